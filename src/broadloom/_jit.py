@@ -1,0 +1,28 @@
+"""One place for numba's options: every kernel of the package is compiled by `kernel`."""
+
+import os
+from collections.abc import Callable
+from typing import TypeVar, cast
+
+import numba
+
+F = TypeVar("F", bound=Callable[..., object])
+
+# Distributed workers may switch the on-disk cache off: many processes filling it at once have crashed elsewhere.
+CACHE = os.environ.get("BROADLOOM_KERNEL_CACHE", "1") != "0"
+
+
+def kernel(function: F) -> F:
+    """Compile `function` at its first call, and keep the machine code on disk for the next process.
+
+    Kernels release the interpreter's lock, so plain threads run them side by side. No fastmath:
+    the same input gives the same bits on every machine.
+
+    Example:
+        >>> @kernel
+        ... def twice(x):
+        ...     return 2 * x
+        >>> twice(21)
+        42
+    """
+    return cast(F, numba.njit(cache=CACHE, nogil=True, error_model="numpy")(function))
