@@ -8,7 +8,7 @@ import numba
 
 F = TypeVar("F", bound=Callable[..., object])
 
-# Distributed workers may switch the on-disk cache off: many processes filling it at once have crashed elsewhere.
+# Distributed workers may switch the on-disk cache off: filling it from many processes has crashed elsewhere.
 CACHE = os.environ.get("BROADLOOM_KERNEL_CACHE", "1") != "0"
 
 
@@ -17,12 +17,5 @@ def kernel(function: F) -> F:
 
     Kernels release the interpreter's lock, so plain threads run them side by side. No fastmath:
     the same input gives the same bits on every machine.
-
-    Example:
-        >>> @kernel
-        ... def twice(x):
-        ...     return 2 * x
-        >>> twice(21)
-        42
     """
     return cast(F, numba.njit(cache=CACHE, nogil=True, error_model="numpy")(function))

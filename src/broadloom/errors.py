@@ -1,7 +1,7 @@
 """The one error that a user of Broadloom has to know.
 
-    ValueError
-      InputError   what is wrong, where it is, and what would be right, in one line
+ValueError
+InputError   what is wrong, where it is, and what would be right, in one line
 """
 
 

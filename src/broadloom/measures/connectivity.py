@@ -1,0 +1,81 @@
+"""Is every topic connected? Written without anything that the builders use, so that it can judge them."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from broadloom._jit import kernel
+from broadloom.model.interest import Interest
+from broadloom.model.overlay import Overlay
+
+
+def components_per_topic(interest: Interest, edges: Overlay | ArrayLike) -> NDArray[np.int64]:
+    """Into how many components the overlay leaves each topic's subscribers; 0 for a topic without any.
+
+    Costs about the sum, over the edges, of the topics of both ends.
+
+    Example:
+        >>> components_per_topic(Interest.from_lists([[0, 1], [0], [0, 1]]), [(0, 1)])
+        array([2, 2])
+    """
+    pairs = as_overlay(interest, edges).edges
+    merges = _count_merges(interest.topic_start, interest.topics, interest.topic_count, pairs)
+    return np.diff(interest.node_start) - merges
+
+
+def disconnected_topics(interest: Interest, edges: Overlay | ArrayLike) -> NDArray[np.int64]:
+    """The topics that are in more than one component, ascending.
+
+    Example:
+        >>> disconnected_topics(Interest.from_lists([[0, 1], [0], [1]]), [(0, 1)])
+        array([1])
+    """
+    return np.flatnonzero(components_per_topic(interest, edges) > 1)
+
+
+def is_topic_connected(interest: Interest, edges: Overlay | ArrayLike) -> bool:
+    """Whether every topic's subscribers are connected over links among themselves.
+
+    Example:
+        >>> is_topic_connected(Interest.from_lists([[0], [0, 1], [1]]), [(0, 1), (1, 2)])
+        True
+    """
+    return len(disconnected_topics(interest, edges)) == 0
+
+
+def as_overlay(interest: Interest, edges: Overlay | ArrayLike) -> Overlay:
+    """Edges as an overlay over the interest's nodes."""
+    return edges if isinstance(edges, Overlay) else Overlay.from_edges(interest.node_count, edges)
+
+
+@kernel
+def _count_merges(
+    topic_start: NDArray[np.int64], topics: NDArray[np.int32], topic_count: int, edges: NDArray[np.int32]
+) -> NDArray[np.int64]:
+    """How many edges of each topic join two of its components: union-find over subscriptions."""
+    parent = np.arange(len(topics))
+    merges = np.zeros(topic_count, np.int64)
+    for e in range(len(edges)):
+        i, j = topic_start[edges[e, 0]], topic_start[edges[e, 1]]
+        i_end, j_end = topic_start[edges[e, 0] + 1], topic_start[edges[e, 1] + 1]
+        while i < i_end and j < j_end:
+            if topics[i] < topics[j]:
+                i += 1
+            elif topics[i] > topics[j]:
+                j += 1
+            else:
+                a, b = _root(parent, i), _root(parent, j)
+                if a != b:
+                    parent[a] = b
+                    merges[topics[i]] += 1
+                i += 1
+                j += 1
+    return merges
+
+
+@kernel
+def _root(parent: NDArray[np.int64], i: int) -> int:
+    """The root of i's set, halving the path on the way."""
+    while parent[i] != i:
+        parent[i] = parent[parent[i]]
+        i = parent[i]
+    return i

@@ -1,0 +1,8 @@
+"""What is given and what comes out: plain frozen values over read-only arrays."""
+
+from broadloom.model.interest import Interest
+from broadloom.model.overlay import Overlay
+from broadloom.model.plan import Plan
+from broadloom.model.weights import Weights
+
+__all__ = ["Interest", "Overlay", "Plan", "Weights"]

@@ -1,0 +1,322 @@
+"""Who wants what: the nodes (brokers), the topics, and the subscriptions between them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+
+from broadloom.errors import InputError
+from broadloom.model._check import more, read_only, refuse, text_ids
+
+
+@dataclass(frozen=True, eq=False)
+class Interest:
+    """Which node subscribes to which topic, in compressed rows both ways.
+
+    Nodes and topics are dense indices; their string ids are kept beside them. Make one with
+    `from_lists`, `from_pairs` or `from_table`, which check what they are given.
+
+    Attributes:
+        node_ids: the id of each node, by index.
+        topic_ids: the id of each topic, by index.
+        topic_start: where each node's topics start in `topics`, with the end appended.
+        topics: each node's topic indices, ascending, node after node.
+        node_start: where each topic's nodes start in `nodes`, with the end appended.
+        nodes: each topic's node indices, ascending, topic after topic.
+
+    Example:
+        >>> interest = Interest.from_lists([[0, 2], [2, 5], []])
+        >>> interest
+        Interest(3 nodes, 3 topics, 4 subscriptions)
+        >>> interest.topic_ids
+        ('0', '2', '5')
+        >>> interest.nodes_of(1)
+        array([0, 1], dtype=int32)
+    """
+
+    node_ids: tuple[str, ...]
+    topic_ids: tuple[str, ...]
+    topic_start: NDArray[np.int64]
+    topics: NDArray[np.int32]
+    node_start: NDArray[np.int64]
+    nodes: NDArray[np.int32]
+
+    def __post_init__(self) -> None:
+        for array in (self.topic_start, self.topics, self.node_start, self.nodes):
+            read_only(array)
+
+    @classmethod
+    def from_lists(
+        cls,
+        lists: Iterable[Iterable[object]],
+        topics: int | None = None,
+        node_ids: Sequence[object] | None = None,
+    ) -> Interest:
+        """Interest from one list of topic ids (numbers or strings) a node.
+
+        Args:
+            lists: the topics of each node; an empty list is a node without topics.
+            topics: how many topics there are, when ids are the numbers from 0 to topics - 1. Otherwise
+                the topics are the ids that occur, in ascending order.
+            node_ids: the id of each node; its position by default.
+
+        Raises:
+            InputError: a topic is missing, out of range, or listed twice by one node.
+
+        Example:
+            >>> Interest.from_lists([["weather", "news"], ["news"]]).topic_ids
+            ('news', 'weather')
+        """
+        rows = [list(row) for row in lists]
+        start = np.concatenate(([0], np.cumsum([len(row) for row in rows], dtype=np.int64)))
+        flat = [topic for row in rows for topic in row]
+        codes, topic_ids = _numbered(flat, "topic") if topics is None else _in_range(flat, topics)
+        return cls.from_rows(start, codes, topic_ids, node_ids)
+
+    @classmethod
+    def from_pairs(
+        cls,
+        nodes: Sequence[object] | pa.ChunkedArray,
+        topics: Sequence[object] | pa.ChunkedArray,
+        node_ids: Sequence[object] | None = None,
+        topic_ids: Sequence[object] | None = None,
+    ) -> Interest:
+        """Interest from two columns: row `i` says that `nodes[i]` subscribes to `topics[i]`.
+
+        Indices follow the ascending order of the ids, whatever the order of the rows.
+
+        Args:
+            nodes: the subscribing node of each row.
+            topics: the topic of each row.
+            node_ids: every node in the order of its index, those without topics among them.
+            topic_ids: every topic in the order of its index.
+
+        Raises:
+            InputError: columns of different length, a missing or unknown id, or a pair given twice.
+
+        Example:
+            >>> Interest.from_pairs(["b", "a", "b"], ["x", "x", "y"]).topics_of(1)
+            array([0, 1], dtype=int32)
+        """
+        if len(nodes) != len(topics):
+            raise InputError(f"{len(nodes):,} nodes but {len(topics):,} topics; give one of each a row")
+        rows, all_nodes = _numbered(nodes, "node", node_ids)
+        columns, all_topics = _numbered(topics, "topic", topic_ids)
+        order = np.lexsort((columns, rows))
+        start = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=len(all_nodes)))))
+        return cls.from_rows(start, columns[order], all_topics, all_nodes)
+
+    @classmethod
+    def from_table(cls, subscriptions: pa.Table, nodes: pa.Table | None = None) -> Interest:
+        """Interest from the canonical tables `subscriptions` (node, topic) and, if given, `nodes` (node).
+
+        With `nodes`, indices follow its rows, and it may hold nodes without topics.
+
+        Raises:
+            InputError: a column is missing, or as for `from_pairs`.
+
+        Example:
+            >>> import pyarrow as pa
+            >>> Interest.from_table(pa.table({"node": ["a", "b"], "topic": ["x", "x"]}))
+            Interest(2 nodes, 1 topics, 2 subscriptions)
+        """
+        pairs = {name: _column(subscriptions, "subscriptions", name) for name in ("node", "topic")}
+        known = None if nodes is None else _column(nodes, "nodes", "node").to_pylist()
+        return cls.from_pairs(pairs["node"], pairs["topic"], node_ids=known)
+
+    @classmethod
+    def from_rows(
+        cls,
+        start: ArrayLike,
+        topics: ArrayLike,
+        topic_ids: int | Sequence[object],
+        node_ids: Sequence[object] | None = None,
+    ) -> Interest:
+        """Interest from compressed rows: node `u` has `topics[start[u]:start[u + 1]]`, in any order.
+
+        Args:
+            start: one more entry than there are nodes, ascending from 0 to the number of subscriptions.
+            topics: topic indices.
+            topic_ids: how many topics there are, or their ids.
+            node_ids: the id of each node; its position by default.
+
+        Example:
+            >>> Interest.from_rows([0, 2, 3], [1, 0, 1], topic_ids=2).topics_of(0)
+            array([0, 1], dtype=int32)
+        """
+        starts, columns = np.array(start, np.int64), np.asarray(topics)
+        n = len(starts) - 1
+        ids = tuple(map(str, range(n))) if node_ids is None else text_ids(node_ids, "node")
+        if len(ids) != n:
+            raise InputError(f"{n:,} nodes but {len(ids):,} node ids; give one id a node")
+        counts = _row_sizes(starts, len(columns))
+        names = (
+            tuple(map(str, range(topic_ids))) if isinstance(topic_ids, int) else text_ids(topic_ids, "topic")
+        )
+        rows = np.repeat(np.arange(n, dtype=np.int32), counts)
+        _check_columns(rows, columns, len(names), ids)
+        columns = _sorted_rows(rows, columns.astype(np.int32))
+        _refuse_repeats(rows, columns, ids, names)
+        by_topic = csr_array((np.ones(len(rows), np.int8), columns, starts), shape=(n, len(names))).tocsc()
+        return cls(
+            ids, names, starts, columns, by_topic.indptr.astype(np.int64), by_topic.indices.astype(np.int32)
+        )
+
+    @property
+    def node_count(self) -> int:
+        """How many nodes there are."""
+        return len(self.node_ids)
+
+    @property
+    def topic_count(self) -> int:
+        """How many topics there are, those without subscribers among them."""
+        return len(self.topic_ids)
+
+    @property
+    def subscription_count(self) -> int:
+        """How many pairs of a node and a topic there are."""
+        return len(self.topics)
+
+    def topics_of(self, node: int) -> NDArray[np.int32]:
+        """The topics of a node, ascending."""
+        return self.topics[self.topic_start[node] : self.topic_start[node + 1]]
+
+    def nodes_of(self, topic: int) -> NDArray[np.int32]:
+        """The subscribers of a topic, ascending."""
+        return self.nodes[self.node_start[topic] : self.node_start[topic + 1]]
+
+    def subset(self, nodes: ArrayLike) -> Interest:
+        """The interest of some of the nodes, in the order given, over the same topics.
+
+        Example:
+            >>> Interest.from_lists([[0], [0, 1], [1]]).subset([2, 1]).node_ids
+            ('2', '1')
+        """
+        chosen = np.asarray(nodes, np.int64)
+        rows = [self.topics_of(int(u)) for u in chosen]
+        start = np.concatenate(([0], np.cumsum([len(row) for row in rows], dtype=np.int64)))
+        topics = np.concatenate([*rows, np.empty(0, np.int32)])
+        return Interest.from_rows(start, topics, self.topic_ids, [self.node_ids[u] for u in chosen])
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Interest):
+            return NotImplemented
+        return (
+            self.node_ids == other.node_ids
+            and self.topic_ids == other.topic_ids
+            and np.array_equal(self.topic_start, other.topic_start)
+            and np.array_equal(self.topics, other.topics)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return (
+            f"Interest({self.node_count:,} nodes, {self.topic_count:,} topics, "
+            f"{self.subscription_count:,} subscriptions)"
+        )
+
+
+def _numbered(
+    values: object, what: str, known: Sequence[object] | None = None
+) -> tuple[NDArray[np.int64], tuple[str, ...]]:
+    """The index of each value among the known ids, or among the distinct values in ascending order."""
+    column = _id_column(values, what)
+    if known is None:
+        distinct = pc.unique(column)
+        distinct = distinct.take(pc.array_sort_indices(distinct))
+        return _positions(column, distinct), text_ids(distinct.to_pylist(), what)
+    ids = text_ids(known, what)
+    found = _positions(column.cast(pa.string()), pa.array(ids, pa.string()))
+    refuse(
+        found < 0,
+        lambda row: f"row {row}: {what} {column[row]} is unknown",
+        f"add it to the {what}s or drop it",
+    )
+    return found, ids
+
+
+def _id_column(values: object, what: str) -> pa.Array:
+    """Ids as one Arrow array of whole numbers or of strings, none missing or empty."""
+    try:
+        column = pa.array(values, from_pandas=True)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        raise InputError(f"{what} ids are of several kinds, or beyond 64 bits; use strings") from error
+    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_null(column.type) and len(column) == 0:
+        return column.cast(pa.string())
+    missing = np.asarray(column.is_null())
+    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
+        missing |= np.asarray(pc.fill_null(pc.equal(column, ""), True))
+    refuse(missing, lambda row: f"row {row} has no {what} (it is {column[row]})", f"give each row a {what}")
+    if (
+        pa.types.is_floating(column.type)
+        or pa.types.is_boolean(column.type)
+        or pa.types.is_nested(column.type)
+    ):
+        raise InputError(f"{what} ids are {column.type} ({column[0]}, ...); use strings or whole numbers")
+    return column
+
+
+def _positions(column: pa.Array, among: pa.Array) -> NDArray[np.int64]:
+    """The index of each value in `among`, -1 where it is not there."""
+    return np.asarray(pc.fill_null(pc.index_in(column, among), -1), np.int64)
+
+
+def _in_range(values: Sequence[object], topics: int) -> tuple[NDArray[np.int64], int]:
+    """The values as topic indices; `from_rows` checks that they are below `topics`."""
+    wrong = [value for value in values if not isinstance(value, (int, np.integer)) or isinstance(value, bool)]
+    if wrong:
+        raise InputError(f"topic {wrong[0]!r}{more(len(wrong) - 1)} is not a number from 0 to {topics - 1}")
+    return np.array(values, np.int64), topics
+
+
+def _row_sizes(start: NDArray[np.int64], total: int) -> NDArray[np.int64]:
+    """How many topics each row has, after checking that the rows cover all of them."""
+    counts = np.diff(start)
+    if start.ndim != 1 or not len(start) or start[0] != 0 or start[-1] != total or (counts < 0).any():
+        raise InputError(f"row starts do not ascend from 0 to the {total:,} subscriptions")
+    return counts
+
+
+def _check_columns(
+    rows: NDArray[np.int32], columns: NDArray[np.generic], topics: int, ids: tuple[str, ...]
+) -> None:
+    """Topic indices are whole numbers in range."""
+    if columns.size and not np.issubdtype(columns.dtype, np.integer):
+        raise InputError(f"topic indices are {columns.dtype}; give whole numbers")
+    refuse(
+        (columns < 0) | (columns >= topics),  # type: ignore[operator]
+        lambda row: f"node {ids[rows[row]]!r} subscribes to topic {columns[row]}",
+        f"topics are 0 to {topics - 1}",
+    )
+
+
+def _sorted_rows(rows: NDArray[np.int32], topics: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Each row's topics in ascending order."""
+    falls = (rows[1:] == rows[:-1]) & (topics[1:] < topics[:-1])
+    return topics[np.lexsort((topics, rows))] if falls.any() else topics
+
+
+def _refuse_repeats(
+    rows: NDArray[np.int32], topics: NDArray[np.int32], ids: tuple[str, ...], names: tuple[str, ...]
+) -> None:
+    """No node has a topic twice; the rows are sorted by node, then topic."""
+    refuse(
+        (rows[1:] == rows[:-1]) & (topics[1:] == topics[:-1]),
+        lambda row: f"node {ids[rows[row]]!r} subscribes to topic {names[topics[row]]!r} twice",
+        "give each subscription once",
+    )
+
+
+def _column(table: pa.Table, name: str, column: str) -> pa.ChunkedArray:
+    """A column of a canonical table."""
+    if column not in table.column_names:
+        raise InputError(f"table {name} has no column {column!r} (it has {', '.join(table.column_names)})")
+    return table.column(column)

@@ -1,0 +1,316 @@
+"""What a link costs: a positive number for each pair of nodes, without a V x V matrix where it can be."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from broadloom._jit import kernel
+from broadloom.errors import InputError
+from broadloom.model._check import read_only, refuse
+
+KINDS = ("uniform", "dense", "euclidean", "sites")
+UNIFORM, DENSE, EUCLIDEAN, SITES = range(len(KINDS))
+
+# Two directions of a pair that differ by less than this are one weight, rounded twice.
+SYMMETRY_TOLERANCE = 1e-9
+
+
+class WeightArrays(NamedTuple):
+    """Weights as kernels take them: hand it to `weight_of` inside a kernel."""
+
+    kind: int
+    table: NDArray[np.float64]
+    points: NDArray[np.float64]
+    site: NDArray[np.int32]
+    inner: float
+    outer: float
+
+
+@kernel
+def weight_of(weights: WeightArrays, u: int, v: int) -> float:
+    """The weight of the pair (u, v), for use inside other kernels."""
+    if weights.kind == UNIFORM:
+        return 1.0
+    if weights.kind == DENSE:
+        return weights.table[u, v]
+    if weights.kind == EUCLIDEAN:
+        total = 0.0
+        for axis in range(weights.points.shape[1]):
+            step = weights.points[u, axis] - weights.points[v, axis]
+            total += step * step
+        return np.sqrt(total)
+    if weights.site[u] == weights.site[v]:
+        return weights.inner
+    if weights.table.shape[0] > 0:
+        return weights.table[weights.site[u], weights.site[v]]
+    return weights.outer
+
+
+@kernel
+def _weights_of(weights: WeightArrays, u: NDArray[np.int64], v: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The weight of each pair (u[i], v[i])."""
+    result = np.empty(len(u))
+    for i in range(len(u)):
+        result[i] = weight_of(weights, u[i], v[i])
+    return result
+
+
+@dataclass(frozen=True, eq=False)
+class Weights:
+    """The weight of every pair of nodes: finite, above 0, symmetric.
+
+    Make one with `uniform`, `dense`, `euclidean` or `sites`, which check it once; nothing checks it again.
+
+    Attributes:
+        kind: one of "uniform", "dense", "euclidean", "sites".
+        node_count: for how many nodes it holds.
+        table: dense: the matrix. Sites: the weights between sites, if they differ; else empty.
+        points: euclidean: a point a node; else empty.
+        site: sites: the site of each node; else empty.
+        inner: sites: the weight inside a site.
+        outer: sites: the weight between sites, where there is no table.
+
+    Example:
+        >>> weights = Weights.sites([0, 0, 1], inner=1, outer=10)
+        >>> weights.of([0, 0], [1, 2])
+        array([ 1., 10.])
+    """
+
+    kind: str
+    node_count: int
+    table: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
+    points: NDArray[np.float64] = field(default_factory=lambda: np.empty((0, 0)))
+    site: NDArray[np.int32] = field(default_factory=lambda: np.empty(0, np.int32))
+    inner: float = 1.0
+    outer: float = 1.0
+
+    def __post_init__(self) -> None:
+        for array in (self.table, self.points, self.site):
+            read_only(array)
+
+    @classmethod
+    def uniform(cls, node_count: int) -> Weights:
+        """Every link weighs 1.
+
+        Example:
+            >>> Weights.uniform(3).of([0], [2])
+            array([1.])
+        """
+        if node_count < 0:
+            raise InputError(f"weights for {node_count} nodes; give 0 or more")
+        return cls("uniform", int(node_count))
+
+    @classmethod
+    def dense(cls, matrix: ArrayLike) -> Weights:
+        """Weights from a square symmetric matrix; its diagonal does not count.
+
+        Raises:
+            InputError: not square, or a pair that is NaN, infinite, zero, negative or asymmetric.
+
+        Example:
+            >>> Weights.dense([[0, 5], [5, 0]]).of([1], [0])
+            array([5.])
+        """
+        table = _square(matrix, "weights")
+        _check_table(table, "weight", "node")
+        return cls("dense", len(table), table=table)
+
+    @classmethod
+    def euclidean(cls, points: ArrayLike) -> Weights:
+        """Weights that are the distances of points, one row of coordinates a node.
+
+        Raises:
+            InputError: a coordinate is not finite, or two nodes are at the same point.
+
+        Example:
+            >>> Weights.euclidean([[0, 0], [3, 4]]).of([0], [1])
+            array([5.])
+        """
+        rows = np.array(points, np.float64, order="C")
+        if rows.ndim != 2:
+            raise InputError(f"points have shape {rows.shape}; give one row of coordinates a node")
+        refuse(
+            np.any(~np.isfinite(rows), axis=1),
+            lambda u: f"node {u} is at {rows[u].tolist()}",
+            "coordinates are finite numbers",
+        )
+        _check_apart(rows)
+        return cls("euclidean", len(rows), points=rows)
+
+    @classmethod
+    def sites(
+        cls,
+        site_of_node: ArrayLike,
+        inner: float = 1.0,
+        outer: float = 10.0,
+        between: ArrayLike | None = None,
+    ) -> Weights:
+        """Weights by site: `inner` inside one, and between two `outer`, or what the table `between` says.
+
+        Args:
+            site_of_node: the number of each node's site.
+            inner: the weight of a link inside a site.
+            outer: the weight of a link between two sites.
+            between: weights between sites in place of `outer`: a square symmetric matrix, a row a site.
+
+        Raises:
+            InputError: a site is not a whole number from 0, or a weight is not finite and above 0.
+
+        Example:
+            >>> Weights.sites([0, 1, 1], inner=2, between=[[0, 7], [7, 0]]).of([0, 1], [1, 2])
+            array([7., 2.])
+        """
+        site, table = _site_numbers(site_of_node), np.empty((0, 0))
+        for name, value in (("inner", inner), ("outer", outer)):
+            if not (np.isfinite(value) and value > 0):
+                raise InputError(f"the {name} weight of sites is {value}; give a finite number above 0")
+        if between is not None:
+            table = _square(between, "weights between sites")
+            _check_table(table, "weight", "site")
+            refuse(
+                site >= len(table),
+                lambda u: f"node {u} is at site {site[u]}",
+                f"the table between sites has sites 0 to {len(table) - 1}",
+            )
+        return cls("sites", len(site), table=table, site=site, inner=float(inner), outer=float(outer))
+
+    @property
+    def is_uniform(self) -> bool:
+        """Whether every link weighs 1 by construction."""
+        return self.kind == "uniform"
+
+    def arrays(self) -> WeightArrays:
+        """The weights as kernels take them."""
+        return WeightArrays(
+            KINDS.index(self.kind), self.table, self.points, self.site, self.inner, self.outer
+        )
+
+    def of(self, u: ArrayLike, v: ArrayLike) -> NDArray[np.float64]:
+        """The weight of each pair (u[i], v[i])."""
+        return _weights_of(self.arrays(), np.array(u, np.int64, ndmin=1), np.array(v, np.int64, ndmin=1))
+
+    def matrix(self) -> NDArray[np.float64]:
+        """All weights as a new V x V matrix with a zero diagonal: for small instances and for looking at."""
+        n = self.node_count
+        u, v = np.divmod(np.arange(n * n), max(n, 1))
+        result = self.of(u, v).reshape(n, n)
+        np.fill_diagonal(result, 0.0)
+        return result
+
+    def subset(self, nodes: ArrayLike) -> Weights:
+        """The weights among some of the nodes, in the order given.
+
+        Example:
+            >>> Weights.euclidean([[0], [1], [5]]).subset([2, 0]).of([0], [1])
+            array([5.])
+        """
+        chosen = np.asarray(nodes, np.int64)
+        return Weights(
+            self.kind,
+            len(chosen),
+            table=self.table[np.ix_(chosen, chosen)] if self.kind == "dense" else self.table,
+            points=self.points[chosen] if self.kind == "euclidean" else self.points,
+            site=self.site[chosen] if self.kind == "sites" else self.site,
+            inner=self.inner,
+            outer=self.outer,
+        )
+
+    def scaled(self, factor: float) -> Weights:
+        """The same weights times a factor.
+
+        Example:
+            >>> Weights.euclidean([[0], [4]]).scaled(0.5).of([0], [1])
+            array([2.])
+        """
+        if not (np.isfinite(factor) and factor > 0):
+            raise InputError(f"weights times {factor}; give a finite factor above 0")
+        if self.is_uniform:
+            return Weights.sites(np.zeros(self.node_count, np.int32), inner=factor, outer=factor)
+        table, points = self.table * factor, self.points * factor
+        inner, outer = self.inner * factor, self.outer * factor
+        return Weights(self.kind, self.node_count, table, points, self.site, inner, outer)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Weights):
+            return NotImplemented
+        return (
+            (self.kind, self.node_count, self.inner, self.outer)
+            == (other.kind, other.node_count, other.inner, other.outer)
+            and np.array_equal(self.table, other.table)
+            and np.array_equal(self.points, other.points)
+            and np.array_equal(self.site, other.site)
+        )
+
+    __hash__ = None  # type: ignore[assignment]
+
+    def __repr__(self) -> str:
+        return f"Weights({self.kind}, {self.node_count:,} nodes)"
+
+
+def _square(matrix: ArrayLike, what: str) -> NDArray[np.float64]:
+    """A copy of the matrix as doubles, if it is square."""
+    try:
+        table = np.array(matrix, np.float64, order="C")
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{what} are not a matrix of numbers: {error}") from error
+    if table.ndim != 2 or table.shape[0] != table.shape[1]:
+        raise InputError(f"{what} have shape {table.shape}; give a square matrix")
+    return table
+
+
+def _check_table(table: NDArray[np.float64], what: str, who: str) -> None:
+    """Every pair finite, above 0 and the same both ways; afterwards the table is exactly symmetric."""
+    np.fill_diagonal(table, 1.0)
+    n = len(table)
+    for fault, bad in (
+        ("is not finite", ~np.isfinite(table)),
+        ("is not above 0", table <= 0),
+        ("differs from its reverse", np.abs(table - table.T) > SYMMETRY_TOLERANCE * np.abs(table)),
+    ):
+        refuse(
+            bad.ravel(),
+            lambda i, fault=fault: (  # type: ignore[misc]
+                f"{what} of {who}s {i // n} and {i % n} is {table[i // n, i % n]}"
+                + (f", the reverse {table[i % n, i // n]}: it" if "reverse" in fault else ": it")
+                + f" {fault}"
+            ),
+            "weights are finite, above 0 and symmetric",
+        )
+    lower = np.tril_indices(n, -1)
+    table[lower] = table.T[lower]
+    np.fill_diagonal(table, 0.0)
+
+
+def _check_apart(points: NDArray[np.float64]) -> None:
+    """No two points at distance 0, and none so far apart that the distance overflows."""
+    if len(points) < 2:
+        return
+    from scipy.spatial import KDTree  # a heavy import, for this check alone
+
+    if points.shape[1] == 0:
+        raise InputError("points have no coordinates, so all nodes are at one place; give at least one")
+    with np.errstate(over="ignore"):
+        span = np.sqrt(np.sum((points.max(axis=0) - points.min(axis=0)) ** 2))
+    if not np.isfinite(span):
+        raise InputError("points are so far apart that their distance overflows; use a smaller unit")
+    distance, nearest = map(np.asarray, KDTree(points).query(points, k=2))
+    refuse(
+        distance[:, 1] == 0,
+        lambda u: f"node {u} is at the place of node {nearest[u][nearest[u] != u][0]}, {points[u].tolist()}",
+        "weights are above 0, so give each node a place of its own",
+    )
+
+
+def _site_numbers(site_of_node: ArrayLike) -> NDArray[np.int32]:
+    """Sites as whole numbers from 0."""
+    site = np.array(site_of_node)
+    if site.ndim != 1:
+        raise InputError(f"sites have shape {site.shape}; give one site number a node")
+    if site.size and not np.issubdtype(site.dtype, np.integer):
+        raise InputError(f"sites are {site.dtype} ({site[0]!r}, ...); give whole numbers from 0")
+    refuse(site < 0, lambda u: f"node {u} is at site {site[u]}", "sites are whole numbers from 0")
+    return site.astype(np.int32)
