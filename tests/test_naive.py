@@ -219,6 +219,13 @@ def test_reverse_delete_leaves_nothing_to_delete(instance):
     assert not any(naive.is_topic_connected(interests, [f for f in edges if f != e]) for e in edges)
 
 
+def test_the_last_edge_is_the_first_to_be_deleted():
+    """Either (1, 2) or (0, 3) can go once the others are there; the later one does (paper 1, Alg. 5)."""
+    interests, weights = instances.scattered(4, 6, seed=36, most=5)
+    assert naive.pdmaw(interests, weights)[0] == [(1, 2), (2, 3), (0, 3), (0, 1)]
+    assert naive.pdrdmaw(interests, weights) == [(1, 2), (2, 3), (0, 1)]
+
+
 @pytest.mark.parametrize("instance", SMALL)
 def test_divide_and_conquer_of_one_part_is_grmaw(instance):
     interests, weights = instance
@@ -275,6 +282,13 @@ def test_low_oda_never_takes_less_than_a_kth_of_the_best(instance, k):
     for i, e in enumerate(edges):
         mu = naive.contributions(interests, edges[:i])
         assert mu[e] * k >= max(mu.values())
+
+
+def test_low_oda_spares_the_degree_where_contributions_are_equal():
+    """Equality is enough for e1 (paper 2, Alg. 1, line 10), so k = 1 is not GM where there are ties."""
+    interests = [{0}, {0}, {0}, {0}]
+    assert naive.low_oda(interests, k=1) == [(0, 1), (2, 3), (0, 2)]
+    assert naive.gm(interests) == [(0, 1), (0, 2), (0, 3)]
 
 
 @pytest.mark.parametrize("instance", SMALL)
