@@ -1,0 +1,8 @@
+"""Generators of interest, latency and churn, all seeded: `bl.workload.interest(...)` and its like."""
+
+from broadloom.workload.churn import Event, churn, events_table
+from broadloom.workload.latency import weights
+from broadloom.workload.regions import REGIONS, Region, region_latency
+from broadloom.workload.subscriptions import interest
+
+__all__ = ["REGIONS", "Event", "Region", "churn", "events_table", "interest", "region_latency", "weights"]
