@@ -23,7 +23,7 @@ $(VENV)/venv.done: tools/make-venv
 	@touch $@
 
 $(VENV)/packages.done: $(VENV)/venv.done requirements/build.txt requirements/dev.txt
-	@echo "Installing the packages of requirements/dev.txt (about 700 MB to fetch, once)"
+	@echo "Installing the packages of requirements/dev.txt (about 600 MB to fetch, once)"
 	@$(INSTALL) --require-hashes -r requirements/build.txt
 	@$(INSTALL) --require-hashes -r requirements/dev.txt
 	@touch $@
