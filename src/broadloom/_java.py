@@ -130,8 +130,8 @@ def _write(home: Path, script: str) -> Path:
         return home
     program.parent.mkdir(parents=True, exist_ok=True)
     handle, draft = tempfile.mkstemp(dir=program.parent)
-    with open(handle, "w") as file:
-        file.write(script)
+    os.close(handle)
+    Path(draft).write_text(script)
     Path(draft).chmod(0o755)
     Path(draft).replace(program)
     return home
