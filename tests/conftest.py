@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test that lacks a program or the shared data; where CI=1 promised the program, fail it."""
+    """Skip a test that lacks a program or the data; under BROADLOOM_CI=1 a missing program fails it."""
     programs = [program for marker in item.iter_markers("needs") for program in marker.args]
     if missing := [program for program in programs if shutil.which(program) is None]:
         reason = f"not installed: {', '.join(missing)}"
