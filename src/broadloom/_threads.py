@@ -1,4 +1,4 @@
-"""Plain threads over ranges of independent outputs; kernels release the interpreter's lock, so they run side by side."""
+"""Plain threads over ranges of independent outputs; kernels release the interpreter's lock."""
 
 import os
 from collections.abc import Callable

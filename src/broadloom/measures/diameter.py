@@ -116,9 +116,11 @@ def _sub_overlay(
 
 @kernel
 def _diameter(graph: _Graph) -> float:
-    """The exact diameter by bounding eccentricities: after a search from `v` the eccentricity of `w` is at
-    least `d(v, w)` and at most `ecc(v) + d(v, w)`, so that a node whose upper bound does not exceed the longest
-    path found needs no search of its own. A few dozen searches do where each node would need one.
+    """The exact diameter, by bounding eccentricities.
+
+    After a search from `v` the eccentricity of `w` is at least `d(v, w)`, at most `ecc(v) + d(v, w)`: a node
+    whose upper bound does not exceed the longest path found needs no search of its own. A few dozen searches
+    do where each node would need one.
     """
     n = len(graph.start) - 1
     if n < 2:

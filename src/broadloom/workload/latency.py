@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from broadloom.errors import InputError
 from broadloom.model import Weights
-from broadloom.model._check import refuse
+from broadloom.model.matrix import fill_missing, symmetrised
 from broadloom.workload.regions import INNER_MS, REGIONS, region_latency
 
 # Up to this many nodes the mean weight is over all pairs; above, over those of this many nodes, evenly taken.
@@ -107,8 +107,8 @@ def from_file(
 
     Args:
         nodes: how many nodes to take, drawn without replacement; None: all.
-        path: an `.npz` file (its array `rtt_ms`, or the only square one in it) or a `.csv` file (numbers, with
-            or without names in the first line and column). NaN or an empty field is a pair that is missing.
+        path: an `.npz` file (its array `rtt_ms`, or the only square one) or a `.csv` file (numbers, with or
+            without names in the first line and column). NaN or an empty field is a pair that is missing.
         seed: the seed of the draw.
         missing: "refuse" a matrix with missing pairs, or fill them by the shortest "path" over the others.
         symmetric: how both directions of a pair become one: "mean", "min", "max", or "refuse" if they differ.
@@ -126,44 +126,6 @@ def from_file(
     if floor is not None:
         matrix = np.maximum(matrix, floor)
     return Weights.dense(matrix)
-
-
-def symmetrised(matrix: NDArray[np.float64], how: str) -> NDArray[np.float64]:
-    """One weight a pair: the mean, the smaller or the larger of its directions, or the one that is known."""
-    rules: dict[str, Callable[..., NDArray[np.float64]]] = {
-        "mean": lambda a, b: (a + b) / 2,
-        "min": np.fmin,
-        "max": np.fmax,
-        "refuse": lambda a, _: a,
-    }
-    if how not in rules:
-        raise InputError(f"no symmetric rule {how!r}; there are {', '.join(rules)}")
-    one, other = matrix, matrix.T
-    both = ~np.isnan(one) & ~np.isnan(other)
-    known = np.where(np.isnan(one), other, one)
-    return np.where(both, rules[how](one, other), known)
-
-
-def fill_missing(matrix: NDArray[np.float64], how: str) -> NDArray[np.float64]:
-    """The matrix with its missing pairs (NaN) refused, or filled by the shortest path over the others."""
-    if how not in ("refuse", "path"):
-        raise InputError(f"no rule {how!r} for missing pairs; there are refuse, path")
-    holes, n = np.isnan(matrix), len(matrix)
-    np.fill_diagonal(holes, False)
-    if not holes.any():
-        return matrix
-    if how == "path":
-        from scipy.sparse.csgraph import csgraph_from_dense, shortest_path
-
-        graph = csgraph_from_dense(np.where(holes, np.inf, matrix), null_value=np.inf)
-        matrix = np.where(holes, shortest_path(graph, directed=False), matrix)
-        holes = np.isinf(matrix)
-    refuse(
-        np.triu(holes).ravel(),
-        lambda i: f"nodes {i // n} and {i % n} have no latency",
-        "measure them or fill missing pairs by path" if how == "refuse" else "no path joins them",
-    )
-    return matrix
 
 
 def read_matrix(path: Path) -> NDArray[np.float64]:
