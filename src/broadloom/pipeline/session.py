@@ -50,7 +50,9 @@ class Engine:
 
     def __post_init__(self) -> None:
         if self.master and self.remote:
-            raise InputError(f"both a master ({self.master}) and a remote ({self.remote}) are given; give one")
+            raise InputError(
+                f"both a master ({self.master}) and a remote ({self.remote}) are given; give one"
+            )
         if self.remote and not self.remote.startswith("sc://"):
             raise InputError(f"the remote is {self.remote!r}; a Spark Connect address is sc://host:port")
 
