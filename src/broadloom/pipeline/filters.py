@@ -6,14 +6,14 @@ from collections.abc import Iterable, Iterator
 
 # One level: no wildcard inside it, or a single-level one alone. Empty levels are allowed, as in MQTT.
 # No backtracking (*+): a line of a megabyte must not exhaust Java's stack.
-_LEVEL = r"(?:\+|[^+#/\x00]*+)"
+_LEVEL = r"(?:\+|[^+#/\x00]*+)(?=/|$)"
 VALID = rf"^(?:#|{_LEVEL}(?:/{_LEVEL})*+(?:/#)?)$"
 
 # A shared subscription wants what its filter wants, whoever of the group receives it.
 SHARED = r"^(?:\$share/[^/]+/|\$queue/)"
 
-# Client ids (and queues) of links that carry a plan: fed back, a plan would plan for itself.
-OWN_CLIENT = r"^(?:(?:[lr]\.)?(?:tco|broadloom)-|federation:)"
+# How clients (and queues) of links that carry a plan are named: fed back, a plan would plan for itself.
+OWN_CLIENTS = ("tco-", "broadloom-", "l.tco-", "r.tco-", "l.broadloom-", "r.broadloom-", "federation:")
 
 _END = (
     ""  # the key, in a level's node, of the filter that ends there; levels are kept with a mark before them

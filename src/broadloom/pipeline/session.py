@@ -160,7 +160,6 @@ def _settings(engine: Engine) -> dict[str, str]:
     """Our settings where the user has none; those of a cluster are the cluster's own."""
     shared = {
         "spark.ui.showConsoleProgress": "false",
-        "spark.log.level": "ERROR",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
         "spark.driver.extraJavaOptions": f"{_logging()} {LONG_JOB if engine.long_job else SHORT_JOB}",

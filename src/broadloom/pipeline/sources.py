@@ -1,9 +1,10 @@
-"""Which files are given, of what kind they are, and how many rows they have: found out before Spark starts."""
+"""Which files are given, of what kind they are, and how many lines they have; no Spark in it."""
 
 from __future__ import annotations
 
 import gzip
 import json
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,6 +83,7 @@ class Input:
         path: the file.
         table: the canonical table that its rows are for.
         reader: "csv", "jsonl", "parquet", "matrix", or the name of a dump's format.
+        names: the columns that it has, as far as its beginning tells.
         header: of a CSV file: its first line.
         node: the broker that a dump is of, where it does not say so itself.
     """
@@ -89,6 +91,7 @@ class Input:
     path: Path
     table: str
     reader: str
+    names: tuple[str, ...] = ()
     header: str = ""
     node: str = ""
 
@@ -126,7 +129,7 @@ def open_file(path: Path) -> IO[bytes]:
 
 
 def separator(header: str) -> str:
-    """What stands between the fields of a CSV file: the first of tab, semicolon, comma that its header has."""
+    """What stands between the fields of a CSV file: a tab, a semicolon or a comma, as in its header."""
     return next((sign for sign in "\t;" if sign in header), ",")
 
 
@@ -148,16 +151,15 @@ def column_of(names: Iterable[str], column: str) -> str | None:
 
 def _files(path: str) -> list[Path]:
     place = Path(path)
-    if place.is_dir() and not any(place.glob("*.parquet")) or place.is_file():
-        files = [file for file in place.rglob("*") if file.is_file()] if place.is_dir() else [place]
-    elif place.is_dir():
-        files = list(place.rglob("*"))
-    else:
-        files = [file for file in Path(place.anchor or ".").glob(path.removeprefix(place.anchor))]
-    files = [file for file in files if file.is_file() and not file.name.startswith((".", "_"))]
-    if not files:
+    found = [place] if place.is_file() else list(place.rglob("*"))
+    if not place.exists():
+        found = list(Path(place.anchor or ".").glob(path.removeprefix(place.anchor)))
+    chosen = sorted(
+        file.absolute() for file in found if file.is_file() and not file.name.startswith((".", "_"))
+    )
+    if not chosen:
         raise InputError(f"source {path}: there is no such file; give a file, a folder or a pattern")
-    return sorted(file.absolute() for file in files)
+    return chosen
 
 
 def _recognise(path: Path, source: Source) -> Input | None:
@@ -171,14 +173,14 @@ def _recognise(path: Path, source: Source) -> Input | None:
     if source.kind in DUMPS:
         return _dump(path, source.kind, node)
     if head.startswith("PAR1"):
-        return Input(path, _table(path, source.kind, _parquet_columns(path)), "parquet")
+        return _canonical(path, source.kind, "parquet", _parquet_columns(path))
     line = head.partition("\n")[0].rstrip("\r")
-    if source.kind is None and (form := next((form for form in FORMATS if form.looks_like(head)), None)):
-        if form.name != "emqx" or not _is_json_line(line):
-            return _dump(path, form.name, node)
+    form = next((form for form in FORMATS if source.kind is None and form.looks_like(head)), None)
+    if form is not None:
+        return _dump(path, form.name, node)
     if line.lstrip().startswith("{"):
-        return Input(path, _table(path, source.kind, _keys(head)), "jsonl")
-    return Input(path, _table(path, source.kind, fields(line)), "csv", line)
+        return _canonical(path, source.kind, "jsonl", _keys(head))
+    return _canonical(path, source.kind, "csv", fields(line), line)
 
 
 def _head(path: Path) -> str | None:
@@ -197,6 +199,10 @@ def _dump(path: Path, kind: str, node: str) -> Input:
     if path.stat().st_size > _LARGEST_DUMP:
         raise InputError(f"{path} is larger than 2 GiB, and a dump is read whole; split it")
     return Input(path, "subscriptions", kind, node=node)
+
+
+def _canonical(path: Path, kind: str | None, reader: str, names: list[str], header: str = "") -> Input:
+    return Input(path, _table(path, kind, names), reader, tuple(names), header)
 
 
 def _parquet_columns(path: Path) -> list[str]:
@@ -226,28 +232,29 @@ def _keys(head: str) -> list[str]:
 
 
 def _table(path: Path, asked: str | None, names: list[str]) -> str:
-    """The canonical table with these columns, or the one that was asked for, if they are there."""
-    if asked is not None:
-        candidates = [asked]
-    else:
-        word = path.name.split(".")[0].rstrip("-_0123456789")
-        candidates = [word] if word in TABLES else list(TABLES)
-    for table in candidates:
+    """The table that was asked for, or the first with these columns; the file's name comes first."""
+    word = asked or path.name.split(".")[0].rstrip("-_0123456789")
+    for table in (asked,) if asked else sorted(TABLES, key=lambda table: table != word):
         if all(column_of(names, column) for column in TABLES[table]):
             return table
-    if len(candidates) == 1:
-        need = [column for column in TABLES[candidates[0]] if not column_of(names, column)]
+    have = ", ".join(names)[:200] or "none"
+    if word in TABLES:
+        needs = TABLES[word]
+        first = next(column for column in needs if not column_of(names, column))
         raise InputError(
-            f"{path} has no column {need[0]!r}: table {candidates[0]} needs {', '.join(TABLES[candidates[0]])}; "
-            f"it has {', '.join(names) or 'none'}"
+            f"{path} has no column {first!r}: table {word} needs {', '.join(needs)}; it has {have}"
         )
     raise InputError(
-        f"{path} is of no kind that is known (its columns: {', '.join(names)[:200] or 'none'}); "
+        f"{path} is of no kind that is known (its columns: {have}); "
         f"say which: KIND={path.name}, where KIND is one of {', '.join(KINDS)}"
     )
 
 
-def columns_of(table: str) -> dict[str, pa.DataType]:
-    """The columns that ingest keeps of a table, required ones first."""
+def columns_of(table: str, names: Iterable[str] = (), optional: bool = True) -> dict[str, pa.DataType]:
+    """The columns that ingest keeps of a table, required ones first; coordinates are those in `names`."""
+    if not optional:
+        return TABLES[table]
     extra = {"client": pa.string()} if table == "subscriptions" else {}
+    if table == "nodes":
+        extra = {name: pa.float64() for name in sorted(names) if re.fullmatch(r"[xyz]|x\d+", name)}
     return TABLES[table] | OPTIONAL.get(table, {}) | extra

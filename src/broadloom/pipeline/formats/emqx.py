@@ -26,5 +26,5 @@ FORMAT = Format(
     "emqx",
     "pages of EMQX's GET /api/v5/subscriptions (JSON)",
     parse,
-    lambda head: '"clientid"' in head and '"topic"' in head and head.lstrip()[:1] in "{[",
+    lambda head: '"clientid"' in head and (head.lstrip()[:1] == "[" or '"data"' in head),
 )
