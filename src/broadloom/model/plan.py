@@ -256,9 +256,8 @@ def _weights_from(record: Mapping[str, Any], table: pa.Table) -> Weights:
     if kind == "uniform":
         return Weights.uniform(table.num_rows)
     if kind == "euclidean":
-        return Weights.euclidean(
-            np.array(table.column("point").to_pylist(), np.float64).reshape(table.num_rows, -1)
-        )
+        points = np.array(table.column("point").to_pylist(), np.float64)
+        return Weights.euclidean(points if len(points) else np.empty((0, 1)))
     if kind == "sites":
         between = json.loads(table.schema.metadata[b"between"])
         return Weights.sites(

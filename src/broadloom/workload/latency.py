@@ -175,9 +175,7 @@ def _read_csv(path: Path) -> NDArray[np.float64]:
                 raise InputError(
                     f"{path} row {i + 1}, field {j + 1} is {text!r}; expected a number or nothing"
                 )
-    return np.array([[float(text) if text.strip() else np.nan for text in row] for row in rows]).reshape(
-        len(rows), -1
-    )
+    return np.array([[float(text) if text.strip() else np.nan for text in row] for row in rows])
 
 
 def _is_number(text: str) -> bool:
