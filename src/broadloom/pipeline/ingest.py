@@ -52,12 +52,23 @@ def ingest(
         InputError: a source is missing or of no known kind; or `output` is there already.
     """
     given = [one if isinstance(one, Source) else Source.parse(one) for one in sources]
-    inputs = find_inputs(given)
+    with session(engine, spark) as running, new_folder(Path(output), overwrite) as folder:
+        return ingest_into(folder, given, running, wildcards, symmetric)
+
+
+def ingest_into(
+    folder: Path,
+    sources: Iterable[Source],
+    spark: SparkSession,
+    wildcards: str = "match",
+    symmetric: str = "none",
+) -> Ledger:
+    """As `ingest`, into a folder that is there."""
+    inputs = find_inputs(sources)
     if not inputs:
         raise InputError("every source is empty; give at least one row")
-    with session(engine, spark) as running, new_folder(Path(output), overwrite) as folder:
-        ledger = _Ingest(running, folder, inputs).run(wildcards, symmetric)
-        ledger.save(folder)
+    ledger = _Ingest(spark, folder, inputs).run(wildcards, symmetric)
+    ledger.save(folder)
     return ledger
 
 

@@ -175,7 +175,9 @@ def _parsed(source: str, form: str, node: str, data: bytes) -> Iterator[pa.Recor
     yield batch()
 
 
-def _typed(rows: DataFrame, one: Input, value: Callable[[str, str, str], Value], faults: list[Fault]) -> DataFrame:
+def _typed(
+    rows: DataFrame, one: Input, value: Callable[[str, str, str], Value], faults: list[Fault]
+) -> DataFrame:
     """The table's columns in their types, and the first fault of each row as its reason."""
     needed, checks = columns_of(one.table, optional=False), list(faults)
     there: dict[str, Column] = {}

@@ -83,6 +83,12 @@ def session(engine: Engine | None = None, spark: SparkSession | None = None) -> 
         started.stop()
 
 
+def need_spark() -> None:
+    """Say what is missing, if Spark is not installed."""
+    if find_spec("pyspark") is None:
+        raise InputError("the pipeline needs Spark, which is not installed: pip install 'broadloom[spark]'")
+
+
 def parse_conf(given: list[str]) -> dict[str, str]:
     """Spark's settings from words like `spark.executor.memory=4g`.
 
@@ -109,8 +115,7 @@ def _running() -> SparkSession | None:
 
 
 def _start(engine: Engine) -> SparkSession:
-    if find_spec("pyspark") is None:
-        raise InputError("the pipeline needs Spark, which is not installed: pip install 'broadloom[spark]'")
+    need_spark()
     return _connect(engine) if engine.remote else _launch(engine)
 
 

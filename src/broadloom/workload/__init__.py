@@ -1,6 +1,7 @@
 """Generators of interest, latency and churn, all seeded: `bl.workload.interest(...)` and its like."""
 
 from broadloom.workload.churn import Event, churn, events_table
+from broadloom.workload.devices import devices
 from broadloom.workload.latency import KINDS, weights
 from broadloom.workload.regions import REGIONS, Region, region_latency
 from broadloom.workload.subscriptions import interest
@@ -12,6 +13,7 @@ __all__ = [
     "Event",
     "Region",
     "churn",
+    "devices",
     "events_table",
     "interest",
     "region_latency",
