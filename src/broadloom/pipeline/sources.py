@@ -232,9 +232,9 @@ def _keys(head: str) -> list[str]:
 
 
 def _table(path: Path, asked: str | None, names: list[str]) -> str:
-    """The table that was asked for, or the first with these columns; the file's name comes first."""
+    """The table that was asked for, or that the file's name says, or that needs most of these columns."""
     word = asked or path.name.split(".")[0].rstrip("-_0123456789")
-    for table in (asked,) if asked else sorted(TABLES, key=lambda table: table != word):
+    for table in (asked,) if asked else sorted(TABLES, key=lambda name: (name != word, -len(TABLES[name]))):
         if all(column_of(names, column) for column in TABLES[table]):
             return table
     have = ", ".join(names)[:200] or "none"
