@@ -29,7 +29,9 @@ def is_filter(text: str) -> bool:
     return all(level in ("+", "#") or not set(level) & {"+", "#"} for level in levels)
 
 
-def _reason(line: bytes, width: int, nodes: set[str], topics: set[str] | None) -> tuple[str | None, list[str]]:
+def _reason(
+    line: bytes, width: int, nodes: set[str], topics: set[str] | None
+) -> tuple[str | None, list[str]]:
     try:
         text = line.decode()
     except UnicodeDecodeError:

@@ -10,15 +10,30 @@ from broadloom.pipeline.formats._json import entries
 BY_NAME = {form.name: form for form in FORMATS}
 
 EMQX = json.dumps(
-    {"data": [{"node": "e1", "clientid": "c1", "topic": "t/1"}, {"node": "e1", "clientid": "c2", "topic": "#"}]}
+    {
+        "data": [
+            {"node": "e1", "clientid": "c1", "topic": "t/1"},
+            {"node": "e1", "clientid": "c2", "topic": "#"},
+        ]
+    }
 )
 RABBITMQ = json.dumps(
     {
         "rabbit_version": "3.10.8",
         "bindings": [
             {"source": "amq.topic", "destination": "mqtt-subscription-c1qos1", "routing_key": "t.1"},
-            {"source": "amq.topic", "destination": "jobs", "destination_type": "queue", "routing_key": "t.*.#"},
-            {"source": "x", "destination": "tco.link.0-1", "destination_type": "exchange", "routing_key": "t.1"},
+            {
+                "source": "amq.topic",
+                "destination": "jobs",
+                "destination_type": "queue",
+                "routing_key": "t.*.#",
+            },
+            {
+                "source": "x",
+                "destination": "tco.link.0-1",
+                "destination_type": "exchange",
+                "routing_key": "t.1",
+            },
             {"source": "x", "destination": "y", "destination_type": "exchange", "routing_key": "t.1"},
         ],
     }

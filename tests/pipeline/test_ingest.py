@@ -84,9 +84,17 @@ def test_every_kind_of_text_file(tmp_path, spark):
     (tmp_path / "bom.csv").write_bytes(b'\xef\xbb\xbfnode,topic,client\r\n"a","t,1",c\r\na, t/2 ,"c""c"\r\n')
     (tmp_path / "tabs.csv").write_bytes(b"topic\tnode\nt/3\tb")
     (tmp_path / "packed.csv.gz").write_bytes(gzip.compress(b"node,topic\nb,$share/g/t/4\nnode,topic\n"))
-    lines = ['{"node": "c", "topic": "t/5"}', '{"node": "c"', '{"node": "c"} {"node": "d"}', "", '{"topic": "t"}']
+    lines = [
+        '{"node": "c", "topic": "t/5"}',
+        '{"node": "c"',
+        '{"node": "c"} {"node": "d"}',
+        "",
+        '{"topic": "t"}',
+    ]
     (tmp_path / "lines.jsonl").write_text("\n".join(lines))
-    pa.parquet.write_table(pa.table({"node": ["d", None], "topic": ["t/6", "t/6"]}), tmp_path / "rows.parquet")
+    pa.parquet.write_table(
+        pa.table({"node": ["d", None], "topic": ["t/6", "t/6"]}), tmp_path / "rows.parquet"
+    )
     ledger = ingest([str(tmp_path)], tmp_path / "out", spark=spark)
     found = account(ledger, "subscriptions")
     assert rows_of(tmp_path / "out", "subscriptions", "node", "topic") == [
@@ -103,7 +111,12 @@ def test_every_kind_of_text_file(tmp_path, spark):
 
 def test_dumps_of_brokers(tmp_path, spark):
     """A folder of dumps, each recognised; brokers are named by the dump, by the user, or by the file."""
-    for name, text in (("emqx.json", EMQX), ("v.txt", VERNEMQ), ("kafka.txt", KAFKA), ("oslo.1.log", MOSQUITTO)):
+    for name, text in (
+        ("emqx.json", EMQX),
+        ("v.txt", VERNEMQ),
+        ("kafka.txt", KAFKA),
+        ("oslo.1.log", MOSQUITTO),
+    ):
         (tmp_path / name).write_text(text)
     (tmp_path / "with space.json").write_text(EMQX[:-30])
     ledger = ingest(
@@ -151,7 +164,11 @@ def test_latency_samples(tmp_path, spark):
     (tmp_path / "pings.csv").write_text(f"src,dst,rtt_ms\n{pings}")
     ledger = ingest([str(tmp_path)], tmp_path / "both", spark=spark)
     columns = ("src", "dst", "rtt_ms", "samples")
-    assert rows_of(tmp_path / "both", "latency", *columns) == [("a", "b", 2, 3), ("b", "a", 4, 1), ("b", "c", 7, 1)]
+    assert rows_of(tmp_path / "both", "latency", *columns) == [
+        ("a", "b", 2, 3),
+        ("b", "a", 4, 1),
+        ("b", "c", 7, 1),
+    ]
     assert account(ledger, "latency").quarantined == {
         "rtt_ms is not a number": 1,
         "rtt_ms is not above 0": 2,
@@ -167,7 +184,9 @@ def test_latency_samples(tmp_path, spark):
 def test_a_latency_matrix(tmp_path, spark):
     (tmp_path / "nodes.csv").write_text("node\na\nb\nc\n")
     (tmp_path / "named.csv").write_text(",a,b,c\na,0,1,2\nb,1,0,\nc,2,bad,0\n")
-    ledger = ingest([str(tmp_path / "nodes.csv"), f"matrix={tmp_path}/named.csv"], tmp_path / "out", spark=spark)
+    ledger = ingest(
+        [str(tmp_path / "nodes.csv"), f"matrix={tmp_path}/named.csv"], tmp_path / "out", spark=spark
+    )
     assert rows_of(tmp_path / "out", "latency", "src", "dst", "rtt_ms") == [
         ("a", "b", 1.0),
         ("a", "c", 2.0),
@@ -189,7 +208,7 @@ def test_other_tables(tmp_path, spark):
         {"seq": "two", "kind": "join", "node": "a", "topics": ["t"]},
     ]
     (tmp_path / "events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
-    (tmp_path / "brokers.csv").write_text('broker;place\nb;[1, 2.5]\nc;here\n')
+    (tmp_path / "brokers.csv").write_text("broker;place\nb;[1, 2.5]\nc;here\n")
     ledger = ingest([str(tmp_path)], tmp_path / "out", spark=spark)
     assert rows_of(tmp_path / "out", "events", "seq", "topics") == [(1, ["t"])]
     assert account(ledger, "events").quarantined == {"seq is not a whole number": 1}

@@ -39,14 +39,20 @@ def test_a_packed_file_is_recognised(tmp_path):
 def test_a_pattern_and_the_broker_of_a_dump(tmp_path):
     for name in ("berlin.1.log", "paris.1.log"):
         (tmp_path / name).write_text("1700000000: c1 1 t/1\n")
-    found = find_inputs([Source.parse(f"mosquitto={tmp_path}/*.log"), Source(str(tmp_path / "paris.1.log"), None, "x")])
+    found = find_inputs(
+        [Source.parse(f"mosquitto={tmp_path}/*.log"), Source(str(tmp_path / "paris.1.log"), None, "x")]
+    )
     assert [one.node for one in found] == ["berlin", "x"]
 
 
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
-        ("subscriptions.csv", b"node,qos\na,1\n", "has no column 'topic': table subscriptions needs node, topic"),
+        (
+            "subscriptions.csv",
+            b"node,qos\na,1\n",
+            "has no column 'topic': table subscriptions needs node, topic",
+        ),
         ("some.csv", b"colour\nred\n", "is of no kind that is known"),
         ("wide.csv", "node,topic\na,t\n".encode("utf-16"), "is UTF-16"),
         ("rows.parquet", b"PAR1 and no more", "is cut or damaged"),

@@ -234,7 +234,10 @@ def _keys(head: str) -> list[str]:
 def _table(path: Path, asked: str | None, names: list[str]) -> str:
     """The table that was asked for, or that the file's name says, or that needs most of these columns."""
     word = asked or path.name.split(".")[0].rstrip("-_0123456789")
-    for table in (asked,) if asked else sorted(TABLES, key=lambda name: (name != word, -len(TABLES[name]))):
+    candidates = [word] if word in TABLES else sorted(TABLES, key=lambda name: -len(TABLES[name]))
+    if word == "brokers" and asked is None:
+        candidates.append("nodes")  # a list of brokers with their sites
+    for table in candidates:
         if all(column_of(names, column) for column in TABLES[table]):
             return table
     have = ", ".join(names)[:200] or "none"
