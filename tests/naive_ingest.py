@@ -1,4 +1,4 @@
-"""The slow obvious twin of ingest: one pass over the lines in plain Python, and filters by regular expression."""
+"""The slow obvious twin of ingest: one pass over the lines in plain Python."""
 
 import csv
 import re

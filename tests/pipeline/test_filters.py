@@ -3,10 +3,10 @@
 import itertools
 import re
 
-import naive_ingest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import naive_ingest
 from broadloom.pipeline import filters
 
 LEVELS = st.sampled_from(["a", "b", "", "$x", "+"])

@@ -1,14 +1,14 @@
-"""Ingest: every row is used, a duplicate, or in quarantine with its reason; held against a plain Python pass."""
+"""Ingest: every row is used, a duplicate, or in quarantine; held against a plain pass."""
 
 import gzip
 import json
 
-import naive_ingest
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 from test_formats import EMQX, KAFKA, MOSQUITTO, VERNEMQ
 
+import naive_ingest
 from broadloom import InputError, workload
 from broadloom.model.instance import read_instance
 from broadloom.model.tables import need_table
@@ -80,7 +80,7 @@ def test_the_ledger_is_saved(ingested):
 
 
 def test_every_kind_of_text_file(tmp_path, spark):
-    """Byte order mark, line ends of Windows, quotes, tabs, a last line without end, packed, JSON lines, Parquet."""
+    """Byte order mark, ends of Windows, quotes, tabs, no last end, packed, JSON lines, Parquet."""
     (tmp_path / "bom.csv").write_bytes(b'\xef\xbb\xbfnode,topic,client\r\n"a","t,1",c\r\na, t/2 ,"c""c"\r\n')
     (tmp_path / "tabs.csv").write_bytes(b"topic\tnode\nt/3\tb")
     (tmp_path / "packed.csv.gz").write_bytes(gzip.compress(b"node,topic\nb,$share/g/t/4\nnode,topic\n"))

@@ -1,4 +1,4 @@
-"""Verify and measure on Spark: the same verdicts and numbers as the in-process ones, from the tables alone."""
+"""Verify and measure on Spark: the verdicts and numbers of the in-process ones, from the tables."""
 
 import json
 from dataclasses import replace
@@ -66,7 +66,7 @@ def test_a_broken_plan_is_found_out(spark, plan, broken):
     assert "topics are not connected" in verdict.summary()
 
 
-def test_bad_links_are_found_out(spark, plan, broken):
+def test_bad_links_are_found_out(spark, broken):
     place = broken[1] / "edges.parquet"
     edges = pyarrow.parquet.read_table(place)
     worse = pyarrow.concat_tables([edges, edges.slice(0, 2)])

@@ -76,7 +76,7 @@ def test_a_run_that_died_goes_on_at_the_step_it_was_in(again, spark, monkeypatch
     """Killed in the middle of a step, a run leaves the steps before it, and no half of its own."""
     config = Config.load(again / "run.toml")
 
-    def die(work, folder):
+    def die(_, folder):
         (folder / "half").write_text("done")
         raise KeyboardInterrupt
 
