@@ -7,7 +7,6 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -70,14 +69,6 @@ def test_a_plan_that_disconnects_a_topic_is_not_saved(tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-WHOLE = [
-    "edges.parquet",
-    "nodes.parquet",
-    "plan.json",
-    "subscriptions.parquet",
-    "topics.parquet",
-    "weights.parquet",
-]
 SLOW_SAVE = """
 import sys, time
 import broadloom.model.plan as module
@@ -117,14 +108,10 @@ def test_readers_never_see_half_a_plan(tmp_path):
     process = subprocess.Popen([sys.executable, "-c", code, place], stdout=subprocess.DEVNULL)
     loads = 0
     while process.poll() is None:
-        handle = os.open(place, os.O_RDONLY)
-        names = sorted(os.listdir(handle))  # noqa: PTH208 (one and the same folder, whatever its name is now)
-        os.close(handle)
-        assert names in ([], WHOLE), names  # the folder that was just exchanged may be empty already
+        assert Plan.load(place).algorithm == "gm"
         loads += 1
-        time.sleep(0.001)
     assert process.returncode == 0
-    assert loads > 10
+    assert loads > 3
 
 
 def _edit(**fields):
