@@ -1,0 +1,6 @@
+"""Hypothesis without a deadline: the first example compiles the kernels."""
+
+from hypothesis import settings
+
+settings.register_profile("kernels", deadline=None)
+settings.load_profile("kernels")
