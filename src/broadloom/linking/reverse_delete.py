@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from broadloom._jit import kernel
-from broadloom.linking._bits import lowest, pack
+from broadloom.linking._bits import WORD, lowest, pack_rows
 from broadloom.model import Interest, Weights
 from broadloom.model.overlay import Overlay
 
@@ -74,7 +74,8 @@ def rarest_first(interest: Interest) -> NDArray[np.uint64]:
     """A row of topic bits a node, the rarest topic lowest: it breaks soonest and is searched fastest."""
     place = np.empty(interest.topic_count, np.int32)
     place[np.argsort(np.diff(interest.node_start), kind="stable")] = np.arange(interest.topic_count)
-    return pack(interest.topic_start, place[interest.topics], interest.topic_count)
+    words = -(-interest.topic_count // WORD)
+    return pack_rows(interest.topic_start, place[interest.topics], words)
 
 
 @kernel
