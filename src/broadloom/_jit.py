@@ -21,9 +21,11 @@ def kernel(function: F) -> F:
     return cast(F, numba.njit(cache=CACHE, nogil=True, error_model="numpy")(function))
 
 
-def inlined(function: F) -> F:
-    """As `kernel`, for a small function in an innermost loop: it becomes part of the kernels that call it.
+def inner_kernel(function: F) -> F:
+    """Compile `function` into the kernels that call it; it neither makes nor returns arrays.
 
-    A call that hands over a tuple of arrays costs several nanoseconds, more than the function itself.
+    A call would hand over every array of a tuple, and count a reference to each: more work than a short
+    function does itself.
     """
-    return cast(F, numba.njit(cache=CACHE, nogil=True, error_model="numpy", forceinline=True)(function))
+    options = {"cache": CACHE, "nogil": True, "error_model": "numpy"}
+    return cast(F, numba.njit(**options, forceinline=True, _nrt=False)(function))

@@ -7,7 +7,7 @@ is left, and its topics are done. So each topic's subscribers are at most two ho
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom._jit import inlined, kernel
+from broadloom._jit import inner_kernel, kernel
 from broadloom.linking._bits import WORD, lowest, pack_rows, popcount
 from broadloom.linking._built import Built
 from broadloom.linking._edges import first_of_each
@@ -85,7 +85,7 @@ def _union_size(members: NDArray[np.uint64], topics: NDArray[np.int32]) -> int:
     return count
 
 
-@inlined
+@inner_kernel
 def _union(members: NDArray[np.uint64], topics: NDArray[np.int32], word: int) -> np.uint64:
     """The nodes of that word that have one of the topics."""
     union = np.uint64(0)

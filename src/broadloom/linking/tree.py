@@ -1,12 +1,12 @@
 """TrMAW (paper 1, Alg. 1): a minimum spanning tree for each topic on its own, and their union."""
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom._jit import inlined, kernel
+from broadloom._jit import inner_kernel, kernel
+from broadloom._threads import thread_count
 from broadloom.linking._built import Built
 from broadloom.linking._edges import first_of_each
 from broadloom.model import Interest, Weights
@@ -21,7 +21,7 @@ def trmaw(interest: Interest, weights: Weights, options: NoOptions, seed: int) -
     minimum spanning tree, and Prim finds it in memory linear in the subscribers.
     """
     arrays, topics = weights.arrays(), range(interest.topic_count)
-    with ThreadPoolExecutor(os.cpu_count()) as threads:
+    with ThreadPoolExecutor(thread_count()) as threads:
         trees = list(threads.map(lambda topic: _spanning_tree(arrays, interest.nodes_of(topic)), topics))
     edges = np.concatenate([tree for tree, _ in trees] + [np.empty((0, 2), np.int32)])
     cost = np.concatenate([cost for _, cost in trees] + [np.empty(0)])
@@ -71,7 +71,7 @@ def _first_at(
     return best
 
 
-@inlined
+@inner_kernel
 def _comes_first(a: int, b: int, c: int, d: int) -> bool:
     """Whether the edge of a and b is smaller than that of c and d."""
     low, other = min(a, b), min(c, d)
