@@ -18,8 +18,8 @@ def components_per_topic(interest: Interest, edges: Overlay | ArrayLike) -> NDAr
         array([2, 2])
     """
     pairs = as_overlay(interest, edges).edges
-    merges = _count_merges(interest.topic_start, interest.topics, interest.topic_count, pairs)
-    return np.diff(interest.node_start) - merges
+    links, _ = spanning_forests(interest, pairs, np.zeros(len(pairs)))
+    return np.diff(interest.node_start) - links
 
 
 def disconnected_topics(interest: Interest, edges: Overlay | ArrayLike) -> NDArray[np.int64]:
@@ -47,13 +47,24 @@ def as_overlay(interest: Interest, edges: Overlay | ArrayLike) -> Overlay:
     return edges if isinstance(edges, Overlay) else Overlay.from_edges(interest.node_count, edges)
 
 
+def spanning_forests(
+    interest: Interest, edges: NDArray[np.int32], prices: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Of each topic the number of links, and their price, in a spanning forest of the earliest edges."""
+    return _spanning_forests(interest.topic_start, interest.topics, interest.topic_count, edges, prices)
+
+
 @kernel
-def _count_merges(
-    topic_start: NDArray[np.int64], topics: NDArray[np.int32], topic_count: int, edges: NDArray[np.int32]
-) -> NDArray[np.int64]:
-    """How many edges of each topic join two of its components: union-find over subscriptions."""
+def _spanning_forests(
+    topic_start: NDArray[np.int64],
+    topics: NDArray[np.int32],
+    topic_count: int,
+    edges: NDArray[np.int32],
+    prices: NDArray[np.float64],
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Kruskal's algorithm in all topics at once: union-find over subscriptions."""
     parent = np.arange(len(topics))
-    merges = np.zeros(topic_count, np.int64)
+    links, price = np.zeros(topic_count, np.int64), np.zeros(topic_count)
     for e in range(len(edges)):
         i, j = topic_start[edges[e, 0]], topic_start[edges[e, 1]]
         i_end, j_end = topic_start[edges[e, 0] + 1], topic_start[edges[e, 1] + 1]
@@ -66,10 +77,11 @@ def _count_merges(
                 a, b = _root(parent, i), _root(parent, j)
                 if a != b:
                     parent[a] = b
-                    merges[topics[i]] += 1
+                    links[topics[i]] += 1
+                    price[topics[i]] += prices[e]
                 i += 1
                 j += 1
-    return merges
+    return links, price
 
 
 @kernel

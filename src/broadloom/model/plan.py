@@ -6,7 +6,6 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
-from importlib.metadata import version
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -15,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
+from broadloom._version import VERSION
 from broadloom.errors import InputError
 from broadloom.model._atomic import new_folder
 from broadloom.model._check import refuse
@@ -96,6 +96,21 @@ class Plan:
 
         return measures.metrics(self.interest, self.overlay, self.weights)
 
+    def summary(self) -> str:
+        """The plan in a sentence.
+
+        Example:
+            >>> import broadloom as bl
+            >>> bl.link(bl.Interest.from_lists([[0], [0]]), algorithm="gm").summary()
+            'gm: 2 brokers, 1 links, every one of 1 topics connected'
+        """
+        interest = self.interest
+        proven = "" if self.gap is None else f", at most {self.gap:.1%} above the best possible"
+        return (
+            f"{self.algorithm}: {interest.node_count:,} brokers, {len(self.edges):,} links, "
+            f"every one of {interest.topic_count:,} topics connected{proven}"
+        )
+
     def is_topic_connected(self) -> bool:
         """Whether every topic's subscribers are connected over links among themselves."""
         from broadloom import measures
@@ -152,7 +167,7 @@ class Plan:
     def _record(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
-            "broadloom": version("broadloom"),
+            "broadloom": VERSION,
             "algorithm": self.algorithm,
             "seed": self.seed,
             "options": dict(self.options),
@@ -241,9 +256,8 @@ def _weights_from(record: Mapping[str, Any], table: pa.Table) -> Weights:
     if kind == "uniform":
         return Weights.uniform(table.num_rows)
     if kind == "euclidean":
-        return Weights.euclidean(
-            np.array(table.column("point").to_pylist(), np.float64).reshape(table.num_rows, -1)
-        )
+        points = np.array(table.column("point").to_pylist(), np.float64)
+        return Weights.euclidean(points if len(points) else np.empty((0, 1)))
     if kind == "sites":
         between = json.loads(table.schema.metadata[b"between"])
         return Weights.sites(

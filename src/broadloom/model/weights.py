@@ -43,11 +43,9 @@ def weight_of(weights: WeightArrays, u: int, v: int) -> float:
             step = weights.points[u, axis] - weights.points[v, axis]
             total += step * step
         return np.sqrt(total)
-    if weights.site[u] == weights.site[v]:
-        return weights.inner
     if weights.table.shape[0] > 0:
         return weights.table[weights.site[u], weights.site[v]]
-    return weights.outer
+    return weights.inner if weights.site[u] == weights.site[v] else weights.outer
 
 
 @kernel
@@ -155,7 +153,8 @@ class Weights:
             site_of_node: the number of each node's site.
             inner: the weight of a link inside a site.
             outer: the weight of a link between two sites.
-            between: weights between sites in place of `outer`: a square symmetric matrix, a row a site.
+            between: weights between sites in place of `outer`: a square symmetric matrix, a row a site. Where
+                its diagonal is above 0, that is the weight inside the site in place of `inner`.
 
         Raises:
             InputError: a site is not a whole number from 0, or a weight is not finite and above 0.
@@ -170,7 +169,9 @@ class Weights:
                 raise InputError(f"the {name} weight of sites is {value}; give a finite number above 0")
         if between is not None:
             table = _square(between, "weights between sites")
+            inside = table.diagonal().copy()
             _check_table(table, "weight", "site")
+            np.fill_diagonal(table, np.where(np.isfinite(inside) & (inside > 0), inside, inner))
             refuse(
                 site >= len(table),
                 lambda u: f"node {u} is at site {site[u]}",
