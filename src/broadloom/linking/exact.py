@@ -14,7 +14,7 @@ from broadloom.linking._built import Built
 from broadloom.linking._program import Bools, Floats, Program
 from broadloom.model import Interest, Weights
 
-# The solver's tolerances are absolute, about 1e-6, so weights are scaled to this total unless small and whole.
+# The solver's tolerances are absolute, about 1e-6: weights are scaled to this total unless small and whole.
 TOTAL = 1e4
 # What the tolerances may cost, relative to the total: bounds are lowered by it before they count as proven.
 SAFETY = 1e-7
