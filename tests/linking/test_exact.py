@@ -118,7 +118,7 @@ def test_edges_ascend_and_are_the_same_in_every_process():
 @pytest.mark.parametrize("popularity", ["unif", "zipf"])
 @pytest.mark.parametrize("seed", range(4))
 def test_ratios_of_paper_1(seed, popularity):
-    """TrMAW within |T| (Lemma 1), GrMAW within H(max mu) (Theorem 2), the primal-duals as in Lemmas 8 and 9."""
+    """TrMAW within |T| (Lemma 1), GrMAW within H(max mu) (Theorem 2), the primal-duals as Lemmas 8 and 9."""
     interest, weights = small(14, 8, seed, popularity)
     lists, matrix = strategies.lists_of(interest), weights.matrix().tolist()
     best = bl.link(interest, weights, algorithm="exact").total_weight
