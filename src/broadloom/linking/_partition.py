@@ -23,102 +23,108 @@ def most_violated_partition(x: NDArray[np.float64]) -> NDArray[np.int64]:
     """
     n = len(x)
     part = np.arange(n)
-    z = np.zeros((n, n))
+    z, room, before = np.zeros((n, n)), np.empty((n + 2, n + 2)), np.empty(n + 2, np.int64)
     for u in range(n):
         for v in range(u + 1, n):
-            if x[u, v] <= EPSILON or part[u] == part[v]:
+            a, b = part[u], part[v]
+            if x[u, v] <= EPSILON or a == b:
                 continue
-            slack, tight = _least_slack(z, part, part[u], part[v])
-            z[part[u], part[v]] += min(x[u, v], slack)
-            z[part[v], part[u]] = z[part[u], part[v]]
+            slack = _least_slack(z, part, a, b, room, before)
+            z[a, b] += min(x[u, v], slack)
+            z[b, a] = z[a, b]
             if slack <= x[u, v] + EPSILON:
-                _shrink(z, part, tight)
+                _shrink(z, part, before)
     return part
 
 
 @kernel
 def _least_slack(
-    z: NDArray[np.float64], part: NDArray[np.int64], a: int, b: int
-) -> tuple[float, NDArray[np.bool_]]:
-    """The least |S| - 1 - z(E(S)) over the sets S of parts with a and b in it, and such a set.
+    z: NDArray[np.float64],
+    part: NDArray[np.int64],
+    a: int,
+    b: int,
+    room: NDArray[np.float64],
+    before: NDArray[np.int64],
+) -> float:
+    """The least |S| - 1 - z(E(S)) over the sets S of parts with a and b in it; such a set is left in `before`.
 
-    Twice |S| - z(E(S)) is the sum over S of (2 - degree), plus what leaves S: a minimum cut.
+    Twice |S| - z(E(S)) is the sum over S of (2 - degree), plus what leaves S: a minimum cut. The nodes of S
+    are those that can still be reached from the source when the flow is greatest.
     """
     n = len(part)
     source, sink = n, n + 1
-    room = np.zeros((n + 2, n + 2))
-    room[:n, :n] = z
-    offset = 0.0
+    for i in range(n + 2):
+        for j in range(n + 2):
+            room[i, j] = z[i, j] if i < n and j < n else 0.0
+    total = 0.0
     for i in range(n):
         if part[i] == i:
-            surplus = z[i].sum() - 2.0
-            offset -= max(surplus, 0.0)
-            room[source, i] = max(surplus, 0.0)
+            surplus = _degree(z, i) - 2.0
+            total -= max(surplus, 0.0)
+            room[source, i] = np.inf if i in (a, b) else max(surplus, 0.0)
             room[i, sink] = max(-surplus, 0.0)
-    room[source, a] = room[source, b] = np.inf
-    flow = _push_all(room, source, sink)
-    return (flow + offset) / 2 - 1, _reached(room, source)[:n]
+    while _find_path(room, source, sink, before):
+        total += _push(room, source, sink, before)
+    return total / 2 - 1
 
 
 @kernel
-def _push_all(room: NDArray[np.float64], source: int, sink: int) -> float:
-    """Push flow along shortest augmenting paths until there is none; `room` becomes the residual graph."""
+def _degree(z: NDArray[np.float64], i: int) -> float:
+    """What z gives to the edges of a node."""
     total = 0.0
+    for j in range(len(z)):
+        total += z[i, j]
+    return total
+
+
+@kernel
+def _find_path(room: NDArray[np.float64], source: int, sink: int, before: NDArray[np.int64]) -> bool:
+    """Whether there is room for more flow: a shortest path, by the node before each; -1 where none leads."""
     n = len(room)
-    before = np.empty(n, np.int64)
     queue = np.empty(n, np.int64)
-    while True:
-        before[:] = -1
-        before[source] = source
-        queue[0], head, tail = source, 0, 1
-        while head < tail and before[sink] < 0:
-            i = queue[head]
-            head += 1
+    for i in range(n):
+        before[i] = -1
+    before[source] = source
+    queue[0], head, tail = source, 0, 1
+    while head < tail and before[sink] < 0:
+        i = queue[head]
+        head += 1
+        for j in range(n):
+            if before[j] < 0 and room[i, j] > EPSILON:
+                before[j] = i
+                queue[tail] = j
+                tail += 1
+    return before[sink] >= 0
+
+
+@kernel
+def _push(room: NDArray[np.float64], source: int, sink: int, before: NDArray[np.int64]) -> float:
+    """Push as much flow along the path as there is room."""
+    push, j = np.inf, sink
+    while j != source:
+        push = min(push, room[before[j], j])
+        j = before[j]
+    j = sink
+    while j != source:
+        room[before[j], j] -= push
+        room[j, before[j]] += push
+        j = before[j]
+    return push
+
+
+@kernel
+def _shrink(z: NDArray[np.float64], part: NDArray[np.int64], before: NDArray[np.int64]) -> None:
+    """Make one part of those that were reached, at the place of the first."""
+    n, first = len(part), 0
+    while before[first] < 0:
+        first += 1
+    for i in range(first + 1, n):
+        if before[i] >= 0:
             for j in range(n):
-                if before[j] < 0 and room[i, j] > EPSILON:
-                    before[j] = i
-                    queue[tail] = j
-                    tail += 1
-        if before[sink] < 0:
-            return total
-        push, j = np.inf, sink
-        while j != source:
-            push = min(push, room[before[j], j])
-            j = before[j]
-        j = sink
-        while j != source:
-            room[before[j], j] -= push
-            room[j, before[j]] += push
-            j = before[j]
-        total += push
-
-
-@kernel
-def _reached(room: NDArray[np.float64], source: int) -> NDArray[np.bool_]:
-    """The nodes to which the residual graph still leads."""
-    reached = np.zeros(len(room), np.bool_)
-    reached[source] = True
-    stack = [source]
-    while len(stack) > 0:
-        i = stack.pop()
-        for j in range(len(room)):
-            if not reached[j] and room[i, j] > EPSILON:
-                reached[j] = True
-                stack.append(j)
-    return reached
-
-
-@kernel
-def _shrink(z: NDArray[np.float64], part: NDArray[np.int64], tight: NDArray[np.bool_]) -> None:
-    """Make one part of the tight ones, at the place of the first."""
-    first = np.flatnonzero(tight)[0]
-    for i in range(len(part)):
-        if tight[i] and i != first and part[i] == i:
-            z[first] += z[i]
-            z[:, first] += z[:, i]
-            z[i] = 0.0
-            z[:, i] = 0.0
+                z[first, j] += z[i, j]
+                z[j, first] += z[j, i]
+                z[i, j] = z[j, i] = 0.0
     z[first, first] = 0.0
-    for i in range(len(part)):
-        if tight[part[i]]:
+    for i in range(n):
+        if before[part[i]] >= 0:
             part[i] = first
