@@ -46,7 +46,7 @@ def _least_slack(
     room: NDArray[np.float64],
     before: NDArray[np.int64],
 ) -> float:
-    """The least |S| - 1 - z(E(S)) over the sets S of parts with a and b in it; such a set is left in `before`.
+    """The least |S| - 1 - z(E(S)) over the sets S of parts with a and b in it; `before` tells such a set.
 
     Twice |S| - z(E(S)) is the sum over S of (2 - degree), plus what leaves S: a minimum cut. The nodes of S
     are those that can still be reached from the source when the flow is greatest.
