@@ -11,6 +11,8 @@ from broadloom.errors import InputError
 
 Version = Annotated[bool, typer.Option("--version", help="Print the version.")]
 
+INTERRUPTED = 130  # what typer makes of Ctrl-C
+
 app = typer.Typer(
     name="broadloom",
     help="Plan, deploy and maintain the overlay of a wide-area publish/subscribe system.",
@@ -48,7 +50,9 @@ def main(arguments: list[str] | None = None) -> None:
         message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
         print(f"broadloom: {' '.join(message.split())}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except OSError as error:
+        print(f"broadloom: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
+    if code == INTERRUPTED:
         print("broadloom: interrupted; what was there before is as it was", file=sys.stderr)
-        sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)

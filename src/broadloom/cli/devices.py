@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from broadloom import workload
-from broadloom.cli.output import Force, Json, Quiet, Seed, show
+from broadloom.cli.output import Json, Quiet, Seed, show
 
 
 def devices(
@@ -17,7 +17,6 @@ def devices(
     bad: Annotated[float, typer.Option(help="The share of rows with a fault.")] = 0.01,
     repeated: Annotated[float, typer.Option(help="The share of rows that repeat the one before.")] = 0.002,
     seed: Seed = 0,
-    force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
@@ -25,7 +24,7 @@ def devices(
 
     Example: broadloom devices -o raw; broadloom ingest raw -o tables
     """
-    planted = workload.devices(output, brokers, subscriptions, wild, bad, repeated, seed, force)
+    planted = workload.devices(output, brokers, subscriptions, wild, bad, repeated, seed)
     faults = sum(planted.values()) - planted["repeated"]
     words = (
         f"{subscriptions:,} device subscriptions at {brokers:,} brokers, {faults:,} of them bad -> {output}"

@@ -2,13 +2,12 @@
 
 from broadloom.workload.churn import Event, churn, events_table
 from broadloom.workload.devices import devices
-from broadloom.workload.latency import KINDS, weights
+from broadloom.workload.latency import weights, weights_or_none
 from broadloom.workload.regions import REGIONS, Region, region_latency
 from broadloom.workload.subscriptions import interest
 from broadloom.workload.write import write
 
 __all__ = [
-    "KINDS",
     "REGIONS",
     "Event",
     "Region",
@@ -18,5 +17,6 @@ __all__ = [
     "interest",
     "region_latency",
     "weights",
+    "weights_or_none",
     "write",
 ]

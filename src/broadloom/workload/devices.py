@@ -42,7 +42,6 @@ def devices(
     bad: float = 0.01,
     repeated: float = 0.002,
     seed: int = 0,
-    overwrite: bool = False,
 ) -> dict[str, int]:
     """Write raw inputs for `ingest`: brokers in the clouds' regions, their devices' subscriptions, and pings.
 
@@ -56,7 +55,6 @@ def devices(
         bad: the share of rows with a fault.
         repeated: the share of rows that repeat the row before.
         seed: the seed of it all.
-        overwrite: replace what is there.
 
     Returns:
         How many rows there are of each fault, and how many repeat the row before.
@@ -75,7 +73,7 @@ def devices(
     rng = np.random.default_rng(seed)
     site = np.sort(rng.permutation(brokers) % len(REGIONS))
     names = [f"{_short(s)}-{number}" for number, s in enumerate(site.tolist())]
-    with new_folder(Path(folder), overwrite) as scratch:
+    with new_folder(Path(folder)) as scratch:
         _write_brokers(scratch, names, site)
         _write_pings(scratch, np.unique(site), rng)
         rows = _Rows(names, site, wild, bad, repeated, rng)
