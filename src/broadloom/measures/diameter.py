@@ -82,7 +82,8 @@ def graph_diameter(node_count: int, edges: NDArray[np.int32], lengths: NDArray[n
         6.0
     """
     near = Overlay(node_count, edges).adjacency()
-    return float(_diameter(_Graph(near.start, near.neighbours, lengths[near.edge])))
+    graph = _Graph(near.start, near.neighbours, lengths[near.edge])
+    return float(_diameter(graph, np.iinfo(np.int64).max))
 
 
 @kernel

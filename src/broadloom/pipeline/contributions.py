@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -95,10 +96,9 @@ def _listed(first: int, best: _Best) -> pa.RecordBatch:
     """What was kept, as rows."""
     shared, partner = best
     row, rank = np.nonzero(shared)
-    columns = [row + first, rank, partner[row, rank], shared[row, rank]]
-    return pa.record_batch(
-        [column.astype(np.int32) for column in columns], ["node", "rank", "partner", "shared"]
-    )
+    columns: list[NDArray[Any]] = [row + first, rank, partner[row, rank], shared[row, rank]]
+    names = ["node", "rank", "partner", "shared"]
+    return pa.record_batch([column.astype(np.int32) for column in columns], names)
 
 
 @kernel
