@@ -1,4 +1,4 @@
-"""A real Spark cluster on loopback, from the installed pyspark: a master and workers, each its own process."""
+"""A real Spark cluster on loopback, from the installed pyspark: a master and workers."""
 
 import json
 import os

@@ -81,5 +81,6 @@ def test_missing_files_and_unknown_kinds_are_refused(tmp_path):
 
 def test_an_empty_file_has_no_rows(tmp_path):
     (tmp_path / "subscriptions.csv").write_text("")
-    assert find_inputs([Source(str(tmp_path))]) == []
+    with pytest.raises(InputError, match="every source is empty"):
+        find_inputs([Source(str(tmp_path))])
     assert count_lines(tmp_path / "subscriptions.csv") == 0

@@ -12,13 +12,12 @@ import pyarrow.parquet
 from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 
-from broadloom.errors import InputError
 from broadloom.model._atomic import new_folder
 from broadloom.pipeline import latency, subscriptions
 from broadloom.pipeline.ledger import Account, Ledger
 from broadloom.pipeline.read import HEADER, RAW, REASON, SOURCE, read_inputs
 from broadloom.pipeline.session import Engine, session
-from broadloom.pipeline.sources import MATRIX, Input, Source, count_lines, find_inputs
+from broadloom.pipeline.sources import MATRIX, Input, Source, count_lines, find_inputs, total_bytes
 from broadloom.progress import stage
 
 # What makes a row of these tables another one; of equal ones the first in the order of their text is kept.
@@ -51,22 +50,20 @@ def ingest(
     Raises:
         InputError: a source is missing or of no known kind; or `output` is there already.
     """
-    given = [one if isinstance(one, Source) else Source.parse(one) for one in sources]
-    with session(engine, spark) as running, new_folder(Path(output), overwrite) as folder:
-        return ingest_into(folder, given, running, wildcards, symmetric)
+    inputs = find_inputs([one if isinstance(one, Source) else Source.parse(one) for one in sources])
+    fitting = (engine or Engine()).sized(total_bytes(inputs))
+    with session(fitting, spark) as running, new_folder(Path(output), overwrite) as folder:
+        return ingest_into(folder, inputs, running, wildcards, symmetric)
 
 
 def ingest_into(
     folder: Path,
-    sources: Iterable[Source],
+    inputs: list[Input],
     spark: SparkSession,
     wildcards: str = "match",
     symmetric: str = "none",
 ) -> Ledger:
     """As `ingest`, into a folder that is there."""
-    inputs = find_inputs(sources)
-    if not inputs:
-        raise InputError("every source is empty; give at least one row")
     ledger = _Ingest(spark, folder, inputs).run(wildcards, symmetric)
     ledger.save(folder)
     return ledger

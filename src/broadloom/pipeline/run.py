@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broadloom._version import VERSION
-from broadloom.errors import InputError
 from broadloom.linking.link import link
 from broadloom.model import Plan
 from broadloom.model._atomic import new_folder
@@ -22,7 +21,7 @@ from broadloom.model.instance import read_instance
 from broadloom.pipeline.config import Config
 from broadloom.pipeline.ledger import Ledger
 from broadloom.pipeline.session import Engine, session
-from broadloom.pipeline.sources import find_inputs
+from broadloom.pipeline.sources import Input, find_inputs, total_bytes
 from broadloom.progress import stage
 from broadloom.report.plain import Section, named, page
 
@@ -68,8 +67,9 @@ def run(
         spark: a session of your own, in place of an engine.
         fresh: do every step again.
     """
-    work = _Work(config, config.output, engine or config.engine(), spark)
-    with work:
+    inputs = find_inputs(config.sources)
+    fitting = (engine or config.engine()).sized(total_bytes(inputs))
+    with _Work(config, inputs, fitting, spark) as work:
         return work.run(fresh)
 
 
@@ -78,7 +78,7 @@ class _Work(ExitStack):
     """A run: its steps, and a Spark session that starts when the first step needs it."""
 
     config: Config
-    output: Path
+    inputs: list[Input]
     engine: Engine
     given: SparkSession | None
     _running: SparkSession | None = field(default=None, init=False)
@@ -86,12 +86,17 @@ class _Work(ExitStack):
     def __post_init__(self) -> None:
         super().__init__()
 
+    @property
+    def output(self) -> Path:
+        """The folder of everything."""
+        return self.config.output
+
     def run(self, fresh: bool) -> Outcome:
         self.output.mkdir(parents=True, exist_ok=True)
         before = {} if fresh else self._record()
         done: dict[str, Any] = {}
         seconds: dict[str, float | None] = {}
-        mark = _mark(_files(self.config))
+        mark = _mark([(one, one.path.stat().st_size, one.path.stat().st_mtime_ns) for one in self.inputs])
         for name, options, step in self._steps():
             mark = hashlib.sha256(
                 json.dumps([name, VERSION, mark, options], default=str).encode()
@@ -123,7 +128,7 @@ class _Work(ExitStack):
     def _ingest(self, folder: Path) -> None:
         from broadloom.pipeline.ingest import ingest_into
 
-        ingest_into(folder, self.config.sources, self._spark(), **self.config.ingest)
+        ingest_into(folder, self.inputs, self._spark(), **self.config.ingest)
 
     def _interest(self, folder: Path) -> None:
         """The interest of every broker, and what is known of the links between them."""
@@ -200,11 +205,3 @@ class _Work(ExitStack):
 def _mark(value: object) -> str:
     """A short text that another value hardly has."""
     return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()
-
-
-def _files(config: Config) -> list[tuple[str, int, int]]:
-    """What tells whether the sources have changed: each file, its size and its time."""
-    files = [one.path for one in find_inputs(config.sources)]
-    if not files:
-        raise InputError("every source is empty; give at least one row")
-    return [(str(path), path.stat().st_size, path.stat().st_mtime_ns) for path in files]

@@ -8,7 +8,7 @@ import tempfile
 import zipfile
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -24,6 +24,7 @@ GIB = 2**30
 # The first compiler alone, and the plain collector, start fast: better below about 4 million rows.
 SHORT_JOB = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 LONG_JOB = "-XX:+UseParallelGC"
+LONG_JOB_BYTES = 80_000_000
 
 
 @dataclass(frozen=True)
@@ -60,6 +61,10 @@ class Engine:
     def is_local(self) -> bool:
         """Whether the work is done inside this machine's embedded Spark."""
         return self.remote is None and (self.master is None or self.master.startswith("local["))
+
+    def sized(self, size: int) -> Engine:
+        """This engine, compiled for throughput if so many bytes of input are worth it."""
+        return replace(self, long_job=self.long_job or size > LONG_JOB_BYTES)
 
 
 @contextmanager

@@ -100,14 +100,21 @@ def find_inputs(sources: Iterable[Source]) -> list[Input]:
     """Every file of the sources, in order of their paths, each with its kind.
 
     Raises:
-        InputError: a file is missing, of no kind that is known, in UTF-16, cut (Parquet), or lacks a column.
+        InputError: a file is missing, of no kind that is known, in UTF-16, cut (Parquet), or lacks a column; or all are empty.
     """
     found: dict[Path, Input] = {}
     for source in sources:
         for path in _files(source.path):
             if (one := _recognise(path, source)) is not None:
                 found[path] = one
+    if not found:
+        raise InputError("every source is empty; give at least one row")
     return [found[path] for path in sorted(found)]
+
+
+def total_bytes(inputs: Iterable[Input]) -> int:
+    """The size of the files together."""
+    return sum(one.path.stat().st_size for one in inputs)
 
 
 def count_lines(path: Path) -> int:
