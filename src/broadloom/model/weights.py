@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom._jit import kernel
+from broadloom._jit import inner_kernel, kernel
 from broadloom.errors import InputError
 from broadloom.model._check import read_only, refuse
 
@@ -30,7 +30,7 @@ class WeightArrays(NamedTuple):
     outer: float
 
 
-@kernel
+@inner_kernel
 def weight_of(weights: WeightArrays, u: int, v: int) -> float:
     """The weight of the pair (u, v), for use inside other kernels."""
     if weights.kind == UNIFORM:
