@@ -61,6 +61,24 @@ def blocks_of_rows(nodes: int, rows: Rows, pairs: float = PAIRS_A_BLOCK) -> list
     return blocks
 
 
+def cut_at(keys: NDArray[np.float64], theta: float, room: float) -> list[tuple[float, int]]:
+    """Bands up to the key theta, as (highest key, pieces), if these sorted keys are a sample with so much room.
+
+    If too many pairs have theta for their key, all below come first, in a band of their own. Among those of
+    one key the order is that of the rows, so they can be looked at piece by piece, some rows after the others.
+
+    Example:
+        >>> cut_at(np.array([1.0, 2.0, 5.0, 9.0]), theta=5.0, room=3)
+        [(5.0, 1)]
+        >>> cut_at(np.array([1.0, 5.0, 5.0, 5.0, 5.0, 5.0]), theta=5.0, room=2)
+        [(4.999999999999999, 1), (5.0, 3)]
+    """
+    pairs = int(np.searchsorted(keys, theta, side="right"))
+    if pairs <= 2 * room or pairs == 1:
+        return [(theta, 1)]
+    return [(math.nextafter(theta, 0.0), 1), (theta, math.ceil(pairs / max(room, 1)))]
+
+
 def in_threads(work: Callable[[Rows], R], blocks: Sequence[Rows]) -> list[R]:
     """The result of each block, in the order of the blocks, however many threads there are."""
     if len(blocks) < 2 or thread_count() == 1:
