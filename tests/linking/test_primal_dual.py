@@ -4,13 +4,13 @@ import math
 
 import pytest
 from hypothesis import given, settings
+from link_strategies import band_sizes, instances
 
 import broadloom as bl
 import instances as handmade
 import naive
 from broadloom.linking._components import components_of
 from broadloom.linking.primal_dual import merge_by_residual
-from strategies import band_sizes, instances
 
 
 def replayed(rows, matrix, edges):
@@ -47,3 +47,21 @@ def test_pdmaw_is_its_twin_where_nothing_ties(instance, size):
     rows, interest, weights, matrix = instance
     edges, _ = merge_by_residual(components_of(interest), weights.arrays(), size)
     assert list(map(tuple, edges.tolist())) == naive.pdmaw(rows, matrix)[0]
+
+
+@given(instances(nodes=9, kinds=("points", "reals")))
+def test_pdrdmaw_is_its_twin_and_keeps_the_bound(instance):
+    rows, interest, weights, matrix = instance
+    plan = bl.link(interest, weights, algorithm="pdrdmaw")
+    assert list(map(tuple, plan.edges.tolist())) == naive.pdrdmaw(rows, matrix)
+    assert plan.lower_bound <= naive.total_weight(matrix, naive.grmaw(rows, matrix)) + 1e-9
+
+
+@pytest.mark.parametrize("n", [2, 3, 5, 8])
+def test_pdmaw_takes_the_clique_and_pdrdmaw_the_star(n):
+    """Paper 1, Lemma 10: the ratio of their weights tends to 3/2."""
+    rows, matrix = handmade.clique_or_star(n)
+    interest, weights = bl.Interest.from_lists(rows, topics=n * n), bl.Weights.dense(matrix)
+    assert len(bl.link(interest, weights, algorithm="pdmaw").edges) == n * (n + 1) // 2
+    star = bl.link(interest, weights, algorithm="pdrdmaw").edges.tolist()
+    assert sorted(star) == [[0, v] for v in range(1, n + 1)]

@@ -62,10 +62,10 @@ def blocks_of_rows(nodes: int, rows: Rows, pairs: float = PAIRS_A_BLOCK) -> list
 
 
 def cut_at(keys: NDArray[np.float64], theta: float, room: float) -> list[tuple[float, int]]:
-    """Bands up to the key theta, as (highest key, pieces), if these sorted keys are a sample with so much room.
+    """Bands up to the key theta, as (highest key, pieces), given a sorted sample and the room that it has.
 
     If too many pairs have theta for their key, all below come first, in a band of their own. Among those of
-    one key the order is that of the rows, so they can be looked at piece by piece, some rows after the others.
+    one key the order is that of the rows, so they can be looked at in pieces, some rows after the others.
 
     Example:
         >>> cut_at(np.array([1.0, 2.0, 5.0, 9.0]), theta=5.0, room=3)

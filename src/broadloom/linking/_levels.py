@@ -50,7 +50,8 @@ def merge_by_level(components: Components, size: BandSize | None = None) -> NDAr
     while components.tally[STILL_TO_MERGE] > 0:
         floor, pieces = _next_band(components, ceiling, size)
         for rows in blocks_of_rows(n, (0, n), n * (n - 1) / 2 / pieces):
-            edges.append(_sweep(components, _collect(components, floor, rows, size), floor))
+            band = _collect(components, floor, rows, size)
+            edges.append(_sweep(components, band, floor))
         ceiling = floor
     return np.concatenate(edges)
 

@@ -1,4 +1,4 @@
-"""Primal-dual greedy without stored residuals: when an edge becomes tight depends on few numbers (paper 1, VII).
+"""When an edge becomes tight in the primal-dual greedy, without stored residuals (paper 1, VII).
 
 Let Y be the sum of all y so far, and M_t(e) what it was when the ends of e were merged in topic t. An edge
 pays y for each step and topic in which its ends are apart, so its residual is w - sum of min(Y, M_t) over the
@@ -16,13 +16,13 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom._jit import inner_kernel, kernel
+from broadloom._jit import inner_kernel
 from broadloom.linking._bits import lowest, popcount
 from broadloom.linking._components import STILL_TO_MERGE, Components, subscription
 
 Y, LAST_SNAPSHOT, RATIO, TO_MERGE_FIRST = range(4)
 
-# A snapshot is due whenever Y has grown so much, but not before this share of the merges: Y is small until then.
+# A snapshot is due whenever Y has grown so much, but not before this share of the merges, while Y is small.
 GROWTH, FIRST_MERGES = 1.25, 0.3
 
 
@@ -143,4 +143,4 @@ def _merged_by(c: Components, i: int, j: int) -> int:
             edge, i = c.absorbed_at[i], c.absorbed_by[i]
         else:
             edge, j = c.absorbed_at[j], c.absorbed_by[j]
-    return edge
+    return int(edge)

@@ -7,7 +7,7 @@ two is outside the main component; neither keeps anything from one row to the ne
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,8 @@ from broadloom._jit import inner_kernel, kernel
 from broadloom.linking._bits import bit_of, popcount
 from broadloom.linking._components import Components
 from broadloom.model.weights import EUCLIDEAN, WeightArrays, weight_of
+
+Columns = TypeVar("Columns", NDArray[np.int32], NDArray[np.float64])
 
 # Nanoseconds, as measured; only their ratios matter, and only for speed.
 BITS_A_PAIR, BITS_A_WORD, LISTS_A_PAIR, LISTS_AN_ADDITION = 1.0, 0.25, 0.3, 1.0
@@ -46,14 +48,14 @@ class Outsiders(NamedTuple):
 
 
 def prepare_rows(components: Components, by_bits: bool | None = None) -> Outsiders:
-    """Choose how to count the rows of a pass over all pairs, and make what that needs; not for later passes."""
+    """Choose how to count the rows of a pass over all pairs, and make what this one pass needs."""
     c = components
-    outside = np.diff(c.node_start) - c.size[c.main]
+    outside = np.diff(c.node_start) - c.size[c.main].astype(np.int64)
     if by_bits is None:
         by_bits = _bits_are_cheaper(c, outside)
     if by_bits:
         return Outsiders(True, np.zeros(1, np.int64), np.empty(0, np.int32), np.empty(0, np.int32))
-    start = np.concatenate((np.zeros(1, np.int64), np.cumsum(outside)))
+    start = np.concatenate((np.zeros(1, np.int64), np.cumsum(outside, dtype=np.int64)))
     lists = Outsiders(False, start, np.empty(start[-1], np.int32), np.empty(len(c.topics), np.int32))
     _list_outsiders(c, lists, c.node_start[:-1].copy(), start[:-1].copy())
     return lists
@@ -144,7 +146,7 @@ def any_from(counts: NDArray[np.int32], first: int, last: int, floor: int) -> bo
     highest = np.int32(0)
     for v in range(first, last):
         highest = max(highest, counts[v])
-    return highest >= floor
+    return bool(highest >= floor)
 
 
 @inner_kernel
@@ -163,7 +165,7 @@ def screen_row(weights: WeightArrays, u: int, reach: float, counts: NDArray[np.i
 
 
 @kernel
-def with_room(found: NDArray[np.int32], size: int, more: int) -> NDArray[np.int32]:
+def with_room(found: Columns, size: int, more: int) -> Columns:
     """Columns with room for `more` behind the first `size`: the same array, or a copy twice as long."""
     if size + more <= found.shape[1]:
         return found

@@ -1,4 +1,4 @@
-"""PdMAW (paper 1, Alg. 4): raise all duals together, take the edge that becomes tight first; a proven bound."""
+"""PdMAW (paper 1, Alg. 4): raise all duals together, take what is tight first. PdrdMAW (Alg. 5) thins it."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from broadloom.linking._components import (
     most_contribution,
     same_group,
 )
-from broadloom.linking._residuals import Y, History, new_history, paid, paid_at_most, raise_y
+from broadloom.linking._residuals import History, Y, new_history, paid, paid_at_most, raise_y
 from broadloom.linking._rows import (
     STRIP,
     Outsiders,
@@ -33,6 +33,7 @@ from broadloom.linking._rows import (
     sample_rows,
     with_room,
 )
+from broadloom.linking.reverse_delete import reverse_delete
 from broadloom.model import Interest, Weights
 from broadloom.model.algorithm import NoOptions
 from broadloom.model.weights import WeightArrays, weight_of
@@ -55,9 +56,15 @@ class Tight(NamedTuple):
 
 
 def pdmaw(interest: Interest, weights: Weights, options: NoOptions, seed: int) -> Built:  # noqa: ARG001
-    """Add the edge whose residual a contribution is lowest; pay that price for all; until none contributes."""
+    """Add the edge of the lowest residual a contribution, a price that all pay, until none contributes."""
     edges, bound = merge_by_residual(components_of(interest), weights.arrays())
     return Built(edges, lower_bound=bound)
+
+
+def pdrdmaw(interest: Interest, weights: Weights, options: NoOptions, seed: int) -> Built:
+    """PdMAW, then drop in reverse order of selection each edge without which every topic stays connected."""
+    built = pdmaw(interest, weights, options, seed)
+    return Built(built.edges[reverse_delete(interest, built.edges)], built.lower_bound)
 
 
 def merge_by_residual(
@@ -93,7 +100,7 @@ def _dual(components: Components, history: History, gains: NDArray[np.int32]) ->
 def _next_bands(
     components: Components, history: History, weights: WeightArrays, size: BandSize
 ) -> list[tuple[float, int]]:
-    """Where the next band ends: where the sampled keys say, but not so far that too many pairs are looked at."""
+    """Where the next band ends: by the sampled keys, but not so far that too many pairs are looked at."""
     rows, stands_for = sample_rows(components, size.sampled_rows)
     room = size.pairs(len(components.topic_start) - 1) / stands_for
     pairs, bounds = _sample_bounds(components, history, weights, rows)
@@ -149,10 +156,9 @@ def _collect(
     found = in_threads(
         lambda block: _collect_rows(components, history, weights, outsiders, inside, theta, block), blocks
     )
-    pairs, keys = (
-        found[0] if len(found) == 1 else (np.concatenate(one, axis=1) for one in zip(*found, strict=True))
-    )
-    return Tight(*pairs, keys[0], np.argsort(keys[0], kind="stable"))
+    pairs = np.concatenate([one for one, _ in found], axis=1)
+    key = np.concatenate([one for _, one in found])
+    return Tight(pairs[0], pairs[1], pairs[2], key, np.argsort(key, kind="stable"))
 
 
 @kernel
@@ -185,7 +191,7 @@ def _collect_rows(
                             pairs[0, size], pairs[1, size], pairs[2, size] = u, v, mu
                             keys[0, size] = key
                             size += 1
-    return pairs[:, :size].copy(), keys[:, :size].copy()
+    return pairs[:, :size].copy(), keys[0, :size].copy()
 
 
 @inner_kernel
@@ -197,7 +203,7 @@ def _screen_row(
     theta: float,
     counts: NDArray[np.int32],
 ) -> None:
-    """Set `counts[v]`, for each v > u, to 0 where (u, v) is too heavy to be tight by theta, whatever it paid."""
+    """Set `counts[v]`, for each v > u, to 0 where (u, v) is too heavy to be tight by theta in any case."""
     y = history.state[Y]
     for v in range(u + 1, len(counts)):
         most = theta * counts[v] + y * min(inside[u], inside[v])

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from broadloom import Interest, Weights
 from broadloom.linking._bands import BandSize
 
-
 KINDS = ("uniform", "lattice", "points", "sites", "between", "integers", "reals")
 
 
