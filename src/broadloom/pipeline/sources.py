@@ -100,7 +100,8 @@ def find_inputs(sources: Iterable[Source]) -> list[Input]:
     """Every file of the sources, in order of their paths, each with its kind.
 
     Raises:
-        InputError: a file is missing, of no kind that is known, in UTF-16, cut (Parquet), or lacks a column; or all are empty.
+        InputError: a file is missing, of no kind that is known, in UTF-16, cut (Parquet), or lacks a column;
+            or all are empty.
     """
     found: dict[Path, Input] = {}
     for source in sources:
