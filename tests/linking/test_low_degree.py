@@ -3,9 +3,9 @@
 import math
 
 import hypothesis.strategies as st
+import link_strategies as strategies
 import numpy as np
 import pytest
-import strategies
 from hypothesis import given, settings
 
 import broadloom as bl

@@ -1,6 +1,6 @@
 """Link: which brokers are linked, so that every topic stays connected at the least cost (papers 1 and 2)."""
 
-from broadloom.linking import constant_diameter, greedy, low_degree, tree
+from broadloom.linking import constant_diameter, exact, greedy, low_degree, primal_dual, tree
 from broadloom.model.algorithm import Algorithm
 
 ALGORITHMS: tuple[Algorithm, ...] = (
@@ -8,6 +8,30 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         "trmaw", "link", "1, Alg. 1", "total weight", "a minimum spanning tree for each topic", tree.trmaw
     ),
     Algorithm("gm", "link", "1 and 2", "edges", "add the edge with the highest contribution", greedy.gm),
+    Algorithm(
+        "grmaw",
+        "link",
+        "1, Alg. 2",
+        "total weight",
+        "add the edge with the lowest weight a contribution",
+        greedy.grmaw,
+    ),
+    Algorithm(
+        "pdmaw",
+        "link",
+        "1, Alg. 4",
+        "total weight",
+        "add the edge with the lowest residual a contribution; with a proven bound",
+        primal_dual.pdmaw,
+    ),
+    Algorithm(
+        "pdrdmaw",
+        "link",
+        "1, Alg. 5",
+        "total weight",
+        "pdmaw, then drop the edges that it can do without",
+        primal_dual.pdrdmaw,
+    ),
     Algorithm(
         "minmax-oda",
         "link",
@@ -48,5 +72,14 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         "degree at diameter 2",
         "stars around the node with the most subscribers a neighbour",
         constant_diameter.cd_oda_2,
+    ),
+    Algorithm(
+        "exact",
+        "link",
+        "ours",
+        "weight",
+        "the least total weight, by integer programming; for small instances",
+        exact.exact,
+        exact.ExactOptions,
     ),
 )

@@ -43,11 +43,6 @@ class BandSize(NamedTuple):
         """How many pairs a band of an instance with so many nodes aims at."""
         return min(self.most, max(self.least, int(self.share * nodes * (nodes - 1) / 2)))
 
-    def sample(self, nodes: int) -> NDArray[np.int64]:
-        """The rows from which numbers are estimated, spread evenly."""
-        count = min(nodes, self.sampled_rows)
-        return np.arange(count) * nodes // max(count, 1)
-
 
 def blocks_of_rows(nodes: int, rows: Rows, pairs: float = PAIRS_A_BLOCK) -> list[Rows]:
     """Rows cut into blocks of at most about so many pairs (u, v), u < v.
@@ -64,6 +59,24 @@ def blocks_of_rows(nodes: int, rows: Rows, pairs: float = PAIRS_A_BLOCK) -> list
         blocks.append((first, max(end, first + 1)))
         first = blocks[-1][1]
     return blocks
+
+
+def cut_at(keys: NDArray[np.float64], theta: float, room: float) -> list[tuple[float, int]]:
+    """Bands up to the key theta, as (highest key, pieces), given a sorted sample and the room that it has.
+
+    If too many pairs have theta for their key, all below come first, in a band of their own. Among those of
+    one key the order is that of the rows, so they can be looked at in pieces, some rows after the others.
+
+    Example:
+        >>> cut_at(np.array([1.0, 2.0, 5.0, 9.0]), theta=5.0, room=3)
+        [(5.0, 1)]
+        >>> cut_at(np.array([1.0, 5.0, 5.0, 5.0, 5.0, 5.0]), theta=5.0, room=2)
+        [(4.999999999999999, 1), (5.0, 3)]
+    """
+    pairs = int(np.searchsorted(keys, theta, side="right"))
+    if pairs <= 2 * room or pairs == 1:
+        return [(theta, 1)]
+    return [(math.nextafter(theta, 0.0), 1), (theta, math.ceil(pairs / max(room, 1)))]
 
 
 def in_threads(work: Callable[[Rows], R], blocks: Sequence[Rows]) -> list[R]:

@@ -21,7 +21,16 @@ from broadloom.linking._components import (
     most_contribution,
     same_group,
 )
-from broadloom.linking._rows import Outsiders, count_row, prepare_rows, with_room
+from broadloom.linking._rows import (
+    STRIP,
+    Outsiders,
+    any_from,
+    count_row,
+    counts_for,
+    prepare_rows,
+    sample_rows,
+    with_room,
+)
 
 
 class Levels(NamedTuple):
@@ -41,7 +50,8 @@ def merge_by_level(components: Components, size: BandSize | None = None) -> NDAr
     while components.tally[STILL_TO_MERGE] > 0:
         floor, pieces = _next_band(components, ceiling, size)
         for rows in blocks_of_rows(n, (0, n), n * (n - 1) / 2 / pieces):
-            edges.append(_sweep(components, _collect(components, floor, rows, size), floor))
+            band = _collect(components, floor, rows, size)
+            edges.append(_sweep(components, band, floor))
         ceiling = floor
     return np.concatenate(edges)
 
@@ -51,9 +61,9 @@ def _next_band(components: Components, ceiling: int, size: BandSize) -> tuple[in
 
     Within one level the order is that of the rows, so some rows can be swept before the next are looked at.
     """
-    rows = size.sample(len(components.topic_start) - 1)
+    rows, stands_for = sample_rows(components, size.sampled_rows)
     at_level = _sample_levels(components, rows, ceiling)
-    pairs = np.cumsum(at_level[::-1])[::-1] * (len(components.topic_start) - 1) / (2 * len(rows))
+    pairs = np.cumsum(at_level[::-1])[::-1] * stands_for
     room = size.pairs(len(components.topic_start) - 1)
     floor = next((level for level in range(1, ceiling) if pairs[level] <= room), ceiling - 1)
     return floor, max(1, math.ceil(pairs[floor] / room))
@@ -64,11 +74,10 @@ def _sample_levels(c: Components, rows: NDArray[np.int64], ceiling: int) -> NDAr
     """How many pairs of these rows there are at each level below the ceiling."""
     at_level = np.zeros(ceiling, np.int64)
     for r in range(len(rows)):
-        u = rows[r]
         for v in range(len(c.topic_start) - 1):
-            level = most_contribution(c, u, v)
-            if level > 0 and u != v:
-                at_level[level - same_group(c, u, v)] += 1
+            level = most_contribution(c, rows[r], v)
+            if level > 0 and counts_for(c, rows[r], v):
+                at_level[level - same_group(c, rows[r], v)] += 1
     return at_level
 
 
@@ -86,14 +95,18 @@ def _collect_rows(c: Components, outsiders: Outsiders, floor: int, rows: Rows) -
     counts = np.empty(n, np.int32)
     found = np.empty((3, n), np.int32)
     for u in range(rows[0], rows[1]):
-        count_row(c, outsiders, u, u + 1, counts)
+        count_row(c, outsiders, u, counts)
         found = with_room(found, size, n - u)
-        for v in range(u + 1, n):
-            if counts[v] >= floor:
-                level = counts[v] - same_group(c, u, v)
-                if level >= floor:
-                    found[0, size], found[1, size], found[2, size] = u, v, level
-                    size += 1
+        for first in range(u + 1, n, STRIP):
+            last = min(first + STRIP, n)
+            if not any_from(counts, first, last, floor):
+                continue
+            for v in range(first, last):
+                if counts[v] >= floor:
+                    level = counts[v] - same_group(c, u, v)
+                    if level >= floor:
+                        found[0, size], found[1, size], found[2, size] = u, v, level
+                        size += 1
     return Levels(found[0, :size].copy(), found[1, :size].copy(), found[2, :size].copy())
 
 
@@ -107,9 +120,9 @@ def _sweep(c: Components, band: Levels, floor: int) -> NDArray[np.int32]:
     while level >= floor:
         for i in range(len(band.u)):
             if band.level[i] == level:
-                u, v = band.u[i], band.v[i]
+                u, v = int(band.u[i]), int(band.v[i])
                 now = most_contribution(c, u, v)
-                if now == level:
+                if now >= level:
                     now -= same_group(c, u, v)
                 band.level[i] = now
                 if now == level:

@@ -138,9 +138,9 @@ def _links_with_room(nodes: int, edges: NDArray[np.int32]) -> Links:
     degree = np.diff(adjacency.start)
     start = np.concatenate(([0], np.cumsum(degree + degree // 4 + ROOM)))
     neighbours = np.empty(start[-1], np.int32)
-    neighbours[np.arange(len(adjacency.neighbours)) + np.repeat(start[:-1] - adjacency.start[:-1], degree)] = (
-        adjacency.neighbours
-    )
+    neighbours[
+        np.arange(len(adjacency.neighbours)) + np.repeat(start[:-1] - adjacency.start[:-1], degree)
+    ] = adjacency.neighbours
     return Links(start, neighbours, degree)
 
 
