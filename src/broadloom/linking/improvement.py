@@ -19,6 +19,7 @@ from broadloom.linking.reverse_delete import (
     rarest_first,
     rarity,
     reverse_delete,
+    still_joined,
     take_back,
 )
 from broadloom.model import Interest, Overlay, Plan, Weights
@@ -26,7 +27,34 @@ from broadloom.model.weights import WeightArrays, weight_of
 
 MOST_TOPICS = 64  # an edge that more topics than a word has bits rely on is not exchanged
 MOST_PAIRS = 1 << 16  # where there are more pairs to choose from, one end stays where it is
+MOST_REPLACEMENTS = 1 << 23  # pairs that are listed in a round
+REACH = 3.0  # how many times as heavy as an edge a pair may be that does for it, and maybe for others too
 ROOM = 4  # links that a node can get in one round, beside a quarter of those it has
+
+
+class Topics(NamedTuple):
+    """Who wants what: a row of topic bits a node, the rarest topic lowest, and the nodes of each topic."""
+
+    bits: NDArray[np.uint64]
+    rarest: NDArray[np.int64]
+    node_start: NDArray[np.int64]
+    nodes: NDArray[np.int32]
+
+
+class Cut(NamedTuple):
+    """What relies on an edge: the topics that break without it, and the side that each of them loses.
+
+    Attributes:
+        topics: the topics that break, as bits.
+        sides: per node, bit `i` is set if it is on the side that the i-th of these topics loses.
+        stamp: per node, the trial that its `sides` are of.
+        small: the nodes of the smallest of these sides.
+    """
+
+    topics: NDArray[np.uint64]
+    sides: NDArray[np.uint64]
+    stamp: NDArray[np.int64]
+    small: NDArray[np.int32]
 
 
 def improve(plan: Plan, *, exchange: bool = True, rounds: int = 20) -> Plan:
@@ -69,43 +97,39 @@ def improve(plan: Plan, *, exchange: bool = True, rounds: int = 20) -> Plan:
 def improved_edges(
     interest: Interest, weights: Weights, edges: NDArray[np.int32], rounds: int
 ) -> tuple[NDArray[np.int32], int]:
-    """The edges after reverse delete and some rounds of exchange, new ones in place of those they replace."""
-    edges = edges[reverse_delete(interest, edges, heaviest_first(weights, edges))]
+    """The edges after reverse delete and some rounds of exchange, the new ones last; how many rounds."""
     topics = Topics(rarest_first(interest), rarity(interest), interest.node_start, interest.nodes)
+    edges = edges[reverse_delete(interest, edges, heaviest_first(weights, edges))]
     for done in range(rounds):
-        order = heaviest_first(weights, edges)
-        links = _links_with_room(interest.node_count, edges)
-        edges = edges.copy()
-        changes, kept = _exchange(topics, weights.arrays(), edges, order, links)
-        edges = edges[kept]
-        if changes == 0:
+        kept, new = _exchange(topics, weights, edges)
+        if not len(new):
             return edges, done + 1
+        edges = np.concatenate((edges[kept], new))
+        edges = edges[reverse_delete(interest, edges, heaviest_first(weights, edges))]
     return edges, rounds
 
 
-class Topics(NamedTuple):
-    """Who wants what: a row of topic bits a node, the rarest topic lowest, and the nodes of each topic."""
-
-    bits: NDArray[np.uint64]
-    rarest: NDArray[np.int64]
-    node_start: NDArray[np.int64]
-    nodes: NDArray[np.int32]
-
-
-class Cut(NamedTuple):
-    """What relies on an edge: the topics that break without it, and the side that each of them loses.
-
-    Attributes:
-        topics: the topics that break, as bits.
-        sides: per node, bit `i` is set if it is on the side that the i-th of these topics loses.
-        stamp: per node, the trial that its `sides` are of.
-        small: the nodes of the smallest of these sides.
-    """
-
-    topics: NDArray[np.uint64]
-    sides: NDArray[np.uint64]
-    stamp: NDArray[np.int64]
-    small: NDArray[np.int32]
+def _exchange(
+    topics: Topics, weights: Weights, edges: NDArray[np.int32]
+) -> tuple[NDArray[np.bool_], NDArray[np.int32]]:
+    """Which edges are kept, and which come new."""
+    by_weight = heaviest_first(weights, edges)
+    edges = edges[by_weight]
+    links = _links_with_room(len(topics.bits), edges)
+    pair, edge = _replacements(topics, weights.arrays(), edges, links)
+    order = np.lexsort((edge, pair))
+    pairs, first = np.unique(pair[order], return_index=True)
+    ends = np.stack((pairs >> 32, pairs & 0xFFFFFFFF), axis=1).astype(np.int32)
+    cost, weight = weights.of(ends[:, 0], ends[:, 1]), weights.of(edges[:, 0], edges[:, 1])
+    gain = np.add.reduceat(weight[edge[order]], first) - cost if len(first) else cost
+    tries = np.lexsort((pairs, -gain))
+    tries = tries[gain[tries] > 0]
+    left, chosen = _try(
+        topics.bits, links, edges, weight, ends, cost, tries, np.append(first, len(edge)), edge[order]
+    )
+    kept = np.empty_like(left)
+    kept[by_weight] = left
+    return kept, ends[chosen]
 
 
 def _links_with_room(nodes: int, edges: NDArray[np.int32]) -> Links:
@@ -121,34 +145,37 @@ def _links_with_room(nodes: int, edges: NDArray[np.int32]) -> Links:
 
 
 @kernel
-def _exchange(
-    topics: Topics, weights: WeightArrays, edges: NDArray[np.int32], order: NDArray[np.int64], links: Links
-) -> tuple[int, NDArray[np.bool_]]:
-    """Drop each edge, or exchange it for the lightest that does for it, in place; how many went, what is left."""
+def _replacements(
+    topics: Topics, weights: WeightArrays, edges: NDArray[np.int32], links: Links
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Pairs that can do for an edge, and for which edge: both sides of every topic that it alone joins.
+
+    A pair is one number, u * 2^32 + v. Only pairs are listed that weigh at most REACH times the edge.
+    """
     n, words = topics.bits.shape
-    kept = np.ones(len(edges), np.bool_)
-    scratch, changes = new_scratch(n), 0
+    scratch = new_scratch(n)
     cut = Cut(
         np.empty(words, np.uint64), np.zeros(n, np.uint64), np.full(n, -1, np.int64), np.empty(n, np.int32)
     )
-    for trial in range(len(order)):
-        e = order[trial]
+    pair, edge, size = np.empty(1024, np.int64), np.empty(1024, np.int64), 0
+    for e in range(len(edges)):
         u, v = edges[e]
         drop(links, u, v)
-        broken, topic, size = _find_cut(topics.bits, links, u, v, scratch, cut, trial)
-        x, y = (-1, -1) if broken == 0 or broken > MOST_TOPICS else (u, v)
-        if x >= 0:
-            x, y = _lightest(topics, weights, cut, trial, broken, topic, size, u, v)
-        if broken == 0:
-            kept[e] = False
-            changes += 1
-        elif x >= 0 and _has_room(links, x) and _has_room(links, y):
-            _link(links, x, y)
-            edges[e, 0], edges[e, 1] = x, y
-            changes += 1
-        else:
-            take_back(links, u, v)
-    return changes, kept
+        broken, topic, side = _find_cut(topics.bits, links, u, v, scratch, cut, e)
+        take_back(links, u, v)
+        if broken > MOST_TOPICS:
+            continue
+        t = topics.rarest[topic]
+        members = topics.nodes[topics.node_start[t] : topics.node_start[t + 1]]
+        if side * len(members) > MOST_PAIRS:
+            side = 1  # a side starts with the end of the edge that it was searched from
+        if size + side * len(members) > len(pair):
+            if size > MOST_REPLACEMENTS:
+                break
+            room = np.empty(len(pair) + side * len(members), np.int64)
+            pair, edge = np.concatenate((pair, room)), np.concatenate((edge, room))
+        size = _list_pairs(topics.bits, weights, cut, e, broken, side, members, u, v, pair, edge, size)
+    return pair[:size].copy(), edge[:size].copy()
 
 
 @kernel
@@ -184,42 +211,86 @@ def _find_cut(
 
 
 @kernel
-def _lightest(
-    topics: Topics,
+def _list_pairs(
+    bits: NDArray[np.uint64],
     weights: WeightArrays,
     cut: Cut,
-    trial: int,
+    e: int,
     broken: int,
-    topic: int,
-    size: int,
+    side: int,
+    members: NDArray[np.int32],
     u: int,
     v: int,
-) -> tuple[int, int]:
-    """The lightest pair, lighter than (u, v), that joins both sides of every topic that is cut; else -1, -1.
-
-    One end of it is on the smallest side, the other among the topic's subscribers elsewhere.
-    """
-    first, last = topics.node_start[topics.rarest[topic]], topics.node_start[topics.rarest[topic] + 1]
+    pair: NDArray[np.int64],
+    edge: NDArray[np.int64],
+    size: int,
+) -> int:
+    """List the pairs of one of the first nodes of the smallest side and one of its topic's other members."""
     all_sides = ~np.uint64(0) >> np.uint64(MOST_TOPICS - broken)
-    best, best_u, best_v = weight_of(weights, u, v), -1, -1
-    if size * (last - first) > MOST_PAIRS:
-        size = 1  # a side starts with the end of the edge that it was searched from
-    for i in range(size):
+    limit = REACH * weight_of(weights, u, v)
+    for i in range(side):
         x = cut.small[i]
-        if not _has_all(topics.bits, x, cut.topics):
+        if not _has_all(bits, x, cut.topics):
             continue
-        for j in range(first, last):
-            y = topics.nodes[j]
-            other = cut.sides[y] if cut.stamp[y] == trial else np.uint64(0)
-            if cut.sides[x] ^ other != all_sides:
-                continue
-            w = weight_of(weights, x, y)
-            if w > best or not _has_all(topics.bits, y, cut.topics):
+        for y in members:
+            other = cut.sides[y] if cut.stamp[y] == e else np.uint64(0)
+            if cut.sides[x] ^ other != all_sides or weight_of(weights, x, y) > limit:
                 continue
             low, high = min(x, y), max(x, y)
-            if w < best or (best_u >= 0 and (low, high) < (best_u, best_v)):
-                best, best_u, best_v = w, low, high
-    return best_u, best_v
+            if _has_all(bits, y, cut.topics) and not (low == u and high == v):
+                pair[size], edge[size] = np.int64(low) << 32 | high, e
+                size += 1
+    return size
+
+
+@kernel
+def _try(
+    bits: NDArray[np.uint64],
+    links: Links,
+    edges: NDArray[np.int32],
+    weight: NDArray[np.float64],
+    pairs: NDArray[np.int32],
+    cost: NDArray[np.float64],
+    tries: NDArray[np.int64],
+    start: NDArray[np.int64],
+    replaced: NDArray[np.int64],
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Add a pair and drop what it replaces, if the latter weigh more; which edges are kept, which pairs added.
+
+    The edges that pair `p` can do for are `replaced[start[p] : start[p + 1]]`, heaviest first.
+    """
+    kept, scratch = np.ones(len(edges), np.bool_), new_scratch(len(bits))
+    gone, chosen, added = np.empty(len(edges), np.int64), np.empty(len(tries), np.int64), 0
+    for p in tries:
+        hope = 0.0
+        for i in range(start[p], start[p + 1]):
+            hope += weight[replaced[i]] if kept[replaced[i]] else 0.0
+        u, v = pairs[p]
+        if hope <= cost[p] or not (_has_room(links, u) and _has_room(links, v)):
+            continue
+        _link(links, u, v)
+        saved, count = 0.0, 0
+        for i in range(start[p], start[p + 1]):
+            e = replaced[i]
+            if not kept[e] or hope <= cost[p]:
+                continue
+            drop(links, edges[e, 0], edges[e, 1])
+            if still_joined(bits, links, edges[e, 0], edges[e, 1], scratch):
+                gone[count] = e
+                count += 1
+                saved += weight[e]
+            else:
+                take_back(links, edges[e, 0], edges[e, 1])
+                hope -= weight[e]
+        if saved > cost[p]:
+            kept[gone[:count]] = False
+            chosen[added] = p
+            added += 1
+        else:
+            drop(links, u, v)
+            for i in range(count):
+                _link(links, edges[gone[i], 0], edges[gone[i], 1])
+    return kept, chosen[:added]
 
 
 @inner_kernel
