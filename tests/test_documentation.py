@@ -25,6 +25,13 @@ def test_python_in_pages_runs(page):
     assert failed == 0
 
 
+def test_python_in_the_readme_runs(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    code = (ROOT / "README.md").read_text().split("```python\n")[1].split("```")[0]
+    exec(compile(code, "README.md", "exec"), {})
+    assert (tmp_path / "plan" / "plan.json").exists()
+
+
 def test_the_readme_shows_both_commands():
     text = (ROOT / "README.md").read_text()
     assert "make demo" in text

@@ -1,6 +1,8 @@
 """The command line as a user calls it: files in, files out, one line for what is wrong."""
 
 import json
+import os
+import pty
 import subprocess
 import sys
 
@@ -148,7 +150,7 @@ TABLES = {
     ),
     "negative": (
         {"subscriptions.csv": "node,topic\na,x\nb,x\n", "latency.csv": "src,dst,rtt_ms\na,b,-4\n"},
-        "latency row 0: rtt_ms is -4.0",
+        "latency row 0: 'a' to 'b': rtt_ms is -4.0",
     ),
     "zero": (
         {"subscriptions.csv": "node,topic\na,x\nb,x\n", "latency.csv": "src,dst,rtt_ms\na,b,0\n"},
@@ -156,11 +158,11 @@ TABLES = {
     ),
     "nan": (
         {"subscriptions.csv": "node,topic\na,x\nb,x\n", "latency.csv": "src,dst,rtt_ms\na,b,nan\n"},
-        "latency row 0: rtt_ms is nan",
+        "latency row 0: 'a' to 'b': rtt_ms is nan",
     ),
     "missing pair": (
         {"subscriptions.csv": "node,topic\na,x\nb,x\nc,x\n", "latency.csv": "src,dst,rtt_ms\na,b,4\n"},
-        "nodes 0 and 2 have no latency (and 1 more",
+        "'a' and 'c' have no latency (and 1 more",
     ),
     "latency twice": (
         {"subscriptions.csv": "node,topic\na,x\nb,x\n", "latency.csv": "src,dst,rtt_ms\na,b,4\na,b,5\n"},
@@ -168,7 +170,16 @@ TABLES = {
     ),
     "latency of nobody": (
         {"subscriptions.csv": "node,topic\na,x\nb,x\n", "latency.csv": "src,dst,rtt_ms\na,z,4\n"},
-        "dst 'z' is unknown",
+        "'a' to 'z': one is unknown",
+    ),
+    "column twice": ({"subscriptions.csv": "node,node,topic\na,a,x\n"}, "has column 'node' more than once"),
+    "a word for a place": (
+        {"subscriptions.csv": "node,topic\na,x\n", "nodes.csv": "node,x\na,here\n"},
+        "coordinates of table nodes are not numbers",
+    ),
+    "no site": (
+        {"subscriptions.csv": "node,topic\na,x\n", "nodes.csv": "node,site\na,\n"},
+        "node 'a' has no site",
     ),
     "half a coordinate": (
         {"subscriptions.csv": "node,topic\na,x\n", "nodes.csv": "node,y\na,1\n"},
@@ -176,7 +187,7 @@ TABLES = {
     ),
     "same place": (
         {"subscriptions.csv": "node,topic\na,x\nb,x\n", "nodes.csv": "node,x\na,1\nb,1\n"},
-        "node 0 is at the place of node 1",
+        "node 'a' is at the place of node 'b'",
     ),
 }
 
@@ -206,6 +217,16 @@ COMMANDS = {
     "no weights": (["link", "TABLES", "--weights", "gold", "-o", "x"], "no weights 'gold'"),
     "no latency": (["link", "TABLES", "--weights", "coordinates", "-o", "x"], "has no coordinates"),
     "no plan": (["verify", "nowhere"], "nowhere is not a plan"),
+    "seed": (["generate", "--seed", "-1", "-o", "x"], "seed is -1"),
+    "gamma": (["generate", "--size-law", "power", "--gamma", "nan", "-o", "x"], "gamma is nan"),
+    "mean of nothing": (
+        ["generate", "--weights", "none", "--mean", "2", "-o", "x"],
+        "mean is an option of weights",
+    ),
+    "site size of regions": (["generate", "--site-size", "2", "-o", "x"], "no option 'site_size'"),
+    "inner of latency": (["link", "TABLES", "--inner", "2", "-o", "x"], "inner is for weights from sites"),
+    "floor": (["link", "TABLES", "--floor", "nan", "-o", "x"], "floor is nan"),
+    "itself": (["link", "TABLES", "--force", "-o", "TABLES"], "is also the input"),
     "too few topics": (["generate", "--topics", "5", "-o", "x"], "start at 20, above the 5 topics"),
 }
 
@@ -229,7 +250,79 @@ def test_latency_options(run, tmp_path):
     assert Plan.load(tmp_path / "plan").weights.of([0, 0], [1, 2]).tolist() == [5.0, 5.5]
 
 
-def test_a_bug_shows_a_traceback_and_a_pipe_is_quiet():
+def test_a_matrix_says_how_many_nodes_there_are(run, tmp_path):
+    (tmp_path / "m.csv").write_text("0,1,2\n1,0,3\n2,3,0\n")
+    made = ("generate", "--weights", tmp_path / "m.csv", "--topics", 9, "--sizes", 1, 3)
+    code, out, _ = run(*made, "-o", tmp_path / "t", "--json")
+    assert (code, json.loads(out)["nodes"]) == (0, 3)
+
+
+def test_a_broken_plan_does_not_claim_to_be_whole(run, tables, tmp_path):
+    run("link", tables, "-o", tmp_path / "plan")
+    place = tmp_path / "plan" / "edges.parquet"
+    pa.parquet.write_table(pa.parquet.read_table(place).slice(8), place)
+    assert "topics NOT connected" in run("measure", tmp_path / "plan")[1]
+
+
+def test_progress_is_drawn_on_a_terminal_only(tables, tmp_path):
+    """The same command under a terminal of its own draws a bar on it; see the pipe's silence below."""
+    command = [sys.executable, "-m", "broadloom.cli", "measure", str(_plan_of(tables, tmp_path))]
+    controller, terminal = pty.openpty()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=terminal) as process:
+        os.close(terminal)
+        drawn = _read_all(controller)
+    assert process.returncode == 0
+    assert b"measure diameters" in drawn
+
+
+def _plan_of(tables, tmp_path):
+    command = [sys.executable, "-m", "broadloom.cli", "link", tables, "-q", "-o", tmp_path / "plan"]
+    subprocess.run(command, check=True)
+    return tmp_path / "plan"
+
+
+def _read_all(handle):
+    text = b""
+    try:
+        while part := os.read(handle, 4096):
+            text += part
+    except OSError:  # the terminal's other end was closed
+        pass
+    return text
+
+
+def test_ctrl_c_says_so(tables, tmp_path):
+    """Interrupted, it leaves with 130 after one line, and no output."""
+    code = (
+        "import signal, sys, threading, os, time\n"
+        "import broadloom.cli.link as link\n"
+        "link.read_instance = lambda *_: (os.kill(os.getpid(), signal.SIGINT), time.sleep(9))\n"
+        "from broadloom.cli import main\n"
+        "main(sys.argv[1:])\n"
+    )
+    command = [sys.executable, "-c", code, "link", tables, "-o", tmp_path / "plan"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 130
+    assert done.stderr == "broadloom: interrupted; what was there before is as it was\n"
+    assert not (tmp_path / "plan").exists()
+
+
+def test_a_closed_pipe_is_not_a_failed_check(tables, tmp_path):
+    plan = _plan_of(tables, tmp_path)
+    command = f"{sys.executable} -m broadloom.cli measure {plan} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode in (0, 141)  # 0 if all was written before the reader left
+    assert done.stderr == ""
+
+
+def test_a_bug_shows_a_traceback(monkeypatch):
+    """What is not the user's fault is not dressed up as if it were."""
+    monkeypatch.setattr("broadloom.cli.inspect.bl.algorithms", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["algorithms"])
+
+
+def test_a_pipe_is_quiet():
     """The real process: no colour, no progress in a pipe; the module runs as the command does."""
     done = subprocess.run(
         [sys.executable, "-m", "broadloom.cli", "algorithms"], capture_output=True, text=True

@@ -1,6 +1,7 @@
 """Measures equal their slow twins on any overlay, connected or not."""
 
 import math
+from itertools import product
 
 import numpy as np
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import strategies as st
 
 import broadloom as bl
 import naive
-from broadloom import Interest, Weights, measures
+from broadloom import InputError, Interest, Overlay, Weights, measures
 from broadloom.measures import summary
 from shapes import SHAPES
 from strategies import instances, lists_of, overlays
@@ -45,10 +46,10 @@ def test_diameters(case):
 def test_diameters_of_larger_graphs():
     """The pruned search equals a search from every node, on chains, trees and denser graphs."""
     rng = np.random.default_rng(5)
-    for extra in (0, 5, 60):
+    for extra, back in product((0, 2, 5, 60), (1, 2, 6, 30)):
         interest = Interest.from_lists([[0]] * 60)
         weights = Weights.euclidean(rng.random((60, 2)))
-        edges = {tuple(sorted((v, int(rng.integers(max(0, v - 6), v))))) for v in range(1, 60)}
+        edges = {tuple(sorted((v, int(rng.integers(max(0, v - back), v))))) for v in range(1, 60)}
         edges |= {tuple(sorted(map(int, rng.choice(60, 2, replace=False)))) for _ in range(extra)}
         slow = naive.weighted_diameter(lists_of(interest), weights.matrix().tolist(), sorted(edges), 0)
         assert measures.topic_diameters(interest, sorted(edges), weights)[0] == pytest.approx(slow, rel=1e-12)
@@ -85,6 +86,15 @@ def test_metrics_add_up(case):
     assert got["weighted_mean_degree"] == pytest.approx(2 * total / nodes)
     assert got["topic_connected"] == (got["disconnected_topics"] == 0)
     assert (got["mean_diameter"] == math.inf) == (not got["topic_connected"])
+    weighted = [
+        sum(weights.matrix()[edge] for edge in edges if node in edge) for node in range(interest.node_count)
+    ]
+    assert got["weighted_max_degree"] == pytest.approx(max(weighted, default=0.0))
+    assert got["components"] == sum(
+        len(naive.components(lists_of(interest), edges, topic)) for topic in range(interest.topic_count)
+    )
+    costs = measures.routing_costs(interest, edges, weights)[np.diff(interest.node_start) > 0]
+    assert got["mean_routing_cost"] == pytest.approx(costs.mean() if len(costs) else 0.0)
 
 
 @pytest.mark.parametrize("lists", SHAPES.values(), ids=SHAPES)
@@ -93,12 +103,39 @@ def test_awkward_shapes_have_metrics(lists):
     assert measures.metrics(interest, [])["edges"] == 0
 
 
+def test_a_limit_of_searches_gives_a_lower_bound():
+    """On a ring every node needs a search of its own; cut short, the number is at most the diameter."""
+    ring = [(v, v + 1) for v in range(59)] + [(0, 59)]
+    weights = Weights.euclidean(np.random.default_rng(1).random((60, 2)))
+    interest = Interest.from_lists([[0]] * 60)
+    exact = measures.topic_diameters(interest, ring, weights)[0]
+    cut = [measures.topic_diameters(interest, ring, weights, searches=k)[0] for k in (1, 2, 5)]
+    assert 0 < cut[0] <= cut[1] <= cut[2] <= exact
+
+
+WRONG = {
+    "topic": (lambda i: measures.topic_diameters(i, [], topics=[7]), "topic 7 is not there"),
+    "topic below 0": (lambda i: measures.topic_diameters(i, [], topics=[-1]), "topic -1 is not there"),
+    "weights": (lambda i: measures.metrics(i, [], Weights.uniform(9)), "9 of weights"),
+    "overlay": (lambda i: bl.is_topic_connected(i, Overlay.from_edges(5, [])), "5 of the overlay"),
+    "sample": (lambda i: measures.metrics(i, [], sample=0), "sample is 0"),
+}
+
+
+@pytest.mark.parametrize(("measure", "words"), WRONG.values(), ids=WRONG)
+def test_what_does_not_fit_is_refused(measure, words):
+    with pytest.raises(InputError) as caught:
+        measure(Interest.from_lists([[0], [0]]))
+    assert words in str(caught.value)
+
+
 def test_the_number_of_threads_changes_nothing(monkeypatch):
     plan = bl.link(bl.workload.interest(60, 30, sizes=(3, 9)), bl.workload.weights(60), algorithm="gm")
+    parts = plan.interest, plan.overlay, plan.weights
     monkeypatch.setenv("BROADLOOM_THREADS", "1")
-    one = plan.metrics()
+    one = measures.metrics(*parts)
     monkeypatch.setenv("BROADLOOM_THREADS", "3")
-    assert plan.metrics() == one
+    assert measures.metrics(*parts) == one
 
 
 def test_a_sample_says_that_it_is_one(monkeypatch):
@@ -107,4 +144,7 @@ def test_a_sample_says_that_it_is_one(monkeypatch):
     monkeypatch.setattr(summary, "SAMPLED_TOPICS", 4)
     plan = bl.link(bl.workload.interest(40, 20, sizes=(3, 9)), algorithm="gm")
     assert plan.metrics()["diameters"] == "sampled: 4 of 20 topics"
-    assert plan.metrics() == plan.metrics()
+    assert measures.metrics(plan.interest, plan.edges, sample=7)["diameters"] == "sampled: 7 of 20 topics"
+    monkeypatch.setattr(summary, "LARGE_TOPIC", 2)
+    told = measures.metrics(plan.interest, plan.edges)["diameters"]
+    assert told == "lower bounds by 200 searches a topic, sampled: 4 of 20 topics"

@@ -97,6 +97,10 @@ BAD = {
     "row starts": (lambda: Interest.from_rows([0, 3, 2], [0, 1], 2), "row starts do not ascend"),
     "no column": (lambda: Interest.from_table(pa.table({"node": ["a"]})), "no column 'topic'"),
     "text for a count": (lambda: Interest.from_lists([["x"]], topics=3), "topic 'x' is not a number"),
+    "a word for a list": (lambda: Interest.from_lists(["ab"]), "the topics of node 0 are 'ab'"),
+    "topics below 0": (lambda: Interest.from_lists([], topics=-1), "topics is -1"),
+    "beyond a count": (lambda: Interest.from_lists([[2**70]], topics=5), "beyond 64 bits"),
+    "no such node": (lambda: Interest.from_lists([[0]]).subset([0, 5]), "node 5 is not there"),
     "beyond 64 bits": (lambda: Interest.from_lists([[2**70]]), "beyond 64 bits"),
 }
 

@@ -31,6 +31,7 @@ BAD = {
     "negative": ([(-1, 1)], "edge 0 is (-1, 1)"),
     "twice": ([(0, 1), (1, 2), (1, 0)], "edge 2 repeats (0, 1)"),
     "not pairs": ([(0, 1, 2)], "shape (1, 3)"),
+    "ragged": ([(0, 1), (1,)], "different lengths"),
     "fractions": ([(0.0, 1.0)], "float64"),
 }
 

@@ -1,6 +1,7 @@
 """Weights: every kind gives the same numbers inside and outside kernels, and bad ones are refused."""
 
 import math
+import pickle
 
 import numpy as np
 import pytest
@@ -51,8 +52,15 @@ def test_sites_with_a_table():
 
 
 def test_rounding_is_no_asymmetry():
-    matrix = np.array([[0, 1 / 3], [1 / 3 + 1e-17, 0]])
+    matrix = np.array([[0, 1 / 3], [1 / 3 + 1e-12, 0]])
+    assert matrix[0, 1] != matrix[1, 0]
     assert Weights.dense(matrix).of([1], [0]) == Weights.dense(matrix).of([0], [1])
+
+
+def test_frozen_after_a_copy():
+    weights = pickle.loads(pickle.dumps(Weights.dense([[0, 2], [2, 0]])))
+    with pytest.raises(ValueError, match="read-only"):
+        weights.table[0, 1] = 3
 
 
 def test_what_was_given_is_left_alone():
@@ -70,13 +78,16 @@ def _with(u, v, value):
 
 NAN, INF = float("nan"), float("inf")
 BAD = {
-    "NaN": (lambda: Weights.dense(_with(1, 2, NAN)), "weight of nodes 1 and 2 is nan: it is not finite;"),
+    "NaN": (
+        lambda: Weights.dense(_with(1, 2, NAN)),
+        "weight of nodes 1 and 2 is nan, the reverse 1.0: it is not finite;",
+    ),
     "infinite": (lambda: Weights.dense(_with(0, 3, INF)), "weight of nodes 0 and 3 is inf"),
     "negative": (
         lambda: Weights.dense(_with(2, 1, -1)),
-        "weight of nodes 2 and 1 is -1.0: it is not above 0",
+        "weight of nodes 2 and 1 is -1.0, the reverse 1.0: it is not above 0",
     ),
-    "zero": (lambda: Weights.dense(np.zeros((3, 3))), "is 0.0: it is not above 0 (and 5 more"),
+    "zero": (lambda: Weights.dense(np.zeros((3, 3))), "it is not above 0 (and 2 more"),
     "asymmetric": (
         lambda: Weights.dense(_with(1, 2, 2)),
         "nodes 1 and 2 is 2.0, the reverse 1.0: it differs",
@@ -96,7 +107,18 @@ BAD = {
     "outer": (lambda: Weights.sites([0], outer=NAN), "outer weight of sites is nan"),
     "site unknown": (lambda: Weights.sites([0, 5], between=[[0, 1], [1, 0]]), "node 1 is at site 5"),
     "between": (lambda: Weights.sites([0, 1], between=[[0, -1], [-1, 0]]), "weight of sites 0 and 1 is -1.0"),
-    "count": (lambda: Weights.uniform(-1), "-1 nodes"),
+    "count": (lambda: Weights.uniform(-1), "nodes is -1"),
+    "half a node": (lambda: Weights.uniform(2.5), "nodes is 2.5"),
+    "site beyond": (lambda: Weights.sites([2**40]), "node 0 is at site 1099511627776"),
+    "ragged points": (lambda: Weights.euclidean([[1], [1, 2]]), "points are not a matrix of numbers"),
+    "overflow": (lambda: Weights.dense([[0, 1e300], [1e300, 0]]).scaled(1e300), "it is not finite"),
+    "underflow": (lambda: Weights.dense([[0, 1e-300], [1e-300, 0]]).scaled(1e-300), "it is not above 0"),
+    "nobody": (lambda: Weights.uniform(2).of([0], [9]), "node 9 is not there; nodes are 0 to 1"),
+    "uneven": (lambda: Weights.uniform(2).of([0, 1], [1]), "2 nodes against 1"),
+    "by name": (
+        lambda: Weights.dense(_with(0, 1, -1), list("abcd")),
+        "the weight of nodes 'a' and 'b' is -1.0",
+    ),
     "factor": (lambda: Weights.uniform(2).scaled(0), "weights times 0"),
 }
 

@@ -139,6 +139,19 @@ def test_events_are_about_nodes_that_are_there():
     assert arrived > 100
 
 
+def test_churn_follows_its_chances():
+    """Joins, changes and their directions come as often as asked, and joins want what is popular."""
+    given = interest(300, 30, "zipf", alpha=1.5, sizes=(2, 6))
+    events = churn(given, rounds=4000, join=0.5, change=0.25, seed=3)
+    kinds = {kind: sum(event.kind == kind for event in events) for kind in ("join", "leave", "subscribe")}
+    assert kinds["join"] / 4000 == pytest.approx(0.375, abs=0.03)
+    assert kinds["leave"] / 4000 == pytest.approx(0.375, abs=0.03)
+    assert kinds["subscribe"] / 4000 == pytest.approx(0.125, abs=0.02)
+    wanted = np.bincount([topic for event in events if event.kind == "join" for topic in event.topics])
+    popular = np.diff(given.node_start) / given.subscription_count
+    assert np.corrcoef(wanted, popular[: len(wanted)])[0, 1] > 0.95
+
+
 @pytest.mark.parametrize(("nodes", "topics"), [(0, 3), (0, 0), (1, 0), (3, 1)])
 def test_churn_of_almost_nothing(nodes, topics):
     given = bl.Interest.from_lists([[]] * nodes, topics=topics)
@@ -165,15 +178,21 @@ BAD = {
     "sizes": (lambda: interest(sizes=(9, 3)), "subscription sizes 9 to 3"),
     "too many": (lambda: interest(topics=5, sizes=(6, 9)), "start at 6, above the 5 topics"),
     "law": (lambda: interest(size_law="normal"), "no size law 'normal'"),
-    "nodes": (lambda: interest(nodes=-1), "-1 nodes"),
-    "topics": (lambda: interest(topics=-1), "-1 topics"),
+    "nodes": (lambda: interest(nodes=-1), "nodes is -1"),
+    "topics": (lambda: interest(topics=-1), "topics is -1"),
     "alpha": (lambda: interest(popularity="zipf", alpha=math.nan), "alpha is nan"),
     "kind": (lambda: weights(10, "torus"), "weights 'torus' are neither planar, sites, regions nor the path"),
     "no file": (lambda: weights(10, "nowhere.npz"), "nowhere.npz cannot be read"),
     "option": (lambda: weights(10, "planar", site_size=3), "no option 'site_size'"),
+    "sizes of three": (lambda: interest(sizes=(1, 2, 3)), "subscription sizes are (1, 2, 3)"),
+    "half a size": (lambda: interest(sizes=(1.5, 2)), "a subscription size is 1.5"),
+    "gamma": (lambda: interest(size_law="power", gamma=math.nan), "gamma is nan"),
+    "seed": (lambda: interest(seed=-1), "seed is -1"),
+    "mean": (lambda: weights(10, mean=0), "mean is 0"),
+    "minus nodes": (lambda: weights(-5, "sites"), "nodes is -5"),
     "site size": (lambda: weights(10, "sites", site_size=0), "sites of 0 nodes"),
     "join": (lambda: churn(interest(2, 2, sizes=(1, 1)), join=2), "join is 2"),
-    "rounds": (lambda: churn(interest(2, 2, sizes=(1, 1)), rounds=-1), "-1 rounds"),
+    "rounds": (lambda: churn(interest(2, 2, sizes=(1, 1)), rounds=-1), "rounds is -1"),
 }
 
 
@@ -182,6 +201,39 @@ def test_bad_wishes_are_named(make, words):
     with pytest.raises(InputError) as caught:
         make()
     assert words in str(caught.value)
+
+
+def test_no_nodes_are_no_nodes(tmp_path):
+    assert weights(0).node_count == 0
+    bl.workload.write(tmp_path / "t", interest(0, 5, sizes=(1, 2)), weights(0, "regions"), in_regions=True)
+    assert read_instance(tmp_path / "t").interest.node_count == 0
+
+
+def test_topics_keep_their_order_and_the_unwanted_are_there(tmp_path):
+    given = bl.Interest.from_lists([[10], [9, 10]], topics=12)
+    bl.workload.write(tmp_path / "t", given)
+    assert read_instance(tmp_path / "t").interest == given
+
+
+def test_sites_with_other_weights_are_written(tmp_path):
+    made = weights(250, "sites", mean=2.0)
+    bl.workload.write(tmp_path / "t", interest(250, 20, sizes=(1, 4)), made)
+    assert read_instance(tmp_path / "t").weights.matrix() == pytest.approx(made.matrix())
+
+
+@pytest.mark.parametrize("name", ["m.npz", "m.csv"])
+def test_damaged_matrix_files_are_one_line(tmp_path, name):
+    for content in (b"PK\x03\x04abc", b"\xff\xfe\x00", b"\x93NUMPY"):
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(InputError) as caught:
+            weights(kind=tmp_path / name)
+        assert "pickle" not in str(caught.value)
+
+
+def test_a_floor_does_not_hide_a_negative(tmp_path):
+    (tmp_path / "m.csv").write_text("0,-4\n-4,0\n")
+    with pytest.raises(InputError, match=r"latency of 0 and 1 is -4\.0"):
+        weights(kind=tmp_path / "m.csv", floor=1.0)
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import broadloom as bl
-from broadloom.cli.output import Force, Json, Quiet, Seed, measures_table, progress, show
+from broadloom.cli.output import Force, Json, Quiet, Seed, keep_apart, measures_table, progress, show
 from broadloom.errors import InputError
 from broadloom.model.instance import read_instance
 
@@ -23,10 +23,10 @@ def link(
     weights: Annotated[
         str, typer.Option(help="Where weights come from: auto, latency, coordinates, sites or uniform.")
     ] = "auto",
-    missing: Annotated[str, typer.Option(help="Missing latencies: refuse, or fill by path.")] = "refuse",
+    missing: Annotated[str | None, typer.Option(help="Missing latencies: refuse, or path.")] = None,
     floor: Annotated[float | None, typer.Option(help="Raise smaller latencies to this.")] = None,
-    inner: Annotated[float, typer.Option(help="The weight inside a site, for sites.")] = 1.0,
-    outer: Annotated[float, typer.Option(help="The weight between sites, for sites.")] = 10.0,
+    inner: Annotated[float | None, typer.Option(help="The weight inside a site, for sites (1).")] = None,
+    outer: Annotated[float | None, typer.Option(help="The weight between sites, for sites (10).")] = None,
     seed: Seed = 0,
     force: Force = False,
     as_json: Json = False,
@@ -36,12 +36,13 @@ def link(
 
     Example: broadloom link tables --algorithm gm -o plan
     """
+    keep_apart(output, tables)
     with progress(quiet):
         given = read_instance(tables, weights, missing, floor, inner, outer)
         plan = bl.link(given.interest, given.weights, algorithm, seed, **parse_options(option or []))
         plan = replace(plan, nodes=given.nodes)
         plan.save(output, overwrite=force)
-    metrics = plan.metrics()
+        metrics = plan.metrics()
     record = {
         "output": str(output),
         "algorithm": plan.algorithm,
