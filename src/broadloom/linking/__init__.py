@@ -86,7 +86,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         "exact",
         "link",
         "ours",
-        "weight",
+        "total weight",
         "the least total weight, by integer programming; for small instances",
         exact.exact,
         exact.ExactOptions,
