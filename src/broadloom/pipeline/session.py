@@ -81,11 +81,14 @@ def session(engine: Engine | None = None, spark: SparkSession | None = None) -> 
     if running is not None:
         yield running
         return
-    started = _start(engine or Engine())
-    try:
-        yield started
-    finally:
-        started.stop()
+    need_spark()
+    chosen = engine or Engine()
+    with tempfile.TemporaryDirectory(prefix="broadloom-") as folder:  # executors fetch from it until the end
+        started = (_connect if chosen.remote else _launch)(chosen, Path(folder))
+        try:
+            yield started
+        finally:
+            started.stop()
 
 
 def need_spark() -> None:
@@ -119,12 +122,7 @@ def _running() -> SparkSession | None:
     return SparkSession.getActiveSession()
 
 
-def _start(engine: Engine) -> SparkSession:
-    need_spark()
-    return _connect(engine) if engine.remote else _launch(engine)
-
-
-def _launch(engine: Engine) -> SparkSession:
+def _launch(engine: Engine, folder: Path) -> SparkSession:
     """A session whose driver is this process."""
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -143,12 +141,11 @@ def _launch(engine: Engine) -> SparkSession:
     except (PySparkException, Py4JError, OSError) as error:
         raise InputError(f"Spark does not start: {_first_line(error)}") from error
     if not engine.is_local:
-        with tempfile.TemporaryDirectory(prefix="broadloom-") as folder:
-            started.sparkContext.addPyFile(str(package_zip(Path(folder))))
+        started.sparkContext.addPyFile(str(package_zip(folder)))
     return started
 
 
-def _connect(engine: Engine) -> SparkSession:
+def _connect(engine: Engine, folder: Path) -> SparkSession:
     """A session on a Spark Connect server."""
     if find_spec("grpc") is None:
         raise InputError("Spark Connect needs more packages: pip install 'pyspark[connect]'")
@@ -159,8 +156,7 @@ def _connect(engine: Engine) -> SparkSession:
         started = SparkSession.builder.remote(engine.remote).getOrCreate()
         for name, value in engine.conf.items():
             started.conf.set(name, value)
-        with tempfile.TemporaryDirectory(prefix="broadloom-") as folder:
-            started.addArtifacts(str(package_zip(Path(folder))), pyfile=True)
+        started.addArtifacts(str(package_zip(folder)), pyfile=True)
     except PySparkException as error:
         raise InputError(f"no Spark Connect at {engine.remote}: {_first_line(error)}") from error
     return started
