@@ -1,6 +1,6 @@
 """Link: which brokers are linked, so that every topic stays connected at the least cost (papers 1 and 2)."""
 
-from broadloom.linking import constant_diameter, exact, greedy, primal_dual, tree
+from broadloom.linking import constant_diameter, divide, exact, greedy, primal_dual, tree
 from broadloom.model.algorithm import Algorithm
 
 ALGORITHMS: tuple[Algorithm, ...] = (
@@ -31,6 +31,15 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         "total weight",
         "pdmaw, then drop the edges that it can do without",
         primal_dual.pdrdmaw,
+    ),
+    Algorithm(
+        "dcmaw",
+        "link",
+        "1, Alg. 6",
+        "total weight",
+        "divide, conquer each part, combine over representatives; for very many nodes",
+        divide.dcmaw,
+        divide.DivideOptions,
     ),
     Algorithm(
         "cd-oda",
