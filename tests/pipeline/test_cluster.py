@@ -18,6 +18,9 @@ sources = ["raw"]
 output = "{output}"
 [ingest]
 symmetric = "mean"
+[link]
+algorithm = "dcmaw"
+engine = "spark"
 """
 SMALL = ("spark.executor.memory=512m", "spark.driver.host=127.0.0.1", "spark.driver.memory=512m")
 
@@ -91,7 +94,7 @@ def connect_server(folder):
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
             [submit, "--master", "local[2]", *conf, "--class", server, "spark-internal"],
-            env=environment(),
+            env=environment() | {"SPARK_DAEMON_MEMORY": "1g"},
             stdout=log,
             stderr=log,
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import tempfile
 import zipfile
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from broadloom._java import java_home
 from broadloom.errors import InputError
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 GIB = 2**30
+CONNECT_PORT = 15002
 
 # The first compiler alone, and the plain collector, start fast: better below about 4 million rows.
 SHORT_JOB = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -152,6 +155,7 @@ def _connect(engine: Engine, folder: Path) -> SparkSession:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
+    _check_reachable(str(engine.remote))
     try:
         started = SparkSession.builder.remote(engine.remote).getOrCreate()
         for name, value in engine.conf.items():
@@ -160,6 +164,15 @@ def _connect(engine: Engine, folder: Path) -> SparkSession:
     except PySparkException as error:
         raise InputError(f"no Spark Connect at {engine.remote}: {_first_line(error)}") from error
     return started
+
+
+def _check_reachable(remote: str) -> None:
+    """Refuse an address where nobody listens: the client itself would try for minutes."""
+    address = urlsplit(remote)
+    try:
+        socket.create_connection((address.hostname or "", address.port or CONNECT_PORT), timeout=20).close()
+    except OSError as error:
+        raise InputError(f"no Spark Connect at {remote}: {error.strerror or error}") from error
 
 
 def _settings(engine: Engine) -> dict[str, str]:
