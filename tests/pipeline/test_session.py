@@ -24,7 +24,7 @@ def test_master_and_remote_exclude_each_other():
 
 
 def test_a_remote_where_nobody_listens_is_refused_at_once():
-    with pytest.raises(InputError, match="no Spark Connect at sc://127.0.0.1:1"):
+    with pytest.raises(InputError, match=r"no Spark Connect at sc://127\.0\.0\.1:1"):
         module._check_reachable("sc://127.0.0.1:1")
 
 
