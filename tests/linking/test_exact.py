@@ -4,6 +4,7 @@ import math
 import subprocess
 import sys
 
+import link_strategies as strategies
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -11,7 +12,6 @@ from hypothesis import strategies as st
 
 import broadloom as bl
 import naive
-import strategies
 from broadloom.linking import ALGORITHMS
 from broadloom.linking._partition import most_violated_partition
 from broadloom.linking._program import MOST_PAIRS, binding_topics

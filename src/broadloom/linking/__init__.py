@@ -1,6 +1,6 @@
 """Link: which brokers are linked, so that every topic stays connected at the least cost (papers 1 and 2)."""
 
-from broadloom.linking import constant_diameter, divide, exact, greedy, primal_dual, tree
+from broadloom.linking import constant_diameter, divide, exact, greedy, low_degree, primal_dual, tree
 from broadloom.model.algorithm import Algorithm
 
 ALGORITHMS: tuple[Algorithm, ...] = (
@@ -40,6 +40,23 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         "divide, conquer each part, combine over representatives; for very many nodes",
         divide.dcmaw,
         divide.DivideOptions,
+    ),
+    Algorithm(
+        "minmax-oda",
+        "link",
+        "2, I-B",
+        "maximum degree",
+        "add the highest contribution among the edges that raise the maximum degree least",
+        low_degree.minmax_oda,
+    ),
+    Algorithm(
+        "low-oda",
+        "link",
+        "2, Alg. 1; 3, Alg. 2",
+        "maximum and average degree",
+        "as minmax-oda, unless its edge is more than k times worse than the best",
+        low_degree.low_oda,
+        low_degree.LowDegreeOptions,
     ),
     Algorithm(
         "cd-oda",
