@@ -41,7 +41,7 @@ def cost(command: list[str], environment: dict[str, str] | None = None) -> Cost:
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     while process.poll() is None:
-        _look(process.pid, found)
+        look(process.pid, found)
         time.sleep(0.1)
     found.wall = time.monotonic() - started
     found.output = process.stdout.read() if process.stdout else ""
@@ -50,7 +50,7 @@ def cost(command: list[str], environment: dict[str, str] | None = None) -> Cost:
     return found
 
 
-def _look(root: int, found: Cost) -> None:
+def look(root: int, found: Cost) -> None:
     """Note the seconds and the memory of every process below `root`."""
     parent: dict[int, int] = {}
     rest: dict[int, list[str]] = {}

@@ -14,10 +14,12 @@ import sys
 import tempfile
 from pathlib import Path
 
-from _common import Section, run
+from _common import HERE, RESULTS, Section, run
 from _tree import Cost, cost
 from broadloom import workload
 
+# CPU seconds by stage; what `all` has beyond the others is the check of the finished plan.
+STAGES = ("start", "divide", "conquer", "combine", "all")
 CLI = [sys.executable, "-m", "broadloom.cli"]
 
 
@@ -67,6 +69,49 @@ def demo(quick: bool) -> Section:
     return section
 
 
+def link(quick: bool) -> Section:
+    """Dcmaw by site on Spark and in one process: CPU seconds by stage, memory, and the price of Spark."""
+    section = Section(
+        "dcmaw in sites (inner 1, outer 10), two cores: one process, and Spark on the same machine"
+    )
+    sizes = (
+        ((1000, 200, 100),) if quick else ((10_000, 200, 100), (100_000, 200, 100), (1_000_000, 1000, 500))
+    )
+    for size in sizes:
+        found = {}
+        for where in ("process", "spark"):
+            spent = cost([sys.executable, str(HERE / "_link_on_spark.py"), *map(str, size), where])
+            told = json.loads(spent.output)
+            found[where] = told
+            stages = {name: told["stages"].get(name, (0, 0))[1] for name in STAGES}
+            row = {"nodes": size[0], "topics": size[1], "where": where, "weight": told["weight"]}
+            section.rows.append(
+                row | stages | {"wall s": told["stages"]["all"][0], "peak MB": spent.peak / 1e6}
+            )
+        assert found["process"]["weight"] == found["spark"]["weight"]
+        assert found["process"]["edges"] == found["spark"]["edges"]
+    return section
+
+
+def cluster(quick: bool) -> Section:  # noqa: ARG001 (computed, not run)
+    """What more machines of two cores would take, from the CPU seconds of `link`.
+
+    T(M) = start + divide + conquer / (2 M) + rest: divide, combine and the last check are the driver's own,
+    and conquer is shared by all cores. Nothing is said of the network, which one machine does not show.
+    """
+    section = Section("Computed, not run: T(M) = start + divide + conquer / (2 M) + rest, in seconds")
+    kept = json.loads((RESULTS / "pipeline.json").read_text())["link"]["rows"]
+    for row in kept:
+        if row["where"] == "spark":
+            rest = row["all"] - row["divide"] - row["conquer"]
+            times = {
+                f"{machines} machines": row["start"] + row["divide"] + row["conquer"] / (2 * machines) + rest
+                for machines in (1, 10, 100)
+            }
+            section.rows.append({"nodes": row["nodes"]} | times)
+    return section
+
+
 def _row(spent: Cost, rows: int) -> dict[str, float]:
     return {
         "wall s": spent.wall,
@@ -77,7 +122,7 @@ def _row(spent: Cost, rows: int) -> dict[str, float]:
     }
 
 
-SECTIONS = {"ingest": ingest, "demo": demo}
+SECTIONS = {"ingest": ingest, "demo": demo, "link": link, "cluster": cluster}
 
 if __name__ == "__main__":
     run("pipeline", SECTIONS)

@@ -109,3 +109,52 @@ def test_a_bad_configuration_is_refused(tmp_path, text, words):
     (tmp_path / "run.toml").write_text(text)
     with pytest.raises(InputError, match=words):
         pipeline.run(Config.load(tmp_path / "run.toml"))
+
+
+def test_link_on_spark_by_the_command_line(spark, tmp_path, done):
+    """With a master the command gives the plan of the in-process one; other algorithms are refused."""
+    from broadloom.cli import main
+
+    plans = []
+    for name, where in (("process", []), ("spark", ["--master", "local[2]"])):
+        with pytest.raises(SystemExit) as left:
+            main(
+                [
+                    "link",
+                    str(done[0] / "out" / "interest"),
+                    "-a",
+                    "dcmaw",
+                    "-q",
+                    "-o",
+                    str(tmp_path / name),
+                    *where,
+                ]
+            )
+        assert left.value.code == 0
+        plans.append({file.name: file.read_bytes() for file in sorted((tmp_path / name).iterdir())})
+    assert plans[0] == plans[1]
+    assert spark.range(2).count() == 2
+    with pytest.raises(SystemExit) as left:
+        main(
+            [
+                "link",
+                str(done[0] / "out" / "interest"),
+                "-a",
+                "gm",
+                "-o",
+                str(tmp_path / "no"),
+                "--master",
+                "local[2]",
+            ]
+        )
+    assert left.value.code == 2
+
+
+def test_link_on_spark_in_a_run(again, spark):
+    """The same plan from both engines, byte for byte, through all steps."""
+    plans = []
+    for engine in ("process", "spark"):
+        (again / "run.toml").write_text(CONFIG.replace('"gm"', f'"dcmaw"\nengine = "{engine}"'))
+        pipeline.run(Config.load(again / "run.toml"), spark=spark)
+        plans.append({file.name: file.read_bytes() for file in sorted((again / "out" / "plan").iterdir())})
+    assert plans[0] == plans[1]

@@ -23,6 +23,11 @@ def test_master_and_remote_exclude_each_other():
         Engine(remote="host")
 
 
+def test_a_remote_where_nobody_listens_is_refused_at_once():
+    with pytest.raises(InputError, match=r"no Spark Connect at sc://127\.0\.0\.1:1"):
+        module._check_reachable("sc://127.0.0.1:1")
+
+
 def test_settings_are_words_with_an_equals_sign():
     assert parse_conf(["spark.a.b=c=d"]) == {"spark.a.b": "c=d"}
     with pytest.raises(InputError, match=r"spark\.name=value"):

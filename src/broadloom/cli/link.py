@@ -9,8 +9,9 @@ import typer
 
 import broadloom as bl
 from broadloom.cli.output import Force, Json, Quiet, Seed, keep_apart, measures_table, progress, show
+from broadloom.cli.spark import Conf, Master, Remote
 from broadloom.errors import InputError
-from broadloom.model.instance import read_instance
+from broadloom.model.instance import Instance, read_instance
 
 
 def link(
@@ -28,18 +29,27 @@ def link(
     inner: Annotated[float | None, typer.Option(help="The weight inside a site, for sites (1).")] = None,
     outer: Annotated[float | None, typer.Option(help="The weight between sites, for sites (10).")] = None,
     seed: Seed = 0,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
     force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Choose the links between brokers so that every topic stays connected at the least cost.
 
+    With a master or a remote, dcmaw divides the work on Spark; the plan is the same.
+
     Example: broadloom link tables --algorithm gm -o plan
     """
     keep_apart(output, tables)
     with progress(quiet):
         given = read_instance(tables, weights, missing, floor, inner, outer)
-        plan = bl.link(given.interest, given.weights, algorithm, seed, **parse_options(option or []))
+        options = parse_options(option or [])
+        if master or remote:
+            plan = _on_spark(given, algorithm, seed, options, (master, remote, conf or []), output)
+        else:
+            plan = bl.link(given.interest, given.weights, algorithm, seed, **options)
         plan = replace(plan, nodes=given.nodes)
         plan.save(output, overwrite=force)
         metrics = plan.metrics()
@@ -56,6 +66,29 @@ def link(
         quiet,
         measures_table(metrics),
     )
+
+
+def _on_spark(
+    given: Instance,
+    algorithm: str,
+    seed: int,
+    options: dict[str, Any],
+    where: tuple[str | None, str | None, list[str]],
+    output: Path,
+) -> bl.Plan:
+    """The plan of dcmaw on Spark; what goes between its steps is kept beside the output."""
+    from broadloom.pipeline.session import Engine, need_spark, parse_conf
+
+    if algorithm != "dcmaw":
+        raise InputError(f"{algorithm} does not run on Spark; choose --algorithm dcmaw, or no master")
+    need_spark()
+    from broadloom.pipeline.link import link as link_on_spark
+
+    master, remote, conf = where
+    engine = Engine(master, remote, parse_conf(conf))
+    scratch = output.absolute().parent
+    scratch.mkdir(parents=True, exist_ok=True)
+    return link_on_spark(given.interest, given.weights, seed, engine, scratch=scratch, **options)
 
 
 def parse_options(given: list[str]) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """The verb of linking: check, choose, run, verify, return."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from broadloom.errors import InputError
@@ -7,7 +8,7 @@ from broadloom.linking import ALGORITHMS
 from broadloom.measures import is_topic_connected
 from broadloom.model import Interest, Overlay, Plan, Weights
 from broadloom.model._check import whole
-from broadloom.model.algorithm import find
+from broadloom.model.algorithm import Algorithm, find
 
 
 def link(
@@ -44,10 +45,17 @@ def link(
         raise InputError(
             f"{interest.node_count:,} nodes but weights for {weights.node_count:,}; give as many"
         )
-    chosen = find(algorithm, ALGORITHMS)
-    settings = chosen.with_options(options)
-    built = chosen.run(interest, weights, settings, seed)
+    return run(find(algorithm, ALGORITHMS), interest, weights, seed, options)
+
+
+def run(
+    algorithm: Algorithm, interest: Interest, weights: Weights, seed: int, options: Mapping[str, Any]
+) -> Plan:
+    """A verified plan of one algorithm, which may be another engine's way to run one of the list."""
+    settings = algorithm.with_options(options)
+    built = algorithm.run(interest, weights, settings, seed)
     overlay = Overlay.from_edges(interest.node_count, built.edges)
     if not is_topic_connected(interest, overlay):
-        raise RuntimeError(f"{algorithm} left a topic disconnected: this is a bug in Broadloom")
-    return Plan(interest, weights, overlay, algorithm, seed, vars(settings), built.lower_bound, built.notes)
+        raise RuntimeError(f"{algorithm.name} left a topic disconnected: this is a bug in Broadloom")
+    made = vars(settings), built.lower_bound, built.notes
+    return Plan(interest, weights, overlay, algorithm.name, seed, *made)

@@ -73,6 +73,7 @@ class Config:
                 raise InputError(f"{place} has no {name}; give sources (a list) and output (a folder)")
         for section, known in _KNOWN.items():
             _check(given.get(section, {}), known, f"{place} [{section}]")
+        _check_engine(given.get("link", {}), place)
         sources = tuple(_source(one, place) for one in given["sources"])
         sections = {section: given.get(section, {}) for section in _KNOWN}
         return cls(sources, place.parent / given["output"], **sections)
@@ -83,6 +84,14 @@ class Config:
         if master or remote:
             return Engine(master, remote, settings)
         return Engine(self.spark.get("master"), self.spark.get("remote"), settings)
+
+
+def _check_engine(link: Mapping[str, Any], place: Path) -> None:
+    engine, algorithm = link.get("engine", "process"), link.get("algorithm", "dcmaw")
+    if engine not in ("process", "spark"):
+        raise InputError(f"{place} [link]: no engine {engine!r}; there are process, spark")
+    if engine == "spark" and algorithm != "dcmaw":
+        raise InputError(f"{place} [link]: {algorithm} does not run on Spark; dcmaw does")
 
 
 def _source(given: Any, place: Path) -> Source:

@@ -142,9 +142,16 @@ class _Work(ExitStack):
         given = read_instance(
             self.output / "interest", **{name: asked.pop(name) for name in _INSTANCE if name in asked}
         )
-        asked.pop("engine", None)
-        options = asked.pop("options", {})
-        plan = link(given.interest, given.weights, **asked, **options)
+        on_spark, options = asked.pop("engine", "process") == "spark", asked.pop("options", {})
+        if on_spark:
+            from broadloom.pipeline.link import link as link_on_spark
+
+            asked.pop("algorithm", None)
+            plan = link_on_spark(
+                given.interest, given.weights, spark=self._spark(), scratch=self.output, **asked, **options
+            )
+        else:
+            plan = link(given.interest, given.weights, **asked, **options)
         replace(plan, nodes=given.nodes).save(folder, overwrite=True)
 
     def _verify(self, folder: Path) -> None:

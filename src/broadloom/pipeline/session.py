@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import sys
 import tempfile
 import zipfile
@@ -12,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 from broadloom._java import java_home
 from broadloom.errors import InputError
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 GIB = 2**30
+CONNECT_PORT = 15002
 
 # The first compiler alone, and the plain collector, start fast: better below about 4 million rows.
 SHORT_JOB = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -81,11 +84,14 @@ def session(engine: Engine | None = None, spark: SparkSession | None = None) -> 
     if running is not None:
         yield running
         return
-    started = _start(engine or Engine())
-    try:
-        yield started
-    finally:
-        started.stop()
+    need_spark()
+    chosen = engine or Engine()
+    with tempfile.TemporaryDirectory(prefix="broadloom-") as folder:  # executors fetch from it until the end
+        started = (_connect if chosen.remote else _launch)(chosen, Path(folder))
+        try:
+            yield started
+        finally:
+            started.stop()
 
 
 def need_spark() -> None:
@@ -119,12 +125,7 @@ def _running() -> SparkSession | None:
     return SparkSession.getActiveSession()
 
 
-def _start(engine: Engine) -> SparkSession:
-    need_spark()
-    return _connect(engine) if engine.remote else _launch(engine)
-
-
-def _launch(engine: Engine) -> SparkSession:
+def _launch(engine: Engine, folder: Path) -> SparkSession:
     """A session whose driver is this process."""
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
@@ -143,27 +144,35 @@ def _launch(engine: Engine) -> SparkSession:
     except (PySparkException, Py4JError, OSError) as error:
         raise InputError(f"Spark does not start: {_first_line(error)}") from error
     if not engine.is_local:
-        with tempfile.TemporaryDirectory(prefix="broadloom-") as folder:
-            started.sparkContext.addPyFile(str(package_zip(Path(folder))))
+        started.sparkContext.addPyFile(str(package_zip(folder)))
     return started
 
 
-def _connect(engine: Engine) -> SparkSession:
+def _connect(engine: Engine, folder: Path) -> SparkSession:
     """A session on a Spark Connect server."""
     if find_spec("grpc") is None:
         raise InputError("Spark Connect needs more packages: pip install 'pyspark[connect]'")
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
+    _check_reachable(str(engine.remote))
     try:
         started = SparkSession.builder.remote(engine.remote).getOrCreate()
         for name, value in engine.conf.items():
             started.conf.set(name, value)
-        with tempfile.TemporaryDirectory(prefix="broadloom-") as folder:
-            started.addArtifacts(str(package_zip(Path(folder))), pyfile=True)
+        started.addArtifacts(str(package_zip(folder)), pyfile=True)
     except PySparkException as error:
         raise InputError(f"no Spark Connect at {engine.remote}: {_first_line(error)}") from error
     return started
+
+
+def _check_reachable(remote: str) -> None:
+    """Refuse an address where nobody listens: the client itself would try for minutes."""
+    address = urlsplit(remote)
+    try:
+        socket.create_connection((address.hostname or "", address.port or CONNECT_PORT), timeout=20).close()
+    except OSError as error:
+        raise InputError(f"no Spark Connect at {remote}: {error.strerror or error}") from error
 
 
 def _settings(engine: Engine) -> dict[str, str]:
