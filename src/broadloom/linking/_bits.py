@@ -9,7 +9,7 @@ from numba import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from broadloom._jit import kernel
+from broadloom._jit import inner_kernel, kernel
 
 WORD = 64
 
@@ -33,7 +33,7 @@ popcount = cast(Callable[[Any], int], intrinsic(_popcount))
 lowest = cast(Callable[[Any], int], intrinsic(_lowest))
 
 
-@kernel
+@inner_kernel
 def bit_of(topic: int) -> np.uint64:
     """The bit of a topic in its word, which is word `topic // 64`."""
     return np.uint64(1) << np.uint64(topic & 63)

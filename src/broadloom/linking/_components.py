@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom._jit import kernel
+from broadloom._jit import inner_kernel, kernel
 from broadloom.linking._bits import WORD, bit_of, lowest, pack_rows, popcount
 from broadloom.model import Interest
 
@@ -144,7 +144,7 @@ def _singletons(
     )
 
 
-@kernel
+@inner_kernel
 def most_contribution(c: Components, u: int, v: int) -> int:
     """An upper bound on the contribution of (u, v), and nearly always the contribution itself."""
     count = 0
@@ -153,7 +153,7 @@ def most_contribution(c: Components, u: int, v: int) -> int:
     return count
 
 
-@kernel
+@inner_kernel
 def same_group(c: Components, u: int, v: int) -> int:
     """In how many topics u and v are in the same component, other than the main one."""
     count = 0
@@ -166,19 +166,19 @@ def same_group(c: Components, u: int, v: int) -> int:
     return count
 
 
-@kernel
+@inner_kernel
 def contribution(c: Components, u: int, v: int) -> int:
     """How many topics u and v share in which they are in different components."""
     return most_contribution(c, u, v) - same_group(c, u, v)
 
 
-@kernel
+@inner_kernel
 def _subscription(c: Components, u: int, word: int, bit: np.uint64) -> int:
     """The index of u's subscription to the topic of this bit of a word."""
     return c.word_start[u, word] + popcount(c.subscribed[u, word] & (bit - np.uint64(1)))
 
 
-@kernel
+@inner_kernel
 def add_edge(c: Components, u: int, v: int) -> int:
     """Join the components of u and v in every topic that they share; returns how many topics gained."""
     gained = 0
@@ -217,7 +217,7 @@ def join_parts(c: Components, part_of_node: NDArray[np.int32], parts: int) -> No
                 seen[part_of_node[u]] = k
 
 
-@kernel
+@inner_kernel
 def _join(c: Components, i: int, j: int) -> int:
     """Make one component of those of two subscriptions to one topic; 0 if it is one already."""
     if c.label[i] == c.label[j]:
@@ -246,7 +246,7 @@ def _join(c: Components, i: int, j: int) -> int:
     return 1
 
 
-@kernel
+@inner_kernel
 def _relabel(c: Components, i: int, label: int) -> None:
     """Give every member of i's component the label."""
     while c.label[i] != label:
@@ -254,7 +254,7 @@ def _relabel(c: Components, i: int, label: int) -> None:
         i = c.next_member[i]
 
 
-@kernel
+@inner_kernel
 def _enter_main(c: Components, i: int) -> None:
     """Every member of i's component is in the topic's main one from now on."""
     w, bit = c.topics[i] >> 6, bit_of(c.topics[i])
@@ -267,7 +267,7 @@ def _enter_main(c: Components, i: int) -> None:
             return
 
 
-@kernel
+@inner_kernel
 def _leave_main(c: Components, i: int) -> None:
     """The component of i is the topic's main one no more."""
     w, bit = c.topics[i] >> 6, bit_of(c.topics[i])
@@ -281,7 +281,7 @@ def _leave_main(c: Components, i: int) -> None:
             return
 
 
-@kernel
+@inner_kernel
 def _form_group(c: Components, i: int) -> None:
     """If i is alone, it will not be any more, but in a component other than the main one."""
     if c.size[c.label[i]] == 1:
