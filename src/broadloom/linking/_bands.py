@@ -43,11 +43,6 @@ class BandSize(NamedTuple):
         """How many pairs a band of an instance with so many nodes aims at."""
         return min(self.most, max(self.least, int(self.share * nodes * (nodes - 1) / 2)))
 
-    def sample(self, nodes: int) -> NDArray[np.int64]:
-        """The rows from which numbers are estimated, spread evenly."""
-        count = min(nodes, self.sampled_rows)
-        return np.arange(count) * nodes // max(count, 1)
-
 
 def blocks_of_rows(nodes: int, rows: Rows, pairs: float = PAIRS_A_BLOCK) -> list[Rows]:
     """Rows cut into blocks of at most about so many pairs (u, v), u < v.

@@ -90,58 +90,44 @@ def separate(topic_start: NDArray[np.int64], topics: NDArray[np.int32], topic_co
     shared = popularity > 1
     kept = shared[topics]
     number = np.cumsum(shared, dtype=np.int32) - np.int32(1)
-    starts = np.concatenate((np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)))[topic_start]
-    return _singletons(starts, number[topics[kept]], popularity[shared])
+    start = np.concatenate((np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)))[topic_start]
+    topics, popularity = number[topics[kept]], popularity[shared]
+    subscribed = pack_rows(start, topics, (len(popularity) + WORD - 1) // WORD)
+    before = np.cumsum(np.bitwise_count(subscribed), axis=1, dtype=np.int32)[:, :-1]
+    word_start = np.concatenate((start[:-1, None], start[:-1, None] + before), axis=1, dtype=np.int32)
+    alone = np.arange(len(topics), dtype=np.int32)
+    components = Components(
+        topic_start=start,
+        topics=topics,
+        node_start=np.concatenate((np.zeros(1, np.int64), np.cumsum(popularity))),
+        nodes=np.empty(len(topics), np.int32),
+        subscribed=subscribed,
+        outside=subscribed.copy(),
+        grouped=np.zeros_like(subscribed),
+        word_start=word_start[:, : subscribed.shape[1]].copy(),
+        owner=np.repeat(np.arange(len(start) - 1, dtype=np.int32), np.diff(start)),
+        label=alone,
+        next_member=alone.copy(),
+        size=np.ones(len(topics), np.int32),
+        absorbed_by=alone.copy(),
+        absorbed_at=np.full(len(topics), NEVER, np.int32),
+        main=np.empty(len(popularity), np.int32),
+        tally=np.array([len(topics) - len(popularity), 0], np.int64),
+    )
+    _list_subscribers(components, components.node_start[:-1].copy())
+    return components
 
 
 @kernel
-def _singletons(
-    topic_start: NDArray[np.int64], topics: NDArray[np.int32], popularity: NDArray[np.int64]
-) -> Components:
-    n, total = len(topic_start) - 1, len(topics)
-    words = (len(popularity) + WORD - 1) // WORD
-    subscribed = pack_rows(topic_start, topics, words)
-    word_start = np.empty((n, words), np.int32)
-    owner = np.empty(total, np.int32)
-    node_start = np.zeros(len(popularity) + 1, np.int64)
-    node_start[1:] = np.cumsum(popularity)
-    nodes = np.empty(total, np.int32)
-    filled = node_start[:-1].copy()
-    main = np.empty(len(popularity), np.int32)
-    outside = subscribed.copy()
-    for u in range(n):
-        first = topic_start[u]
-        for w in range(words):
-            word_start[u, w] = first
-            first += popcount(subscribed[u, w])
-        for i in range(topic_start[u], topic_start[u + 1]):
-            t = topics[i]
-            owner[i] = u
-            if filled[t] == node_start[t]:  # the first subscriber's component is the main one to begin with
-                main[t] = i
-                outside[u, t >> 6] &= ~bit_of(t)
-            nodes[filled[t]] = u
-            filled[t] += 1
-    alone = np.arange(total).astype(np.int32)
-    tally = np.array([total - len(popularity), 0], np.int64)
-    return Components(
-        topic_start,
-        topics,
-        node_start,
-        nodes,
-        subscribed,
-        outside,
-        np.zeros_like(subscribed),
-        word_start,
-        owner,
-        alone,
-        alone.copy(),
-        np.ones(total, np.int32),
-        alone.copy(),
-        np.full(total, NEVER, np.int32),
-        main,
-        tally,
-    )
+def _list_subscribers(c: Components, free: NDArray[np.int64]) -> None:
+    """Fill in each topic's nodes; the component of the first of them is the main one to begin with."""
+    for i in range(len(c.topics)):
+        u, t = c.owner[i], c.topics[i]
+        if free[t] == c.node_start[t]:
+            c.main[t] = i
+            c.outside[u, t >> 6] &= ~bit_of(t)
+        c.nodes[free[t]] = u
+        free[t] += 1
 
 
 @inner_kernel

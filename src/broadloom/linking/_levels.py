@@ -21,7 +21,7 @@ from broadloom.linking._components import (
     most_contribution,
     same_group,
 )
-from broadloom.linking._rows import Outsiders, count_row, prepare_rows, with_room
+from broadloom.linking._rows import Outsiders, count_row, counts_for, prepare_rows, sample_rows, with_room
 
 
 class Levels(NamedTuple):
@@ -51,9 +51,9 @@ def _next_band(components: Components, ceiling: int, size: BandSize) -> tuple[in
 
     Within one level the order is that of the rows, so some rows can be swept before the next are looked at.
     """
-    rows = size.sample(len(components.topic_start) - 1)
+    rows, stands_for = sample_rows(components, size.sampled_rows)
     at_level = _sample_levels(components, rows, ceiling)
-    pairs = np.cumsum(at_level[::-1])[::-1] * (len(components.topic_start) - 1) / (2 * len(rows))
+    pairs = np.cumsum(at_level[::-1])[::-1] * stands_for
     room = size.pairs(len(components.topic_start) - 1)
     floor = next((level for level in range(1, ceiling) if pairs[level] <= room), ceiling - 1)
     return floor, max(1, math.ceil(pairs[floor] / room))
@@ -64,11 +64,10 @@ def _sample_levels(c: Components, rows: NDArray[np.int64], ceiling: int) -> NDAr
     """How many pairs of these rows there are at each level below the ceiling."""
     at_level = np.zeros(ceiling, np.int64)
     for r in range(len(rows)):
-        u = rows[r]
         for v in range(len(c.topic_start) - 1):
-            level = most_contribution(c, u, v)
-            if level > 0 and u != v:
-                at_level[level - same_group(c, u, v)] += 1
+            level = most_contribution(c, rows[r], v)
+            if level > 0 and counts_for(c, rows[r], v):
+                at_level[level - same_group(c, rows[r], v)] += 1
     return at_level
 
 
@@ -107,9 +106,9 @@ def _sweep(c: Components, band: Levels, floor: int) -> NDArray[np.int32]:
     while level >= floor:
         for i in range(len(band.u)):
             if band.level[i] == level:
-                u, v = band.u[i], band.v[i]
+                u, v = int(band.u[i]), int(band.v[i])
                 now = most_contribution(c, u, v)
-                if now == level:
+                if now >= level:
                     now -= same_group(c, u, v)
                 band.level[i] = now
                 if now == level:

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from broadloom._jit import inner_kernel, kernel
 from broadloom.linking._bits import bit_of, popcount
 from broadloom.linking._components import Components
+from broadloom.model.weights import EUCLIDEAN, WeightArrays, weight_of
 
 # Nanoseconds, as measured; only their ratios matter, and only for speed.
 BITS_A_PAIR, BITS_A_WORD, LISTS_A_PAIR, LISTS_AN_ADDITION = 1.0, 0.25, 0.3, 1.0
@@ -36,12 +37,15 @@ class Outsiders(NamedTuple):
 
 def prepare_rows(components: Components, by_bits: bool | None = None) -> Outsiders:
     """Choose how to count the rows of a pass over all pairs, and make what that needs; not for later passes."""
-    outside = _outside_of_topics(components)
+    c = components
+    outside = np.diff(c.node_start) - c.size[c.main]
     if by_bits is None:
-        by_bits = _bits_are_cheaper(components, outside)
-    if by_bits:
-        return Outsiders(True, np.zeros(1, np.int64), np.empty(0, np.int32))
-    return Outsiders(False, *_list_outsiders(components, outside))
+        by_bits = _bits_are_cheaper(c, outside)
+    start = np.concatenate((np.zeros(1, np.int64), np.cumsum(outside)))
+    nodes = np.empty(0 if by_bits else start[-1], np.int32)
+    if not by_bits:
+        _list_outsiders(c, start[:-1].copy(), nodes)
+    return Outsiders(by_bits, start, nodes)
 
 
 def _bits_are_cheaper(c: Components, outside: NDArray[np.int64]) -> bool:
@@ -55,26 +59,31 @@ def _bits_are_cheaper(c: Components, outside: NDArray[np.int64]) -> bool:
 
 
 @kernel
-def _outside_of_topics(c: Components) -> NDArray[np.int64]:
-    """How many subscribers of each topic are outside its main component."""
-    count = np.empty(len(c.main), np.int64)
-    for t in range(len(c.main)):
-        count[t] = c.node_start[t + 1] - c.node_start[t] - c.size[c.main[t]]
-    return count
-
-
-@kernel
-def _list_outsiders(c: Components, outside: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    start = np.zeros(len(outside) + 1, np.int64)
-    start[1:] = np.cumsum(outside)
-    nodes = np.empty(start[-1], np.int32)
-    filled = start[:-1].copy()
+def _list_outsiders(c: Components, free: NDArray[np.int64], nodes: NDArray[np.int32]) -> None:
+    """Fill in each topic's nodes outside its main component."""
     for i in range(len(c.topics)):
         t, u = c.topics[i], c.owner[i]
         if c.outside[u, t >> 6] & bit_of(t):
-            nodes[filled[t]] = u
-            filled[t] += 1
-    return start, nodes
+            nodes[free[t]] = u
+            free[t] += 1
+
+
+def sample_rows(c: Components, count: int) -> tuple[NDArray[np.int64], float]:
+    """Some of the rows that are outside a main component, spread evenly, and how many each stands for.
+
+    A pair that contributes has at least one end in such a row. To count each pair of them once, skip those
+    for which `counts_for` says no.
+    """
+    rows = np.flatnonzero(c.outside.any(axis=1))
+    chosen = rows[np.arange(min(count, len(rows))) * len(rows) // max(1, min(count, len(rows)))]
+    return chosen, len(rows) / max(1, len(chosen))
+
+
+@inner_kernel
+def counts_for(c: Components, u: int, v: int) -> bool:
+    """Whether the pair is to be counted in the sampled row u, rather than in row v."""
+    n = len(c.topic_start) - 1
+    return u != v and ((v - u) % n * 2 < n or not c.outside[v].any())
 
 
 @inner_kernel
@@ -103,7 +112,8 @@ def _count_bits(
 
 @inner_kernel
 def _count_lists(c: Components, outsiders: Outsiders, u: int, first: int, counts: NDArray[np.int32]) -> None:
-    counts[first:] = 0
+    for v in range(first, len(counts)):
+        counts[v] = 0
     for i in range(c.topic_start[u], c.topic_start[u + 1]):
         t = c.topics[i]
         if c.outside[u, t >> 6] & bit_of(t):
@@ -112,6 +122,24 @@ def _count_lists(c: Components, outsiders: Outsiders, u: int, first: int, counts
             others = outsiders.nodes[outsiders.start[t] : outsiders.start[t + 1]]
         for k in range(_first_from(others, first), len(others)):
             counts[others[k]] += 1
+
+
+@inner_kernel
+def weigh_row(weights: WeightArrays, u: int, first: int, row: NDArray[np.float64]) -> None:
+    """Into `row[v]`, for each v from `first`, the weight of (u, v), to the last bit what `weight_of` gives."""
+    if weights.kind != EUCLIDEAN:
+        for v in range(first, len(row)):
+            row[v] = weight_of(weights, u, v)
+        return
+    for v in range(first, len(row)):
+        row[v] = 0.0
+    for axis in range(weights.points.shape[1]):
+        here = weights.points[u, axis]
+        for v in range(first, len(row)):
+            step = here - weights.points[v, axis]
+            row[v] += step * step
+    for v in range(first, len(row)):
+        row[v] = np.sqrt(row[v])
 
 
 @inner_kernel
@@ -133,5 +161,7 @@ def with_room(found: NDArray[np.int32], size: int, more: int) -> NDArray[np.int3
     if size + more <= found.shape[1]:
         return found
     longer = np.empty((found.shape[0], 2 * found.shape[1] + more), found.dtype)
-    longer[:, :size] = found[:, :size]
+    for column in range(found.shape[0]):
+        for i in range(size):
+            longer[column, i] = found[column, i]
     return longer
