@@ -1,6 +1,6 @@
 """Link: which brokers are linked, so that every topic stays connected at the least cost (papers 1 and 2)."""
 
-from broadloom.linking import constant_diameter, greedy, tree
+from broadloom.linking import constant_diameter, greedy, guided, tree
 from broadloom.model.algorithm import Algorithm
 
 ALGORITHMS: tuple[Algorithm, ...] = (
@@ -31,5 +31,14 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         "degree at diameter 2",
         "stars around the node with the most subscribers a neighbour",
         constant_diameter.cd_oda_2,
+    ),
+    Algorithm(
+        "broadloom",
+        "link",
+        "ours",
+        "total weight",
+        "greedy guided by the trees of the lower bound, then edge exchange",
+        guided.broadloom,
+        guided.GuidedOptions,
     ),
 )

@@ -12,6 +12,9 @@ split of w(u, v) that changes no tree.
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Callable, Iterator
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,20 +36,21 @@ from broadloom.linking._trees import (
 )
 from broadloom.model import Interest, Weights
 
-# Parts grow at FIRST_RATE, falling as (1 + step / SLOW)^-0.75: this depends on no budget, so that a longer
+# Parts grow at FIRST_RATE, falling as 1 / (1 + step / SLOW): this depends on no budget, so that a longer
 # ascent continues a shorter one.
-FIRST_RATE, SLOW = 0.5, 20.0
-MEMORY = 0.75  # of the moving average of the trees' use
+FIRST_RATE, SLOW = 0.8, 20.0
+MEMORY = 0.8  # of the moving average of the trees' use
 SOME_USE = 1e-3
 LEAST_PART = 1e-6  # of an edge's weight: a part at 0 could never grow again
 
 # The first candidates: pairs that pay, at the prices of the greedy overlay, this much of their weight.
-FIRST_RATIO = 2.0
+FIRST_RATIO = 2.2
 # A pair becomes a candidate when its heights sum to ADD of its weight, and is one no more when they sum to
 # less than DROP of it and no tree uses it. Any ADD below 1 is a proof; a lower one keeps more pairs in check
 # until the next time.
 ADD, DROP = 0.95, 0.7
 
+STRIDE = 20  # steps between two looks at the clock
 ROUNDING = 2.0**-52  # twice the relative error of one operation
 
 
@@ -82,14 +86,20 @@ class Ascent:
         _climb(self._entries, self.candidates.weight, self._part, self._use, self.steps, steps)
         self.steps += steps
 
+    def climb_to(self, steps: int, until: Callable[[], bool] = lambda: False) -> None:
+        """Climb until so many steps were made in all, or until told, with new candidates on the way."""
+        while self.steps < steps and not until():
+            renewal = next(at for at in _renewals() if at > self.steps)
+            self.climb(min(steps, renewal, self.steps + STRIDE) - self.steps)
+            if self.steps == renewal < steps:
+                self._renew_candidates()
+
     def certify(self) -> float:
         """Prove a bound from the split as it is, after taking in what stands in the way of the proof.
 
         The feasibility of the split is made sure of before the last trees are built.
         """
-        part = self._feasible()
-        tree = minimum_trees(self._entries, part)
-        self._renew_candidates(self._chains(part, tree), self._entries.edge[tree])
+        self._renew_candidates()
         part = self._feasible()
         used = part[minimum_trees(self._entries, part)]
         self.bound = max(self.bound, float(used.sum()) * (1.0 - (len(used) + 4) * ROUNDING))
@@ -103,24 +113,24 @@ class Ascent:
         """The parts, scaled so that those of an edge sum to its weight or less, whatever the rounding."""
         return _feasible(self._entries.edge, self.candidates.start, self.candidates.weight, self._part)
 
-    def _chains(self, part: NDArray[np.float64], tree: NDArray[np.int64]) -> Chains:
-        low, high = self.candidates.low, self.candidates.high
-        origin = self._entries.origin[tree]
-        return chains_of_trees(self._interest, low[origin], high[origin], part[tree])
-
-    def _renew_candidates(self, chains: Chains, in_trees: NDArray[np.int32]) -> None:
+    def _renew_candidates(self) -> None:
         """Add the pairs that the trees' heights nearly pay for, drop the candidates that are far from it.
 
         The heights of a pair that stays outside sum to at most ADD of its weight, and only fall as others
         come in: what is proven afterwards holds for all pairs.
         """
+        part = self._feasible()
+        tree = minimum_trees(self._entries, part)
+        ends = self._entries.origin[tree]
+        low, high = self.candidates.low[ends], self.candidates.high[ends]
+        chains = chains_of_trees(self._interest, low, high, part[tree])
         n = self._interest.node_count
         pairs = heavy_pairs(self._interest, self._weights, chains, DROP)
         codes = codes_of(pairs.edges, n)
         near = pairs.height > ADD * self._weights.of(pairs.edges[:, 0], pairs.edges[:, 1])
         old = codes_of(self.candidates.edges, n)
         keep = np.isin(old, codes) | (self.edge_use() > SOME_USE)
-        keep[in_trees] = True
+        keep[self._entries.edge[tree]] = True
         self._set_candidates(np.union1d(old[keep], codes[near]), chains)
 
     def _set_candidates(self, codes: NDArray[np.int64], chains: Chains) -> None:
@@ -141,6 +151,12 @@ class Ascent:
         self._part, self._use = part[self._entries.origin], use[self._entries.origin]
 
 
+def _renewals() -> Iterator[int]:
+    """After how many steps the candidates are renewed: often at first, when they still change a lot."""
+    yield from (4, 24, 48, 96, 192)
+    yield from itertools.count(292, 100)
+
+
 @kernel
 def _climb(
     entries: Entries,
@@ -156,8 +172,7 @@ def _climb(
     for i in range(len(part)):
         total[entries.edge[i]] += part[i]
     for step in range(first, first + steps):
-        root = np.sqrt(1.0 + step / SLOW)
-        rate = FIRST_RATE / (root * np.sqrt(root))
+        rate = FIRST_RATE / (1.0 + step / SLOW)
         scale = weight / total
         total[:] = 0.0
         for t in range(len(entries.start) - 1):

@@ -7,20 +7,19 @@ chain, and two of them were joined at the height of the highest step between the
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from broadloom._jit import inner_kernel, kernel
-from broadloom._threads import thread_count
+from broadloom.linking._bands import in_threads
 from broadloom.linking._candidates import Candidates, places_of
 from broadloom.model import Interest, Weights
 from broadloom.model.weights import WeightArrays, weight_of
 
-# A pass over the pairs that is longer than this is worth its threads.
-THREADED_WORK = 1 << 26
+WORK_OF_A_BLOCK = 1 << 25  # steps that a thread makes at a time: some hundredths of a second
 
 
 class Chains(NamedTuple):
@@ -30,11 +29,15 @@ class Chains(NamedTuple):
         place: where each subscription stands in its topic's chain.
         node: who stands at each place.
         step: the height between each place and the next one of the topic.
+        joined_to: the subscription whose component took each subscription's over, itself if none did.
+        joined_at: at which height; infinite if none did.
     """
 
     place: NDArray[np.int32]
     node: NDArray[np.int32]
     step: NDArray[np.float64]
+    joined_to: NDArray[np.int32]
+    joined_at: NDArray[np.float64]
 
 
 class HeavyPairs(NamedTuple):
@@ -45,14 +48,25 @@ class HeavyPairs(NamedTuple):
 
 
 class _Joining(NamedTuple):
-    """Components as linked lists of subscriptions: label, first and last, size, next one and step to it."""
+    """Components as linked lists of subscriptions, that the one of its label is the first of.
+
+    Attributes:
+        label: the component of each subscription.
+        last: the last member of the component of this label.
+        size: how many members it has.
+        following: the next member, -1 for the last one.
+        step: the height between a member and the next one.
+        joined_to: see `Chains`.
+        joined_at: see `Chains`.
+    """
 
     label: NDArray[np.int32]
-    first: NDArray[np.int32]
     last: NDArray[np.int32]
     size: NDArray[np.int32]
     following: NDArray[np.int32]
     step: NDArray[np.float64]
+    joined_to: NDArray[np.int32]
+    joined_at: NDArray[np.float64]
 
 
 def chains_of_overlay(interest: Interest, sequence: Candidates, rank: NDArray[np.int64]) -> Chains:
@@ -71,7 +85,7 @@ def chains_of_overlay(interest: Interest, sequence: Candidates, rank: NDArray[np
 def chains_of_trees(
     interest: Interest, low: NDArray[np.int32], high: NDArray[np.int32], height: NDArray[np.float64]
 ) -> Chains:
-    """Chains of every topic's minimum spanning tree, given the subscriptions at the ends of all tree edges."""
+    """Chains of the topics' minimum spanning trees, given the subscriptions at the ends of their edges."""
     joining = _joining(interest.subscription_count)
     _join_in_order(joining, low, high, height, np.argsort(height, kind="stable"))
     return _lined_up(joining, interest.node_start, interest.nodes)
@@ -83,16 +97,11 @@ def heavy_pairs(interest: Interest, weights: Weights, chains: Chains, ratio: flo
     It costs the sum of the squares of the topics' subscribers, in one row of memory a thread.
     """
     n = interest.node_count
-    threads = thread_count() if pricing_work(interest) > THREADED_WORK else 1
-    cuts = np.linspace(0, n, 4 * threads + 1 if threads > 1 else 2).astype(np.int64)
     places = chains.place[places_of(interest)]
     work = (interest.topic_start, interest.topics, interest.node_start, places, chains, weights.arrays())
-
-    def rows(part: int) -> HeavyPairs:
-        return _heavy_rows(*work, float(ratio), cuts[part], cuts[part + 1])
-
-    with ThreadPoolExecutor(threads) as pool:
-        found = list(pool.map(rows, range(len(cuts) - 1)))
+    count = min(n, 1 + pricing_work(interest) // WORK_OF_A_BLOCK)
+    cuts = np.linspace(0, n, count + 1).astype(np.int64).tolist() if n else [0, 0]
+    found = in_threads(lambda rows: _heavy_rows(*work, float(ratio), *rows), list(pairwise(cuts)))
     return HeavyPairs(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
 
 
@@ -104,11 +113,16 @@ def pricing_work(interest: Interest) -> int:
 
 @inner_kernel
 def height_between(chains: Chains, i: int, j: int) -> float:
-    """The height at which two subscriptions to one topic are joined; the cost is their distance."""
+    """The height at which two subscriptions to one topic are joined.
+
+    The smaller component is always joined to the larger one, so this takes a few steps up to where they meet.
+    """
     height = 0.0
-    first, last = min(chains.place[i], chains.place[j]), max(chains.place[i], chains.place[j])
-    for p in range(first, last):
-        height = max(height, chains.step[p])
+    while i != j:
+        if chains.joined_at[i] > chains.joined_at[j]:
+            i, j = j, i
+        height = max(height, chains.joined_at[i])
+        i = chains.joined_to[i]
     return height
 
 
@@ -118,10 +132,11 @@ def _joining(subscriptions: int) -> _Joining:
     return _Joining(
         alone,
         alone.copy(),
-        alone.copy(),
         np.ones(subscriptions, np.int32),
         np.full(subscriptions, -1, np.int32),
         np.zeros(subscriptions),
+        alone.copy(),
+        np.full(subscriptions, np.inf),
     )
 
 
@@ -161,13 +176,13 @@ def _join(joining: _Joining, i: int, j: int, height: float) -> None:
     if joining.size[large] < joining.size[small]:
         large, small = small, large
     joining.size[large] += joining.size[small]
-    member = joining.first[small]
+    joining.joined_to[small], joining.joined_at[small] = large, height
+    joining.following[joining.last[large]], joining.step[joining.last[large]] = small, height
+    joining.last[large] = joining.last[small]
+    member = small
     while member >= 0:
         joining.label[member] = large
         member = joining.following[member]
-    joining.following[joining.last[large]] = joining.first[small]
-    joining.step[joining.last[large]] = height
-    joining.last[large] = joining.last[small]
 
 
 @kernel
@@ -177,11 +192,11 @@ def _lined_up(joining: _Joining, node_start: NDArray[np.int64], nodes: NDArray[n
     for t in range(len(node_start) - 1):
         if node_start[t] == node_start[t + 1]:
             continue
-        member = joining.first[joining.label[node_start[t]]]
+        member = joining.label[node_start[t]]
         for p in range(node_start[t], node_start[t + 1]):
             place[member], node[p], step[p] = p, nodes[member], joining.step[member]
             member = joining.following[member]
-    return Chains(place, node, step)
+    return Chains(place, node, step, joining.joined_to, joining.joined_at)
 
 
 @kernel

@@ -53,11 +53,11 @@ class Cuts(NamedTuple):
 
 
 class Search(NamedTuple):
-    """What searches write on: who was seen by which, the nodes reached on each side, a counter."""
+    """What searches write on: who was seen by which, the nodes reached on each side, the last stamp."""
 
     seen: NDArray[np.int64]
     reached: NDArray[np.int32]
-    count: NDArray[np.int64]
+    stamp: NDArray[np.int64]
 
 
 class Offers(NamedTuple):
@@ -149,7 +149,11 @@ def _exchange(
         e = order[i]
         u, v = edges[e]
         limit = weight[e] * (1.0 - 1e-9) + tolerance[i]  # ties would go round in circles
-        if not linked[e] or _needs(bits, links, weight, u, v, limit) or _needs(bits, links, weight, v, u, limit):
+        if (
+            not linked[e]
+            or _needs(bits, links, weight, u, v, limit)
+            or _needs(bits, links, weight, v, u, limit)
+        ):
             continue
         _turn(links, edges, linked, e)
         count = _find_cuts(bits, links, u, v, search, cuts)
@@ -199,9 +203,7 @@ def _turn(links: Links, edges: NDArray[np.int32], linked: NDArray[np.bool_], e: 
 
 
 @kernel
-def _find_cuts(
-    bits: NDArray[np.uint64], links: Links, u: int, v: int, search: Search, cuts: Cuts
-) -> int:
+def _find_cuts(bits: NDArray[np.uint64], links: Links, u: int, v: int, search: Search, cuts: Cuts) -> int:
     """Note the topics in which u and v are not connected; how many, or MOST_CUTS + 1 if there are more.
 
     Most topics are settled by the bits of neighbours: where an end has none left, or both have one in common.
@@ -242,13 +244,13 @@ def _around(
 ) -> tuple[np.uint64, np.uint64, np.uint64]:
     """The topics of u's neighbours, of v's neighbours, and of those that they have in common."""
     at_u, at_v, common = np.uint64(0), np.uint64(0), np.uint64(0)
-    search.count[0] += 1
+    search.stamp[0] += 1
     for i in range(links.start[u], links.start[u] + links.degree[u]):
         at_u |= bits[links.neighbour[i]]
-        search.seen[links.neighbour[i]] = search.count[0]
+        search.seen[links.neighbour[i]] = search.stamp[0]
     for i in range(links.start[v], links.start[v] + links.degree[v]):
         at_v |= bits[links.neighbour[i]]
-        if search.seen[links.neighbour[i]] == search.count[0]:
+        if search.seen[links.neighbour[i]] == search.stamp[0]:
             common |= bits[links.neighbour[i]]
     return at_u, at_v, common
 
@@ -258,9 +260,9 @@ def _search(
     bits: NDArray[np.uint64], bit: np.uint64, links: Links, u: int, v: int, search: Search
 ) -> tuple[int, int]:
     """Search from u and v in turn, over the nodes with that bit: the side that is cut off, and its size."""
-    seen, reached, count = search
-    stamp = count[0] + 1
-    count[0] += 2
+    seen, reached, last_stamp = search
+    stamp = last_stamp[0] + 1
+    last_stamp[0] += 2
     reached[LEFT, 0], reached[RIGHT, 0] = u, v
     seen[u], seen[v] = stamp, stamp + 1
     head, own_size, other_size, side = 0, 1, 1, LEFT

@@ -7,18 +7,14 @@ from broadloom._jit import inner_kernel, kernel
 from broadloom.linking._candidates import Candidates
 
 
-def list_greedy(
-    candidates: Candidates, cost: NDArray[np.float64], subscriptions: int
-) -> NDArray[np.int64]:
+def list_greedy(candidates: Candidates, cost: NDArray[np.float64], subscriptions: int) -> NDArray[np.int64]:
     """The candidates taken, in order: the lowest cost a contribution first, the smallest edge among equals.
 
     A contribution only falls, so an edge's key only rises: the edge on top of the heap is taken if its key
     is current, else it is brought up to date and put back. Entries that have been joined are dropped for
     good, so that a contribution is counted over what is left of it.
     """
-    return _greedy(
-        cost, candidates.start, candidates.low.copy(), candidates.high.copy(), np.int64(subscriptions)
-    )
+    return _greedy(cost, candidates.start, candidates.low.copy(), candidates.high.copy(), subscriptions)
 
 
 @kernel

@@ -85,7 +85,7 @@ def workspace_for(entries: Entries) -> Workspace:
 
 @kernel
 def minimum_trees(entries: Entries, weight: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The entries in the minimum spanning trees of all topics; each topic must be connected by its entries."""
+    """The entries in the topics' minimum spanning trees; each topic must be connected by its entries."""
     workspace = workspace_for(entries)
     tree = np.empty(entries.node_start[-1], np.int64)
     count = 0

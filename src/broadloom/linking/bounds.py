@@ -1,15 +1,16 @@
 """Certified lower bounds: numbers that no topic-connected overlay can beat, proven, never estimates."""
 
+import math
 import time
-from collections.abc import Iterator
 
 import numpy as np
-from numpy.typing import NDArray
 
 from broadloom.errors import InputError
+from broadloom.linking import greedy
 from broadloom.linking._ascent import Ascent
 from broadloom.linking._chains import pricing_work
 from broadloom.model import Interest, Weights
+from broadloom.model.algorithm import NoOptions
 
 # A proof looks at every pair of subscribers of every topic: beyond this, at the smallest topics only.
 MOST_WORK = 5_000_000_000
@@ -50,24 +51,12 @@ def lower_bound(
         )
     if iterations < 0:
         raise InputError(f"{iterations} iterations; give 0 or more")
-    deadline = None if seconds is None else time.monotonic() + seconds
+    deadline = math.inf if seconds is None else time.monotonic() + seconds
     interest = smallest_topics(interest, MOST_WORK)
-    ascent = Ascent(interest, weights, _greedy_overlay(interest, weights))
-    for steps in checkpoints(iterations):
-        ascent.climb(steps - ascent.steps)
-        ascent.certify()
-        if deadline is not None and time.monotonic() > deadline:
-            break
-    return ascent.bound
-
-
-def checkpoints(iterations: int) -> Iterator[int]:
-    """After how many steps to certify: often at first, when candidates still change a lot."""
-    steps = 5
-    while steps < iterations:
-        yield steps
-        steps = min(2 * steps, steps + 100)
-    yield iterations
+    overlay = greedy.grmaw(interest, weights, NoOptions(), seed=0).edges
+    ascent = Ascent(interest, weights, overlay)
+    ascent.climb_to(iterations, until=lambda: time.monotonic() > deadline)
+    return ascent.certify()
 
 
 def fits(interest: Interest) -> bool:
@@ -89,13 +78,3 @@ def smallest_topics(interest: Interest, most_work: int) -> Interest:
     kept = chosen[interest.topics]
     start = np.concatenate(([0], np.cumsum(kept)))[interest.topic_start]
     return Interest.from_rows(start, interest.topics[kept], interest.topic_ids, interest.node_ids)
-
-
-def _greedy_overlay(interest: Interest, weights: Weights) -> NDArray[np.int32]:
-    from broadloom.linking._candidates import candidates_of
-    from broadloom.linking._list_greedy import list_greedy
-
-    n = interest.node_count
-    u, v = np.triu_indices(n, 1)
-    everything = candidates_of(interest, weights, u.astype(np.int64) * n + v)
-    return everything.edges[list_greedy(everything, everything.weight, interest.subscription_count)]
