@@ -1,9 +1,18 @@
 """Link: which brokers are linked, so that every topic stays connected at the least cost (papers 1 and 2)."""
 
-from broadloom.linking import constant_diameter, divide, exact, greedy, low_degree, primal_dual, tree
+from broadloom.linking import constant_diameter, divide, exact, greedy, guided, low_degree, primal_dual, tree
 from broadloom.model.algorithm import Algorithm
 
 ALGORITHMS: tuple[Algorithm, ...] = (
+    Algorithm(
+        "broadloom",
+        "link",
+        "ours",
+        "total weight",
+        "greedy guided by the trees of the lower bound, then edge exchange",
+        guided.broadloom,
+        guided.GuidedOptions,
+    ),
     Algorithm(
         "trmaw", "link", "1, Alg. 1", "total weight", "a minimum spanning tree for each topic", tree.trmaw
     ),
