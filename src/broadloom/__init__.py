@@ -3,6 +3,7 @@
 from broadloom import measures, workload
 from broadloom.catalogue import algorithms
 from broadloom.errors import InputError
+from broadloom.linking.improvement import improve
 from broadloom.linking.link import link
 from broadloom.measures import is_topic_connected
 from broadloom.model import Interest, Overlay, Plan, Weights
@@ -14,6 +15,7 @@ __all__ = [
     "Plan",
     "Weights",
     "algorithms",
+    "improve",
     "is_topic_connected",
     "link",
     "measures",

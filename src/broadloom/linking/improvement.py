@@ -1,4 +1,4 @@
-"""Improvement of any overlay: reverse delete (paper 1, VII-B), and our exchange of an edge for a lighter one."""
+"""Improvement of any overlay: reverse delete (paper 1, VII-B), and an exchange of edges that is ours."""
 
 from dataclasses import replace
 from typing import NamedTuple
@@ -60,8 +60,8 @@ class Cut(NamedTuple):
 def improve(plan: Plan, *, exchange: bool = True, rounds: int = 20) -> Plan:
     """A plan that is lighter, or the same: still topic-connected, and the same on every run.
 
-    Reverse delete drops what the overlay does without, heaviest first. Then each edge is exchanged for the
-    lightest one that connects again every topic that relies on it, as long as that pays.
+    Reverse delete drops what the overlay does without, heaviest first. Then an edge is added that can do for
+    others, and these are dropped, wherever that pays; again and again, until it pays nowhere.
 
     Args:
         plan: a topic-connected plan.
@@ -80,7 +80,7 @@ def improve(plan: Plan, *, exchange: bool = True, rounds: int = 20) -> Plan:
         >>> overlay = bl.Overlay.from_edges(3, [[0, 2], [1, 2]])
         >>> plan = bl.Plan(bl.Interest.from_lists([[0]] * 3), weights, overlay, "by hand")
         >>> improve(plan).edges.tolist()
-        [[0, 1], [1, 2]]
+        [[1, 2], [0, 1]]
     """
     if rounds < 0:
         raise InputError(f"rounds is {rounds}; give 0 or more")
@@ -205,7 +205,7 @@ def _find_cut(
                 if size < smallest:
                     cut.small[i] = x
             if size < smallest:
-                topic, smallest = 64 * word + bit, size
+                topic, smallest = 64 * word + int(bit), size
             broken += 1
     return broken, topic, smallest
 
@@ -255,7 +255,7 @@ def _try(
     start: NDArray[np.int64],
     replaced: NDArray[np.int64],
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Add a pair and drop what it replaces, if the latter weigh more; which edges are kept, which pairs added.
+    """Add a pair and drop what it can do for, if that weighs more: the edges kept, and the pairs added.
 
     The edges that pair `p` can do for are `replaced[start[p] : start[p + 1]]`, heaviest first.
     """
@@ -295,10 +295,10 @@ def _try(
 
 @inner_kernel
 def _has_all(bits: NDArray[np.uint64], u: int, topics: NDArray[np.uint64]) -> bool:
+    missing = np.uint64(0)
     for word in range(len(topics)):
-        if topics[word] & ~bits[u, word]:
-            return False
-    return True
+        missing |= topics[word] & ~bits[u, word]
+    return not missing
 
 
 @inner_kernel
