@@ -3,8 +3,10 @@
 from broadloom import measures, workload
 from broadloom.catalogue import algorithms
 from broadloom.errors import InputError
+from broadloom.linking.bounds import lower_bound
 from broadloom.linking.improvement import improve
 from broadloom.linking.link import link
+from broadloom.linking.warm_start import link_change
 from broadloom.measures import is_topic_connected
 from broadloom.model import Interest, Overlay, Plan, Weights
 
@@ -18,6 +20,8 @@ __all__ = [
     "improve",
     "is_topic_connected",
     "link",
+    "link_change",
+    "lower_bound",
     "measures",
     "workload",
 ]

@@ -20,7 +20,9 @@ def link(
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the plan.")],
     algorithm: Annotated[
         str | None,
-        typer.Option("--algorithm", "-a", help="See `broadloom algorithms`; broadloom, or gm without weights."),
+        typer.Option(
+            "--algorithm", "-a", help="See `broadloom algorithms`; broadloom, or gm without weights."
+        ),
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option("--option", "-O", help="An option of the algorithm, as name=value.")
@@ -63,16 +65,22 @@ def link(
         plan = replace(plan, nodes=given.nodes)
         plan.save(output, overwrite=force)
         metrics = plan.metrics()
-    certificate = {"lower_bound": plan.lower_bound, "gap": plan.gap}
-    record = {"output": str(output), "algorithm": plan.algorithm} | certificate
-    record |= {"notes": dict(plan.notes), "metrics": metrics}
+    record: dict[str, Any] = {"output": str(output), "algorithm": plan.algorithm}
+    record |= {
+        "lower_bound": plan.lower_bound,
+        "gap": plan.gap,
+        "notes": dict(plan.notes),
+        "metrics": metrics,
+    }
     show(record, f"{plan.summary()}{_changes(plan)} -> {output}", as_json, quiet, measures_table(metrics))
 
 
 def _changes(plan: bl.Plan) -> str:
     """How many links to add to those of the previous plan, and how many to remove."""
     changes = plan.notes.get("changes")
-    return f", {len(changes['added']):,} links to add, {len(changes['removed']):,} to remove" if changes else ""
+    return (
+        f", {len(changes['added']):,} links to add, {len(changes['removed']):,} to remove" if changes else ""
+    )
 
 
 def _on_spark(

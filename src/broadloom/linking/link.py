@@ -32,8 +32,8 @@ def link(
             links weigh the same.
         seed: the seed of the algorithms that draw lots.
         improve: drop and exchange edges afterwards, as `broadloom.improve` does.
-        previous: the plan that runs today, whose nodes are matched by their ids. Its links are kept where they
-            serve, completed and improved; the result is the lighter of this and of a fresh start, never
+        previous: the plan that runs today, whose nodes are matched by their ids. Its links are kept where
+            they serve, completed and improved; the result is the lighter of this and of a fresh start, never
             heavier than a previous plan that still connects every topic, and `notes["changes"]` says which
             links to add and remove.
         **options: the algorithm's own.
