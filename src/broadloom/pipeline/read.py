@@ -10,7 +10,6 @@ import gzip
 from collections.abc import Callable, Iterable, Iterator
 from functools import reduce
 from itertools import groupby
-from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
@@ -145,13 +144,18 @@ def _dumps(spark: SparkSession, inputs: list[Input]) -> DataFrame:
     def parse(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for source, data in zip(batch["path"].to_pylist(), batch["content"], strict=True):
-                form, node = known[unquote(urlsplit(source).path)]
+                form, node = known[_local(source)]
                 yield from _parsed(source, form, node, data.as_py())
 
     files = spark.read.format("binaryFile").load([str(one.path) for one in inputs]).select("path", "content")
     return files.mapInArrow(
         parse, "raw string, source string, reason string, node string, client string, topic string"
     )
+
+
+def _local(source: str) -> str:
+    """The path in a source as Spark names it, such as `file:/tmp/dump.json`."""
+    return "/" + source.partition(":")[2].lstrip("/")
 
 
 def _parsed(source: str, form: str, node: str, data: bytes) -> Iterator[pa.RecordBatch]:
