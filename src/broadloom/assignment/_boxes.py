@@ -16,17 +16,30 @@ INSIDE, NEW, MERGE = -1, -2, -3
 
 
 class Filters(NamedTuple):
-    """The filters of all brokers: `lo[b, i]` to `hi[b, i]` for each box `i < used[b]`."""
+    """The filters of all brokers: `lo[b, i]` to `hi[b, i]` for each box `i < used[b]`.
+
+    `measure` is each filter's, and `merge` the growth if the boxes `pair` became one; `refresh` keeps them.
+    """
 
     lo: NDArray[np.float64]
     hi: NDArray[np.float64]
     used: NDArray[np.int64]
+    measure: NDArray[np.float64]
+    merge: NDArray[np.float64]
+    pair: NDArray[np.int64]
 
 
 def empty_filters(brokers: int, alpha: int, dimensions: int) -> Filters:
     """Filters that let nothing through."""
     shape = (brokers, alpha, dimensions)
-    return Filters(np.zeros(shape), np.zeros(shape), np.zeros(brokers, np.int64))
+    return Filters(
+        np.zeros(shape),
+        np.zeros(shape),
+        np.zeros(brokers, np.int64),
+        np.zeros(brokers),
+        np.full(brokers, np.inf),
+        np.zeros((brokers, 2), np.int64),
+    )
 
 
 def as_tuples(filters: Filters) -> tuple[Filter, ...]:
@@ -146,59 +159,126 @@ def cheapest_merge(
 
 
 @kernel
+def refresh(density: DensityArrays, filters: Filters, b: int) -> None:
+    """Bring what is known of a filter up to date after its boxes have changed."""
+    boxes_lo, boxes_hi = filters.lo[b, : filters.used[b]], filters.hi[b, : filters.used[b]]
+    filters.measure[b] = union_of(density, boxes_lo, boxes_hi)
+    if filters.used[b] == filters.lo.shape[1]:
+        filters.merge[b], filters.pair[b, 0], filters.pair[b, 1] = cheapest_merge(density, boxes_lo, boxes_hi)
+    else:
+        filters.merge[b] = np.inf
+
+
+@kernel
 def cheapest_way(
-    density: DensityArrays,
-    boxes_lo: NDArray[np.float64],
-    boxes_hi: NDArray[np.float64],
-    count: int,
-    lo: Corner,
-    hi: Corner,
+    density: DensityArrays, filters: Filters, b: int, lo: Corner, hi: Corner, ceiling: float
 ) -> tuple[float, int]:
-    """The least growth of a filter's measure to take in a rectangle, and the way: see `take_in`."""
-    d, alpha = boxes_lo.shape[1], boxes_lo.shape[0]
-    mine_lo, mine_hi = boxes_lo[:count], boxes_hi[:count]
-    for i in range(count):
-        if is_inside(lo, hi, mine_lo[i], mine_hi[i]):
+    """The least growth of a filter's measure to take in a rectangle, and the way: see `take_in`.
+
+    Growth above the ceiling may come back as infinite: then nobody wants it exactly.
+    """
+    used = filters.used[b]
+    boxes_lo, boxes_hi = filters.lo[b, :used], filters.hi[b, :used]
+    for i in range(used):
+        if is_inside(lo, hi, boxes_lo[i], boxes_hi[i]):
             return 0.0, INSIDE
     best, way = np.inf, NEW
-    if count < alpha:
-        best = uncovered(density, lo, hi, mine_lo, mine_hi)
-    around_lo, around_hi = np.empty(d), np.empty(d)
-    for i in range(count):
-        span(lo, hi, mine_lo[i], mine_hi[i], around_lo, around_hi)
-        growth = uncovered(density, around_lo, around_hi, mine_lo, mine_hi)
-        if growth < best:
-            best, way = growth, i
-    if count == alpha and count > 1:
-        growth, i, j = cheapest_merge(density, mine_lo, mine_hi)
-        if growth < best:
-            span(mine_lo[i], mine_hi[i], mine_lo[j], mine_hi[j], around_lo, around_hi)
-            after_lo, after_hi = mine_lo.copy(), mine_hi.copy()
-            after_lo[i], after_hi[i] = around_lo, around_hi
-            growth += uncovered(density, lo, hi, after_lo, after_hi)
+    if used < filters.lo.shape[1]:
+        best = uncovered(density, lo, hi, boxes_lo, boxes_hi)
+    around_lo, around_hi = np.empty(len(lo)), np.empty(len(lo))
+    for i in range(used):
+        span(lo, hi, boxes_lo[i], boxes_hi[i], around_lo, around_hi)
+        # The filter covers at most its own measure of the enlarged box.
+        if measure_of(density, around_lo, around_hi) - filters.measure[b] <= min(best, ceiling):
+            growth = uncovered(density, around_lo, around_hi, boxes_lo, boxes_hi)
             if growth < best:
-                best, way = growth, MERGE
+                best, way = growth, i
+    if filters.merge[b] < min(best, ceiling):
+        i, j = filters.pair[b]
+        span(boxes_lo[i], boxes_hi[i], boxes_lo[j], boxes_hi[j], around_lo, around_hi)
+        after_lo, after_hi = boxes_lo.copy(), boxes_hi.copy()
+        after_lo[i], after_hi[i] = around_lo, around_hi
+        growth = filters.merge[b] + uncovered(density, lo, hi, after_lo, after_hi)
+        if growth < best:
+            best, way = growth, MERGE
     return best, way
 
 
 @kernel
-def take_in(
-    density: DensityArrays,
-    boxes_lo: NDArray[np.float64],
-    boxes_hi: NDArray[np.float64],
-    count: int,
-    lo: Corner,
-    hi: Corner,
-    way: int,
-) -> int:
-    """Change a filter so that the rectangle is inside one of its boxes; gives its new number of boxes."""
+def take_in(density: DensityArrays, filters: Filters, b: int, lo: Corner, hi: Corner, way: int) -> None:
+    """Change a filter so that the rectangle is inside one of its boxes."""
+    boxes_lo, boxes_hi = filters.lo[b], filters.hi[b]
+    if way == INSIDE:
+        return
     if way >= 0:
         span(lo, hi, boxes_lo[way], boxes_hi[way], boxes_lo[way], boxes_hi[way])
     elif way == NEW:
-        boxes_lo[count], boxes_hi[count] = lo, hi
-        return count + 1
-    elif way == MERGE:
-        _, i, j = cheapest_merge(density, boxes_lo[:count], boxes_hi[:count])
+        boxes_lo[filters.used[b]], boxes_hi[filters.used[b]] = lo, hi
+        filters.used[b] += 1
+    else:
+        i, j = filters.pair[b]
         span(boxes_lo[i], boxes_hi[i], boxes_lo[j], boxes_hi[j], boxes_lo[i], boxes_hi[i])
         boxes_lo[j], boxes_hi[j] = lo, hi
-    return count
+    refresh(density, filters, b)
+
+
+@kernel
+def copy_filter(source: Filters, a: int, target: Filters, b: int) -> None:
+    """Make row `b` of the target the filter of broker `a`."""
+    target.lo[b], target.hi[b], target.used[b] = source.lo[a], source.hi[a], source.used[a]
+    target.measure[b], target.merge[b], target.pair[b] = source.measure[a], source.merge[a], source.pair[a]
+
+
+@kernel
+def path_growth(
+    density: DensityArrays,
+    filters: Filters,
+    scratch: Filters,
+    parent: NDArray[np.int32],
+    b: int,
+    lo: Corner,
+    hi: Corner,
+    ceiling: float,
+) -> float:
+    """The growth of all filters from leaf `b` up, if it took in the rectangle; `scratch` has a row a level."""
+    total, way = cheapest_way(density, filters, b, lo, hi, ceiling)
+    row = 0
+    if way != INSIDE and parent[b] >= 0 and total <= ceiling:
+        copy_filter(filters, b, scratch, 0)
+        take_in(density, scratch, 0, lo, hi, way)
+        b = parent[b]
+        while b >= 0 and total <= ceiling:
+            copy_filter(filters, b, scratch, row + 1)
+            growth, changed = _take_in_all(density, scratch, row, scratch, row + 1)
+            total += growth
+            if not changed:
+                break
+            b, row = parent[b], row + 1
+    return total
+
+
+@kernel
+def _take_in_all(
+    density: DensityArrays, source: Filters, a: int, target: Filters, b: int
+) -> tuple[float, bool]:
+    """Let filter `b` take in every box of filter `a`; gives its growth and whether it changed."""
+    total, changed = 0.0, False
+    for i in range(source.used[a]):
+        growth, way = cheapest_way(density, target, b, source.lo[a, i], source.hi[a, i], np.inf)
+        if way != INSIDE:
+            take_in(density, target, b, source.lo[a, i], source.hi[a, i], way)
+            total, changed = total + growth, True
+    return total, changed
+
+
+@kernel
+def take_in_path(
+    density: DensityArrays, filters: Filters, parent: NDArray[np.int32], b: int, lo: Corner, hi: Corner
+) -> None:
+    """Let leaf `b` take in the rectangle, and the brokers above it what has changed below."""
+    _, way = cheapest_way(density, filters, b, lo, hi, np.inf)
+    changed = way != INSIDE
+    take_in(density, filters, b, lo, hi, way)
+    while changed and parent[b] >= 0:
+        _, changed = _take_in_all(density, filters, b, filters, parent[b])
+        b = parent[b]

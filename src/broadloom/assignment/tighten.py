@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom._jit import kernel
-from broadloom.assignment._boxes import Filters, cheapest_merge, empty_filters, is_inside, span
+from broadloom.assignment._boxes import Filters, cheapest_merge, empty_filters, is_inside, refresh, span
 from broadloom.model import AssignmentProblem
 from broadloom.model.density import DensityArrays
 
@@ -54,6 +54,7 @@ def put(
     boxes_lo, boxes_hi = few_boxes(problem.density_arrays, lo, hi, problem.alpha)
     filters.used[broker] = len(boxes_lo)
     filters.lo[broker, : len(boxes_lo)], filters.hi[broker, : len(boxes_hi)] = boxes_lo, boxes_hi
+    refresh(problem.density_arrays, filters, broker)
 
 
 @kernel
