@@ -1,6 +1,6 @@
 """Assign: which broker serves which subscriber (papers 4 and 5)."""
 
-from broadloom.assignment import greedy, nearest
+from broadloom.assignment import annealing, greedy, nearest
 from broadloom.model import AssignmentProblem
 from broadloom.model.algorithm import Algorithm, NoOptions
 
@@ -48,4 +48,12 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         nearest.closest_unbalanced,
     ),
     _content("balance", "4, VI", "load", "the least possible load balance factor", greedy.balance),
+    _content(
+        "broadloom",
+        "ours",
+        "bandwidth",
+        "guarded gr*, then strip moves and annealing; feasible whenever anything is",
+        annealing.broadloom,
+        annealing.SearchOptions,
+    ),
 )

@@ -21,9 +21,9 @@ class Reach(NamedTuple):
     `group` is the group of each subscriber, `size` how many subscribers each group has.
     """
 
-    group: NDArray[np.int32]
+    group: NDArray[np.int64]
     start: NDArray[np.int64]
-    brokers: NDArray[np.int32]
+    brokers: NDArray[np.int64]
     size: NDArray[np.int64]
 
 
@@ -66,9 +66,9 @@ def everywhere(problem: AssignmentProblem) -> Reach:
     m, leaves = problem.subscriber_count, problem.leaves
     groups = min(m, 1)
     return Reach(
-        np.zeros(m, np.int32),
+        np.zeros(m, np.int64),
         np.arange(groups + 1) * len(leaves),
-        np.tile(leaves, groups),
+        np.tile(leaves.astype(np.int64), groups),
         np.full(groups, m),
     )
 
@@ -85,12 +85,14 @@ def _grouped(masks: NDArray[np.uint64], leaves: NDArray[np.int32]) -> Reach:
     in_order = masks[order]
     changes = np.any(in_order[1:] != in_order[:-1], axis=1)
     number = np.concatenate(([0], np.cumsum(changes))) if len(masks) else np.empty(0, np.int64)
-    group = np.empty(len(masks), np.int32)
+    group = np.empty(len(masks), np.int64)
     group[order] = number
     firsts = np.flatnonzero(np.concatenate(([True], changes))) if len(masks) else np.empty(0, np.int64)
     bits = np.unpackbits(in_order[firsts].view(np.uint8), axis=1, bitorder="little")[:, : len(leaves)]
     start = np.concatenate(([0], np.cumsum(bits.sum(axis=1, dtype=np.int64))))
-    return Reach(group, start, leaves[np.nonzero(bits)[1]], np.bincount(group, minlength=len(firsts)))
+    return Reach(
+        group, start, leaves[np.nonzero(bits)[1]].astype(np.int64), np.bincount(group, minlength=len(firsts))
+    )
 
 
 @kernel

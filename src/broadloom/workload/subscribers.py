@@ -183,11 +183,11 @@ def _cities(rng: np.random.Generator, n: int) -> Geography:
 def _scattered(rng: np.random.Generator, n: int, number: int) -> Geography:
     """Sets 2 and 3: places anywhere, brokers in the middle of them."""
     count = _FEEDS * _FEED_PLACES if number == 2 else _LOCATIONS
-    places = rng.uniform(0, 100, (count, _NETWORK_AXES))
+    places = rng.uniform(0, 100, (count, 2))
     chance = np.full(count, 1 / count)
     if number == 2:
         chance = np.repeat(_zipf(_FEEDS, 0.5), _FEED_PLACES) / _FEED_PLACES
-    publisher = np.full(_NETWORK_AXES, 50.0)
+    publisher = np.full(2, 50.0)
     return Geography(publisher, _centres(rng, places, n), places, chance, np.zeros(count, np.int64))
 
 
