@@ -103,29 +103,62 @@ def uncovered(
     boxes_lo: NDArray[np.float64],
     boxes_hi: NDArray[np.float64],
 ) -> float:
-    """The measure of the part of a rectangle that none of the boxes covers.
+    """The measure of the part of a rectangle that none of the boxes covers: exact, in any dimension."""
+    boxes, overlaps, first, second = len(boxes_lo), 0, 0, 0
+    for i in range(boxes):
+        if _overlaps(lo, hi, boxes_lo[i], boxes_hi[i]):
+            if is_inside(lo, hi, boxes_lo[i], boxes_hi[i]):
+                return 0.0
+            if overlaps == 0:
+                first = i
+            second = i
+            overlaps += 1
+    if overlaps == 0:
+        return measure_of(density, lo, hi)
+    if density is None and overlaps <= 2:
+        return _outside_two(lo, hi, boxes_lo[first], boxes_hi[first], boxes_lo[second], boxes_hi[second])
+    return _cut_away(density, lo, hi, boxes_lo[first:], boxes_hi[first:])
+
+
+@kernel
+def _outside_two(lo: Corner, hi: Corner, a_lo: Corner, a_hi: Corner, b_lo: Corner, b_hi: Corner) -> float:
+    """The volume of a rectangle outside two others (which may be the same), by inclusion and exclusion."""
+    whole, in_a, in_b, in_both = 1.0, 1.0, 1.0, 1.0
+    for axis in range(len(lo)):
+        low_a, high_a = max(lo[axis], a_lo[axis]), min(hi[axis], a_hi[axis])
+        low_b, high_b = max(lo[axis], b_lo[axis]), min(hi[axis], b_hi[axis])
+        whole *= hi[axis] - lo[axis]
+        in_a *= high_a - low_a
+        in_b *= high_b - low_b
+        in_both *= max(0.0, min(high_a, high_b) - max(low_a, low_b))
+    return max(0.0, whole - in_a - (in_b - in_both))
+
+
+@kernel
+def _cut_away(
+    density: DensityArrays | None,
+    lo: Corner,
+    hi: Corner,
+    boxes_lo: NDArray[np.float64],
+    boxes_hi: NDArray[np.float64],
+) -> float:
+    """As `uncovered`, for any number of boxes.
 
     Each box cuts what is left of the rectangle into at most two pieces an axis, so nothing is counted twice
-    and nothing is subtracted: exact in any dimension, and cheap where few boxes overlap.
+    and nothing is subtracted.
     """
     d, boxes = len(lo), len(boxes_lo)
-    first = 0
-    while first < boxes and not _overlaps(lo, hi, boxes_lo[first], boxes_hi[first]):
-        first += 1
-    if first == boxes:
-        return measure_of(density, lo, hi)
-    if is_inside(lo, hi, boxes_lo[first], boxes_hi[first]):
-        return 0.0
-    piece_lo, piece_hi = np.empty((2 * d * boxes + 2, d)), np.empty((2 * d * boxes + 2, d))
-    against = np.empty(2 * d * boxes + 1, np.int64)
+    last = 2 * d * boxes + 1
+    piece_lo, piece_hi = np.empty((last + 1, d)), np.empty((last + 1, d))
+    against = np.zeros(last, np.int64)
     set_box(piece_lo, piece_hi, 0, lo, hi)
-    against[0], top, total = first, 1, 0.0
+    top, total = 1, 0.0
     # The last row is the piece at hand: what is cut from it is pushed below.
-    low, high = piece_lo[2 * d * boxes + 1], piece_hi[2 * d * boxes + 1]
+    low, high = piece_lo[last], piece_hi[last]
     while top > 0:
         top -= 1
         i = against[top]
-        set_box(piece_lo, piece_hi, 2 * d * boxes + 1, piece_lo[top], piece_hi[top])
+        set_box(piece_lo, piece_hi, last, piece_lo[top], piece_hi[top])
         while i < boxes and not _overlaps(low, high, boxes_lo[i], boxes_hi[i]):
             i += 1
         if i == boxes:

@@ -27,6 +27,11 @@ LEAST_GAIN = 0.001
 HEAT = 0.2
 # The share of strip moves that must not cost anything, however hot it is.
 COLD_SHARE = 0.7
+# A strip move gives up after so many members in vain, but for this share of the moves, which go to the end.
+PATIENCE = 64
+FAR_SHARE = 0.05
+# Clustering a broker's members anew is slow and seldom pays: once in so many passes.
+RECLUSTER_EVERY = 4
 # If the greedy starts differ by more than this, many more of them are made.
 WIDE_SPREAD = 0.2
 
@@ -162,7 +167,7 @@ class _Search:
         self.wants: Wants = wants_of(problem)
         self.placing: Placing = place_all(self.wants, broker_of, filters)
         self.above = self._nested()
-        self._best_cost = np.inf
+        self._best_cost, self._passes = np.inf, 0
         self._keep_best()
 
     def descend(self, most: int) -> None:
@@ -196,12 +201,15 @@ class _Search:
     def _pass(self, heat: float) -> None:
         m, sides = self.problem.subscriber_count, self.placing.lo.size * 2
         key = self.rng.random(m)
-        recluster(self.wants, self.above, self.placing, key)
+        if self._passes % RECLUSTER_EVERY == 0:
+            recluster(self.wants, self.above, self.placing, key)
+        self._passes += 1
         rebalance(self.wants, self.reach, self.limit, self.placing, np.argsort(key))
         allowed = self.rng.random(sides) * heat * self.cost() / self.problem.broker_count
         allowed[self.rng.random(sides) < COLD_SHARE] = 0.0
         order = self.rng.permutation(sides)
-        strip_moves(self.wants, self.reach, self.limit, self.above, self.placing, order, allowed)
+        patience = np.where(self.rng.random(sides) < FAR_SHARE, m, PATIENCE)
+        strip_moves(self.wants, self.reach, self.limit, self.above, self.placing, order, allowed, patience)
         self.above = self._nested()
 
     def _nested(self) -> Filters:

@@ -192,14 +192,15 @@ def strip_moves(
     placing: Placing,
     order: NDArray[np.int64],
     threshold: NDArray[np.float64],
+    patience: NDArray[np.int64],
 ) -> None:
-    """Try a strip move at every side of every box, in the order given, each with its own threshold."""
+    """Try a strip move at every side of every box, in the order given, each with its threshold and patience."""
     n, alpha, d = placing.lo.shape
     for i in range(len(order)):
         place, side = divmod(order[i], 2 * d)
         b, k = divmod(place, alpha)
         if placing.size[b, k] > 0:
-            _strip(wants, reach, limit, above, placing, b, k, side, threshold[i])
+            _strip(wants, reach, limit, above, placing, b, k, side, threshold[i], patience[i])
 
 
 @kernel
@@ -226,8 +227,12 @@ def _strip(
     k: int,
     side: int,
     threshold: float,
+    patience: int,
 ) -> None:
-    """Eject members off one side of box `k` of `b`, and keep the best run of them if it is below the threshold."""
+    """Eject members off one side of box `k` of `b`, and keep the best run of them if it is below the threshold.
+
+    It ends when no member has a place, when no further one can pay, or after `patience` in vain.
+    """
     d = placing.lo.shape[2]
     members = _outermost_first(wants, placing, b, k, side)
     count = len(members)
@@ -240,10 +245,10 @@ def _strip(
     old_lo, old_hi = np.empty((count, d)), np.empty((count, d))
     around = np.empty((2, d))
     start = placing.cost[b]
-    inserted, own_grown, best, best_count, done = 0.0, False, threshold, 0, 0
+    inserted, best, best_count, done = 0.0, threshold, 0, 0
     set_box(placing.lo[b], placing.hi[b], k, rest_lo[count], rest_hi[count])
     most = start - _measure(wants.density, placing.lo[b], placing.hi[b])
-    while done < count:
+    while done < min(count, best_count + patience):
         j = members[done]
         set_box(placing.lo[b], placing.hi[b], k, rest_lo[done + 1], rest_hi[done + 1])
         placing.cost[b] = _measure(wants.density, placing.lo[b], placing.hi[b])

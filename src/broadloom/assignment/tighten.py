@@ -18,6 +18,8 @@ from broadloom.model.density import DensityArrays, measure_of
 
 # Rectangles are first gathered into so many boxes, which are then merged down to alpha.
 MICRO = 24
+# The last merges, from so many times alpha boxes, mind that boxes overlap.
+EXACT = 2
 
 
 def tight_filters(problem: AssignmentProblem, broker_of: NDArray[np.int32]) -> Filters:
@@ -86,7 +88,10 @@ def few_boxes(
                 i, j = _roughly_cheapest_merge(density, boxes_lo, boxes_hi)
                 count = _merge(boxes_lo, boxes_hi, count, i, j)
     while count > alpha:
-        _, i, j = cheapest_merge(density, boxes_lo[:count], boxes_hi[:count])
+        if count > EXACT * alpha:
+            i, j = _roughly_cheapest_merge(density, boxes_lo[:count], boxes_hi[:count])
+        else:
+            _, i, j = cheapest_merge(density, boxes_lo[:count], boxes_hi[:count])
         count = _merge(boxes_lo, boxes_hi, count, i, j)
     return boxes_lo[:count].copy(), boxes_hi[:count].copy()
 
