@@ -4,7 +4,6 @@ Feasible whenever anything is: it starts from an assignment that max-flow keeps 
 limits of load and latency.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np

@@ -79,6 +79,15 @@ def take(reach: Reach, subscribers: NDArray[np.int64]) -> Reach:
     return reach._replace(group=group, size=np.bincount(group, minlength=len(reach.size)))
 
 
+def grouped(is_open: NDArray[np.bool_], brokers: NDArray[np.int32]) -> Reach:
+    """Candidates from a matrix: which of the brokers (columns) are open to a subscriber (row)."""
+    width = -(-is_open.shape[1] // 64) * 8
+    bits = np.packbits(is_open, axis=1, bitorder="little")
+    masks = np.zeros((len(is_open), width), np.uint8)
+    masks[:, : bits.shape[1]] = bits
+    return _grouped(masks.view(np.uint64), brokers)
+
+
 def _grouped(masks: NDArray[np.uint64], leaves: NDArray[np.int32]) -> Reach:
     """Number the distinct sets of candidates, and spell them out."""
     order = np.lexsort(masks.T)

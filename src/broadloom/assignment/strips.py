@@ -1,8 +1,8 @@
 """Strip moves: a local search that ejects the subscribers who hold a filter's edge.
 
 A box of a filter is as large as its outermost members make it. A strip move takes members off one side of a
-box, outermost first, and puts each where the filters grow least; the longest useful run of them is kept. Moving
-all members closes the box. Loads stay within their limits throughout, so any stop is valid.
+box, outermost first, and puts each where the filters grow least; the best run of them is kept. Moving all
+members closes the box. Loads stay within their limits throughout, so any stop is valid.
 """
 
 from typing import NamedTuple
@@ -39,7 +39,7 @@ class Placing(NamedTuple):
 
 
 def place_all(wants: Wants, broker_of: NDArray[np.int64], filters: Filters) -> Placing:
-    """Put each subscriber in the smallest box of its broker's filter that it is inside, and tighten the boxes."""
+    """Put each subscriber in the smallest box of its broker that it is inside, and tighten the boxes."""
     m, (n, alpha, d) = len(broker_of), filters.lo.shape
     placing = Placing(
         broker_of.astype(np.int64),
@@ -194,8 +194,8 @@ def strip_moves(
     threshold: NDArray[np.float64],
     patience: NDArray[np.int64],
 ) -> None:
-    """Try a strip move at every side of every box, in the order given, each with its threshold and patience."""
-    n, alpha, d = placing.lo.shape
+    """Try a strip move at each side of each box, in the order given, with its threshold and patience."""
+    alpha, d = placing.lo.shape[1:]
     for i in range(len(order)):
         place, side = divmod(order[i], 2 * d)
         b, k = divmod(place, alpha)
@@ -229,7 +229,7 @@ def _strip(
     threshold: float,
     patience: int,
 ) -> None:
-    """Eject members off one side of box `k` of `b`, and keep the best run of them if it is below the threshold.
+    """Eject members off one side of box `k` of `b`; keep the best run of them if it is below the threshold.
 
     It ends when no member has a place, when no further one can pay, or after `patience` in vain.
     """

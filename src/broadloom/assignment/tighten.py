@@ -6,12 +6,14 @@ from numpy.typing import NDArray
 from broadloom._jit import kernel
 from broadloom.assignment._boxes import (
     Filters,
+    box_with,
     cheapest_merge,
     empty_filters,
     is_inside,
     refresh,
     set_box,
     span,
+    union_of,
 )
 from broadloom.model import AssignmentProblem
 from broadloom.model.density import DensityArrays, measure_of
@@ -22,7 +24,7 @@ MICRO = 24
 EXACT = 2
 
 
-def tight_filters(problem: AssignmentProblem, broker_of: NDArray[np.int32]) -> Filters:
+def tight_filters(problem: AssignmentProblem, broker_of: NDArray[np.integer]) -> Filters:
     """Filters of at most alpha boxes a broker around what its subscribers want, nested up the tree.
 
     Clustering is the paper's own way out (the least boxes are NP-hard to find): gather into a few micro
@@ -36,6 +38,34 @@ def tight_filters(problem: AssignmentProblem, broker_of: NDArray[np.int32]) -> F
         put(problem, filters, int(leaf), problem.lo[mine], problem.hi[mine])
     nest(problem, filters)
     return filters
+
+
+def tighter(
+    problem: AssignmentProblem, broker_of: NDArray[np.int64], filters: Filters
+) -> tuple[NDArray[np.int64], Filters]:
+    """The assignment with the smaller filter a leaf: new ones, or those given, shrunk to what they hold."""
+    best = tight_filters(problem, broker_of)
+    low, high = _around_members(problem.lo.copy(), problem.hi.copy(), broker_of, filters)
+    for leaf in problem.leaves:
+        used = np.isfinite(low[leaf, :, 0])
+        lo, hi = low[leaf, used], high[leaf, used]
+        if union_of(problem.density_arrays, lo, hi) < best.measure[leaf]:
+            put(problem, best, int(leaf), lo, hi)
+    nest(problem, best)
+    return broker_of, best
+
+
+@kernel
+def _around_members(
+    lo: NDArray[np.float64], hi: NDArray[np.float64], broker_of: NDArray[np.int64], filters: Filters
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The least boxes around those who are in a filter's box, each in the first that it is inside."""
+    low, high = np.full(filters.lo.shape, np.inf), np.full(filters.lo.shape, -np.inf)
+    for j in range(len(lo)):
+        b = broker_of[j]
+        k = box_with(filters, b, lo[j], hi[j])
+        span(lo[j], hi[j], low[b, k], high[b, k], low[b, k], high[b, k])
+    return low, high
 
 
 def nest(problem: AssignmentProblem, filters: Filters) -> None:

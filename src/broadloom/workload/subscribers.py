@@ -1,8 +1,8 @@
 """Subscribers and brokers of paper 4, section VI: workload sets 1 (Google Groups), 2 (RSS) and 3 (grid).
 
 The paper's own generator is described elsewhere and is not public; what it leaves open is chosen here. Most
-random geographies cannot meet the load limits of their set at all. So geography and subscribers are drawn from
-separate streams, and the first geography (counted from 0) whose least possible load balance factor is within
+random geographies cannot meet the load limits of their set at all. So geography and subscribers are drawn
+from separate streams, and the first geography (counted from 0) whose least possible load balance factor is within
 the set's `beta` is taken.
 """
 
@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from broadloom._kmeans import k_means
 from broadloom.errors import InputError
 from broadloom.model import AssignmentProblem
 
@@ -251,15 +252,11 @@ def _zipf(count: int, exponent: float) -> NDArray[np.float64]:
 
 
 def _centres(rng: np.random.Generator, places: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """The middles of `count` clusters of places (k-means, 20 rounds), a little apart from one another."""
-    middle = places[rng.choice(len(places), count, replace=count > len(places))]
-    for _ in range(20):
-        distance = np.sum(middle**2, axis=1) - 2 * places @ middle.T
-        nearest = distance.argmin(axis=1)
-        size = np.bincount(nearest, minlength=count)
-        total = np.zeros_like(middle)
-        np.add.at(total, nearest, places)
-        middle[size > 0] = total[size > 0] / size[size > 0, None]
+    """The middles of `count` clusters of places, a little apart from one another."""
+    label = k_means(places, count, rng)
+    middle = places[rng.integers(len(places), size=count)]
+    for cluster in np.unique(label):
+        middle[cluster] = places[label == cluster].mean(axis=0)
     return middle + rng.normal(0, 1e-3, middle.shape)
 
 
