@@ -20,7 +20,9 @@ def link(
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the plan.")],
     algorithm: Annotated[
         str | None,
-        typer.Option("--algorithm", "-a", help="See `broadloom algorithms`; broadloom, or gm without weights."),
+        typer.Option(
+            "--algorithm", "-a", help="See `broadloom algorithms`; broadloom, or gm without weights."
+        ),
     ] = None,
     option: Annotated[
         list[str] | None, typer.Option("--option", "-O", help="An option of the algorithm, as name=value.")
@@ -72,7 +74,9 @@ def link(
 def _changes(plan: bl.Plan) -> str:
     """How many links to add to those of the previous plan, and how many to remove."""
     changes = plan.notes.get("changes")
-    return f", {len(changes['added']):,} links to add, {len(changes['removed']):,} to remove" if changes else ""
+    return (
+        f", {len(changes['added']):,} links to add, {len(changes['removed']):,} to remove" if changes else ""
+    )
 
 
 def _on_spark(
