@@ -17,7 +17,7 @@ from broadloom.linking._bits import bit_of, popcount
 from broadloom.linking._components import Components
 from broadloom.model.weights import EUCLIDEAN, WeightArrays, weight_of
 
-Columns = TypeVar("Columns", NDArray[np.int32], NDArray[np.float64])
+Columns = TypeVar("Columns", NDArray[np.int32], NDArray[np.int64], NDArray[np.float64])
 
 # Nanoseconds, as measured; only their ratios matter, and only for speed.
 BITS_A_PAIR, BITS_A_WORD = 0.9, 0.18

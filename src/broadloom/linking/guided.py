@@ -16,7 +16,6 @@ from broadloom.linking._list_greedy import list_greedy
 from broadloom.linking.bounds import fits
 from broadloom.linking.reverse_delete import heaviest_first, reverse_delete
 from broadloom.model import Interest, Weights
-from broadloom.model.algorithm import NoOptions
 
 # At its first level the ascent makes so many steps, and at each further one twice as many as before.
 FIRST_STEPS = 24
@@ -53,7 +52,7 @@ def broadloom(interest: Interest, weights: Weights, options: GuidedOptions, seed
     discount for those that the trees use, and improves the best one. A higher effort does what a lower one
     does, and then goes on. The bound comes with the overlay.
     """
-    overlay = greedy.grmaw(interest, weights, NoOptions(), seed).edges
+    overlay = greedy.grmaw(interest, weights, greedy.GreedyOptions(), seed).edges
     best = overlay[reverse_delete(interest, overlay, heaviest_first(weights, overlay))]
     if not fits(interest):
         return Built(best, notes={"method": "grmaw and reverse delete: too large for the guided search"})
