@@ -1,8 +1,21 @@
 """Broadloom plans, deploys and maintains the overlay of a wide-area publish/subscribe system."""
 
+from broadloom import measures, workload
+from broadloom.catalogue import algorithms
 from broadloom.errors import InputError
 from broadloom.linking.link import link
 from broadloom.measures import is_topic_connected
 from broadloom.model import Interest, Overlay, Plan, Weights
 
-__all__ = ["InputError", "Interest", "Overlay", "Plan", "Weights", "is_topic_connected", "link"]
+__all__ = [
+    "InputError",
+    "Interest",
+    "Overlay",
+    "Plan",
+    "Weights",
+    "algorithms",
+    "is_topic_connected",
+    "link",
+    "measures",
+    "workload",
+]

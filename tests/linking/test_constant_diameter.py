@@ -1,7 +1,7 @@
 """The CD-ODA family equals its slow twins edge for edge, and keeps every topic within two hops."""
 
+import link_strategies as strategies
 import pytest
-import strategies
 from hypothesis import given, settings
 
 import broadloom as bl

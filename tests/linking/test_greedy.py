@@ -1,16 +1,12 @@
 """gm and grmaw give, edge for edge, what their slow twins give."""
 
-import numpy as np
-import pytest
 from hypothesis import given, settings
+from link_strategies import band_sizes, instances, interests
 
-import broadloom as bl
 import naive
-from broadloom.linking import _bands
 from broadloom.linking._components import components_of
 from broadloom.linking._keys import merge_by_key
 from broadloom.linking._levels import merge_by_level
-from strategies import band_sizes, instances, interests
 
 
 def as_tuples(edges):

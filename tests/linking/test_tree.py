@@ -1,8 +1,8 @@
 """TrMAW equals its slow twin edge for edge."""
 
+import link_strategies as strategies
 import numpy as np
 import pytest
-import strategies
 from hypothesis import given, settings
 
 import broadloom as bl

@@ -1,6 +1,10 @@
 """Link: which brokers are linked, so that every topic stays connected at the least cost (papers 1 and 2)."""
 
+<<<<<<< HEAD
 from broadloom.linking import constant_diameter, greedy, guided, tree
+=======
+from broadloom.linking import constant_diameter, divide, exact, greedy, primal_dual, tree
+>>>>>>> greedy
 from broadloom.model.algorithm import Algorithm
 
 ALGORITHMS: tuple[Algorithm, ...] = (
@@ -8,6 +12,39 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         "trmaw", "link", "1, Alg. 1", "total weight", "a minimum spanning tree for each topic", tree.trmaw
     ),
     Algorithm("gm", "link", "1 and 2", "edges", "add the edge with the highest contribution", greedy.gm),
+    Algorithm(
+        "grmaw",
+        "link",
+        "1, Alg. 2",
+        "total weight",
+        "add the edge with the lowest weight a contribution",
+        greedy.grmaw,
+    ),
+    Algorithm(
+        "pdmaw",
+        "link",
+        "1, Alg. 4",
+        "total weight",
+        "add the edge with the lowest residual a contribution; with a proven bound",
+        primal_dual.pdmaw,
+    ),
+    Algorithm(
+        "pdrdmaw",
+        "link",
+        "1, Alg. 5",
+        "total weight",
+        "pdmaw, then drop the edges that it can do without",
+        primal_dual.pdrdmaw,
+    ),
+    Algorithm(
+        "dcmaw",
+        "link",
+        "1, Alg. 6",
+        "total weight",
+        "divide, conquer each part, combine over representatives; for very many nodes",
+        divide.dcmaw,
+        divide.DivideOptions,
+    ),
     Algorithm(
         "cd-oda",
         "link",
@@ -33,6 +70,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         constant_diameter.cd_oda_2,
     ),
     Algorithm(
+<<<<<<< HEAD
         "broadloom",
         "link",
         "ours",
@@ -40,5 +78,14 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         "greedy guided by the trees of the lower bound, then edge exchange",
         guided.broadloom,
         guided.GuidedOptions,
+=======
+        "exact",
+        "link",
+        "ours",
+        "weight",
+        "the least total weight, by integer programming; for small instances",
+        exact.exact,
+        exact.ExactOptions,
+>>>>>>> greedy
     ),
 )

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from broadloom._threads import thread_count
 
+B = TypeVar("B")
 R = TypeVar("R")
 Rows = tuple[int, int]
 
@@ -54,14 +55,32 @@ def blocks_of_rows(nodes: int, rows: Rows, pairs: float = PAIRS_A_BLOCK) -> list
     blocks: list[Rows] = []
     first, last = rows
     while first < last:
-        below = (nodes - first) * (nodes - first - 1) / 2 - pairs  # the pairs that are left to later blocks
-        end = last if below <= 0 else min(last, nodes - math.floor(math.sqrt(2 * below)))
+        later = (nodes - first) * (nodes - first - 1) / 2 - pairs  # the pairs that are left to later blocks
+        end = last if later <= 0 else min(last, nodes - math.ceil(0.5 + math.sqrt(0.25 + 2 * later)))
         blocks.append((first, max(end, first + 1)))
         first = blocks[-1][1]
     return blocks
 
 
-def in_threads(work: Callable[[Rows], R], blocks: Sequence[Rows]) -> list[R]:
+def cut_at(keys: NDArray[np.float64], theta: float, room: float) -> list[tuple[float, int]]:
+    """Bands up to the key theta, as (highest key, pieces), given a sorted sample and the room that it has.
+
+    If too many pairs have theta for their key, all below come first, in a band of their own. Among those of
+    one key the order is that of the rows, so they can be looked at in pieces, some rows after the others.
+
+    Example:
+        >>> cut_at(np.array([1.0, 2.0, 5.0, 9.0]), theta=5.0, room=3)
+        [(5.0, 1)]
+        >>> cut_at(np.array([1.0, 5.0, 5.0, 5.0, 5.0, 5.0]), theta=5.0, room=2)
+        [(4.999999999999999, 1), (5.0, 3)]
+    """
+    pairs = int(np.searchsorted(keys, theta, side="right"))
+    if pairs <= 2 * room or pairs == 1:
+        return [(theta, 1)]
+    return [(math.nextafter(theta, 0.0), 1), (theta, math.ceil(pairs / max(room, 1)))]
+
+
+def in_threads(work: Callable[[B], R], blocks: Sequence[B]) -> list[R]:
     """The result of each block, in the order of the blocks, however many threads there are."""
     if len(blocks) < 2 or thread_count() == 1:
         return [work(block) for block in blocks]

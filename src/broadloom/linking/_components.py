@@ -147,7 +147,7 @@ def same_group(c: Components, u: int, v: int) -> int:
         both = c.grouped[u, w] & c.grouped[v, w]
         while both:
             bit = np.uint64(1) << np.uint64(lowest(both))
-            count += c.label[_subscription(c, u, w, bit)] == c.label[_subscription(c, v, w, bit)]
+            count += c.label[subscription(c, u, w, bit)] == c.label[subscription(c, v, w, bit)]
             both ^= bit
     return count
 
@@ -159,7 +159,7 @@ def contribution(c: Components, u: int, v: int) -> int:
 
 
 @inner_kernel
-def _subscription(c: Components, u: int, word: int, bit: np.uint64) -> int:
+def subscription(c: Components, u: int, word: int, bit: np.uint64) -> int:
     """The index of u's subscription to the topic of this bit of a word."""
     return c.word_start[u, word] + popcount(c.subscribed[u, word] & (bit - np.uint64(1)))
 
@@ -172,7 +172,7 @@ def add_edge(c: Components, u: int, v: int) -> int:
         apart = (c.outside[u, w] & c.subscribed[v, w]) | (c.subscribed[u, w] & c.outside[v, w])
         while apart:
             bit = np.uint64(1) << np.uint64(lowest(apart))
-            gained += _join(c, _subscription(c, u, w, bit), _subscription(c, v, w, bit))
+            gained += _join(c, subscription(c, u, w, bit), subscription(c, v, w, bit))
             apart ^= bit
     c.tally[STILL_TO_MERGE] -= gained
     c.tally[EDGES_ADDED] += 1
@@ -194,11 +194,11 @@ def join_parts(c: Components, part_of_node: NDArray[np.int32], parts: int) -> No
         bit = bit_of(t)
         for k in range(c.node_start[t], c.node_start[t + 1]):
             u = c.nodes[k]
-            i = _subscription(c, u, t >> 6, bit)
+            i = subscription(c, u, t >> 6, bit)
             first = seen[part_of_node[u]]
             if first >= c.node_start[t]:
                 v = c.nodes[first]
-                c.tally[STILL_TO_MERGE] -= _join(c, _subscription(c, v, t >> 6, bit), i)
+                c.tally[STILL_TO_MERGE] -= _join(c, subscription(c, v, t >> 6, bit), i)
             else:
                 seen[part_of_node[u]] = k
 

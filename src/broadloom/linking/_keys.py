@@ -8,14 +8,13 @@ band, and is found again by a later pass if it is not.
 from __future__ import annotations
 
 import heapq
-import math
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom._jit import inner_kernel, kernel
-from broadloom.linking._bands import BandSize, Rows, blocks_of_rows, in_threads
+from broadloom._jit import kernel
+from broadloom.linking._bands import BandSize, Rows, blocks_of_rows, cut_at, in_threads
 from broadloom.linking._components import (
     STILL_TO_MERGE,
     Components,
@@ -25,12 +24,14 @@ from broadloom.linking._components import (
     same_group,
 )
 from broadloom.linking._rows import (
+    STRIP,
     Outsiders,
+    any_from,
     count_row,
     counts_for,
     prepare_rows,
     sample_rows,
-    weigh_row,
+    screen_row,
     with_room,
 )
 from broadloom.model.weights import WeightArrays, weight_of
@@ -64,19 +65,11 @@ def merge_by_key(
 
 
 def _next_bands(components: Components, weights: WeightArrays, size: BandSize) -> list[tuple[float, int]]:
-    """The highest key of the next band, and in how many pieces to look at it.
-
-    If too many pairs have one and the same key, all below it come first, in a band of their own. Among those
-    of one key the order is that of the rows, so some rows can be merged before the next are looked at.
-    """
+    """The highest key of the next band, and in how many pieces to look at it; see `cut_at`."""
     rows, stands_for = sample_rows(components, size.sampled_rows)
     keys = np.sort(_sample_keys(components, weights, rows))
-    room = size.pairs(len(components.topic_start) - 1)
-    theta = float(keys[min(len(keys) - 1, int(room / stands_for))])
-    pairs = np.searchsorted(keys, theta, side="right") * stands_for
-    if pairs <= 2 * room or len(keys) == 1:
-        return [(theta, 1)]
-    return [(math.nextafter(theta, 0.0), 1), (theta, math.ceil(pairs / room))]
+    room = size.pairs(len(components.topic_start) - 1) / stands_for
+    return cut_at(keys, float(keys[min(len(keys) - 1, int(room))]), room)
 
 
 @kernel
@@ -96,9 +89,7 @@ def _sample_keys(c: Components, weights: WeightArrays, rows: NDArray[np.int64]) 
     return keys[0, :size].copy()
 
 
-def _collect(
-    components: Components, weights: WeightArrays, theta: float, rows: Rows, size: BandSize
-) -> Keys:
+def _collect(components: Components, weights: WeightArrays, theta: float, rows: Rows, size: BandSize) -> Keys:
     """The pairs of these rows whose key is at most theta."""
     outsiders = prepare_rows(components, size.by_bits)
     blocks = blocks_of_rows(len(components.topic_start) - 1, rows)
@@ -111,19 +102,23 @@ def _collect(
 def _collect_rows(
     c: Components, weights: WeightArrays, outsiders: Outsiders, theta: float, rows: Rows
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64]]:
-    n, size, reach = len(c.topic_start) - 1, 0, theta * SLACK
-    counts, row = np.empty(n, np.int32), np.empty(n)
+    n, size = len(c.topic_start) - 1, 0
+    counts = np.empty(n, np.int32)
     pairs, keys = np.empty((2, n), np.int32), np.empty((1, n))
     for u in range(rows[0], rows[1]):
-        count_row(c, outsiders, u, u + 1, counts)
-        weigh_row(weights, u, u + 1, row)
+        count_row(c, outsiders, u, counts)
+        screen_row(weights, u, theta * SLACK, counts)
         pairs, keys = with_room(pairs, size, n - u), with_room(keys, size, n - u)
-        for v in range(u + 1, n):
-            if row[v] <= reach * counts[v]:
-                mu = counts[v] - same_group(c, u, v)
-                if mu > 0 and row[v] / mu <= theta:
-                    pairs[0, size], pairs[1, size], keys[0, size] = u, v, row[v] / mu
-                    size += 1
+        for first in range(u + 1, n, STRIP):
+            last = min(first + STRIP, n)
+            if not any_from(counts, first, last, 1):
+                continue
+            for v in range(first, last):
+                if counts[v] > 0:
+                    mu, weight = counts[v] - same_group(c, u, v), weight_of(weights, u, v)
+                    if mu > 0 and weight / mu <= theta:
+                        pairs[0, size], pairs[1, size], keys[0, size] = u, v, weight / mu
+                        size += 1
     return pairs[0, :size].copy(), pairs[1, :size].copy(), keys[0, :size].copy()
 
 

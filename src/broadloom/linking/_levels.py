@@ -21,7 +21,16 @@ from broadloom.linking._components import (
     most_contribution,
     same_group,
 )
-from broadloom.linking._rows import Outsiders, count_row, counts_for, prepare_rows, sample_rows, with_room
+from broadloom.linking._rows import (
+    STRIP,
+    Outsiders,
+    any_from,
+    count_row,
+    counts_for,
+    prepare_rows,
+    sample_rows,
+    with_room,
+)
 
 
 class Levels(NamedTuple):
@@ -41,7 +50,8 @@ def merge_by_level(components: Components, size: BandSize | None = None) -> NDAr
     while components.tally[STILL_TO_MERGE] > 0:
         floor, pieces = _next_band(components, ceiling, size)
         for rows in blocks_of_rows(n, (0, n), n * (n - 1) / 2 / pieces):
-            edges.append(_sweep(components, _collect(components, floor, rows, size), floor))
+            band = _collect(components, floor, rows, size)
+            edges.append(_sweep(components, band, floor))
         ceiling = floor
     return np.concatenate(edges)
 
@@ -85,14 +95,18 @@ def _collect_rows(c: Components, outsiders: Outsiders, floor: int, rows: Rows) -
     counts = np.empty(n, np.int32)
     found = np.empty((3, n), np.int32)
     for u in range(rows[0], rows[1]):
-        count_row(c, outsiders, u, u + 1, counts)
+        count_row(c, outsiders, u, counts)
         found = with_room(found, size, n - u)
-        for v in range(u + 1, n):
-            if counts[v] >= floor:
-                level = counts[v] - same_group(c, u, v)
-                if level >= floor:
-                    found[0, size], found[1, size], found[2, size] = u, v, level
-                    size += 1
+        for first in range(u + 1, n, STRIP):
+            last = min(first + STRIP, n)
+            if not any_from(counts, first, last, floor):
+                continue
+            for v in range(first, last):
+                if counts[v] >= floor:
+                    level = counts[v] - same_group(c, u, v)
+                    if level >= floor:
+                        found[0, size], found[1, size], found[2, size] = u, v, level
+                        size += 1
     return Levels(found[0, :size].copy(), found[1, :size].copy(), found[2, :size].copy())
 
 

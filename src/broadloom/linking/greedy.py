@@ -1,4 +1,4 @@
-"""Greedy overlays: GM (papers 1 and 2) by contribution alone, GrMAW (paper 1, Alg. 2) by weight a contribution."""
+"""Greedy overlays: GM (papers 1 and 2) by contribution, GrMAW (paper 1, Alg. 2) by weight a contribution."""
 
 from broadloom.linking._built import Built
 from broadloom.linking._components import components_of
@@ -14,7 +14,7 @@ def gm(interest: Interest, weights: Weights, options: NoOptions, seed: int) -> B
 
 
 def grmaw(interest: Interest, weights: Weights, options: NoOptions, seed: int) -> Built:  # noqa: ARG001
-    """Add the edge with the lowest weight a contribution, the smallest `(u, v)` among equals, until none has any."""
+    """Add the edge with the lowest weight a contribution, the smallest `(u, v)` among equals."""
     components = components_of(interest)
     if weights.is_uniform:  # the lowest 1/mu is the highest mu, and integers are quicker than ratios
         return Built(merge_by_level(components))

@@ -6,6 +6,7 @@ from broadloom.errors import InputError
 from broadloom.linking import ALGORITHMS
 from broadloom.measures import is_topic_connected
 from broadloom.model import Interest, Overlay, Plan, Weights
+from broadloom.model._check import whole
 from broadloom.model.algorithm import find
 
 
@@ -32,6 +33,11 @@ def link(
         >>> bl.link(bl.Interest.from_lists([[0, 1], [1], [0, 1]]), algorithm="gm").edges.tolist()
         [[0, 2], [0, 1]]
     """
+    if not isinstance(interest, Interest):
+        raise InputError(f"the interest is a {type(interest).__name__}; make one with Interest.from_lists")
+    if weights is not None and not isinstance(weights, Weights):
+        raise InputError(f"the weights are a {type(weights).__name__}; make them with Weights.dense")
+    seed = whole(seed, "seed")
     if weights is None:
         weights = Weights.uniform(interest.node_count)
     if weights.node_count != interest.node_count:
@@ -42,5 +48,6 @@ def link(
     settings = chosen.with_options(options)
     built = chosen.run(interest, weights, settings, seed)
     overlay = Overlay.from_edges(interest.node_count, built.edges)
-    assert is_topic_connected(interest, overlay), f"{algorithm} left a topic disconnected"
+    if not is_topic_connected(interest, overlay):
+        raise RuntimeError(f"{algorithm} left a topic disconnected: this is a bug in Broadloom")
     return Plan(interest, weights, overlay, algorithm, seed, vars(settings), built.lower_bound, built.notes)

@@ -24,6 +24,7 @@ OBJECTIVES = ("edges", "weight")
 # Bounds on a key tell less than the key itself only within this: then the key is looked at.
 CLEARLY = 1 + 1e-9
 
+
 @dataclass(frozen=True)
 class LowDegreeOptions:
     """Options of low-oda.
@@ -60,9 +61,7 @@ def low_oda(interest: Interest, weights: Weights, options: LowDegreeOptions, see
     return Built(_build(components_of(interest), by, options.k, options.max_degree))
 
 
-def _build(
-    components: Components, weights: Weights, k: float, max_degree: int | None
-) -> NDArray[np.int32]:
+def _build(components: Components, weights: Weights, k: float, max_degree: int | None) -> NDArray[np.int32]:
     """The edges, in order: until every topic is connected, or no pair is left below the maximum degree."""
     limit = weights.node_count if max_degree is None else max_degree
     ceiling = new_ceiling(weights.node_count)

@@ -4,8 +4,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from broadloom._jit import kernel
+from broadloom.errors import InputError
+from broadloom.model._check import read_only
 from broadloom.model.interest import Interest
 from broadloom.model.overlay import Overlay
+from broadloom.model.weights import Weights
 
 
 def components_per_topic(interest: Interest, edges: Overlay | ArrayLike) -> NDArray[np.int64]:
@@ -18,8 +21,8 @@ def components_per_topic(interest: Interest, edges: Overlay | ArrayLike) -> NDAr
         array([2, 2])
     """
     pairs = as_overlay(interest, edges).edges
-    merges = _count_merges(interest.topic_start, interest.topics, interest.topic_count, pairs)
-    return np.diff(interest.node_start) - merges
+    links, _ = spanning_forests(interest, pairs, np.zeros(len(pairs)))
+    return np.diff(interest.node_start) - links
 
 
 def disconnected_topics(interest: Interest, edges: Overlay | ArrayLike) -> NDArray[np.int64]:
@@ -44,16 +47,45 @@ def is_topic_connected(interest: Interest, edges: Overlay | ArrayLike) -> bool:
 
 def as_overlay(interest: Interest, edges: Overlay | ArrayLike) -> Overlay:
     """Edges as an overlay over the interest's nodes."""
-    return edges if isinstance(edges, Overlay) else Overlay.from_edges(interest.node_count, edges)
+    overlay = edges if isinstance(edges, Overlay) else Overlay.from_edges(interest.node_count, edges)
+    if overlay.node_count != interest.node_count:
+        raise InputError(
+            f"{interest.node_count:,} nodes of interest, {overlay.node_count:,} of the overlay; give as many"
+        )
+    return overlay
+
+
+def link_weights(overlay: Overlay, weights: Weights | None) -> NDArray[np.float64]:
+    """The weight of each link of an overlay; 1 each without weights."""
+    if weights is None:
+        return np.ones(overlay.edge_count)
+    if weights.node_count != overlay.node_count:
+        raise InputError(
+            f"{overlay.node_count:,} nodes of the overlay, {weights.node_count:,} of weights; give as many"
+        )
+    return weights.of(overlay.edges[:, 0], overlay.edges[:, 1])
+
+
+def spanning_forests(
+    interest: Interest, edges: NDArray[np.int32], prices: NDArray[np.float64]
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Of each topic the number of links, and their price, in a spanning forest of the earliest edges."""
+    for array in (edges, prices):
+        read_only(array)  # a kernel is compiled anew for arrays that may be written
+    return _spanning_forests(interest.topic_start, interest.topics, interest.topic_count, edges, prices)
 
 
 @kernel
-def _count_merges(
-    topic_start: NDArray[np.int64], topics: NDArray[np.int32], topic_count: int, edges: NDArray[np.int32]
-) -> NDArray[np.int64]:
-    """How many edges of each topic join two of its components: union-find over subscriptions."""
+def _spanning_forests(
+    topic_start: NDArray[np.int64],
+    topics: NDArray[np.int32],
+    topic_count: int,
+    edges: NDArray[np.int32],
+    prices: NDArray[np.float64],
+) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+    """Kruskal's algorithm in all topics at once: union-find over subscriptions."""
     parent = np.arange(len(topics))
-    merges = np.zeros(topic_count, np.int64)
+    links, price = np.zeros(topic_count, np.int64), np.zeros(topic_count)
     for e in range(len(edges)):
         i, j = topic_start[edges[e, 0]], topic_start[edges[e, 1]]
         i_end, j_end = topic_start[edges[e, 0] + 1], topic_start[edges[e, 1] + 1]
@@ -66,10 +98,11 @@ def _count_merges(
                 a, b = _root(parent, i), _root(parent, j)
                 if a != b:
                     parent[a] = b
-                    merges[topics[i]] += 1
+                    links[topics[i]] += 1
+                    price[topics[i]] += prices[e]
                 i += 1
                 j += 1
-    return merges
+    return links, price
 
 
 @kernel

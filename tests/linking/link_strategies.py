@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from broadloom import Interest, Weights
 from broadloom.linking._bands import BandSize
 
+KINDS = ("uniform", "lattice", "points", "sites", "between", "integers", "reals")
+
 
 @st.composite
 def interests(draw, nodes=14, least_nodes=0):
@@ -21,9 +23,9 @@ def interests(draw, nodes=14, least_nodes=0):
 
 
 @st.composite
-def weights(draw, nodes):
-    """Weights of every kind; on a lattice, between sites and as small integers many of them tie."""
-    kind = draw(st.sampled_from(["uniform", "lattice", "points", "sites", "between", "integers", "reals"]))
+def weights(draw, nodes, kinds=KINDS):
+    """Weights of these kinds; on a lattice, between sites and as small integers many of them tie."""
+    kind = draw(st.sampled_from(kinds))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     if kind == "uniform":
         return Weights.uniform(nodes)
@@ -44,10 +46,10 @@ def weights(draw, nodes):
 
 
 @st.composite
-def instances(draw, nodes=14, least_nodes=0):
+def instances(draw, nodes=14, least_nodes=0, kinds=KINDS):
     """Sets of topics, the interest made of them, weights, and their matrix as the slow twins take it."""
     rows, interest = draw(interests(nodes, least_nodes))
-    drawn = draw(weights(len(rows)))
+    drawn = draw(weights(len(rows), kinds))
     return rows, interest, drawn, drawn.matrix().tolist()
 
 

@@ -1,0 +1,65 @@
+# Broadloom's chores. `make help` lists them; all work in .venv, which `make setup` makes.
+
+# Debian packages that tests need. Root gets them installed; for others those tests are skipped.
+SYSTEM_PACKAGES =
+
+PYTHON ?= python3
+UV ?= uv
+VENV := .venv
+RUN := $(VENV)/bin/
+INSTALL := $(RUN)python -m pip install --quiet --disable-pip-version-check --no-build-isolation
+LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
+
+.PHONY: help setup demo test lint docs lock clean
+.DELETE_ON_ERROR:
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 12
+
+setup: $(VENV)/java.done ## make .venv: hashed packages, Broadloom itself, Java where there is none
+
+$(VENV)/venv.done: tools/make-venv
+	@tools/make-venv $(PYTHON) $(VENV)
+	@touch $@
+
+$(VENV)/packages.done: $(VENV)/venv.done requirements/build.txt requirements/dev.txt
+	@echo "Installing the packages of requirements/dev.txt (about 600 MB to fetch, once)"
+	@$(INSTALL) --require-hashes -r requirements/build.txt
+	@$(INSTALL) --require-hashes -r requirements/dev.txt
+	@touch $@
+
+$(VENV)/broadloom.done: $(VENV)/packages.done pyproject.toml
+	@$(INSTALL) --no-deps --editable .
+	@touch $@
+
+$(VENV)/java.done: $(VENV)/broadloom.done requirements/java.txt
+	@$(RUN)python -m broadloom._java >/dev/null 2>&1 || $(INSTALL) --require-hashes -r requirements/java.txt
+	@echo "Java: $$($(RUN)python -m broadloom._java)"
+	@touch $@
+
+demo: setup ## generate a small workload, link it, check and measure the plan
+	$(RUN)broadloom generate --nodes 200 --topics 500 --weights regions --seed 0 --force -o demo/tables
+	$(RUN)broadloom link demo/tables --algorithm gm --force -o demo/plan
+	$(RUN)broadloom verify demo/plan
+	$(RUN)broadloom measure demo/plan
+
+test: setup ## run all tests
+	@tools/system-packages $(SYSTEM_PACKAGES)
+	$(RUN)pytest -n 2 --dist loadgroup
+
+lint: setup ## check style, format and types
+	$(RUN)ruff check
+	$(RUN)ruff format --check
+	$(RUN)mypy
+
+docs: setup ## build the documentation into site/
+	$(RUN)mkdocs build --strict
+
+lock: ## pin and hash requirements/*.txt anew, with uv (newest versions: make lock UPGRADE=--upgrade)
+	$(LOCK) requirements/build.in -o requirements/build.txt
+	$(LOCK) pyproject.toml --extra spark --group dev --group docs requirements/dev.in -o requirements/dev.txt
+	$(LOCK) requirements/java.in -o requirements/java.txt
+
+clean: ## remove what the targets made, but not .venv
+	rm -rf demo site build dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	find src tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,0 +1,118 @@
+"""How results reach the user: words and tables, or one JSON object; progress on a terminal only."""
+
+import json
+import math
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from broadloom.errors import InputError
+from broadloom.progress import watched_by
+
+PIPE_CLOSED = 141  # as the shell tells it of a program that was ended by SIGPIPE
+
+Json = Annotated[
+    bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else there.")
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace what is at the output's place.")]
+Seed = Annotated[int, typer.Option(help="The same seed gives the same output.")]
+
+
+def show(
+    record: Mapping[str, Any], words: str, as_json: bool, quiet: bool, table: Table | None = None
+) -> None:
+    """Print a result: the record as JSON, or the words and the table."""
+    try:
+        if as_json:
+            print(json.dumps(_plain(record)))
+        elif not quiet:
+            console = Console(highlight=False, soft_wrap=True)
+            with console.capture() as printed:  # rich itself would end the program at a closed pipe
+                console.print(words, markup=False)
+                if table is not None:
+                    console.print(table)
+            print(printed.get(), end="")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has seen enough; what is left in the buffer must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(PIPE_CLOSED) from None
+
+
+def keep_apart(output: Path, *inputs: Path) -> None:
+    """Refuse an output that would replace what it is made from."""
+    for place in inputs:
+        if place.resolve() == output.resolve():
+            raise InputError(f"the output {output} is also the input; choose another place for it")
+
+
+def measures_table(metrics: Mapping[str, Any]) -> Table:
+    """Measures as a table of two columns."""
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in metrics.items():
+        shown = (
+            f"{value:,.4g}"
+            if isinstance(value, float)
+            else f"{value:,}"
+            if type(value) is int
+            else str(value)
+        )
+        table.add_row(name.replace("_", " "), shown)
+    return table
+
+
+@contextmanager
+def progress(quiet: bool) -> Iterator[None]:
+    """Draw a bar for each stage of the work in the block, if standard error is a terminal."""
+    if quiet or not sys.stderr.isatty():
+        yield
+        return
+    with _bars() as bars, watched_by(_Bars(bars)):
+        yield
+
+
+def _bars() -> Progress:
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
+    return Progress(*columns, *times, console=Console(stderr=True), transient=True)
+
+
+class _Bars:
+    """Tells rich's bars of the stages, one bar at a time."""
+
+    def __init__(self, bars: Progress) -> None:
+        self._bars = bars
+
+    def start(self, stage: str, total: float | None) -> None:
+        self._task = self._bars.add_task(stage, total=total)
+
+    def done(self, amount: float) -> None:
+        self._bars.update(self._task, completed=amount)
+
+    def end(self) -> None:
+        self._bars.remove_task(self._task)
+
+
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: no NaN, no infinity."""
+    if isinstance(value, Mapping):
+        return {key: _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,0 +1,31 @@
+"""What a message costs: the links of a tree that reaches every subscriber of its topic once."""
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from broadloom.measures.connectivity import as_overlay, link_weights, spanning_forests
+from broadloom.model.interest import Interest
+from broadloom.model.overlay import Overlay
+from broadloom.model.weights import Weights
+
+
+def routing_costs(
+    interest: Interest, edges: Overlay | ArrayLike, weights: Weights | None = None
+) -> NDArray[np.float64]:
+    """What one message of each topic costs over the least tree of its sub-overlay: the sum of its links.
+
+    A topic that is not connected costs what its components' trees do.
+
+    Args:
+        interest: who wants what.
+        edges: the overlay.
+        weights: what a message costs on each link; None: 1, so that costs count links.
+
+    Example:
+        >>> routing_costs(Interest.from_lists([[0], [0, 1], [0, 1]]), [(0, 1), (1, 2), (0, 2)])
+        array([2., 1.])
+    """
+    overlay = as_overlay(interest, edges)
+    prices = link_weights(overlay, weights)
+    order = np.argsort(prices, kind="stable")
+    return spanning_forests(interest, overlay.edges[order], prices[order])[1]

@@ -1,0 +1,183 @@
+"""A folder of canonical tables as what algorithms take: the interest, the weights, and the nodes' table."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from broadloom.errors import InputError
+from broadloom.model._atomic import new_folder
+from broadloom.model._check import refuse, repeats
+from broadloom.model.interest import Interest
+from broadloom.model.matrix import fill_missing, raised, symmetrised
+from broadloom.model.tables import coordinate_columns, need_table, positions, read_table, write_table
+from broadloom.model.weights import Weights
+
+SOURCES = ("auto", "latency", "coordinates", "sites", "uniform")
+
+
+@dataclass(frozen=True)
+class Instance:
+    """What is given: who wants what, what links cost, and the nodes' table with whatever else is known."""
+
+    interest: Interest
+    weights: Weights
+    nodes: pa.Table
+
+
+def read_instance(
+    folder: str | Path,
+    weights: str = "auto",
+    missing: str | None = None,
+    floor: float | None = None,
+    inner: float | None = None,
+    outer: float | None = None,
+) -> Instance:
+    """The instance in a folder of canonical tables.
+
+    Args:
+        folder: holds `subscriptions` and, if there are, `nodes`, `topics` and `latency`.
+        weights: where weights come from: the table "latency" (between nodes, or between sites), "coordinates"
+            (x, y, ... of the nodes), "sites" (`inner` and `outer`), "uniform" (all 1); "auto": the first of
+            these that is there.
+        missing: for "latency": "refuse" missing pairs (the default), or fill them by the shortest "path".
+        floor: for "latency": raise those below this to it, so that a zero is no error.
+        inner: for "sites": the weight inside a site; 1 by default.
+        outer: for "sites": the weight between sites; 10 by default.
+
+    Raises:
+        InputError: a table or column is missing, something in it is wrong, or an option does not apply.
+    """
+    place = Path(folder)
+    nodes, latency = read_table(place, "nodes"), read_table(place, "latency")
+    interest = Interest.from_table(need_table(place, "subscriptions"), nodes, read_table(place, "topics"))
+    if nodes is None:
+        nodes = pa.table({"node": pa.array(interest.node_ids, pa.string())})
+    source = _source(weights, latency, nodes)
+    _refuse_unused(source, {"missing": missing, "floor": floor}, {"inner": inner, "outer": outer})
+    if source == "latency":
+        if latency is None:
+            raise InputError(f"{place} has no table latency; choose other weights or add it")
+        made = _from_latency(latency, nodes, missing or "refuse", floor)
+    elif source == "coordinates":
+        made = _from_coordinates(nodes, place)
+    elif source == "sites":
+        site, _ = _site_numbers(nodes, place)
+        made = Weights.sites(site, 1.0 if inner is None else inner, 10.0 if outer is None else outer)
+    else:
+        made = Weights.uniform(interest.node_count)
+    return Instance(interest, made, nodes)
+
+
+def write_instance(
+    folder: str | Path, interest: Interest, tables: dict[str, pa.Table] | None = None, overwrite: bool = False
+) -> None:
+    """Write an interest as canonical tables, and more tables beside it, as one folder that appears whole.
+
+    `tables` may hold `nodes`; by default it is the interest's nodes alone.
+    """
+    own = {
+        "nodes": pa.table({"node": pa.array(interest.node_ids, pa.string())}),
+        "topics": pa.table({"topic": pa.array(interest.topic_ids, pa.string())}),
+        "subscriptions": interest.to_table(),
+    }
+    with new_folder(Path(folder), overwrite) as scratch:
+        for name, table in (own | (tables or {})).items():
+            write_table(scratch, name, table)
+
+
+def _refuse_unused(source: str, of_latency: dict[str, object], of_sites: dict[str, object]) -> None:
+    """An option that the source of weights does not take is an error, not ignored."""
+    for needed, options in (("latency", of_latency), ("sites", of_sites)):
+        given = [name for name, value in options.items() if value is not None]
+        if given and source != needed:
+            raise InputError(
+                f"{given[0]} is for weights from {needed}, but they come from {source}; leave it out"
+            )
+
+
+def _source(asked: str, latency: pa.Table | None, nodes: pa.Table) -> str:
+    if asked not in SOURCES:
+        raise InputError(f"no weights {asked!r}; there are {', '.join(SOURCES)}")
+    if asked != "auto":
+        return asked
+    if latency is not None:
+        return "latency"
+    if coordinate_columns(nodes):
+        return "coordinates"
+    return "sites" if "site" in nodes.column_names else "uniform"
+
+
+def _from_coordinates(nodes: pa.Table, place: Path) -> Weights:
+    columns = coordinate_columns(nodes)
+    if not columns:
+        raise InputError(
+            f"{place}: table nodes has no coordinates (x, y, ...); add them or choose other weights"
+        )
+    try:
+        axes = [np.asarray(pc.cast(nodes.column(name), pa.float64()), np.float64) for name in columns]
+    except pa.ArrowInvalid as error:
+        raise InputError(f"{place}: coordinates of table nodes are not numbers: {error}") from error
+    return Weights.euclidean(np.stack(axes, axis=1), nodes.column("node").to_pylist())
+
+
+def _site_numbers(nodes: pa.Table, place: Path | str) -> tuple[NDArray[np.int32], list[str]]:
+    """The site of each node as a number, and the sites' names in ascending order."""
+    if "site" not in nodes.column_names:
+        raise InputError(f"{place}: table nodes has no column 'site'; add it or choose other weights")
+    column = nodes.column("site")
+    refuse(
+        np.asarray(pc.fill_null(pc.equal(column, ""), True)),
+        lambda row: f"node {nodes.column('node')[row].as_py()!r} has no site",
+        "give each node a site",
+    )
+    names = sorted(set(column.to_pylist()))
+    return positions(column, pa.array(names, pa.string())).astype(np.int32), names
+
+
+def _from_latency(latency: pa.Table, nodes: pa.Table, missing: str, floor: float | None) -> Weights:
+    """Latency between nodes as a dense matrix; between sites, if its names are the nodes' sites, by site."""
+    names = nodes.column("node").to_pylist()
+    if "site" not in nodes.column_names or _any_known(latency, names):
+        return Weights.dense(_matrix(latency, names, missing, floor), names)
+    site, sites = _site_numbers(nodes, "latency")
+    matrix = _matrix(latency, sites, missing, floor)
+    refuse(
+        np.isnan(matrix.diagonal()),
+        lambda s: f"latency has no row from site {sites[s]!r} to itself",
+        "give the round trip inside each site",
+    )
+    return Weights.sites(site, between=matrix)
+
+
+def _any_known(latency: pa.Table, names: list[str]) -> bool:
+    known = pa.array(names, pa.string())
+    return any(np.any(positions(latency.column(side), known) >= 0) for side in ("src", "dst"))
+
+
+def _matrix(latency: pa.Table, names: list[str], missing: str, floor: float | None) -> NDArray[np.float64]:
+    """The latency table as a matrix, each pair once, symmetric by the mean of its directions."""
+    src, dst = (latency.column(side).to_pylist() for side in ("src", "dst"))
+    values = latency.column("rtt_ms").to_numpy().astype(np.float64)
+    u, v = (positions(latency.column(side), pa.array(names, pa.string())) for side in ("src", "dst"))
+
+    def row_is(row: int) -> str:
+        return f"latency row {row}: {src[row]!r} to {dst[row]!r}"
+
+    refuse(
+        (u < 0) | (v < 0), lambda row: f"{row_is(row)}: one is unknown", "name nodes, or sites in all rows"
+    )
+    refuse(repeats(u * len(names) + v), lambda row: f"{row_is(row)} is there twice", "give one value a pair")
+    refuse(
+        ~(np.isfinite(values) & ((values > 0) | ((values == 0) & (floor is not None)))),
+        lambda row: f"{row_is(row)}: rtt_ms is {values[row]}",
+        "give a finite number above 0" + (", or a floor for zeros" if floor is None else ""),
+    )
+    matrix = np.full((len(names), len(names)), np.nan)
+    matrix[u, v] = values
+    return fill_missing(raised(symmetrised(matrix, "mean"), floor), missing, names)

@@ -1,0 +1,215 @@
+"""Generated and measured weights: points in the plane, sites, the clouds' regions, or a file of latencies."""
+
+import csv
+import inspect
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from zipfile import BadZipFile
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broadloom.errors import InputError
+from broadloom.model import Weights
+from broadloom.model._check import generator, whole
+from broadloom.model.matrix import fill_missing, raised, symmetrised
+from broadloom.workload.regions import INNER_MS, REGIONS, region_latency
+
+# Up to this many nodes the mean weight is over all pairs; above, over those of this many nodes, evenly taken.
+MEAN_NODES = 10_000
+
+
+def weights(
+    nodes: int | None = None,
+    kind: str | Path = "planar",
+    mean: float | None = None,
+    seed: int = 0,
+    **options: object,
+) -> Weights:
+    """Weights of the links between `nodes` nodes.
+
+    Args:
+        nodes: how many nodes; None: 1000, or all that a file has.
+        kind: "planar" (`planar`), "sites" (`sites`), "regions" (`regions`), or the path of a latency matrix
+            (`from_file`).
+        mean: scale the weights so that their mean is this; None: leave them as they are.
+        seed: the seed of it all.
+        **options: those of the kind's own function.
+
+    Example:
+        >>> weights(nodes=50, kind="planar", mean=1.0)
+        Weights(euclidean, 50 nodes)
+    """
+    make = KINDS.get(str(kind), from_file)
+    known = [name for name in inspect.signature(make).parameters if name not in ("nodes", "path", "seed")]
+    for name in options:
+        if name not in known:
+            have = ", ".join(known) or "none"
+            raise InputError(f"weights of kind {kind} have no option {name!r}; they have {have}")
+    count = None if nodes is None else whole(nodes, "nodes")
+    if make is from_file:
+        made = from_file(count, Path(kind), seed, **options)  # type: ignore[arg-type]
+    else:
+        made = make(1000 if count is None else count, seed, **options)
+    if mean is None:
+        return made
+    if not (np.isfinite(mean) and mean > 0):
+        raise InputError(f"mean is {mean}; give a finite number above 0")
+    return made.scaled(mean / mean_weight(made))
+
+
+def weights_or_none(
+    nodes: int | None, kind: str, mean: float | None, seed: int, options: Mapping[str, object]
+) -> Weights | None:
+    """As `weights`, with "none" for no weights and None for options that were not given."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if kind != "none":
+        return weights(nodes, kind, mean, seed, **given)
+    if given or mean is not None:
+        raise InputError(f"{[*given, 'mean'][0]} is an option of weights, but there are none; leave it out")
+    return None
+
+
+def planar(nodes: int, seed: int = 0) -> Weights:
+    """Distances of points drawn uniformly from the unit square.
+
+    Example:
+        >>> planar(3).node_count
+        3
+    """
+    return Weights.euclidean(generator(seed).random((nodes, 2)))
+
+
+def sites(
+    nodes: int,
+    seed: int = 0,  # noqa: ARG001 (every kind has one; here nothing is drawn)
+    site_size: int = 100,
+    inner: float = 1.0,
+    outer: float = 10.0,
+) -> Weights:
+    """Sites of `site_size` nodes each, one after the other, as in paper 1's section IX-G.
+
+    Example:
+        >>> sites(6, site_size=2).site
+        array([0, 0, 1, 1, 2, 2], dtype=int32)
+    """
+    if site_size < 1:
+        raise InputError(f"sites of {site_size} nodes; give 1 or more")
+    return Weights.sites(np.arange(nodes) // site_size, inner, outer)
+
+
+def regions(nodes: int, seed: int = 0) -> Weights:
+    """Nodes spread evenly over the clouds' regions (`REGIONS`), with latency from the distance between them.
+
+    Example:
+        >>> regions(8).of([0], [1]) > 0
+        array([ True])
+    """
+    order = generator(seed).permutation(len(REGIONS))
+    return Weights.sites(order[np.arange(nodes) % len(REGIONS)], inner=INNER_MS, between=region_latency())
+
+
+KINDS: dict[str, Callable[..., Weights]] = {"planar": planar, "sites": sites, "regions": regions}
+
+
+def from_file(
+    nodes: int | None,
+    path: Path,
+    seed: int = 0,
+    missing: str = "refuse",
+    symmetric: str = "mean",
+    floor: float | None = None,
+) -> Weights:
+    """Weights from a latency matrix in a file.
+
+    Args:
+        nodes: how many nodes to take, drawn without replacement; None: all.
+        path: an `.npz` file (its array `rtt_ms`, or the only square one) or a `.csv` file (numbers, with or
+            without names in the first line and column). NaN or an empty field is a pair that is missing.
+        seed: the seed of the draw.
+        missing: "refuse" a matrix with missing pairs, or fill them by the shortest "path" over the others.
+        symmetric: how both directions of a pair become one: "mean", "min", "max", or "refuse" if they differ.
+        floor: raise weights below this to it; None: leave them, so that a zero is refused.
+    """
+    matrix = read_matrix(path)
+    rng = generator(seed)
+    if nodes is not None:
+        if nodes > len(matrix):
+            raise InputError(
+                f"{path} has {len(matrix)} nodes, {nodes} were asked for; ask for at most that many"
+            )
+        chosen = np.sort(rng.permutation(len(matrix))[:nodes])
+        matrix = matrix[np.ix_(chosen, chosen)]
+    return Weights.dense(fill_missing(raised(symmetrised(matrix, symmetric), floor), missing))
+
+
+def read_matrix(path: Path) -> NDArray[np.float64]:
+    """The square matrix of numbers in an `.npz` or `.csv` file; NaN where a field is empty."""
+    readers = {".npz": _read_npz, ".csv": _read_csv}
+    if path.suffix not in readers:
+        raise InputError(
+            f"weights {str(path)!r} are neither {', '.join(KINDS)} nor the path of a .npz or .csv file"
+        )
+    try:
+        matrix = readers[path.suffix](path)
+    except OSError as error:
+        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (BadZipFile, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a {path.suffix} file, or is damaged") from error
+    if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
+        raise InputError(f"{path} holds a matrix of shape {matrix.shape}; expected a square one")
+    return matrix
+
+
+def _read_npz(path: Path) -> NDArray[np.float64]:
+    try:
+        with path.open("rb") as handle, np.load(handle) as file:
+            arrays = {name: file[name] for name in file}
+    except (ValueError, EOFError, AttributeError, TypeError) as error:  # whatever numpy makes of the bytes
+        raise InputError(f"{path} is not a .npz file of plain arrays, or is damaged") from error
+    square = [name for name, array in arrays.items() if array.ndim == 2 and len(set(array.shape)) == 1]
+    name = "rtt_ms" if "rtt_ms" in square else square[0] if len(square) == 1 else None
+    if name is None:
+        raise InputError(f"{path} has {len(square)} square arrays; name the one to use rtt_ms")
+    return arrays[name].astype(np.float64)
+
+
+def _read_csv(path: Path) -> NDArray[np.float64]:
+    with path.open(newline="", encoding="utf-8") as lines:
+        rows = [row for row in csv.reader(lines) if row]
+    if rows and not _is_number(rows[0][-1]):
+        rows = rows[1:]
+        if len(rows) and len(rows[0]) == len(rows) + 1:
+            rows = [row[1:] for row in rows]
+    widths = [len(row) for row in rows]
+    if len(set(widths)) > 1:
+        odd = next(i for i, width in enumerate(widths) if width != widths[0])
+        raise InputError(f"{path} row {odd + 1} has {widths[odd]} fields, the first has {widths[0]}")
+    for i, row in enumerate(rows):
+        for j, text in enumerate(row):
+            if not _is_number(text):
+                raise InputError(
+                    f"{path} row {i + 1}, field {j + 1} is {text!r}; expected a number or nothing"
+                )
+    return np.array([[float(text) if text.strip() else np.nan for text in row] for row in rows])
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text.strip() or "nan")
+    except ValueError:
+        return False
+    return True
+
+
+def mean_weight(given: Weights) -> float:
+    """The mean weight over all pairs, or over those of `MEAN_NODES` evenly taken nodes if there are more."""
+    n = given.node_count
+    if n < 2:
+        return 1.0
+    if n > MEAN_NODES:
+        given, n = given.subset(np.linspace(0, n - 1, MEAN_NODES).astype(np.int64)), MEAN_NODES
+    everybody = np.arange(n)
+    return sum(float(given.of(np.full(n - u - 1, u), everybody[u + 1 :]).sum()) for u in range(n)) / (
+        n * (n - 1) / 2
+    )

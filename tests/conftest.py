@@ -1,0 +1,51 @@
+"""What all tests share: when a test is skipped, and who runs Spark."""
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+CI = os.environ.get("BROADLOOM_CI") == "1"
+
+
+# An example may compile a kernel, so no deadline; a run that must pass draws the same examples each time.
+settings.register_profile("broadloom", deadline=None, derandomize=CI)
+settings.load_profile("broadloom")
+
+
+def pytest_configure() -> None:
+    """Find servers, which Debian keeps off a plain user's PATH."""
+    os.environ["PATH"] += os.pathsep + "/usr/sbin"
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give all Spark tests to one worker, so that a whole run starts one JVM."""
+    for item in items:
+        if item.get_closest_marker("spark"):
+            item.add_marker(pytest.mark.xdist_group("spark"))
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip a test that lacks a program or the data; under BROADLOOM_CI=1 a missing program fails it."""
+    programs = [program for marker in item.iter_markers("needs") for program in marker.args]
+    if missing := [program for program in programs if shutil.which(program) is None]:
+        reason = f"not installed: {', '.join(missing)}"
+        pytest.fail(reason, pytrace=False) if CI else pytest.skip(reason)
+    if item.get_closest_marker("data") and not data_folder().is_dir():
+        pytest.skip(f"no shared data at {data_folder()} (BROADLOOM_DATA names another place)")
+
+
+def data_folder() -> Path:
+    """Where the shared latency and interest data is, if it is anywhere."""
+    beside = Path(__file__).parents[2] / "shared" / "data"
+    return Path(os.environ.get("BROADLOOM_DATA", beside))
+
+
+@pytest.fixture(scope="session")
+def data() -> Path:
+    """The folder of the shared data, for tests marked `data`."""
+    return data_folder()
