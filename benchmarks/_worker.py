@@ -21,8 +21,7 @@ def main() -> None:
     given = work["instance"]
     tasks = [(TASKS[task["what"]], task["arguments"]) for task in work["tasks"]]
     with contextlib.redirect_stdout(sys.stderr):
-        measured = prepared(Instance(**given | WARM_UP), tasks)
-        for run in measured:
+        for run in prepared(Instance(**given | WARM_UP), tasks):
             run()
         runs = prepared(Instance(**given), tasks)
         rounds = [[timed(run) for run in runs] for _ in range(work["rounds"])]
@@ -36,29 +35,28 @@ def prepared(instance: Instance, tasks: list[tuple[Callable[..., Any], Any]]) ->
 
 
 def timed(run: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What a run gives, its CPU and wall seconds, and how far the process grew."""
-    before = forget_peak()
+    """What a run gives, its CPU and wall seconds, and the most memory in use during it."""
+    forget_peak()
     wall, cpu = time.perf_counter(), time.process_time()
     result = run()
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
-    return result | {"cpu_s": cpu, "wall_s": wall, "peak_mb": peak(), "grew_mb": peak() - before}
+    return result | {"cpu_s": cpu, "wall_s": wall, "peak_mb": peak_mb()}
 
 
 def best(rounds: tuple[dict[str, Any], ...]) -> dict[str, Any]:
-    """The result of the first round with the least times of all; rounds must agree on what they give."""
-    costs = ("cpu_s", "wall_s", "peak_mb", "grew_mb")
-    return rounds[0] | {cost: min(result[cost] for result in rounds) for cost in costs}
+    """The first round with the least costs of all; all rounds must have built the same."""
+    assert len({one.get("digest") for one in rounds}) == 1, "the same run gave different edges"
+    return rounds[0] | {cost: min(one[cost] for one in rounds) for cost in ("cpu_s", "wall_s", "peak_mb")}
 
 
-def forget_peak() -> float:
-    """Start a new peak of memory; how much is in use now, in MB."""
+def forget_peak() -> None:
+    """Measure the peak of memory from now on, where the system lets us."""
     with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    return peak()
 
 
-def peak() -> float:
-    """The most memory in use since the last `forget_peak`, in MB."""
+def peak_mb() -> float:
+    """The most memory in use since `forget_peak`."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) / 1024
 

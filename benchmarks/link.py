@@ -5,8 +5,8 @@
     python benchmarks/link.py --quick                  # see that it works; keeps nothing
 
 Times are CPU seconds of all threads together, the best of some rounds, kernels already compiled; ratios
-compare runs that took turns in one process. Results go to `results/link.json`, and from there into the
-documentation by `tables.py`.
+compare runs that took turns in one process. Memory is the process's, interpreter and instance included.
+Results go to `results/link.json`, and from there into the documentation by `tables.py`.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ FLOOR = Task("popcount")
 COMPARED = ("trmaw", "gm", "grmaw", "pdmaw", "pdrdmaw", "minmax-oda", "low-oda", "cd-oda-2", "broadloom")
 # Above this many pairs of subscribers over all topics, trees written with SciPy or NetworkX take too long.
 SCIPY_PAIRS, NETWORKX_PAIRS = 300_000_000, 3_000_000
+# What takes our own algorithm about ten seconds at 1000 nodes and 200 topics.
+LONGER = {"effort": 4}
 
 
 def available(names: Iterable[str]) -> list[str]:
@@ -59,27 +61,25 @@ def latency(quick: bool) -> Section:
 
 def compared(instance: Instance, rounds: int) -> Iterator[dict[str, Any]]:
     """A row for each algorithm and for each thing that one would write instead."""
-    mean = sum(instance.sizes) / 2
-    pairs = (instance.nodes * mean) ** 2 / instance.topics / 2
-    tasks = {"popcount of all pairs": FLOOR} | {name: link(name) for name in available(COMPARED)}
+    pairs = (instance.nodes * sum(instance.sizes) / 2) ** 2 / instance.topics / 2
+    runs = [{name: link(name) for name in available(COMPARED)}]
     if pairs <= SCIPY_PAIRS:
-        tasks["trees with SciPy"] = Task("scipy_trees")
+        runs.append({"trees with SciPy": Task("scipy_trees")})
     if pairs <= NETWORKX_PAIRS:
-        tasks["trees with NetworkX"] = Task("networkx_trees")
-    results = dict(zip(tasks, measure(instance, tasks.values(), rounds), strict=True))
-    floor = results["popcount of all pairs"]["cpu_s"]
-    for name, found in results.items():
-        yield instance.row() | {
-            "what": name,
-            "CPU s": found["cpu_s"],
-            "x popcount": found["cpu_s"] / floor,
-            "wall s": found["wall_s"],
-            "peak MB": found["peak_mb"],
-            "grew MB": found["grew_mb"],
-            "edges": found.get("edges"),
-            "weight": found.get("total_weight"),
-            "max degree": found.get("max_degree"),
-        }
+        runs.append({"trees with NetworkX": Task("networkx_trees")})
+    for tasks in runs:  # each in a process of its own, as they hold on to memory
+        floor, *results = measure(instance, [FLOOR, *tasks.values()], rounds)
+        for name, found in zip(tasks, results, strict=True):
+            yield instance.row() | {
+                "what": name,
+                "CPU s": found["cpu_s"],
+                "x popcount": found["cpu_s"] / floor["cpu_s"],
+                "wall s": found["wall_s"],
+                "peak MB": found["peak_mb"],
+                "edges": found["edges"],
+                "weight": found["total_weight"],
+                "max degree": found["max_degree"],
+            }
 
 
 def twin(quick: bool) -> Section:
@@ -266,10 +266,6 @@ def default(quick: bool) -> Section:
     return section
 
 
-# The effort that takes about ten seconds at 1000 nodes and 200 topics.
-LONGER = {"seconds": 10.0}
-
-
 def gap(quick: bool) -> Section:
     """How far at most our own result is above the best possible, proven, after how long."""
     section = Section("Certified gaps of the default algorithm")
@@ -285,13 +281,15 @@ def gap(quick: bool) -> Section:
             )
             bound = max(plan["lower_bound"] or 0.0, proof["lower_bound"])
             row = instance.row() | {
-                "bound after CPU s": proof["cpu_s"],
+                "CPU s": plan["cpu_s"] + proof["cpu_s"],
                 "weight": plan["total_weight"],
                 "lower bound": bound,
                 "gap %": 100 * (plan["total_weight"] / bound - 1),
             }
             section.rows.append(row)
-        section.claim(f"gap in % at {shape[0]} x {shape[1]} ({popularity})", row["gap %"], at_most=most)
+        what = f"at {shape[0]} x {shape[1]} ({popularity})"
+        section.claim(f"gap in % {what}", row["gap %"], at_most=most)
+        section.claim(f"CPU s for it {what}", row["CPU s"], at_most=30)
     return section
 
 

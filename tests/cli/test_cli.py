@@ -94,7 +94,7 @@ def test_csv_tables(run, tmp_path):
 def test_json_is_one_object_and_quiet_is_nothing(run, tables, tmp_path):
     code, out, err = run("link", tables, "-o", tmp_path / "a", "--json")
     assert (code, err) == (0, "")
-    assert json.loads(out)["algorithm"] == "gm"
+    assert json.loads(out)["algorithm"] == "broadloom"
     assert run("link", tables, "-o", tmp_path / "b", "--quiet") == (0, "", "")
 
 
@@ -106,6 +106,14 @@ def test_a_broken_plan_exits_with_1(run, tables, tmp_path):
     code, out, _ = run("verify", tmp_path / "plan", "--json")
     assert code == 1
     assert json.loads(out)["disconnected"]
+
+
+def test_a_previous_plan_and_improvement(run, tables, tmp_path):
+    run("link", tables, "-a", "trmaw", "-o", tmp_path / "today")
+    code, out, _ = run("link", tables, "--improve", "--previous", tmp_path / "today", "-o", tmp_path / "next")
+    assert code == 0
+    assert "links to add" in out
+    assert Plan.load(tmp_path / "next").total_weight <= Plan.load(tmp_path / "today").total_weight
 
 
 def test_nothing_is_overwritten_unasked(run, tables, tmp_path):

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import instances
+from link_strategies import instances
 
 import naive
 from broadloom import InputError, Interest, Weights

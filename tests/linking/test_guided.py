@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from strategies import instances
+from link_strategies import instances
 
 import broadloom as bl
 import naive

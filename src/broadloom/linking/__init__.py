@@ -1,13 +1,18 @@
 """Link: which brokers are linked, so that every topic stays connected at the least cost (papers 1 and 2)."""
 
-<<<<<<< HEAD
-from broadloom.linking import constant_diameter, greedy, guided, tree
-=======
-from broadloom.linking import constant_diameter, divide, exact, greedy, primal_dual, tree
->>>>>>> greedy
+from broadloom.linking import constant_diameter, divide, exact, greedy, guided, low_degree, primal_dual, tree
 from broadloom.model.algorithm import Algorithm
 
 ALGORITHMS: tuple[Algorithm, ...] = (
+    Algorithm(
+        "broadloom",
+        "link",
+        "ours",
+        "total weight",
+        "greedy guided by the trees of the lower bound, then edge exchange",
+        guided.broadloom,
+        guided.GuidedOptions,
+    ),
     Algorithm(
         "trmaw", "link", "1, Alg. 1", "total weight", "a minimum spanning tree for each topic", tree.trmaw
     ),
@@ -46,6 +51,23 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         divide.DivideOptions,
     ),
     Algorithm(
+        "minmax-oda",
+        "link",
+        "2, I-B",
+        "maximum degree",
+        "add the highest contribution among the edges that raise the maximum degree least",
+        low_degree.minmax_oda,
+    ),
+    Algorithm(
+        "low-oda",
+        "link",
+        "2, Alg. 1; 3, Alg. 2",
+        "maximum and average degree",
+        "as minmax-oda, unless its edge is more than k times worse than the best",
+        low_degree.low_oda,
+        low_degree.LowDegreeOptions,
+    ),
+    Algorithm(
         "cd-oda",
         "link",
         "2, VI",
@@ -70,22 +92,12 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         constant_diameter.cd_oda_2,
     ),
     Algorithm(
-<<<<<<< HEAD
-        "broadloom",
-        "link",
-        "ours",
-        "total weight",
-        "greedy guided by the trees of the lower bound, then edge exchange",
-        guided.broadloom,
-        guided.GuidedOptions,
-=======
         "exact",
         "link",
         "ours",
-        "weight",
+        "total weight",
         "the least total weight, by integer programming; for small instances",
         exact.exact,
         exact.ExactOptions,
->>>>>>> greedy
     ),
 )

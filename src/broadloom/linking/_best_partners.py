@@ -20,11 +20,7 @@ from broadloom.model.weights import UNIFORM, WeightArrays, weight_of
 SLACK = 1 + 1e-12
 
 KEPT = 4  # partners a row: more of them are found more slowly, but last longer
-THIN_OUT = 16  # rows that are looked through before the members are thinned out again
-MOST_NODES = 40_000  # with a byte a pair: 0.8 GB
-UNKNOWN = 255
 NONE = -1
-MEMBERS, ROWS_LEFT = 0, 1  # places in `Partners.counts`
 
 
 class Partners(NamedTuple):
@@ -37,50 +33,34 @@ class Partners(NamedTuple):
         key: per row the keys of its partners, ascending; there are rows for a power of two of nodes.
         partner: per row the partners with these keys.
         winner: the knockout tree over the rows, its root at 1, row `u` at `len(key) + u`.
-        members: the nodes that may still be partners, ascending.
-        counts: how many members there are, and for how many rows more they do before they are thinned out.
-        ceiling: what is known of each pair: an upper bound on its contribution, as far as a byte goes; empty
-            where V x V bytes are too many. Several `Partners` may share it.
     """
 
     key: NDArray[np.float64]
     partner: NDArray[np.int64]
     winner: NDArray[np.int64]
-    members: NDArray[np.int64]
-    counts: NDArray[np.int64]
-    ceiling: NDArray[np.uint8]
 
 
-def new_ceiling(nodes: int) -> NDArray[np.uint8]:
-    """Room for what is known of each pair, if that fits; only its upper half is ever touched."""
-    return np.empty((nodes, nodes) if nodes <= MOST_NODES else (0, 0), np.uint8)
-
-
-@kernel
-def new_partners(nodes: int, ceiling: NDArray[np.uint8]) -> Partners:
+def new_partners(nodes: int) -> Partners:
     """Nothing known: every row has to be looked through when its turn comes."""
-    size = 1
-    while size < nodes:
-        size *= 2
+    size = 1 << max(nodes - 1, 0).bit_length()
     key = np.full((size, KEPT + 1), np.inf)
     key[:nodes] = 0.0
     winner = np.zeros(2 * size, np.int64)
     winner[size:] = np.arange(size)
-    counts = np.array([nodes, nodes], np.int64)
-    partners = Partners(key, np.full((size, KEPT + 1), NONE), winner, np.arange(nodes), counts, ceiling)
-    for i in range(size - 1, 0, -1):
-        _play(partners, i)
-    return partners
+    while size > 1:
+        winner[size // 2 : size] = winner[size : 2 * size : 2]
+        size //= 2
+    return Partners(key, np.full(key.shape, NONE), winner)
 
 
 @kernel
 def start_from(partners: Partners, others: Partners) -> None:
     """Know what the others know: their bounds hold for any choice of nodes."""
-    partners.key[:] = others.key
-    partners.partner[:] = others.partner
-    partners.winner[:] = others.winner
-    partners.members[:] = others.members
-    partners.counts[:] = others.counts
+    for u in range(len(partners.key)):
+        for i in range(KEPT + 1):
+            partners.key[u, i], partners.partner[u, i] = others.key[u, i], others.partner[u, i]
+    for i in range(len(partners.winner)):
+        partners.winner[i] = others.winner[i]
 
 
 @inner_kernel
@@ -111,7 +91,7 @@ def best_pair(
             now = weight_of(weights, u, v) / mu if mu > 0 else np.inf
             if now == key:
                 return u, v, mu
-            _move_back(partners.key[u], partners.partner[u], now)
+            _move_back(partners, u, now)
         i = (len(partners.key) + u) >> 1
         while i > 0:
             _play(partners, i)
@@ -126,19 +106,19 @@ def _play(partners: Partners, i: int) -> None:
 
 
 @inner_kernel
-def _move_back(key: NDArray[np.float64], partner: NDArray[np.int64], now: float) -> None:
+def _move_back(partners: Partners, u: int, now: float) -> None:
     """Give the first partner of a row its key of now; it is forgotten if others may be better than it."""
-    v = partner[0]
+    key, partner, v = partners.key, partners.partner, partners.partner[u, 0]
     for i in range(KEPT):
-        if now < key[i + 1] or (now == key[i + 1] and v < partner[i + 1]):
-            key[i], partner[i] = now, v
+        if now < key[u, i + 1] or (now == key[u, i + 1] and v < partner[u, i + 1]):
+            key[u, i], partner[u, i] = now, v
             return
-        key[i], partner[i] = key[i + 1], partner[i + 1]
-        if partner[i] == NONE:
+        key[u, i], partner[u, i] = key[u, i + 1], partner[u, i + 1]
+        if partner[u, i] == NONE:
             return
 
 
-@kernel
+@inner_kernel
 def _look_through(
     partners: Partners,
     c: Components,
@@ -148,52 +128,30 @@ def _look_through(
     u: int,
 ) -> None:
     """Find the best partners of u anew."""
-    _thin_out(partners, degree, limit)
-    members = partners.members[: partners.counts[MEMBERS]]
-    key, partner = partners.key[u], partners.partner[u]
-    if key[0] == 0.0 and len(partners.ceiling):
-        partners.ceiling[u, u + 1 :] = UNKNOWN
-    key[:], partner[:] = np.inf, NONE
-    enough, known = 1, len(partners.ceiling) > 0
-    for i in range(np.searchsorted(members, u + 1), len(members)):
-        v = members[i]
-        if known and partners.ceiling[u, v] < min(enough, UNKNOWN):
-            continue
+    key, partner, last = partners.key, partners.partner, KEPT - 1
+    seen = key[u, 0]
+    for i in range(KEPT + 1):
+        key[u, i], partner[u, i] = np.inf, NONE
+    enough = 1  # with equal weights, the least contribution that gets a pair in
+    for v in range(u + 1, len(degree)):
         most = most_contribution(c, u, v)
-        if known:
-            partners.ceiling[u, v] = min(most, UNKNOWN)
         if most < enough or degree[v] >= limit:
             continue
         w = weight_of(weights, u, v)
-        if w > key[KEPT - 1] * SLACK * most:
-            continue
-        mu = most - same_group(c, u, v)
-        if mu > 0 and w / mu < key[KEPT - 1]:
-            _insert(key, partner, w / mu, v)
-            if weights.kind == UNIFORM and partner[KEPT - 1] != NONE:
-                enough = np.int64(np.rint(1.0 / key[KEPT - 1])) + 1
-    key[KEPT] = key[KEPT - 1]
+        if w <= seen * most * SLACK:  # this pair was used up, unless the bound on its contribution is loose
+            most -= same_group(c, u, v)
+        if w < key[u, last] * most * SLACK and most > 0 and w / most < key[u, last]:
+            _insert(partners, u, v, w / most)
+            if weights.kind == UNIFORM and partner[u, last] != NONE:
+                enough = int(np.rint(1.0 / key[u, last])) + 1
+    key[u, KEPT] = key[u, last]
 
 
 @inner_kernel
-def _insert(key: NDArray[np.float64], partner: NDArray[np.int64], new: float, v: int) -> None:
+def _insert(partners: Partners, u: int, v: int, new: float) -> None:
     """Put a partner larger than the others into a row, in place of its last one."""
-    i = KEPT - 1
-    while i > 0 and key[i - 1] > new:
-        key[i], partner[i] = key[i - 1], partner[i - 1]
+    key, partner, i = partners.key, partners.partner, KEPT - 1
+    while i > 0 and key[u, i - 1] > new:
+        key[u, i], partner[u, i] = key[u, i - 1], partner[u, i - 1]
         i -= 1
-    key[i], partner[i] = new, v
-
-
-@inner_kernel
-def _thin_out(partners: Partners, degree: NDArray[np.int64], limit: int) -> None:
-    """Now and then, forget the members that have reached the limit."""
-    partners.counts[ROWS_LEFT] -= 1
-    if partners.counts[ROWS_LEFT] > 0:
-        return
-    size = 0
-    for i in range(partners.counts[MEMBERS]):
-        if degree[partners.members[i]] < limit:
-            partners.members[size] = partners.members[i]
-            size += 1
-    partners.counts[MEMBERS], partners.counts[ROWS_LEFT] = size, THIN_OUT
+    key[u, i], partner[u, i] = new, v

@@ -77,10 +77,22 @@ def dcmaw(interest: Interest, weights: Weights, options: DivideOptions, seed: in
     part_of_node = divide(weights, options, seed)
     parts = members(part_of_node)
     inner = in_threads(lambda nodes: conquer(interest, weights, nodes, options.conquer, seed), parts)
+    return assemble(interest, weights, part_of_node, inner, options)
+
+
+def assemble(
+    interest: Interest,
+    weights: Weights,
+    part_of_node: NDArray[np.int32],
+    inner: Sequence[NDArray[np.int32]],
+    options: DivideOptions,
+) -> Built:
+    """The whole overlay from the inner edges of each part, wherever they were found."""
     edges = np.concatenate([*inner, combine(interest, weights, part_of_node, options)])
     if options.thin:
         edges = edges[reverse_delete(interest, edges, heaviest_first(weights, edges))]
-    return Built(edges, notes={"parts": len(parts), "largest_part": max(map(len, parts), default=0)})
+    sizes = np.bincount(part_of_node)
+    return Built(edges, notes={"parts": len(sizes), "largest_part": int(sizes.max(initial=0))})
 
 
 def divide(weights: Weights, options: DivideOptions, seed: int) -> NDArray[np.int32]:

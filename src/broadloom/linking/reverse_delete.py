@@ -70,10 +70,15 @@ def new_scratch(nodes: int) -> Scratch:
     return Scratch(np.zeros(nodes, np.int64), np.empty((2, nodes), np.int32), np.zeros(1, np.int64))
 
 
+def rarity(interest: Interest) -> NDArray[np.int64]:
+    """The topics from the rarest to the most popular."""
+    return np.argsort(np.diff(interest.node_start), kind="stable")
+
+
 def rarest_first(interest: Interest) -> NDArray[np.uint64]:
     """A row of topic bits a node, the rarest topic lowest: it breaks soonest and is searched fastest."""
     place = np.empty(interest.topic_count, np.int32)
-    place[np.argsort(np.diff(interest.node_start), kind="stable")] = np.arange(interest.topic_count)
+    place[rarity(interest)] = np.arange(interest.topic_count)
     words = -(-interest.topic_count // WORD)
     return pack_rows(interest.topic_start, place[interest.topics], words)
 
@@ -136,15 +141,22 @@ def still_joined(bits: NDArray[np.uint64], links: Links, u: int, v: int, scratch
     for word in range(bits.shape[1]):
         shared = bits[u, word] & bits[v, word]
         while shared:
-            if not _meet(bits[:, word], np.uint64(lowest(shared)), links, u, v, scratch):
+            if cut_off(bits[:, word], np.uint64(lowest(shared)), links, u, v, scratch)[1] > 0:
                 return False
             shared &= shared - np.uint64(1)
     return True
 
 
 @kernel
-def _meet(bits: NDArray[np.uint64], bit: np.uint64, links: Links, u: int, v: int, scratch: Scratch) -> bool:
-    """Whether two breadth-first searches over the nodes with that bit, from u and v in turn, meet."""
+def cut_off(
+    bits: NDArray[np.uint64], bit: np.uint64, links: Links, u: int, v: int, scratch: Scratch
+) -> tuple[int, int]:
+    """Search from u and from v, a node of each in turn, over the nodes with that bit, until they meet.
+
+    Returns:
+        Which side was searched through before they met, 0 for that of u and 1 for that of v, and how many
+        nodes it has: they are in the scratch's queue of that side. No nodes if the two sides meet.
+    """
     seen, queues, searches = scratch
     searches[0] += 1
     stamp = 2 * searches[0]  # on the nodes seen from u, and the next number on those seen from v
@@ -158,11 +170,11 @@ def _meet(bits: NDArray[np.uint64], bit: np.uint64, links: Links, u: int, v: int
             if seen[y] == stamp + side or not (bits[y] >> bit) & np.uint64(1):
                 continue
             if seen[y] == stamp + 1 - side:
-                return True
+                return 0, 0
             seen[y] = stamp + side
             queues[side, own_tail] = y
             own_tail += 1
         head += side
         side = 1 - side
         own_tail, other_tail = other_tail, own_tail
-    return False
+    return side, own_tail

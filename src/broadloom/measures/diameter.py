@@ -74,6 +74,18 @@ def topic_diameters(
     return result
 
 
+def graph_diameter(node_count: int, edges: NDArray[np.int32], lengths: NDArray[np.float64]) -> float:
+    """The diameter of one graph: edges over the nodes from 0, and their lengths.
+
+    Example:
+        >>> graph_diameter(3, np.array([[0, 1], [1, 2]], np.int32), np.array([1.0, 5.0]))
+        6.0
+    """
+    near = Overlay(node_count, edges).adjacency()
+    graph = _Graph(near.start, near.neighbours, lengths[near.edge])
+    return float(_diameter(graph, np.iinfo(np.int64).max))
+
+
 @kernel
 def _diameters(
     topics: NDArray[np.int64],

@@ -1,8 +1,19 @@
 """What is given and what comes out: plain frozen values over read-only arrays."""
 
+from broadloom.model.assigned import AssignmentResult
+from broadloom.model.assignment import AssignmentProblem
+from broadloom.model.density import Density
 from broadloom.model.interest import Interest
 from broadloom.model.overlay import Overlay
 from broadloom.model.plan import Plan
 from broadloom.model.weights import Weights
 
-__all__ = ["Interest", "Overlay", "Plan", "Weights"]
+__all__ = [
+    "AssignmentProblem",
+    "AssignmentResult",
+    "Density",
+    "Interest",
+    "Overlay",
+    "Plan",
+    "Weights",
+]

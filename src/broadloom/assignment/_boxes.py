@@ -1,0 +1,324 @@
+"""Rectangles of event space, and filters made of a few of them: exact growth of their union."""
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broadloom._jit import kernel
+from broadloom.model.assigned import Filter
+from broadloom.model.density import DensityArrays, measure_of
+
+Corner = NDArray[np.float64]
+
+# How a filter takes in a rectangle: 0 and up enlarges that box; otherwise one of these.
+INSIDE, NEW, MERGE = -1, -2, -3
+
+
+class Filters(NamedTuple):
+    """The filters of all brokers: `lo[b, i]` to `hi[b, i]` for each box `i < used[b]`.
+
+    `measure` is each filter's, and `merge` the growth if the boxes `pair` became one; `refresh` keeps them.
+    """
+
+    lo: NDArray[np.float64]
+    hi: NDArray[np.float64]
+    used: NDArray[np.int64]
+    measure: NDArray[np.float64]
+    merge: NDArray[np.float64]
+    pair: NDArray[np.int64]
+
+
+def empty_filters(brokers: int, alpha: int, dimensions: int) -> Filters:
+    """Filters that let nothing through."""
+    shape = (brokers, alpha, dimensions)
+    return Filters(
+        np.zeros(shape),
+        np.zeros(shape),
+        np.zeros(brokers, np.int64),
+        np.zeros(brokers),
+        np.full(brokers, np.inf),
+        np.zeros((brokers, 2), np.int64),
+    )
+
+
+def as_tuples(filters: Filters) -> tuple[Filter, ...]:
+    """Filters as results hold them."""
+    return tuple(
+        tuple((filters.lo[b, i].copy(), filters.hi[b, i].copy()) for i in range(filters.used[b]))
+        for b in range(len(filters.used))
+    )
+
+
+@kernel
+def is_inside(lo: Corner, hi: Corner, outer_lo: Corner, outer_hi: Corner) -> bool:
+    """Whether a rectangle is inside another."""
+    for axis in range(len(lo)):  # noqa: SIM110 (a kernel has no generators)
+        if lo[axis] < outer_lo[axis] or hi[axis] > outer_hi[axis]:
+            return False
+    return True
+
+
+@kernel
+def box_with(filters: Filters, b: int, lo: Corner, hi: Corner) -> int:
+    """The first box of broker `b` that the rectangle is inside, or -1."""
+    for i in range(filters.used[b]):
+        if is_inside(lo, hi, filters.lo[b, i], filters.hi[b, i]):
+            return i
+    return -1
+
+
+@kernel
+def span(lo: Corner, hi: Corner, other_lo: Corner, other_hi: Corner, to_lo: Corner, to_hi: Corner) -> None:
+    """Write the least rectangle around two others to `to_lo`, `to_hi`."""
+    for axis in range(len(lo)):
+        to_lo[axis] = min(lo[axis], other_lo[axis])
+        to_hi[axis] = max(hi[axis], other_hi[axis])
+
+
+@kernel
+def set_box(
+    boxes_lo: NDArray[np.float64], boxes_hi: NDArray[np.float64], i: int, lo: Corner, hi: Corner
+) -> None:
+    """Make box `i` the rectangle. Plain loops: slices would take seconds to compile."""
+    for axis in range(len(lo)):
+        boxes_lo[i, axis] = lo[axis]
+        boxes_hi[i, axis] = hi[axis]
+
+
+@kernel
+def _overlaps(lo: Corner, hi: Corner, other_lo: Corner, other_hi: Corner) -> bool:
+    """Whether two rectangles have more in common than their rims."""
+    for axis in range(len(lo)):  # noqa: SIM110 (a kernel has no generators)
+        if lo[axis] >= other_hi[axis] or hi[axis] <= other_lo[axis]:
+            return False
+    return True
+
+
+@kernel
+def uncovered(
+    density: DensityArrays | None,
+    lo: Corner,
+    hi: Corner,
+    boxes_lo: NDArray[np.float64],
+    boxes_hi: NDArray[np.float64],
+) -> float:
+    """The measure of the part of a rectangle that none of the boxes covers: exact, in any dimension."""
+    boxes, overlaps, first, second = len(boxes_lo), 0, 0, 0
+    for i in range(boxes):
+        if _overlaps(lo, hi, boxes_lo[i], boxes_hi[i]):
+            if is_inside(lo, hi, boxes_lo[i], boxes_hi[i]):
+                return 0.0
+            if overlaps == 0:
+                first = i
+            second = i
+            overlaps += 1
+    if overlaps == 0:
+        return measure_of(density, lo, hi)
+    if density is None and overlaps <= 2:
+        return _outside_two(lo, hi, boxes_lo[first], boxes_hi[first], boxes_lo[second], boxes_hi[second])
+    return _cut_away(density, lo, hi, boxes_lo[first:], boxes_hi[first:])
+
+
+@kernel
+def _outside_two(lo: Corner, hi: Corner, a_lo: Corner, a_hi: Corner, b_lo: Corner, b_hi: Corner) -> float:
+    """The volume of a rectangle outside two others (which may be the same), by inclusion and exclusion."""
+    whole, in_a, in_b, in_both = 1.0, 1.0, 1.0, 1.0
+    for axis in range(len(lo)):
+        low_a, high_a = max(lo[axis], a_lo[axis]), min(hi[axis], a_hi[axis])
+        low_b, high_b = max(lo[axis], b_lo[axis]), min(hi[axis], b_hi[axis])
+        whole *= hi[axis] - lo[axis]
+        in_a *= high_a - low_a
+        in_b *= high_b - low_b
+        in_both *= max(0.0, min(high_a, high_b) - max(low_a, low_b))
+    return max(0.0, whole - in_a - (in_b - in_both))
+
+
+@kernel
+def _cut_away(
+    density: DensityArrays | None,
+    lo: Corner,
+    hi: Corner,
+    boxes_lo: NDArray[np.float64],
+    boxes_hi: NDArray[np.float64],
+) -> float:
+    """As `uncovered`, for any number of boxes.
+
+    Each box cuts what is left of the rectangle into at most two pieces an axis, so nothing is counted twice
+    and nothing is subtracted.
+    """
+    d, boxes = len(lo), len(boxes_lo)
+    last = 2 * d * boxes + 1
+    piece_lo, piece_hi = np.empty((last + 1, d)), np.empty((last + 1, d))
+    against = np.zeros(last, np.int64)
+    set_box(piece_lo, piece_hi, 0, lo, hi)
+    top, total = 1, 0.0
+    # The last row is the piece at hand: what is cut from it is pushed below.
+    low, high = piece_lo[last], piece_hi[last]
+    while top > 0:
+        top -= 1
+        i = against[top]
+        set_box(piece_lo, piece_hi, last, piece_lo[top], piece_hi[top])
+        while i < boxes and not _overlaps(low, high, boxes_lo[i], boxes_hi[i]):
+            i += 1
+        if i == boxes:
+            total += measure_of(density, low, high)
+            continue
+        for axis in range(d):
+            if low[axis] < boxes_lo[i, axis]:
+                set_box(piece_lo, piece_hi, top, low, high)
+                against[top] = i + 1
+                piece_hi[top, axis] = boxes_lo[i, axis]
+                low[axis] = boxes_lo[i, axis]
+                top += 1
+            if high[axis] > boxes_hi[i, axis]:
+                set_box(piece_lo, piece_hi, top, low, high)
+                against[top] = i + 1
+                piece_lo[top, axis] = boxes_hi[i, axis]
+                high[axis] = boxes_hi[i, axis]
+                top += 1
+    return total
+
+
+@kernel
+def union_of(
+    density: DensityArrays | None, boxes_lo: NDArray[np.float64], boxes_hi: NDArray[np.float64]
+) -> float:
+    """The measure of the union of boxes: each one's part that later ones do not cover."""
+    total = 0.0
+    for i in range(len(boxes_lo)):
+        total += uncovered(density, boxes_lo[i], boxes_hi[i], boxes_lo[i + 1 :], boxes_hi[i + 1 :])
+    return total
+
+
+@kernel
+def cheapest_merge(
+    density: DensityArrays | None, boxes_lo: NDArray[np.float64], boxes_hi: NDArray[np.float64]
+) -> tuple[float, int, int]:
+    """The pair of boxes whose common rectangle adds least to the union, and how much."""
+    lo, hi = np.empty(boxes_lo.shape[1]), np.empty(boxes_lo.shape[1])
+    best, first, second = np.inf, 0, 0
+    for i in range(len(boxes_lo)):
+        for j in range(i + 1, len(boxes_lo)):
+            span(boxes_lo[i], boxes_hi[i], boxes_lo[j], boxes_hi[j], lo, hi)
+            growth = uncovered(density, lo, hi, boxes_lo, boxes_hi)
+            if growth < best:
+                best, first, second = growth, i, j
+    return best, first, second
+
+
+@kernel
+def refresh(density: DensityArrays | None, filters: Filters, b: int) -> None:
+    """Bring what is known of a filter up to date after its boxes have changed."""
+    boxes_lo, boxes_hi = filters.lo[b, : filters.used[b]], filters.hi[b, : filters.used[b]]
+    filters.measure[b] = union_of(density, boxes_lo, boxes_hi)
+    if filters.used[b] == filters.lo.shape[1]:
+        filters.merge[b], filters.pair[b, 0], filters.pair[b, 1] = cheapest_merge(density, boxes_lo, boxes_hi)
+    else:
+        filters.merge[b] = np.inf
+
+
+@kernel
+def cheapest_way(
+    density: DensityArrays | None, filters: Filters, b: int, lo: Corner, hi: Corner, ceiling: float
+) -> tuple[float, int]:
+    """The least growth of a filter's measure to take in a rectangle, and the way: see `take_in`.
+
+    Growth above the ceiling may come back as infinite: then nobody wants it exactly.
+    """
+    used = filters.used[b]
+    boxes_lo, boxes_hi = filters.lo[b, :used], filters.hi[b, :used]
+    for i in range(used):
+        if is_inside(lo, hi, boxes_lo[i], boxes_hi[i]):
+            return 0.0, INSIDE
+    best, way = np.inf, NEW
+    around_lo, around_hi = lo.copy(), hi.copy()
+    for i in range(NEW if used < filters.lo.shape[1] else 0, used):
+        if i == INSIDE:
+            continue
+        if i >= 0:
+            span(lo, hi, boxes_lo[i], boxes_hi[i], around_lo, around_hi)
+        # The filter covers at most its own measure of the enlarged box.
+        if measure_of(density, around_lo, around_hi) - filters.measure[b] <= min(best, ceiling):
+            growth = uncovered(density, around_lo, around_hi, boxes_lo, boxes_hi)
+            if growth < best:
+                best, way = growth, i
+    if filters.merge[b] < min(best, ceiling):
+        i, j = filters.pair[b, 0], filters.pair[b, 1]
+        span(boxes_lo[i], boxes_hi[i], boxes_lo[j], boxes_hi[j], around_lo, around_hi)
+        after_lo, after_hi = boxes_lo.copy(), boxes_hi.copy()
+        set_box(after_lo, after_hi, i, around_lo, around_hi)
+        growth = filters.merge[b] + uncovered(density, lo, hi, after_lo, after_hi)
+        if growth < best:
+            best, way = growth, MERGE
+    return best, way
+
+
+@kernel
+def take_in(
+    density: DensityArrays | None, filters: Filters, b: int, lo: Corner, hi: Corner, way: int
+) -> None:
+    """Change a filter so that the rectangle is inside one of its boxes."""
+    boxes_lo, boxes_hi = filters.lo[b], filters.hi[b]
+    if way == INSIDE:
+        return
+    if way >= 0:
+        span(lo, hi, boxes_lo[way], boxes_hi[way], boxes_lo[way], boxes_hi[way])
+    elif way == NEW:
+        set_box(boxes_lo, boxes_hi, filters.used[b], lo, hi)
+        filters.used[b] += 1
+    else:
+        i, j = filters.pair[b, 0], filters.pair[b, 1]
+        span(boxes_lo[i], boxes_hi[i], boxes_lo[j], boxes_hi[j], boxes_lo[i], boxes_hi[i])
+        set_box(boxes_lo, boxes_hi, j, lo, hi)
+    refresh(density, filters, b)
+
+
+@kernel
+def copy_filter(source: Filters, a: int, target: Filters, b: int) -> None:
+    """Make row `b` of the target the filter of broker `a`."""
+    for i in range(source.used[a]):
+        set_box(target.lo[b], target.hi[b], i, source.lo[a, i], source.hi[a, i])
+    target.used[b], target.measure[b], target.merge[b] = source.used[a], source.measure[a], source.merge[a]
+    target.pair[b, 0], target.pair[b, 1] = source.pair[a, 0], source.pair[a, 1]
+
+
+@kernel
+def grow_path(
+    density: DensityArrays | None,
+    filters: Filters,
+    scratch: Filters,
+    parent: NDArray[np.int64],
+    b: int,
+    lo: Corner,
+    hi: Corner,
+    ceiling: float,
+    commit: bool,
+) -> float:
+    """The growth of all filters from leaf `b` up, if it took in the rectangle; it does so if `commit`.
+
+    What changes below must be inside the broker above, so each level takes in the boxes of the one below.
+    `scratch` has a row a level. Above the ceiling the growth may be less than all of it.
+    """
+    total, way = cheapest_way(density, filters, b, lo, hi, ceiling)
+    if way == INSIDE or (not commit and (total > ceiling or parent[b] < 0)):
+        return total
+    copy_filter(filters, b, scratch, 0)
+    take_in(density, scratch, 0, lo, hi, way)
+    row, changed = 0, True
+    while changed:
+        if commit:
+            copy_filter(scratch, row, filters, b)
+        b = parent[b]
+        if b < 0 or total > ceiling:
+            break
+        copy_filter(filters, b, scratch, row + 1)
+        changed = False
+        for i in range(scratch.used[row]):
+            low, high = scratch.lo[row, i], scratch.hi[row, i]
+            growth, way = cheapest_way(density, scratch, row + 1, low, high, np.inf)
+            if way != INSIDE:
+                take_in(density, scratch, row + 1, low, high, way)
+                total, changed = total + growth, True
+        row += 1
+    return total
