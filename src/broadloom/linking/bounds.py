@@ -10,7 +10,6 @@ from broadloom.linking import greedy
 from broadloom.linking._ascent import Ascent
 from broadloom.linking._chains import pricing_work
 from broadloom.model import Interest, Weights
-from broadloom.model.algorithm import NoOptions
 
 # A proof looks at every pair of subscribers of every topic: beyond this, at the smallest topics only.
 MOST_WORK = 5_000_000_000
@@ -53,7 +52,7 @@ def lower_bound(
         raise InputError(f"{iterations} iterations; give 0 or more")
     deadline = math.inf if seconds is None else time.monotonic() + seconds
     interest = smallest_topics(interest, MOST_WORK)
-    overlay = greedy.grmaw(interest, weights, NoOptions(), seed=0).edges
+    overlay = greedy.grmaw(interest, weights, greedy.GreedyOptions(), seed=0).edges
     ascent = Ascent(interest, weights, overlay)
     ascent.climb_to(iterations, until=lambda: time.monotonic() > deadline)
     return ascent.certify()

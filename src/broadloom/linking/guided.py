@@ -17,7 +17,6 @@ from broadloom.linking.bounds import fits
 from broadloom.linking.improvement import improved_edges
 from broadloom.linking.reverse_delete import heaviest_first, reverse_delete
 from broadloom.model import Interest, Weights
-from broadloom.model.algorithm import NoOptions
 
 # At its first level the ascent makes so many steps, and at each further one twice as many as before.
 FIRST_STEPS = 20
@@ -54,7 +53,7 @@ def broadloom(interest: Interest, weights: Weights, options: GuidedOptions, seed
     discount for those that the trees use, and improves the best one. A higher effort does what a lower one
     does, and then goes on. The bound comes with the overlay.
     """
-    overlay = greedy.grmaw(interest, weights, NoOptions(), seed).edges
+    overlay = greedy.grmaw(interest, weights, greedy.GreedyOptions(), seed).edges
     if not fits(interest):
         best, _ = improved_edges(interest, weights, overlay, rounds=1)
         return Built(best, notes={"method": "grmaw and improvement: too large for the guided search"})

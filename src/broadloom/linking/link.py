@@ -83,7 +83,9 @@ def _from_previous(fresh: Plan, previous: Plan) -> Plan:
     adapted = replace(fresh, overlay=overlay)
     if not adapted.is_topic_connected():
         raise RuntimeError("the warm start left a topic disconnected: this is a bug in Broadloom")
-    chosen = adapted if adapted.total_weight <= fresh.total_weight else fresh
+    limit = fresh.options.get("max_degree")
+    fits = limit is None or adapted.overlay.degrees().max(initial=0) <= limit
+    chosen = adapted if fits and adapted.total_weight <= fresh.total_weight else fresh
     changes = link_change(previous, chosen)._asdict()
     start = "previous" if chosen is adapted else "fresh"
     return replace(chosen, notes={**chosen.notes, "start": start, "changes": changes})

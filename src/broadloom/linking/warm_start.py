@@ -8,10 +8,8 @@ from numpy.typing import NDArray
 from broadloom.linking._built import Built
 from broadloom.linking._components import components_of
 from broadloom.linking._keys import merge_by_key
-from broadloom.linking.improvement import improved_edges
+from broadloom.linking.improvement import ROUNDS, improved_edges
 from broadloom.model import Interest, Plan, Weights
-
-ROUNDS = 20
 
 
 def warm_start(interest: Interest, weights: Weights, previous: Plan, rounds: int = ROUNDS) -> Built:
