@@ -37,7 +37,7 @@ def lower_bound(
     Raises:
         InputError: weights for another number of nodes, or a limit that is negative.
 
-    Example:
+    Examples:
         >>> interest = Interest.from_lists([[0, 1], [0], [0, 1]])
         >>> round(lower_bound(interest, Weights.uniform(3)), 6)
         2.0

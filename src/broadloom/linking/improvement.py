@@ -98,7 +98,7 @@ def improve(plan: Plan, *, exchange: bool = True, rounds: int = ROUNDS, seconds:
     Raises:
         InputError: a topic of the plan is not connected, or `rounds` or `seconds` is negative.
 
-    Example:
+    Examples:
         >>> import broadloom as bl
         >>> weights = bl.Weights.euclidean([[0], [1], [2]])
         >>> overlay = bl.Overlay.from_edges(3, [[0, 2], [1, 2]])

@@ -44,7 +44,7 @@ def link(
     Raises:
         InputError: weights for another number of nodes, an unknown algorithm or option.
 
-    Example:
+    Examples:
         >>> import broadloom as bl
         >>> bl.link(bl.Interest.from_lists([[0, 1], [1], [0, 1]]), algorithm="gm").edges.tolist()
         [[0, 2], [0, 1]]

@@ -51,7 +51,7 @@ class LinkChange(NamedTuple):
 def link_change(before: Plan, after: Plan) -> LinkChange:
     """What to do to get from one plan to another.
 
-    Example:
+    Examples:
         >>> import broadloom as bl
         >>> interest = bl.Interest.from_lists([[0], [0], [0]], node_ids=["a", "b", "c"])
         >>> plans = [Plan(interest, Weights.uniform(3), bl.Overlay.from_edges(3, edges), "by hand")

@@ -42,7 +42,7 @@ def metrics(
             million subscriptions.
         seed: the seed of the sample.
 
-    Example:
+    Examples:
         >>> metrics(Interest.from_lists([[0], [0], []]), [(0, 1)])["mean_degree"]
         0.6666666666666666
     """

@@ -12,7 +12,7 @@ from broadloom.errors import InputError
 def refuse(bad: NDArray[np.bool_], describe: Callable[[int], str], expected: str) -> None:
     """Raise if any entry of `bad` is true, describing the first one and counting the rest.
 
-    Example:
+    Examples:
         >>> refuse(np.array([False, True, True]), lambda i: f"row {i} is empty", "give each row a value")
         Traceback (most recent call last):
         broadloom.errors.InputError: row 1 is empty (and 1 more like it); give each row a value
@@ -30,7 +30,7 @@ def more(count: int) -> str:
 def whole(value: object, what: str, least: int = 0) -> int:
     """A count as a Python int.
 
-    Example:
+    Examples:
         >>> whole(2.5, "nodes")
         Traceback (most recent call last):
         broadloom.errors.InputError: nodes is 2.5; give a whole number from 0

@@ -51,7 +51,7 @@ class Plan:
         notes: what the algorithm has to tell (how it divided, where it stopped early, ...).
         nodes: the nodes table, with whatever else is known of each node (its site, its coordinates).
 
-    Example:
+    Examples:
         >>> import broadloom as bl
         >>> plan = bl.link(bl.Interest.from_lists([[0], [0], [0]]), algorithm="gm")
         >>> plan.edges.tolist()
@@ -119,7 +119,7 @@ class Plan:
     def summary(self) -> str:
         """The plan in a sentence.
 
-        Example:
+        Examples:
             >>> import broadloom as bl
             >>> bl.link(bl.Interest.from_lists([[0], [0]]), algorithm="gm").summary()
             'gm: 2 brokers, 1 links, every one of 1 topics connected'
