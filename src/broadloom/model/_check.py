@@ -44,6 +44,34 @@ def whole(value: object, what: str, least: int = 0) -> int:
     return number
 
 
+def number(value: object, what: str, least: float = 0.0) -> float:
+    """A number that is at least so much, and finite.
+
+    Examples:
+        >>> number("3", "k", least=1)
+        Traceback (most recent call last):
+        broadloom.errors.InputError: k is '3'; give a number from 1
+    """
+    plain = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    result = float(value) if plain else np.nan  # type: ignore[arg-type]
+    if not (np.isfinite(result) and result >= least):
+        raise InputError(f"{what} is {value!r}; give a number from {least:g}")
+    return result
+
+
+def yes_or_no(value: object, what: str) -> bool:
+    """A flag, and nothing that only looks like one.
+
+    Examples:
+        >>> yes_or_no("no", "thin")
+        Traceback (most recent call last):
+        broadloom.errors.InputError: thin is 'no'; give true or false
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{what} is {value!r}; give true or false")
+    return bool(value)
+
+
 def generator(seed: object) -> np.random.Generator:
     """The one source of chance of a seed."""
     return np.random.default_rng(whole(seed, "seed"))

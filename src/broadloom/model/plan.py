@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -95,7 +96,7 @@ class Plan:
     @property
     def total_weight(self) -> float:
         """The objective of linking: the sum of the weights of all links."""
-        return float(self.edge_weights.sum())
+        return math.fsum(self.edge_weights)  # exact, so that the order of links does not show
 
     @property
     def gap(self) -> float | None:
