@@ -50,7 +50,7 @@ def blocks_of_rows(nodes: int, rows: Rows, pairs: float = PAIRS_A_BLOCK) -> list
 
     Examples:
         >>> blocks_of_rows(5, (0, 5), pairs=4)
-        [(0, 1), (1, 3), (3, 5)]
+        [(0, 1), (1, 2), (2, 5)]
     """
     blocks: list[Rows] = []
     first, last = rows
