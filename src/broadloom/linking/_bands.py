@@ -35,7 +35,7 @@ class BandSize(NamedTuple):
     """
 
     share: float = 1 / 64
-    least: int = 1 << 14
+    least: int = 1 << 12
     most: int = 1 << 23
     sampled_rows: int = 48
     by_bits: bool | None = None

@@ -120,13 +120,13 @@ def paid(c: Components, history: History, u: int, v: int) -> float:
     """The sum of M_t over the shared topics in which u and v are merged, in ascending order of topics."""
     total = 0.0
     for w in range(c.subscribed.shape[1]):
-        shared = c.subscribed[u, w] & c.subscribed[v, w]
-        while shared:
-            bit = np.uint64(1) << np.uint64(lowest(shared))
+        merged = _both_inside(c, u, v, w) | (c.grouped[u, w] & c.grouped[v, w])
+        while merged:
+            bit = np.uint64(1) << np.uint64(lowest(merged))
             i, j = subscription(c, u, w, bit), subscription(c, v, w, bit)
-            if c.label[i] == c.label[j]:
+            if not c.grouped[u, w] & bit or c.label[i] == c.label[j]:
                 total += history.y_of_edge[_merged_by(c, i, j)]
-            shared ^= bit
+            merged ^= bit
     return total
 
 
@@ -135,12 +135,12 @@ def _merged_by(c: Components, i: int, j: int) -> int:
     """The number of the edge that brought two subscriptions of one component together.
 
     Labels absorb each other in a forest whose numbers rise towards the roots: climb from the side whose next
-    step is the earlier one until both sides meet.
+    step is the earlier one until both sides meet. Without branches, as nobody can predict these.
     """
-    edge = np.int32(0)
+    edge = 0
     while i != j:
-        if c.absorbed_at[i] < c.absorbed_at[j]:
-            edge, i = c.absorbed_at[i], c.absorbed_by[i]
-        else:
-            edge, j = c.absorbed_at[j], c.absorbed_by[j]
-    return int(edge)
+        left, right = c.absorbed_at[i], c.absorbed_at[j]
+        edge = min(left, right)
+        up = c.absorbed_by[i if left < right else j]
+        i, j = (up if left < right else i), (j if left < right else up)
+    return edge
