@@ -18,7 +18,6 @@ from broadloom.linking._chains import chains_of_trees, heavy_pairs
 from broadloom.linking._list_greedy import list_greedy
 from broadloom.linking._trees import entries_by_topic, minimum_trees
 from broadloom.linking.bounds import lower_bound
-from broadloom.model.algorithm import NoOptions
 
 
 def all_pairs(interest, weights):
@@ -28,7 +27,7 @@ def all_pairs(interest, weights):
 
 
 def ascent_of(interest, weights):
-    return Ascent(interest, weights, greedy.grmaw(interest, weights, NoOptions(), 0).edges)
+    return Ascent(interest, weights, greedy.grmaw(interest, weights, greedy.GreedyOptions(), 0).edges)
 
 
 def bottlenecks(nodes, part):
