@@ -13,7 +13,7 @@ def k_means(points: NDArray[np.float64], count: int, rng: np.random.Generator) -
     There are `count` clusters, or as many as points if these are fewer; a centre that no point is near stays
     where it is.
 
-    Example:
+    Examples:
         >>> labels = k_means(np.array([[0.0], [1.0], [9.0]]), 2, np.random.default_rng(0))
         >>> bool(labels[0] == labels[1] != labels[2])
         True

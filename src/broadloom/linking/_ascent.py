@@ -62,7 +62,7 @@ class Ascent:
         steps: how many steps were made.
         bound: the best lower bound that was proven so far.
 
-    Example:
+    Examples:
         >>> interest = Interest.from_lists([[0], [0], [0]])
         >>> ascent = Ascent(interest, Weights.uniform(3), np.array([[0, 1], [0, 2]], np.int32))
         >>> round(ascent.certify(), 9)

@@ -17,6 +17,7 @@ from broadloom.linking.bounds import fits
 from broadloom.linking.improvement import improved_edges
 from broadloom.linking.reverse_delete import heaviest_first, reverse_delete
 from broadloom.model import Interest, Weights
+from broadloom.model._check import whole
 
 # At its first level the ascent makes so many steps, and at each further one twice as many as before.
 FIRST_STEPS = 20
@@ -39,7 +40,7 @@ class GuidedOptions:
     effort: int = 1
 
     def __post_init__(self) -> None:
-        if isinstance(self.effort, bool) or not isinstance(self.effort, int) or self.effort not in EFFORTS:
+        if whole(self.effort, "effort", least=1) not in EFFORTS:
             raise InputError(f"effort is {self.effort!r}; give a whole number from 1 to {MOST_EFFORT}")
 
 

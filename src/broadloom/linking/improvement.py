@@ -25,6 +25,7 @@ from broadloom.linking.reverse_delete import (
     take_back,
 )
 from broadloom.model import Interest, Overlay, Plan, Weights
+from broadloom.model._check import number, whole
 from broadloom.model.weights import WeightArrays, weight_of
 
 MOST_TOPICS = 64  # an edge that more topics than a word has bits rely on is not exchanged
@@ -98,7 +99,7 @@ def improve(plan: Plan, *, exchange: bool = True, rounds: int = ROUNDS, seconds:
     Raises:
         InputError: a topic of the plan is not connected, or `rounds` or `seconds` is negative.
 
-    Example:
+    Examples:
         >>> import broadloom as bl
         >>> weights = bl.Weights.euclidean([[0], [1], [2]])
         >>> overlay = bl.Overlay.from_edges(3, [[0, 2], [1, 2]])
@@ -106,9 +107,11 @@ def improve(plan: Plan, *, exchange: bool = True, rounds: int = ROUNDS, seconds:
         >>> improve(plan).edges.tolist()
         [[1, 2], [0, 1]]
     """
-    for name, value in (("rounds", rounds), ("seconds", seconds)):
-        if value is not None and not value >= 0:
-            raise InputError(f"{name} is {value}; give 0 or more")
+    if not isinstance(plan, Plan):
+        raise InputError(f"the plan is a {type(plan).__name__}; give what bl.link or Plan.load returns")
+    rounds = whole(rounds, "rounds")
+    if seconds is not None:
+        number(seconds, "seconds")
     if not plan.is_topic_connected():
         raise InputError("the plan leaves a topic disconnected; improve a plan that connects every topic")
     edges, used = improved_edges(

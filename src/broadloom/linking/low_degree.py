@@ -17,7 +17,7 @@ from broadloom.linking._built import Built
 from broadloom.linking._components import STILL_TO_MERGE, Components, add_edge, components_of
 from broadloom.measures import components_per_topic
 from broadloom.model import Interest, Weights
-from broadloom.model._check import more, whole
+from broadloom.model._check import more, number, whole
 from broadloom.model.algorithm import NoOptions
 from broadloom.model.weights import WeightArrays, weight_of
 
@@ -43,8 +43,7 @@ class LowDegreeOptions:
     max_degree: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.k >= 1:
-            raise InputError(f"k is {self.k}; give a number from 1")
+        number(self.k, "k", least=1)
         if self.objective not in OBJECTIVES:
             raise InputError(f"objective is {self.objective!r}; give one of {', '.join(OBJECTIVES)}")
         if self.max_degree is not None:
