@@ -11,14 +11,13 @@ from link_strategies import instances
 
 import naive
 from broadloom import InputError, Interest, Weights
-from broadloom.linking import bounds, greedy
+from broadloom.linking import _chains, bounds, greedy
 from broadloom.linking._ascent import Ascent
 from broadloom.linking._candidates import candidates_of, codes_of
 from broadloom.linking._chains import chains_of_trees, heavy_pairs
 from broadloom.linking._list_greedy import list_greedy
 from broadloom.linking._trees import entries_by_topic, minimum_trees
 from broadloom.linking.bounds import lower_bound
-from broadloom.linking.greedy import GreedyOptions
 
 
 def all_pairs(interest, weights):
@@ -28,7 +27,7 @@ def all_pairs(interest, weights):
 
 
 def ascent_of(interest, weights):
-    return Ascent(interest, weights, greedy.grmaw(interest, weights, GreedyOptions(), 0).edges)
+    return Ascent(interest, weights, greedy.grmaw(interest, weights, greedy.GreedyOptions(), 0).edges)
 
 
 def bottlenecks(nodes, part):
@@ -162,15 +161,17 @@ def test_minimum_trees_are_minimal(instance):
     assert total == sum(exact_tree(naive.subscribers(rows, t), part) for t, part in parts.items())
 
 
-@given(instances(nodes=9), st.sampled_from([0.3, 1.0, 2.0]))
-def test_heavy_pairs_are_those_whose_bottlenecks_outweigh_them(instance, ratio):
+@given(instances(nodes=9), st.sampled_from([0.3, 1.0, 2.0]), st.sampled_from([0, 2048]))
+def test_heavy_pairs_are_those_whose_bottlenecks_outweigh_them(instance, ratio, most_squared):
     rows, interest, weights, table = instance
     pool = all_pairs(interest, weights)
     entries = entries_by_topic(pool, interest.node_start)
     tree = minimum_trees(entries, pool.weight[entries.edge])
     ends = entries.origin[tree]
     chains = chains_of_trees(interest, pool.low[ends], pool.high[ends], pool.weight[entries.edge[tree]])
-    found = heavy_pairs(interest, weights, chains, ratio)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_chains, "MOST_NODES_SQUARED", most_squared)
+        found = heavy_pairs(interest, weights, chains, ratio)
     heights = {
         t: bottlenecks(
             naive.subscribers(rows, t),

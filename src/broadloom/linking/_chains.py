@@ -14,12 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom._jit import inner_kernel, kernel
-from broadloom.linking._bands import in_threads
+from broadloom.linking._bands import Rows, in_threads
 from broadloom.linking._candidates import Candidates, places_of
 from broadloom.linking._rows import with_room
 from broadloom.model import Interest, Weights
 from broadloom.model.weights import WeightArrays, weight_of
 
+MOST_NODES_SQUARED = 2048  # 32 MiB
 WORK_OF_A_BLOCK = 1 << 25  # steps that a thread makes at a time: some hundredths of a second
 
 
@@ -70,6 +71,17 @@ class _Joining(NamedTuple):
     joined_at: NDArray[np.float64]
 
 
+class _Walk(NamedTuple):
+    """The chains, and where each subscription of `topics` stands in them."""
+
+    topic_start: NDArray[np.int64]
+    topics: NDArray[np.int32]
+    node_start: NDArray[np.int64]
+    place: NDArray[np.int32]
+    node: NDArray[np.int32]
+    step: NDArray[np.float64]
+
+
 def _joining(subscriptions: int) -> _Joining:
     """Every subscription in a component of its own."""
     alone = np.arange(subscriptions, dtype=np.int32)
@@ -109,16 +121,25 @@ def chains_of_trees(
 def heavy_pairs(interest: Interest, weights: Weights, chains: Chains, ratio: float) -> HeavyPairs:
     """The pairs whose heights, summed over their shared topics, exceed `ratio` times their weight.
 
-    It costs the sum of the squares of the topics' subscribers, in one row of memory a thread.
+    It costs the sum of the squares of the topics' subscribers. With few nodes it takes half of that, and a
+    square of memory: each chain is walked one way only, and the two ends of a pair are added up.
     """
     n = interest.node_count
-    places = chains.place[places_of(interest)]
-    work = (interest.topic_start, interest.topics, interest.node_start, places, chains, weights.arrays())
-    count = min(n, 1 + pricing_work(interest) // WORK_OF_A_BLOCK)
-    cuts = np.linspace(0, n, count + 1).astype(np.int64).tolist() if n else [0, 0]
-    found = in_threads(lambda rows: _heavy_rows(*work, float(ratio), *rows), list(pairwise(cuts)))
+    place = chains.place[places_of(interest)]
+    walk = _Walk(interest.topic_start, interest.topics, interest.node_start, place, chains.node, chains.step)
+    blocks = _blocks(n, pricing_work(interest))
+    square = np.zeros((n, n) if n <= MOST_NODES_SQUARED else (0, 0))
+    if len(square):
+        in_threads(lambda rows: _walk_ahead(walk, square, *rows), blocks)
+    found = in_threads(lambda rows: _heavy_rows(walk, square, weights.arrays(), float(ratio), *rows), blocks)
     ends, height = (np.concatenate(columns, axis=1) for columns in zip(*found, strict=True))
     return HeavyPairs(ends.T, height[0])
+
+
+def _blocks(nodes: int, work: int) -> list[Rows]:
+    """The rows of all nodes, cut into blocks for the threads; one at least."""
+    count = max(1, min(nodes, work // WORK_OF_A_BLOCK))
+    return list(pairwise(np.linspace(0, nodes, count + 1).astype(np.int64).tolist()))
 
 
 def pricing_work(interest: Interest) -> int:
@@ -202,30 +223,33 @@ def _lined_up(joining: _Joining, node_start: NDArray[np.int64], nodes: NDArray[n
 
 
 @kernel
+def _walk_ahead(walk: _Walk, square: NDArray[np.float64], first: int, end: int) -> None:
+    """Add up in row u the heights to those that stand behind u in its chains, for first <= u < end."""
+    for u in range(first, end):
+        for i in range(walk.topic_start[u], walk.topic_start[u + 1]):
+            _add_ahead(walk, walk.place[i], walk.node_start[walk.topics[i] + 1], square[u])
+
+
+@kernel
 def _heavy_rows(
-    topic_start: NDArray[np.int64],
-    topics: NDArray[np.int32],
-    node_start: NDArray[np.int64],
-    places: NDArray[np.int32],
-    chains: Chains,
+    walk: _Walk,
+    square: NDArray[np.float64],
     weights: WeightArrays,
     ratio: float,
     first: int,
     end: int,
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
-    """The heavy pairs (u, v) with first <= u < end, as columns, and in a column their heights.
-
-    Walk from u along each of its chains, both ways.
-    """
-    n = len(topic_start) - 1
+    """The heavy pairs (u, v) with first <= u < end, as two rows, and their heights as one."""
+    n = len(walk.topic_start) - 1
     ends, height = np.empty((2, n), np.int32), np.empty((1, n))
     count = 0
     total = np.empty(n)
     for u in range(first, end):
-        for v in range(n):
-            total[v] = 0.0
-        for i in range(topic_start[u], topic_start[u + 1]):
-            _add_heights(chains, node_start[topics[i]], node_start[topics[i] + 1], places[i], total)
+        if len(square):
+            for v in range(u + 1, n):
+                total[v] = square[u, v] + square[v, u]
+        else:
+            _walk_both_ways(walk, u, total)
         ends, height = with_room(ends, count, n), with_room(height, count, n)
         for v in range(u + 1, n):
             if total[v] > ratio * weight_of(weights, u, v):
@@ -235,13 +259,22 @@ def _heavy_rows(
 
 
 @inner_kernel
-def _add_heights(chains: Chains, start: int, end: int, place: int, total: NDArray[np.float64]) -> None:
-    """Add to everybody in the chain the height at which the one at this place is joined to them."""
+def _walk_both_ways(walk: _Walk, u: int, total: NDArray[np.float64]) -> None:
+    """The sum of the heights between u and each other node."""
+    for v in range(len(total)):
+        total[v] = 0.0
+    for i in range(walk.topic_start[u], walk.topic_start[u + 1]):
+        _add_ahead(walk, walk.place[i], walk.node_start[walk.topics[i] + 1], total)
+        height = 0.0
+        for p in range(walk.place[i] - 1, walk.node_start[walk.topics[i]] - 1, -1):
+            height = max(height, walk.step[p])
+            total[walk.node[p]] += height
+
+
+@inner_kernel
+def _add_ahead(walk: _Walk, place: int, end: int, total: NDArray[np.float64]) -> None:
+    """Add to everybody behind this place of a chain the height at which the one there is joined to them."""
     height = 0.0
     for p in range(place, end - 1):
-        height = max(height, chains.step[p])
-        total[chains.node[p + 1]] += height
-    height = 0.0
-    for p in range(place - 1, start - 1, -1):
-        height = max(height, chains.step[p])
-        total[chains.node[p]] += height
+        height = max(height, walk.step[p])
+        total[walk.node[p + 1]] += height
