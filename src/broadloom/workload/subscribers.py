@@ -2,8 +2,8 @@
 
 The paper's own generator is described elsewhere and is not public; what it leaves open is chosen here. Most
 random geographies cannot meet the load limits of their set at all. So geography and subscribers are drawn
-from separate streams, and the first geography (counted from 0) whose least possible load balance factor is within
-the set's `beta` is taken.
+from separate streams, and the first geography (counted from 0) whose least possible load balance factor is
+within the set's `beta` is taken.
 """
 
 from typing import NamedTuple
@@ -184,11 +184,12 @@ def _cities(rng: np.random.Generator, n: int) -> Geography:
 def _scattered(rng: np.random.Generator, n: int, number: int) -> Geography:
     """Sets 2 and 3: places anywhere, brokers in the middle of them."""
     count = _FEEDS * _FEED_PLACES if number == 2 else _LOCATIONS
-    places = rng.uniform(0, 100, (count, 2))
+    axes = _NETWORK_AXES if number == 2 else 2
+    places = rng.uniform(0, 100, (count, axes))
     chance = np.full(count, 1 / count)
     if number == 2:
         chance = np.repeat(_zipf(_FEEDS, 0.5), _FEED_PLACES) / _FEED_PLACES
-    publisher = np.full(2, 50.0)
+    publisher = np.full(axes, 50.0)
     return Geography(publisher, _centres(rng, places, n), places, chance, np.zeros(count, np.int64))
 
 
