@@ -37,11 +37,9 @@ $(VENV)/java.done: $(VENV)/broadloom.done requirements/java.txt
 	@echo "Java: $$($(RUN)python -m broadloom._java)"
 	@touch $@
 
-demo: setup ## generate a small workload, link it, check and measure the plan
-	$(RUN)broadloom generate --nodes 200 --topics 500 --weights regions --seed 0 --force -o demo/tables
-	$(RUN)broadloom link demo/tables --algorithm gm --force -o demo/plan
-	$(RUN)broadloom verify demo/plan
-	$(RUN)broadloom measure demo/plan
+demo: setup ## generate raw inputs of 200 brokers, and run the whole pipeline on them
+	@test -d demo/raw || $(RUN)broadloom devices --brokers 200 --subscriptions 500000 --seed 0 -o demo/raw
+	$(RUN)broadloom run examples/demo.toml
 
 test: setup ## run all tests
 	@tools/system-packages $(SYSTEM_PACKAGES)

@@ -12,7 +12,6 @@ from broadloom._jit import kernel
 from broadloom._threads import over_ranges
 from broadloom.errors import InputError
 from broadloom.model import AssignmentProblem
-from broadloom.progress import stage
 
 
 class Reach(NamedTuple):
@@ -36,20 +35,18 @@ def reach_of(problem: AssignmentProblem) -> Reach:
     m, leaves = problem.subscriber_count, problem.leaves
     masks = np.zeros((m, -(-len(leaves) // 64)), np.uint64)
     bound = np.full(m, np.nan) if problem.max_latency is None else problem.max_latency
-    with stage("candidates", m) as done:
 
-        def work(first: int, last: int) -> None:
-            _mark_candidates(
-                problem.subscriber_place[first:last],
-                problem.broker_place[leaves],
-                problem.uplink[leaves],
-                bound[first:last],
-                1 + problem.max_delay,
-                masks[first:last],
-            )
-            done(last)
+    def work(first: int, last: int) -> None:
+        _mark_candidates(
+            problem.subscriber_place[first:last],
+            problem.broker_place[leaves],
+            problem.uplink[leaves],
+            bound[first:last],
+            1 + problem.max_delay,
+            masks[first:last],
+        )
 
-        over_ranges(m, work)
+    over_ranges(m, work, "find candidates")
     nobody = np.flatnonzero(~masks.any(axis=1))
     if len(nobody):
         names = problem.subscriber_ids or tuple(map(str, range(m)))

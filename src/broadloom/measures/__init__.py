@@ -3,8 +3,8 @@
 from broadloom.measures.connectivity import components_per_topic, disconnected_topics, is_topic_connected
 from broadloom.measures.content import content_metrics
 from broadloom.measures.diameter import topic_diameters
-from broadloom.measures.metrics import metrics
 from broadloom.measures.routing import routing_costs
+from broadloom.measures.summary import metrics
 
 __all__ = [
     "components_per_topic",

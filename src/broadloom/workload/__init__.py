@@ -1,23 +1,25 @@
 """Generators of interest, latency and churn, all seeded: `bl.workload.interest(...)` and its like."""
 
 from broadloom.workload.churn import Event, churn, events_table
-from broadloom.workload.latency import KINDS, weights
+from broadloom.workload.devices import devices
+from broadloom.workload.latency import weights, weights_or_none
 from broadloom.workload.regions import REGIONS, Region, region_latency
 from broadloom.workload.subscribers import first_geography, subscribers
 from broadloom.workload.subscriptions import interest
 from broadloom.workload.write import write
 
 __all__ = [
-    "KINDS",
     "REGIONS",
     "Event",
     "Region",
     "churn",
+    "devices",
     "events_table",
     "first_geography",
     "interest",
     "region_latency",
     "subscribers",
     "weights",
+    "weights_or_none",
     "write",
 ]

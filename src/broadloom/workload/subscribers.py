@@ -2,8 +2,8 @@
 
 The paper's own generator is described elsewhere and is not public; what it leaves open is chosen here. Most
 random geographies cannot meet the load limits of their set at all. So geography and subscribers are drawn
-from separate streams, and the first geography (counted from 0) whose least possible load balance factor is
-within the set's `beta` is taken.
+from separate streams, and the first geography (counted from 0) is taken whose least possible load balance
+factor is within the set's `beta`.
 """
 
 from typing import NamedTuple
