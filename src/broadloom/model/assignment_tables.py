@@ -46,7 +46,9 @@ def read_problem(folder: str | Path, **limits: float | None) -> AssignmentProble
         _matrix(publisher, "publisher", "place")[0],
         _matrix(brokers, "brokers", "place"),
         _parents(brokers),
-        *(_matrix(subscribers, "subscribers", name) for name in ("place", "lo", "hi")),
+        _matrix(subscribers, "subscribers", "place"),
+        _matrix(subscribers, "subscribers", "lo"),
+        _matrix(subscribers, "subscribers", "hi"),
         max_latency=bounds,
         capacity=shares,  # type: ignore[arg-type]
         broker_ids=tuple(brokers["broker"].to_pylist()),
@@ -94,9 +96,7 @@ def problem_tables(problem: AssignmentProblem) -> dict[str, pa.Table]:
 
 def numbers_column(rows: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> pa.Array:
     """Rows of numbers as a column of lists."""
-    flat = (
-        np.concatenate([*rows, np.empty(0)]) if isinstance(rows, list) else np.ascontiguousarray(rows).ravel()
-    )
+    flat = np.concatenate([*rows, np.empty(0)]) if isinstance(rows, list) else np.ravel(rows)
     width = len(rows[0]) if len(rows) else 0
     return pa.ListArray.from_arrays(np.arange(len(rows) + 1, dtype=np.int32) * width, flat)
 
@@ -118,10 +118,10 @@ def _matrix(table: pa.Table, name: str, column: str) -> NDArray[np.float64]:
     return np.asarray(lists.flatten(), np.float64).reshape(len(size), width)
 
 
-def _parents(brokers: pa.Table) -> NDArray[np.int64]:
+def _parents(brokers: pa.Table) -> NDArray[np.int32]:
     """The index of each broker's parent, -1 where there is none."""
     if "parent" not in brokers.column_names:
-        return np.full(brokers.num_rows, -1)
+        return np.full(brokers.num_rows, -1, np.int32)
     parent = brokers["parent"].combine_chunks()
     found = np.asarray(pc.fill_null(pc.index_in(parent, brokers["broker"].combine_chunks()), -1))
     missing = np.asarray(pc.fill_null(pc.equal(parent, ""), True))
@@ -130,4 +130,4 @@ def _parents(brokers: pa.Table) -> NDArray[np.int64]:
         lambda row: f"table brokers row {row}: parent {parent[row].as_py()!r} is unknown",
         "name a broker, or none below the publisher",
     )
-    return np.where(missing, -1, found)
+    return np.where(missing, -1, found).astype(np.int32)
