@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom._jit import kernel
-from broadloom.assignment._boxes import Filters, box_with, empty_filters, grow_path
+from broadloom.assignment._boxes import Filters, empty_filters, grow_path
 from broadloom.assignment.flow import Flow
 from broadloom.assignment.guard import admit
 from broadloom.assignment.reach import Reach
@@ -186,12 +186,7 @@ def _cheapest(
         b = reach.brokers[p]
         if anywhere or (load[b] < limit[b] and not closed[p]):
             ratio = load[b] / wants.capacity[b]
-            if box_with(filters, b, lo, hi) >= 0:
-                growth = 0.0
-            elif least == 0.0:
-                continue
-            else:
-                growth = grow_path(wants.density, filters, scratch, wants.parent, b, lo, hi, least, False)
+            growth = grow_path(wants.density, filters, scratch, wants.parent, b, lo, hi, least, False)
             if growth < least or (growth == least and ratio < lightest):
                 best, least, lightest = b, growth, ratio
     return best

@@ -28,7 +28,7 @@ HEAT = 0.2
 COLD_SHARE = 0.7
 # A strip move gives up after so many members in vain, but for this share of the moves, which go to the end.
 PATIENCE = 64
-FAR_SHARE = 0.05
+FAR_SHARE = 0.1
 # Clustering a broker's members anew is slow and seldom pays: once in so many passes.
 RECLUSTER_EVERY = 4
 # If the greedy starts differ by more than this, many more of them are made.

@@ -13,6 +13,9 @@ from broadloom._threads import over_ranges
 from broadloom.errors import InputError
 from broadloom.model import AssignmentProblem
 
+# Two ways to add up the same latency differ by less than this, relatively.
+ROUNDING = 1e-12
+
 
 class Reach(NamedTuple):
     """The candidates of group `g` are `brokers[start[g]:start[g + 1]]`, ascending.
@@ -118,7 +121,7 @@ def _mark_candidates(
             for axis in range(place.shape[1]):
                 hop += (place[j, axis] - broker_place[b, axis]) ** 2
             latency[b] = uplink[b] + np.sqrt(hop)
-        limit = factor * latency.min() if np.isnan(bound[j]) else bound[j]
+        limit = (factor * latency.min() if np.isnan(bound[j]) else bound[j]) * (1 + ROUNDING)
         for b in range(len(uplink)):
             if latency[b] <= limit:
                 masks[j, b >> 6] |= np.uint64(1) << np.uint64(b & 63)

@@ -204,6 +204,12 @@ def strip_moves(
 
 
 @kernel
+def _reaches(wants: Wants, j: int, side: int) -> float:
+    """How far the rectangle of `j` reaches to a side: the less, the further."""
+    return wants.lo[j, side >> 1] if side & 1 else -wants.hi[j, side >> 1]
+
+
+@kernel
 def _outermost_first(wants: Wants, placing: Placing, b: int, k: int, side: int) -> NDArray[np.int64]:
     """The members of a box, those that reach furthest to the side first."""
     count = placing.size[b, k]
@@ -211,7 +217,7 @@ def _outermost_first(wants: Wants, placing: Placing, b: int, k: int, side: int) 
     j = placing.head[b, k]
     for i in range(count):
         members[i] = j
-        key[i] = wants.lo[j, side >> 1] if side & 1 else -wants.hi[j, side >> 1]
+        key[i] = _reaches(wants, j, side)
         j = placing.after[j]
     return members[np.argsort(key, kind="mergesort")]
 
@@ -245,11 +251,16 @@ def _strip(
     old_lo, old_hi = np.empty((count, d)), np.empty((count, d))
     around = np.empty((2, d))
     start = placing.cost[b]
-    inserted, best, best_count, done = 0.0, threshold, 0, 0
+    inserted, best, best_count, done, tried = 0.0, threshold, 0, 0, 0
     set_box(placing.lo[b], placing.hi[b], k, rest_lo[count], rest_hi[count])
     most = start - _measure(wants.density, placing.lo[b], placing.hi[b])
-    while done < min(count, best_count + patience):
+    while done < count:
         j = members[done]
+        # Those who reach equally far count as one: only all of them together let the box shrink.
+        if done > 0 and _reaches(wants, j, side) != _reaches(wants, members[done - 1], side):
+            tried += 1
+        if tried > patience:
+            break
         set_box(placing.lo[b], placing.hi[b], k, rest_lo[done + 1], rest_hi[done + 1])
         placing.cost[b] = _measure(wants.density, placing.lo[b], placing.hi[b])
         growth, to, box = _best_place(wants, reach, limit, above, placing, j, k, around)
@@ -266,7 +277,7 @@ def _strip(
         done += 1
         total = inserted + placing.cost[b] - start
         if total < best:
-            best, best_count = total, done
+            best, best_count, tried = total, done, 0
     while done > best_count:
         done -= 1
         to, box = target[done, 0], target[done, 1]

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from broadloom._version import VERSION
-from broadloom.cli import devices, generate, ingest, inspect, link, run
+from broadloom.cli import assign, devices, generate, ingest, inspect, link, run
 from broadloom.errors import InputError
 
 Version = Annotated[bool, typer.Option("--version", help="Print the version.")]
@@ -35,6 +35,8 @@ def _no_verb(context: typer.Context, version: Version = False) -> None:
 app.command("generate")(generate.generate)
 app.command("devices")(devices.devices)
 app.command("ingest")(ingest.ingest)
+app.command("subscribers")(assign.subscribers)
+app.command("assign")(assign.assign)
 app.command("link")(link.link)
 app.command("verify")(inspect.verify)
 app.command("measure")(inspect.measure)

@@ -9,15 +9,20 @@ from rich.table import Table
 import broadloom as bl
 from broadloom.cli.output import Json, Quiet, measures_table, progress, show
 from broadloom.measures import disconnected_topics
+from broadloom.model.assigned import is_assignment
 
 PlanFolder = Annotated[Path, typer.Argument(help="The folder of a plan.")]
 
 
 def verify(plan: PlanFolder, as_json: Json = False, quiet: Quiet = False) -> int:
-    """Check that every topic of a plan is connected; exit with 1 if one is not.
+    """Check a plan: every topic connected, or every limit of an assignment kept; exit with 1 if not.
 
     Example: broadloom verify plan
     """
+    if is_assignment(plan):
+        result = bl.AssignmentResult.load(plan)
+        show({"feasible": result.feasible} | result.metrics(), result.summary(), as_json, quiet)
+        return 0 if result.feasible else 1
     loaded = bl.Plan.load(plan)
     broken = disconnected_topics(loaded.interest, loaded.overlay)
     names = [loaded.interest.topic_ids[topic] for topic in broken]
@@ -32,11 +37,11 @@ def verify(plan: PlanFolder, as_json: Json = False, quiet: Quiet = False) -> int
 
 
 def measure(plan: PlanFolder, as_json: Json = False, quiet: Quiet = False) -> None:
-    """Measure a plan: degrees, weights, diameters, routing cost.
+    """Measure a plan: degrees, weights, diameters, routing cost; or bandwidth, delays and loads.
 
     Example: broadloom measure plan --json
     """
-    loaded = bl.Plan.load(plan)
+    loaded = bl.AssignmentResult.load(plan) if is_assignment(plan) else bl.Plan.load(plan)
     with progress(quiet):
         metrics = loaded.metrics()
     record = metrics | {"lower_bound": loaded.lower_bound, "gap": loaded.gap}

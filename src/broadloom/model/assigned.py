@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from broadloom._version import VERSION
 from broadloom.errors import InputError
+from broadloom.model._atomic import new_folder
 from broadloom.model._check import read_only
 from broadloom.model.assignment import AssignmentProblem
+from broadloom.model.assignment_tables import numbers_column, problem_tables, read_problem
+from broadloom.model.tables import need_table, write_table
+
+FORMAT = 1
 
 Filter = tuple[tuple[NDArray[np.float64], NDArray[np.float64]], ...]
 
@@ -106,5 +116,95 @@ class AssignmentResult:
             f"brokers, bandwidth {self.bandwidth:.4g}, load balance factor {measured['lbf']:.3f}, {state}"
         )
 
+    def save(self, path: str | Path, overwrite: bool = False) -> None:
+        """Write the result as a folder that appears at its place by one rename.
+
+        It holds the tables of the problem, `assignments`, `filters`, and `plan.json`, which tells what was
+        asked, what made it, and its measures, whether it is feasible among them.
+
+        Raises:
+            InputError: there is something at `path` already and `overwrite` is false.
+        """
+        self.verify()
+        tables = problem_tables(self.problem)
+        subscribers, brokers = tables["subscribers"]["subscriber"], tables["brokers"]["broker"]
+        tables["assignments"] = pa.table({"subscriber": subscribers, "broker": brokers.take(self.broker_of)})
+        owner = np.repeat(np.arange(len(self.filters)), [len(boxes) for boxes in self.filters])
+        sides = [[box[side] for boxes in self.filters for box in boxes] for side in (0, 1)]
+        tables["filters"] = pa.table(
+            {"broker": brokers.take(owner), "lo": numbers_column(sides[0]), "hi": numbers_column(sides[1])}
+        )
+        record = {
+            "format": FORMAT,
+            "stage": "assign",
+            "broadloom": VERSION,
+            "algorithm": self.algorithm,
+            "seed": self.seed,
+            "options": dict(self.options),
+            "notes": dict(self.notes),
+            "lower_bound": self.lower_bound,
+            "gap": self.gap,
+            "metrics": self.metrics(),
+        }
+        with new_folder(Path(path), overwrite) as folder:
+            for name, table in tables.items():
+                write_table(folder, name, table)
+            (folder / "plan.json").write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> AssignmentResult:
+        """Read a result that `save` wrote.
+
+        Raises:
+            InputError: there is none at `path`, or it is damaged.
+        """
+        folder = Path(path)
+        record = read_record(folder)
+        problem = read_problem(folder)
+        ids = pa.array(problem.broker_ids, pa.string())
+        broker_of, owner = (
+            pc.fill_null(pc.index_in(need_table(folder, name).column("broker"), ids), -1).to_numpy()
+            for name in ("assignments", "filters")
+        )
+        if (broker_of < 0).any() or (owner < 0).any():
+            raise InputError(f"{folder} assigns to a broker that table brokers does not have; it is damaged")
+        filters: list[list[Any]] = [[] for _ in ids]
+        boxes = need_table(folder, "filters")
+        for b, lo, hi in zip(owner, boxes["lo"].to_pylist(), boxes["hi"].to_pylist(), strict=True):
+            filters[b].append((np.array(lo, np.float64), np.array(hi, np.float64)))
+        return cls(
+            problem,
+            broker_of.astype(np.int32),
+            tuple(map(tuple, filters)),
+            record["algorithm"],
+            record["seed"],
+            record["options"],
+            record["lower_bound"],
+            record["notes"],
+        )
+
     def __repr__(self) -> str:
         return f"AssignmentResult({self.algorithm}, {self.problem!r})"
+
+
+def is_assignment(folder: str | Path) -> bool:
+    """Whether a folder holds the result of an assignment, rather than the plan of another stage."""
+    return (Path(folder) / "assignments.parquet").exists()
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """The `plan.json` of an assignment, if it is one that this version can read."""
+    place = folder / "plan.json"
+    try:
+        record = json.loads(place.read_text())
+    except FileNotFoundError as error:
+        raise InputError(f"{folder} is not a plan: it has no plan.json") from error
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{place} cannot be read: {error}") from error
+    if not isinstance(record, dict) or record.get("stage") != "assign":
+        raise InputError(f"{place} is not of an assignment; it was written by another stage, or is damaged")
+    if record.get("format", 0) > FORMAT:
+        raise InputError(
+            f"{place} has format {record['format']}, this version reads up to {FORMAT}; upgrade broadloom"
+        )
+    return record

@@ -194,9 +194,8 @@ def _numbers(values: ArrayLike, name: str, axes: int, width: int | None = None) 
     if array.ndim != axes or (width is not None and array.shape[-1] != width):
         wanted = f"({'rows, ' if axes == 2 else ''}{'k' if width is None else width})"
         raise InputError(f"{name} has shape {array.shape}; expected {wanted}")
-    rows = array.reshape(len(array), -1)
     refuse(
-        np.any(~np.isfinite(rows), axis=1),
+        np.any(~np.isfinite(np.atleast_2d(array.T)), axis=0),
         lambda row: f"{name} {row} is {array[row].tolist()}",
         "give finite numbers",
     )

@@ -21,6 +21,9 @@ REQUIRED: dict[str, dict[str, pa.DataType]] = {
     "latency": {"src": pa.string(), "dst": pa.string(), "rtt_ms": pa.float64()},
     "subscribers": {"subscriber": pa.string(), "place": _NUMBERS, "lo": _NUMBERS, "hi": _NUMBERS},
     "brokers": {"broker": pa.string(), "place": _NUMBERS},
+    "publisher": {"place": _NUMBERS},
+    "assignments": {"subscriber": pa.string(), "broker": pa.string()},
+    "filters": {"broker": pa.string(), "lo": _NUMBERS, "hi": _NUMBERS},
     "messages": {"publisher": pa.string(), "at": pa.timestamp("us"), "bytes": pa.int64()},
     "events": {"seq": pa.int64(), "kind": pa.string(), "node": pa.string(), "topics": _TEXTS},
     "edges": {"u": pa.string(), "v": pa.string(), "weight": pa.float64(), "rank": pa.int32()},
@@ -32,6 +35,7 @@ OPTIONAL: dict[str, dict[str, pa.DataType]] = {
     "nodes": {"site": pa.string()},
     "subscribers": {"max_latency": pa.float64()},
     "brokers": {"parent": pa.string(), "capacity": pa.float64()},
+    "publisher": dict.fromkeys(("max_delay", "alpha", "beta", "beta_max"), pa.float64()),
     "messages": {"point": _NUMBERS, "topic": pa.string()},
 }
 

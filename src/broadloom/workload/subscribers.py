@@ -46,6 +46,18 @@ _NETWORK_AXES, _TOPICS, _CATEGORIES, _FEEDS, _FEED_PLACES, _LOCATIONS = 5, 2000,
 _GRID_WIDTHS = np.arange(1, 6) * EVENT_SPACE / 10
 
 
+class _Asked(NamedTuple):
+    """What was asked for."""
+
+    set: int
+    subscribers: int
+    brokers: int
+    levels: int
+    skew_and_broad: tuple[int, int]
+    limits: _Limits
+    seed: int
+
+
 class Geography(NamedTuple):
     """Where the publisher, the brokers and the subscribers can be: places with their chance and region."""
 
@@ -90,42 +102,56 @@ def subscribers(
         >>> subscribers(set=2, subscribers=500, brokers=10)
         AssignmentProblem(500 subscribers, 10 brokers, 2 dimensions)
     """
-    limits = _limits_of(set, latency)
-    for word, value in (("interest_skew", interest_skew), ("broad_interests", broad_interests)):
-        if value not in _LEVELS:
-            raise InputError(f"{word} is {value!r}; give low or high")
-    if subscribers < 0 or brokers < 1 or levels < 1:
-        raise InputError(
-            f"{subscribers} subscribers, {brokers} brokers, {levels} levels; give 0, 1 and 1 or more"
-        )
-    levels_of = (_LEVELS[interest_skew], _LEVELS[broad_interests])
+    asked = _asked(set, subscribers, brokers, levels, interest_skew, broad_interests, latency, seed)
     if geography is None:
-        geography = first_geography(set, subscribers, brokers, levels, levels_of, limits, seed)
-    return _problem(set, subscribers, brokers, levels, levels_of, limits, seed, geography)
+        geography = _first(asked)
+    return _problem(asked, geography)
 
 
 def first_geography(
-    set: int,  # noqa: A002
-    subscribers: int,
-    brokers: int,
-    levels: int,
-    levels_of: tuple[int, int],
-    limits: _Limits,
-    seed: int,
+    set: int = 1,  # noqa: A002
+    subscribers: int = 100_000,
+    brokers: int = 100,
+    levels: int = 1,
+    interest_skew: str = "high",
+    broad_interests: str = "low",
+    latency: str | None = None,
+    seed: int = 0,
 ) -> int:
-    """The first geography whose least possible load balance factor is within `beta`."""
+    """The first geography, counted from 0, whose least possible load balance factor is within `beta`.
+
+    Example:
+        >>> first_geography(set=2, subscribers=500, brokers=10)
+        0
+    """
+    return _first(_asked(set, subscribers, brokers, levels, interest_skew, broad_interests, latency, seed))
+
+
+def _asked(
+    number: int, m: int, n: int, levels: int, skew: str, broad: str, latency: str | None, seed: int
+) -> _Asked:
+    """What was asked for, checked."""
+    for word, value in (("interest_skew", skew), ("broad_interests", broad)):
+        if value not in _LEVELS:
+            raise InputError(f"{word} is {value!r}; give low or high")
+    if m < 0 or n < 1 or levels < 1:
+        raise InputError(f"{m} subscribers, {n} brokers, {levels} levels; give at least 0, 1 and 1")
+    return _Asked(number, m, n, levels, (_LEVELS[skew], _LEVELS[broad]), _limits_of(number, latency), seed)
+
+
+def _first(asked: _Asked) -> int:
+    """The first geography that can meet the limits; a large problem is judged by a sample of itself."""
     from broadloom.assignment.flow import least_lbf  # a stage, which stands on the model as this does
     from broadloom.assignment.reach import reach_of
 
-    few = min(subscribers, TRIAL_SUBSCRIBERS)
+    few = asked._replace(subscribers=min(asked.subscribers, TRIAL_SUBSCRIBERS))
     for geography in range(MOST_GEOGRAPHIES):
-        trial = _problem(set, few, brokers, levels, levels_of, limits, seed, geography)
-        # A small sample of many subscribers is a little less balanced than all of them.
-        if few == 0 or least_lbf(trial, reach_of(trial))[0] <= limits.beta:
+        trial = _problem(few, geography)
+        if few.subscribers == 0 or least_lbf(trial, reach_of(trial))[0] <= asked.limits.beta:
             return geography
     raise InputError(
-        f"none of {MOST_GEOGRAPHIES} geographies lets {brokers} brokers meet a load balance factor of "
-        f"{limits.beta}; ask for fewer brokers, more subscribers, or choose a geography yourself"
+        f"none of {MOST_GEOGRAPHIES} geographies lets {asked.brokers} brokers meet a load balance factor of "
+        f"{asked.limits.beta}; ask for fewer brokers, more subscribers, or choose a geography yourself"
     )
 
 
@@ -139,17 +165,9 @@ def _limits_of(number: int, latency: str | None) -> _Limits:
     return MULTI_LEVEL[latency]
 
 
-def _problem(
-    number: int,
-    m: int,
-    n: int,
-    levels: int,
-    levels_of: tuple[int, int],
-    limits: _Limits,
-    seed: int,
-    geography: int,
-) -> AssignmentProblem:
+def _problem(asked: _Asked, geography: int) -> AssignmentProblem:
     """The problem on one geography, whose stream of chance is apart from the subscribers'."""
+    number, m, n, levels, levels_of, limits, seed = asked
     places = np.random.default_rng([number, geography])
     rng = np.random.default_rng([number, seed, 1])
     where = _cities(places, n) if number == 1 else _scattered(places, n, number)
@@ -184,11 +202,12 @@ def _cities(rng: np.random.Generator, n: int) -> Geography:
 def _scattered(rng: np.random.Generator, n: int, number: int) -> Geography:
     """Sets 2 and 3: places anywhere, brokers in the middle of them."""
     count = _FEEDS * _FEED_PLACES if number == 2 else _LOCATIONS
-    places = rng.uniform(0, 100, (count, 2))
+    axes = _NETWORK_AXES if number == 2 else 2
+    places = rng.uniform(0, 100, (count, axes))
     chance = np.full(count, 1 / count)
     if number == 2:
         chance = np.repeat(_zipf(_FEEDS, 0.5), _FEED_PLACES) / _FEED_PLACES
-    publisher = np.full(2, 50.0)
+    publisher = np.full(axes, 50.0)
     return Geography(publisher, _centres(rng, places, n), places, chance, np.zeros(count, np.int64))
 
 

@@ -1,0 +1,133 @@
+"""Subscriber assignment problems as canonical tables: publisher, brokers, subscribers."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from broadloom.errors import InputError
+from broadloom.model._atomic import new_folder
+from broadloom.model._check import refuse
+from broadloom.model.assignment import AssignmentProblem
+from broadloom.model.tables import need_table, write_table
+
+LIMITS = ("max_delay", "alpha", "beta", "beta_max")
+
+
+def read_problem(folder: str | Path, **limits: float | None) -> AssignmentProblem:
+    """The problem in a folder of tables.
+
+    Args:
+        folder: holds `publisher` (one row: its place, and limits if there are), `brokers` and `subscribers`.
+        **limits: max_delay, alpha, beta, beta_max, in place of those in the table.
+
+    Raises:
+        InputError: a table or column is missing, or something in it is wrong.
+    """
+    place = Path(folder)
+    publisher, brokers, subscribers = (
+        need_table(place, name) for name in ("publisher", "brokers", "subscribers")
+    )
+    if publisher.num_rows != 1:
+        raise InputError(f"{place}: table publisher has {publisher.num_rows} rows; expected one")
+    stored = {name: publisher[name][0].as_py() for name in LIMITS if name in publisher.column_names}
+    chosen: dict[str, Any] = {
+        name: value for name, value in (stored | _given(limits)).items() if value is not None
+    }
+    bounds = subscribers["max_latency"].to_numpy() if "max_latency" in subscribers.column_names else None
+    shares = brokers["capacity"].to_numpy() if "capacity" in brokers.column_names else None
+    return AssignmentProblem(
+        _matrix(publisher, "publisher", "place")[0],
+        _matrix(brokers, "brokers", "place"),
+        _parents(brokers),
+        _matrix(subscribers, "subscribers", "place"),
+        _matrix(subscribers, "subscribers", "lo"),
+        _matrix(subscribers, "subscribers", "hi"),
+        max_latency=bounds,
+        capacity=shares,  # type: ignore[arg-type]
+        broker_ids=tuple(brokers["broker"].to_pylist()),
+        subscriber_ids=tuple(subscribers["subscriber"].to_pylist()),
+        **chosen,
+    )
+
+
+def write_problem(folder: str | Path, problem: AssignmentProblem, overwrite: bool = False) -> None:
+    """Write a problem as tables, as one folder that appears whole. A density is not among them."""
+    with new_folder(Path(folder), overwrite) as scratch:
+        for name, table in problem_tables(problem).items():
+            write_table(scratch, name, table)
+
+
+def problem_tables(problem: AssignmentProblem) -> dict[str, pa.Table]:
+    """The tables of a problem."""
+    brokers = pa.array(problem.broker_ids or map(str, range(problem.broker_count)), pa.string())
+    who = pa.array(problem.subscriber_ids or map(str, range(problem.subscriber_count)), pa.string())
+    parent = pa.array(problem.broker_parent, mask=problem.broker_parent < 0)
+    subscribers = {
+        "subscriber": who,
+        "place": numbers_column(problem.subscriber_place),
+        "lo": numbers_column(problem.lo),
+        "hi": numbers_column(problem.hi),
+    }
+    if problem.max_latency is not None:
+        subscribers["max_latency"] = pa.array(problem.max_latency, mask=np.isnan(problem.max_latency))
+    return {
+        "publisher": pa.table(
+            {"place": numbers_column([problem.publisher])}
+            | {name: [float(getattr(problem, name))] for name in LIMITS}
+        ),
+        "brokers": pa.table(
+            {
+                "broker": brokers,
+                "parent": brokers.take(parent),
+                "place": numbers_column(problem.broker_place),
+                "capacity": problem.capacity,
+            }
+        ),
+        "subscribers": pa.table(subscribers),
+    }
+
+
+def numbers_column(rows: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> pa.Array:
+    """Rows of numbers as a column of lists."""
+    flat = np.concatenate([*rows, np.empty(0)]) if isinstance(rows, list) else np.ravel(rows)
+    width = len(rows[0]) if len(rows) else 0
+    return pa.ListArray.from_arrays(np.arange(len(rows) + 1, dtype=np.int32) * width, flat)
+
+
+def _given(limits: dict[str, float | None]) -> dict[str, float]:
+    return {name: value for name, value in limits.items() if value is not None}
+
+
+def _matrix(table: pa.Table, name: str, column: str) -> NDArray[np.float64]:
+    """A column of lists as a matrix, if all are of one length and none is missing."""
+    lists = table[column].combine_chunks()
+    size = np.asarray(pc.fill_null(pc.list_value_length(lists), -1))
+    width = int(size[0]) if len(size) else 0
+    refuse(
+        (size != width) | (size < 0),
+        lambda row: f"table {name} row {row}: {column} is {lists[row].as_py()}",
+        f"give {max(width, 1)} numbers a row, as in row 0",
+    )
+    return np.asarray(lists.flatten(), np.float64).reshape(len(size), width)
+
+
+def _parents(brokers: pa.Table) -> NDArray[np.int32]:
+    """The index of each broker's parent, -1 where there is none."""
+    if "parent" not in brokers.column_names:
+        return np.full(brokers.num_rows, -1, np.int32)
+    parent = brokers["parent"].combine_chunks()
+    found = np.asarray(pc.fill_null(pc.index_in(parent, brokers["broker"].combine_chunks()), -1))
+    missing = np.asarray(pc.fill_null(pc.equal(parent, ""), True))
+    refuse(
+        (found < 0) & ~missing,
+        lambda row: f"table brokers row {row}: parent {parent[row].as_py()!r} is unknown",
+        "name a broker, or none below the publisher",
+    )
+    return np.where(missing, -1, found).astype(np.int32)
