@@ -121,7 +121,7 @@ def test_wrong_limits_and_weights_are_refused():
     interest = Interest.from_lists([[0], [0]])
     with pytest.raises(InputError, match="2 nodes but weights for 3"):
         lower_bound(interest, Weights.uniform(3))
-    with pytest.raises(InputError, match="-1 iterations"):
+    with pytest.raises(InputError, match="iterations is -1"):
         lower_bound(interest, iterations=-1)
 
 
