@@ -5,11 +5,14 @@ from broadloom.catalogue import algorithms
 from broadloom.errors import InputError
 from broadloom.linking.link import link
 from broadloom.measures import is_topic_connected
-from broadloom.model import Interest, Overlay, Plan, Weights
+from broadloom.model import Grid, Interest, MarketProblem, MarketResult, Overlay, Plan, Weights
 
 __all__ = [
+    "Grid",
     "InputError",
     "Interest",
+    "MarketProblem",
+    "MarketResult",
     "Overlay",
     "Plan",
     "Weights",

@@ -1,8 +1,11 @@
 """What is given and what comes out: plain frozen values over read-only arrays."""
 
 from broadloom.model.interest import Interest
+from broadloom.model.grid import Grid
+from broadloom.model.market import MarketProblem
 from broadloom.model.overlay import Overlay
 from broadloom.model.plan import Plan
+from broadloom.model.priced import MarketResult
 from broadloom.model.weights import Weights
 
-__all__ = ["Interest", "Overlay", "Plan", "Weights"]
+__all__ = ["Grid", "Interest", "MarketProblem", "MarketResult", "Overlay", "Plan", "Weights"]

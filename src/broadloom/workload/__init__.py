@@ -1,7 +1,8 @@
-"""Generators of interest, latency and churn, all seeded: `bl.workload.interest(...)` and its like."""
+"""Generators of interest, latency, churn and markets, all seeded: `bl.workload.interest(...)` and its like."""
 
 from broadloom.workload.churn import Event, churn, events_table
 from broadloom.workload.latency import KINDS, weights
+from broadloom.workload.market import market
 from broadloom.workload.regions import REGIONS, Region, region_latency
 from broadloom.workload.subscriptions import interest
 from broadloom.workload.write import write
@@ -14,6 +15,7 @@ __all__ = [
     "churn",
     "events_table",
     "interest",
+    "market",
     "region_latency",
     "weights",
     "write",
