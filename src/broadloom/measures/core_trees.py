@@ -38,8 +38,8 @@ def core_of(prices: NDArray[np.float64], core: str) -> Core:
 def spanning_tree(
     prices: NDArray[np.float64], member: NDArray[np.bool_]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
-    """The least spanning tree of the members by Prim, from the first one on: order, parent, edge of each step."""
-    k = np.sum(member)
+    """The least spanning tree of the members by Prim from the first one: order, parent, edge of each step."""
+    k = int(np.sum(member))
     order, parent, edge = np.empty(k, np.int64), np.zeros(k, np.int64), np.zeros(k)
     at = 0
     for b in range(len(member)):
@@ -128,7 +128,7 @@ def _one_tree(core: Core, member: NDArray[np.bool_], out: NDArray[np.float64]) -
 def add_flows(
     core: Core, member: NDArray[np.bool_], sent: NDArray[np.float64], flows: NDArray[np.float64]
 ) -> None:
-    """Add to each link, both directions together, what crosses it when broker b sends `sent[b]` to all members."""
+    """Add what crosses each link, both directions together, when broker b sends `sent[b]` to all members."""
     if core.kind == PAIR:
         for b in range(len(member)):
             for x in range(len(member)):

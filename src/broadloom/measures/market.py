@@ -41,7 +41,7 @@ class Ledger(NamedTuple):
         broker_of: the broker of each user.
         load: what each broker's users send and receive.
         sent: what each broker's users send into each channel, (brokers, channels).
-        count: how many of each broker's users want each channel, (brokers, channels).
+        readers: how many of each broker's users want each channel, (brokers, channels).
         price: what a message from each broker into each channel costs on the core, (brokers, channels).
         cost: what each channel costs on the core.
     """
@@ -49,7 +49,7 @@ class Ledger(NamedTuple):
     broker_of: NDArray[np.int32]
     load: NDArray[np.float64]
     sent: NDArray[np.float64]
-    count: NDArray[np.int64]
+    readers: NDArray[np.int64]
     price: NDArray[np.float64]
     cost: NDArray[np.float64]
 
@@ -88,7 +88,7 @@ def market_flows(problem: MarketProblem, broker_of: ArrayLike, core: str = "mst"
     ledger = open_ledger(problem, broker_of, model)
     flows = np.zeros((problem.broker_count, problem.broker_count))
     for channel in range(problem.channel_count):
-        add_flows(model, ledger.count[:, channel] > 0, ledger.sent[:, channel].copy(), flows)
+        add_flows(model, ledger.readers[:, channel] > 0, ledger.sent[:, channel].copy(), flows)
     return flows
 
 
@@ -116,7 +116,7 @@ def market_metrics(problem: MarketProblem, broker_of: ArrayLike, core: str = "ms
         "access_cost": cost.access,
         "core_cost": cost.core,
         "brokers_used": len(np.unique(ledger.broker_of)),
-        "memberships": int(np.sum(ledger.count > 0)),
+        "memberships": int(np.sum(ledger.readers > 0)),
         "links_used": int(np.sum(np.triu(flows) > 0)),
         "busiest_link": float(flows.max(initial=0.0)),
         "mean_load": float(ledger.load.mean()) if problem.broker_count else 0.0,
@@ -144,7 +144,7 @@ def open_ledger(problem: MarketProblem, broker_of: ArrayLike, core: Core) -> Led
         raise InputError(
             f"{problem.user_count:,} users but an assignment of shape {chosen.shape}; give one broker a user"
         )
-    if problem.user_count and not (0 <= chosen.min() and chosen.max() < problem.broker_count):
+    if problem.user_count and not (chosen.min() >= 0 and chosen.max() < problem.broker_count):
         raise InputError(
             f"brokers {chosen.min()} to {chosen.max()}; they are 0 to {problem.broker_count - 1}"
         )
@@ -168,20 +168,20 @@ def count_traffic(traffic: Traffic, ledger: Ledger) -> None:
     """Fill the ledger's loads, rates and counts from its assignment."""
     ledger.load[:] = 0.0
     ledger.sent[:] = 0.0
-    ledger.count[:] = 0
+    ledger.readers[:] = 0
     for i in range(len(ledger.broker_of)):
         b = ledger.broker_of[i]
         ledger.load[b] += traffic.demand[i]
         ledger.sent[b] += traffic.rates[i]
         for at in range(traffic.start[i], traffic.start[i + 1]):
-            ledger.count[b, traffic.channels[at]] += 1
+            ledger.readers[b, traffic.channels[at]] += 1
 
 
 @kernel
 def price_channel(core: Core, ledger: Ledger, channel: int) -> None:
     """Bring a channel's prices and its cost up to date with who is in it."""
     out = np.empty(len(ledger.load))
-    source_prices(core, ledger.count[:, channel] > 0, out)
+    source_prices(core, ledger.readers[:, channel] > 0, out)
     ledger.price[:, channel] = out
     ledger.cost[channel] = np.sum(ledger.sent[:, channel] * out)
 
@@ -203,8 +203,9 @@ def dot(one: NDArray[np.float64], other: NDArray[np.float64]) -> float:
 
 @kernel
 def change_of_move(core: Core, traffic: Traffic, ledger: Ledger, user: int, to: int) -> float:
-    """By how much the cost changes when one user moves, exactly: O(channels), and a tree for each channel
-    that the old broker leaves or the new one joins.
+    """By how much the cost changes when one user moves, exactly.
+
+    It takes O(channels), and a tree for each channel that the old broker leaves or the new one joins.
     """
     home, rates = ledger.broker_of[user], traffic.rates[user]
     if to == home:
@@ -213,7 +214,7 @@ def change_of_move(core: Core, traffic: Traffic, ledger: Ledger, user: int, to: 
     change += dot(rates, ledger.price[to]) - dot(rates, ledger.price[home])
     for at in range(traffic.start[user], traffic.start[user + 1]):
         t = traffic.channels[at]
-        if ledger.count[home, t] == 1 or ledger.count[to, t] == 0:
+        if ledger.readers[home, t] == 1 or ledger.readers[to, t] == 0:
             change -= rates[t] * (ledger.price[to, t] - ledger.price[home, t])
             change += _cost_after(core, ledger, home, to, t, rates[t]) - ledger.cost[t]
     return change
@@ -222,8 +223,8 @@ def change_of_move(core: Core, traffic: Traffic, ledger: Ledger, user: int, to: 
 @kernel
 def _cost_after(core: Core, ledger: Ledger, home: int, to: int, channel: int, rate: float) -> float:
     """What a channel costs after a user that wants it and sends `rate` into it has moved."""
-    member = ledger.count[:, channel] > 0
-    member[home] = ledger.count[home, channel] > 1
+    member = ledger.readers[:, channel] > 0
+    member[home] = ledger.readers[home, channel] > 1
     member[to] = True
     out = np.empty(len(member))
     source_prices(core, member, out)
@@ -242,9 +243,9 @@ def move_user(core: Core, traffic: Traffic, ledger: Ledger, user: int, to: int) 
     ledger.cost[:] += rates * (ledger.price[to] - ledger.price[home])
     for at in range(traffic.start[user], traffic.start[user + 1]):
         t = traffic.channels[at]
-        ledger.count[home, t] -= 1
-        ledger.count[to, t] += 1
-        if ledger.count[home, t] == 0 or ledger.count[to, t] == 1:
+        ledger.readers[home, t] -= 1
+        ledger.readers[to, t] += 1
+        if ledger.readers[home, t] == 0 or ledger.readers[to, t] == 1:
             price_channel(core, ledger, t)
 
 

@@ -1,7 +1,7 @@
 """What is given and what comes out: plain frozen values over read-only arrays."""
 
-from broadloom.model.interest import Interest
 from broadloom.model.grid import Grid
+from broadloom.model.interest import Interest
 from broadloom.model.market import MarketProblem
 from broadloom.model.overlay import Overlay
 from broadloom.model.plan import Plan

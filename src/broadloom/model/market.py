@@ -39,7 +39,7 @@ class MarketProblem:
         access: the price of the link between each user and each broker, (users, brokers), from 0.
         core: the price of the link between each two brokers, (brokers, brokers): symmetric, and never above
             a detour over a third broker.
-        capacity: how much each broker's users may send and receive together, (brokers,) or one number for all.
+        capacity: how much each broker's users may send and receive together: (brokers,) or one for all.
         user_ids: the id of each user; its position by default.
         broker_ids: the id of each broker; its position by default.
         close: replace core prices that a detour beats by the cheapest detour, in place of an error.
@@ -158,13 +158,17 @@ def _numbers(
     array = np.asarray(given, np.float64, order="C")
     if array.flags.writeable:
         array = array.copy()
-    if array.ndim != len(axes) or any(want not in (None, have) for want, have in zip(shape, array.shape)):
-        expected = ", ".join(f"{axis}s" if n is None else f"{n:,} {axis}s" for axis, n in zip(axes, shape))
+    if array.ndim != len(axes) or any(
+        want not in (None, have) for want, have in zip(shape, array.shape, strict=True)
+    ):
+        expected = ", ".join(
+            f"{axis}s" if n is None else f"{n:,} {axis}s" for axis, n in zip(axes, shape, strict=True)
+        )
         raise InputError(f"{what} have shape {array.shape}; expected ({expected})")
 
     def describe(i: int) -> str:
         place = np.unravel_index(i, array.shape)
-        where = ", ".join(f"{axis} {at}" for axis, at in zip(axes, place))
+        where = ", ".join(f"{axis} {at}" for axis, at in zip(axes, place, strict=True))
         return f"{what} of {where}: {array[place]}"
 
     refuse(~(np.isfinite(array) & (array >= 0)).ravel(), describe, "give a finite number from 0")

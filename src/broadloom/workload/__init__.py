@@ -1,4 +1,4 @@
-"""Generators of interest, latency, churn and markets, all seeded: `bl.workload.interest(...)` and its like."""
+"""Generators of interest, latency, churn and markets, all seeded: `bl.workload.interest(...)`, and so on."""
 
 from broadloom.workload.churn import Event, churn, events_table
 from broadloom.workload.latency import KINDS, weights

@@ -1,4 +1,4 @@
-"""Generated markets as paper 5 simulates them (section VI-A): clipped quadratics, intervals, equal brokers."""
+"""Generated markets as paper 5 simulates them (VI-A): clipped quadratics, intervals, equal brokers."""
 
 from dataclasses import replace
 
