@@ -1,13 +1,28 @@
 """Broadloom plans, deploys and maintains the overlay of a wide-area publish/subscribe system."""
 
 from broadloom import measures, workload
+from broadloom.assignment.assign import assign
 from broadloom.catalogue import algorithms
 from broadloom.errors import InputError
 from broadloom.linking.link import link
 from broadloom.measures import is_topic_connected
-from broadloom.model import Grid, Interest, MarketProblem, MarketResult, Overlay, Plan, Weights
+from broadloom.model import (
+    AssignmentProblem,
+    AssignmentResult,
+    Density,
+    Grid,
+    Interest,
+    MarketProblem,
+    MarketResult,
+    Overlay,
+    Plan,
+    Weights,
+)
 
 __all__ = [
+    "AssignmentProblem",
+    "AssignmentResult",
+    "Density",
     "Grid",
     "InputError",
     "Interest",
@@ -17,6 +32,7 @@ __all__ = [
     "Plan",
     "Weights",
     "algorithms",
+    "assign",
     "is_topic_connected",
     "link",
     "measures",

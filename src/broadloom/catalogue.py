@@ -3,11 +3,11 @@
 from dataclasses import fields
 from typing import Any
 
-from broadloom import linking
+from broadloom import assignment, linking
 
 
 def algorithms(stage: str | None = None) -> list[dict[str, Any]]:
-    """Every algorithm: name, stage, paper, objective, summary, and its options with their defaults.
+    """Every algorithm: name, stage, paper, objective, problem, summary, and its options with their defaults.
 
     Args:
         stage: only those of this stage, such as "link".
@@ -22,9 +22,10 @@ def algorithms(stage: str | None = None) -> list[dict[str, Any]]:
             "stage": algorithm.stage,
             "paper": algorithm.paper,
             "objective": algorithm.objective,
+            "problem": None if algorithm.problem is None else algorithm.problem.__name__,
             "summary": algorithm.summary,
             "options": {field.name: field.default for field in fields(algorithm.options)},
         }
-        for algorithm in linking.ALGORITHMS
+        for algorithm in (*linking.ALGORITHMS, *assignment.ALGORITHMS)
         if stage in (None, algorithm.stage)
     ]

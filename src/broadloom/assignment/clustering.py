@@ -86,7 +86,11 @@ def _seeds(traffic: Traffic) -> NDArray[np.int32]:
                     break
                 if broker_of[i] >= 0 or traffic.demand[i] + traffic.demand[j] > traffic.limit[b]:
                     continue
-                ratio, first, last = _ratio(_between(traffic, i, j), price[i] + price[j]), min(i, j), max(i, j)
+                ratio, first, last = (
+                    _ratio(_between(traffic, i, j), price[i] + price[j]),
+                    min(i, j),
+                    max(i, j),
+                )
                 if ratio > best or (ratio == best and (first, last) < (one, other)):
                     best, one, other = ratio, first, last
         if one >= 0:

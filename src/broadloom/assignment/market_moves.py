@@ -4,14 +4,12 @@ A channel's price at a broker is what the channel costs more with the broker in 
 which moves look best; those are evaluated exactly, and made only if the cost truly falls.
 """
 
-from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from broadloom._jit import kernel
-from broadloom.errors import InputError
 from broadloom.measures.core_trees import Core, source_prices
 from broadloom.measures.market import Ledger, Traffic, change_of_move, dot, move_user
 from broadloom.model.market import MarketProblem

@@ -101,7 +101,9 @@ def _cheapest_place(
         if b < 0 or load[b] - size + need > traffic.limit[b]:
             continue
         for x in range(len(load)):
-            cost = need * traffic.access[user, b] + size * (traffic.access[other, x] - traffic.access[other, b])
+            cost = need * traffic.access[user, b] + size * (
+                traffic.access[other, x] - traffic.access[other, b]
+            )
             if x != b and load[x] + size <= traffic.limit[x] and cost < best:
                 best, place = cost, (b, other, x)
     return place

@@ -30,7 +30,10 @@ def link_weights(problem: MarketProblem) -> NDArray[np.float64]:
     weights = np.zeros((problem.user_count, problem.broker_count))
     reach, via = ways_in(problem.access, problem.core)
     for channel in range(problem.channel_count):
-        senders, readers = np.flatnonzero(problem.rates[:, channel]), np.flatnonzero(problem.wants[:, channel])
+        senders, readers = (
+            np.flatnonzero(problem.rates[:, channel]),
+            np.flatnonzero(problem.wants[:, channel]),
+        )
         rates = problem.rates[senders, channel]
         add_channel(senders, rates, readers, problem.access, reach, via, weights)
     return weights

@@ -1,6 +1,7 @@
 """One place for every metric. Nothing here is used to build what it measures."""
 
 from broadloom.measures.connectivity import components_per_topic, disconnected_topics, is_topic_connected
+from broadloom.measures.content import content_metrics
 from broadloom.measures.diameter import topic_diameters
 from broadloom.measures.market import MarketCost, MovingCost, market_cost, market_flows, market_metrics
 from broadloom.measures.metrics import metrics
@@ -10,6 +11,7 @@ __all__ = [
     "MarketCost",
     "MovingCost",
     "components_per_topic",
+    "content_metrics",
     "disconnected_topics",
     "is_topic_connected",
     "market_cost",

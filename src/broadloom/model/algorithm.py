@@ -27,6 +27,7 @@ class Algorithm:
         summary: its rule in one line.
         run: the function that does it; each stage says with which arguments.
         options: a frozen dataclass that holds its options, with defaults, and checks them.
+        problem: the type of problem that it solves, where a stage has several.
     """
 
     name: str
@@ -36,6 +37,7 @@ class Algorithm:
     summary: str
     run: Callable[..., Any]
     options: type = NoOptions
+    problem: type | None = None
 
     def with_options(self, given: Mapping[str, Any]) -> Any:
         """The options as its dataclass, after checking that each one exists.

@@ -1,0 +1,53 @@
+"""Assign: which broker serves which subscriber (papers 4 and 5)."""
+
+from broadloom.assignment import greedy, nearest
+from broadloom.assignment.market import MARKET_ALGORITHMS
+from broadloom.model import AssignmentProblem
+from broadloom.model.algorithm import Algorithm, NoOptions
+
+
+def _content(
+    name: str, paper: str, objective: str, summary: str, run: object, options: type = NoOptions
+) -> Algorithm:
+    """An algorithm for subscriber assignment (paper 4)."""
+    return Algorithm(name, "assign", paper, objective, summary, run, options, AssignmentProblem)  # type: ignore[arg-type]
+
+
+ALGORITHMS: tuple[Algorithm, ...] = (
+    _content(
+        "gr",
+        "4, III",
+        "bandwidth",
+        "each subscriber in turn where filters grow least",
+        greedy.gr,
+        greedy.OrderOptions,
+    ),
+    _content(
+        "gr*",
+        "4, III",
+        "bandwidth",
+        "as gr, those with the fewest open candidates first",
+        greedy.gr_star,
+        greedy.OrderOptions,
+    ),
+    _content(
+        "gr-no-latency",
+        "4, VI",
+        "bandwidth",
+        "as gr, without the latency bound",
+        greedy.gr_no_latency,
+        greedy.OrderOptions,
+    ),
+    _content(
+        "closest", "4, VI", "latency", "each to the nearest leaf broker that is not full", nearest.closest
+    ),
+    _content(
+        "closest-unbalanced",
+        "4, VI",
+        "latency",
+        "each to the nearest leaf broker",
+        nearest.closest_unbalanced,
+    ),
+    _content("balance", "4, VI", "load", "the least possible load balance factor", greedy.balance),
+    *MARKET_ALGORITHMS,
+)

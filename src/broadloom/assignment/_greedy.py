@@ -1,0 +1,194 @@
+"""The loop of all greedy assignments: next subscriber, cheapest broker, take it in."""
+
+import heapq
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broadloom._jit import kernel
+from broadloom.assignment._boxes import Filters, box_with, empty_filters, path_growth, take_in_path
+from broadloom.assignment.flow import Flow
+from broadloom.assignment.guard import admit
+from broadloom.assignment.reach import Reach
+from broadloom.model import AssignmentProblem
+from broadloom.model.density import DensityArrays
+
+
+class Wants(NamedTuple):
+    """What kernels have to know of a problem: rectangles, tree, density, capacity."""
+
+    lo: NDArray[np.float64]
+    hi: NDArray[np.float64]
+    parent: NDArray[np.int32]
+    density: DensityArrays
+    capacity: NDArray[np.float64]
+
+
+class Greedy(NamedTuple):
+    """A greedy assignment: the broker of each subscriber, filters, how many found all candidates full."""
+
+    broker_of: NDArray[np.int32]
+    filters: Filters
+    stranded: int
+    refused: int
+
+
+def wants_of(problem: AssignmentProblem) -> Wants:
+    """What kernels have to know of a problem."""
+    return Wants(problem.lo, problem.hi, problem.broker_parent, problem.density_arrays, problem.capacity)
+
+
+def run_greedy(
+    problem: AssignmentProblem,
+    reach: Reach,
+    limit: NDArray[np.int64],
+    order: NDArray[np.int64],
+    adaptive: bool,
+    flow: Flow | None = None,
+    filters: Filters | None = None,
+) -> Greedy:
+    """Assign subscribers one by one to the broker whose filters grow least.
+
+    Args:
+        problem: what is given.
+        reach: who may go where.
+        limit: the most subscribers of each broker.
+        order: the subscribers in the order in which they come.
+        adaptive: those with the fewest candidates that are not full first, in that order among equals (Gr*).
+        flow: a complete max-flow that guards the choices, so that nobody is stranded; it is used up.
+        filters: start from these; they are changed.
+    """
+    n, alpha, d = problem.broker_count, problem.alpha, problem.dimensions
+    if filters is None:
+        filters = empty_filters(n, alpha, d)
+    levels = empty_filters(n + 1 if not problem.is_one_level else 1, alpha, d)
+    guarded = flow is not None
+    guard = _NO_FLOW if flow is None else flow
+    by_group = np.argsort(reach.group[order], kind="stable")
+    broker_of, stranded, refused = _assign_all(
+        wants_of(problem), reach, limit, order, by_group, adaptive, guard, guarded, filters, levels
+    )
+    return Greedy(broker_of, filters, stranded, refused)
+
+
+_NO_FLOW = Flow(
+    np.empty(0, np.int64),
+    np.empty(0, np.int64),
+    np.empty((0, 0), np.int64),
+    np.empty(0, np.int32),
+    np.empty(0, np.int64),
+    np.empty(0, np.int64),
+)
+
+
+@kernel
+def _assign_all(
+    wants: Wants,
+    reach: Reach,
+    limit: NDArray[np.int64],
+    order: NDArray[np.int64],
+    by_group: NDArray[np.int64],
+    adaptive: bool,
+    flow: Flow,
+    guarded: bool,
+    filters: Filters,
+    scratch: Filters,
+) -> tuple[NDArray[np.int32], int, int]:
+    """Decide all subscribers; `by_group` has the ranks in `order`, group after group, ascending."""
+    m = len(order)
+    broker_of = np.full(len(reach.group), -1, np.int32)
+    load = np.zeros(len(limit), np.int64)
+    closed = np.zeros(len(reach.brokers), np.bool_)
+    following = np.zeros(len(reach.size) + 1, np.int64)
+    following[1:] = np.cumsum(reach.size)
+    ends = following[1:].copy()
+    queue = _queue(reach, limit, load, by_group, following, ends)
+    stranded, refused = 0, 0
+    for step in range(m):
+        rank = queue[0] % m if adaptive else step
+        j = order[rank]
+        g = reach.group[j]
+        b = _cheapest(wants, reach, limit, load, closed, filters, scratch, j)
+        while guarded and b >= 0 and not admit(reach, flow, limit, g, b):
+            _close(reach, closed, g, b)
+            refused += 1
+            b = _cheapest(wants, reach, limit, load, closed, filters, scratch, j)
+        if b < 0:
+            stranded += 1
+            no_limit = np.full(len(limit), m + 1)
+            b = _cheapest(wants, reach, no_limit, load, closed, filters, scratch, j)
+        take_in_path(wants.density, filters, wants.parent, b, wants.lo[j], wants.hi[j])
+        broker_of[j] = b
+        load[b] += 1
+        following[g] += 1
+        if adaptive:
+            if load[b] == limit[b]:
+                queue = _queue(reach, limit, load, by_group, following, ends)
+            elif following[g] < ends[g]:
+                heapq.heapreplace(queue, queue[0] - rank + by_group[following[g]])
+            else:
+                heapq.heappop(queue)
+    return broker_of, stranded, refused
+
+
+@kernel
+def _queue(
+    reach: Reach,
+    limit: NDArray[np.int64],
+    load: NDArray[np.int64],
+    by_group: NDArray[np.int64],
+    following: NDArray[np.int64],
+    ends: NDArray[np.int64],
+) -> list[int]:
+    """A heap of (candidates that are not full, rank of the next member) a group, each pair as one number."""
+    m = len(by_group)
+    queue = [0 for _ in range(0)]
+    for g in range(len(reach.size)):
+        if following[g] < ends[g]:
+            free = 0
+            for p in range(reach.start[g], reach.start[g + 1]):
+                free += load[reach.brokers[p]] < limit[reach.brokers[p]]
+            queue.append(free * m + by_group[following[g]])
+    heapq.heapify(queue)
+    return queue
+
+
+@kernel
+def _close(reach: Reach, closed: NDArray[np.bool_], g: int, b: int) -> None:
+    """Never offer `b` to group `g` again: what was refused once would be refused always."""
+    for p in range(reach.start[g], reach.start[g + 1]):
+        if reach.brokers[p] == b:
+            closed[p] = True
+
+
+@kernel
+def _cheapest(
+    wants: Wants,
+    reach: Reach,
+    limit: NDArray[np.int64],
+    load: NDArray[np.int64],
+    closed: NDArray[np.bool_],
+    filters: Filters,
+    scratch: Filters,
+    j: int,
+) -> int:
+    """The candidate with room whose path grows least, the least loaded among equals; -1 if none has room."""
+    lo, hi, g = wants.lo[j], wants.hi[j], reach.group[j]
+    best, least, lightest = -1, np.inf, np.inf
+    for p in range(reach.start[g], reach.start[g + 1]):
+        b = reach.brokers[p]
+        if load[b] < limit[b] and not closed[p] and box_with(filters, b, lo, hi) >= 0:
+            ratio = load[b] / wants.capacity[b]
+            if ratio < lightest:
+                best, lightest = b, ratio
+    if best >= 0:
+        return best
+    for p in range(reach.start[g], reach.start[g + 1]):
+        b = reach.brokers[p]
+        if load[b] < limit[b] and not closed[p]:
+            growth = path_growth(wants.density, filters, scratch, wants.parent, b, lo, hi, least)
+            ratio = load[b] / wants.capacity[b]
+            if growth < least or (growth == least and ratio < lightest):
+                best, least, lightest = b, growth, ratio
+    return best

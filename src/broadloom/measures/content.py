@@ -1,0 +1,189 @@
+"""Measures of subscriber assignments (paper 4, section II): bandwidth, delays, loads, and what is broken."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broadloom.model.assigned import Filter
+from broadloom.model.assignment import AssignmentProblem
+
+# Sums of distances in another order differ by less than this, relatively.
+ROUNDING = 1e-9
+# Distances are computed in blocks of about this many.
+_BLOCK = 4_000_000
+
+
+def content_metrics(
+    problem: AssignmentProblem, broker_of: NDArray[np.int32], filters: Sequence[Filter]
+) -> dict[str, Any]:
+    """Every measure of an assignment, by plain code that shares nothing with the algorithms.
+
+    `bandwidth` is over all brokers, delays over all subscribers, loads over leaf brokers. `delay_over` is the
+    share of subscribers beyond their latency bound. `violated` names the constraints that do not hold:
+    "leaf" (assigned to an inner broker), "latency", "nesting", "alpha", "load".
+
+    Example:
+        >>> problem = AssignmentProblem([0], [[1]], [-1], [[2]], [[0]], [[1]])
+        >>> one = ((np.array([0.0]), np.array([4.0])),)
+        >>> content_metrics(problem, np.array([0], np.int32), [one])["bandwidth"]
+        4.0
+    """
+    bandwidth = [union_measure(problem, one) for one in filters]
+    delay, over = delays(problem, broker_of)
+    load = np.bincount(broker_of, minlength=problem.broker_count)[problem.leaves]
+    lbf = load_balance_factor(problem, broker_of)
+    held = {
+        "leaf": bool(problem.is_leaf[broker_of].all()),
+        "latency": not over.any(),
+        "nesting": is_nested(problem, broker_of, filters),
+        "alpha": all(len(one) <= problem.alpha for one in filters),
+        "load": lbf <= problem.beta_max * (1 + ROUNDING),
+    }
+    m = max(problem.subscriber_count, 1)
+    return {
+        "subscribers": problem.subscriber_count,
+        "brokers": problem.broker_count,
+        "leaves": len(problem.leaves),
+        "bandwidth": float(sum(bandwidth)),
+        "leaf_bandwidth": float(sum(bandwidth[leaf] for leaf in problem.leaves)),
+        "delay_rms": float(np.sqrt(np.sum(delay**2) / m)),
+        "delay_max": float(delay.max(initial=0.0)),
+        "delay_over": float(over.sum() / m),
+        "lbf": lbf,
+        "load_max": int(load.max(initial=0)),
+        "load_std": float(load.std()),
+        "rectangles": int(sum(map(len, filters))),
+        "feasible": all(held.values()),
+        "within_beta": all(held.values()) and lbf <= problem.beta * (1 + ROUNDING),
+        "violated": [name for name, holds in held.items() if not holds],
+    }
+
+
+def load_balance_factor(problem: AssignmentProblem, broker_of: NDArray[np.int32]) -> float:
+    """The largest ratio of a broker's share of the subscribers to its share of the capacity."""
+    load = np.bincount(broker_of, minlength=problem.broker_count)
+    busy = load > 0
+    if not busy.any():
+        return 0.0
+    with np.errstate(divide="ignore"):
+        return float(np.max(load[busy] / (problem.capacity[busy] * problem.subscriber_count)))
+
+
+def delays(
+    problem: AssignmentProblem, broker_of: NDArray[np.int32]
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """The delay of each subscriber (its latency over the least possible, less 1), and who is over the bound.
+
+    The delay at no latency at all is 0, and infinite where the least possible is 0 but another was chosen.
+    """
+    m, leaves = problem.subscriber_count, problem.leaves
+    least = np.empty(m)
+    rows = max(1, _BLOCK // max(1, len(leaves) * len(problem.publisher)))
+    for first in range(0, m, rows):
+        place = problem.subscriber_place[first : first + rows]
+        hop = np.linalg.norm(place[:, None, :] - problem.broker_place[leaves][None, :, :], axis=2)
+        least[first : first + rows] = (problem.uplink[leaves] + hop).min(axis=1)
+    hop = np.linalg.norm(problem.subscriber_place - problem.broker_place[broker_of], axis=1)
+    latency = problem.uplink[broker_of] + hop
+    with np.errstate(divide="ignore", invalid="ignore"):
+        delay = np.where(latency == least, 0.0, latency / least - 1)
+    bound = (1 + problem.max_delay) * least
+    if problem.max_latency is not None:
+        bound = np.where(np.isnan(problem.max_latency), bound, problem.max_latency)
+    return delay, latency > bound * (1 + ROUNDING)
+
+
+def is_nested(problem: AssignmentProblem, broker_of: NDArray[np.int32], filters: Sequence[Filter]) -> bool:
+    """Whether each subscription is inside its broker's filter, and each filter inside that of the parent."""
+    order = np.argsort(broker_of, kind="stable")
+    ends = np.searchsorted(broker_of[order], np.arange(problem.broker_count + 1))
+    for broker, own in enumerate(filters):
+        mine = order[ends[broker] : ends[broker + 1]]
+        parent = problem.broker_parent[broker]
+        for j in mine[_not_in_one(problem.lo[mine], problem.hi[mine], own)]:
+            if not _covered(problem.lo[j], problem.hi[j], own):
+                return False
+        if parent >= 0 and not all(_covered(lo, hi, filters[parent]) for lo, hi in own):
+            return False
+    return True
+
+
+def _not_in_one(lo: NDArray[np.float64], hi: NDArray[np.float64], boxes: Filter) -> NDArray[np.bool_]:
+    """Which rectangles are not inside a single one of the filter's."""
+    outside = np.ones(len(lo), bool)
+    for low, high in boxes:
+        outside &= ~(np.all(low <= lo, axis=1) & np.all(hi <= high, axis=1))
+    return outside
+
+
+def _covered(lo: NDArray[np.float64], hi: NDArray[np.float64], boxes: Filter) -> bool:
+    """Whether the rectangle is inside the union of the filter's: every cell of their common grid is."""
+    grid = [
+        np.unique(np.clip([lo[a], hi[a], *(side[a] for box in boxes for side in box)], lo[a], hi[a]))
+        for a in range(len(lo))
+    ]
+    covered = np.zeros([max(1, len(line) - 1) for line in grid], bool)
+    for low, high in boxes:
+        covered[_cells(grid, low, high)] = True
+    return bool(covered.all())
+
+
+def _cells(grid: list[NDArray[np.float64]], lo: NDArray[np.float64], hi: NDArray[np.float64]) -> Any:
+    """The cells of a grid that are inside a rectangle; a line of one point is a cell without extent."""
+    inside = []
+    for line, low, high in zip(grid, lo, hi, strict=True):
+        left, right = (line, line) if len(line) == 1 else (line[:-1], line[1:])
+        inside.append((low <= left) & (right <= high))
+    return np.ix_(*inside)
+
+
+def union_measure(problem: AssignmentProblem, boxes: Filter) -> float:
+    """The exact measure of the union of a filter's rectangles under the problem's density.
+
+    The sides of all rectangles (and of the histogram's cells) cut space into a grid; each cell is counted
+    once.
+    """
+    if not boxes:
+        return 0.0
+    density = problem.density
+    grid = []
+    for axis in range(problem.dimensions):
+        sides = np.array([side[axis] for box in boxes for side in box])
+        if density is not None:
+            lines = density.edges[axis]
+            sides = np.concatenate((sides, lines[(lines > sides.min()) & (lines < sides.max())]))
+        grid.append(np.unique(sides))
+    if any(len(line) == 1 for line in grid):
+        return 0.0
+    covered = np.zeros([len(line) - 1 for line in grid], bool)
+    for lo, hi in boxes:
+        covered[_cells(grid, lo, hi)] = True
+    if density is None:
+        weight = _outer([np.diff(line) for line in grid])
+    else:
+        weight = _histogram_weight(density.edges, density.mass, grid)
+    return float(np.sum(weight[covered]))
+
+
+def _histogram_weight(
+    edges: tuple[NDArray[np.float64], ...], mass: NDArray[np.float64], grid: list[NDArray[np.float64]]
+) -> NDArray[np.float64]:
+    """The mass in each cell of a grid that is at least as fine as the histogram."""
+    cells, shares = [], []
+    for lines, line in zip(edges, grid, strict=True):
+        middle = (line[:-1] + line[1:]) / 2
+        cell = np.clip(np.searchsorted(lines, middle, side="right") - 1, 0, len(lines) - 2)
+        within = (middle >= lines[0]) & (middle <= lines[-1])
+        shares.append(within * np.diff(line) / np.diff(lines)[cell])
+        cells.append(cell)
+    return mass[np.ix_(*cells)] * _outer(shares)
+
+
+def _outer(factors: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """The product of one factor an axis, for all cells."""
+    product = np.ones(())
+    for factor in factors:
+        product = product[..., None] * factor
+    return product

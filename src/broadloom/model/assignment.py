@@ -1,0 +1,304 @@
+"""The subscriber assignment problem (paper 4, section II): who is where, wants what, and what is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from broadloom.errors import InputError
+from broadloom.model._check import read_only, refuse, text_ids
+from broadloom.model.density import UNIFORM, Density, DensityArrays
+
+# More rectangles a filter would make exact volumes of unions slow; the paper uses 3.
+MOST_RECTANGLES = 16
+
+
+@dataclass(frozen=True, eq=False)
+class AssignmentProblem:
+    """A publisher, a tree of brokers, and subscribers that are to be served by its leaves.
+
+    Brokers and subscribers are points of network space, where distance is latency; what a subscriber wants is
+    a rectangle of event space. Arrays (or lists) are copied, checked and locked.
+
+    Args:
+        publisher: the root's place (k,).
+        broker_place: (n, k).
+        broker_parent: the broker above each broker, -1 below the publisher. Brokers that are above none are
+            the leaves, which serve subscribers.
+        subscriber_place: (m, k).
+        lo: the lower corners of what subscribers want (m, d).
+        hi: the upper corners.
+        max_delay: a subscriber's latency may exceed the least possible by this factor less one.
+        max_latency: in its place, an absolute bound: one number or one a subscriber; NaN: `max_delay` holds.
+        alpha: the most rectangles of a filter.
+        beta: the wanted load balance factor: the largest share of subscribers over the share of capacity.
+        beta_max: the largest load balance factor that is allowed.
+        capacity: the capacity of each broker, in any unit; only leaves count. None: all the same.
+        density: how often events fall where; None: uniformly.
+        broker_ids: names of the brokers; their position by default.
+        subscriber_ids: names of the subscribers; their position by default.
+
+    Raises:
+        InputError: shapes that do not match, numbers that are not finite, a parent that is not there, ...
+
+    Example:
+        >>> problem = AssignmentProblem([0], [[1], [2]], [-1, -1], [[3], [0]], [[0], [5]], [[1], [7]])
+        >>> problem
+        AssignmentProblem(2 subscribers, 2 brokers, 1 dimensions)
+    """
+
+    publisher: NDArray[np.float64]
+    broker_place: NDArray[np.float64]
+    broker_parent: NDArray[np.int32]
+    subscriber_place: NDArray[np.float64]
+    lo: NDArray[np.float64]
+    hi: NDArray[np.float64]
+    max_delay: float = 0.3
+    max_latency: NDArray[np.float64] | None = None
+    alpha: int = 3
+    beta: float = 1.5
+    beta_max: float = 1.8
+    capacity: NDArray[np.float64] = None  # type: ignore[assignment]  # None only on the way in
+    density: Density | None = None
+    broker_ids: tuple[str, ...] | None = None
+    subscriber_ids: tuple[str, ...] | None = None
+
+    def __post_init__(self) -> None:
+        k, d = np.size(self.publisher), np.shape(self.lo)[-1] if np.size(self.lo) else None
+        self._set(publisher=_numbers(self.publisher, "publisher", 1))
+        self._set(broker_place=_numbers(self.broker_place, "broker_place", 2, k))
+        self._set(broker_parent=_tree(self.broker_parent, len(self.broker_place)))
+        self._set(subscriber_place=_numbers(self.subscriber_place, "subscriber_place", 2, k))
+        self._set(lo=_numbers(self.lo, "lo", 2), hi=_numbers(self.hi, "hi", 2, d))
+        n, m = len(self.broker_place), len(self.subscriber_place)
+        _check_rectangles(self.lo, self.hi, m)
+        self._set(
+            max_delay=_at_least(self.max_delay, 0.0, "max_delay"),
+            max_latency=_latency_bounds(self.max_latency, m),
+            alpha=_rectangle_count(self.alpha),
+            beta=_at_least(self.beta, 1.0, "beta"),
+            beta_max=_at_least(self.beta_max, self.beta, "beta_max"),
+            capacity=_shares(self.capacity, self.is_leaf),
+            broker_ids=_names(self.broker_ids, n, "broker"),
+            subscriber_ids=_names(self.subscriber_ids, m, "subscriber"),
+        )
+        if self.density is not None and m and self.density.dimensions != self.dimensions:
+            raise InputError(
+                f"events have {self.dimensions} dimensions, their density {self.density.dimensions}; "
+                "give as many"
+            )
+
+    def _set(self, **values: Any) -> None:
+        """Put checked values in the place of given ones, while the problem is made."""
+        for name, value in values.items():
+            object.__setattr__(self, name, value)
+
+    @property
+    def subscriber_count(self) -> int:
+        """How many subscribers there are."""
+        return len(self.lo)
+
+    @property
+    def broker_count(self) -> int:
+        """How many brokers there are, inner ones among them."""
+        return len(self.broker_parent)
+
+    @property
+    def dimensions(self) -> int:
+        """How many axes the event space has."""
+        return self.lo.shape[1]
+
+    @cached_property
+    def is_leaf(self) -> NDArray[np.bool_]:
+        """Which brokers have no broker below them: those serve subscribers."""
+        above = self.broker_parent[self.broker_parent >= 0]
+        return np.bincount(above, minlength=self.broker_count) == 0
+
+    @cached_property
+    def leaves(self) -> NDArray[np.int32]:
+        """The leaf brokers, ascending."""
+        return np.flatnonzero(self.is_leaf).astype(np.int32)
+
+    @property
+    def is_one_level(self) -> bool:
+        """Whether all brokers are right below the publisher."""
+        return bool(np.all(self.broker_parent < 0))
+
+    @cached_property
+    def top_down(self) -> NDArray[np.int32]:
+        """All brokers, each one after its parent."""
+        return np.argsort(_depths(self.broker_parent), kind="stable").astype(np.int32)
+
+    @cached_property
+    def uplink(self) -> NDArray[np.float64]:
+        """The latency from the publisher down the tree to each broker."""
+        result = np.zeros(self.broker_count)
+        for broker in self.top_down:
+            parent = self.broker_parent[broker]
+            above = self.publisher if parent < 0 else self.broker_place[parent]
+            hop = float(np.sqrt(np.sum((self.broker_place[broker] - above) ** 2)))
+            result[broker] = hop + (0.0 if parent < 0 else result[parent])
+        read_only(result)
+        return result
+
+    @cached_property
+    def density_arrays(self) -> DensityArrays:
+        """The density as kernels take it."""
+        return UNIFORM if self.density is None else self.density.arrays()
+
+    def replace(self, **changes: Any) -> AssignmentProblem:
+        """The same problem with other values, checked again.
+
+        Example:
+            >>> problem = AssignmentProblem([0], [[1]], [-1], [[2]], [[0]], [[1]])
+            >>> problem.replace(alpha=1).alpha
+            1
+        """
+        return AssignmentProblem(
+            **{field.name: getattr(self, field.name) for field in fields(self)} | changes
+        )
+
+    def subset(self, subscribers: ArrayLike) -> AssignmentProblem:
+        """The problem of some of the subscribers, in the order given, with the same brokers."""
+        chosen = np.asarray(subscribers)
+        bounds = None if self.max_latency is None else self.max_latency[chosen]
+        ids = None if self.subscriber_ids is None else [self.subscriber_ids[j] for j in chosen]
+        return self.replace(
+            subscriber_place=self.subscriber_place[chosen],
+            lo=self.lo[chosen],
+            hi=self.hi[chosen],
+            max_latency=bounds,
+            subscriber_ids=ids,
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"AssignmentProblem({self.subscriber_count:,} subscribers, {self.broker_count:,} brokers, "
+            f"{self.dimensions} dimensions)"
+        )
+
+
+def _numbers(values: ArrayLike, name: str, axes: int, width: int | None = None) -> NDArray[np.float64]:
+    """A locked copy as doubles, after checking its shape and that all are finite."""
+    try:
+        array = np.array(values, np.float64, order="C")
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} is not an array of numbers: {error}") from error
+    if array.size == 0 and axes == 2 and array.ndim < 2:
+        array = array.reshape(0, width or 0)
+    if array.ndim != axes or (width is not None and array.shape[-1] != width):
+        wanted = f"({'rows, ' if axes == 2 else ''}{'k' if width is None else width})"
+        raise InputError(f"{name} has shape {array.shape}; expected {wanted}")
+    rows = array.reshape(len(array), -1)
+    refuse(
+        np.any(~np.isfinite(rows), axis=1),
+        lambda row: f"{name} {row} is {array[row].tolist()}",
+        "give finite numbers",
+    )
+    read_only(array)
+    return array
+
+
+def _tree(parents: ArrayLike, n: int) -> NDArray[np.int32]:
+    """Parents that are brokers or -1, and no circle among them."""
+    array = np.array(parents)
+    if array.shape != (n,):
+        raise InputError(f"{n:,} brokers but parents of shape {array.shape}; give one parent a broker")
+    if n == 0:
+        raise InputError("there are no brokers; give at least one")
+    if not np.issubdtype(array.dtype, np.integer):
+        raise InputError(f"parents are {array.dtype}; give broker indices, or -1 below the publisher")
+    refuse(
+        (array < -1) | (array >= n),
+        lambda b: f"broker {b} has parent {array[b]}",
+        f"parents are brokers 0 to {n - 1}, or -1 below the publisher",
+    )
+    tree = array.astype(np.int32)
+    refuse(
+        _depths(tree) < 0,
+        lambda b: f"broker {b} is above itself: its parents go round in a circle",
+        "every broker hangs below the publisher",
+    )
+    read_only(tree)
+    return tree
+
+
+def _depths(parent: NDArray[np.int32]) -> NDArray[np.int64]:
+    """How many brokers are above each broker; -1 for those that never reach the publisher."""
+    above, depth = parent.astype(np.int64), np.zeros(len(parent), np.int64)
+    for _ in range(len(parent)):
+        going = above >= 0
+        if not going.any():
+            return depth
+        depth[going] += 1
+        above[going] = parent[above[going]]
+    return np.where(above >= 0, -1, depth)
+
+
+def _check_rectangles(lo: NDArray[np.float64], hi: NDArray[np.float64], m: int) -> None:
+    if len(lo) != m or len(hi) != m:
+        raise InputError(
+            f"{m:,} subscribers but {len(lo):,} lower and {len(hi):,} upper corners; give as many"
+        )
+    if lo.shape[1] == 0 and m:
+        raise InputError("rectangles have no dimensions; give at least one")
+    refuse(
+        np.any(lo > hi, axis=1),
+        lambda j: f"subscriber {j} wants {lo[j].tolist()} to {hi[j].tolist()}",
+        "lo is at most hi on every axis",
+    )
+
+
+def _at_least(value: float, least: float, name: str) -> float:
+    if not (np.isfinite(value) and value >= least):
+        raise InputError(f"{name} is {value}; give a finite number of at least {least}")
+    return float(value)
+
+
+def _rectangle_count(alpha: int) -> int:
+    if isinstance(alpha, bool) or int(alpha) != alpha or not 1 <= alpha <= MOST_RECTANGLES:
+        raise InputError(f"alpha is {alpha}; give a whole number from 1 to {MOST_RECTANGLES}")
+    return int(alpha)
+
+
+def _latency_bounds(values: ArrayLike | None, m: int) -> NDArray[np.float64] | None:
+    """One bound a subscriber; NaN where the delay counts instead."""
+    if values is None:
+        return None
+    array = np.array(values, np.float64)
+    if array.ndim == 0:
+        array = np.full(m, array)
+    if array.shape != (m,):
+        raise InputError(f"{m:,} subscribers but max_latency has shape {array.shape}; give one a subscriber")
+    refuse(array < 0, lambda j: f"max_latency of subscriber {j} is {array[j]}", "give numbers from 0")
+    read_only(array)
+    return array
+
+
+def _shares(capacity: ArrayLike | None, is_leaf: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The leaves' shares of the whole capacity, 0 for inner brokers."""
+    array = np.ones(len(is_leaf)) if capacity is None else np.array(capacity, np.float64)
+    if array.shape != is_leaf.shape:
+        raise InputError(f"{len(is_leaf):,} brokers but capacity has shape {array.shape}; give one a broker")
+    array[~is_leaf] = 0.0
+    refuse(
+        ~np.isfinite(array) | (is_leaf & (array <= 0)),
+        lambda b: f"the capacity of broker {b} is {array[b]}",
+        "give finite numbers above 0",
+    )
+    array /= array.sum()
+    read_only(array)
+    return array
+
+
+def _names(ids: Sequence[object] | None, count: int, what: str) -> tuple[str, ...] | None:
+    if ids is None:
+        return None
+    if len(ids) != count:
+        raise InputError(f"{count:,} {what}s but {len(ids):,} {what} ids; give one id a {what}")
+    return text_ids(ids, what)

@@ -1,0 +1,142 @@
+"""How often events fall where: the measure under which filters are small or large (paper 4, section II)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from broadloom._jit import kernel
+from broadloom.errors import InputError
+from broadloom.model._check import read_only
+
+
+class DensityArrays(NamedTuple):
+    """A density as kernels take it: hand it to `measure_of` inside a kernel.
+
+    `cumulative` holds the mass below each corner of the grid, flat; all are empty for the uniform density.
+    """
+
+    edges: NDArray[np.float64]
+    edge_start: NDArray[np.int64]
+    cumulative: NDArray[np.float64]
+
+
+UNIFORM = DensityArrays(np.empty(0), np.zeros(1, np.int64), np.empty(0))
+
+
+@kernel
+def measure_of(density: DensityArrays, lo: NDArray[np.float64], hi: NDArray[np.float64]) -> float:
+    """The measure of a rectangle: its volume if the density is uniform, else the mass of events inside."""
+    if len(density.cumulative) == 0:
+        volume = 1.0
+        for axis in range(len(lo)):
+            volume *= hi[axis] - lo[axis]
+        return volume
+    total = 0.0
+    for corner in range(1 << len(lo)):
+        total += _mass_below(density, lo, hi, corner)
+    return max(total, 0.0)
+
+
+@kernel
+def _mass_below(
+    density: DensityArrays, lo: NDArray[np.float64], hi: NDArray[np.float64], corner: int
+) -> float:
+    """The mass below a corner of a rectangle (bit set: its upper side), signed for inclusion and exclusion.
+
+    Inside a cell the mass grows linearly with each coordinate, so it is interpolated between the grid's
+    corners: the bits of `near` say on which side.
+    """
+    d = len(lo)
+    total, sign = 0.0, 1.0
+    for axis in range(d):
+        if not corner >> axis & 1:
+            sign = -sign
+    for near in range(1 << d):
+        share, index = sign, 0
+        for axis in range(d):
+            first, last = density.edge_start[axis], density.edge_start[axis + 1]
+            at = hi[axis] if corner >> axis & 1 else lo[axis]
+            at = min(max(at, density.edges[first]), density.edges[last - 1])
+            cell = np.searchsorted(density.edges[first:last], at, side="right") - 1
+            cell = min(cell, last - first - 2)
+            left, right = density.edges[first + cell], density.edges[first + cell + 1]
+            part = (at - left) / (right - left)
+            upper = near >> axis & 1
+            share *= part if upper else 1.0 - part
+            index = index * (last - first) + cell + upper
+        if share != 0.0:
+            total += share * density.cumulative[index]
+    return total
+
+
+@dataclass(frozen=True, eq=False)
+class Density:
+    """A histogram of events: constant in each cell of a grid, and nothing outside the grid.
+
+    Attributes:
+        edges: the grid's lines on each axis, ascending.
+        mass: the mass of events in each cell, one axis of the array an axis of event space.
+
+    Example:
+        >>> density = Density([[0, 1, 2]], [3.0, 1.0])
+        >>> density.measure([0.5], [2.0])
+        2.5
+    """
+
+    edges: tuple[NDArray[np.float64], ...]
+    mass: NDArray[np.float64]
+
+    def __init__(self, edges: Sequence[ArrayLike], mass: ArrayLike) -> None:
+        lines = tuple(np.array(line, np.float64) for line in edges)
+        weights = np.array(mass, np.float64)
+        for axis, line in enumerate(lines):
+            if line.ndim != 1 or len(line) < 2 or not np.isfinite(line).all() or (np.diff(line) <= 0).any():
+                raise InputError(f"edges of axis {axis} of the density are not two or more ascending numbers")
+        cells = tuple(len(line) - 1 for line in lines)
+        if not cells or weights.shape != cells:
+            raise InputError(f"the density's mass has shape {weights.shape}, its edges make {cells} cells")
+        if not np.isfinite(weights).all() or (weights < 0).any():
+            raise InputError("the density's mass has a negative or missing entry; give numbers from 0")
+        for array in (*lines, weights):
+            read_only(array)
+        object.__setattr__(self, "edges", lines)
+        object.__setattr__(self, "mass", weights)
+
+    @classmethod
+    def from_events(cls, points: ArrayLike, bins: int = 32) -> Density:
+        """The histogram of a sample of events, `bins` cells an axis; its total mass is 1.
+
+        Example:
+            >>> Density.from_events([[0.0], [1.0], [1.0], [4.0]], bins=2).mass.tolist()
+            [0.75, 0.25]
+        """
+        sample = np.array(points, np.float64)
+        if sample.ndim != 2 or not len(sample) or not np.isfinite(sample).all():
+            raise InputError(f"events have shape {sample.shape}; give rows of finite coordinates")
+        counts, edges = np.histogramdd(sample, bins=bins)
+        return cls(edges, counts / len(sample))
+
+    @property
+    def dimensions(self) -> int:
+        """How many axes the event space has."""
+        return len(self.edges)
+
+    def arrays(self) -> DensityArrays:
+        """The density as kernels take it."""
+        cumulative = np.pad(self.mass, [(1, 0)] * self.dimensions)
+        for axis in range(self.dimensions):
+            cumulative = cumulative.cumsum(axis=axis)
+        start = np.concatenate(([0], np.cumsum([len(line) for line in self.edges])))
+        return DensityArrays(np.concatenate(self.edges), start.astype(np.int64), cumulative.ravel())
+
+    def measure(self, lo: ArrayLike, hi: ArrayLike) -> float:
+        """The mass of the events inside a rectangle."""
+        return float(measure_of(self.arrays(), np.array(lo, np.float64), np.array(hi, np.float64)))
+
+    def __repr__(self) -> str:
+        return f"Density({' x '.join(map(str, self.mass.shape))} cells)"
