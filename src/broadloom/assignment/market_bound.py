@@ -23,6 +23,10 @@ MOST_SHARES = 4_000_000
 # Rounding may add up to this share: shares are cut by it before they count, and so is the bound itself.
 SAFETY = 1e-9
 
+# How softly users choose, as a share of how far their two cheapest brokers are apart; how far shares move.
+WARMTH = 0.5
+STEP = 2.0
+
 # Under pairs: s as shares of the mean price from the senders found, of which the best is taken.
 PAIR_SHARES = (0.0, 0.2, 0.4, 0.6, 0.8)
 PAIR_TRIAL = 5
@@ -88,7 +92,7 @@ def _facility_bound(
         for step in range(steps):
             value, chosen = _value(here, elsewhere, start, shares)
             best = max(best, value)
-            _shift(near, start, channels, opening, chosen, 1 / np.sqrt(1 + step / 10), shares)
+            _shift(near, start, channels, opening, chosen, STEP / np.sqrt(1 + step / 10), shares)
             done(step + 1)
         best = max(best, _value(here, elsewhere, start, shares)[0])
     return float(best - SAFETY * (np.abs(here).max(axis=1).sum() + opening.sum()))
@@ -137,16 +141,18 @@ def _value(
 ) -> tuple[float, NDArray[np.float64]]:
     """The bound of a split, and how much each user leans to each of its brokers: a soft choice of the cheapest."""
     users, kept = here.shape
-    chosen, cost, total = np.zeros((users, kept)), np.empty((users, kept)), 0.0
-    spread = 0.0
+    chosen, cost = np.zeros((users, kept)), here.copy()
+    total = apart = 0.0
     for i in range(users):
-        cost[i] = here[i]
         for at in range(start[i], start[i + 1]):
             cost[i] += shares[at]
-        low = cost[i].min()
-        spread += cost[i].mean() - low
-        total += min(low, elsewhere[i])
-    warmth = max(spread / users, 1e-300) / 10
+        lowest = second = np.inf
+        for one in cost[i]:
+            second = min(second, max(one, lowest))
+            lowest = min(lowest, one)
+        total += min(lowest, elsewhere[i])
+        apart += second - lowest if kept > 1 else 0.0
+    warmth = max(apart / users, 1e-300) * WARMTH
     for i in range(users):
         low = min(cost[i].min(), elsewhere[i])
         weight = np.exp(-(cost[i] - low) / warmth)
@@ -166,7 +172,7 @@ def _shift(
 ) -> None:
     """Move shares towards the users that lean to the broker: where they count."""
     for i in range(len(near)):
-        grow = np.exp(2 * step * chosen[i])
+        grow = np.exp(step * chosen[i])
         for at in range(start[i], start[i + 1]):
             shares[at] = shares[at] * grow + 1e-300
     _normalise(near, start, channels, opening, shares)

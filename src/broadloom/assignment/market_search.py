@@ -47,7 +47,7 @@ LAST_PASSES = 12
 EXACT_PASSES = 4
 EXACT_TRIES = 4
 # Breathing ends early when so many breaths in a row gain less than this share.
-IDLE_BREATHS = 4
+IDLE_BREATHS = 6
 LEAST_PROGRESS = 1e-4
 
 
@@ -62,7 +62,7 @@ class SearchOptions(MarketOptions):
     """
 
     breaths: int = 24
-    bound: int = 30
+    bound: int = 40
 
     def __post_init__(self) -> None:
         super().__post_init__()
