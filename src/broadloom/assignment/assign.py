@@ -20,7 +20,7 @@ def assign(
 def assign(
     problem: AssignmentProblem | MarketProblem, algorithm: str = "broadloom", seed: int = 0, **options: Any
 ) -> AssignmentResult | MarketResult:
-    """Choose a broker for each subscriber, and a filter for each broker; or a broker for each user of a market.
+    """Choose a broker for each subscriber and a filter for each broker; or a broker for each market user.
 
     Args:
         problem: what is given and what is allowed.

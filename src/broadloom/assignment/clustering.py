@@ -16,7 +16,7 @@ from broadloom.model.priced import MarketResult
 
 
 def clustering(problem: MarketProblem, options: MarketOptions, seed: int) -> MarketResult:  # noqa: ARG001
-    """To each broker the two users with the highest ratio, then each user to the broker with its highest one."""
+    """To each broker the two users of the highest ratio, then each user to the broker of its highest one."""
     check_room(problem)
     traffic = traffic_of(problem)
     return MarketResult(problem, settled(problem, _joined(traffic, _seeds(traffic))), options.core)
@@ -65,7 +65,7 @@ def _most(traffic: Traffic) -> NDArray[np.float64]:
 def _seeds(traffic: Traffic) -> NDArray[np.int32]:
     """Brokers in order: each gets the pair of free users with the highest ratio that it can carry.
 
-    Users are tried by price, so that the search ends as soon as no dearer one can reach the best ratio so far.
+    Users are tried by price, so that the search ends as soon as no dearer one can reach the best ratio.
     """
     users, brokers = len(traffic.demand), len(traffic.limit)
     broker_of, most = np.full(users, -1, np.int32), _most(traffic)
@@ -105,7 +105,7 @@ def _joined(traffic: Traffic, broker_of: NDArray[np.int32]) -> NDArray[np.int32]
     load, sent, readers = np.zeros(brokers), np.zeros((brokers, channels)), np.zeros((brokers, channels))
     seeds = np.flatnonzero(broker_of >= 0)
     for i in seeds:
-        _enter(traffic, i, broker_of[i], load, sent, readers)
+        _enter(traffic, int(i), broker_of[i], load, sent, readers)
     for i in np.flatnonzero(broker_of < 0):
         best = -1.0
         for b in range(brokers):
@@ -118,7 +118,7 @@ def _joined(traffic: Traffic, broker_of: NDArray[np.int32]) -> NDArray[np.int32]
             if ratio > best:
                 best, broker_of[i] = ratio, b
         if broker_of[i] >= 0:
-            _enter(traffic, i, broker_of[i], load, sent, readers)
+            _enter(traffic, int(i), broker_of[i], load, sent, readers)
     return broker_of
 
 

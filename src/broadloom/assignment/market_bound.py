@@ -75,7 +75,7 @@ def _pair_relaxation(
 def _facility_bound(
     problem: MarketProblem, paid: NDArray[np.float64], opening: NDArray[np.float64], steps: int
 ) -> float:
-    """The bound of a facility location problem: `paid` by users at brokers, `opening` a broker and channel."""
+    """The bound of facility location: `paid` by users at brokers, `opening` a broker and channel."""
     start, channels = problem.wanted
     brokers = problem.broker_count
     kept = max(1, min(brokers, MOST_SHARES // max(1, len(channels))))
@@ -139,7 +139,7 @@ def _value(
     start: NDArray[np.int64],
     shares: NDArray[np.float64],
 ) -> tuple[float, NDArray[np.float64]]:
-    """The bound of a split, and how much each user leans to each of its brokers: a soft choice of the cheapest."""
+    """The bound of a split, and how much each user leans to each broker: a soft choice of the cheapest."""
     users, kept = here.shape
     chosen, cost = np.zeros((users, kept)), here.copy()
     total = apart = 0.0

@@ -3,13 +3,14 @@
 x[i, b]: user i is at broker b. y[x, t]: broker x is in channel t. Rates take the place of the paper's 0/1
 flows, which makes everything linear: f[b, x, t] is what x gets of what b's users send into t, and since
 sum over b of f[b, x, t] = (all that is sent into t) * y[x, t] and f[b, x, t] <= (what b sends into t), it is
-all or nothing. Under "mst" every source and channel has an arborescence: r[b, t, u, v] is the rate on the link
-from u to v, at least the flow p[b, t, k, u, v] towards each k, and it enters only brokers in the channel. With
-x and y given the rest is a linear program with an integral optimum, so only x and y are integers.
+all or nothing. Under "mst" every source and channel has an arborescence: r[b, t, u, v] is the rate on the
+link from u to v, at least the flow p[b, t, k, u, v] towards each k, and it enters only brokers in the
+channel. With x and y given the rest is a linear program with an integral optimum: only they are integers.
 """
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -58,7 +59,7 @@ def ilp(problem: MarketProblem, options: IlpOptions, seed: int) -> MarketResult:
     if not problem.user_count:
         return MarketResult(problem, np.empty(0, np.int32), options.core, lower_bound=0.0)
     model = _Model(problem, core_named(problem, options.core))
-    limits = {"node_limit": options.nodes, "mip_rel_gap": 0.0}
+    limits: Any = {"node_limit": options.nodes, "mip_rel_gap": 0.0}
     if options.seconds is not None:
         limits["time_limit"] = options.seconds
     while True:
@@ -99,8 +100,8 @@ class _Model:
         kind = ("mst", "pair", "tree")[core.kind]
         if self._size + brokers * channels * links[kind] * (brokers if kind == "mst" else 1) > MOST_VARIABLES:
             raise InputError(
-                f"{users:,} users, {brokers:,} brokers and {channels:,} channels are too many for ilp under {kind}: "
-                f"it takes up to {MOST_VARIABLES:,} variables; use another algorithm"
+                f"{users:,} users, {brokers:,} brokers and {channels:,} channels are too many for ilp under "
+                f"{kind}: it takes up to {MOST_VARIABLES:,} variables; use another algorithm"
             )
         prices = {
             self._at[i, b]: problem.demand[i] * problem.access[i, b]
@@ -112,7 +113,7 @@ class _Model:
         prices |= {"mst": self._mst_rules, "pair": self._pair_rules, "tree": self._tree_rules}[kind](core)
         self.price = np.zeros(self._size)
         self.price[list(prices)] = list(prices.values())
-        self.integral = np.zeros(self._size)
+        self.integral = np.zeros(self._size, np.int64)
         self.integral[: self._at.size + self._in.size] = 1
         top = np.full(self._size, np.inf)
         top[: self._at.size + self._in.size] = 1.0
@@ -123,7 +124,7 @@ class _Model:
         first, self._size = self._size, self._size + int(np.prod(shape))
         return np.arange(first, self._size).reshape(shape)
 
-    def _rule(self, terms: Iterable[tuple[int, float]], low: float, high: float) -> None:
+    def _rule(self, terms: Iterable[tuple[Any, float]], low: float, high: float) -> None:
         """`low <= sum of factor * variable <= high`."""
         row: dict[int, float] = {}
         for variable, factor in terms:
@@ -173,8 +174,8 @@ class _Model:
                 for b in range(brokers):
                     rate = int(self._variables(1)[0])
                     prices[rate] = float(core.edge[q])
-                    for to in np.flatnonzero(side != side[b]):
-                        self._rule([(self._flow[b, to, c], 1), (rate, -1)], -np.inf, 0)
+                    for other in np.flatnonzero(side != side[b]):
+                        self._rule([(self._flow[b, other, c], 1), (rate, -1)], -np.inf, 0)
         return prices
 
     def _mst_rules(self, core: Core) -> dict[int, float]:
@@ -218,7 +219,7 @@ class _Model:
         return np.argmax(solution[self._at], axis=1).astype(np.int32)
 
     def forbid_overload(self, broker_of: NDArray[np.int32]) -> bool:
-        """Forbid a set of users that overloads its broker within the solver's tolerance; whether there is one."""
+        """Forbid users that overload their broker within the solver's tolerance; whether there are any."""
         problem = self._problem
         load = np.bincount(broker_of, problem.demand, minlength=problem.broker_count)
         over = np.flatnonzero(load > problem.limit)

@@ -61,7 +61,7 @@ def migration(problem: MarketProblem, options: MigrationOptions, seed: int) -> M
     core, traffic = core_named(problem, options.core), traffic_of(problem)
     ledger, tolls = open_ledger(problem, _start(problem, options, seed), core), no_tolls(problem)
     order, tries = largest_first(problem), min(options.tries, max(1, problem.broker_count))
-    moved = []
+    moved: list[int] = []
     with stage("migrate", options.rounds) as done:
         while len(moved) < options.rounds:
             # Rates have changed in every channel since the last round, so every price is computed anew.

@@ -57,15 +57,15 @@ def settled(problem: MarketProblem, broker_of: NDArray[np.int32]) -> NDArray[np.
     if left_out >= 0:
         need = problem.demand[left_out]
         raise InputError(
-            f"no room for user {problem.user_ids[left_out]!r}: it needs {need:.6g}, the most that a broker has "
-            f"left is {room:.6g}, {need - room:.6g} too little; raise capacities or add brokers"
+            f"no room for user {problem.user_ids[left_out]!r}: it needs {need:.6g}, the most that a broker "
+            f"has left is {room:.6g}, {need - room:.6g} too little; raise capacities or add brokers"
         )
     return packed
 
 
 @kernel
 def _make_room(traffic: Traffic, order: NDArray[np.int64], broker_of: NDArray[np.int32]) -> int:
-    """Place those without a broker at the least access cost, moving at most one other for each; who is left."""
+    """Place those without a broker at the least access cost, moving at most one other each; who is left."""
     load = np.zeros(len(traffic.limit))
     for i in order:
         if broker_of[i] >= 0:
@@ -89,7 +89,7 @@ def _make_room(traffic: Traffic, order: NDArray[np.int64], broker_of: NDArray[np
 def _cheapest_place(
     traffic: Traffic, broker_of: NDArray[np.int32], load: NDArray[np.float64], user: int
 ) -> tuple[int, int, int]:
-    """A broker for the user, who has to leave it (-1: nobody), and where to; the broker is -1 if none has room."""
+    """A broker for the user (-1: none has room), who has to leave it (-1: nobody), and where to."""
     need, best, place = traffic.demand[user], np.inf, (-1, -1, -1)
     for b in range(len(load)):
         if load[b] + need <= traffic.limit[b] and need * traffic.access[user, b] < best:
@@ -111,7 +111,7 @@ def _cheapest_place(
 
 @kernel
 def _best_fit(traffic: Traffic, order: NDArray[np.int64]) -> tuple[NDArray[np.int32], float, int]:
-    """Users in order, each to the broker that it fills best; the most room left, and who found none (-1: all did)."""
+    """Users in order, each to the broker that it fills best; the most room left, and who found none or -1."""
     broker_of, room = np.full(len(order), -1, np.int32), traffic.limit.copy()
     for i in order:
         for b in range(len(room)):

@@ -1,4 +1,4 @@
-"""Local search with softened membership: a broker leaves a channel little by little (ours, for paper 5's cost).
+"""Local search with softened membership: a broker leaves a channel little by little (ours, paper 5's cost).
 
 Plain local search stalls because a broker leaves a channel only when its last reader there goes. Here a
 broker with n readers is in a channel to the degree 1 - exp(-n / softness): thin memberships drain user by
@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom._jit import kernel
-from broadloom.measures.market import Ledger, Traffic, count_traffic, dot
+from broadloom.measures.market import Ledger, Traffic, dot
 
 # A change below this share of what the user costs now is rounding, not progress.
 LEAST_GAIN = 1e-9
@@ -139,7 +139,7 @@ def priced_pass(
     traffic: Traffic, ledger: Ledger, tolls: NDArray[np.float64], degree: NDArray[np.float64]
 ) -> int:
     """As `pair_pass`, for any core: the price of each channel at each broker holds for the whole pass."""
-    moves, leave = 0, np.empty(traffic.rates.shape[1])
+    moves = 0
     for user in range(len(ledger.broker_of)):
         home, rates, need = ledger.broker_of[user], traffic.rates[user], traffic.demand[user]
         wanted = traffic.channels[traffic.start[user] : traffic.start[user + 1]]

@@ -85,7 +85,7 @@ def add_channel(
     for q in range(len(readers)):
         near[:, q], over[:, q] = reach[readers[q]], via[readers[q]]
     for b in np.flatnonzero(entering > 0):
-        at = _grown(b, near, over)
+        at = _grown(int(b), near, over)
         for q in range(len(readers)):
             v = readers[q]
             weights[v, at[q]] += entering[b] - (own[v, 1] if own[v, 0] == b else 0.0)
@@ -98,7 +98,7 @@ def _entries(
     access: NDArray[np.float64],
     reach: NDArray[np.float64],
 ) -> NDArray[np.int64]:
-    """The broker at which each sender's tree starts: the first one on its cheapest way to any other reader."""
+    """The broker at which each sender's tree starts: the first on its cheapest way to any other reader."""
     brokers = access.shape[1]
     nearest, second, who = np.full(brokers, np.inf), np.full(brokers, np.inf), np.full(brokers, -1)
     for v in readers:

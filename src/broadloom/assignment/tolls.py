@@ -93,7 +93,7 @@ def _cheapest_across(
     child: int,
     below: NDArray[np.bool_],
 ) -> float:
-    """The cheapest link between the child's branch and the rest of the tree, without the member between them."""
+    """The cheapest link between the child's branch and the rest, without the member between them."""
     below[:] = False
     below[child] = True
     for q in range(child + 1, len(order)):
