@@ -140,7 +140,7 @@ class _Model:
             need = zip(self._at[:, b], problem.demand, strict=True)
             self._rule(need, -np.inf, problem.limit[b])
             for c, channel in enumerate(self._channels):
-                readers = np.flatnonzero(problem.wants[:, channel])
+                readers = np.flatnonzero(problem.wants[:, channel]).tolist()
                 for i in readers:
                     self._rule([(self._at[i, b], 1), (self._in[b, c], -1)], -np.inf, 0)
                 self._rule([(self._in[b, c], 1), *((self._at[i, b], -1) for i in readers)], -np.inf, 0)
