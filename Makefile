@@ -37,11 +37,9 @@ $(VENV)/java.done: $(VENV)/broadloom.done requirements/java.txt
 	@echo "Java: $$($(RUN)python -m broadloom._java)"
 	@touch $@
 
-demo: setup ## generate a small workload, link it, check and measure the plan
-	$(RUN)broadloom generate --nodes 200 --topics 500 --weights regions --seed 0 --force -o demo/tables
-	$(RUN)broadloom link demo/tables --algorithm gm --force -o demo/plan
-	$(RUN)broadloom verify demo/plan
-	$(RUN)broadloom measure demo/plan
+demo: setup ## generate raw inputs of 200 brokers, and run the whole pipeline on them
+	@test -d demo/raw || $(RUN)broadloom devices --brokers 200 --subscriptions 500000 --seed 0 -o demo/raw
+	$(RUN)broadloom run examples/demo.toml
 
 test: setup ## run all tests
 	@tools/system-packages $(SYSTEM_PACKAGES)
@@ -57,7 +55,7 @@ docs: setup ## build the documentation into site/
 
 lock: ## pin and hash requirements/*.txt anew, with uv (newest versions: make lock UPGRADE=--upgrade)
 	$(LOCK) requirements/build.in -o requirements/build.txt
-	$(LOCK) pyproject.toml --extra spark --group dev --group docs requirements/dev.in -o requirements/dev.txt
+	$(LOCK) pyproject.toml --extra spark --extra lp --group dev --group docs requirements/dev.in -o requirements/dev.txt
 	$(LOCK) requirements/java.in -o requirements/java.txt
 
 clean: ## remove what the targets made, but not .venv

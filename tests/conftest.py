@@ -5,8 +5,14 @@ import shutil
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 CI = os.environ.get("BROADLOOM_CI") == "1"
+
+
+# An example may compile a kernel, so no deadline; a run that must pass draws the same examples each time.
+settings.register_profile("broadloom", deadline=None, derandomize=CI)
+settings.load_profile("broadloom")
 
 
 def pytest_configure() -> None:

@@ -4,7 +4,10 @@ from broadloom import measures, workload
 from broadloom.assignment.assign import assign
 from broadloom.catalogue import algorithms
 from broadloom.errors import InputError
+from broadloom.linking.bounds import lower_bound
+from broadloom.linking.improvement import improve
 from broadloom.linking.link import link
+from broadloom.linking.warm_start import link_change
 from broadloom.measures import is_topic_connected
 from broadloom.model import (
     AssignmentProblem,
@@ -33,8 +36,11 @@ __all__ = [
     "Weights",
     "algorithms",
     "assign",
+    "improve",
     "is_topic_connected",
     "link",
+    "link_change",
+    "lower_bound",
     "measures",
     "workload",
 ]

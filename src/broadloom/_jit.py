@@ -19,3 +19,13 @@ def kernel(function: F) -> F:
     the same input gives the same bits on every machine.
     """
     return cast(F, numba.njit(cache=CACHE, nogil=True, error_model="numpy")(function))
+
+
+def inner_kernel(function: F) -> F:
+    """Compile `function` into the kernels that call it; it neither makes nor returns arrays.
+
+    A call would hand over every array of a tuple, and count a reference to each: more work than a short
+    function does itself.
+    """
+    options = {"cache": CACHE, "nogil": True, "error_model": "numpy"}
+    return cast(F, numba.njit(**options, forceinline=True, _nrt=False)(function))

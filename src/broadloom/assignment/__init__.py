@@ -1,6 +1,6 @@
 """Assign: which broker serves which subscriber (papers 4 and 5)."""
 
-from broadloom.assignment import greedy, nearest
+from broadloom.assignment import annealing, coreset, greedy, nearest, slp
 from broadloom.assignment.market import MARKET_ALGORITHMS
 from broadloom.model import AssignmentProblem
 from broadloom.model.algorithm import Algorithm, NoOptions
@@ -49,5 +49,29 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         nearest.closest_unbalanced,
     ),
     _content("balance", "4, VI", "load", "the least possible load balance factor", greedy.balance),
+    _content(
+        "slp1",
+        "4, IV",
+        "bandwidth",
+        "filters from a linear program on a sample, then greedily inside them",
+        slp.slp1,
+        coreset.SlpOptions,
+    ),
+    _content(
+        "slp",
+        "4, V",
+        "bandwidth",
+        "as slp1, from the top of the tree down",
+        slp.slp,
+        coreset.SlpOptions,
+    ),
+    _content(
+        "broadloom",
+        "ours",
+        "bandwidth",
+        "guarded gr*, then strip moves and annealing; feasible whenever anything is",
+        annealing.broadloom,
+        annealing.SearchOptions,
+    ),
     *MARKET_ALGORITHMS,
 )

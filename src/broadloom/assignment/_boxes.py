@@ -77,6 +77,16 @@ def span(lo: Corner, hi: Corner, other_lo: Corner, other_hi: Corner, to_lo: Corn
 
 
 @kernel
+def set_box(
+    boxes_lo: NDArray[np.float64], boxes_hi: NDArray[np.float64], i: int, lo: Corner, hi: Corner
+) -> None:
+    """Make box `i` the rectangle. Plain loops: slices would take seconds to compile."""
+    for axis in range(len(lo)):
+        boxes_lo[i, axis] = lo[axis]
+        boxes_hi[i, axis] = hi[axis]
+
+
+@kernel
 def _overlaps(lo: Corner, hi: Corner, other_lo: Corner, other_hi: Corner) -> bool:
     """Whether two rectangles have more in common than their rims."""
     for axis in range(len(lo)):  # noqa: SIM110 (a kernel has no generators)
@@ -87,33 +97,68 @@ def _overlaps(lo: Corner, hi: Corner, other_lo: Corner, other_hi: Corner) -> boo
 
 @kernel
 def uncovered(
-    density: DensityArrays,
+    density: DensityArrays | None,
     lo: Corner,
     hi: Corner,
     boxes_lo: NDArray[np.float64],
     boxes_hi: NDArray[np.float64],
 ) -> float:
-    """The measure of the part of a rectangle that none of the boxes covers.
+    """The measure of the part of a rectangle that none of the boxes covers: exact, in any dimension."""
+    boxes, overlaps, first, second = len(boxes_lo), 0, 0, 0
+    for i in range(boxes):
+        if _overlaps(lo, hi, boxes_lo[i], boxes_hi[i]):
+            if is_inside(lo, hi, boxes_lo[i], boxes_hi[i]):
+                return 0.0
+            if overlaps == 0:
+                first = i
+            second = i
+            overlaps += 1
+    if overlaps == 0:
+        return measure_of(density, lo, hi)
+    if density is None and overlaps <= 2:
+        return _outside_two(lo, hi, boxes_lo[first], boxes_hi[first], boxes_lo[second], boxes_hi[second])
+    return _cut_away(density, lo, hi, boxes_lo[first:], boxes_hi[first:])
+
+
+@kernel
+def _outside_two(lo: Corner, hi: Corner, a_lo: Corner, a_hi: Corner, b_lo: Corner, b_hi: Corner) -> float:
+    """The volume of a rectangle outside two others (which may be the same), by inclusion and exclusion."""
+    whole, in_a, in_b, in_both = 1.0, 1.0, 1.0, 1.0
+    for axis in range(len(lo)):
+        low_a, high_a = max(lo[axis], a_lo[axis]), min(hi[axis], a_hi[axis])
+        low_b, high_b = max(lo[axis], b_lo[axis]), min(hi[axis], b_hi[axis])
+        whole *= hi[axis] - lo[axis]
+        in_a *= high_a - low_a
+        in_b *= high_b - low_b
+        in_both *= max(0.0, min(high_a, high_b) - max(low_a, low_b))
+    return max(0.0, whole - in_a - (in_b - in_both))
+
+
+@kernel
+def _cut_away(
+    density: DensityArrays | None,
+    lo: Corner,
+    hi: Corner,
+    boxes_lo: NDArray[np.float64],
+    boxes_hi: NDArray[np.float64],
+) -> float:
+    """As `uncovered`, for any number of boxes.
 
     Each box cuts what is left of the rectangle into at most two pieces an axis, so nothing is counted twice
-    and nothing is subtracted: exact in any dimension, and cheap where few boxes overlap.
+    and nothing is subtracted.
     """
     d, boxes = len(lo), len(boxes_lo)
-    first = 0
-    while first < boxes and not _overlaps(lo, hi, boxes_lo[first], boxes_hi[first]):
-        first += 1
-    if first == boxes:
-        return measure_of(density, lo, hi)
-    if is_inside(lo, hi, boxes_lo[first], boxes_hi[first]):
-        return 0.0
-    piece_lo, piece_hi = np.empty((2 * d * boxes + 1, d)), np.empty((2 * d * boxes + 1, d))
-    against = np.empty(2 * d * boxes + 1, np.int64)
-    piece_lo[0], piece_hi[0], against[0], top = lo, hi, first, 1
-    low, high = np.empty(d), np.empty(d)
-    total = 0.0
+    last = 2 * d * boxes + 1
+    piece_lo, piece_hi = np.empty((last + 1, d)), np.empty((last + 1, d))
+    against = np.zeros(last, np.int64)
+    set_box(piece_lo, piece_hi, 0, lo, hi)
+    top, total = 1, 0.0
+    # The last row is the piece at hand: what is cut from it is pushed below.
+    low, high = piece_lo[last], piece_hi[last]
     while top > 0:
         top -= 1
-        low[:], high[:], i = piece_lo[top], piece_hi[top], against[top]
+        i = against[top]
+        set_box(piece_lo, piece_hi, last, piece_lo[top], piece_hi[top])
         while i < boxes and not _overlaps(low, high, boxes_lo[i], boxes_hi[i]):
             i += 1
         if i == boxes:
@@ -121,12 +166,14 @@ def uncovered(
             continue
         for axis in range(d):
             if low[axis] < boxes_lo[i, axis]:
-                piece_lo[top], piece_hi[top], against[top] = low, high, i + 1
+                set_box(piece_lo, piece_hi, top, low, high)
+                against[top] = i + 1
                 piece_hi[top, axis] = boxes_lo[i, axis]
                 low[axis] = boxes_lo[i, axis]
                 top += 1
             if high[axis] > boxes_hi[i, axis]:
-                piece_lo[top], piece_hi[top], against[top] = low, high, i + 1
+                set_box(piece_lo, piece_hi, top, low, high)
+                against[top] = i + 1
                 piece_lo[top, axis] = boxes_hi[i, axis]
                 high[axis] = boxes_hi[i, axis]
                 top += 1
@@ -134,7 +181,9 @@ def uncovered(
 
 
 @kernel
-def union_of(density: DensityArrays, boxes_lo: NDArray[np.float64], boxes_hi: NDArray[np.float64]) -> float:
+def union_of(
+    density: DensityArrays | None, boxes_lo: NDArray[np.float64], boxes_hi: NDArray[np.float64]
+) -> float:
     """The measure of the union of boxes: each one's part that later ones do not cover."""
     total = 0.0
     for i in range(len(boxes_lo)):
@@ -144,7 +193,7 @@ def union_of(density: DensityArrays, boxes_lo: NDArray[np.float64], boxes_hi: ND
 
 @kernel
 def cheapest_merge(
-    density: DensityArrays, boxes_lo: NDArray[np.float64], boxes_hi: NDArray[np.float64]
+    density: DensityArrays | None, boxes_lo: NDArray[np.float64], boxes_hi: NDArray[np.float64]
 ) -> tuple[float, int, int]:
     """The pair of boxes whose common rectangle adds least to the union, and how much."""
     lo, hi = np.empty(boxes_lo.shape[1]), np.empty(boxes_lo.shape[1])
@@ -159,7 +208,7 @@ def cheapest_merge(
 
 
 @kernel
-def refresh(density: DensityArrays, filters: Filters, b: int) -> None:
+def refresh(density: DensityArrays | None, filters: Filters, b: int) -> None:
     """Bring what is known of a filter up to date after its boxes have changed."""
     boxes_lo, boxes_hi = filters.lo[b, : filters.used[b]], filters.hi[b, : filters.used[b]]
     filters.measure[b] = union_of(density, boxes_lo, boxes_hi)
@@ -171,7 +220,7 @@ def refresh(density: DensityArrays, filters: Filters, b: int) -> None:
 
 @kernel
 def cheapest_way(
-    density: DensityArrays, filters: Filters, b: int, lo: Corner, hi: Corner, ceiling: float
+    density: DensityArrays | None, filters: Filters, b: int, lo: Corner, hi: Corner, ceiling: float
 ) -> tuple[float, int]:
     """The least growth of a filter's measure to take in a rectangle, and the way: see `take_in`.
 
@@ -183,21 +232,22 @@ def cheapest_way(
         if is_inside(lo, hi, boxes_lo[i], boxes_hi[i]):
             return 0.0, INSIDE
     best, way = np.inf, NEW
-    if used < filters.lo.shape[1]:
-        best = uncovered(density, lo, hi, boxes_lo, boxes_hi)
-    around_lo, around_hi = np.empty(len(lo)), np.empty(len(lo))
-    for i in range(used):
-        span(lo, hi, boxes_lo[i], boxes_hi[i], around_lo, around_hi)
+    around_lo, around_hi = lo.copy(), hi.copy()
+    for i in range(NEW if used < filters.lo.shape[1] else 0, used):
+        if i == INSIDE:
+            continue
+        if i >= 0:
+            span(lo, hi, boxes_lo[i], boxes_hi[i], around_lo, around_hi)
         # The filter covers at most its own measure of the enlarged box.
         if measure_of(density, around_lo, around_hi) - filters.measure[b] <= min(best, ceiling):
             growth = uncovered(density, around_lo, around_hi, boxes_lo, boxes_hi)
             if growth < best:
                 best, way = growth, i
     if filters.merge[b] < min(best, ceiling):
-        i, j = filters.pair[b]
+        i, j = filters.pair[b, 0], filters.pair[b, 1]
         span(boxes_lo[i], boxes_hi[i], boxes_lo[j], boxes_hi[j], around_lo, around_hi)
         after_lo, after_hi = boxes_lo.copy(), boxes_hi.copy()
-        after_lo[i], after_hi[i] = around_lo, around_hi
+        set_box(after_lo, after_hi, i, around_lo, around_hi)
         growth = filters.merge[b] + uncovered(density, lo, hi, after_lo, after_hi)
         if growth < best:
             best, way = growth, MERGE
@@ -205,7 +255,9 @@ def cheapest_way(
 
 
 @kernel
-def take_in(density: DensityArrays, filters: Filters, b: int, lo: Corner, hi: Corner, way: int) -> None:
+def take_in(
+    density: DensityArrays | None, filters: Filters, b: int, lo: Corner, hi: Corner, way: int
+) -> None:
     """Change a filter so that the rectangle is inside one of its boxes."""
     boxes_lo, boxes_hi = filters.lo[b], filters.hi[b]
     if way == INSIDE:
@@ -213,72 +265,60 @@ def take_in(density: DensityArrays, filters: Filters, b: int, lo: Corner, hi: Co
     if way >= 0:
         span(lo, hi, boxes_lo[way], boxes_hi[way], boxes_lo[way], boxes_hi[way])
     elif way == NEW:
-        boxes_lo[filters.used[b]], boxes_hi[filters.used[b]] = lo, hi
+        set_box(boxes_lo, boxes_hi, filters.used[b], lo, hi)
         filters.used[b] += 1
     else:
-        i, j = filters.pair[b]
+        i, j = filters.pair[b, 0], filters.pair[b, 1]
         span(boxes_lo[i], boxes_hi[i], boxes_lo[j], boxes_hi[j], boxes_lo[i], boxes_hi[i])
-        boxes_lo[j], boxes_hi[j] = lo, hi
+        set_box(boxes_lo, boxes_hi, j, lo, hi)
     refresh(density, filters, b)
 
 
 @kernel
 def copy_filter(source: Filters, a: int, target: Filters, b: int) -> None:
     """Make row `b` of the target the filter of broker `a`."""
-    target.lo[b], target.hi[b], target.used[b] = source.lo[a], source.hi[a], source.used[a]
-    target.measure[b], target.merge[b], target.pair[b] = source.measure[a], source.merge[a], source.pair[a]
+    for i in range(source.used[a]):
+        set_box(target.lo[b], target.hi[b], i, source.lo[a, i], source.hi[a, i])
+    target.used[b], target.measure[b], target.merge[b] = source.used[a], source.measure[a], source.merge[a]
+    target.pair[b, 0], target.pair[b, 1] = source.pair[a, 0], source.pair[a, 1]
 
 
 @kernel
-def path_growth(
-    density: DensityArrays,
+def grow_path(
+    density: DensityArrays | None,
     filters: Filters,
     scratch: Filters,
-    parent: NDArray[np.int32],
+    parent: NDArray[np.int64],
     b: int,
     lo: Corner,
     hi: Corner,
     ceiling: float,
+    commit: bool,
 ) -> float:
-    """The growth of all filters from leaf `b` up, if it took in the rectangle; `scratch` has a row a level."""
+    """The growth of all filters from leaf `b` up, if it took in the rectangle; it does so if `commit`.
+
+    What changes below must be inside the broker above, so each level takes in the boxes of the one below.
+    `scratch` has a row a level. Above the ceiling the growth may be less than all of it.
+    """
     total, way = cheapest_way(density, filters, b, lo, hi, ceiling)
-    row = 0
-    if way != INSIDE and parent[b] >= 0 and total <= ceiling:
-        copy_filter(filters, b, scratch, 0)
-        take_in(density, scratch, 0, lo, hi, way)
+    if way == INSIDE or (not commit and (total > ceiling or parent[b] < 0)):
+        return total
+    copy_filter(filters, b, scratch, 0)
+    take_in(density, scratch, 0, lo, hi, way)
+    row, changed = 0, True
+    while changed:
+        if commit:
+            copy_filter(scratch, row, filters, b)
         b = parent[b]
-        while b >= 0 and total <= ceiling:
-            copy_filter(filters, b, scratch, row + 1)
-            growth, changed = _take_in_all(density, scratch, row, scratch, row + 1)
-            total += growth
-            if not changed:
-                break
-            b, row = parent[b], row + 1
+        if b < 0 or total > ceiling:
+            break
+        copy_filter(filters, b, scratch, row + 1)
+        changed = False
+        for i in range(scratch.used[row]):
+            low, high = scratch.lo[row, i], scratch.hi[row, i]
+            growth, way = cheapest_way(density, scratch, row + 1, low, high, np.inf)
+            if way != INSIDE:
+                take_in(density, scratch, row + 1, low, high, way)
+                total, changed = total + growth, True
+        row += 1
     return total
-
-
-@kernel
-def _take_in_all(
-    density: DensityArrays, source: Filters, a: int, target: Filters, b: int
-) -> tuple[float, bool]:
-    """Let filter `b` take in every box of filter `a`; gives its growth and whether it changed."""
-    total, changed = 0.0, False
-    for i in range(source.used[a]):
-        growth, way = cheapest_way(density, target, b, source.lo[a, i], source.hi[a, i], np.inf)
-        if way != INSIDE:
-            take_in(density, target, b, source.lo[a, i], source.hi[a, i], way)
-            total, changed = total + growth, True
-    return total, changed
-
-
-@kernel
-def take_in_path(
-    density: DensityArrays, filters: Filters, parent: NDArray[np.int32], b: int, lo: Corner, hi: Corner
-) -> None:
-    """Let leaf `b` take in the rectangle, and the brokers above it what has changed below."""
-    _, way = cheapest_way(density, filters, b, lo, hi, np.inf)
-    changed = way != INSIDE
-    take_in(density, filters, b, lo, hi, way)
-    while changed and parent[b] >= 0:
-        _, changed = _take_in_all(density, filters, b, filters, parent[b])
-        b = parent[b]

@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom._jit import kernel
-from broadloom.assignment._boxes import Filters, box_with, empty_filters, path_growth, take_in_path
+from broadloom.assignment._boxes import Filters, box_with, empty_filters, grow_path
 from broadloom.assignment.flow import Flow
 from broadloom.assignment.guard import admit
 from broadloom.assignment.reach import Reach
@@ -20,23 +20,26 @@ class Wants(NamedTuple):
 
     lo: NDArray[np.float64]
     hi: NDArray[np.float64]
-    parent: NDArray[np.int32]
-    density: DensityArrays
+    parent: NDArray[np.int64]
+    density: DensityArrays | None
     capacity: NDArray[np.float64]
 
 
 class Greedy(NamedTuple):
     """A greedy assignment: the broker of each subscriber, filters, how many found all candidates full."""
 
-    broker_of: NDArray[np.int32]
+    broker_of: NDArray[np.int64]
     filters: Filters
     stranded: int
     refused: int
 
 
 def wants_of(problem: AssignmentProblem) -> Wants:
-    """What kernels have to know of a problem."""
-    return Wants(problem.lo, problem.hi, problem.broker_parent, problem.density_arrays, problem.capacity)
+    """What kernels have to know of a problem, in arrays of one kind: locked ones would be compiled apart."""
+    parent = problem.broker_parent.astype(np.int64)
+    return Wants(
+        problem.lo.copy(), problem.hi.copy(), parent, problem.density_arrays, problem.capacity.copy()
+    )
 
 
 def run_greedy(
@@ -76,7 +79,7 @@ _NO_FLOW = Flow(
     np.empty(0, np.int64),
     np.empty(0, np.int64),
     np.empty((0, 0), np.int64),
-    np.empty(0, np.int32),
+    np.empty(0, np.int64),
     np.empty(0, np.int64),
     np.empty(0, np.int64),
 )
@@ -94,10 +97,10 @@ def _assign_all(
     guarded: bool,
     filters: Filters,
     scratch: Filters,
-) -> tuple[NDArray[np.int32], int, int]:
+) -> tuple[NDArray[np.int64], int, int]:
     """Decide all subscribers; `by_group` has the ranks in `order`, group after group, ascending."""
     m = len(order)
-    broker_of = np.full(len(reach.group), -1, np.int32)
+    broker_of = np.full(len(reach.group), -1, np.int64)
     load = np.zeros(len(limit), np.int64)
     closed = np.zeros(len(reach.brokers), np.bool_)
     following = np.zeros(len(reach.size) + 1, np.int64)
@@ -109,16 +112,15 @@ def _assign_all(
         rank = queue[0] % m if adaptive else step
         j = order[rank]
         g = reach.group[j]
-        b = _cheapest(wants, reach, limit, load, closed, filters, scratch, j)
-        while guarded and b >= 0 and not admit(reach, flow, limit, g, b):
-            _close(reach, closed, g, b)
-            refused += 1
-            b = _cheapest(wants, reach, limit, load, closed, filters, scratch, j)
-        if b < 0:
-            stranded += 1
-            no_limit = np.full(len(limit), m + 1)
-            b = _cheapest(wants, reach, no_limit, load, closed, filters, scratch, j)
-        take_in_path(wants.density, filters, wants.parent, b, wants.lo[j], wants.hi[j])
+        b, anywhere = -1, step < 0
+        while b < 0:
+            b = _cheapest(wants, reach, limit, load, closed, filters, scratch, j, anywhere)
+            if b < 0:
+                stranded, anywhere = stranded + 1, True
+            elif guarded and not admit(reach, flow, limit, g, b):
+                _close(reach, closed, g, b)
+                refused, b = refused + 1, -1
+        grow_path(wants.density, filters, scratch, wants.parent, b, wants.lo[j], wants.hi[j], np.inf, True)
         broker_of[j] = b
         load[b] += 1
         following[g] += 1
@@ -172,23 +174,24 @@ def _cheapest(
     filters: Filters,
     scratch: Filters,
     j: int,
+    anywhere: bool,
 ) -> int:
-    """The candidate with room whose path grows least, the least loaded among equals; -1 if none has room."""
+    """The candidate with room whose path grows least, the least loaded among equals; -1 if none has room.
+
+    With `anywhere`, room does not count.
+    """
     lo, hi, g = wants.lo[j], wants.hi[j], reach.group[j]
     best, least, lightest = -1, np.inf, np.inf
     for p in range(reach.start[g], reach.start[g + 1]):
         b = reach.brokers[p]
-        if load[b] < limit[b] and not closed[p] and box_with(filters, b, lo, hi) >= 0:
+        if anywhere or (load[b] < limit[b] and not closed[p]):
             ratio = load[b] / wants.capacity[b]
-            if ratio < lightest:
-                best, lightest = b, ratio
-    if best >= 0:
-        return best
-    for p in range(reach.start[g], reach.start[g + 1]):
-        b = reach.brokers[p]
-        if load[b] < limit[b] and not closed[p]:
-            growth = path_growth(wants.density, filters, scratch, wants.parent, b, lo, hi, least)
-            ratio = load[b] / wants.capacity[b]
+            if box_with(filters, b, lo, hi) >= 0:
+                growth = 0.0
+            elif least == 0.0:
+                continue
+            else:
+                growth = grow_path(wants.density, filters, scratch, wants.parent, b, lo, hi, least, False)
             if growth < least or (growth == least and ratio < lightest):
                 best, least, lightest = b, growth, ratio
     return best

@@ -26,7 +26,7 @@ class Flow(NamedTuple):
     units: NDArray[np.int64]
     load: NDArray[np.int64]
     movable: NDArray[np.int64]
-    group_of: NDArray[np.int32]
+    group_of: NDArray[np.int64]
     by_start: NDArray[np.int64]
     by_broker: NDArray[np.int64]
 
@@ -49,7 +49,7 @@ def max_flow(reach: Reach, limit: NDArray[np.int64]) -> tuple[Flow, int, NDArray
         np.zeros(len(reach.brokers), np.int64),
         np.zeros(n, np.int64),
         np.zeros((n, n), np.int64),
-        np.repeat(np.arange(len(reach.size), dtype=np.int32), np.diff(reach.start)),
+        np.repeat(np.arange(len(reach.size)), np.diff(reach.start)),
         np.searchsorted(reach.brokers[order], np.arange(n + 1)),
         order,
     )

@@ -80,4 +80,4 @@ def _raising_beta(
 
 def as_result(problem: AssignmentProblem, made: Greedy, notes: dict[str, object]) -> AssignmentResult:
     """A greedy assignment as a result."""
-    return AssignmentResult(problem, made.broker_of, as_tuples(made.filters), notes=notes)
+    return AssignmentResult(problem, made.broker_of.astype(np.int32), as_tuples(made.filters), notes=notes)

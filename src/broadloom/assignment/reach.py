@@ -12,7 +12,6 @@ from broadloom._jit import kernel
 from broadloom._threads import over_ranges
 from broadloom.errors import InputError
 from broadloom.model import AssignmentProblem
-from broadloom.progress import stage
 
 
 class Reach(NamedTuple):
@@ -21,9 +20,9 @@ class Reach(NamedTuple):
     `group` is the group of each subscriber, `size` how many subscribers each group has.
     """
 
-    group: NDArray[np.int32]
+    group: NDArray[np.int64]
     start: NDArray[np.int64]
-    brokers: NDArray[np.int32]
+    brokers: NDArray[np.int64]
     size: NDArray[np.int64]
 
 
@@ -36,20 +35,18 @@ def reach_of(problem: AssignmentProblem) -> Reach:
     m, leaves = problem.subscriber_count, problem.leaves
     masks = np.zeros((m, -(-len(leaves) // 64)), np.uint64)
     bound = np.full(m, np.nan) if problem.max_latency is None else problem.max_latency
-    with stage("candidates", m) as done:
 
-        def work(first: int, last: int) -> None:
-            _mark_candidates(
-                problem.subscriber_place[first:last],
-                problem.broker_place[leaves],
-                problem.uplink[leaves],
-                bound[first:last],
-                1 + problem.max_delay,
-                masks[first:last],
-            )
-            done(last)
+    def work(first: int, last: int) -> None:
+        _mark_candidates(
+            problem.subscriber_place[first:last],
+            problem.broker_place[leaves],
+            problem.uplink[leaves],
+            bound[first:last],
+            1 + problem.max_delay,
+            masks[first:last],
+        )
 
-        over_ranges(m, work)
+    over_ranges(m, work, "find candidates")
     nobody = np.flatnonzero(~masks.any(axis=1))
     if len(nobody):
         names = problem.subscriber_ids or tuple(map(str, range(m)))
@@ -66,9 +63,9 @@ def everywhere(problem: AssignmentProblem) -> Reach:
     m, leaves = problem.subscriber_count, problem.leaves
     groups = min(m, 1)
     return Reach(
-        np.zeros(m, np.int32),
+        np.zeros(m, np.int64),
         np.arange(groups + 1) * len(leaves),
-        np.tile(leaves, groups),
+        np.tile(leaves.astype(np.int64), groups),
         np.full(groups, m),
     )
 
@@ -79,18 +76,29 @@ def take(reach: Reach, subscribers: NDArray[np.int64]) -> Reach:
     return reach._replace(group=group, size=np.bincount(group, minlength=len(reach.size)))
 
 
+def grouped(is_open: NDArray[np.bool_], brokers: NDArray[np.int32]) -> Reach:
+    """Candidates from a matrix: which of the brokers (columns) are open to a subscriber (row)."""
+    width = -(-is_open.shape[1] // 64) * 8
+    bits = np.packbits(is_open, axis=1, bitorder="little")
+    masks = np.zeros((len(is_open), width), np.uint8)
+    masks[:, : bits.shape[1]] = bits
+    return _grouped(masks.view(np.uint64), brokers)
+
+
 def _grouped(masks: NDArray[np.uint64], leaves: NDArray[np.int32]) -> Reach:
     """Number the distinct sets of candidates, and spell them out."""
     order = np.lexsort(masks.T)
     in_order = masks[order]
     changes = np.any(in_order[1:] != in_order[:-1], axis=1)
     number = np.concatenate(([0], np.cumsum(changes))) if len(masks) else np.empty(0, np.int64)
-    group = np.empty(len(masks), np.int32)
+    group = np.empty(len(masks), np.int64)
     group[order] = number
     firsts = np.flatnonzero(np.concatenate(([True], changes))) if len(masks) else np.empty(0, np.int64)
     bits = np.unpackbits(in_order[firsts].view(np.uint8), axis=1, bitorder="little")[:, : len(leaves)]
     start = np.concatenate(([0], np.cumsum(bits.sum(axis=1, dtype=np.int64))))
-    return Reach(group, start, leaves[np.nonzero(bits)[1]], np.bincount(group, minlength=len(firsts)))
+    return Reach(
+        group, start, leaves[np.nonzero(bits)[1]].astype(np.int64), np.bincount(group, minlength=len(firsts))
+    )
 
 
 @kernel

@@ -4,15 +4,27 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom._jit import kernel
-from broadloom.assignment._boxes import Filters, cheapest_merge, empty_filters, is_inside, refresh, span
+from broadloom.assignment._boxes import (
+    Filters,
+    box_with,
+    cheapest_merge,
+    empty_filters,
+    is_inside,
+    refresh,
+    set_box,
+    span,
+    union_of,
+)
 from broadloom.model import AssignmentProblem
-from broadloom.model.density import DensityArrays
+from broadloom.model.density import DensityArrays, measure_of
 
 # Rectangles are first gathered into so many boxes, which are then merged down to alpha.
 MICRO = 24
+# The last merges, from so many times alpha boxes, mind that boxes overlap.
+EXACT = 2
 
 
-def tight_filters(problem: AssignmentProblem, broker_of: NDArray[np.int32]) -> Filters:
+def tight_filters(problem: AssignmentProblem, broker_of: NDArray[np.integer]) -> Filters:
     """Filters of at most alpha boxes a broker around what its subscribers want, nested up the tree.
 
     Clustering is the paper's own way out (the least boxes are NP-hard to find): gather into a few micro
@@ -26,6 +38,34 @@ def tight_filters(problem: AssignmentProblem, broker_of: NDArray[np.int32]) -> F
         put(problem, filters, int(leaf), problem.lo[mine], problem.hi[mine])
     nest(problem, filters)
     return filters
+
+
+def tighter(
+    problem: AssignmentProblem, broker_of: NDArray[np.int64], filters: Filters
+) -> tuple[NDArray[np.int64], Filters]:
+    """The assignment with the smaller filter a leaf: new ones, or those given, shrunk to what they hold."""
+    best = tight_filters(problem, broker_of)
+    low, high = _around_members(problem.lo.copy(), problem.hi.copy(), broker_of, filters)
+    for leaf in problem.leaves:
+        used = np.isfinite(low[leaf, :, 0])
+        lo, hi = low[leaf, used], high[leaf, used]
+        if union_of(problem.density_arrays, lo, hi) < best.measure[leaf]:
+            put(problem, best, int(leaf), lo, hi)
+    nest(problem, best)
+    return broker_of, best
+
+
+@kernel
+def _around_members(
+    lo: NDArray[np.float64], hi: NDArray[np.float64], broker_of: NDArray[np.int64], filters: Filters
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The least boxes around those who are in a filter's box, each in the first that it is inside."""
+    low, high = np.full(filters.lo.shape, np.inf), np.full(filters.lo.shape, -np.inf)
+    for j in range(len(lo)):
+        b = broker_of[j]
+        k = box_with(filters, b, lo[j], hi[j])
+        span(lo[j], hi[j], low[b, k], high[b, k], low[b, k], high[b, k])
+    return low, high
 
 
 def nest(problem: AssignmentProblem, filters: Filters) -> None:
@@ -59,7 +99,7 @@ def put(
 
 @kernel
 def few_boxes(
-    density: DensityArrays, lo: NDArray[np.float64], hi: NDArray[np.float64], alpha: int
+    density: DensityArrays | None, lo: NDArray[np.float64], hi: NDArray[np.float64], alpha: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """At most `alpha` boxes so that each rectangle is inside one of them."""
     d, micro = lo.shape[1], max(MICRO, alpha)
@@ -72,21 +112,43 @@ def few_boxes(
                 inside = True
                 break
         if not inside:
-            boxes_lo[count], boxes_hi[count] = lo[j], hi[j]
+            set_box(boxes_lo, boxes_hi, count, lo[j], hi[j])
             count += 1
             if count > micro:
-                count = merge_once(density, boxes_lo, boxes_hi, count)
+                i, j = _roughly_cheapest_merge(density, boxes_lo, boxes_hi)
+                count = _merge(boxes_lo, boxes_hi, count, i, j)
     while count > alpha:
-        count = merge_once(density, boxes_lo, boxes_hi, count)
+        if count > EXACT * alpha:
+            i, j = _roughly_cheapest_merge(density, boxes_lo[:count], boxes_hi[:count])
+        else:
+            _, i, j = cheapest_merge(density, boxes_lo[:count], boxes_hi[:count])
+        count = _merge(boxes_lo, boxes_hi, count, i, j)
     return boxes_lo[:count].copy(), boxes_hi[:count].copy()
 
 
 @kernel
-def merge_once(
-    density: DensityArrays, boxes_lo: NDArray[np.float64], boxes_hi: NDArray[np.float64], count: int
-) -> int:
-    """Replace the pair of boxes that adds least to the union by the box around them; gives the new number."""
-    _, i, j = cheapest_merge(density, boxes_lo[:count], boxes_hi[:count])
+def _roughly_cheapest_merge(
+    density: DensityArrays | None, boxes_lo: NDArray[np.float64], boxes_hi: NDArray[np.float64]
+) -> tuple[int, int]:
+    """The pair whose common box exceeds the two by least, as if no others were there: much faster."""
+    d, count = boxes_lo.shape[1], len(boxes_lo)
+    around_lo, around_hi = np.empty(d), np.empty(d)
+    own = np.empty(count)
+    for i in range(count):
+        own[i] = measure_of(density, boxes_lo[i], boxes_hi[i])
+    best, first, second = np.inf, 0, 1
+    for i in range(count):
+        for j in range(i + 1, count):
+            span(boxes_lo[i], boxes_hi[i], boxes_lo[j], boxes_hi[j], around_lo, around_hi)
+            excess = measure_of(density, around_lo, around_hi) - own[i] - own[j]
+            if excess < best:
+                best, first, second = excess, i, j
+    return first, second
+
+
+@kernel
+def _merge(boxes_lo: NDArray[np.float64], boxes_hi: NDArray[np.float64], count: int, i: int, j: int) -> int:
+    """Replace two boxes by the box around them, the last box taking the free place; gives the new number."""
     span(boxes_lo[i], boxes_hi[i], boxes_lo[j], boxes_hi[j], boxes_lo[i], boxes_hi[i])
-    boxes_lo[j], boxes_hi[j] = boxes_lo[count - 1], boxes_hi[count - 1]
+    set_box(boxes_lo, boxes_hi, j, boxes_lo[count - 1], boxes_hi[count - 1])
     return count - 1

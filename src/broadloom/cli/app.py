@@ -6,10 +6,12 @@ from typing import Annotated
 import typer
 
 from broadloom._version import VERSION
-from broadloom.cli import generate, inspect, link
+from broadloom.cli import devices, generate, ingest, inspect, link, run
 from broadloom.errors import InputError
 
 Version = Annotated[bool, typer.Option("--version", help="Print the version.")]
+
+INTERRUPTED = 130  # what typer makes of Ctrl-C
 
 app = typer.Typer(
     name="broadloom",
@@ -31,9 +33,12 @@ def _no_verb(context: typer.Context, version: Version = False) -> None:
 
 
 app.command("generate")(generate.generate)
+app.command("devices")(devices.devices)
+app.command("ingest")(ingest.ingest)
 app.command("link")(link.link)
 app.command("verify")(inspect.verify)
 app.command("measure")(inspect.measure)
+app.command("run")(run.run)
 app.command("algorithms")(inspect.algorithms)
 
 
@@ -45,7 +50,9 @@ def main(arguments: list[str] | None = None) -> None:
         message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
         print(f"broadloom: {' '.join(message.split())}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
+    except OSError as error:
+        print(f"broadloom: {error.strerror or error}", file=sys.stderr)
+        sys.exit(2)
+    if code == INTERRUPTED:
         print("broadloom: interrupted; what was there before is as it was", file=sys.stderr)
-        sys.exit(130)
     sys.exit(code if isinstance(code, int) else 0)

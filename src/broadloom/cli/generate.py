@@ -11,7 +11,7 @@ from broadloom.cli.output import Force, Json, Quiet, Seed, progress, show
 
 def generate(
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the tables.")],
-    nodes: Annotated[int, typer.Option(help="How many brokers.")] = 1000,
+    nodes: Annotated[int | None, typer.Option(help="How many brokers; 1000, or all of a matrix.")] = None,
     topics: Annotated[int, typer.Option(help="How many topics.")] = 200,
     popularity: Annotated[
         str, typer.Option(help="Topic popularity: uniform, zipf or exponential.")
@@ -29,10 +29,8 @@ def generate(
         typer.Option(help="Link weights: planar, sites, regions, none, or a latency matrix (.npz, .csv)."),
     ] = "regions",
     mean: Annotated[float | None, typer.Option(help="Scale planar or matrix weights to this mean.")] = None,
-    site_size: Annotated[int, typer.Option(help="Brokers a site, for sites.")] = 100,
-    missing: Annotated[
-        str, typer.Option(help="Missing pairs of a matrix: refuse, or fill by path.")
-    ] = "refuse",
+    site_size: Annotated[int | None, typer.Option(help="Brokers a site, for sites (100).")] = None,
+    missing: Annotated[str | None, typer.Option(help="Missing pairs of a matrix: refuse, or path.")] = None,
     floor: Annotated[float | None, typer.Option(help="Raise smaller weights of a matrix to this.")] = None,
     churn: Annotated[int, typer.Option(help="Also write so many events of churn.")] = 0,
     join: Annotated[float, typer.Option(help="The chance that an event is a join, not a leave.")] = 0.5,
@@ -46,13 +44,14 @@ def generate(
 
     Example: broadloom generate --nodes 1000 --topics 200 --popularity zipf --alpha 2 --sizes 20 100 -o tables
     """
+    given = {"site_size": site_size, "missing": missing, "floor": floor}
     with progress(quiet):
-        interest = workload.interest(nodes, topics, popularity, alpha, rate, sizes, size_law, gamma, seed)
-        options: dict[str, object] = {"site_size": site_size} if weights == "sites" else {}
-        if weights not in workload.KINDS:
-            options = {"missing": missing, "floor": floor}
+        made = workload.weights_or_none(nodes, weights, mean, seed, given)
+        count = nodes if made is None else made.node_count
+        interest = workload.interest(
+            1000 if count is None else count, topics, popularity, alpha, rate, sizes, size_law, gamma, seed
+        )
         events = workload.churn(interest, churn, join, change, seed) if churn else ()
-        made = None if weights == "none" else workload.weights(nodes, weights, mean, seed, **options)
         workload.write(output, interest, made, events, weights == "regions", force)
     record = {
         "output": str(output),

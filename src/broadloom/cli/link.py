@@ -8,53 +8,102 @@ from typing import Annotated, Any
 import typer
 
 import broadloom as bl
-from broadloom.cli.output import Force, Json, Quiet, Seed, measures_table, progress, show
+from broadloom.cli.output import Force, Json, Quiet, Seed, keep_apart, measures_table, progress, show
+from broadloom.cli.spark import Conf, Master, Remote
 from broadloom.errors import InputError
-from broadloom.model.instance import read_instance
+from broadloom.linking.link import finish
+from broadloom.model.instance import Instance, read_instance
 
 
 def link(
     tables: Annotated[Path, typer.Argument(help="The folder of canonical tables.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the plan.")],
-    algorithm: Annotated[str, typer.Option("--algorithm", "-a", help="See `broadloom algorithms`.")] = "gm",
+    algorithm: Annotated[
+        str | None,
+        typer.Option(
+            "--algorithm", "-a", help="See `broadloom algorithms`; broadloom, or gm without weights."
+        ),
+    ] = None,
     option: Annotated[
         list[str] | None, typer.Option("--option", "-O", help="An option of the algorithm, as name=value.")
+    ] = None,
+    improve: Annotated[bool, typer.Option("--improve", help="Drop and exchange links afterwards.")] = False,
+    previous: Annotated[
+        Path | None, typer.Option(help="The plan that runs today: start from it, and say what changes.")
     ] = None,
     weights: Annotated[
         str, typer.Option(help="Where weights come from: auto, latency, coordinates, sites or uniform.")
     ] = "auto",
-    missing: Annotated[str, typer.Option(help="Missing latencies: refuse, or fill by path.")] = "refuse",
+    missing: Annotated[str | None, typer.Option(help="Missing latencies: refuse, or path.")] = None,
     floor: Annotated[float | None, typer.Option(help="Raise smaller latencies to this.")] = None,
-    inner: Annotated[float, typer.Option(help="The weight inside a site, for sites.")] = 1.0,
-    outer: Annotated[float, typer.Option(help="The weight between sites, for sites.")] = 10.0,
+    inner: Annotated[float | None, typer.Option(help="The weight inside a site, for sites (1).")] = None,
+    outer: Annotated[float | None, typer.Option(help="The weight between sites, for sites (10).")] = None,
     seed: Seed = 0,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
     force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
     """Choose the links between brokers so that every topic stays connected at the least cost.
 
+    With a master or a remote, dcmaw divides the work on Spark; the plan is the same.
+
     Example: broadloom link tables --algorithm gm -o plan
     """
+    keep_apart(output, tables)
+    today = None if previous is None else bl.Plan.load(previous)
     with progress(quiet):
         given = read_instance(tables, weights, missing, floor, inner, outer)
-        plan = bl.link(given.interest, given.weights, algorithm, seed, **parse_options(option or []))
+        options = parse_options(option or [])
+        if master or remote:
+            plan = _on_spark(given, algorithm, seed, options, (master, remote, conf or []), output)
+            plan = finish(plan, improve, today)
+        else:
+            plan = bl.link(given.interest, given.weights, algorithm, seed, improve, today, **options)
         plan = replace(plan, nodes=given.nodes)
         plan.save(output, overwrite=force)
-    metrics = plan.metrics()
-    record = {
-        "output": str(output),
-        "algorithm": plan.algorithm,
+        metrics = plan.metrics()
+    record: dict[str, Any] = {"output": str(output), "algorithm": plan.algorithm}
+    record |= {
         "lower_bound": plan.lower_bound,
         "gap": plan.gap,
+        "notes": dict(plan.notes),
+        "metrics": metrics,
     }
-    show(
-        record | {"metrics": metrics},
-        f"{plan.summary()} -> {output}",
-        as_json,
-        quiet,
-        measures_table(metrics),
+    show(record, f"{plan.summary()}{_changes(plan)} -> {output}", as_json, quiet, measures_table(metrics))
+
+
+def _changes(plan: bl.Plan) -> str:
+    """How many links to add to those of the previous plan, and how many to remove."""
+    changes = plan.notes.get("changes")
+    return (
+        f", {len(changes['added']):,} links to add, {len(changes['removed']):,} to remove" if changes else ""
     )
+
+
+def _on_spark(
+    given: Instance,
+    algorithm: str | None,
+    seed: int,
+    options: dict[str, Any],
+    where: tuple[str | None, str | None, list[str]],
+    output: Path,
+) -> bl.Plan:
+    """The plan of dcmaw on Spark; what goes between its steps is kept beside the output."""
+    from broadloom.pipeline.session import Engine, need_spark, parse_conf
+
+    if algorithm not in (None, "dcmaw"):
+        raise InputError(f"{algorithm} does not run on Spark; choose --algorithm dcmaw, or no master")
+    need_spark()
+    from broadloom.pipeline.link import link as link_on_spark
+
+    master, remote, conf = where
+    engine = Engine(master, remote, parse_conf(conf))
+    scratch = output.absolute().parent
+    scratch.mkdir(parents=True, exist_ok=True)
+    return link_on_spark(given.interest, given.weights, seed, engine, scratch=scratch, **options)
 
 
 def parse_options(given: list[str]) -> dict[str, Any]:

@@ -2,9 +2,11 @@
 
 import json
 import math
+import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -19,7 +21,10 @@ from rich.progress import (
 )
 from rich.table import Table
 
+from broadloom.errors import InputError
 from broadloom.progress import watched_by
+
+PIPE_CLOSED = 141  # as the shell tells it of a program that was ended by SIGPIPE
 
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else there.")
@@ -33,13 +38,28 @@ def show(
     record: Mapping[str, Any], words: str, as_json: bool, quiet: bool, table: Table | None = None
 ) -> None:
     """Print a result: the record as JSON, or the words and the table."""
-    if as_json:
-        print(json.dumps(_plain(record)))
-    elif not quiet:
-        console = Console(highlight=False, soft_wrap=True)
-        console.print(words, markup=False)
-        if table is not None:
-            console.print(table)
+    try:
+        if as_json:
+            print(json.dumps(_plain(record)))
+        elif not quiet:
+            console = Console(highlight=False, soft_wrap=True)
+            with console.capture() as printed:  # rich itself would end the program at a closed pipe
+                console.print(words, markup=False)
+                if table is not None:
+                    console.print(table)
+            print(printed.get(), end="")
+        sys.stdout.flush()
+    except BrokenPipeError:
+        # The reader has seen enough; what is left in the buffer must not fail again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(PIPE_CLOSED) from None
+
+
+def keep_apart(output: Path, *inputs: Path) -> None:
+    """Refuse an output that would replace what it is made from."""
+    for place in inputs:
+        if place.resolve() == output.resolve():
+            raise InputError(f"the output {output} is also the input; choose another place for it")
 
 
 def measures_table(metrics: Mapping[str, Any]) -> Table:

@@ -1,24 +1,41 @@
 """The verb of linking: check, choose, run, verify, return."""
 
+from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from broadloom.errors import InputError
 from broadloom.linking import ALGORITHMS
+from broadloom.linking.improvement import improve as improved
+from broadloom.linking.warm_start import link_change, warm_start
 from broadloom.measures import is_topic_connected
 from broadloom.model import Interest, Overlay, Plan, Weights
-from broadloom.model.algorithm import find
+from broadloom.model._check import whole
+from broadloom.model.algorithm import Algorithm, find
 
 
 def link(
-    interest: Interest, weights: Weights | None = None, algorithm: str = "gm", seed: int = 0, **options: Any
+    interest: Interest,
+    weights: Weights | None = None,
+    algorithm: str | None = None,
+    seed: int = 0,
+    improve: bool = False,
+    previous: Plan | None = None,
+    **options: Any,
 ) -> Plan:
     """Build an overlay in which every topic's subscribers are connected among themselves.
 
     Args:
         interest: who wants what.
         weights: what links cost; None: all links weigh 1.
-        algorithm: one of `broadloom.algorithms()` of the stage "link".
+        algorithm: one of `broadloom.algorithms()` of the stage "link"; None: "broadloom", or "gm" where all
+            links weigh the same.
         seed: the seed of the algorithms that draw lots.
+        improve: drop and exchange edges afterwards, as `broadloom.improve` does.
+        previous: the plan that runs today, whose nodes are matched by their ids. Its links are kept where
+            they serve, completed and improved; the result is the lighter of this and of a fresh start, never
+            heavier than a previous plan that still connects every topic, and `notes["changes"]` says which
+            links to add and remove.
         **options: the algorithm's own.
 
     Returns:
@@ -32,15 +49,54 @@ def link(
         >>> bl.link(bl.Interest.from_lists([[0, 1], [1], [0, 1]]), algorithm="gm").edges.tolist()
         [[0, 2], [0, 1]]
     """
+    if not isinstance(interest, Interest):
+        raise InputError(f"the interest is a {type(interest).__name__}; make one with Interest.from_lists")
+    if weights is not None and not isinstance(weights, Weights):
+        raise InputError(f"the weights are a {type(weights).__name__}; make them with Weights.dense")
+    seed = whole(seed, "seed")
     if weights is None:
         weights = Weights.uniform(interest.node_count)
     if weights.node_count != interest.node_count:
         raise InputError(
             f"{interest.node_count:,} nodes but weights for {weights.node_count:,}; give as many"
         )
-    chosen = find(algorithm, ALGORITHMS)
-    settings = chosen.with_options(options)
-    built = chosen.run(interest, weights, settings, seed)
+    chosen = find(algorithm or default_algorithm(weights), ALGORITHMS)
+    return finish(run(chosen, interest, weights, seed, options), improve, previous)
+
+
+def default_algorithm(weights: Weights) -> str:
+    """The algorithm for those who do not name one."""
+    return "gm" if weights.is_uniform else "broadloom"
+
+
+def finish(plan: Plan, improve: bool, previous: Plan | None) -> Plan:
+    """What `link` does after the algorithm: improve the plan, and start from the one that runs today."""
+    if improve:
+        plan = improved(plan)
+    return plan if previous is None else _from_previous(plan, previous)
+
+
+def _from_previous(fresh: Plan, previous: Plan) -> Plan:
+    """The lighter of a fresh plan and the previous one's, adapted; with what changes."""
+    built = warm_start(fresh.interest, fresh.weights, previous)
+    overlay = Overlay.from_edges(fresh.interest.node_count, built.edges)
+    adapted = replace(fresh, overlay=overlay)
+    if not adapted.is_topic_connected():
+        raise RuntimeError("the warm start left a topic disconnected: this is a bug in Broadloom")
+    chosen = adapted if adapted.total_weight <= fresh.total_weight else fresh
+    changes = link_change(previous, chosen)._asdict()
+    start = "previous" if chosen is adapted else "fresh"
+    return replace(chosen, notes={**chosen.notes, "start": start, "changes": changes})
+
+
+def run(
+    algorithm: Algorithm, interest: Interest, weights: Weights, seed: int, options: Mapping[str, Any]
+) -> Plan:
+    """A verified plan of one algorithm, which may be another engine's way to run one of the list."""
+    settings = algorithm.with_options(options)
+    built = algorithm.run(interest, weights, settings, seed)
     overlay = Overlay.from_edges(interest.node_count, built.edges)
-    assert is_topic_connected(interest, overlay), f"{algorithm} left a topic disconnected"
-    return Plan(interest, weights, overlay, algorithm, seed, vars(settings), built.lower_bound, built.notes)
+    if not is_topic_connected(interest, overlay):
+        raise RuntimeError(f"{algorithm.name} left a topic disconnected: this is a bug in Broadloom")
+    made = vars(settings), built.lower_bound, built.notes
+    return Plan(interest, weights, overlay, algorithm.name, seed, *made)

@@ -4,8 +4,8 @@ from broadloom.measures.connectivity import components_per_topic, disconnected_t
 from broadloom.measures.content import content_metrics
 from broadloom.measures.diameter import topic_diameters
 from broadloom.measures.market import MarketCost, MovingCost, market_cost, market_flows, market_metrics
-from broadloom.measures.metrics import metrics
 from broadloom.measures.routing import routing_costs
+from broadloom.measures.summary import metrics
 
 __all__ = [
     "MarketCost",

@@ -4,8 +4,11 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from broadloom._jit import kernel
+from broadloom.errors import InputError
+from broadloom.model._check import read_only
 from broadloom.model.interest import Interest
 from broadloom.model.overlay import Overlay
+from broadloom.model.weights import Weights
 
 
 def components_per_topic(interest: Interest, edges: Overlay | ArrayLike) -> NDArray[np.int64]:
@@ -44,13 +47,31 @@ def is_topic_connected(interest: Interest, edges: Overlay | ArrayLike) -> bool:
 
 def as_overlay(interest: Interest, edges: Overlay | ArrayLike) -> Overlay:
     """Edges as an overlay over the interest's nodes."""
-    return edges if isinstance(edges, Overlay) else Overlay.from_edges(interest.node_count, edges)
+    overlay = edges if isinstance(edges, Overlay) else Overlay.from_edges(interest.node_count, edges)
+    if overlay.node_count != interest.node_count:
+        raise InputError(
+            f"{interest.node_count:,} nodes of interest, {overlay.node_count:,} of the overlay; give as many"
+        )
+    return overlay
+
+
+def link_weights(overlay: Overlay, weights: Weights | None) -> NDArray[np.float64]:
+    """The weight of each link of an overlay; 1 each without weights."""
+    if weights is None:
+        return np.ones(overlay.edge_count)
+    if weights.node_count != overlay.node_count:
+        raise InputError(
+            f"{overlay.node_count:,} nodes of the overlay, {weights.node_count:,} of weights; give as many"
+        )
+    return weights.of(overlay.edges[:, 0], overlay.edges[:, 1])
 
 
 def spanning_forests(
     interest: Interest, edges: NDArray[np.int32], prices: NDArray[np.float64]
 ) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
     """Of each topic the number of links, and their price, in a spanning forest of the earliest edges."""
+    for array in (edges, prices):
+        read_only(array)  # a kernel is compiled anew for arrays that may be written
     return _spanning_forests(interest.topic_start, interest.topics, interest.topic_count, edges, prices)
 
 

@@ -10,7 +10,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from broadloom._jit import kernel
 from broadloom._threads import over_ranges
-from broadloom.measures.connectivity import as_overlay
+from broadloom.measures.connectivity import as_overlay, link_weights
+from broadloom.model._check import refuse, whole
 from broadloom.model.interest import Interest
 from broadloom.model.overlay import Overlay
 from broadloom.model.weights import Weights
@@ -32,6 +33,7 @@ def topic_diameters(
     edges: Overlay | ArrayLike,
     weights: Weights | None = None,
     topics: ArrayLike | None = None,
+    searches: int | None = None,
 ) -> NDArray[np.float64]:
     """The diameter of each topic's sub-overlay: the longest of all shortest paths between two subscribers.
 
@@ -40,9 +42,14 @@ def topic_diameters(
         edges: the overlay.
         weights: lengths of the links; None: each counts 1, so diameters are in hops.
         topics: which topics; None: all.
+        searches: stop a topic after so many searches of its graph, so that its number is a lower bound; None:
+            as many as it takes to be exact. Most graphs need a few dozen, a ring one from every node.
 
     Returns:
         One number a topic: 0 for one subscriber or none, infinity for a topic that is not connected.
+
+    Raises:
+        InputError: a topic that is not there, or weights or an overlay for another number of nodes.
 
     Example:
         >>> topic_diameters(Interest.from_lists([[0], [0, 1], [0, 1]]), [(0, 1), (1, 2)])
@@ -50,19 +57,33 @@ def topic_diameters(
     """
     overlay = as_overlay(interest, edges)
     chosen = np.arange(interest.topic_count) if topics is None else np.asarray(topics, np.int64)
-    lengths = np.ones(overlay.edge_count)
-    if weights is not None:
-        lengths = weights.of(overlay.edges[:, 0], overlay.edges[:, 1])
-    near = overlay.adjacency()
+    refuse(
+        (chosen < 0) | (chosen >= interest.topic_count),
+        lambda i: f"topic {chosen[i]} is not there",
+        f"topics are 0 to {interest.topic_count - 1}",
+    )
+    lengths, near = link_weights(overlay, weights), overlay.adjacency()
+    limit = np.iinfo(np.int64).max if searches is None else whole(searches, "searches", least=1)
     result = np.zeros(len(chosen))
 
     def measure(first: int, last: int) -> None:
-        _diameters(
-            chosen[first:last], interest.node_start, interest.nodes, *near, lengths, result[first:last]
-        )
+        part = chosen[first:last], interest.node_start, interest.nodes
+        _diameters(*part, *near, lengths, limit, result[first:last])
 
-    over_ranges(len(chosen), measure)
+    over_ranges(len(chosen), measure, "measure diameters")
     return result
+
+
+def graph_diameter(node_count: int, edges: NDArray[np.int32], lengths: NDArray[np.float64]) -> float:
+    """The diameter of one graph: edges over the nodes from 0, and their lengths.
+
+    Example:
+        >>> graph_diameter(3, np.array([[0, 1], [1, 2]], np.int32), np.array([1.0, 5.0]))
+        6.0
+    """
+    near = Overlay(node_count, edges).adjacency()
+    graph = _Graph(near.start, near.neighbours, lengths[near.edge])
+    return float(_diameter(graph, np.iinfo(np.int64).max))
 
 
 @kernel
@@ -74,13 +95,14 @@ def _diameters(
     near: NDArray[np.int32],
     near_edge: NDArray[np.int32],
     lengths: NDArray[np.float64],
+    limit: int,
     result: NDArray[np.float64],
 ) -> None:
     """The diameter of each topic in `topics`, into `result`."""
     local = np.full(len(near_start) - 1, -1, np.int32)
     for i in range(len(topics)):
         members = nodes[node_start[topics[i]] : node_start[topics[i] + 1]]
-        result[i] = _diameter(_sub_overlay(members, near_start, near, near_edge, lengths, local))
+        result[i] = _diameter(_sub_overlay(members, near_start, near, near_edge, lengths, local), limit)
 
 
 @kernel
@@ -115,8 +137,8 @@ def _sub_overlay(
 
 
 @kernel
-def _diameter(graph: _Graph) -> float:
-    """The exact diameter, by bounding eccentricities.
+def _diameter(graph: _Graph, limit: int) -> float:
+    """The exact diameter, by bounding eccentricities; a lower bound if that takes over `limit` searches.
 
     After a search from `v` the eccentricity of `w` is at least `d(v, w)`, at most `ecc(v) + d(v, w)`: a node
     whose upper bound does not exceed the longest path found needs no search of its own. A few dozen searches
@@ -126,8 +148,9 @@ def _diameter(graph: _Graph) -> float:
     if n < 2:
         return 0.0
     low, high = np.zeros(n), np.full(n, np.inf)
-    open_nodes, longest, take_high = n, 0.0, True
-    while open_nodes > 0:
+    open_nodes, longest, take_high, searches = n, 0.0, True, 0
+    while open_nodes > 0 and searches < limit:
+        searches += 1
         v = _extreme(low, high, take_high)
         take_high = not take_high
         distance = _distances(graph, v)

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.measures.connectivity import as_overlay, spanning_forests
+from broadloom.measures.connectivity import as_overlay, link_weights, spanning_forests
 from broadloom.model.interest import Interest
 from broadloom.model.overlay import Overlay
 from broadloom.model.weights import Weights
@@ -26,8 +26,6 @@ def routing_costs(
         array([2., 1.])
     """
     overlay = as_overlay(interest, edges)
-    prices = np.ones(overlay.edge_count)
-    if weights is not None:
-        prices = weights.of(overlay.edges[:, 0], overlay.edges[:, 1])
+    prices = link_weights(overlay, weights)
     order = np.argsort(prices, kind="stable")
     return spanning_forests(interest, overlay.edges[order], prices[order])[1]

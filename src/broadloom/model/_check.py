@@ -1,5 +1,6 @@
 """Words for what is wrong with an input: the first offender, and how many more there are."""
 
+import operator
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -26,6 +27,35 @@ def more(count: int) -> str:
     return f" (and {count:,} more like it)" if count else ""
 
 
+def whole(value: object, what: str, least: int = 0) -> int:
+    """A count as a Python int.
+
+    Example:
+        >>> whole(2.5, "nodes")
+        Traceback (most recent call last):
+        broadloom.errors.InputError: nodes is 2.5; give a whole number from 0
+    """
+    try:
+        number = operator.index(value)  # type: ignore[arg-type]
+    except TypeError:
+        number = least - 1
+    if number < least or isinstance(value, bool):
+        raise InputError(f"{what} is {value!r}; give a whole number from {least}")
+    return number
+
+
+def generator(seed: object) -> np.random.Generator:
+    """The one source of chance of a seed."""
+    return np.random.default_rng(whole(seed, "seed"))
+
+
+def repeats(values: NDArray[np.generic]) -> NDArray[np.bool_]:
+    """Which entries were there before."""
+    later = np.ones(len(values), bool)
+    later[np.unique(values, return_index=True)[1]] = False
+    return later
+
+
 def text_ids(ids: Sequence[object], what: str) -> tuple[str, ...]:
     """Ids as strings: each one given, not empty, and none twice."""
     texts = tuple(map(_text, ids))
@@ -33,9 +63,10 @@ def text_ids(ids: Sequence[object], what: str) -> tuple[str, ...]:
         if not text:
             raise InputError(f"{what} {row} has no id (it is {ids[row]!r}); give each {what} a non-empty id")
     if len(set(texts)) < len(texts):
-        first, count = _repeated(texts)
-        raise InputError(
-            f"{what} id {first!r} appears twice{more(count - 1)}; give each {what} an id of its own"
+        refuse(
+            repeats(np.array(texts)),
+            lambda row: f"{what} id {texts[row]!r} appears twice",
+            f"give each {what} an id of its own",
         )
     return texts
 
@@ -49,17 +80,6 @@ def _text(value: object) -> str:
     if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
         return str(int(value))
     raise InputError(f"an id is {value!r}, a {type(value).__name__}; ids are strings or whole numbers")
-
-
-def _repeated(texts: Sequence[str]) -> tuple[str, int]:
-    """The first id that was there before, and how many rows repeat an earlier one."""
-    seen: set[str] = set()
-    repeats = []
-    for text in texts:
-        if text in seen:
-            repeats.append(text)
-        seen.add(text)
-    return repeats[0], len(repeats)
 
 
 def read_only(array: NDArray[np.generic]) -> None:

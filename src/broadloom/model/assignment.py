@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from broadloom.errors import InputError
 from broadloom.model._check import read_only, refuse, text_ids
-from broadloom.model.density import UNIFORM, Density, DensityArrays
+from broadloom.model.density import Density, DensityArrays
 
 # More rectangles a filter would make exact volumes of unions slow; the paper uses 3.
 MOST_RECTANGLES = 16
@@ -147,9 +147,9 @@ class AssignmentProblem:
         return result
 
     @cached_property
-    def density_arrays(self) -> DensityArrays:
+    def density_arrays(self) -> DensityArrays | None:
         """The density as kernels take it."""
-        return UNIFORM if self.density is None else self.density.arrays()
+        return None if self.density is None else self.density.arrays()
 
     def replace(self, **changes: Any) -> AssignmentProblem:
         """The same problem with other values, checked again.

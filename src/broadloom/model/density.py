@@ -15,9 +15,9 @@ from broadloom.model._check import read_only
 
 
 class DensityArrays(NamedTuple):
-    """A density as kernels take it: hand it to `measure_of` inside a kernel.
+    """A histogram as kernels take it: hand it (or None, which is uniform) to `measure_of` inside a kernel.
 
-    `cumulative` holds the mass below each corner of the grid, flat; all are empty for the uniform density.
+    `cumulative` holds the mass below each corner of the grid, flat.
     """
 
     edges: NDArray[np.float64]
@@ -25,13 +25,10 @@ class DensityArrays(NamedTuple):
     cumulative: NDArray[np.float64]
 
 
-UNIFORM = DensityArrays(np.empty(0), np.zeros(1, np.int64), np.empty(0))
-
-
 @kernel
-def measure_of(density: DensityArrays, lo: NDArray[np.float64], hi: NDArray[np.float64]) -> float:
+def measure_of(density: DensityArrays | None, lo: NDArray[np.float64], hi: NDArray[np.float64]) -> float:
     """The measure of a rectangle: its volume if the density is uniform, else the mass of events inside."""
-    if len(density.cumulative) == 0:
+    if density is None:
         volume = 1.0
         for axis in range(len(lo)):
             volume *= hi[axis] - lo[axis]

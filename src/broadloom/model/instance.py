@@ -12,10 +12,10 @@ from numpy.typing import NDArray
 
 from broadloom.errors import InputError
 from broadloom.model._atomic import new_folder
-from broadloom.model._check import refuse
+from broadloom.model._check import refuse, repeats
 from broadloom.model.interest import Interest
-from broadloom.model.matrix import fill_missing, symmetrised
-from broadloom.model.tables import coordinate_columns, need_table, read_table, write_table
+from broadloom.model.matrix import fill_missing, raised, symmetrised
+from broadloom.model.tables import coordinate_columns, need_table, positions, read_table, write_table
 from broadloom.model.weights import Weights
 
 SOURCES = ("auto", "latency", "coordinates", "sites", "uniform")
@@ -33,41 +33,42 @@ class Instance:
 def read_instance(
     folder: str | Path,
     weights: str = "auto",
-    missing: str = "refuse",
+    missing: str | None = None,
     floor: float | None = None,
-    inner: float = 1.0,
-    outer: float = 10.0,
+    inner: float | None = None,
+    outer: float | None = None,
 ) -> Instance:
     """The instance in a folder of canonical tables.
 
     Args:
-        folder: holds `subscriptions` and, if there are, `nodes` and `latency`.
+        folder: holds `subscriptions` and, if there are, `nodes`, `topics` and `latency`.
         weights: where weights come from: the table "latency" (between nodes, or between sites), "coordinates"
             (x, y, ... of the nodes), "sites" (`inner` and `outer`), "uniform" (all 1); "auto": the first of
             these that is there.
-        missing: "refuse" a latency table with missing pairs, or fill them by the shortest "path".
-        floor: raise latencies below this to it, so that a zero is no error.
-        inner: the weight inside a site, for "sites".
-        outer: the weight between sites, for "sites".
+        missing: for "latency": "refuse" missing pairs (the default), or fill them by the shortest "path".
+        floor: for "latency": raise those below this to it, so that a zero is no error.
+        inner: for "sites": the weight inside a site; 1 by default.
+        outer: for "sites": the weight between sites; 10 by default.
 
     Raises:
-        InputError: a table or column is missing, or something in it is wrong.
+        InputError: a table or column is missing, something in it is wrong, or an option does not apply.
     """
     place = Path(folder)
-    nodes = read_table(place, "nodes")
-    interest = Interest.from_table(need_table(place, "subscriptions"), nodes)
+    nodes, latency = read_table(place, "nodes"), read_table(place, "latency")
+    interest = Interest.from_table(need_table(place, "subscriptions"), nodes, read_table(place, "topics"))
     if nodes is None:
         nodes = pa.table({"node": pa.array(interest.node_ids, pa.string())})
-    latency = read_table(place, "latency")
     source = _source(weights, latency, nodes)
+    _refuse_unused(source, {"missing": missing, "floor": floor}, {"inner": inner, "outer": outer})
     if source == "latency":
         if latency is None:
             raise InputError(f"{place} has no table latency; choose other weights or add it")
-        made = _from_latency(latency, nodes, missing, floor)
+        made = _from_latency(latency, nodes, missing or "refuse", floor)
     elif source == "coordinates":
         made = _from_coordinates(nodes, place)
     elif source == "sites":
-        made = Weights.sites(_site_numbers(nodes, place)[0], inner, outer)
+        site, _ = _site_numbers(nodes, place)
+        made = Weights.sites(site, 1.0 if inner is None else inner, 10.0 if outer is None else outer)
     else:
         made = Weights.uniform(interest.node_count)
     return Instance(interest, made, nodes)
@@ -80,15 +81,24 @@ def write_instance(
 
     `tables` may hold `nodes`; by default it is the interest's nodes alone.
     """
-    names, topics = pa.array(interest.node_ids, pa.string()), pa.array(interest.topic_ids, pa.string())
-    owners = np.repeat(np.arange(interest.node_count), np.diff(interest.topic_start))
     own = {
-        "nodes": pa.table({"node": names}),
-        "subscriptions": pa.table({"node": names.take(owners), "topic": topics.take(interest.topics)}),
+        "nodes": pa.table({"node": pa.array(interest.node_ids, pa.string())}),
+        "topics": pa.table({"topic": pa.array(interest.topic_ids, pa.string())}),
+        "subscriptions": interest.to_table(),
     }
     with new_folder(Path(folder), overwrite) as scratch:
         for name, table in (own | (tables or {})).items():
             write_table(scratch, name, table)
+
+
+def _refuse_unused(source: str, of_latency: dict[str, object], of_sites: dict[str, object]) -> None:
+    """An option that the source of weights does not take is an error, not ignored."""
+    for needed, options in (("latency", of_latency), ("sites", of_sites)):
+        given = [name for name, value in options.items() if value is not None]
+        if given and source != needed:
+            raise InputError(
+                f"{given[0]} is for weights from {needed}, but they come from {source}; leave it out"
+            )
 
 
 def _source(asked: str, latency: pa.Table | None, nodes: pa.Table) -> str:
@@ -109,7 +119,11 @@ def _from_coordinates(nodes: pa.Table, place: Path) -> Weights:
         raise InputError(
             f"{place}: table nodes has no coordinates (x, y, ...); add them or choose other weights"
         )
-    return Weights.euclidean(np.stack([nodes.column(name).to_numpy() for name in columns], axis=1))
+    try:
+        axes = [np.asarray(pc.cast(nodes.column(name), pa.float64()), np.float64) for name in columns]
+    except pa.ArrowInvalid as error:
+        raise InputError(f"{place}: coordinates of table nodes are not numbers: {error}") from error
+    return Weights.euclidean(np.stack(axes, axis=1), nodes.column("node").to_pylist())
 
 
 def _site_numbers(nodes: pa.Table, place: Path | str) -> tuple[NDArray[np.int32], list[str]]:
@@ -118,64 +132,52 @@ def _site_numbers(nodes: pa.Table, place: Path | str) -> tuple[NDArray[np.int32]
         raise InputError(f"{place}: table nodes has no column 'site'; add it or choose other weights")
     column = nodes.column("site")
     refuse(
-        np.asarray(column.is_null()),
+        np.asarray(pc.fill_null(pc.equal(column, ""), True)),
         lambda row: f"node {nodes.column('node')[row].as_py()!r} has no site",
         "give each node a site",
     )
     names = sorted(set(column.to_pylist()))
-    return _positions(column, names).astype(np.int32), names
+    return positions(column, pa.array(names, pa.string())).astype(np.int32), names
 
 
 def _from_latency(latency: pa.Table, nodes: pa.Table, missing: str, floor: float | None) -> Weights:
     """Latency between nodes as a dense matrix; between sites, if its names are the nodes' sites, by site."""
     names = nodes.column("node").to_pylist()
-    ends = [_positions(latency.column(side), names) for side in ("src", "dst")]
-    if "site" in nodes.column_names and all(np.all(end < 0) for end in ends):
-        site, sites = _site_numbers(nodes, "latency")
-        ends = [_positions(latency.column(side), sites) for side in ("src", "dst")]
-        matrix = _matrix(latency, ends, len(sites), missing, floor)
-        refuse(
-            np.isnan(matrix.diagonal()),
-            lambda s: f"latency has no row from site {sites[s]!r} to itself",
-            "give the round trip inside each site",
-        )
-        return Weights.sites(site, between=matrix)
-    return Weights.dense(_matrix(latency, ends, len(names), missing, floor))
+    if "site" not in nodes.column_names or _any_known(latency, names):
+        return Weights.dense(_matrix(latency, names, missing, floor), names)
+    site, sites = _site_numbers(nodes, "latency")
+    matrix = _matrix(latency, sites, missing, floor)
+    refuse(
+        np.isnan(matrix.diagonal()),
+        lambda s: f"latency has no row from site {sites[s]!r} to itself",
+        "give the round trip inside each site",
+    )
+    return Weights.sites(site, between=matrix)
 
 
-def _matrix(
-    latency: pa.Table, ends: list[NDArray[np.int64]], size: int, missing: str, floor: float | None
-) -> NDArray[np.float64]:
+def _any_known(latency: pa.Table, names: list[str]) -> bool:
+    known = pa.array(names, pa.string())
+    return any(np.any(positions(latency.column(side), known) >= 0) for side in ("src", "dst"))
+
+
+def _matrix(latency: pa.Table, names: list[str], missing: str, floor: float | None) -> NDArray[np.float64]:
     """The latency table as a matrix, each pair once, symmetric by the mean of its directions."""
-    for side, end in zip(("src", "dst"), ends, strict=True):
-        refuse(
-            end < 0,
-            lambda row, side=side: (
-                f"latency row {row}: {side} {latency.column(side)[row].as_py()!r} is unknown"
-            ),  # type: ignore[misc]
-            "name a node of table nodes, or a site in all rows",
-        )
-    code = ends[0] * size + ends[1]
-    first = np.zeros(len(code), bool)
-    first[np.unique(code, return_index=True)[1]] = True
-    pair = [latency.column(side) for side in ("src", "dst")]
-    refuse(
-        ~first,
-        lambda row: f"latency row {row}: {pair[0][row].as_py()!r} to {pair[1][row].as_py()!r} is there twice",
-        "give one value a pair (ingest takes the median of samples)",
-    )
+    src, dst = (latency.column(side).to_pylist() for side in ("src", "dst"))
     values = latency.column("rtt_ms").to_numpy().astype(np.float64)
+    u, v = (positions(latency.column(side), pa.array(names, pa.string())) for side in ("src", "dst"))
+
+    def row_is(row: int) -> str:
+        return f"latency row {row}: {src[row]!r} to {dst[row]!r}"
+
     refuse(
-        ~(np.isfinite(values) & (values >= (0 if floor is not None else np.nextafter(0, 1)))),
-        lambda row: f"latency row {row}: rtt_ms is {values[row]}",
-        "give a finite number above 0" + ("" if floor is not None else ", or a floor for zeros"),
+        (u < 0) | (v < 0), lambda row: f"{row_is(row)}: one is unknown", "name nodes, or sites in all rows"
     )
-    matrix = np.full((size, size), np.nan)
-    matrix[ends[0], ends[1]] = values if floor is None else np.maximum(values, floor)
-    return fill_missing(symmetrised(matrix, "mean"), missing)
-
-
-def _positions(column: pa.ChunkedArray, names: list[str]) -> NDArray[np.int64]:
-    """The index of each value among the names, -1 where it is none of them."""
-    found = pc.index_in(column, pa.array(names, pa.string()))
-    return pc.fill_null(found, -1).to_numpy().astype(np.int64)
+    refuse(repeats(u * len(names) + v), lambda row: f"{row_is(row)} is there twice", "give one value a pair")
+    refuse(
+        ~(np.isfinite(values) & ((values > 0) | ((values == 0) & (floor is not None)))),
+        lambda row: f"{row_is(row)}: rtt_ms is {values[row]}",
+        "give a finite number above 0" + (", or a floor for zeros" if floor is None else ""),
+    )
+    matrix = np.full((len(names), len(names)), np.nan)
+    matrix[u, v] = values
+    return fill_missing(raised(symmetrised(matrix, "mean"), floor), missing, names)

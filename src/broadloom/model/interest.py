@@ -12,7 +12,8 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from broadloom.errors import InputError
-from broadloom.model._check import more, read_only, refuse, text_ids
+from broadloom.model._check import more, read_only, refuse, text_ids, whole
+from broadloom.model.tables import positions
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,10 +74,12 @@ class Interest:
             >>> Interest.from_lists([["weather", "news"], ["news"]]).topic_ids
             ('news', 'weather')
         """
-        rows = [list(row) for row in lists]
+        rows = [_topic_list(node, row) for node, row in enumerate(lists)]
         start = np.concatenate(([0], np.cumsum([len(row) for row in rows], dtype=np.int64)))
         flat = [topic for row in rows for topic in row]
-        codes, topic_ids = _numbered(flat, "topic") if topics is None else _in_range(flat, topics)
+        codes, topic_ids = (
+            _numbered(flat, "topic") if topics is None else _in_range(flat, whole(topics, "topics"))
+        )
         return cls.from_rows(start, codes, topic_ids, node_ids)
 
     @classmethod
@@ -113,10 +116,13 @@ class Interest:
         return cls.from_rows(start, columns[order], all_topics, all_nodes)
 
     @classmethod
-    def from_table(cls, subscriptions: pa.Table, nodes: pa.Table | None = None) -> Interest:
-        """Interest from the canonical tables `subscriptions` (node, topic) and, if given, `nodes` (node).
+    def from_table(
+        cls, subscriptions: pa.Table, nodes: pa.Table | None = None, topics: pa.Table | None = None
+    ) -> Interest:
+        """Interest from the canonical tables `subscriptions`, and `nodes` and `topics` if given.
 
-        With `nodes`, indices follow its rows, and it may hold nodes without topics.
+        With `nodes` (node), indices follow its rows, and it may hold nodes without topics; `topics` (topic)
+        likewise.
 
         Raises:
             InputError: a column is missing, or as for `from_pairs`.
@@ -127,8 +133,20 @@ class Interest:
             Interest(2 nodes, 1 topics, 2 subscriptions)
         """
         pairs = {name: _column(subscriptions, "subscriptions", name) for name in ("node", "topic")}
-        known = None if nodes is None else _column(nodes, "nodes", "node").to_pylist()
-        return cls.from_pairs(pairs["node"], pairs["topic"], node_ids=known)
+        known_nodes = None if nodes is None else _column(nodes, "nodes", "node").to_pylist()
+        known_topics = None if topics is None else _column(topics, "topics", "topic").to_pylist()
+        return cls.from_pairs(pairs["node"], pairs["topic"], known_nodes, known_topics)
+
+    def to_table(self) -> pa.Table:
+        """The canonical table `subscriptions`.
+
+        Example:
+            >>> Interest.from_lists([["x"], ["x"]]).to_table().column("node").to_pylist()
+            ['0', '1']
+        """
+        owners = np.repeat(np.arange(self.node_count), np.diff(self.topic_start))
+        nodes, topics = (pa.array(ids, pa.string()) for ids in (self.node_ids, self.topic_ids))
+        return pa.table({"node": nodes.take(owners), "topic": topics.take(self.topics)})
 
     @classmethod
     def from_rows(
@@ -150,15 +168,13 @@ class Interest:
             >>> Interest.from_rows([0, 2, 3], [1, 0, 1], topic_ids=2).topics_of(0)
             array([0, 1], dtype=int32)
         """
-        starts, columns = np.array(start, np.int64), np.asarray(topics)
+        starts, columns = np.array(start, np.int64, ndmin=1), np.array(topics, ndmin=1)
         n = len(starts) - 1
         ids = tuple(map(str, range(n))) if node_ids is None else text_ids(node_ids, "node")
         if len(ids) != n:
             raise InputError(f"{n:,} nodes but {len(ids):,} node ids; give one id a node")
         counts = _row_sizes(starts, len(columns))
-        names = (
-            tuple(map(str, range(topic_ids))) if isinstance(topic_ids, int) else text_ids(topic_ids, "topic")
-        )
+        names = _names(topic_ids)
         rows = np.repeat(np.arange(n, dtype=np.int32), counts)
         _check_columns(rows, columns, len(names), ids)
         columns = _sorted_rows(rows, columns.astype(np.int32))
@@ -185,10 +201,12 @@ class Interest:
 
     def topics_of(self, node: int) -> NDArray[np.int32]:
         """The topics of a node, ascending."""
+        _check_index(node, self.node_count, "node")
         return self.topics[self.topic_start[node] : self.topic_start[node + 1]]
 
     def nodes_of(self, topic: int) -> NDArray[np.int32]:
         """The subscribers of a topic, ascending."""
+        _check_index(topic, self.topic_count, "topic")
         return self.nodes[self.node_start[topic] : self.node_start[topic + 1]]
 
     def subset(self, nodes: ArrayLike) -> Interest:
@@ -199,10 +217,19 @@ class Interest:
             ('2', '1')
         """
         chosen = np.asarray(nodes, np.int64)
+        refuse(
+            (chosen < 0) | (chosen >= self.node_count),
+            lambda i: f"node {chosen[i]} is not there",
+            f"nodes are 0 to {self.node_count - 1}",
+        )
         rows = [self.topics_of(int(u)) for u in chosen]
         start = np.concatenate(([0], np.cumsum([len(row) for row in rows], dtype=np.int64)))
         topics = np.concatenate([*rows, np.empty(0, np.int32)])
         return Interest.from_rows(start, topics, self.topic_ids, [self.node_ids[u] for u in chosen])
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Interest):
@@ -231,9 +258,9 @@ def _numbered(
     if known is None:
         distinct = pc.unique(column)
         distinct = distinct.take(pc.array_sort_indices(distinct))
-        return _positions(column, distinct), text_ids(distinct.to_pylist(), what)
+        return positions(column, distinct), text_ids(distinct.to_pylist(), what)
     ids = text_ids(known, what)
-    found = _positions(column.cast(pa.string()), pa.array(ids, pa.string()))
+    found = positions(column.cast(pa.string()), pa.array(ids, pa.string()))
     refuse(
         found < 0,
         lambda row: f"row {row}: {what} {column[row]} is unknown",
@@ -245,10 +272,14 @@ def _numbered(
 def _id_column(values: object, what: str) -> pa.Array:
     """Ids as one Arrow array of whole numbers or of strings, none missing or empty."""
     try:
-        column = pa.array(values, from_pandas=True)
+        column = values if isinstance(values, pa.ChunkedArray) else pa.array(values, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise InputError(f"{what} ids are of several kinds, or beyond 64 bits; use strings") from error
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    if pa.types.is_string_view(column.type):
+        column = column.cast(pa.string())
     if pa.types.is_null(column.type) and len(column) == 0:
         return column.cast(pa.string())
     missing = np.asarray(column.is_null())
@@ -264,17 +295,33 @@ def _id_column(values: object, what: str) -> pa.Array:
     return column
 
 
-def _positions(column: pa.Array, among: pa.Array) -> NDArray[np.int64]:
-    """The index of each value in `among`, -1 where it is not there."""
-    return np.asarray(pc.fill_null(pc.index_in(column, among), -1), np.int64)
-
-
 def _in_range(values: Sequence[object], topics: int) -> tuple[NDArray[np.int64], int]:
     """The values as topic indices; `from_rows` checks that they are below `topics`."""
     wrong = [value for value in values if not isinstance(value, (int, np.integer)) or isinstance(value, bool)]
     if wrong:
         raise InputError(f"topic {wrong[0]!r}{more(len(wrong) - 1)} is not a number from 0 to {topics - 1}")
-    return np.array(values, np.int64), topics
+    try:
+        return np.array(values, np.int64), topics
+    except OverflowError as error:
+        raise InputError(f"a topic is beyond 64 bits; topics are 0 to {topics - 1}") from error
+
+
+def _topic_list(node: int, topics: Iterable[object]) -> list[object]:
+    if isinstance(topics, str) or not isinstance(topics, Iterable):
+        raise InputError(f"the topics of node {node} are {topics!r}; give a list of topics")
+    return list(topics)
+
+
+def _names(topic_ids: int | Sequence[object]) -> tuple[str, ...]:
+    """Topic ids, or the numbers below a count of them."""
+    if isinstance(topic_ids, (int, np.integer)):
+        return tuple(map(str, range(whole(topic_ids, "topics"))))
+    return text_ids(topic_ids, "topic")
+
+
+def _check_index(index: int, count: int, what: str) -> None:
+    if not 0 <= index < count:
+        raise IndexError(f"{what} {index} is not there: {what}s are 0 to {count - 1}")
 
 
 def _row_sizes(start: NDArray[np.int64], total: int) -> NDArray[np.int64]:

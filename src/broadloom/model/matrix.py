@@ -1,6 +1,6 @@
 """Measured matrices: two directions become one weight, and missing pairs are filled or refused."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,9 @@ def symmetrised(matrix: NDArray[np.float64], how: str) -> NDArray[np.float64]:
     return np.where(both, rules[how](one, other), known)
 
 
-def fill_missing(matrix: NDArray[np.float64], how: str) -> NDArray[np.float64]:
+def fill_missing(
+    matrix: NDArray[np.float64], how: str, names: Sequence[str] | None = None
+) -> NDArray[np.float64]:
     """The matrix with its missing pairs (NaN) refused, or filled by the shortest path over the others."""
     if how not in ("refuse", "path"):
         raise InputError(f"no rule {how!r} for missing pairs; there are refuse, path")
@@ -34,14 +36,30 @@ def fill_missing(matrix: NDArray[np.float64], how: str) -> NDArray[np.float64]:
     if not holes.any():
         return matrix
     if how == "path":
-        from scipy.sparse.csgraph import csgraph_from_dense, shortest_path
+        from scipy.sparse.csgraph import csgraph_from_dense, shortest_path  # heavy, and rarely needed
 
         graph = csgraph_from_dense(np.where(holes, np.inf, matrix), null_value=np.inf)
         matrix = np.where(holes, shortest_path(graph, directed=False), matrix)
         holes = np.isinf(matrix)
+    called = [str(i) for i in range(n)] if names is None else [repr(name) for name in names]
     refuse(
         np.triu(holes).ravel(),
-        lambda i: f"nodes {i // n} and {i % n} have no latency",
+        lambda i: f"{called[i // n]} and {called[i % n]} have no latency",
         "measure them or fill missing pairs by path" if how == "refuse" else "no path joins them",
     )
     return matrix
+
+
+def raised(matrix: NDArray[np.float64], floor: float | None) -> NDArray[np.float64]:
+    """The matrix with values from 0 to below the floor raised to it; a negative one is refused."""
+    if floor is None:
+        return matrix
+    if not (np.isfinite(floor) and floor > 0):
+        raise InputError(f"floor is {floor}; give a finite number above 0")
+    n = len(matrix)
+    refuse(
+        (matrix < 0).ravel(),
+        lambda i: f"latency of {i // n} and {i % n} is {matrix[i // n, i % n]}",
+        "latencies are not negative",
+    )
+    return np.maximum(matrix, floor)

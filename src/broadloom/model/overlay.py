@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
 from broadloom.errors import InputError
-from broadloom.model._check import read_only, refuse
+from broadloom.model._check import read_only, refuse, repeats, whole
 
 
 class Adjacency(NamedTuple):
@@ -50,7 +50,11 @@ class Overlay:
         Raises:
             InputError: not pairs of whole numbers, a node that is not there, a loop, or an edge given twice.
         """
-        pairs = np.asarray(edges)
+        node_count = whole(node_count, "nodes")
+        try:
+            pairs = np.asarray(edges)
+        except ValueError as error:
+            raise InputError("edges are of different lengths; give pairs of node indices") from error
         if pairs.size == 0:
             return cls(node_count, np.empty((0, 2), np.int32))
         if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
@@ -63,9 +67,9 @@ class Overlay:
         )
         refuse(low == high, lambda i: f"edge {i} links node {low[i]} to itself", "link two nodes")
         code = low.astype(np.int64) * node_count + high
-        first = np.zeros(len(code), bool)
-        first[np.unique(code, return_index=True)[1]] = True
-        refuse(~first, lambda i: f"edge {i} repeats {(int(low[i]), int(high[i]))}", "give each edge once")
+        refuse(
+            repeats(code), lambda i: f"edge {i} repeats {(int(low[i]), int(high[i]))}", "give each edge once"
+        )
         return cls(node_count, np.stack((low, high), axis=1).astype(np.int32))
 
     @property
@@ -84,6 +88,10 @@ class Overlay:
         matrix = csr_array((np.tile(np.arange(m, dtype=np.int32), 2), (rows, columns)), shape=(n, n))
         matrix.sort_indices()
         return Adjacency(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data)
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Overlay):

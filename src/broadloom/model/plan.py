@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,13 +17,23 @@ from numpy.typing import ArrayLike, NDArray
 from broadloom._version import VERSION
 from broadloom.errors import InputError
 from broadloom.model._atomic import new_folder
-from broadloom.model._check import refuse
+from broadloom.model._check import read_only, refuse
 from broadloom.model.interest import Interest
 from broadloom.model.overlay import Overlay
-from broadloom.model.tables import need_table, write_table
+from broadloom.model.tables import need_table, positions, write_table
 from broadloom.model.weights import Weights
 
 FORMAT = 1
+TABLES = ("nodes", "topics", "subscriptions", "edges", "weights")
+RECORD: dict[str, tuple[type, ...]] = {
+    "format": (int,),
+    "algorithm": (str,),
+    "seed": (int,),
+    "options": (dict,),
+    "notes": (dict,),
+    "weights": (dict,),
+    "lower_bound": (int, float, type(None)),
+}
 
 
 @dataclass(frozen=True, eq=False)
@@ -63,8 +73,12 @@ class Plan:
         for what, other in (("weights", self.weights.node_count), ("overlay", self.overlay.node_count)):
             if other != count:
                 raise InputError(f"the interest has {count:,} nodes but the {what} {other:,}; give as many")
+        if self.lower_bound is not None and not (np.isfinite(self.lower_bound) and self.lower_bound >= 0):
+            raise InputError(f"the lower bound is {self.lower_bound}; give a finite number from 0")
+        if self.nodes is not None and tuple(self.nodes.column("node").to_pylist()) != self.interest.node_ids:
+            raise InputError("the nodes table lists other nodes than the interest, or in another order")
         for name in ("options", "notes"):
-            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+            object.__setattr__(self, name, MappingProxyType(_plain(dict(getattr(self, name)))))
 
     @property
     def edges(self) -> NDArray[np.int32]:
@@ -74,7 +88,9 @@ class Plan:
     @cached_property
     def edge_weights(self) -> NDArray[np.float64]:
         """The weight of each link, in the order of `edges`."""
-        return self.weights.of(self.edges[:, 0], self.edges[:, 1])
+        weights = self.weights.of(self.edges[:, 0], self.edges[:, 1])
+        read_only(weights)
+        return weights
 
     @property
     def total_weight(self) -> float:
@@ -92,6 +108,10 @@ class Plan:
 
     def metrics(self) -> dict[str, Any]:
         """Every measure of the overlay; see `broadloom.measures`."""
+        return dict(self._metrics)
+
+    @cached_property
+    def _metrics(self) -> dict[str, Any]:
         from broadloom import measures  # measures stand on the model, so they are met here, at the call
 
         return measures.metrics(self.interest, self.overlay, self.weights)
@@ -104,18 +124,17 @@ class Plan:
             >>> bl.link(bl.Interest.from_lists([[0], [0]]), algorithm="gm").summary()
             'gm: 2 brokers, 1 links, every one of 1 topics connected'
         """
-        interest = self.interest
+        interest, broken = self.interest, self._metrics["disconnected_topics"]
         proven = "" if self.gap is None else f", at most {self.gap:.1%} above the best possible"
-        return (
-            f"{self.algorithm}: {interest.node_count:,} brokers, {len(self.edges):,} links, "
-            f"every one of {interest.topic_count:,} topics connected{proven}"
-        )
+        connected = f"every one of {interest.topic_count:,} topics connected"
+        if broken:
+            connected = f"{broken:,} of {interest.topic_count:,} topics NOT connected"
+        counts = f"{interest.node_count:,} brokers, {len(self.edges):,} links"
+        return f"{self.algorithm}: {counts}, {connected}{proven}"
 
     def is_topic_connected(self) -> bool:
         """Whether every topic's subscribers are connected over links among themselves."""
-        from broadloom import measures
-
-        return measures.is_topic_connected(self.interest, self.overlay)
+        return bool(self._metrics["topic_connected"])
 
     def save(self, path: str | Path, overwrite: bool = False) -> None:
         """Write the plan as a folder that appears at its place by one rename.
@@ -125,13 +144,12 @@ class Plan:
                 and `overwrite` is false.
         """
         if not self.is_topic_connected():
-            raise InputError(
-                "the plan leaves a topic disconnected; a plan is saved only when every topic is connected"
-            )
+            raise InputError("the plan leaves a topic disconnected; only a topic-connected one is saved")
         with new_folder(Path(path), overwrite) as folder:
             for name, table in self._tables().items():
                 write_table(folder, name, table)
-            (folder / "plan.json").write_text(json.dumps(self._record(), indent=2, sort_keys=True) + "\n")
+            record = json.dumps(self._record(), indent=2, sort_keys=True, allow_nan=False)
+            (folder / "plan.json").write_text(record + "\n")
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
@@ -142,59 +160,57 @@ class Plan:
         """
         folder = Path(path)
         record = _read_record(folder)
-        nodes, subscriptions, edges = (
-            need_table(folder, name) for name in ("nodes", "subscriptions", "edges")
-        )
-        topics = need_table(folder, "topics").column("topic").to_pylist()
-        interest = Interest.from_pairs(
-            subscriptions.column("node"),
-            subscriptions.column("topic"),
-            nodes.column("node").to_pylist(),
-            topics,
-        )
+        tables = {name: need_table(folder, name) for name in TABLES}
+        interest = Interest.from_table(tables["subscriptions"], tables["nodes"], tables["topics"])
+        if tuple(tables["weights"].column("node").to_pylist()) != interest.node_ids:
+            raise InputError(f"{folder}: tables weights and nodes list other nodes, or in another order")
         return cls(
             interest,
-            _weights_from(record["weights"], need_table(folder, "weights")),
-            Overlay.from_edges(interest.node_count, _edge_indices(edges, interest)),
+            _weights_from(record["weights"], tables["weights"], folder),
+            Overlay.from_edges(interest.node_count, _edge_indices(tables["edges"], interest)),
             record["algorithm"],
             record["seed"],
             record["options"],
             record["lower_bound"],
             record["notes"],
-            nodes,
+            tables["nodes"],
         )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"options": dict(self.options), "notes": dict(self.notes)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
 
     def _record(self) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "broadloom": VERSION,
             "algorithm": self.algorithm,
-            "seed": self.seed,
+            "seed": int(self.seed),
             "options": dict(self.options),
             "notes": dict(self.notes),
             "weights": {"kind": self.weights.kind, "inner": self.weights.inner, "outer": self.weights.outer},
             "lower_bound": self.lower_bound,
             "gap": self.gap,
-            "metrics": self.metrics(),
+            "metrics": _plain(self.metrics()),
         }
 
     def _tables(self) -> dict[str, pa.Table]:
-        interest, nodes = self.interest, self.nodes
-        names, topics = pa.array(interest.node_ids, pa.string()), pa.array(interest.topic_ids, pa.string())
-        owners = np.repeat(np.arange(interest.node_count), np.diff(interest.topic_start))
+        names = pa.array(self.interest.node_ids, pa.string())
+        edges = {
+            "u": names.take(self.edges[:, 0]),
+            "v": names.take(self.edges[:, 1]),
+            "weight": self.edge_weights,
+            "rank": np.arange(len(self.edges), dtype=np.int32),
+        }
         return {
-            "nodes": pa.table({"node": names}) if nodes is None else nodes,
-            "topics": pa.table({"topic": topics}),
-            "subscriptions": pa.table({"node": names.take(owners), "topic": topics.take(interest.topics)}),
-            "edges": pa.table(
-                {
-                    "u": names.take(self.edges[:, 0]),
-                    "v": names.take(self.edges[:, 1]),
-                    "weight": self.edge_weights,
-                    "rank": np.arange(len(self.edges), dtype=np.int32),
-                }
-            ),
-            "weights": _weights_table(self.weights),
+            "nodes": pa.table({"node": names}) if self.nodes is None else self.nodes,
+            "topics": pa.table({"topic": pa.array(self.interest.topic_ids, pa.string())}),
+            "subscriptions": self.interest.to_table(),
+            "edges": pa.table(edges),
+            "weights": _weights_table(self.weights).add_column(0, "node", names),
         }
 
     def __repr__(self) -> str:
@@ -210,26 +226,39 @@ def _read_record(folder: Path) -> dict[str, Any]:
         raise InputError(f"{folder} is not a plan: it has no plan.json") from error
     except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
         raise InputError(f"{place} cannot be read: {error}") from error
-    missing = [
-        key
-        for key in ("format", "algorithm", "seed", "options", "notes", "weights", "lower_bound")
-        if not isinstance(record, dict) or key not in record
-    ]
-    if missing:
-        raise InputError(f"{place} has no {missing[0]!r}; it was not written by broadloom, or is damaged")
-    if record["format"] > FORMAT:
+    if not isinstance(record, dict):
+        raise InputError(f"{place} is not a plan's record; it was not written by broadloom, or is damaged")
+    for key, kinds in RECORD.items():
+        if not isinstance(record.get(key, ...), kinds):
+            raise InputError(
+                f"{place}: {key!r} is missing or wrong; it was not written by broadloom, or is damaged"
+            )
+    if not 1 <= record["format"] <= FORMAT:
         raise InputError(
-            f"{place} has format {record['format']}, this version reads up to {FORMAT}; upgrade broadloom"
+            f"{place} has format {record['format']}, this version reads 1 to {FORMAT}; upgrade broadloom"
         )
     return record
 
 
+def _plain(value: Any) -> Any:
+    """A value as JSON has it: no NumPy, no NaN, no infinity, no tuple."""
+    if isinstance(value, dict):
+        return {str(key): _plain(inner) for key, inner in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(inner) for inner in value]
+    if isinstance(value, (np.ndarray, np.generic)):
+        return _plain(value.tolist())
+    return None if isinstance(value, float) and not np.isfinite(value) else value
+
+
 def _edge_indices(edges: pa.Table, interest: Interest) -> ArrayLike:
     """The edges of a plan's table as pairs of node indices, in the order of their rank."""
-    index = {name: u for u, name in enumerate(interest.node_ids)}
-    edges = edges.sort_by("rank")
-    ends = [[index.get(name, -1) for name in edges.column(side).to_pylist()] for side in ("u", "v")]
-    pairs = np.array(ends, np.int64).T
+    edges, names = edges.sort_by("rank"), pa.array(interest.node_ids, pa.string())
+    ranks = edges.column("rank").to_numpy()
+    refuse(
+        ranks[1:] == ranks[:-1], lambda i: f"two edges of the plan have rank {ranks[i]}", "give each its own"
+    )
+    pairs = np.stack([positions(edges.column(side), names) for side in ("u", "v")], axis=1)
     refuse(
         np.any(pairs < 0, axis=1), lambda i: f"edge {i} of the plan has an unknown node", "list it in nodes"
     )
@@ -250,21 +279,28 @@ def _weights_table(weights: Weights) -> pa.Table:
     return table.replace_schema_metadata({"between": json.dumps(weights.table.tolist())})
 
 
-def _weights_from(record: Mapping[str, Any], table: pa.Table) -> Weights:
+def _weights_from(record: Mapping[str, Any], table: pa.Table, folder: Path) -> Weights:
     """The weights that `_weights_table` wrote."""
-    kind = record["kind"]
-    if kind == "uniform":
-        return Weights.uniform(table.num_rows)
-    if kind == "euclidean":
-        return Weights.euclidean(
-            np.array(table.column("point").to_pylist(), np.float64).reshape(table.num_rows, -1)
-        )
-    if kind == "sites":
-        between = json.loads(table.schema.metadata[b"between"])
-        return Weights.sites(
-            table.column("site").to_numpy(), record["inner"], record["outer"], between or None
-        )
-    matrix = np.zeros((table.num_rows, table.num_rows))
-    for u, later in enumerate(table.column("later")):
-        matrix[u, u + 1 :] = later.values
-    return Weights.dense(matrix + matrix.T)
+    readers: dict[str, Callable[[], Weights]] = {
+        "uniform": lambda: Weights.uniform(table.num_rows),
+        "euclidean": lambda: Weights.euclidean(table.column("point").to_pylist() or np.empty((0, 1))),
+        "dense": lambda: Weights.dense(_full(table.column("later"))),
+        "sites": lambda: Weights.sites(
+            table.column("site").to_numpy(),
+            record["inner"],
+            record["outer"],
+            json.loads(table.schema.metadata[b"between"]) or None,
+        ),
+    }
+    try:
+        return readers[record["kind"]]()
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{folder}: the weights of the plan are damaged: {error}") from error
+
+
+def _full(later: pa.ChunkedArray) -> NDArray[np.float64]:
+    """A symmetric matrix from each row's part right of the diagonal."""
+    matrix = np.zeros((len(later), len(later)))
+    for u, row in enumerate(later):
+        matrix[u, u + 1 :] = row.values
+    return matrix + matrix.T

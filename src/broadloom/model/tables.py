@@ -3,10 +3,12 @@
 from collections.abc import Iterable
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.csv
 import pyarrow.parquet
+from numpy.typing import NDArray
 
 from broadloom.errors import InputError
 
@@ -23,6 +25,8 @@ REQUIRED: dict[str, dict[str, pa.DataType]] = {
     "events": {"seq": pa.int64(), "kind": pa.string(), "node": pa.string(), "topics": _TEXTS},
     "edges": {"u": pa.string(), "v": pa.string(), "weight": pa.float64(), "rank": pa.int32()},
     "quarantine": {"table": pa.string(), "row": pa.string(), "reason": pa.string()},
+    "topics": {"topic": pa.string()},
+    "weights": {"node": pa.string()},
 }
 OPTIONAL: dict[str, dict[str, pa.DataType]] = {
     "nodes": {"site": pa.string()},
@@ -65,6 +69,11 @@ def write_table(folder: Path, name: str, table: pa.Table) -> None:
     pyarrow.parquet.write_table(_typed(table, name, folder), folder / f"{name}.parquet")
 
 
+def positions(column: pa.Array | pa.ChunkedArray, among: pa.Array) -> NDArray[np.int64]:
+    """The index of each value in `among`, -1 where it is not there."""
+    return np.asarray(pc.fill_null(pc.index_in(column, among), -1), np.int64)
+
+
 def coordinate_columns(table: pa.Table) -> list[str]:
     """The coordinates that a nodes table has, in order: x, y, z, x3, x4, ..."""
     names = ["x", "y", "z", *(f"x{axis}" for axis in range(3, table.num_columns + 3))]
@@ -96,6 +105,9 @@ def _columns(name: str) -> dict[str, pa.DataType]:
 
 def _typed(table: pa.Table, name: str, place: Path) -> pa.Table:
     """The table with its canonical columns in their types, after checking that they are there."""
+    twice = {column for column in table.column_names if table.column_names.count(column) > 1}
+    if twice:
+        raise InputError(f"{place} has column {sorted(twice)[0]!r} more than once; keep one")
     missing = [column for column in REQUIRED.get(name, {}) if column not in table.column_names]
     if missing:
         raise InputError(
@@ -111,11 +123,14 @@ def _typed(table: pa.Table, name: str, place: Path) -> pa.Table:
 
 
 def _cast(table: pa.Table, column: str, kind: pa.DataType, place: Path) -> pa.ChunkedArray:
+    have = table.schema.field(column).type
+    words = f"{place}: column {column!r} is {have}, expected {kind}"
+    if pa.types.is_string(kind) and pa.types.is_floating(have):
+        raise InputError(f"{words}: an id is text or a whole number")
     try:
         return pc.cast(table.column(column), kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        have = table.schema.field(column).type
-        raise InputError(f"{place}: column {column!r} is {have}, expected {kind}") from error
+        raise InputError(words) from error
 
 
 def _and(names: Iterable[str]) -> str:

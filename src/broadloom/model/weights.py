@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom._jit import kernel
+from broadloom._jit import inner_kernel, kernel
 from broadloom.errors import InputError
-from broadloom.model._check import read_only, refuse
+from broadloom.model._check import more, read_only, refuse, whole
 
 KINDS = ("uniform", "dense", "euclidean", "sites")
 UNIFORM, DENSE, EUCLIDEAN, SITES = range(len(KINDS))
@@ -30,7 +31,7 @@ class WeightArrays(NamedTuple):
     outer: float
 
 
-@kernel
+@inner_kernel
 def weight_of(weights: WeightArrays, u: int, v: int) -> float:
     """The weight of the pair (u, v), for use inside other kernels."""
     if weights.kind == UNIFORM:
@@ -98,13 +99,15 @@ class Weights:
             >>> Weights.uniform(3).of([0], [2])
             array([1.])
         """
-        if node_count < 0:
-            raise InputError(f"weights for {node_count} nodes; give 0 or more")
-        return cls("uniform", int(node_count))
+        return cls("uniform", whole(node_count, "nodes"))
 
     @classmethod
-    def dense(cls, matrix: ArrayLike) -> Weights:
+    def dense(cls, matrix: ArrayLike, names: Sequence[str] | None = None) -> Weights:
         """Weights from a square symmetric matrix; its diagonal does not count.
+
+        Args:
+            matrix: a row a node.
+            names: what errors call the nodes; their numbers by default.
 
         Raises:
             InputError: not square, or a pair that is NaN, infinite, zero, negative or asymmetric.
@@ -114,12 +117,16 @@ class Weights:
             array([5.])
         """
         table = _square(matrix, "weights")
-        _check_table(table, "weight", "node")
+        _check_table(table, "node", names)
         return cls("dense", len(table), table=table)
 
     @classmethod
-    def euclidean(cls, points: ArrayLike) -> Weights:
-        """Weights that are the distances of points, one row of coordinates a node.
+    def euclidean(cls, points: ArrayLike, names: Sequence[str] | None = None) -> Weights:
+        """Weights that are the distances of points.
+
+        Args:
+            points: a row of coordinates a node.
+            names: what errors call the nodes; their numbers by default.
 
         Raises:
             InputError: a coordinate is not finite, or two nodes are at the same point.
@@ -128,15 +135,15 @@ class Weights:
             >>> Weights.euclidean([[0, 0], [3, 4]]).of([0], [1])
             array([5.])
         """
-        rows = np.array(points, np.float64, order="C")
+        rows = _numbers(points, "points")
         if rows.ndim != 2:
             raise InputError(f"points have shape {rows.shape}; give one row of coordinates a node")
         refuse(
             np.any(~np.isfinite(rows), axis=1),
-            lambda u: f"node {u} is at {rows[u].tolist()}",
+            lambda u: f"node {_name(u, names)} is at {rows[u].tolist()}",
             "coordinates are finite numbers",
         )
-        _check_apart(rows)
+        _check_apart(rows, names)
         return cls("euclidean", len(rows), points=rows)
 
     @classmethod
@@ -170,7 +177,7 @@ class Weights:
         if between is not None:
             table = _square(between, "weights between sites")
             inside = table.diagonal().copy()
-            _check_table(table, "weight", "site")
+            _check_table(table, "site", None)
             np.fill_diagonal(table, np.where(np.isfinite(inside) & (inside > 0), inside, inner))
             refuse(
                 site >= len(table),
@@ -192,7 +199,16 @@ class Weights:
 
     def of(self, u: ArrayLike, v: ArrayLike) -> NDArray[np.float64]:
         """The weight of each pair (u[i], v[i])."""
-        return _weights_of(self.arrays(), np.array(u, np.int64, ndmin=1), np.array(v, np.int64, ndmin=1))
+        ends = [np.array(end, np.int64, ndmin=1) for end in (u, v)]
+        if ends[0].shape != ends[1].shape:
+            raise InputError(f"{len(ends[0])} nodes against {len(ends[1])}; give as many of each")
+        for end in ends:
+            refuse(
+                (end < 0) | (end >= self.node_count),
+                lambda i, end=end: f"node {end[i]} is not there",  # type: ignore[misc]
+                f"nodes are 0 to {self.node_count - 1}",
+            )
+        return _weights_of(self.arrays(), *ends)
 
     def matrix(self) -> NDArray[np.float64]:
         """All weights as a new V x V matrix with a zero diagonal: for small instances and for looking at."""
@@ -229,11 +245,19 @@ class Weights:
         """
         if not (np.isfinite(factor) and factor > 0):
             raise InputError(f"weights times {factor}; give a finite factor above 0")
-        if self.is_uniform:
-            return Weights.sites(np.zeros(self.node_count, np.int32), inner=factor, outer=factor)
-        table, points = self.table * factor, self.points * factor
-        inner, outer = self.inner * factor, self.outer * factor
-        return Weights(self.kind, self.node_count, table, points, self.site, inner, outer)
+        with np.errstate(over="ignore", under="ignore"):  # the doors refuse what comes of it
+            table, points = self.table * factor, self.points * factor
+        if self.kind == "dense":
+            return Weights.dense(table)
+        if self.kind == "euclidean":
+            return Weights.euclidean(points)
+        site = np.zeros(self.node_count, np.int32) if self.is_uniform else self.site
+        between = table if len(table) else None
+        return Weights.sites(site, self.inner * factor, self.outer * factor, between)
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Weights):
@@ -252,41 +276,50 @@ class Weights:
         return f"Weights({self.kind}, {self.node_count:,} nodes)"
 
 
-def _square(matrix: ArrayLike, what: str) -> NDArray[np.float64]:
-    """A copy of the matrix as doubles, if it is square."""
+def _numbers(values: ArrayLike, what: str) -> NDArray[np.float64]:
+    """A copy of the values as doubles."""
     try:
-        table = np.array(matrix, np.float64, order="C")
+        return np.array(values, np.float64, order="C")
     except (TypeError, ValueError) as error:
         raise InputError(f"{what} are not a matrix of numbers: {error}") from error
+
+
+def _square(matrix: ArrayLike, what: str) -> NDArray[np.float64]:
+    """A copy of the matrix as doubles, if it is square."""
+    table = _numbers(matrix, what)
     if table.ndim != 2 or table.shape[0] != table.shape[1]:
         raise InputError(f"{what} have shape {table.shape}; give a square matrix")
     return table
 
 
-def _check_table(table: NDArray[np.float64], what: str, who: str) -> None:
+def _name(node: int, names: Sequence[str] | None) -> str:
+    return str(node) if names is None else repr(names[node])
+
+
+def _check_table(table: NDArray[np.float64], who: str, names: Sequence[str] | None) -> None:
     """Every pair finite, above 0 and the same both ways; afterwards the table is exactly symmetric."""
     np.fill_diagonal(table, 1.0)
-    n = len(table)
-    for fault, bad in (
-        ("is not finite", ~np.isfinite(table)),
-        ("is not above 0", table <= 0),
-        ("differs from its reverse", np.abs(table - table.T) > SYMMETRY_TOLERANCE * np.abs(table)),
-    ):
-        refuse(
-            bad.ravel(),
-            lambda i, fault=fault: (  # type: ignore[misc]
-                f"{what} of {who}s {i // n} and {i % n} is {table[i // n, i % n]}"
-                + (f", the reverse {table[i % n, i // n]}: it" if "reverse" in fault else ": it")
-                + f" {fault}"
-            ),
-            "weights are finite, above 0 and symmetric",
-        )
-    lower = np.tril_indices(n, -1)
+    faults: tuple[tuple[str, Callable[[], NDArray[np.bool_]]], ...] = (
+        ("is not finite", lambda: ~np.isfinite(table)),
+        ("is not above 0", lambda: table <= 0),
+        ("differs from its reverse", lambda: np.abs(table - table.T) > SYMMETRY_TOLERANCE * np.abs(table)),
+    )
+    for fault, find in faults:
+        bad = find()
+        if bad.any():
+            u, v = np.argwhere(bad)[0].tolist()
+            pairs = int(np.triu(bad | bad.T).sum())
+            raise InputError(
+                f"the weight of {who}s {_name(u, names)} and {_name(v, names)} is {table[u, v]}, "
+                f"the reverse {table[v, u]}: it {fault}{more(pairs - 1)}; "
+                "weights are finite, above 0 and symmetric"
+            )
+    lower = np.tril_indices(len(table), -1)
     table[lower] = table.T[lower]
     np.fill_diagonal(table, 0.0)
 
 
-def _check_apart(points: NDArray[np.float64]) -> None:
+def _check_apart(points: NDArray[np.float64], names: Sequence[str] | None) -> None:
     """No two points at distance 0, and none so far apart that the distance overflows."""
     if len(points) < 2:
         return
@@ -299,11 +332,12 @@ def _check_apart(points: NDArray[np.float64]) -> None:
     if not np.isfinite(span):
         raise InputError("points are so far apart that their distance overflows; use a smaller unit")
     distance, nearest = map(np.asarray, KDTree(points).query(points, k=2))
-    refuse(
-        distance[:, 1] == 0,
-        lambda u: f"node {u} is at the place of node {nearest[u][nearest[u] != u][0]}, {points[u].tolist()}",
-        "weights are above 0, so give each node a place of its own",
-    )
+
+    def describe(u: int) -> str:
+        other = nearest[u][nearest[u] != u][0]
+        return f"node {_name(u, names)} is at the place of node {_name(other, names)}, {points[u].tolist()}"
+
+    refuse(distance[:, 1] == 0, describe, "weights are above 0, so give each node a place of its own")
 
 
 def _site_numbers(site_of_node: ArrayLike) -> NDArray[np.int32]:
@@ -313,5 +347,9 @@ def _site_numbers(site_of_node: ArrayLike) -> NDArray[np.int32]:
         raise InputError(f"sites have shape {site.shape}; give one site number a node")
     if site.size and not np.issubdtype(site.dtype, np.integer):
         raise InputError(f"sites are {site.dtype} ({site[0]!r}, ...); give whole numbers from 0")
-    refuse(site < 0, lambda u: f"node {u} is at site {site[u]}", "sites are whole numbers from 0")
+    refuse(
+        (site < 0) | (site > np.iinfo(np.int32).max),
+        lambda u: f"node {u} is at site {site[u]}",
+        "sites are whole numbers from 0, below 2**31",
+    )
     return site.astype(np.int32)

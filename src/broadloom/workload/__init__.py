@@ -1,19 +1,20 @@
 """Generators of interest, latency, churn and markets, all seeded: `bl.workload.interest(...)`, and so on."""
 
 from broadloom.workload.churn import Event, churn, events_table
-from broadloom.workload.latency import KINDS, weights
-from broadloom.workload.market import market
+from broadloom.workload.devices import devices
+from broadloom.workload.latency import weights, weights_or_none
+from broadloom.workload.markets import market
 from broadloom.workload.regions import REGIONS, Region, region_latency
 from broadloom.workload.subscribers import first_geography, subscribers
 from broadloom.workload.subscriptions import interest
 from broadloom.workload.write import write
 
 __all__ = [
-    "KINDS",
     "REGIONS",
     "Event",
     "Region",
     "churn",
+    "devices",
     "events_table",
     "first_geography",
     "interest",
@@ -21,5 +22,6 @@ __all__ = [
     "region_latency",
     "subscribers",
     "weights",
+    "weights_or_none",
     "write",
 ]

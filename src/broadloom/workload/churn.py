@@ -7,6 +7,7 @@ import pyarrow as pa
 
 from broadloom.errors import InputError
 from broadloom.model import Interest
+from broadloom.model._check import generator, whole
 from broadloom.workload.subscriptions import draw_topics
 
 
@@ -46,9 +47,7 @@ def churn(
     for name, chance in (("join", join), ("change", change)):
         if not 0 <= chance <= 1:
             raise InputError(f"{name} is {chance}; give a chance from 0 to 1")
-    if rounds < 0:
-        raise InputError(f"{rounds} rounds; give 0 or more")
-    rng = np.random.default_rng(seed)
+    rounds, rng = whole(rounds, "rounds"), generator(seed)
     popular = np.diff(interest.node_start).astype(np.float64)
     sizes = np.diff(interest.topic_start)
     present = {u: set(interest.topics_of(u).tolist()) for u in range(interest.node_count)}

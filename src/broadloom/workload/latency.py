@@ -2,15 +2,17 @@
 
 import csv
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 from numpy.typing import NDArray
 
 from broadloom.errors import InputError
 from broadloom.model import Weights
-from broadloom.model.matrix import fill_missing, symmetrised
+from broadloom.model._check import generator, whole
+from broadloom.model.matrix import fill_missing, raised, symmetrised
 from broadloom.workload.regions import INNER_MS, REGIONS, region_latency
 
 # Up to this many nodes the mean weight is over all pairs; above, over those of this many nodes, evenly taken.
@@ -42,15 +44,30 @@ def weights(
     known = [name for name in inspect.signature(make).parameters if name not in ("nodes", "path", "seed")]
     for name in options:
         if name not in known:
-            raise InputError(
-                f"weights of kind {kind} have no option {name!r}; they have {', '.join(known) or 'none'}"
-            )
-    made = (
-        make(nodes, Path(kind), seed, **options)
-        if make is from_file
-        else make(nodes or 1000, seed, **options)
-    )
-    return made if mean is None else made.scaled(mean / mean_weight(made))
+            have = ", ".join(known) or "none"
+            raise InputError(f"weights of kind {kind} have no option {name!r}; they have {have}")
+    count = None if nodes is None else whole(nodes, "nodes")
+    if make is from_file:
+        made = from_file(count, Path(kind), seed, **options)  # type: ignore[arg-type]
+    else:
+        made = make(1000 if count is None else count, seed, **options)
+    if mean is None:
+        return made
+    if not (np.isfinite(mean) and mean > 0):
+        raise InputError(f"mean is {mean}; give a finite number above 0")
+    return made.scaled(mean / mean_weight(made))
+
+
+def weights_or_none(
+    nodes: int | None, kind: str, mean: float | None, seed: int, options: Mapping[str, object]
+) -> Weights | None:
+    """As `weights`, with "none" for no weights and None for options that were not given."""
+    given = {name: value for name, value in options.items() if value is not None}
+    if kind != "none":
+        return weights(nodes, kind, mean, seed, **given)
+    if given or mean is not None:
+        raise InputError(f"{[*given, 'mean'][0]} is an option of weights, but there are none; leave it out")
+    return None
 
 
 def planar(nodes: int, seed: int = 0) -> Weights:
@@ -60,7 +77,7 @@ def planar(nodes: int, seed: int = 0) -> Weights:
         >>> planar(3).node_count
         3
     """
-    return Weights.euclidean(np.random.default_rng(seed).random((nodes, 2)))
+    return Weights.euclidean(generator(seed).random((nodes, 2)))
 
 
 def sites(
@@ -88,7 +105,7 @@ def regions(nodes: int, seed: int = 0) -> Weights:
         >>> regions(8).of([0], [1]) > 0
         array([ True])
     """
-    order = np.random.default_rng(seed).permutation(len(REGIONS))
+    order = generator(seed).permutation(len(REGIONS))
     return Weights.sites(order[np.arange(nodes) % len(REGIONS)], inner=INNER_MS, between=region_latency())
 
 
@@ -115,17 +132,15 @@ def from_file(
         floor: raise weights below this to it; None: leave them, so that a zero is refused.
     """
     matrix = read_matrix(path)
+    rng = generator(seed)
     if nodes is not None:
         if nodes > len(matrix):
             raise InputError(
                 f"{path} has {len(matrix)} nodes, {nodes} were asked for; ask for at most that many"
             )
-        chosen = np.sort(np.random.default_rng(seed).permutation(len(matrix))[:nodes])
+        chosen = np.sort(rng.permutation(len(matrix))[:nodes])
         matrix = matrix[np.ix_(chosen, chosen)]
-    matrix = fill_missing(symmetrised(matrix, symmetric), missing)
-    if floor is not None:
-        matrix = np.maximum(matrix, floor)
-    return Weights.dense(matrix)
+    return Weights.dense(fill_missing(raised(symmetrised(matrix, symmetric), floor), missing))
 
 
 def read_matrix(path: Path) -> NDArray[np.float64]:
@@ -139,6 +154,8 @@ def read_matrix(path: Path) -> NDArray[np.float64]:
         matrix = readers[path.suffix](path)
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+    except (BadZipFile, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a {path.suffix} file, or is damaged") from error
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"{path} holds a matrix of shape {matrix.shape}; expected a square one")
     return matrix
@@ -146,16 +163,15 @@ def read_matrix(path: Path) -> NDArray[np.float64]:
 
 def _read_npz(path: Path) -> NDArray[np.float64]:
     try:
-        with np.load(path) as arrays:
-            square = [name for name in arrays if arrays[name].ndim == 2 and len(set(arrays[name].shape)) == 1]
-            name = "rtt_ms" if "rtt_ms" in square else square[0] if len(square) == 1 else None
-            if name is None:
-                raise InputError(f"{path} has {len(square)} square arrays; name the one to use rtt_ms")
-            return arrays[name].astype(np.float64)
-    except ValueError as error:
-        raise (
-            error if isinstance(error, InputError) else InputError(f"{path} cannot be read: {error}")
-        ) from error
+        with path.open("rb") as handle, np.load(handle) as file:
+            arrays = {name: file[name] for name in file}
+    except (ValueError, EOFError, AttributeError, TypeError) as error:  # whatever numpy makes of the bytes
+        raise InputError(f"{path} is not a .npz file of plain arrays, or is damaged") from error
+    square = [name for name, array in arrays.items() if array.ndim == 2 and len(set(array.shape)) == 1]
+    name = "rtt_ms" if "rtt_ms" in square else square[0] if len(square) == 1 else None
+    if name is None:
+        raise InputError(f"{path} has {len(square)} square arrays; name the one to use rtt_ms")
+    return arrays[name].astype(np.float64)
 
 
 def _read_csv(path: Path) -> NDArray[np.float64]:
@@ -175,9 +191,7 @@ def _read_csv(path: Path) -> NDArray[np.float64]:
                 raise InputError(
                     f"{path} row {i + 1}, field {j + 1} is {text!r}; expected a number or nothing"
                 )
-    return np.array([[float(text) if text.strip() else np.nan for text in row] for row in rows]).reshape(
-        len(rows), -1
-    )
+    return np.array([[float(text) if text.strip() else np.nan for text in row] for row in rows])
 
 
 def _is_number(text: str) -> bool:

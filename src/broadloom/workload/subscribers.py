@@ -1,9 +1,9 @@
 """Subscribers and brokers of paper 4, section VI: workload sets 1 (Google Groups), 2 (RSS) and 3 (grid).
 
 The paper's own generator is described elsewhere and is not public; what it leaves open is chosen here. Most
-random geographies cannot meet the load limits of their set at all. So geography and subscribers are drawn from
-separate streams, and the first geography (counted from 0) whose least possible load balance factor is within
-the set's `beta` is taken.
+random geographies cannot meet the load limits of their set at all. So geography and subscribers are drawn
+from separate streams, and the first geography (counted from 0) is taken whose least possible load balance
+factor is within the set's `beta`.
 """
 
 from typing import NamedTuple
@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from broadloom._kmeans import k_means
 from broadloom.errors import InputError
 from broadloom.model import AssignmentProblem
 
@@ -183,11 +184,11 @@ def _cities(rng: np.random.Generator, n: int) -> Geography:
 def _scattered(rng: np.random.Generator, n: int, number: int) -> Geography:
     """Sets 2 and 3: places anywhere, brokers in the middle of them."""
     count = _FEEDS * _FEED_PLACES if number == 2 else _LOCATIONS
-    places = rng.uniform(0, 100, (count, _NETWORK_AXES))
+    places = rng.uniform(0, 100, (count, 2))
     chance = np.full(count, 1 / count)
     if number == 2:
         chance = np.repeat(_zipf(_FEEDS, 0.5), _FEED_PLACES) / _FEED_PLACES
-    publisher = np.full(_NETWORK_AXES, 50.0)
+    publisher = np.full(2, 50.0)
     return Geography(publisher, _centres(rng, places, n), places, chance, np.zeros(count, np.int64))
 
 
@@ -251,15 +252,11 @@ def _zipf(count: int, exponent: float) -> NDArray[np.float64]:
 
 
 def _centres(rng: np.random.Generator, places: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """The middles of `count` clusters of places (k-means, 20 rounds), a little apart from one another."""
-    middle = places[rng.choice(len(places), count, replace=count > len(places))]
-    for _ in range(20):
-        distance = np.sum(middle**2, axis=1) - 2 * places @ middle.T
-        nearest = distance.argmin(axis=1)
-        size = np.bincount(nearest, minlength=count)
-        total = np.zeros_like(middle)
-        np.add.at(total, nearest, places)
-        middle[size > 0] = total[size > 0] / size[size > 0, None]
+    """The middles of `count` clusters of places, a little apart from one another."""
+    label = k_means(places, count, rng)
+    middle = places[rng.integers(len(places), size=count)]
+    for cluster in np.unique(label):
+        middle[cluster] = places[label == cluster].mean(axis=0)
     return middle + rng.normal(0, 1e-3, middle.shape)
 
 

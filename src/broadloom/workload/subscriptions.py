@@ -1,10 +1,14 @@
 """Generated interest: topics by popularity, subscription sizes by a law, drawn without replacement."""
 
+from collections.abc import Callable
+
 import numpy as np
 from numpy.typing import NDArray
 
 from broadloom.errors import InputError
 from broadloom.model import Interest
+from broadloom.model._check import generator, whole
+from broadloom.progress import stage
 
 # The papers' short names stand for the long ones.
 POPULARITIES = {
@@ -53,16 +57,16 @@ def interest(
         Interest(4 nodes, 10 topics, 11 subscriptions)
     """
     shares = topic_shares(topics, popularity, alpha, rate)
-    rng = np.random.default_rng(seed)
+    rng = generator(seed)
     wanted = draw_sizes(rng, nodes, sizes, size_law, gamma, topics)
-    start = np.concatenate(([0], np.cumsum(wanted)))
-    return Interest.from_rows(start, draw_topics(rng, wanted, shares), topics)
+    with stage("draw subscriptions", nodes) as done:
+        drawn = draw_topics(rng, wanted, shares, done)
+    return Interest.from_rows(np.concatenate(([0], np.cumsum(wanted))), drawn, topics)
 
 
 def topic_shares(topics: int, popularity: str, alpha: float = 2.0, rate: float = 5.0) -> NDArray[np.float64]:
     """The share of each topic in a draw; the shares add up to 1."""
-    if topics < 0:
-        raise InputError(f"{topics} topics; give 0 or more")
+    topics = whole(topics, "topics")
     if popularity not in POPULARITIES:
         raise InputError(f"no popularity {popularity!r}; there are {', '.join(POPULARITIES)}")
     for name, value in (("alpha", alpha), ("rate", rate)):
@@ -83,11 +87,12 @@ def draw_sizes(
     rng: np.random.Generator, nodes: int, sizes: tuple[int, int], size_law: str, gamma: float, topics: int
 ) -> NDArray[np.int64]:
     """How many topics each node has."""
-    low, high = sizes
-    if nodes < 0:
-        raise InputError(f"{nodes} nodes; give 0 or more")
-    if not 0 <= low <= high:
-        raise InputError(f"subscription sizes {low} to {high}; give the fewest, then the most, from 0")
+    nodes = whole(nodes, "nodes")
+    if not (isinstance(sizes, (tuple, list)) and len(sizes) == 2):
+        raise InputError(f"subscription sizes are {sizes!r}; give the fewest and the most")
+    low, high = (whole(size, "a subscription size") for size in sizes)
+    if low > high:
+        raise InputError(f"subscription sizes {low} to {high}; give the fewest, then the most")
     if low > topics:
         raise InputError(f"subscription sizes start at {low}, above the {topics} topics; ask for fewer")
     if size_law not in SIZE_LAWS:
@@ -98,12 +103,17 @@ def draw_sizes(
     if low == 0:
         raise InputError("a power law of subscription sizes starts at 1 or more")
     values = np.arange(low, high + 1)
-    chance = values.astype(np.float64) ** -gamma
+    chance = (values / low) ** -gamma
+    if not np.isfinite(chance.sum()):
+        raise InputError(f"gamma is {gamma}; give a finite number that leaves every size a chance")
     return rng.choice(values, nodes, p=chance / chance.sum())
 
 
 def draw_topics(
-    rng: np.random.Generator, wanted: NDArray[np.int64], shares: NDArray[np.float64]
+    rng: np.random.Generator,
+    wanted: NDArray[np.int64],
+    shares: NDArray[np.float64],
+    done: Callable[[float], None] = lambda _: None,
 ) -> NDArray[np.int32]:
     """The topics of each node, node after node, in ascending order.
 
@@ -118,14 +128,11 @@ def draw_topics(
     for first in range(0, len(wanted), rows):
         size = wanted[first : first + rows]
         keys = rng.standard_exponential((len(size), topics)) / shares
-        best = (
-            np.argpartition(keys, most - 1, axis=1)[:, :most]
-            if most < topics
-            else np.tile(np.arange(topics), (len(size), 1))
-        )
+        best = np.argpartition(keys, min(most, topics - 1), axis=1)[:, :most]
         order = np.argsort(np.take_along_axis(keys, best, axis=1), axis=1)
         ranked = np.take_along_axis(best, order, axis=1).astype(np.int32)
         ranked[np.arange(most) >= size[:, None]] = topics
         ranked.sort(axis=1)
         blocks.append(ranked[ranked < topics])
+        done(first + len(size))
     return np.concatenate(blocks)

@@ -5,7 +5,6 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from broadloom.errors import InputError
 from broadloom.model import Interest, Weights
 from broadloom.model.instance import write_instance
 from broadloom.workload.churn import Event, events_table
@@ -29,9 +28,6 @@ def write(
         events: become the table events, if there are any.
         in_regions: whether the weights' sites are the clouds' regions, so that they get their names.
         overwrite: replace what is there.
-
-    Raises:
-        InputError: weights by site with other values than 1 inside and 10 outside, which tables cannot hold.
     """
     tables: dict[str, pa.Table] = {}
     if weights is not None:
@@ -50,19 +46,21 @@ def _weight_tables(interest: Interest, weights: Weights, in_regions: bool) -> di
         return {"nodes": pa.table({"node": names} | dict(zip(axes, weights.points.T, strict=False)))}
     if weights.kind == "dense":
         return {"latency": _latency_table(interest.node_ids, weights.table, inner=False)}
-    labels = (
-        [region.name for region in REGIONS]
-        if in_regions
-        else [f"site-{s}" for s in range(weights.site.max(initial=-1) + 1)]
-    )
-    nodes = pa.table({"node": names, "site": pa.array(labels, pa.string()).take(weights.site)})
-    if len(weights.table):
-        used = np.unique(weights.site)
-        between = weights.table[np.ix_(used, used)]
-        return {"nodes": nodes, "latency": _latency_table([labels[s] for s in used], between, inner=True)}
-    if (weights.inner, weights.outer) != (1.0, 10.0):
-        raise InputError("tables hold sites without their weights; link them with the same inner and outer")
-    return {"nodes": nodes}
+    labels = _site_labels(weights, in_regions)
+    tables = {"nodes": pa.table({"node": names, "site": pa.array(labels, pa.string()).take(weights.site)})}
+    if len(weights.table) or (weights.inner, weights.outer) != (1.0, 10.0):
+        used, first = np.unique(weights.site, return_index=True)
+        between = weights.subset(first).matrix()
+        inside = weights.table.diagonal()[used] if len(weights.table) else weights.inner
+        np.fill_diagonal(between, inside)
+        tables["latency"] = _latency_table([labels[s] for s in used], between, inner=True)
+    return tables
+
+
+def _site_labels(weights: Weights, in_regions: bool) -> list[str]:
+    if in_regions:
+        return [region.name for region in REGIONS]
+    return [f"site-{site}" for site in range(weights.site.max(initial=-1) + 1)]
 
 
 def _latency_table(ids: list[str] | tuple[str, ...], matrix: np.ndarray, inner: bool) -> pa.Table:

@@ -5,9 +5,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.measures.connectivity import as_overlay, components_per_topic
+from broadloom.measures.connectivity import as_overlay, components_per_topic, link_weights
 from broadloom.measures.diameter import topic_diameters
 from broadloom.measures.routing import routing_costs
+from broadloom.model._check import generator, whole
 from broadloom.model.interest import Interest
 from broadloom.model.overlay import Overlay
 from broadloom.model.weights import Weights
@@ -15,15 +16,31 @@ from broadloom.model.weights import Weights
 # Up to this many subscriptions diameters are over all topics; above, over a sample, and `diameters` says so.
 EXACT_SUBSCRIPTIONS = 20_000_000
 SAMPLED_TOPICS = 100
+# If a topic has more subscribers than this, each topic's search is cut here, and diameters are lower bounds.
+LARGE_TOPIC = 20_000
+LARGE_SEARCHES = 200
 
 
 def metrics(
-    interest: Interest, edges: Overlay | ArrayLike, weights: Weights | None = None, seed: int = 0
+    interest: Interest,
+    edges: Overlay | ArrayLike,
+    weights: Weights | None = None,
+    sample: int | None = None,
+    seed: int = 0,
 ) -> dict[str, Any]:
     """Every measure of an overlay.
 
     Degrees are over all nodes. Diameters and the routing cost (of a message over the least tree of its topic)
-    are over the topics with subscribers; `diameters` says "exact", or over how many sampled topics they are.
+    are over the topics with subscribers. `diameters` says "exact", or over how many sampled topics they are,
+    or that they are lower bounds because a topic is very large.
+
+    Args:
+        interest: who wants what.
+        edges: the overlay.
+        weights: what links cost; None: 1 each.
+        sample: measure the diameters of so many topics; None: of all, or of 100 if there are more than 20
+            million subscriptions.
+        seed: the seed of the sample.
 
     Example:
         >>> metrics(Interest.from_lists([[0], [0], []]), [(0, 1)])["mean_degree"]
@@ -32,12 +49,12 @@ def metrics(
     overlay = as_overlay(interest, edges)
     given = Weights.uniform(interest.node_count) if weights is None else weights
     degree = overlay.degrees()
-    prices = given.of(overlay.edges[:, 0], overlay.edges[:, 1])
+    prices = link_weights(overlay, given)
     weighted = np.bincount(overlay.edges.ravel(), np.repeat(prices, 2), minlength=overlay.node_count)
     components = components_per_topic(interest, overlay)
     served = np.flatnonzero(components)
-    sample, how = _sampled(interest, served, seed)
-    hops, lengths = (topic_diameters(interest, overlay, kind, sample) for kind in (None, given))
+    topics, searches, how = _measured_topics(interest, served, sample, seed)
+    hops, lengths = (topic_diameters(interest, overlay, kind, topics, searches) for kind in (None, given))
     return {
         "nodes": interest.node_count,
         "topics": interest.topic_count,
@@ -60,12 +77,19 @@ def metrics(
     }
 
 
-def _sampled(interest: Interest, served: NDArray[np.int64], seed: int) -> tuple[NDArray[np.int64], str]:
-    """The topics whose diameters are measured, and how that is told."""
-    if interest.subscription_count <= EXACT_SUBSCRIPTIONS or len(served) <= SAMPLED_TOPICS:
-        return served, "exact"
-    sample = np.sort(np.random.default_rng(seed).choice(served, SAMPLED_TOPICS, replace=False))
-    return sample, f"sampled: {SAMPLED_TOPICS} of {len(served)} topics"
+def _measured_topics(
+    interest: Interest, served: NDArray[np.int64], sample: int | None, seed: int
+) -> tuple[NDArray[np.int64], int | None, str]:
+    """The topics whose diameters are measured, the limit of searches on each, and how that is told."""
+    if sample is None and interest.subscription_count > EXACT_SUBSCRIPTIONS:
+        sample = SAMPLED_TOPICS
+    topics, how = served, "exact"
+    if sample is not None and whole(sample, "sample", least=1) < len(served):
+        topics = np.sort(generator(seed).choice(served, sample, replace=False))
+        how = f"sampled: {sample} of {len(served)} topics"
+    if np.diff(interest.node_start)[topics].max(initial=0) <= LARGE_TOPIC:
+        return topics, None, how
+    return topics, LARGE_SEARCHES, f"lower bounds by {LARGE_SEARCHES} searches a topic, {how}"
 
 
 def _mean(values: NDArray[Any]) -> float:

@@ -1,0 +1,84 @@
+"""Links one instance, in this process or on Spark, and tells as JSON what each stage cost, Spark included."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from contextlib import contextmanager
+
+import broadloom as bl
+from _tree import Cost, look
+from broadloom import workload
+from broadloom.progress import watched_by
+
+
+class Stages:
+    """CPU and wall seconds of each stage of the outermost kind, of this process and all below it."""
+
+    def __init__(self) -> None:
+        self.open: list[tuple[str, float, float]] = []
+        self.seconds: dict[str, tuple[float, float]] = {}
+        self.tree = Cost()
+
+    def cpu(self) -> float:
+        look(os.getpid(), self.tree)
+        return self.tree.cpu
+
+    def start(self, stage: str, total: float | None) -> None:  # noqa: ARG002
+        self.open.append((stage, time.monotonic(), self.cpu()))
+
+    def done(self, amount: float) -> None:
+        pass
+
+    def end(self) -> None:
+        stage, wall, cpu = self.open.pop()
+        self.seconds[stage] = time.monotonic() - wall, self.cpu() - cpu
+
+    @contextmanager
+    def of(self, stage: str):
+        self.start(stage, None)
+        try:
+            yield
+        finally:
+            self.end()
+
+
+def main() -> None:
+    """Build the instance, link it, print."""
+    nodes, topics, site, where = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    stages = Stages()
+    with stages.of("build"):
+        interest = workload.interest(nodes=nodes, topics=topics, sizes=(20, 100), seed=0)
+        weights = bl.Weights.sites([node // site for node in range(nodes)])
+    warm = workload.interest(nodes=50, topics=topics, seed=0)
+    bl.link(warm, bl.Weights.sites([node // 10 for node in range(50)]), "dcmaw")
+    with watched_by(stages):
+        if where == "process":
+            with stages.of("all"):
+                plan = bl.link(interest, weights, "dcmaw")
+        else:
+            plan = on_spark(stages, interest, weights)
+    told = {"edges": len(plan.edges), "weight": plan.total_weight, "stages": stages.seconds}
+    print(json.dumps(told))
+
+
+def on_spark(stages: Stages, interest: bl.Interest, weights: bl.Weights) -> bl.Plan:
+    """The same on an embedded session of two cores."""
+    from broadloom.pipeline.link import link
+    from broadloom.pipeline.session import Engine, session
+
+    with stages.of("start"):
+        started = session(Engine(conf={"spark.driver.memory": "2g"}))
+        spark = started.__enter__()
+        spark.range(1).count()
+    try:
+        with stages.of("all"):
+            return link(interest, weights, spark=spark)
+    finally:
+        started.__exit__(None, None, None)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,76 @@
+"""Runs a command and adds up what it costs together with every process that it starts."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+TICK = os.sysconf("SC_CLK_TCK")
+PAGE = os.sysconf("SC_PAGE_SIZE")
+
+
+@dataclass
+class Cost:
+    """Seconds and bytes of a command and all its descendants.
+
+    CPU seconds are those of each process when it was last seen, a tenth of a second before its end.
+    """
+
+    wall: float = 0.0
+    peak: int = 0
+    seen: dict[int, tuple[str, float]] = field(default_factory=dict)
+    output: str = ""
+
+    @property
+    def cpu(self) -> float:
+        """CPU seconds of all processes."""
+        return sum(seconds for _, seconds in self.seen.values())
+
+    def cpu_of(self, program: str) -> float:
+        """CPU seconds of the processes of this name."""
+        return sum(seconds for name, seconds in self.seen.values() if name.startswith(program))
+
+
+def cost(command: list[str], environment: dict[str, str] | None = None) -> Cost:
+    """Run a command to its end, which must be a good one."""
+    found, started = Cost(), time.monotonic()
+    process = subprocess.Popen(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    )
+    while process.poll() is None:
+        look(process.pid, found)
+        time.sleep(0.1)
+    found.wall = time.monotonic() - started
+    found.output = process.stdout.read() if process.stdout else ""
+    if process.returncode:
+        raise RuntimeError(f"{' '.join(command)} left with {process.returncode}")
+    return found
+
+
+def look(root: int, found: Cost) -> None:
+    """Note the seconds and the memory of every process below `root`."""
+    parent: dict[int, int] = {}
+    rest: dict[int, list[str]] = {}
+    names: dict[int, str] = {}
+    for place in Path("/proc").glob("[0-9]*"):
+        try:
+            head, _, tail = (place / "stat").read_text().rpartition(")")
+        except OSError:
+            continue
+        pid = int(place.name)
+        rest[pid], names[pid] = tail.split(), head.partition("(")[2]
+        parent[pid] = int(rest[pid][1])
+    mine = [pid for pid in rest if _is_below(pid, root, parent)]
+    for pid in mine:
+        seconds = sum(map(int, rest[pid][11:13])) / TICK
+        found.seen[pid] = names[pid], max(seconds, found.seen.get(pid, ("", 0.0))[1])
+    found.peak = max(found.peak, sum(int(rest[pid][21]) for pid in mine) * PAGE)
+
+
+def _is_below(pid: int, root: int, parent: dict[int, int]) -> bool:
+    while pid not in (0, 1, root):
+        pid = parent.get(pid, 0)
+    return pid == root

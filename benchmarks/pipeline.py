@@ -1,0 +1,128 @@
+"""The pipeline benchmark: what ingest, link on Spark and their overhead cost on this machine.
+
+    python benchmarks/pipeline.py                    # all sections, about a quarter of an hour
+    python benchmarks/pipeline.py --only ingest
+    python benchmarks/pipeline.py --quick            # small, nothing is kept
+
+CPU seconds are those of the driver, the JVM and the Python workers together, the start of Spark included.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from _common import HERE, RESULTS, Section, run
+from _tree import Cost, cost
+from broadloom import workload
+
+# CPU seconds by stage; what `all` has beyond the others is the check of the finished plan.
+STAGES = ("start", "divide", "conquer", "combine", "all")
+CLI = [sys.executable, "-m", "broadloom.cli"]
+
+
+def ingest(quick: bool) -> Section:
+    """Rows per second of ingest, with one row in a hundred bad and a driver of 2 GiB."""
+    section = Section("Ingest of device subscriptions (CSV), 200 brokers, 1 % bad rows, driver of 2 GiB")
+    sizes = (20_000,) if quick else (500_000, 2_000_000, 10_000_000)
+    for rows in sizes:
+        with tempfile.TemporaryDirectory() as place:
+            raw = Path(place, "raw")
+            planted = workload.devices(raw, subscriptions=rows)
+            spent = cost(
+                [
+                    *CLI,
+                    "ingest",
+                    str(raw),
+                    "-o",
+                    f"{place}/tables",
+                    "--json",
+                    "--conf",
+                    "spark.driver.memory=2g",
+                ]
+            )
+            account = next(
+                table for table in json.loads(spent.output)["tables"] if table["table"] == "subscriptions"
+            )
+            bad = sum(planted.values()) - planted["repeated"]
+            assert sum(account["quarantined"].values()) == bad
+            section.rows.append({"rows": rows, "quarantined": bad} | _row(spent, rows))
+    if not quick:
+        section.claim("10,000,000 rows, CPU seconds", section.rows[-1]["CPU s"], at_most=70)
+    return section
+
+
+def demo(quick: bool) -> Section:
+    """The whole pipeline on the demo's data, from process start to the report, cold and warm."""
+    section = Section("The whole pipeline: 200 brokers, 500,000 device subscriptions")
+    with tempfile.TemporaryDirectory() as place:
+        workload.devices(Path(place, "raw"), subscriptions=20_000 if quick else 500_000)
+        Path(place, "run.toml").write_text(
+            'sources = ["raw"]\noutput = "out"\n[ingest]\nsymmetric = "mean"\n'
+        )
+        for what in ("cold", "warm"):
+            spent = cost([*CLI, "run", f"{place}/run.toml", "--json"])
+            steps = {name: seconds or 0.0 for name, seconds in json.loads(spent.output)["steps"].items()}
+            section.rows.append({"run": what, "wall s": spent.wall, "CPU s": spent.cpu} | steps)
+    return section
+
+
+def link(quick: bool) -> Section:
+    """Dcmaw by site on Spark and in one process: CPU seconds by stage, memory, and the price of Spark."""
+    section = Section(
+        "dcmaw in sites (inner 1, outer 10), two cores: one process, and Spark on the same machine"
+    )
+    sizes = (
+        ((1000, 200, 100),) if quick else ((10_000, 200, 100), (100_000, 200, 100), (1_000_000, 1000, 500))
+    )
+    for size in sizes:
+        found = {}
+        for where in ("process", "spark"):
+            spent = cost([sys.executable, str(HERE / "_link_on_spark.py"), *map(str, size), where])
+            told = json.loads(spent.output)
+            found[where] = told
+            stages = {name: told["stages"].get(name, (0, 0))[1] for name in STAGES}
+            row = {"nodes": size[0], "topics": size[1], "where": where, "weight": told["weight"]}
+            section.rows.append(
+                row | stages | {"wall s": told["stages"]["all"][0], "peak MB": spent.peak / 1e6}
+            )
+        assert found["process"]["weight"] == found["spark"]["weight"]
+        assert found["process"]["edges"] == found["spark"]["edges"]
+    return section
+
+
+def cluster(quick: bool) -> Section:  # noqa: ARG001 (computed, not run)
+    """What more machines of two cores would take, from the CPU seconds of `link`.
+
+    T(M) = start + divide + conquer / (2 M) + rest: divide, combine and the last check are the driver's own,
+    and conquer is shared by all cores. Nothing is said of the network, which one machine does not show.
+    """
+    section = Section("Computed, not run: T(M) = start + divide + conquer / (2 M) + rest, in seconds")
+    kept = json.loads((RESULTS / "pipeline.json").read_text())["link"]["rows"]
+    for row in kept:
+        if row["where"] == "spark":
+            rest = row["all"] - row["divide"] - row["conquer"]
+            times = {
+                f"{machines} machines": row["start"] + row["divide"] + row["conquer"] / (2 * machines) + rest
+                for machines in (1, 10, 100)
+            }
+            section.rows.append({"nodes": row["nodes"]} | times)
+    return section
+
+
+def _row(spent: Cost, rows: int) -> dict[str, float]:
+    return {
+        "wall s": spent.wall,
+        "CPU s": spent.cpu,
+        "JVM CPU s": spent.cpu_of("java"),
+        "rows per CPU s": rows / spent.cpu,
+        "peak MB": spent.peak / 1e6,
+    }
+
+
+SECTIONS = {"ingest": ingest, "demo": demo, "link": link, "cluster": cluster}
+
+if __name__ == "__main__":
+    run("pipeline", SECTIONS)

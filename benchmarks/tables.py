@@ -1,0 +1,96 @@
+"""Puts the tables of the result files, and the list of algorithms, into the pages of the documentation.
+
+    python benchmarks/tables.py            # write them
+    python benchmarks/tables.py --check    # only tell whether a page is out of date (exit code 1)
+
+A page says which table it wants, and what stands between the two lines is replaced:
+
+    <!-- table: link/peer | nodes, algorithm, peer / ours | popularity=unif -->
+    <!-- end of table -->
+
+The name is that of a result file and of a section in it, or of one of `LISTS`. Then come the columns,
+all if there are none, and which rows, all if nothing is said.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import broadloom as bl
+from _common import RESULTS, cell, columns
+
+PAGES = Path(__file__).parents[1] / "docs"
+MARKED = re.compile(r"(<!-- table: (.*?) -->\n).*?(<!-- end of table -->)", re.DOTALL)
+
+Rows = Sequence[Mapping[str, Any]]
+
+
+def main() -> None:
+    """Write every page that is out of date, or tell which are."""
+    stale = {page: new for page in sorted(PAGES.glob("*.md")) if (new := filled(page)) != page.read_text()}
+    for page, text in stale.items():
+        print(f"{page.name} is out of date" if "--check" in sys.argv else f"{page.name} written")
+        if "--check" not in sys.argv:
+            page.write_text(text)
+    sys.exit(1 if stale and "--check" in sys.argv else 0)
+
+
+def filled(page: Path) -> str:
+    """The page with its tables as they are now."""
+    return MARKED.sub(lambda found: found[1] + wanted_table(found[2]) + found[3], page.read_text())
+
+
+def wanted_table(wish: str) -> str:
+    """The table that a page asks for, in Markdown."""
+    name, chosen, condition = [part.strip() for part in (wish + "||").split("|")[:3]]
+    rows = LISTS[name]() if name in LISTS else section_rows(name)
+    if not rows:
+        return f"\n*Not measured yet: `python benchmarks/{name.split('/')[0]}.py`.*\n\n"
+    asked = dict(part.strip().split("=") for part in condition.split(",") if part)
+    rows = [row for row in rows if all(str(row.get(key)) in asked[key].split("/") for key in asked)]
+    return markdown(rows, [column.strip() for column in chosen.split(",") if column])
+
+
+def section_rows(name: str) -> Rows:
+    """The rows of a section: `link/peer`, or its claims: `link/peer/claims`; none if it was not run."""
+    file, section, *rest = name.split("/")
+    place = RESULTS / f"{file}.json"
+    record = json.loads(place.read_text()) if place.exists() else {}
+    return record.get(section, {}).get(rest[0] if rest else "rows", [])
+
+
+def markdown(rows: Rows, chosen: Sequence[str] = ()) -> str:
+    """Rows as a Markdown table, numbers to the right."""
+    names = list(chosen) or columns(rows)
+    lines = [names, [_ruler(row_value) for row_value in map(rows[0].get, names)] if rows else []]
+    lines += [[cell(row.get(name)).replace("|", "\\|") for name in names] for row in rows]
+    return "\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n"
+
+
+def _ruler(value: Any) -> str:
+    return "---:" if isinstance(value, int | float) and not isinstance(value, bool) else "---"
+
+
+def algorithms() -> Rows:
+    """The algorithms of linking, as their list in the code has them."""
+    return [
+        {
+            "name": f"`{row['name']}`",
+            "paper": row["paper"],
+            "makes small": row["objective"],
+            "rule": row["summary"],
+            "options": ", ".join(f"`{name}={default!r}`" for name, default in row["options"].items()),
+        }
+        for row in bl.algorithms("link")
+    ]
+
+
+LISTS: dict[str, Callable[[], Rows]] = {"link algorithms": algorithms}
+
+if __name__ == "__main__":
+    main()

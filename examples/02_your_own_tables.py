@@ -1,0 +1,23 @@
+"""From two small CSV files to a saved plan, as an operator would start."""
+
+import tempfile
+from pathlib import Path
+
+import broadloom as bl
+from broadloom.model.instance import read_instance
+
+with tempfile.TemporaryDirectory() as folder:
+    tables, plan_folder = Path(folder, "tables"), Path(folder, "plan")
+    tables.mkdir()
+    (tables / "subscriptions.csv").write_text(
+        "node,topic\nparis,orders\nparis,prices\ntokyo,prices\nlima,orders\nlima,prices\n"
+    )
+    (tables / "latency.csv").write_text("src,dst,rtt_ms\nparis,tokyo,218\nparis,lima,194\ntokyo,lima,256\n")
+
+    given = read_instance(tables)
+    plan = bl.link(given.interest, given.weights)
+    plan.save(plan_folder)
+
+    loaded = bl.Plan.load(plan_folder)
+    for (u, v), weight in zip(loaded.edges, loaded.edge_weights, strict=True):
+        print(f"{loaded.interest.node_ids[u]} - {loaded.interest.node_ids[v]}: {weight:.0f} ms")

@@ -1,0 +1,55 @@
+"""`broadloom ingest`: raw logs, dumps and pings to canonical tables, on Spark."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from broadloom.cli.output import Force, Json, Quiet, progress, show
+from broadloom.cli.spark import Conf, Master, Remote
+
+
+def ingest(
+    sources: Annotated[
+        list[str],
+        typer.Argument(help="Files, folders or patterns; as KIND=PATH or KIND@BROKER=PATH where needed."),
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the tables.")],
+    wildcards: Annotated[
+        str, typer.Option(help="match filters against the known topics, or group those that can meet.")
+    ] = "match",
+    symmetric: Annotated[
+        str, typer.Option(help="Latencies of the two directions: none (keep both), mean, min or max.")
+    ] = "none",
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+    force: Force = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Clean raw inputs: canonical tables, bad rows in quarantine with a reason, an account of every row.
+
+    Example: broadloom ingest nodes.csv emqx=dump.json mosquitto@berlin=berlin.log latency=pings.csv -o tables
+    """
+    from broadloom.pipeline.session import Engine, need_spark, parse_conf
+
+    need_spark()
+    from broadloom.pipeline.ingest import ingest as run_ingest
+
+    engine = Engine(master, remote, parse_conf(conf or []))
+    with progress(quiet):
+        ledger = run_ingest(sources, output, wildcards, symmetric, engine, overwrite=force)
+    table = Table("table", "rows", "used", "duplicates", "quarantine", "written", box=None, pad_edge=False)
+    for account in ledger.accounts:
+        counts = (
+            account.rows,
+            account.used,
+            account.duplicates,
+            sum(account.quarantined.values()),
+            account.written,
+        )
+        table.add_row(account.table, *(f"{count:,}" for count in counts))
+    words = "\n".join([f"{ledger.summary()} -> {output}", *ledger.notes])
+    show({"output": str(output)} | ledger.record(), words, as_json, quiet, table)

@@ -1,0 +1,49 @@
+"""`broadloom run`: the whole pipeline, from raw inputs to a verified plan and its report."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from broadloom.cli.output import Json, Quiet, measures_table, progress, show
+from broadloom.cli.spark import Conf, Master, Remote
+
+
+def run(
+    config: Annotated[Path, typer.Argument(help="A TOML file: sources, output, and options of each step.")],
+    fresh: Annotated[
+        bool, typer.Option("--fresh", help="Do every step again, also those that are done.")
+    ] = False,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run the whole pipeline; a step that is done and whose input has not changed is not done again.
+
+    Example: broadloom run demo.toml
+    """
+    from broadloom.pipeline.session import need_spark, parse_conf
+
+    need_spark()
+    from broadloom.pipeline.config import Config
+    from broadloom.pipeline.run import run as run_pipeline
+
+    chosen = Config.load(config)
+    with progress(quiet):
+        outcome = run_pipeline(chosen, chosen.engine(master, remote, **parse_conf(conf or [])), fresh=fresh)
+    steps = ", ".join(
+        f"{name} {'before' if seconds is None else f'{seconds:.1f} s'}"
+        for name, seconds in outcome.steps.items()
+    )
+    words = [
+        steps,
+        outcome.ledger.summary(),
+        *outcome.ledger.notes,
+        outcome.plan,
+        f"report: {outcome.report}",
+    ]
+    record = {"output": str(outcome.output), "report": str(outcome.report), "steps": outcome.steps}
+    record |= {"rows": outcome.ledger.record(), "metrics": outcome.metrics}
+    show(record, "\n".join(words), as_json, quiet, measures_table(outcome.metrics))

@@ -1,0 +1,274 @@
+"""The components of every topic's sub-overlay, and how much an edge would contribute (paper 1, VI).
+
+For each topic one large component is called its main one. Three sets of topics a node, as packed words, then
+tell almost everything about a pair in a few instructions: a shared topic can only contribute if one of the
+two is outside the topic's main component, and it does contribute then, unless both are in one and the same
+of its other components.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broadloom._jit import inner_kernel, kernel
+from broadloom.linking._bits import WORD, bit_of, lowest, pack_rows, popcount
+from broadloom.model import Interest
+
+STILL_TO_MERGE, EDGES_ADDED = 0, 1
+NEVER = np.iinfo(np.int32).max
+
+
+class Components(NamedTuple):
+    """The components of each topic with two subscribers or more; the other topics are left out.
+
+    A component's label is the index of the subscription that it grew from. When two join, the smaller takes
+    the label of the larger, so a subscription is relabelled at most log2(subscribers) times.
+
+    Attributes:
+        topic_start: where each node's subscriptions start, with the end appended.
+        topics: the topic of each subscription, ascending within a node.
+        node_start: where each topic's nodes start, with the end appended.
+        nodes: the nodes of each topic, ascending.
+        subscribed: per node, as words: its topics.
+        outside: per node, as words: its topics in whose main component it is not.
+        grouped: per node, as words: those of `outside` in which it is not alone either.
+        word_start: per node and word, the index of its first subscription of that word.
+        owner: the node of each subscription.
+        label: the component of each subscription.
+        next_member: the next subscription of the same component, round in a ring.
+        size: how many members the component of this label has.
+        absorbed_by: the label that took a label over; itself as long as there is none.
+        absorbed_at: how many edges had been added before the one that did it; NEVER if none.
+        main: the label of each topic's main component.
+        tally: how many merges are still to be done, and how many edges were added.
+    """
+
+    topic_start: NDArray[np.int64]
+    topics: NDArray[np.int32]
+    node_start: NDArray[np.int64]
+    nodes: NDArray[np.int32]
+    subscribed: NDArray[np.uint64]
+    outside: NDArray[np.uint64]
+    grouped: NDArray[np.uint64]
+    word_start: NDArray[np.int32]
+    owner: NDArray[np.int32]
+    label: NDArray[np.int32]
+    next_member: NDArray[np.int32]
+    size: NDArray[np.int32]
+    absorbed_by: NDArray[np.int32]
+    absorbed_at: NDArray[np.int32]
+    main: NDArray[np.int32]
+    tally: NDArray[np.int64]
+
+
+def components_of(
+    interest: Interest,
+    edges: NDArray[np.int32] | None = None,
+    part_of_node: NDArray[np.int32] | None = None,
+) -> Components:
+    """Every subscription by itself, after joining what is connected from the start.
+
+    Args:
+        interest: who wants what.
+        edges: edges that are there already.
+        part_of_node: a part number from 0 a node: the subscribers of a topic in one part count as connected.
+    """
+    components = separate(interest.topic_start, interest.topics, interest.topic_count)
+    if part_of_node is not None and len(part_of_node):
+        join_parts(components, part_of_node.astype(np.int32), int(part_of_node.max()) + 1)
+    if edges is not None:
+        add_edges(components, edges.astype(np.int32))
+    return components
+
+
+def separate(topic_start: NDArray[np.int64], topics: NDArray[np.int32], topic_count: int) -> Components:
+    """Every subscription in a component of its own; the cost is linear in subscriptions and words."""
+    popularity = np.bincount(topics, minlength=topic_count)
+    shared = popularity > 1
+    kept = shared[topics]
+    number = np.cumsum(shared, dtype=np.int32) - np.int32(1)
+    start = np.concatenate((np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)))[topic_start]
+    topics, popularity = number[topics[kept]], popularity[shared]
+    subscribed = pack_rows(start, topics, (len(popularity) + WORD - 1) // WORD)
+    before = np.cumsum(np.bitwise_count(subscribed), axis=1, dtype=np.int32)[:, :-1]
+    word_start = np.concatenate((start[:-1, None], start[:-1, None] + before), axis=1, dtype=np.int32)
+    alone = np.arange(len(topics), dtype=np.int32)
+    components = Components(
+        topic_start=start,
+        topics=topics,
+        node_start=np.concatenate((np.zeros(1, np.int64), np.cumsum(popularity))),
+        nodes=np.empty(len(topics), np.int32),
+        subscribed=subscribed,
+        outside=subscribed.copy(),
+        grouped=np.zeros_like(subscribed),
+        word_start=word_start[:, : subscribed.shape[1]].copy(),
+        owner=np.repeat(np.arange(len(start) - 1, dtype=np.int32), np.diff(start)),
+        label=alone,
+        next_member=alone.copy(),
+        size=np.ones(len(topics), np.int32),
+        absorbed_by=alone.copy(),
+        absorbed_at=np.full(len(topics), NEVER, np.int32),
+        main=np.empty(len(popularity), np.int32),
+        tally=np.array([len(topics) - len(popularity), 0], np.int64),
+    )
+    _list_subscribers(components, components.node_start[:-1].copy())
+    return components
+
+
+@kernel
+def _list_subscribers(c: Components, free: NDArray[np.int64]) -> None:
+    """Fill in each topic's nodes; the component of the first of them is the main one to begin with."""
+    for i in range(len(c.topics)):
+        u, t = c.owner[i], c.topics[i]
+        if free[t] == c.node_start[t]:
+            c.main[t] = i
+            c.outside[u, t >> 6] &= ~bit_of(t)
+        c.nodes[free[t]] = u
+        free[t] += 1
+
+
+@inner_kernel
+def most_contribution(c: Components, u: int, v: int) -> int:
+    """An upper bound on the contribution of (u, v), and nearly always the contribution itself."""
+    count = 0
+    for w in range(c.subscribed.shape[1]):
+        count += popcount((c.outside[u, w] & c.subscribed[v, w]) | (c.subscribed[u, w] & c.outside[v, w]))
+    return count
+
+
+@inner_kernel
+def same_group(c: Components, u: int, v: int) -> int:
+    """In how many topics u and v are in the same component, other than the main one."""
+    count = 0
+    for w in range(c.grouped.shape[1]):
+        both = c.grouped[u, w] & c.grouped[v, w]
+        while both:
+            bit = np.uint64(1) << np.uint64(lowest(both))
+            count += c.label[subscription(c, u, w, bit)] == c.label[subscription(c, v, w, bit)]
+            both ^= bit
+    return count
+
+
+@inner_kernel
+def contribution(c: Components, u: int, v: int) -> int:
+    """How many topics u and v share in which they are in different components."""
+    return most_contribution(c, u, v) - same_group(c, u, v)
+
+
+@inner_kernel
+def subscription(c: Components, u: int, word: int, bit: np.uint64) -> int:
+    """The index of u's subscription to the topic of this bit of a word."""
+    return c.word_start[u, word] + popcount(c.subscribed[u, word] & (bit - np.uint64(1)))
+
+
+@inner_kernel
+def add_edge(c: Components, u: int, v: int) -> int:
+    """Join the components of u and v in every topic that they share; returns how many topics gained."""
+    gained = 0
+    for w in range(c.subscribed.shape[1]):
+        apart = (c.outside[u, w] & c.subscribed[v, w]) | (c.subscribed[u, w] & c.outside[v, w])
+        while apart:
+            bit = np.uint64(1) << np.uint64(lowest(apart))
+            gained += _join(c, subscription(c, u, w, bit), subscription(c, v, w, bit))
+            apart ^= bit
+    c.tally[STILL_TO_MERGE] -= gained
+    c.tally[EDGES_ADDED] += 1
+    return gained
+
+
+@kernel
+def add_edges(c: Components, edges: NDArray[np.int32]) -> None:
+    """Add the edges one after the other."""
+    for e in range(len(edges)):
+        add_edge(c, edges[e, 0], edges[e, 1])
+
+
+@kernel
+def join_parts(c: Components, part_of_node: NDArray[np.int32], parts: int) -> None:
+    """Join, for each topic, the subscribers that are in one part."""
+    seen = np.full(parts, -1, np.int64)
+    for t in range(len(c.main)):
+        bit = bit_of(t)
+        for k in range(c.node_start[t], c.node_start[t + 1]):
+            u = c.nodes[k]
+            i = subscription(c, u, t >> 6, bit)
+            first = seen[part_of_node[u]]
+            if first >= c.node_start[t]:
+                v = c.nodes[first]
+                c.tally[STILL_TO_MERGE] -= _join(c, subscription(c, v, t >> 6, bit), i)
+            else:
+                seen[part_of_node[u]] = k
+
+
+@inner_kernel
+def _join(c: Components, i: int, j: int) -> int:
+    """Make one component of those of two subscriptions to one topic; 0 if it is one already."""
+    if c.label[i] == c.label[j]:
+        return 0
+    if c.size[c.label[i]] < c.size[c.label[j]]:
+        i, j = j, i
+    topic, large, small = c.topics[i], c.label[i], c.label[j]
+    main = c.main[topic]
+    if main == large:
+        _enter_main(c, j)
+    elif main == small:
+        _enter_main(c, i)
+        c.main[topic] = large
+    else:
+        _form_group(c, i)
+        _form_group(c, j)
+    _relabel(c, j, large)
+    c.next_member[i], c.next_member[j] = c.next_member[j], c.next_member[i]
+    c.size[large] += c.size[small]
+    c.absorbed_by[small] = large
+    c.absorbed_at[small] = c.tally[EDGES_ADDED]
+    if 4 * c.size[large] > 5 * c.size[c.main[topic]]:  # larger by a margin, so that two do not take turns
+        _leave_main(c, c.main[topic])
+        _enter_main(c, i)
+        c.main[topic] = large
+    return 1
+
+
+@inner_kernel
+def _relabel(c: Components, i: int, label: int) -> None:
+    """Give every member of i's component the label."""
+    while c.label[i] != label:
+        c.label[i] = label
+        i = c.next_member[i]
+
+
+@inner_kernel
+def _enter_main(c: Components, i: int) -> None:
+    """Every member of i's component is in the topic's main one from now on."""
+    w, bit = c.topics[i] >> 6, bit_of(c.topics[i])
+    first = i
+    while True:
+        c.outside[c.owner[i], w] &= ~bit
+        c.grouped[c.owner[i], w] &= ~bit
+        i = c.next_member[i]
+        if i == first:
+            return
+
+
+@inner_kernel
+def _leave_main(c: Components, i: int) -> None:
+    """The component of i is the topic's main one no more."""
+    w, bit = c.topics[i] >> 6, bit_of(c.topics[i])
+    first = i
+    while True:
+        c.outside[c.owner[i], w] |= bit
+        if c.size[c.label[i]] > 1:
+            c.grouped[c.owner[i], w] |= bit
+        i = c.next_member[i]
+        if i == first:
+            return
+
+
+@inner_kernel
+def _form_group(c: Components, i: int) -> None:
+    """If i is alone, it will not be any more, but in a component other than the main one."""
+    if c.size[c.label[i]] == 1:
+        c.grouped[c.owner[i], c.topics[i] >> 6] |= bit_of(c.topics[i])

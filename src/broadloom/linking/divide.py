@@ -1,0 +1,226 @@
+"""DcMAW (paper 1, Alg. 6 and section IX-G): divide the nodes, conquer the parts, combine representatives.
+
+The steps are functions of their own, each on plain arrays, so that parts can be conquered anywhere:
+
+    part_of_node = divide(weights, options, seed)
+    inner = [conquer(interest, weights, nodes, "grmaw", seed) for nodes in members(part_of_node)]
+    outer = combine(interest, weights, part_of_node, options)
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broadloom._jit import kernel
+from broadloom.errors import InputError
+from broadloom.linking._bands import in_threads
+from broadloom.linking._built import Built
+from broadloom.linking._components import join_parts, separate
+from broadloom.linking._keys import merge_by_key
+from broadloom.linking._parts import WAYS
+from broadloom.linking.reverse_delete import heaviest_first, reverse_delete
+from broadloom.model import Interest, Weights
+from broadloom.model._check import whole
+from broadloom.model.algorithm import find
+
+# With more parts than this, combine some at a time: a little heavier, much faster.
+MANY_PARTS, PARTS_AT_A_TIME = 2000, 32
+
+
+@dataclass(frozen=True)
+class DivideOptions:
+    """How to divide, conquer and combine.
+
+    Attributes:
+        by: "site" (needs weights by site), "kmeans" (on coordinates, or on the weights to a few landmarks),
+            "landmark" (the nearest of some distant nodes), "random"; None: by site where there are sites,
+            else by k-means. "random" is for comparison: where weights have locality it is hopeless.
+        part_size: about how many nodes a part has, unless by site. Smaller parts are faster and cost weight,
+            as each one finishes its rare topics with long inner links.
+        part_of_node: a part number from 0 for each node, in place of `by`.
+        representatives: how many nodes of a part stand for each topic that it shares with other parts. With
+            1 the result is about 4 % heavier; 10 hardly helps and takes three times as long.
+        conquer: the algorithm for the inside of each part.
+        parts_at_a_time: how many parts to combine at a time, level by level; None: all, unless they are many.
+        thin: whether to drop, at the end and heaviest first, the links that the whole overlay can do without.
+    """
+
+    by: str | None = None
+    part_size: int = 1000
+    part_of_node: Sequence[int] | None = None
+    representatives: int = 3
+    conquer: str = "grmaw"
+    parts_at_a_time: int | None = None
+    thin: bool = False
+
+    def __post_init__(self) -> None:
+        if self.by is not None and self.by not in WAYS:
+            raise InputError(f"by is {self.by!r}; nodes can be divided by {', '.join(WAYS)}")
+        if self.by is not None and self.part_of_node is not None:
+            raise InputError("both by and part_of_node are given; give one of them")
+        whole(self.part_size, "part_size", least=1)
+        whole(self.representatives, "representatives", least=1)
+        if self.parts_at_a_time is not None:
+            whole(self.parts_at_a_time, "parts_at_a_time", least=2)
+        if self.part_of_node is not None:
+            numbers = tuple(whole(part, f"the part of node {u}") for u, part in enumerate(self.part_of_node))
+            object.__setattr__(self, "part_of_node", numbers)
+
+
+def dcmaw(interest: Interest, weights: Weights, options: DivideOptions, seed: int) -> Built:
+    """Inner edges part by part, then the outer edges that join the parts."""
+    part_of_node = divide(weights, options, seed)
+    parts = members(part_of_node)
+    inner = in_threads(lambda nodes: conquer(interest, weights, nodes, options.conquer, seed), parts)
+    return assemble(interest, weights, part_of_node, inner, options)
+
+
+def assemble(
+    interest: Interest,
+    weights: Weights,
+    part_of_node: NDArray[np.int32],
+    inner: Sequence[NDArray[np.int32]],
+    options: DivideOptions,
+) -> Built:
+    """The whole overlay from the inner edges of each part, wherever they were found."""
+    edges = np.concatenate([*inner, combine(interest, weights, part_of_node, options)])
+    if options.thin:
+        edges = edges[reverse_delete(interest, edges, heaviest_first(weights, edges))]
+    sizes = np.bincount(part_of_node)
+    return Built(edges, notes={"parts": len(sizes), "largest_part": int(sizes.max(initial=0))})
+
+
+def divide(weights: Weights, options: DivideOptions, seed: int) -> NDArray[np.int32]:
+    """A part number for each node; the parts are numbered from 0 without gaps."""
+    n = weights.node_count
+    if n == 0:
+        return np.empty(0, np.int32)
+    if options.part_of_node is not None:
+        if len(options.part_of_node) != n:
+            raise InputError(
+                f"part_of_node has {len(options.part_of_node):,} entries; give one for each of {n:,}"
+            )
+        part = np.array(options.part_of_node, np.int64)
+    else:
+        way = options.by or ("site" if weights.kind == "sites" else "kmeans")
+        part = WAYS[way](weights, math.ceil(n / options.part_size), np.random.default_rng(seed)).astype(
+            np.int64
+        )
+    return np.unique(part, return_inverse=True)[1].astype(np.int32)
+
+
+def members(part_of_node: NDArray[np.int32]) -> list[NDArray[np.int64]]:
+    """The nodes of each part, ascending."""
+    order = np.argsort(part_of_node, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(part_of_node))[:-1]) if len(order) else []
+
+
+def conquer(
+    interest: Interest, weights: Weights, nodes: NDArray[np.int64], algorithm: str = "grmaw", seed: int = 0
+) -> NDArray[np.int32]:
+    """The edges of an algorithm among some nodes alone; `nodes` ascend, so that ties stay as they are."""
+    if algorithm == "grmaw":  # spares making an interest, which takes longer than a small part itself
+        start, topics = rows_of(interest, nodes)
+        edges = merge_by_key(separate(start, topics, interest.topic_count), weights.subset(nodes).arrays())
+    else:
+        from broadloom.linking import ALGORITHMS  # which this module is a part of
+
+        chosen = find(algorithm, ALGORITHMS)
+        part = interest.subset(nodes), weights.subset(nodes)
+        edges = chosen.run(*part, chosen.with_options({}), seed).edges
+    return nodes[edges].astype(np.int32)
+
+
+def combine(
+    interest: Interest, weights: Weights, part_of_node: NDArray[np.int32], options: DivideOptions
+) -> NDArray[np.int32]:
+    """The edges that join the parts, inside each of which every topic is connected already.
+
+    Where there are many parts, some neighbours are joined first; the groups are then the parts of the next
+    level, and of their representatives fewer are needed.
+    """
+    nodes, part = np.arange(len(part_of_node)), part_of_node.astype(np.int64)
+    edges = [np.empty((0, 2), np.int32)]
+    while len(part) and part.max() > 0:
+        chosen = representatives_of(interest, nodes, part, options.representatives)
+        nodes, part = nodes[chosen], part[chosen]
+        at_a_time = options.parts_at_a_time or (
+            PARTS_AT_A_TIME if len(part) and part.max() >= MANY_PARTS else len(part_of_node)
+        )
+        group = part // at_a_time
+        groups = members(group.astype(np.int32))
+        edges += [_join(interest, weights, nodes[here], part[here]) for here in groups if len(here) > 1]
+        part = group
+    return np.concatenate(edges)
+
+
+def _join(
+    interest: Interest, weights: Weights, nodes: NDArray[np.int64], part: NDArray[np.int64]
+) -> NDArray[np.int32]:
+    """GrMAW among these nodes, a part's subscribers of a topic being one component from the start."""
+    start, topics = rows_of(interest, nodes)
+    components = separate(start, topics, interest.topic_count)
+    join_parts(components, np.unique(part, return_inverse=True)[1].astype(np.int32), len(part))
+    return nodes[merge_by_key(components, weights.subset(nodes).arrays())].astype(np.int32)
+
+
+def representatives_of(
+    interest: Interest, nodes: NDArray[np.int64], part: NDArray[np.int64], representatives: int
+) -> NDArray[np.int64]:
+    """Which of the nodes stand for their part, as positions in `nodes`, ascending.
+
+    The topics that count are those with a subscriber in another part. In each part, the node with the most
+    topics that are not yet covered `representatives` times is taken, the first among equals, until all are
+    covered as often, or by all their subscribers in the part.
+    """
+    start, topics = rows_of(interest, nodes)
+    popularity = np.bincount(topics, minlength=interest.topic_count)
+    parts = [here for here in members(part.astype(np.int32)) if len(here)]
+    chosen = [_cover(start, topics, popularity, here, representatives) for here in parts]
+    return np.sort(np.concatenate([np.empty(0, np.int64), *chosen]))
+
+
+@kernel
+def _cover(
+    start: NDArray[np.int64],
+    topics: NDArray[np.int32],
+    popularity: NDArray[np.int64],
+    part: NDArray[np.int64],
+    representatives: int,
+) -> NDArray[np.int64]:
+    """The nodes of one part that stand for it, in order of choice."""
+    need = np.zeros(len(popularity), np.int64)
+    for u in part:
+        for i in range(start[u], start[u + 1]):
+            need[topics[i]] += 1
+    for t in range(len(need)):
+        need[t] = min(representatives, need[t]) if need[t] < popularity[t] else 0
+    left = part.copy()
+    count = 0
+    while True:
+        best, most = -1, 0
+        for k in range(count, len(left)):
+            gain = 0
+            for i in range(start[left[k]], start[left[k] + 1]):
+                gain += need[topics[i]] > 0
+            if gain > most or (gain == most and gain > 0 and left[k] < left[best]):
+                best, most = k, gain
+        if best < 0:
+            return left[:count].copy()
+        left[count], left[best] = left[best], left[count]
+        for i in range(start[left[count]], start[left[count] + 1]):
+            need[topics[i]] = max(0, need[topics[i]] - 1)
+        count += 1
+
+
+def rows_of(interest: Interest, nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+    """The topics of some nodes as compressed rows, in the order given."""
+    sizes = interest.topic_start[nodes + 1] - interest.topic_start[nodes]
+    start = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
+    at = np.arange(start[-1]) + np.repeat(interest.topic_start[nodes] - start[:-1], sizes)
+    return start, interest.topics[at]

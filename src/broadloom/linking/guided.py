@@ -1,0 +1,132 @@
+"""Broadloom's own: greedy overlays guided by the trees of the Lagrangian bound, then edge exchange."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broadloom.errors import InputError
+from broadloom.linking import greedy
+from broadloom.linking._ascent import Ascent
+from broadloom.linking._built import Built
+from broadloom.linking._candidates import Candidates, candidates_of, codes_of
+from broadloom.linking._exchange import Exchange
+from broadloom.linking._list_greedy import list_greedy
+from broadloom.linking.bounds import fits
+from broadloom.linking.reverse_delete import heaviest_first, reverse_delete
+from broadloom.model import Interest, Weights
+from broadloom.model.algorithm import NoOptions
+
+# At its first level the ascent makes so many steps, and at each further one twice as many as before.
+FIRST_STEPS = 24
+FIRST_SWEEPS = 5  # of annealing, likewise, from the second level on
+# A candidate that the trees always use costs the greedy algorithm this much less than it weighs.
+DISCOUNTS = (0.5, 0.65, 0.8)
+WORTH_IT = 2e-3  # the share of the weight that a round of exchanges must save for another one to follow
+MOST_EFFORT = 20
+
+
+@dataclass(frozen=True)
+class GuidedOptions:
+    """How hard to try.
+
+    Attributes:
+        effort: 1 takes some ten times as long as `grmaw`, and each further level twice as long as the one
+            before. More effort never gives a heavier overlay.
+    """
+
+    effort: int = 1
+
+    def __post_init__(self) -> None:
+        if isinstance(self.effort, bool) or not isinstance(self.effort, int) or self.effort not in EFFORTS:
+            raise InputError(f"effort is {self.effort!r}; give a whole number from 1 to {MOST_EFFORT}")
+
+
+EFFORTS = range(1, MOST_EFFORT + 1)
+
+
+def broadloom(interest: Interest, weights: Weights, options: GuidedOptions, seed: int) -> Built:
+    """Follow the minimum spanning trees that the best lower bound is made of, then exchange edges.
+
+    Each level climbs on to a better split of the weights, builds overlays from the candidates by `grmaw` at a
+    discount for those that the trees use, and improves the best one. A higher effort does what a lower one
+    does, and then goes on. The bound comes with the overlay.
+    """
+    overlay = greedy.grmaw(interest, weights, NoOptions(), seed).edges
+    best = overlay[reverse_delete(interest, overlay, heaviest_first(weights, overlay))]
+    if not fits(interest):
+        return Built(best, notes={"method": "grmaw and reverse delete: too large for the guided search"})
+    ascent = Ascent(interest, weights, overlay)
+    rng = np.random.default_rng(seed)
+    for level in range(options.effort):
+        ascent.climb_to(FIRST_STEPS << level)
+        ascent.certify()
+        best = _improved(interest, weights, best, ascent, rng, FIRST_SWEEPS << level if level else 0)
+    notes = {"method": "guided", "steps": ascent.steps, "candidates": len(ascent.candidates.weight)}
+    return Built(best, ascent.bound, notes)
+
+
+def _improved(
+    interest: Interest,
+    weights: Weights,
+    best: NDArray[np.int32],
+    ascent: Ascent,
+    rng: np.random.Generator,
+    sweeps: int,
+) -> NDArray[np.int32]:
+    """The lightest of the best overlay so far, those that the trees lead to, and what becomes of these."""
+    pool, use = _pool(interest, weights, best, ascent)
+    overlays = [Exchange(interest, pool, linked) for linked in _guided(interest, weights, pool, use)]
+    leader = min(overlays, key=_total_weight)
+    _descend(leader)
+    incumbent = Exchange(interest, pool, _linked(pool, best, interest.node_count))
+    leader = min(incumbent, leader, key=_total_weight)
+    if sweeps:
+        annealed = Exchange(interest, pool, leader.linked)
+        annealed.anneal(sweeps, rng)
+        _descend(annealed)
+        leader = min(leader, annealed, key=_total_weight)
+    return pool.edges[leader.linked]
+
+
+def _pool(
+    interest: Interest, weights: Weights, best: NDArray[np.int32], ascent: Ascent
+) -> tuple[Candidates, NDArray[np.float64]]:
+    """The candidates of the ascent together with the best overlay's edges, and how the trees use each."""
+    n = interest.node_count
+    known = codes_of(ascent.candidates.edges, n)
+    codes = np.union1d(known, codes_of(best, n))
+    use = np.zeros(len(codes))
+    use[np.searchsorted(codes, known)] = ascent.edge_use()
+    return candidates_of(interest, weights, codes), use
+
+
+def _linked(pool: Candidates, edges: NDArray[np.int32], nodes: int) -> NDArray[np.bool_]:
+    """Which of the pool are among the edges."""
+    return np.isin(codes_of(pool.edges, nodes), codes_of(edges, nodes))
+
+
+def _guided(
+    interest: Interest, weights: Weights, pool: Candidates, use: NDArray[np.float64]
+) -> Iterator[NDArray[np.bool_]]:
+    """Overlays by `grmaw` and reverse delete over the pool, one for each discount."""
+    for discount in DISCOUNTS:
+        taken = list_greedy(pool, pool.weight * (1.0 - discount * use), interest.subscription_count)
+        edges = pool.edges[taken]
+        kept = reverse_delete(interest, edges, heaviest_first(weights, edges))
+        linked = np.zeros(len(pool.weight), bool)
+        linked[taken[kept]] = True
+        yield linked
+
+
+def _descend(overlay: Exchange) -> None:
+    """Exchange edges for as long as it is worth it."""
+    before = np.inf
+    while overlay.total_weight < before * (1.0 - WORTH_IT):
+        before = overlay.total_weight
+        overlay.descend()
+
+
+def _total_weight(overlay: Exchange) -> float:
+    return overlay.total_weight

@@ -1,0 +1,1 @@
+"""The pipeline: PySpark moves and shapes the data, and calls the same kernels on the executors."""

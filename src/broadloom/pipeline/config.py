@@ -1,0 +1,114 @@
+"""The file that says what a run does: sources in, the plan out, and each step's options."""
+
+from __future__ import annotations
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from broadloom.errors import InputError
+from broadloom.pipeline.session import Engine
+from broadloom.pipeline.sources import Source
+
+# What may stand in each part of the file, and of what type it is.
+_KNOWN: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "spark": {"master": str, "remote": str, "conf": dict},
+    "ingest": {"wildcards": str, "symmetric": str},
+    "link": {
+        "algorithm": str,
+        "seed": int,
+        "weights": str,
+        "missing": str,
+        "floor": (int, float),
+        "inner": (int, float),
+        "outer": (int, float),
+        "engine": str,
+        "options": dict,
+    },
+    "report": {"title": str},
+}
+
+
+@dataclass(frozen=True)
+class Config:
+    """What a run does.
+
+    Attributes:
+        sources: where rows come from; relative paths are from the file's folder.
+        output: the folder for everything that the run makes.
+        spark: the section of that name: master, remote, conf.
+        ingest: wildcards, symmetric.
+        link: algorithm, seed, weights and their options, and the algorithm's own under options; engine is
+            "process" (default) or "spark".
+        report: title.
+    """
+
+    sources: tuple[Source, ...]
+    output: Path
+    spark: Mapping[str, Any] = field(default_factory=dict)
+    ingest: Mapping[str, Any] = field(default_factory=dict)
+    link: Mapping[str, Any] = field(default_factory=dict)
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Config:
+        """Read a configuration file.
+
+        Raises:
+            InputError: it cannot be read, is not TOML, or has something that is not known.
+        """
+        place = Path(path)
+        try:
+            given = tomllib.loads(place.read_text())
+        except OSError as error:
+            raise InputError(f"{place} cannot be read: {error.strerror}") from error
+        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+            raise InputError(f"{place} is not TOML: {error}") from error
+        _check(given, {"sources": list, "output": str} | dict.fromkeys(_KNOWN, dict), str(place))
+        for name in ("sources", "output"):
+            if not given.get(name):
+                raise InputError(f"{place} has no {name}; give sources (a list) and output (a folder)")
+        for section, known in _KNOWN.items():
+            _check(given.get(section, {}), known, f"{place} [{section}]")
+        _check_engine(given.get("link", {}), place)
+        sources = tuple(_source(one, place) for one in given["sources"])
+        sections = {section: given.get(section, {}) for section in _KNOWN}
+        return cls(sources, place.parent / given["output"], **sections)
+
+    def engine(self, master: str | None = None, remote: str | None = None, **conf: str) -> Engine:
+        """Where Spark runs: as the file says, unless it is said here."""
+        settings = {name: str(value) for name, value in self.spark.get("conf", {}).items()} | conf
+        if master or remote:
+            return Engine(master, remote, settings)
+        return Engine(self.spark.get("master"), self.spark.get("remote"), settings)
+
+
+def _check_engine(link: Mapping[str, Any], place: Path) -> None:
+    engine, algorithm = link.get("engine", "process"), link.get("algorithm", "dcmaw")
+    if engine not in ("process", "spark"):
+        raise InputError(f"{place} [link]: no engine {engine!r}; there are process, spark")
+    if engine == "spark" and algorithm != "dcmaw":
+        raise InputError(f"{place} [link]: {algorithm} does not run on Spark; dcmaw does")
+
+
+def _source(given: Any, place: Path) -> Source:
+    """A source from a text, with its path seen from the file's folder."""
+    if not isinstance(given, str):
+        raise InputError(f"{place}: source {given!r} is not a text like 'raw/' or 'emqx=dump.json'")
+    source = Source.parse(given)
+    return Source(str(place.parent / source.path), source.kind, source.node)
+
+
+def _check(given: Mapping[str, Any], known: Mapping[str, type | tuple[type, ...]], where: str) -> None:
+    for name, value in given.items():
+        if name not in known:
+            close = difflib.get_close_matches(name, list(known), n=1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            raise InputError(f"{where}: {name!r} is not known{hint}; there are {', '.join(known)}")
+        if not isinstance(value, known[name]) or (isinstance(value, bool)):
+            kinds = known[name] if isinstance(known[name], tuple) else (known[name],)
+            words = " or ".join(kind.__name__ for kind in kinds)  # type: ignore[union-attr]
+            raise InputError(f"{where}: {name} is {value!r}; expected {words}")

@@ -1,0 +1,136 @@
+"""MQTT topic filters: which are valid, which topics they match, and which of them can meet in one topic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+# One level: no wildcard inside it, or a single-level one alone. Empty levels are allowed, as in MQTT.
+# No backtracking (*+): a line of a megabyte must not exhaust Java's stack.
+_LEVEL = r"(?:\+|[^+#/\x00]*+)(?=/|$)"
+VALID = rf"^(?:#|{_LEVEL}(?:/{_LEVEL})*+(?:/#)?)$"
+
+# A shared subscription wants what its filter wants, whoever of the group receives it.
+SHARED = r"^(?:\$share/[^/]+/|\$queue/)"
+
+# How clients (and queues) of links that carry a plan are named: fed back, a plan would plan for itself.
+OWN_CLIENTS = ("tco-", "broadloom-", "l.tco-", "r.tco-", "l.broadloom-", "r.broadloom-", "federation:")
+
+_END = (
+    ""  # the key, in a level's node, of the filter that ends there; levels are kept with a mark before them
+)
+_Node = dict[str, "str | _Node"]
+
+
+class FilterTree:
+    """Topics and filters, by their levels.
+
+    Example:
+        >>> tree = FilterTree(["a/b", "a/c", "b", "$SYS/x"])
+        >>> sorted(tree.meeting("+/b")), sorted(tree.meeting("#"))
+        (['a/b'], ['a/b', 'a/c', 'b'])
+    """
+
+    def __init__(self, filters: Iterable[str]) -> None:
+        self._root: _Node = {}
+        for text in filters:
+            node = self._root
+            for level in text.split("/"):
+                node = node.setdefault(f"/{level}", {})  # type: ignore[assignment]
+            node[_END] = text
+
+    def meeting(self, text: str) -> Iterator[str]:
+        """Each of the topics and filters that has a topic in common with the filter `text`."""
+        levels = text.split("/")
+        todo: list[tuple[_Node, int]] = [(self._root, 0)]
+        while todo:
+            node, depth = todo.pop()
+            if depth == len(levels):
+                yield from _ends(node)
+            elif levels[depth] == "#":
+                yield from _all_below(node, depth == 0)
+            else:
+                if not (depth == 0 and text.startswith("$")):
+                    yield from _ends(node.get("/#", {}))
+                todo.extend((child, depth + 1) for child in _steps(node, levels[depth], depth == 0))
+
+
+def is_wild(text: str) -> bool:
+    """Whether a valid filter has a wildcard.
+
+    Example:
+        >>> is_wild("a/+/b"), is_wild("a/b")
+        (True, False)
+    """
+    return "#" in text or "+" in text
+
+
+def topics_of(filters: Iterable[str], topics: Iterable[str]) -> dict[str, list[str]]:
+    """Which topics of the plan each filter stands for.
+
+    A filter stands for the known topics that it matches. Filters that match none are grouped with those among
+    them that they can meet, and each group is a topic of its own.
+
+    Example:
+        >>> topics_of(["a/#", "x/+", "x/y/#", "z/#"], ["a/b", "a/c"])
+        {'a/#': ['a/b', 'a/c'], 'x/+': ['x/+'], 'x/y/#': ['x/+'], 'z/#': ['z/#']}
+    """
+    tree = FilterTree(topics)
+    matched = {text: sorted(tree.meeting(text)) for text in filters}
+    alone = groups(text for text, found in matched.items() if not found)
+    return {text: found or [alone[text]] for text, found in matched.items()}
+
+
+def groups(filters: Iterable[str]) -> dict[str, str]:
+    """The group of each filter: those that can meet in a topic are in one, named by its shortest member.
+
+    Filters that can meet must share one tree: on two trees their messages would go round for ever.
+
+    Example:
+        >>> groups(["a/#", "a/b", "+/b/c", "d"])
+        {'a/#': 'a/#', 'a/b': 'a/#', '+/b/c': 'a/#', 'd': 'd'}
+    """
+    given = list(filters)
+    tree = FilterTree(given)
+    parent = {text: text for text in given}
+    for text in filter(is_wild, given):
+        for other in tree.meeting(text):
+            one, two = sorted((_root(parent, text), _root(parent, other)), key=lambda name: (len(name), name))
+            parent[two] = one
+    return {text: _root(parent, text) for text in given}
+
+
+def _root(parent: dict[str, str], text: str) -> str:
+    while parent[text] != text:
+        parent[text] = text = parent[parent[text]]
+    return text
+
+
+def _ends(node: object) -> Iterator[str]:
+    """The filter that ends at a node, and the one that ends in `#` there: `a/#` matches `a`."""
+    assert isinstance(node, dict)
+    for place in (node, node.get("/#", {})):
+        if _END in place:
+            yield place[_END]
+
+
+def _steps(node: _Node, level: str, first: bool) -> Iterator[_Node]:
+    """The children that a level of a filter can go to; a leading wildcard matches no `$` topic."""
+    if level == "+":
+        for name, child in node.items():
+            if name not in (_END, "/#") and not (first and name.startswith("/$")):
+                yield child  # type: ignore[misc]
+        return
+    names = [f"/{level}"] if first and level.startswith("$") else [f"/{level}", "/+"]
+    yield from (node[name] for name in names if name in node)  # type: ignore[misc]
+
+
+def _all_below(node: _Node, first: bool) -> Iterator[str]:
+    """Every filter that ends at a node or below it."""
+    todo = [node]
+    while todo:
+        here = todo.pop()
+        for name, child in here.items():
+            if isinstance(child, str):
+                yield child
+            elif not (first and here is node and name.startswith("/$")):
+                todo.append(child)

@@ -1,0 +1,30 @@
+"""EMQX: the pages of `GET /api/v5/subscriptions`, as they came, one after the other."""
+
+from collections.abc import Iterator
+
+from broadloom.pipeline.formats._json import entries, raw, string
+from broadloom.pipeline.formats._row import Format, Row
+
+
+def parse(text: str) -> Iterator[Row]:
+    """A row a subscription; the broker is the `node` of the cluster that holds it.
+
+    Example:
+        >>> page = '{"data": [{"node": "emqx@a", "clientid": "c1", "topic": "t/1"}], "meta": {"page": 1}}'
+        >>> next(parse(page))[1:4]
+        ('emqx@a', 'c1', 't/1')
+    """
+    for entry in entries(text, "data"):
+        if isinstance(entry, Row):
+            yield entry
+        else:
+            names = string(entry, "node"), string(entry, "clientid", "client_id"), string(entry, "topic")
+            yield Row(raw(entry), *names)
+
+
+FORMAT = Format(
+    "emqx",
+    "pages of EMQX's GET /api/v5/subscriptions (JSON)",
+    parse,
+    lambda head: '"clientid"' in head and (head.lstrip()[:1] == "[" or '"data"' in head),
+)

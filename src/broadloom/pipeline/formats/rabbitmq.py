@@ -1,0 +1,53 @@
+"""RabbitMQ: `definitions.json`, or the list that `GET /api/bindings` gives."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+from broadloom.pipeline import reasons
+from broadloom.pipeline.formats._json import entries, raw, string
+from broadloom.pipeline.formats._row import Format, Row
+
+_MQTT_QUEUE = re.compile(r"mqtt-subscription-(.*)qos[01]")
+_TO_MQTT = str.maketrans("./*", "/.+")
+
+
+def parse(text: str) -> Iterator[Row]:
+    """A row a binding; the client is the one whose MQTT queue it is, or the queue.
+
+    Example:
+        >>> binding = '{"source": "amq.topic", "destination": "mqtt-subscription-c1qos1", '
+        >>> binding += '"destination_type": "queue", "routing_key": "t.*.temp"}'
+        >>> next(parse(f'{{"bindings": [{binding}]}}'))[1:4]
+        (None, 'c1', 't/+/temp')
+    """
+    for entry in entries(text, "bindings"):
+        yield entry if isinstance(entry, Row) else _row(entry)
+
+
+def to_mqtt(key: str) -> str:
+    """A routing key as the MQTT plugin writes it: levels by `/`, one level by `+`.
+
+    Example:
+        >>> to_mqtt("a.*.#")
+        'a/+/#'
+    """
+    return key.translate(_TO_MQTT)
+
+
+def _row(binding: dict[str, Any]) -> Row:
+    queue, key = string(binding, "destination"), string(binding, "routing_key")
+    if binding.get("destination_type") == "exchange":
+        own = (queue or "").startswith(("tco.link.", "broadloom.link."))
+        reason = reasons.OWN if own else reasons.BETWEEN_EXCHANGES
+        return Row(raw(binding), None, queue, key, reason)
+    mqtt = _MQTT_QUEUE.fullmatch(queue or "")
+    return Row(raw(binding), None, mqtt[1] if mqtt else queue, key and to_mqtt(key))
+
+
+FORMAT = Format(
+    "rabbitmq",
+    "RabbitMQ's definitions.json, or GET /api/bindings (JSON)",
+    parse,
+    lambda head: any(word in head for word in ('"rabbit_version"', '"bindings"', '"routing_key"')),
+)

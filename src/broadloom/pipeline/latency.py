@@ -1,0 +1,118 @@
+"""Latency samples to one round-trip time a pair: the median, with the number of samples."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
+
+from broadloom.errors import InputError
+from broadloom.pipeline import reasons
+from broadloom.pipeline.read import REASON, first_fault
+
+RULES = ("none", "mean", "min", "max")
+
+
+def checked(rows: DataFrame, known: DataFrame | None) -> DataFrame:
+    """The rows with a reason where one is not to be used; `known` has the columns node and, maybe, site."""
+    rtt = sf.col("rtt_ms")
+    faults = [(sf.isnan(rtt) | (rtt <= 0) | (rtt == float("inf")), reasons.NOT_POSITIVE)]
+    if known is not None:
+        names = known.select(sf.col("node").alias("name"), sf.lit(False).alias("is_site"))
+        if "site" in known.columns:
+            sites = known.where("site is not null").select(
+                sf.col("site").alias("name"), sf.lit(True).alias("is_site")
+            )
+            names = names.union(sites)
+        names = names.groupBy("name").agg(sf.bool_and("is_site").alias("is_site"))
+        for end in ("src", "dst"):
+            there = names.select(sf.col("name").alias(end), sf.col("is_site").alias(f"{end}_site"))
+            rows = rows.join(sf.broadcast(there), end, "left")
+            faults.append((sf.col(f"{end}_site").isNull(), reasons.UNKNOWN_NODE))
+        same = (sf.col("src") == sf.col("dst")) & ~sf.col("src_site")
+    else:
+        same = sf.col("src") == sf.col("dst")
+    faults.append((same, reasons.SAME_ENDS))
+    return rows.withColumn(REASON, sf.coalesce(REASON, first_fault(faults)))
+
+
+def medians(samples: DataFrame, symmetric: str) -> DataFrame:
+    """One row a pair: src, dst, the median rtt_ms, and the number of samples.
+
+    Args:
+        samples: src, dst, rtt_ms.
+        symmetric: "none" keeps the directions apart; "mean", "min" or "max" makes one of them.
+    """
+    if symmetric not in RULES:
+        raise InputError(f"no symmetric rule {symmetric!r}; there are {', '.join(RULES)}")
+    directed = samples.groupBy("src", "dst").agg(
+        sf.median("rtt_ms").alias("rtt_ms"), sf.count("*").alias("samples")
+    )
+    if symmetric == "none":
+        return directed
+    rule = {"mean": sf.mean, "min": sf.min, "max": sf.max}[symmetric]
+    return directed.groupBy(sf.least("src", "dst").alias("src"), sf.greatest("src", "dst").alias("dst")).agg(
+        rule("rtt_ms").alias("rtt_ms"), sf.sum("samples").alias("samples")
+    )
+
+
+def read_matrix(path: Path, nodes: list[str]) -> pa.Table:
+    """The cells of a matrix file as rows raw, source, reason, src, dst, rtt_ms; empty cells are none.
+
+    The first line names the columns, and the first field of each line its row; a file of numbers alone is in
+    the order of `nodes`.
+    """
+    lines = list(csv.reader(io.StringIO(path.read_text("utf-8", "replace"))))
+    lines = [line for line in lines if line]
+    named = bool(lines) and not all(_number(cell) is not None or not cell.strip() for cell in lines[0])
+    columns = [cell.strip() for cell in lines[0]] if named else nodes
+    body = lines[1:] if named else lines
+    row_named = bool(body) and named and len(body[0]) > 0 and _number(body[0][0]) is None
+    if row_named:
+        columns = columns[1:] if len(columns) == len(body[0]) else columns
+    rows = [line[0].strip() for line in body] if row_named else columns
+    if len(rows) != len(body):
+        raise InputError(
+            f"{path} has {len(body)} rows for {len(rows)} names; give a square matrix, or name its rows"
+        )
+    cells = [line[row_named:] for line in body]
+    return pa.Table.from_pylist(list(_cells(path, rows, columns, cells)), schema=_SCHEMA)
+
+
+_SCHEMA = pa.schema(
+    [(name, pa.string()) for name in ("raw", "source", "reason", "src", "dst")] + [("rtt_ms", pa.float64())]
+)
+
+
+def _cells(
+    path: Path, rows: list[str], columns: list[str], cells: list[list[str]]
+) -> Iterator[dict[str, object]]:
+    for src, line in zip(rows, cells, strict=True):
+        if len(line) != len(columns):
+            yield {"raw": ",".join(line), "source": str(path), "reason": reasons.FIELDS}
+            continue
+        for dst, cell in zip(columns, line, strict=True):
+            value = _number(cell)
+            if not cell.strip() or (src == dst and not value):
+                continue
+            reason = None if value is not None else reasons.not_a("rtt_ms", "number")
+            yield {
+                "raw": f"{src},{dst},{cell}",
+                "source": str(path),
+                "reason": reason,
+                "src": src,
+                "dst": dst,
+                "rtt_ms": value,
+            }
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None

@@ -1,0 +1,214 @@
+"""The whole pipeline: each step reads files, writes a folder that appears whole, and is not done twice."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import time
+from collections.abc import Callable
+from contextlib import ExitStack
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from broadloom._version import VERSION
+from broadloom.linking.link import link
+from broadloom.model import Plan
+from broadloom.model._atomic import new_folder
+from broadloom.model.instance import read_instance
+from broadloom.pipeline.config import Config
+from broadloom.pipeline.ledger import Ledger
+from broadloom.pipeline.session import Engine, session
+from broadloom.pipeline.sources import Input, find_inputs, total_bytes
+from broadloom.progress import stage
+from broadloom.report.plain import Section, named, page
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+RECORD = "run.json"
+_INSTANCE = ("weights", "missing", "floor", "inner", "outer")
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a run has made.
+
+    Attributes:
+        output: the folder of everything.
+        steps: the seconds of each step, in order; None for one that was done before.
+        ledger: what became of every row.
+        plan: the plan in a sentence.
+        metrics: its measures.
+    """
+
+    output: Path
+    steps: dict[str, float | None]
+    ledger: Ledger
+    plan: str
+    metrics: dict[str, Any]
+
+    @property
+    def report(self) -> Path:
+        """The page to read."""
+        return self.output / "report" / "report.html"
+
+
+def run(
+    config: Config, engine: Engine | None = None, spark: SparkSession | None = None, fresh: bool = False
+) -> Outcome:
+    """Run the pipeline, from the first step whose input or options have changed since it was last done.
+
+    Args:
+        config: what to do.
+        engine: where Spark runs; as the configuration says by default.
+        spark: a session of your own, in place of an engine.
+        fresh: do every step again.
+    """
+    inputs = find_inputs(config.sources)
+    fitting = (engine or config.engine()).sized(total_bytes(inputs))
+    with _Work(config, inputs, fitting, spark) as work:
+        return work.run(fresh)
+
+
+@dataclass
+class _Work(ExitStack):
+    """A run: its steps, and a Spark session that starts when the first step needs it."""
+
+    config: Config
+    inputs: list[Input]
+    engine: Engine
+    given: SparkSession | None
+    _running: SparkSession | None = field(default=None, init=False)
+
+    def __post_init__(self) -> None:
+        super().__init__()
+
+    @property
+    def output(self) -> Path:
+        """The folder of everything."""
+        return self.config.output
+
+    def run(self, fresh: bool) -> Outcome:
+        self.output.mkdir(parents=True, exist_ok=True)
+        before = {} if fresh else self._record()
+        done: dict[str, Any] = {}
+        seconds: dict[str, float | None] = {}
+        mark = _mark([(one, one.path.stat().st_size, one.path.stat().st_mtime_ns) for one in self.inputs])
+        for name, options, step in self._steps():
+            mark = hashlib.sha256(
+                json.dumps([name, VERSION, mark, options], default=str).encode()
+            ).hexdigest()
+            seconds[name] = None
+            if before.get(name) != mark or not (self.output / name).exists():
+                started = time.monotonic()
+                with stage(name), new_folder(self.output / name, overwrite=True) as folder:
+                    step(folder)
+                seconds[name] = round(time.monotonic() - started, 3)
+            done[name] = mark
+            self._save_record(done)
+        metrics = json.loads((self.output / "measure" / "measures.json").read_text())
+        sentence = Plan.load(self.output / "plan").summary()
+        return Outcome(self.output, seconds, Ledger.load(self.output / "ingest"), sentence, metrics)
+
+    def _steps(self) -> list[tuple[str, object, Callable[[Path], None]]]:
+        """Each step: its name, which is its folder's; the options that it depends on; and what it does."""
+        return [
+            ("ingest", dict(self.config.ingest), self._ingest),
+            ("interest", None, self._interest),
+            ("link", dict(self.config.link), self._link),
+            ("verify", None, self._verify),
+            ("measure", None, self._measure),
+            ("plan", None, self._plan),
+            ("report", dict(self.config.report), self._report),
+        ]
+
+    def _ingest(self, folder: Path) -> None:
+        from broadloom.pipeline.ingest import ingest_into
+
+        ingest_into(folder, self.inputs, self._spark(), **self.config.ingest)
+
+    def _interest(self, folder: Path) -> None:
+        """The interest of every broker, and what is known of the links between them."""
+        tables = self.output / "ingest"
+        for name in ("nodes", "subscriptions", "latency"):
+            if (tables / f"{name}.parquet").exists():
+                shutil.copytree(tables / f"{name}.parquet", folder / f"{name}.parquet")
+
+    def _link(self, folder: Path) -> None:
+        asked = dict(self.config.link)
+        given = read_instance(
+            self.output / "interest", **{name: asked.pop(name) for name in _INSTANCE if name in asked}
+        )
+        on_spark, options = asked.pop("engine", "process") == "spark", asked.pop("options", {})
+        if on_spark:
+            from broadloom.pipeline.link import link as link_on_spark
+
+            asked.pop("algorithm", None)
+            plan = link_on_spark(
+                given.interest, given.weights, spark=self._spark(), scratch=self.output, **asked, **options
+            )
+        else:
+            plan = link(given.interest, given.weights, **asked, **options)
+        replace(plan, nodes=given.nodes).save(folder, overwrite=True)
+
+    def _verify(self, folder: Path) -> None:
+        from broadloom.pipeline.verify import verify
+
+        verdict = verify(self.output / "link", spark=self._spark())
+        if not verdict.good:
+            raise RuntimeError(f"the plan is wrong: {verdict.summary()}")
+        (folder / "verdict.json").write_text(json.dumps(vars(verdict)) + "\n")
+
+    def _measure(self, folder: Path) -> None:
+        from broadloom.pipeline.measure import measure_into
+
+        measure_into(folder, self.output / "link", self._spark())
+
+    def _plan(self, folder: Path) -> None:
+        """Put the verified plan at its place."""
+        shutil.copytree(self.output / "link", folder, dirs_exist_ok=True)
+
+    def _report(self, folder: Path) -> None:
+        ledger, plan = Ledger.load(self.output / "ingest"), Plan.load(self.output / "plan")
+        metrics = json.loads((self.output / "measure" / "measures.json").read_text())
+        rows = [
+            (account.table, reason, count)
+            for account in ledger.accounts
+            for reason, count in account.quarantined.items()
+        ]
+        tables = [
+            (a.table, a.rows, a.used, a.duplicates, sum(a.quarantined.values()), a.written)
+            for a in ledger.accounts
+        ]
+        header = ("table", "rows", "used", "duplicates", "in quarantine", "written")
+        sections = [
+            Section("Plan", f"{plan.summary()}.", ("measure", "value"), named(metrics)),
+            Section("Rows", f"{ledger.summary()}.", header, tables),
+            Section("Quarantine", " ".join(ledger.notes), ("table", "reason", "rows"), rows),
+        ]
+        title = self.config.report.get("title", "Broadloom: the plan")
+        (folder / "report.html").write_text(page(title, sections))
+
+    def _spark(self) -> SparkSession:
+        if self._running is None:
+            self._running = self.enter_context(session(self.engine, self.given))
+        return self._running
+
+    def _record(self) -> dict[str, str]:
+        try:
+            return dict(json.loads((self.output / RECORD).read_text()))
+        except (OSError, ValueError):
+            return {}
+
+    def _save_record(self, done: dict[str, str]) -> None:
+        draft = self.output / f".{RECORD}.{os.getpid()}"
+        draft.write_text(json.dumps(done, indent=2) + "\n")
+        draft.replace(self.output / RECORD)
+
+
+def _mark(value: object) -> str:
+    """A short text that another value hardly has."""
+    return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()

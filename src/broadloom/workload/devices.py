@@ -1,0 +1,165 @@
+"""Raw inputs as operators have them: device subscriptions in CSV with faults in them, brokers, and pings."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broadloom.errors import InputError
+from broadloom.model._atomic import new_folder
+from broadloom.workload.regions import REGIONS, region_latency
+
+LINES, KINDS = ("line1", "line2", "line3", "line4"), ("temperature", "alarm", "state")
+PINGS = 5
+_FILES, _BLOCK = 4, 250_000
+
+# Faults that are put in, each with the reason that the quarantine gives for it.
+FAULTS: dict[str, tuple[str, Callable[[str, str, str], bytes]]] = {
+    "a field too few": ("wrong number of fields", lambda device, broker, _: f"{device},{broker}".encode()),
+    "a field too many": ("wrong number of fields", lambda d, b, f: f"{d},{b},{f},1".encode()),
+    "no filter": ("no topic", lambda device, broker, _: f"{device},{broker},".encode()),
+    "no broker": ("no node", lambda device, _, text: f"{device},,{text}".encode()),
+    "# in the middle": ("not a topic filter", lambda d, b, f: f"{d},{b},#/{f}".encode()),
+    "+ inside a level": ("not a topic filter", lambda d, b, f: f"{d},{b},{f}+".encode()),
+    "unknown broker": ("unknown node", lambda device, _, text: f"{device},nowhere,{text}".encode()),
+    "open quote": ("quotes do not match", lambda d, b, f: f'{d},{b},"{f}'.encode()),
+    "blank line": ("blank line", lambda *_: b""),
+    "Latin-1": ("not UTF-8", lambda device, broker, _: f"{device},{broker},caf\xe9".encode("latin-1")),
+    "our own link": ("our own link", lambda _, broker, text: f"l.tco-{broker}-x,{broker},{text}".encode()),
+    "broker's topic": ("topic of the broker itself", lambda d, b, _: f"{d},{b},$SYS/broker/load".encode()),
+}
+
+
+def devices(
+    folder: str | Path,
+    brokers: int = 200,
+    subscriptions: int = 500_000,
+    wild: float = 0.02,
+    bad: float = 0.01,
+    repeated: float = 0.002,
+    seed: int = 0,
+) -> dict[str, int]:
+    """Write raw inputs for `ingest`: brokers in the clouds' regions, their devices' subscriptions, and pings.
+
+    A device has five subscriptions, mostly to topics of its own region, then of near ones.
+
+    Args:
+        folder: the place; it gets nodes.csv, topics.csv, pings.csv and subscriptions-0.csv and so on.
+        brokers: how many brokers.
+        subscriptions: how many rows of device subscriptions.
+        wild: the share of filters with a wildcard.
+        bad: the share of rows with a fault.
+        repeated: the share of rows that repeat the row before.
+        seed: the seed of it all.
+
+    Returns:
+        How many rows there are of each fault, and how many repeat the row before.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as place:
+        ...     sum(devices(f"{place}/raw", brokers=3, subscriptions=1000).values()) > 0
+        True
+    """
+    for name, share in (("wild", wild), ("bad", bad), ("repeated", repeated)):
+        if not 0 <= share <= 1:
+            raise InputError(f"the share {name} is {share}; give a number from 0 to 1")
+    if brokers < 1 or subscriptions < 0:
+        raise InputError(f"{brokers} brokers and {subscriptions} subscriptions; give at least 1 and 0")
+    rng = np.random.default_rng(seed)
+    site = np.sort(rng.permutation(brokers) % len(REGIONS))
+    names = [f"{_short(s)}-{number}" for number, s in enumerate(site.tolist())]
+    with new_folder(Path(folder)) as scratch:
+        _write_brokers(scratch, names, site)
+        _write_pings(scratch, np.unique(site), rng)
+        rows = _Rows(names, site, wild, bad, repeated, rng)
+        _write_subscriptions(scratch, subscriptions, rows)
+    return rows.planted
+
+
+def _short(site: int) -> str:
+    """A region's name without its cloud."""
+    return REGIONS[site].name.partition("/")[2]
+
+
+def _topics() -> list[str]:
+    return [f"{_short(s)}/{line}/{kind}" for s in range(len(REGIONS)) for line in LINES for kind in KINDS]
+
+
+def _write_brokers(folder: Path, names: list[str], site: NDArray[np.int64]) -> None:
+    rows = [f"{name},{REGIONS[s].name}\n" for name, s in zip(names, site.tolist(), strict=True)]
+    (folder / "nodes.csv").write_text("node,site\n" + "".join(rows))
+    (folder / "topics.csv").write_text("topic\n" + "".join(f"{topic}\n" for topic in _topics()))
+
+
+def _write_pings(folder: Path, sites: NDArray[np.int64], rng: np.random.Generator) -> None:
+    """Several samples a pair of regions, in both directions, each up to a fifth above the least."""
+    latency = region_latency()
+    lines = ["src,dst,rtt_ms\n"]
+    for src in sites.tolist():
+        for dst in sites.tolist():
+            samples = latency[src, dst] * (1 + 0.2 * rng.random(1 if src == dst else PINGS))
+            lines += [f"{REGIONS[src].name},{REGIONS[dst].name},{rtt:.3f}\n" for rtt in samples]
+    (folder / "pings.csv").write_text("".join(lines))
+
+
+def _write_subscriptions(folder: Path, count: int, rows: _Rows) -> None:
+    per_file = -(-count // _FILES)
+    for file in range(_FILES):
+        mine = range(file * per_file, min(count, (file + 1) * per_file))
+        with (folder / f"subscriptions-{file}.csv").open("wb") as out:
+            out.write(b"device,broker,filter\n")
+            for first in range(mine.start, mine.stop, _BLOCK):
+                out.writelines(rows.draw(first, min(mine.stop, first + _BLOCK)))
+
+
+@dataclass
+class _Rows:
+    """Draws the rows of device subscriptions, and counts what it plants in them."""
+
+    names: list[str]
+    site: NDArray[np.int64]
+    wild: float
+    bad: float
+    repeated: float
+    rng: np.random.Generator
+    planted: dict[str, int] = field(default_factory=lambda: dict.fromkeys((*FAULTS, "repeated"), 0))
+
+    def draw(self, first: int, last: int) -> Iterator[bytes]:
+        """The rows from `first` to `last` as lines of a CSV file."""
+        size, own = last - first, len(LINES) * len(KINDS)
+        near = np.argsort(region_latency(), axis=1, kind="stable")
+        device = np.arange(first, last) // 5
+        broker = (device * 2654435761 % 2**32) % len(self.names)
+        away = np.minimum(self.rng.geometric(0.8, size) - 1, len(REGIONS) - 1)
+        topic = near[self.site[broker], away] * own + self.rng.integers(own, size=size)
+        chance, shape = self.rng.random(size), self.rng.integers(2**31, size=size)
+        topics, before = _topics(), b""
+        columns = (column.tolist() for column in (device, broker, topic, chance, shape))
+        for d, b, t, p, s in zip(*columns, strict=True):
+            if p < self.bad:
+                yield self._fault(s, f"dev-{d}", self.names[b], topics[t]) + b"\n"
+                continue
+            if p < self.bad + self.repeated and before:
+                self.planted["repeated"] += 1
+            else:
+                text = _wild(topics[t], s) if p > 1 - self.wild else topics[t]
+                before = f"dev-{d},{self.names[b]},{text}\n".encode()
+            yield before
+
+    def _fault(self, shape: int, device: str, broker: str, text: str) -> bytes:
+        name = list(FAULTS)[shape % len(FAULTS)]
+        self.planted[name] += 1
+        return FAULTS[name][1](device, broker, text)
+
+
+def _wild(topic: str, shape: int) -> str:
+    """A filter with a wildcard that matches the topic; one in fifty wants a kind from everywhere."""
+    region, line, kind = topic.split("/")
+    if shape % 50 == 0:
+        return f"+/{line}/{kind}"
+    return (f"{region}/+/{kind}", f"{region}/{line}/#", f"{region}/#", f"{region}/{line}/+")[shape % 4]

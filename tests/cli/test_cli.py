@@ -1,0 +1,340 @@
+"""The command line as a user calls it: files in, files out, one line for what is wrong."""
+
+import json
+import os
+import pty
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.parquet
+import pytest
+
+from broadloom import Plan
+from broadloom.cli import main
+
+
+@pytest.fixture
+def run(capfd):
+    """Run `broadloom ...` in this process; gives the exit code, standard output and standard error."""
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return int(left.value.code or 0), out, err
+
+    return call
+
+
+@pytest.fixture
+def tables(run, tmp_path):
+    code, _, _ = run(
+        "generate", "--nodes", 40, "--topics", 30, "--sizes", 2, 6, "-q", "-o", tmp_path / "tables"
+    )
+    assert code == 0
+    return tmp_path / "tables"
+
+
+def test_generate_link_verify_measure(run, tables, tmp_path):
+    """The first session of a newcomer."""
+    code, out, _ = run("link", tables, "-a", "gm", "-o", tmp_path / "plan")
+    assert code == 0
+    assert "every one of 30 topics connected" in out
+    assert run("verify", tmp_path / "plan")[:2] == (0, "every one of 30 topics is connected\n")
+    code, out, _ = run("measure", tmp_path / "plan", "--json")
+    assert code == 0
+    assert json.loads(out)["topic_connected"] is True
+
+
+@pytest.mark.parametrize("kind", ["planar", "sites", "regions", "none"])
+def test_every_geography(run, tmp_path, kind):
+    made = ("generate", "--nodes", 30, "--topics", 9, "--sizes", 1, 3, "--weights", kind, "--churn", 7)
+    code, out, _ = run(*made, "-o", tmp_path / "t", "--json")
+    assert code == 0
+    assert json.loads(out)["events"] == 7
+    code, out, _ = run("link", tmp_path / "t", "-o", tmp_path / "p", "--json")
+    assert code == 0
+    assert json.loads(out)["metrics"]["nodes"] == 30
+
+
+def test_the_same_seed_gives_the_same_bytes(run, tmp_path):
+    for name in ("one", "two"):
+        run(
+            "generate",
+            "--nodes",
+            20,
+            "--topics",
+            9,
+            "--sizes",
+            1,
+            3,
+            "--seed",
+            7,
+            "-o",
+            tmp_path / name / "t",
+        )
+        run("link", tmp_path / name / "t", "-o", tmp_path / name / "p")
+    for file in (tmp_path / "one").rglob("*.*"):
+        assert file.read_bytes() == (tmp_path / "two" / file.relative_to(tmp_path / "one")).read_bytes()
+
+
+def test_csv_tables(run, tmp_path):
+    """Canonical tables as CSV; ids that look like numbers stay text."""
+    (tmp_path / "subscriptions.csv").write_text("node,topic\n01,x\n02,x\n03,y\n")
+    (tmp_path / "nodes.csv").write_text("node,x,y\n01,0,0\n02,0,1\n03,4,4\n04,5,5\n")
+    code, _, _ = run("link", tmp_path, "-o", tmp_path / "plan")
+    assert code == 0
+    plan = Plan.load(tmp_path / "plan")
+    assert plan.interest.node_ids == ("01", "02", "03", "04")
+    assert plan.weights.kind == "euclidean"
+
+
+def test_json_is_one_object_and_quiet_is_nothing(run, tables, tmp_path):
+    code, out, err = run("link", tables, "-o", tmp_path / "a", "--json")
+    assert (code, err) == (0, "")
+    assert json.loads(out)["algorithm"] == "broadloom"
+    assert run("link", tables, "-o", tmp_path / "b", "--quiet") == (0, "", "")
+
+
+def test_a_broken_plan_exits_with_1(run, tables, tmp_path):
+    """Somebody took links out of the plan's table: verify names the topics."""
+    run("link", tables, "-o", tmp_path / "plan")
+    place = tmp_path / "plan" / "edges.parquet"
+    pa.parquet.write_table(pa.parquet.read_table(place).slice(8), place)
+    code, out, _ = run("verify", tmp_path / "plan", "--json")
+    assert code == 1
+    assert json.loads(out)["disconnected"]
+
+
+def test_a_previous_plan_and_improvement(run, tables, tmp_path):
+    run("link", tables, "-a", "trmaw", "-o", tmp_path / "today")
+    code, out, _ = run("link", tables, "--improve", "--previous", tmp_path / "today", "-o", tmp_path / "next")
+    assert code == 0
+    assert "links to add" in out
+    assert Plan.load(tmp_path / "next").total_weight <= Plan.load(tmp_path / "today").total_weight
+
+
+def test_nothing_is_overwritten_unasked(run, tables, tmp_path):
+    assert run("link", tables, "-o", tmp_path / "plan")[0] == 0
+    code, _, err = run("link", tables, "-o", tmp_path / "plan")
+    assert code == 2
+    assert "is there already" in err
+    assert run("link", tables, "-o", tmp_path / "plan", "--force")[0] == 0
+
+
+def test_algorithms_are_listed(run):
+    code, out, _ = run("algorithms", "--json")
+    assert code == 0
+    assert "gm" in [row["name"] for row in json.loads(out)["algorithms"]]
+
+
+def test_help_is_there_for_everything(run):
+    code, out, _ = run("--help")
+    assert code == 0
+    assert run()[:2] == (0, out)
+    for verb in ("generate", "link", "verify", "measure", "algorithms"):
+        assert verb in out
+        code, text, _ = run(verb, "--help")
+        assert code == 0
+        assert "Example: broadloom" in text
+
+
+TABLES = {
+    "no folder": ({}, "is not a folder"),
+    "no table": ({"nodes.csv": "node\na\n"}, "expected subscriptions.parquet"),
+    "no column": ({"subscriptions.csv": "node,subject\na,x\n"}, "has no column 'topic'"),
+    "not text": ({"subscriptions.csv": b"node,topic\na,\xff\xfe\n"}, "cannot be read"),
+    "not parquet": ({"subscriptions.parquet": "hello"}, "cannot be read"),
+    "both": ({"subscriptions.csv": "node,topic\n", "subscriptions.parquet": "x"}, "has both"),
+    "ragged": ({"subscriptions.csv": "node,topic\na,x\nb\n"}, "cannot be read"),
+    "duplicate": ({"subscriptions.csv": "node,topic\na,x\na,x\n"}, "node 'a' subscribes to topic 'x' twice"),
+    "unknown": ({"subscriptions.csv": "node,topic\na,x\n", "nodes.csv": "node\nb\n"}, "node a is unknown"),
+    "empty id": ({"subscriptions.csv": "node,topic\n,x\n"}, "row 0 has no node"),
+    "no number": (
+        {"subscriptions.csv": "node,topic\na,x\n", "latency.csv": "src,dst,rtt_ms\na,b,fast\n"},
+        "cannot be read",
+    ),
+    "negative": (
+        {"subscriptions.csv": "node,topic\na,x\nb,x\n", "latency.csv": "src,dst,rtt_ms\na,b,-4\n"},
+        "latency row 0: 'a' to 'b': rtt_ms is -4.0",
+    ),
+    "zero": (
+        {"subscriptions.csv": "node,topic\na,x\nb,x\n", "latency.csv": "src,dst,rtt_ms\na,b,0\n"},
+        "or a floor for zeros",
+    ),
+    "nan": (
+        {"subscriptions.csv": "node,topic\na,x\nb,x\n", "latency.csv": "src,dst,rtt_ms\na,b,nan\n"},
+        "latency row 0: 'a' to 'b': rtt_ms is nan",
+    ),
+    "missing pair": (
+        {"subscriptions.csv": "node,topic\na,x\nb,x\nc,x\n", "latency.csv": "src,dst,rtt_ms\na,b,4\n"},
+        "'a' and 'c' have no latency (and 1 more",
+    ),
+    "latency twice": (
+        {"subscriptions.csv": "node,topic\na,x\nb,x\n", "latency.csv": "src,dst,rtt_ms\na,b,4\na,b,5\n"},
+        "'a' to 'b' is there twice",
+    ),
+    "latency of nobody": (
+        {"subscriptions.csv": "node,topic\na,x\nb,x\n", "latency.csv": "src,dst,rtt_ms\na,z,4\n"},
+        "'a' to 'z': one is unknown",
+    ),
+    "column twice": ({"subscriptions.csv": "node,node,topic\na,a,x\n"}, "has column 'node' more than once"),
+    "a word for a place": (
+        {"subscriptions.csv": "node,topic\na,x\n", "nodes.csv": "node,x\na,here\n"},
+        "coordinates of table nodes are not numbers",
+    ),
+    "no site": (
+        {"subscriptions.csv": "node,topic\na,x\n", "nodes.csv": "node,site\na,\n"},
+        "node 'a' has no site",
+    ),
+    "half a coordinate": (
+        {"subscriptions.csv": "node,topic\na,x\n", "nodes.csv": "node,y\na,1\n"},
+        "nodes have coordinates y",
+    ),
+    "same place": (
+        {"subscriptions.csv": "node,topic\na,x\nb,x\n", "nodes.csv": "node,x\na,1\nb,1\n"},
+        "node 'a' is at the place of node 'b'",
+    ),
+}
+
+
+@pytest.mark.parametrize(("files", "words"), TABLES.values(), ids=TABLES)
+def test_bad_tables_are_one_line_and_2(run, tmp_path, files, words):
+    """The line names the offender; no output is left."""
+    folder = tmp_path / "tables"
+    for name, text in files.items():
+        folder.mkdir(exist_ok=True)
+        (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
+    code, out, err = run("link", folder, "-o", tmp_path / "plan")
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "plan").exists()
+
+
+COMMANDS = {
+    "no verb of ours": (["weave"], "No such command 'weave'"),
+    "no output": (["generate"], "Missing option '-o' / '--output'"),
+    "no such option": (["generate", "--node", "3", "-o", "x"], "No such option"),
+    "not a number": (["generate", "--nodes", "many", "-o", "x"], "Invalid value for '--nodes'"),
+    "no algorithm": (["link", "TABLES", "-a", "gmm", "-o", "x"], "no algorithm 'gmm' (did you mean 'gm'?)"),
+    "no option": (["link", "TABLES", "-O", "k=2", "-a", "gm", "-o", "x"], "gm has no option 'k'"),
+    "no value": (["link", "TABLES", "-O", "k", "-o", "x"], "option 'k' is not of the form name=value"),
+    "no weights": (["link", "TABLES", "--weights", "gold", "-o", "x"], "no weights 'gold'"),
+    "no latency": (["link", "TABLES", "--weights", "coordinates", "-o", "x"], "has no coordinates"),
+    "no plan": (["verify", "nowhere"], "nowhere is not a plan"),
+    "seed": (["generate", "--seed", "-1", "-o", "x"], "seed is -1"),
+    "gamma": (["generate", "--size-law", "power", "--gamma", "nan", "-o", "x"], "gamma is nan"),
+    "mean of nothing": (
+        ["generate", "--weights", "none", "--mean", "2", "-o", "x"],
+        "mean is an option of weights",
+    ),
+    "site size of regions": (["generate", "--site-size", "2", "-o", "x"], "no option 'site_size'"),
+    "inner of latency": (["link", "TABLES", "--inner", "2", "-o", "x"], "inner is for weights from sites"),
+    "floor": (["link", "TABLES", "--floor", "nan", "-o", "x"], "floor is nan"),
+    "itself": (["link", "TABLES", "--force", "-o", "TABLES"], "is also the input"),
+    "too few topics": (["generate", "--topics", "5", "-o", "x"], "start at 20, above the 5 topics"),
+}
+
+
+@pytest.mark.parametrize(("command", "words"), COMMANDS.values(), ids=COMMANDS)
+def test_bad_commands_are_one_line_and_2(run, tables, monkeypatch, tmp_path, command, words):
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(*[tables if word == "TABLES" else word for word in command])
+    assert (code, out) == (2, "")
+    assert words in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "x").exists()
+
+
+def test_latency_options(run, tmp_path):
+    """Holes are filled by paths and zeros raised, when asked."""
+    (tmp_path / "subscriptions.csv").write_text("node,topic\na,x\nb,x\nc,x\n")
+    (tmp_path / "latency.csv").write_text("src,dst,rtt_ms\na,b,4\nb,a,6\nb,c,0\n")
+    code, _, _ = run("link", tmp_path, "--missing", "path", "--floor", 0.5, "-o", tmp_path / "plan")
+    assert code == 0
+    assert Plan.load(tmp_path / "plan").weights.of([0, 0], [1, 2]).tolist() == [5.0, 5.5]
+
+
+def test_a_matrix_says_how_many_nodes_there_are(run, tmp_path):
+    (tmp_path / "m.csv").write_text("0,1,2\n1,0,3\n2,3,0\n")
+    made = ("generate", "--weights", tmp_path / "m.csv", "--topics", 9, "--sizes", 1, 3)
+    code, out, _ = run(*made, "-o", tmp_path / "t", "--json")
+    assert (code, json.loads(out)["nodes"]) == (0, 3)
+
+
+def test_a_broken_plan_does_not_claim_to_be_whole(run, tables, tmp_path):
+    run("link", tables, "-o", tmp_path / "plan")
+    place = tmp_path / "plan" / "edges.parquet"
+    pa.parquet.write_table(pa.parquet.read_table(place).slice(8), place)
+    assert "topics NOT connected" in run("measure", tmp_path / "plan")[1]
+
+
+def test_progress_is_drawn_on_a_terminal_only(tables, tmp_path):
+    """The same command under a terminal of its own draws a bar on it; see the pipe's silence below."""
+    command = [sys.executable, "-m", "broadloom.cli", "measure", str(_plan_of(tables, tmp_path))]
+    controller, terminal = pty.openpty()
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=terminal) as process:
+        os.close(terminal)
+        drawn = _read_all(controller)
+    assert process.returncode == 0
+    assert b"measure diameters" in drawn
+
+
+def _plan_of(tables, tmp_path):
+    command = [sys.executable, "-m", "broadloom.cli", "link", tables, "-q", "-o", tmp_path / "plan"]
+    subprocess.run(command, check=True)
+    return tmp_path / "plan"
+
+
+def _read_all(handle):
+    text = b""
+    try:
+        while part := os.read(handle, 4096):
+            text += part
+    except OSError:  # the terminal's other end was closed
+        pass
+    return text
+
+
+def test_ctrl_c_says_so(tables, tmp_path):
+    """Interrupted, it leaves with 130 after one line, and no output."""
+    code = (
+        "import signal, sys, threading, os, time\n"
+        "import broadloom.cli.link as link\n"
+        "link.read_instance = lambda *_: (os.kill(os.getpid(), signal.SIGINT), time.sleep(9))\n"
+        "from broadloom.cli import main\n"
+        "main(sys.argv[1:])\n"
+    )
+    command = [sys.executable, "-c", code, "link", tables, "-o", tmp_path / "plan"]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 130
+    assert done.stderr == "broadloom: interrupted; what was there before is as it was\n"
+    assert not (tmp_path / "plan").exists()
+
+
+def test_a_closed_pipe_is_not_a_failed_check(tables, tmp_path):
+    plan = _plan_of(tables, tmp_path)
+    command = f"{sys.executable} -m broadloom.cli measure {plan} | true; exit ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
+    assert done.returncode in (0, 141)  # 0 if all was written before the reader left
+    assert done.stderr == ""
+
+
+def test_a_bug_shows_a_traceback(monkeypatch):
+    """What is not the user's fault is not dressed up as if it were."""
+    monkeypatch.setattr("broadloom.cli.inspect.bl.algorithms", lambda: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        main(["algorithms"])
+
+
+def test_a_pipe_is_quiet():
+    """The real process: no colour, no progress in a pipe; the module runs as the command does."""
+    done = subprocess.run(
+        [sys.executable, "-m", "broadloom.cli", "algorithms"], capture_output=True, text=True
+    )
+    assert done.returncode == 0
+    assert "\x1b" not in done.stdout
+    assert done.stderr == ""

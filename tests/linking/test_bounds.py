@@ -1,0 +1,187 @@
+"""The lower bound is proven: below the optimum always, each step of the proof checked in exact arithmetic."""
+
+from fractions import Fraction
+from itertools import combinations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from link_strategies import instances
+
+import naive
+from broadloom import InputError, Interest, Weights
+from broadloom.linking import bounds, greedy
+from broadloom.linking._ascent import Ascent
+from broadloom.linking._candidates import candidates_of, codes_of
+from broadloom.linking._chains import chains_of_trees, heavy_pairs
+from broadloom.linking._list_greedy import list_greedy
+from broadloom.linking._trees import entries_by_topic, minimum_trees
+from broadloom.linking.bounds import lower_bound
+from broadloom.model.algorithm import NoOptions
+
+
+def all_pairs(interest, weights):
+    n = interest.node_count
+    codes = np.array([u * n + v for u, v in combinations(range(n), 2)], np.int64)
+    return candidates_of(interest, weights, codes)
+
+
+def ascent_of(interest, weights):
+    return Ascent(interest, weights, greedy.grmaw(interest, weights, NoOptions(), 0).edges)
+
+
+def bottlenecks(nodes, part):
+    """The exact minimax height between each two nodes of one topic, given the parts of its edges."""
+    height = {
+        (u, v): part.get((min(u, v), max(u, v)), Fraction(10**9)) for u in nodes for v in nodes if u != v
+    }
+    for k in nodes:
+        for i in nodes:
+            for j in nodes:
+                if len({i, j, k}) == 3:
+                    height[i, j] = min(height[i, j], max(height[i, k], height[k, j]))
+    return height
+
+
+def exact_tree(nodes, part):
+    """The exact weight of a topic's minimum spanning tree over the edges that have a part."""
+    group = {v: v for v in nodes}
+    total = Fraction(0)
+    for (u, v), height in sorted(part.items(), key=lambda item: item[1]):
+        if group[u] != group[v]:
+            total += height
+            old = group[u]
+            group = {x: group[v] if g == old else g for x, g in group.items()}
+    return total
+
+
+# The bound.
+
+
+@given(instances(nodes=7))
+@settings(max_examples=300)
+def test_bound_never_exceeds_the_optimum(instance):
+    rows, interest, weights, table = instance
+    optimum, _ = naive.optimum(rows, table)
+    assert 0.0 <= lower_bound(interest, weights, iterations=60) <= optimum
+
+
+@given(instances(nodes=7), st.sampled_from([0, 1, 5, 40]))
+def test_certificate_holds_in_exact_fractions(instance, steps):
+    """Parts of an edge sum to its weight at most; other pairs can be split without changing a tree."""
+    rows, interest, weights, table = instance
+    ascent = ascent_of(interest, weights)
+    ascent.climb_to(steps)
+    bound = ascent.certify()
+    candidates, entries, value = ascent.candidates, ascent._entries, ascent._feasible()
+    parts = {t: {} for t in naive.topics(rows)}
+    paid = {}
+    for i, k in enumerate(entries.origin):
+        edge = tuple(candidates.edges[entries.edge[i]].tolist())
+        parts[candidates.topic[k]][edge] = Fraction(value[i])
+        paid[edge] = paid.get(edge, 0) + Fraction(value[i])
+    heights = {t: bottlenecks(naive.subscribers(rows, t), part) for t, part in parts.items()}
+    for u, v in naive.pairs(rows):
+        shared = set(rows[u]) & set(rows[v])
+        split = paid[u, v] if (u, v) in paid else sum(heights[t][u, v] for t in shared)
+        assert split <= Fraction(table[u][v])
+    assert bound <= sum(exact_tree(naive.subscribers(rows, t), part) for t, part in parts.items())
+
+
+def test_bound_is_close_to_the_optimum_on_small_instances():
+    """Two nodes and a star are tight; on random instances the gap is small."""
+    assert lower_bound(Interest.from_lists([[0], [0]]), Weights.dense([[0, 3], [3, 0]])) == pytest.approx(3)
+    star = Interest.from_lists([[0, 1, 2], [0], [1], [2]])
+    assert lower_bound(star, Weights.uniform(4)) == pytest.approx(3)
+
+
+def test_more_iterations_never_lower_the_bound_of_an_ascent():
+    rng = np.random.default_rng(0)
+    interest = Interest.from_lists([rng.choice(12, 4, replace=False).tolist() for _ in range(40)])
+    ascent = ascent_of(interest, Weights.euclidean(rng.random((40, 2))))
+    values = []
+    for steps in (0, 10, 50, 200):
+        ascent.climb_to(steps)
+        values.append(ascent.certify())
+    assert values == sorted(values)
+    assert values[0] > 0
+
+
+@pytest.mark.parametrize("rows", [[], [[]], [[], []], [[0]], [[0], [1]], [[0], [], [1]]])
+def test_nothing_to_connect_is_bounded_by_nothing(rows):
+    assert lower_bound(Interest.from_lists(rows, topics=2)) == 0.0
+
+
+def test_bound_stops_at_the_time_limit_and_stays_valid():
+    interest = Interest.from_lists([[0, 1]] * 6)
+    assert 0 < lower_bound(interest, iterations=10**9, seconds=0.05) <= 5
+
+
+def test_wrong_limits_and_weights_are_refused():
+    interest = Interest.from_lists([[0], [0]])
+    with pytest.raises(InputError, match="2 nodes but weights for 3"):
+        lower_bound(interest, Weights.uniform(3))
+    with pytest.raises(InputError, match="-1 iterations"):
+        lower_bound(interest, iterations=-1)
+
+
+@given(instances(nodes=8), st.sampled_from([0, 4, 9, 30]))
+def test_bound_over_the_smallest_topics_is_valid(instance, most_work):
+    """Too large for all topics: fewer topics, a weaker bound, and no topic larger than one left out."""
+    rows, interest, weights, table = instance
+    fewer = bounds.smallest_topics(interest, most_work)
+    sizes, kept = np.diff(interest.node_start), np.diff(fewer.node_start)
+    assert np.sum(kept**2) <= most_work
+    assert all(k in (0, s) for k, s in zip(kept, sizes, strict=True))
+    assert lower_bound(fewer, weights, iterations=20) <= naive.total_weight(table, naive.grmaw(rows, table))
+
+
+# The pieces.
+
+
+@given(instances(nodes=9))
+def test_list_greedy_over_all_pairs_is_grmaw(instance):
+    rows, interest, weights, table = instance
+    pool = all_pairs(interest, weights)
+    taken = list_greedy(pool, pool.weight, interest.subscription_count)
+    assert list(map(tuple, pool.edges[taken].tolist())) == naive.grmaw(rows, table)
+
+
+@given(instances(nodes=9))
+def test_minimum_trees_are_minimal(instance):
+    rows, interest, weights, table = instance
+    pool = all_pairs(interest, weights)
+    entries = entries_by_topic(pool, interest.node_start)
+    tree = minimum_trees(entries, pool.weight[entries.edge])
+    total = sum(Fraction(w) for w in pool.weight[entries.edge[tree]])
+    parts = {
+        t: {e: Fraction(table[e[0]][e[1]]) for e in combinations(naive.subscribers(rows, t), 2)}
+        for t in naive.topics(rows)
+    }
+    assert total == sum(exact_tree(naive.subscribers(rows, t), part) for t, part in parts.items())
+
+
+@given(instances(nodes=9), st.sampled_from([0.3, 1.0, 2.0]))
+def test_heavy_pairs_are_those_whose_bottlenecks_outweigh_them(instance, ratio):
+    rows, interest, weights, table = instance
+    pool = all_pairs(interest, weights)
+    entries = entries_by_topic(pool, interest.node_start)
+    tree = minimum_trees(entries, pool.weight[entries.edge])
+    ends = entries.origin[tree]
+    chains = chains_of_trees(interest, pool.low[ends], pool.high[ends], pool.weight[entries.edge[tree]])
+    found = heavy_pairs(interest, weights, chains, ratio)
+    heights = {
+        t: bottlenecks(
+            naive.subscribers(rows, t),
+            {e: Fraction(table[e[0]][e[1]]) for e in combinations(naive.subscribers(rows, t), 2)},
+        )
+        for t in naive.topics(rows)
+    }
+    for u, v in naive.pairs(rows):
+        total = sum(heights[t][u, v] for t in set(rows[u]) & set(rows[v]))
+        listed = [u, v] in found.edges.tolist()
+        assert listed == (total > Fraction(ratio) * Fraction(table[u][v])) or float(total) == pytest.approx(
+            ratio * table[u][v]
+        )
+    assert np.all(np.diff(codes_of(found.edges, len(rows))) > 0)

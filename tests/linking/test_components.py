@@ -1,0 +1,56 @@
+"""Components and contributions by bits and labels, against the slow twin's sets."""
+
+from itertools import combinations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+import naive
+from broadloom import Interest
+from broadloom.linking._components import (
+    STILL_TO_MERGE,
+    add_edge,
+    components_of,
+    contribution,
+    most_contribution,
+)
+
+
+@st.composite
+def overlays(draw, nodes=12, topics=70):
+    """Interests, some edges in some order, and a part for each node."""
+    n = draw(st.integers(0, nodes))
+    t = draw(st.sampled_from([0, 1, 3, 63, 64, 65, topics]))
+    interests = [set(draw(st.lists(st.integers(0, t - 1), max_size=6))) if t else set() for _ in range(n)]
+    pairs = list(combinations(range(n), 2))
+    edges = draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
+    return interests, t, edges, draw(st.lists(st.integers(0, 3), min_size=n, max_size=n))
+
+
+def agrees(interests, state, edges, groups=None):
+    """Each pair's contribution is the twin's, its bound is not below, and so many merges are left."""
+    expected = naive.contributions(interests, edges, groups=groups)
+    for u, v in naive.pairs(interests):
+        assert contribution(state, u, v) == expected.get((u, v), 0) <= most_contribution(state, u, v)
+    left = sum(len(naive.components(interests, edges, t, groups)) - 1 for t in naive.topics(interests))
+    assert state.tally[STILL_TO_MERGE] == left
+
+
+@given(overlays())
+def test_contributions_after_each_edge(instance):
+    interests, topics, edges, _ = instance
+    state = components_of(Interest.from_lists(interests, topics=topics))
+    for i, (u, v) in enumerate(edges):
+        agrees(interests, state, edges[:i])
+        gain = naive.contribution(interests, edges[:i], u, v)
+        assert add_edge(state, u, v) == gain
+    agrees(interests, state, edges)
+
+
+@given(overlays())
+def test_contributions_from_given_edges_and_parts(instance):
+    interests, topics, edges, parts = instance
+    interest = Interest.from_lists(interests, topics=topics)
+    state = components_of(interest, np.array(edges, np.int32).reshape(-1, 2), np.array(parts, np.int32))
+    agrees(interests, state, edges, parts)

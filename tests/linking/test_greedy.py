@@ -1,0 +1,28 @@
+"""gm and grmaw give, edge for edge, what their slow twins give."""
+
+from hypothesis import given, settings
+from link_strategies import band_sizes, instances, interests
+
+import naive
+from broadloom.linking._components import components_of
+from broadloom.linking._keys import merge_by_key
+from broadloom.linking._levels import merge_by_level
+
+
+def as_tuples(edges):
+    return list(map(tuple, edges.tolist()))
+
+
+@settings(max_examples=300)
+@given(interests(), band_sizes)
+def test_gm_is_its_twin_however_it_is_cut_into_bands(instance, size):
+    rows, interest = instance
+    assert as_tuples(merge_by_level(components_of(interest), size)) == naive.gm(rows)
+
+
+@settings(max_examples=400)
+@given(instances(), band_sizes)
+def test_grmaw_is_its_twin_however_it_is_cut_into_bands(instance, size):
+    rows, interest, weights, matrix = instance
+    edges = merge_by_key(components_of(interest), weights.arrays(), size)
+    assert as_tuples(edges) == naive.grmaw(rows, matrix)

@@ -1,0 +1,100 @@
+"""The guided algorithm: connected, never worse than greedy with reverse delete, nor with more effort."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from link_strategies import instances
+
+import broadloom as bl
+import naive
+from broadloom.linking import guided
+from broadloom.linking._exchange import Exchange
+from broadloom.linking.guided import GuidedOptions, broadloom
+
+
+def random_instance(nodes, topics, seed=0):
+    rng = np.random.default_rng(seed)
+    rows = [rng.choice(topics, rng.integers(2, topics // 2), replace=False).tolist() for _ in range(nodes)]
+    return bl.Interest.from_lists(rows, topics=topics), bl.Weights.euclidean(rng.random((nodes, 2)))
+
+
+def total(table, edges):
+    return naive.total_weight(table, edges.tolist())
+
+
+@given(instances(nodes=12), st.integers(1, 2))
+@settings(max_examples=150)
+def test_connected_and_never_worse_than_greedy_with_reverse_delete(instance, effort):
+    rows, interest, weights, table = instance
+    built = broadloom(interest, weights, GuidedOptions(effort), 0)
+    assert naive.is_topic_connected(rows, built.edges.tolist())
+    edges = naive.grmaw(rows, table)
+    heaviest = sorted(edges, key=lambda e: (-table[e[0]][e[1]], e))
+    kept = naive.reverse_delete(rows, edges, heaviest)
+    assert total(table, built.edges) <= naive.total_weight(table, kept) * (1 + 1e-12)
+    assert built.lower_bound <= total(table, built.edges)
+
+
+@given(instances(nodes=6))
+def test_between_its_bound_and_the_optimum(instance):
+    rows, interest, weights, table = instance
+    built = broadloom(interest, weights, GuidedOptions(), 0)
+    optimum, _ = naive.optimum(rows, table)
+    assert built.lower_bound <= optimum <= total(table, built.edges) * (1 + 1e-12)
+
+
+def test_more_effort_is_never_heavier_and_bounds_never_fall():
+    for seed in range(3):
+        interest, weights = random_instance(80, 16, seed)
+        plans = [bl.link(interest, weights, algorithm="broadloom", effort=effort) for effort in (1, 2, 3, 4)]
+        weighs = [plan.total_weight for plan in plans]
+        proven = [plan.lower_bound for plan in plans]
+        assert weighs == sorted(weighs, reverse=True)
+        assert proven == sorted(proven)
+        assert weighs[-1] < weighs[0]
+
+
+def test_same_seed_same_overlay_whatever_the_threads(monkeypatch):
+    interest, weights = random_instance(60, 12)
+    first = broadloom(interest, weights, GuidedOptions(3), seed=5)
+    monkeypatch.setenv("BROADLOOM_THREADS", "3")
+    monkeypatch.setattr("broadloom.linking._chains.WORK_OF_A_BLOCK", 500)
+    again = broadloom(interest, weights, GuidedOptions(3), seed=5)
+    assert np.array_equal(first.edges, again.edges)
+    assert first.lower_bound == again.lower_bound
+
+
+def test_uniform_weights_count_edges():
+    interest, _ = random_instance(60, 12)
+    plan = bl.link(interest, algorithm="broadloom", effort=2)
+    assert plan.lower_bound <= len(plan.edges) <= len(bl.link(interest, algorithm="gm").edges)
+
+
+def test_too_large_falls_back_and_says_so(monkeypatch):
+    monkeypatch.setattr("broadloom.linking.bounds.MOST_WORK", 10)
+    interest, weights = random_instance(30, 8)
+    plan = bl.link(interest, weights, algorithm="broadloom")
+    assert "too large" in plan.notes["method"]
+    assert plan.lower_bound is None
+
+
+@pytest.mark.parametrize("effort", [0, -1, 21, 1.5, "2", True])
+def test_wrong_effort_is_refused(effort):
+    with pytest.raises(bl.InputError, match="effort is"):
+        GuidedOptions(effort)
+
+
+@given(instances(nodes=12), st.integers(0, 3))
+def test_exchange_keeps_topics_connected_and_descent_never_adds_weight(instance, seed):
+    """From the complete overlay, by descent, and by annealing from there."""
+    rows, interest, weights, _ = instance
+    everything = np.array([u * len(rows) + v for u, v in naive.pairs(rows)], np.int64)
+    pool = guided.candidates_of(interest, weights, everything)
+    overlay = Exchange(interest, pool, np.ones(len(everything), bool))
+    before = overlay.total_weight
+    overlay.descend()
+    assert overlay.total_weight <= before
+    assert naive.is_topic_connected(rows, pool.edges[overlay.linked].tolist())
+    overlay.anneal(3, np.random.default_rng(seed))
+    assert naive.is_topic_connected(rows, pool.edges[overlay.linked].tolist())

@@ -1,0 +1,88 @@
+"""The slow obvious twin of ingest: one pass over the lines in plain Python."""
+
+import csv
+import re
+from collections import Counter, defaultdict
+from pathlib import Path
+
+OWN = re.compile(r"(?:[lr]\.)?(?:tco|broadloom)-|federation:")
+
+
+def matches(text: str, topic: str) -> bool:
+    """Whether a filter matches a topic, level by level, as the MQTT standard says."""
+    wanted, levels = text.split("/"), topic.split("/")
+    if levels[0].startswith("$") and wanted[0] in ("+", "#"):
+        return False
+    for i, level in enumerate(wanted):
+        if level == "#":
+            return True
+        if i == len(levels) or level not in ("+", levels[i]):
+            return False
+    return len(wanted) == len(levels)
+
+
+def is_filter(text: str) -> bool:
+    """Whether a text is a topic filter."""
+    levels = text.split("/")
+    if not text or "\0" in text or "#" in levels[:-1]:
+        return False
+    return all(level in ("+", "#") or not set(level) & {"+", "#"} for level in levels)
+
+
+def _reason(
+    line: bytes, width: int, nodes: set[str], topics: set[str] | None
+) -> tuple[str | None, list[str]]:
+    try:
+        text = line.decode()
+    except UnicodeDecodeError:
+        return "not UTF-8", []
+    if not text.strip(" "):
+        return "blank line", []
+    if text.count('"') % 2:
+        return "quotes do not match", []
+    cells = [cell.strip(" ") for cell in next(csv.reader([text]))]
+    if len(cells) != width:
+        return "wrong number of fields", []
+    client, node, topic = cells
+    if not node:
+        return "no node", []
+    if not topic:
+        return "no topic", []
+    topic = re.sub(r"^(?:\$share/[^/]+/|\$queue/)", "", topic)
+    if OWN.match(client):
+        return "our own link", []
+    if topic.startswith("$"):
+        return "topic of the broker itself", []
+    if not is_filter(topic):
+        return "not a topic filter", []
+    if node not in nodes:
+        return "unknown node", []
+    if topics is not None and not set(topic) & {"+", "#"} and topic not in topics:
+        return "unknown topic", []
+    return None, [client, node, topic]
+
+
+def ingest(
+    files: list[Path], nodes: set[str], topics: set[str]
+) -> tuple[int, Counter[str], int, set[tuple[str, str]]]:
+    """Rows, the count of each reason, the number of duplicates, and the pairs of node and topic."""
+    rows, reasons, seen = 0, Counter[str](), Counter[tuple[str, ...]]()
+    for file in files:
+        lines = file.read_bytes().removesuffix(b"\n").split(b"\n")
+        for line in lines[1:]:
+            rows += 1
+            reason, cells = _reason(line.removesuffix(b"\r"), lines[0].count(b",") + 1, nodes, topics)
+            if reason is None:
+                seen[tuple(cells)] += 1
+            else:
+                reasons[reason] += 1
+    wanted = defaultdict(set)
+    for _, node, text in seen:
+        wanted[text].add(node)
+    pairs = {
+        (node, topic)
+        for text, who in wanted.items()
+        for topic in ([text] if text in topics else [topic for topic in topics if matches(text, topic)])
+        for node in who
+    }
+    return rows, reasons, seen.total() - len(seen), pairs

@@ -1,0 +1,17 @@
+"""One Spark for the whole run."""
+
+from collections.abc import Iterator
+
+import pytest
+from pyspark.sql import SparkSession
+
+from broadloom.pipeline.session import Engine, session
+
+
+@pytest.fixture(scope="session")
+def spark() -> Iterator[SparkSession]:
+    """A small embedded session, shared by all tests; none of them may change its settings."""
+    with session(Engine(master="local[2]", conf={"spark.driver.memory": "1g"})) as running:
+        before = {row.key: row.value for row in running.sql("SET").collect()}
+        yield running
+        assert {row.key: row.value for row in running.sql("SET").collect()} == before

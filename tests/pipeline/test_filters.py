@@ -1,0 +1,72 @@
+"""MQTT filters: against the standard's rules written out, and against all topics of a small world."""
+
+import itertools
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+import naive_ingest
+from broadloom.pipeline import filters
+
+LEVELS = st.sampled_from(["a", "b", "", "$x", "+"])
+FILTERS = st.builds(
+    lambda levels, tail: "/".join([*levels, *tail]),
+    st.lists(LEVELS, min_size=1, max_size=3),
+    st.sampled_from([[], ["#"]]),
+).filter(bool) | st.just("#")
+# Every topic of up to four levels over an alphabet with one letter more than filters use.
+WORLD = [
+    "/".join(levels)
+    for size in (1, 2, 3, 4)
+    for levels in itertools.product(["a", "b", "", "$x", "c"], repeat=size)
+    if any(levels) or size > 1
+]
+
+
+@given(FILTERS, st.sets(st.sampled_from(WORLD), max_size=12))
+def test_meeting_is_matching_for_topics(text, topics):
+    """A filter meets exactly the topics that it matches, level by level."""
+    found = list(filters.FilterTree(topics).meeting(text))
+    assert sorted(found) == sorted(topic for topic in topics if naive_ingest.matches(text, topic))
+
+
+@given(FILTERS, st.sets(FILTERS, max_size=6))
+def test_filters_meet_if_some_topic_matches_both(text, others):
+    found = list(filters.FilterTree(others).meeting(text))
+    both = {
+        other
+        for other in others
+        if any(naive_ingest.matches(text, topic) and naive_ingest.matches(other, topic) for topic in WORLD)
+    }
+    assert set(found) == both
+    assert len(found) == len(both)
+
+
+@given(st.lists(FILTERS, max_size=8, unique=True))
+def test_groups_are_the_components_of_meeting(texts):
+    groups = filters.groups(texts)
+    for one, other in itertools.combinations(texts, 2):
+        if other in set(filters.FilterTree(texts).meeting(one)):
+            assert groups[one] == groups[other]
+    for name in set(groups.values()):
+        members = {text for text in texts if groups[text] == name}
+        reached, todo = set(), [name]
+        while todo:
+            text = todo.pop()
+            if text not in reached:
+                reached.add(text)
+                todo += set(filters.FilterTree(members).meeting(text)) & members
+        assert reached == members
+
+
+@given(st.text(alphabet="ab/+#\0$", max_size=6))
+def test_valid_is_the_standards_rule(text):
+    assert bool(text and re.match(filters.VALID, text) and "\n" not in text) == naive_ingest.is_filter(text)
+
+
+def test_a_filter_with_very_many_levels_is_no_trouble():
+    """Deep filters exhaust no stack."""
+    deep = "/".join(["a"] * 30_000)
+    assert filters.topics_of([f"{deep}/#"], [deep])[f"{deep}/#"] == [deep]
+    assert re.match(filters.VALID, deep)

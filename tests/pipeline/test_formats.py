@@ -1,0 +1,186 @@
+"""The parsers of brokers' dumps: what each says, and what becomes of one that is cut or garbled."""
+
+import json
+
+import pytest
+
+from broadloom.pipeline.formats import FORMATS
+from broadloom.pipeline.formats._json import entries
+
+BY_NAME = {form.name: form for form in FORMATS}
+
+EMQX = json.dumps(
+    {
+        "data": [
+            {"node": "e1", "clientid": "c1", "topic": "t/1"},
+            {"node": "e1", "clientid": "c2", "topic": "#"},
+        ]
+    }
+)
+RABBITMQ = json.dumps(
+    {
+        "rabbit_version": "3.10.8",
+        "bindings": [
+            {"source": "amq.topic", "destination": "mqtt-subscription-c1qos1", "routing_key": "t.1"},
+            {
+                "source": "amq.topic",
+                "destination": "jobs",
+                "destination_type": "queue",
+                "routing_key": "t.*.#",
+            },
+            {
+                "source": "x",
+                "destination": "tco.link.0-1",
+                "destination_type": "exchange",
+                "routing_key": "t.1",
+            },
+            {"source": "x", "destination": "y", "destination_type": "exchange", "routing_key": "t.1"},
+        ],
+    }
+)
+CONNZ = json.dumps(
+    {
+        "server_id": "N",
+        "connections": [
+            {"cid": 7, "name": "c1", "subscriptions_list_detail": [{"subject": "t.1", "qgroup": "g"}]},
+            {"cid": 8, "subscriptions_list": ["t.>", "_INBOX.x.*", "a/b"]},
+        ],
+    }
+)
+SUBSZ = json.dumps(
+    {
+        "subscriptions_list": [
+            {"account": "$G", "subject": "t.1", "cid": 7},
+            {"account": "$SYS", "subject": "x", "cid": 1},
+        ]
+    }
+)
+VERNEMQ = """\
++---------+-----+----+
+|client_id|topic|node|
++---------+-----+----+
+|c1       |t/1  |v1  |
+|c2       |t/+  |v1  |
++---------+-----+----+
+"""
+KAFKA = """
+Consumer group 'idle' has no active members.
+
+GROUP   TOPIC  PARTITION CURRENT-OFFSET LOG-END-OFFSET LAG CONSUMER-ID HOST CLIENT-ID
+billing orders 0         5              5              0   c-1         /h   c
+billing orders 1         5              5              0   c-1         /h   c
+billing broken
+"""
+MOSQUITTO = """\
+1700000000: mosquitto version 2.0.11 starting
+1700000001: New client connected from 10.0.0.1:5 as c1 (p2, c1, k60).
+1700000001: c1 1 t/1
+1700000001: c1 0 $share/g/t/2
+1700000002: c2 0 t/3
+1700000003: Received UNSUBSCRIBE from c2
+1700000003: \tt/3
+1700000004: c2 0 t/3
+1700000005: Client c1 disconnected.
+garbage
+"""
+
+
+def said(name, text):
+    return [(row.client, row.filter, row.reason) for row in BY_NAME[name].rows(text.encode())]
+
+
+def test_emqx():
+    assert said("emqx", EMQX) == [("c1", "t/1", None), ("c2", "#", None)]
+
+
+def test_emqx_pages_one_after_the_other():
+    assert len(said("emqx", f"{EMQX}\n{EMQX}")) == 4
+
+
+def test_rabbitmq():
+    assert said("rabbitmq", RABBITMQ) == [
+        ("c1", "t/1", None),
+        ("jobs", "t/+/#", None),
+        ("tco.link.0-1", "t.1", "our own link"),
+        ("y", "t.1", "binding between exchanges"),
+    ]
+
+
+def test_nats():
+    assert said("nats", CONNZ) == [
+        ("c1", "t/1", None),
+        ("8", "t/#", None),
+        ("8", "_INBOX.x.*", "inbox of a reply"),
+        ("8", None, "not a topic filter"),
+    ]
+    assert said("nats", SUBSZ) == [("7", "t/1", None), ("1", "x", "topic of the broker itself")]
+
+
+def test_vernemq_table_and_json():
+    rows = [("c1", "t/1", None), ("c2", "t/+", None)]
+    assert said("vernemq", VERNEMQ) == rows
+    table = [{"client_id": client, "topic": topic, "node": "v1"} for client, topic, _ in rows]
+    assert said("vernemq", json.dumps({"table": table, "type": "table"})) == rows
+
+
+def test_kafka():
+    orders = ("billing", "orders", None)
+    assert said("kafka", KAFKA) == [orders, orders, (None, None, "wrong number of fields")]
+
+
+def test_mosquitto_tells_what_is_subscribed_at_the_end():
+    assert said("mosquitto", MOSQUITTO) == [
+        ("c1", "t/1", "session ended later"),
+        ("c1", "$share/g/t/2", "session ended later"),
+        ("c2", "t/3", "unsubscribed later"),
+        ("c2", "t/3", None),
+        (None, None, "wrong number of fields"),
+    ]
+
+
+SAMPLES = {
+    "emqx": EMQX,
+    "rabbitmq": RABBITMQ,
+    "nats": CONNZ,
+    "vernemq": VERNEMQ,
+    "kafka": KAFKA,
+    "mosquitto": MOSQUITTO,
+}
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_beginning_is_recognised(name):
+    first = next(form for form in FORMATS if form.looks_like(SAMPLES[name]))
+    assert first.name == name
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_a_file_cut_anywhere_keeps_its_whole_rows(name):
+    """No crash wherever the cut is; the whole rows before it are as they were, and the rest is in view."""
+    data = SAMPLES[name].encode()
+    whole = [row for row in BY_NAME[name].rows(data) if row.reason is None]
+    for end in range(len(data)):
+        cut = list(BY_NAME[name].rows(data[:end]))
+        if name not in ("mosquitto", "nats"):  # a later line, or a later row of a connection, may undo these
+            good = [row for row in cut if row.reason is None]
+            assert good[: len(good) - 1] == whole[: max(len(good) - 1, 0)]
+        if name in ("emqx", "rabbitmq", "nats") and data[:end].strip():
+            assert any(row.reason for row in cut) or end > len(data) - 2
+
+
+@pytest.mark.parametrize("name", SAMPLES)
+def test_bytes_that_are_not_utf8_spoil_their_row_only(name):
+    data = SAMPLES[name].replace("t/1", "t/@").replace("t.1", "t.@").replace("orders 0", "ord@rs 0").encode()
+    rows = list(BY_NAME[name].rows(data.replace(b"@", b"\xe9")))
+    assert [row.reason for row in rows].count("not UTF-8") >= 1
+    assert len(rows) == len(list(BY_NAME[name].rows(data)))
+    assert all(row.raw.encode() for row in rows)
+
+
+def test_entries_of_a_document_that_is_none():
+    assert [row.reason for row in entries('{"other": 1}', "data")] == ["not the document that was expected"]
+    assert [row.reason for row in entries("nonsense", "data")] == ["cut in the middle"]
+    assert [row.reason for row in entries('{"data": [3]}', "data")] == ["not a JSON object"]
+    assert list(entries("", "data")) == []
+    deep = "[" * 100_000
+    assert [row.reason for row in entries(deep, "data")] == ["cut in the middle"]

@@ -1,0 +1,230 @@
+"""Ingest: every row is used, a duplicate, or in quarantine; held against a plain pass."""
+
+import gzip
+import json
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+from test_formats import EMQX, KAFKA, MOSQUITTO, VERNEMQ
+
+import naive_ingest
+from broadloom import InputError, workload
+from broadloom.model.instance import read_instance
+from broadloom.model.tables import need_table
+from broadloom.pipeline.ingest import ingest
+from broadloom.pipeline.ledger import Ledger
+from broadloom.workload.devices import FAULTS
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def raw(tmp_path_factory):
+    """Raw inputs of 20 brokers, one row in ten bad, and what was planted in them."""
+    folder = tmp_path_factory.mktemp("devices") / "raw"
+    return folder, workload.devices(folder, brokers=20, subscriptions=20_000, bad=0.1, seed=3)
+
+
+@pytest.fixture(scope="module")
+def ingested(raw, spark, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("devices") / "tables"
+    return folder, ingest([str(raw[0])], folder, symmetric="mean", spark=spark)
+
+
+def rows_of(folder, table, *columns):
+    read = pa.parquet.read_table(folder / f"{table}.parquet")
+    return sorted(zip(*(read.column(name).to_pylist() for name in columns), strict=True))
+
+
+def account(ledger, table):
+    return next(one for one in ledger.accounts if one.table == table)
+
+
+def test_the_plain_pass_agrees(raw, ingested):
+    """Rows, each reason, duplicates and the interest itself are those of a separate plain Python program."""
+    nodes = {line.split(",")[0] for line in (raw[0] / "nodes.csv").read_text().split()[1:]}
+    topics = set((raw[0] / "topics.csv").read_text().split()[1:])
+    files = sorted(raw[0].glob("subscriptions-*.csv"))
+    rows, reasons, duplicates, pairs = naive_ingest.ingest(files, nodes, topics)
+    found = account(ingested[1], "subscriptions")
+    assert (found.rows, found.duplicates) == (rows, duplicates)
+    assert found.quarantined == dict(reasons)
+    assert rows_of(ingested[0], "subscriptions", "node", "topic") == sorted(pairs)
+
+
+def test_everything_planted_is_found(raw, ingested):
+    planted = {}
+    for name, count in raw[1].items():
+        if name != "repeated":
+            planted[FAULTS[name][0]] = planted.get(FAULTS[name][0], 0) + count
+    assert account(ingested[1], "subscriptions").quarantined == planted
+
+
+def test_the_quarantine_holds_the_rows_as_they_were(raw, ingested):
+    lines = b"\n".join(file.read_bytes() for file in raw[0].glob("subscriptions-*.csv")).split(b"\n")
+    held = need_table(ingested[0], "quarantine")
+    assert held.num_rows == sum(account(ingested[1], "subscriptions").quarantined.values())
+    for row in held.column("row").to_pylist():
+        assert (bytes.fromhex(row[4:]) if row.startswith("hex:") else row.encode()) in lines
+
+
+def test_the_tables_can_be_linked(ingested):
+    given = read_instance(ingested[0])
+    assert given.interest.node_count == 20
+    assert given.weights.kind == "sites"
+
+
+def test_the_ledger_is_saved(ingested):
+    assert Ledger.load(ingested[0]) == ingested[1]
+
+
+def test_every_kind_of_text_file(tmp_path, spark):
+    """Byte order mark, ends of Windows, quotes, tabs, no last end, packed, JSON lines, Parquet."""
+    (tmp_path / "bom.csv").write_bytes(b'\xef\xbb\xbfnode,topic,client\r\n"a","t,1",c\r\na, t/2 ,"c""c"\r\n')
+    (tmp_path / "tabs.csv").write_bytes(b"topic\tnode\nt/3\tb")
+    (tmp_path / "packed.csv.gz").write_bytes(gzip.compress(b"node,topic\nb,$share/g/t/4\nnode,topic\n"))
+    lines = [
+        '{"node": "c", "topic": "t/5"}',
+        '{"node": "c"',
+        '{"node": "c"} {"node": "d"}',
+        "",
+        '{"topic": "t"}',
+    ]
+    (tmp_path / "lines.jsonl").write_text("\n".join(lines))
+    pa.parquet.write_table(
+        pa.table({"node": ["d", None], "topic": ["t/6", "t/6"]}), tmp_path / "rows.parquet"
+    )
+    ledger = ingest([str(tmp_path)], tmp_path / "out", spark=spark)
+    found = account(ledger, "subscriptions")
+    assert rows_of(tmp_path / "out", "subscriptions", "node", "topic") == [
+        ("a", "t,1"),
+        ("a", "t/2"),
+        ("b", "t/3"),
+        ("b", "t/4"),
+        ("c", "t/5"),
+        ("d", "t/6"),
+    ]
+    assert found.quarantined == {"not a JSON object": 2, "blank line": 1, "no node": 2}
+    assert (found.rows, found.used) == (11, 6)
+
+
+def test_dumps_of_brokers(tmp_path, spark):
+    """A folder of dumps, each recognised; brokers are named by the dump, by the user, or by the file."""
+    for name, text in (
+        ("emqx.json", EMQX),
+        ("v.txt", VERNEMQ),
+        ("kafka.txt", KAFKA),
+        ("oslo.1.log", MOSQUITTO),
+    ):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "with #1%20.json").write_text(EMQX[:-30])
+    ledger = ingest(
+        [f"kafka@cluster={tmp_path}/kafka.txt", *map(str, sorted(tmp_path.glob("[evow]*")))],
+        tmp_path / "out",
+        spark=spark,
+    )
+    found = account(ledger, "subscriptions")
+    assert rows_of(tmp_path / "out", "filters", "node", "filter", "clients", "rows") == [
+        ("cluster", "orders", 1, 2),
+        ("e1", "#", 1, 1),
+        ("e1", "t/1", 1, 2),
+        ("oslo", "t/3", 1, 1),
+        ("v1", "t/+", 1, 1),
+        ("v1", "t/1", 1, 1),
+    ]
+    assert found.quarantined["cut in the middle"] == 1
+    assert found.duplicates == 2
+    assert ("e1", "orders") in rows_of(tmp_path / "out", "subscriptions", "node", "topic")
+
+
+def test_wildcards_in_groups(tmp_path, spark):
+    """With nobody knowing the topics, filters that can meet are one topic."""
+    (tmp_path / "subscriptions.csv").write_text("node,topic\na,t/#\nb,t/1\nc,+/1\nd,u/v\n")
+    ingest([str(tmp_path)], tmp_path / "out", wildcards="group", spark=spark)
+    assert rows_of(tmp_path / "out", "subscriptions", "node", "topic") == [
+        ("a", "+/1"),
+        ("b", "+/1"),
+        ("c", "+/1"),
+        ("d", "u/v"),
+    ]
+
+
+def test_a_filter_that_wants_everything_is_reported(tmp_path, spark):
+    topics = "".join(f"a,t/{number}\n" for number in range(30))
+    (tmp_path / "subscriptions.csv").write_text(f"node,topic\n{topics}b,#\n")
+    ledger = ingest([str(tmp_path)], tmp_path / "out", spark=spark)
+    assert ledger.notes == ("filter '#' matches 30 of 30 topics",)
+
+
+def test_latency_samples(tmp_path, spark):
+    """Several samples a pair: the median and their count; one direction from two, as asked."""
+    (tmp_path / "nodes.csv").write_text("node\na\nb\nc\na\n")
+    pings = "a,b,1\na,b,2\na,b,9\nb,a,4\na,c,x\na,c,-1\na,c,nan\na,a,3\na,z,1\nb,c,7\n"
+    (tmp_path / "pings.csv").write_text(f"src,dst,rtt_ms\n{pings}")
+    ledger = ingest([str(tmp_path)], tmp_path / "both", spark=spark)
+    columns = ("src", "dst", "rtt_ms", "samples")
+    assert rows_of(tmp_path / "both", "latency", *columns) == [
+        ("a", "b", 2, 3),
+        ("b", "a", 4, 1),
+        ("b", "c", 7, 1),
+    ]
+    assert account(ledger, "latency").quarantined == {
+        "rtt_ms is not a number": 1,
+        "rtt_ms is not above 0": 2,
+        "src and dst are the same": 1,
+        "unknown node": 1,
+    }
+    assert account(ledger, "nodes").duplicates == 1
+    for rule, value in (("mean", 3), ("min", 2), ("max", 4)):
+        ingest([str(tmp_path / "pings.csv")], tmp_path / rule, symmetric=rule, spark=spark)
+        assert rows_of(tmp_path / rule, "latency", *columns)[0] == ("a", "b", value, 4)
+
+
+def test_a_latency_matrix(tmp_path, spark):
+    (tmp_path / "nodes.csv").write_text("node\na\nb\nc\n")
+    (tmp_path / "named.csv").write_text(",a,b,c\na,0,1,2\nb,1,0,\nc,2,bad,0\n")
+    ledger = ingest(
+        [str(tmp_path / "nodes.csv"), f"matrix={tmp_path}/named.csv"], tmp_path / "out", spark=spark
+    )
+    assert rows_of(tmp_path / "out", "latency", "src", "dst", "rtt_ms") == [
+        ("a", "b", 1.0),
+        ("a", "c", 2.0),
+        ("b", "a", 1.0),
+        ("c", "a", 2.0),
+    ]
+    assert account(ledger, "latency").quarantined == {"rtt_ms is not a number": 1}
+    (tmp_path / "bare.csv").write_text("0,1,2\n1,0,5\n2,5,0\n")
+    sources = [str(tmp_path / "nodes.csv"), f"matrix={tmp_path}/bare.csv"]
+    ingest(sources, tmp_path / "bare", symmetric="max", spark=spark)
+    assert rows_of(tmp_path / "bare", "latency", "src", "dst", "rtt_ms")[2] == ("b", "c", 5.0)
+
+
+def test_other_tables(tmp_path, spark):
+    """Subscribers, brokers, messages and events are taken in their types, each key once."""
+    events = [
+        {"seq": 1, "kind": "join", "node": "a", "topics": ["t"]},
+        {"seq": 1, "kind": "join", "node": "a", "topics": ["t"]},
+        {"seq": "two", "kind": "join", "node": "a", "topics": ["t"]},
+    ]
+    (tmp_path / "events.jsonl").write_text("".join(f"{json.dumps(event)}\n" for event in events))
+    (tmp_path / "brokers.csv").write_text("broker;place\nb;[1, 2.5]\nc;here\n")
+    ledger = ingest([str(tmp_path)], tmp_path / "out", spark=spark)
+    assert rows_of(tmp_path / "out", "events", "seq", "topics") == [(1, ["t"])]
+    assert account(ledger, "events").quarantined == {"seq is not a whole number": 1}
+    assert rows_of(tmp_path / "out", "brokers", "broker", "place") == [("b", [1.0, 2.5])]
+    assert account(ledger, "brokers").quarantined == {"place is not a list of numbers": 1}
+
+
+def test_a_million_bad_rows_and_no_good_one(tmp_path, spark):
+    (tmp_path / "subscriptions.csv").write_text("node,topic\n" + "broken\n" * 1_000_000)
+    ledger = ingest([str(tmp_path)], tmp_path / "out", spark=spark)
+    assert account(ledger, "subscriptions").quarantined == {"wrong number of fields": 1_000_000}
+    assert need_table(tmp_path / "out", "subscriptions").num_rows == 0
+
+
+def test_nothing_is_left_behind_by_an_ingest_that_fails(tmp_path, spark):
+    (tmp_path / "subscriptions.csv").write_text("node,topic\na,t\n")
+    with pytest.raises(InputError, match="no way 'guess'"):
+        ingest([str(tmp_path / "subscriptions.csv")], tmp_path / "out", wildcards="guess", spark=spark)
+    assert [file.name for file in tmp_path.iterdir()] == ["subscriptions.csv"]

@@ -1,0 +1,108 @@
+"""Verify and measure on Spark: the verdicts and numbers of the in-process ones, from the tables."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pyarrow.parquet
+import pytest
+
+import broadloom as bl
+from broadloom import workload
+from broadloom.measures import components_per_topic, topic_diameters
+from broadloom.pipeline.measure import degrees, diameters, measure
+from broadloom.pipeline.verify import components, verify
+
+pytestmark = pytest.mark.spark
+
+
+@pytest.fixture(scope="module")
+def plan(tmp_path_factory):
+    """A plan of 60 nodes, some topics without a subscriber, one with a single one, one that all have."""
+    interest = workload.interest(nodes=60, topics=40, popularity="zipf", alpha=1.0, sizes=(3, 8), seed=1)
+    lists = [[*interest.topics_of(u).tolist(), 40] for u in range(60)]
+    lists[7].append(41)
+    whole = bl.Interest.from_lists([*lists, []], topics=43)
+    made = bl.link(whole, workload.weights(61, "planar", seed=2), algorithm="gm")
+    folder = tmp_path_factory.mktemp("plans") / "plan"
+    made.save(folder)
+    return made, folder
+
+
+def test_a_good_plan_is_good(spark, plan):
+    verdict = verify(plan[1], spark=spark)
+    assert verdict.good
+    assert verdict.topics == 43
+    assert verdict.summary() == "every one of 43 topics is connected"
+
+
+@pytest.fixture
+def broken(plan, tmp_path):
+    """The plan without every third edge."""
+    made, folder = plan
+    place = tmp_path / "broken"
+    place.mkdir()
+    for table in ("nodes", "topics", "subscriptions", "edges"):
+        rows = pyarrow.parquet.read_table(folder / f"{table}.parquet")
+        if table == "edges":
+            rows = rows.filter(np.arange(rows.num_rows) % 3 > 0)
+        pyarrow.parquet.write_table(rows, place / f"{table}.parquet")
+    return bl.Overlay.from_edges(61, made.edges[np.arange(len(made.edges)) % 3 > 0]), place
+
+
+def test_components_are_those_of_the_measure(spark, plan, broken):
+    """Topic by topic, on a plan that is whole and on one that is not."""
+    made = plan[0]
+    for overlay, place in ((made.overlay, plan[1]), broken):
+        found = {row.topic: row.components for row in components(spark, place).collect()}
+        expected = components_per_topic(made.interest, overlay)
+        assert found == dict(zip(made.interest.topic_ids, expected.tolist(), strict=True))
+
+
+def test_a_broken_plan_is_found_out(spark, plan, broken):
+    verdict = verify(broken[1], spark=spark)
+    count = int(np.sum(components_per_topic(plan[0].interest, broken[0]) > 1))
+    assert (verdict.disconnected, verdict.good) == (count, False)
+    assert "topics are not connected" in verdict.summary()
+
+
+def test_bad_links_are_found_out(spark, broken):
+    place = broken[1] / "edges.parquet"
+    edges = pyarrow.parquet.read_table(place)
+    worse = pyarrow.concat_tables([edges, edges.slice(0, 2)])
+    pyarrow.parquet.write_table(worse, place)
+    assert verify(broken[1], spark=spark).bad_edges == 2
+
+
+def test_measures_are_those_of_metrics(spark, plan):
+    made, folder = plan
+    expected = made.metrics()
+    for name, value in measure(folder, spark=spark).items():
+        assert value == pytest.approx(expected[name], rel=1e-12), name
+
+
+def test_degrees_and_diameters_one_by_one(spark, plan, broken):
+    made = plan[0]
+    for overlay, place in ((made.overlay, plan[1]), broken):
+        found = {row.topic: (row.hops, row.length) for row in diameters(spark, place).collect()}
+        hops, lengths = (topic_diameters(made.interest, overlay, kind) for kind in (None, made.weights))
+        for topic in np.flatnonzero(np.diff(made.interest.node_start)).tolist():
+            name = made.interest.topic_ids[topic]
+            assert found[name] == pytest.approx((hops[topic], lengths[topic]), rel=1e-12)
+        counted = {row.node: row.degree for row in degrees(spark, place).collect()}
+        assert counted == dict(zip(made.interest.node_ids, overlay.degrees().tolist(), strict=True))
+
+
+def test_a_folder_that_is_no_plan_is_refused(spark, tmp_path):
+    with pytest.raises(bl.InputError, match="is not a plan"):
+        verify(tmp_path, spark=spark)
+
+
+def test_empty_plan(spark, tmp_path):
+    """No topics, no links."""
+    made = bl.link(bl.Interest.from_lists([[], []]), algorithm="gm")
+    replace(made, notes={}).save(tmp_path / "plan")
+    assert verify(tmp_path / "plan", spark=spark).good
+    measures = measure(tmp_path / "plan", spark=spark)
+    assert (measures["edges"], measures["mean_diameter"]) == (0, 0)
+    assert json.dumps(measures)

@@ -1,0 +1,160 @@
+"""The whole pipeline: from raw inputs to a plan and a report; done steps are not done again."""
+
+import json
+import os
+import shutil
+
+import pytest
+
+import broadloom as bl
+from broadloom import InputError, workload
+from broadloom.pipeline import run as pipeline
+from broadloom.pipeline.config import Config
+
+pytestmark = pytest.mark.spark
+
+CONFIG = """
+sources = ["raw"]
+output = "out"
+[ingest]
+symmetric = "mean"
+[link]
+algorithm = "gm"
+"""
+
+
+@pytest.fixture(scope="module")
+def done(spark, tmp_path_factory):
+    """A run that is done."""
+    folder = tmp_path_factory.mktemp("run")
+    workload.devices(folder / "raw", brokers=12, subscriptions=3000, seed=1)
+    (folder / "run.toml").write_text(CONFIG)
+    return folder, pipeline.run(Config.load(folder / "run.toml"), spark=spark)
+
+
+@pytest.fixture
+def again(done, tmp_path):
+    """A copy of a run that is done, sources and all, to spoil."""
+    shutil.copytree(done[0], tmp_path / "run", copy_function=shutil.copy2)
+    for file in (tmp_path / "run" / "raw").iterdir():
+        before = (done[0] / "raw" / file.name).stat()
+        os.utime(file, ns=(before.st_atime_ns, before.st_mtime_ns))
+    return tmp_path / "run"
+
+
+def test_a_run_ends_with_a_plan_and_a_report(done):
+    folder, outcome = done
+    plan = bl.Plan.load(folder / "out" / "plan")
+    assert plan.is_topic_connected()
+    assert plan.interest.node_count == 12
+    assert outcome.metrics["edges"] == len(plan.edges)
+    assert all(account.adds_up for account in outcome.ledger.accounts)
+    page = outcome.report.read_text()
+    assert outcome.plan in page
+    assert "our own link" in page
+
+
+def test_a_second_run_does_nothing(done, spark):
+    config = Config.load(done[0] / "run.toml")
+    assert set(pipeline.run(config, spark=spark).steps.values()) == {None}
+
+
+def steps_done(folder, spark):
+    outcome = pipeline.run(Config.load(folder / "run.toml"), spark=spark)
+    return [name for name, seconds in outcome.steps.items() if seconds is not None]
+
+
+def test_another_option_starts_at_its_step(again, spark):
+    pipeline.run(
+        Config.load(again / "run.toml"), spark=spark
+    )  # the copy is at another place, so all is done anew
+    (again / "run.toml").write_text(CONFIG + "seed = 1\n")
+    assert steps_done(again, spark) == ["link", "verify", "measure", "plan", "report"]
+
+
+def test_a_run_that_died_goes_on_at_the_step_it_was_in(again, spark, monkeypatch):
+    """Killed in the middle of a step, a run leaves the steps before it, and no half of its own."""
+    config = Config.load(again / "run.toml")
+
+    def die(_, folder):
+        (folder / "half").write_text("done")
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pipeline._Work, "_measure", die)
+        with pytest.raises(KeyboardInterrupt):
+            pipeline.run(config, spark=spark, fresh=True)
+    assert set(json.loads((again / "out" / "run.json").read_text())) == {
+        "ingest",
+        "interest",
+        "link",
+        "verify",
+    }
+    assert not (again / "out" / "measure" / "half").exists()
+    assert steps_done(again, spark) == ["measure", "plan", "report"]
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ('sources = ["raw"]', "has no output"),
+        ('sources = ["raw"]\noutput = "out"\n[links]\n', r"'links' is not known \(did you mean 'link'\?\)"),
+        ('sources = ["raw"]\noutput = "out"\n[link]\nseed = "x"\n', "seed is 'x'; expected int"),
+        ("sources = [", "is not TOML"),
+        ('sources = ["nowhere"]\noutput = "out"\n', "there is no such file"),
+        ('sources = [3]\noutput = "out"\n', "source 3 is not a text"),
+    ],
+)
+def test_a_bad_configuration_is_refused(tmp_path, text, words):
+    (tmp_path / "run.toml").write_text(text)
+    with pytest.raises(InputError, match=words):
+        pipeline.run(Config.load(tmp_path / "run.toml"))
+
+
+def test_link_on_spark_by_the_command_line(spark, tmp_path, done):
+    """With a master the command gives the plan of the in-process one; other algorithms are refused."""
+    from broadloom.cli import main
+
+    plans = []
+    for name, where in (("process", []), ("spark", ["--master", "local[2]"])):
+        with pytest.raises(SystemExit) as left:
+            main(
+                [
+                    "link",
+                    str(done[0] / "out" / "interest"),
+                    "-a",
+                    "dcmaw",
+                    "-q",
+                    "-o",
+                    str(tmp_path / name),
+                    *where,
+                ]
+            )
+        assert left.value.code == 0
+        plans.append({file.name: file.read_bytes() for file in sorted((tmp_path / name).iterdir())})
+    assert plans[0] == plans[1]
+    assert spark.range(2).count() == 2
+    with pytest.raises(SystemExit) as left:
+        main(
+            [
+                "link",
+                str(done[0] / "out" / "interest"),
+                "-a",
+                "gm",
+                "-o",
+                str(tmp_path / "no"),
+                "--master",
+                "local[2]",
+            ]
+        )
+    assert left.value.code == 2
+
+
+def test_link_on_spark_in_a_run(again, spark):
+    """The same plan from both engines, byte for byte, through all steps."""
+    plans = []
+    for engine in ("process", "spark"):
+        (again / "run.toml").write_text(CONFIG.replace('"gm"', f'"dcmaw"\nengine = "{engine}"'))
+        pipeline.run(Config.load(again / "run.toml"), spark=spark)
+        plans.append({file.name: file.read_bytes() for file in sorted((again / "out" / "plan").iterdir())})
+    assert plans[0] == plans[1]

@@ -1,0 +1,86 @@
+"""Sources: what a file is taken for, and the words for one that cannot be used."""
+
+import gzip
+
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from broadloom import InputError
+from broadloom.pipeline.sources import Source, count_lines, find_inputs
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "table", "reader"),
+    [
+        ("subs.csv", "device,broker,filter\nd,b,t\n", "subscriptions", "csv"),
+        ("subs.tsv", "node\ttopic\nb\tt\n", "subscriptions", "csv"),
+        ("subs.jsonl", '{"node": "b", "topic": "t"}\n', "subscriptions", "jsonl"),
+        ("export.jsonl", '{"clientid": "c", "topic": "t", "node": "n"}\n', "subscriptions", "jsonl"),
+        ("brokers.csv", "node,site\na,s\n", "nodes", "csv"),
+        ("pings.csv", "from,to,ms\na,b,1\n", "latency", "csv"),
+        ("list.csv", "topic\na\n", "topics", "csv"),
+        ("berlin.log", "1700000000: c1 1 t/1\n", "subscriptions", "mosquitto"),
+    ],
+)
+def test_a_file_is_recognised(tmp_path, name, text, table, reader):
+    (tmp_path / name).write_text(text)
+    [found] = find_inputs([Source(str(tmp_path / name))])
+    assert (found.table, found.reader) == (table, reader)
+
+
+def test_a_packed_file_is_recognised(tmp_path):
+    (tmp_path / "subs.csv.gz").write_bytes(gzip.compress(b"node,topic\na,t\nb,t"))
+    [found] = find_inputs([Source(str(tmp_path))])
+    assert found.reader == "csv"
+    assert count_lines(found.path) == 3
+
+
+def test_a_pattern_and_the_broker_of_a_dump(tmp_path):
+    for name in ("berlin.1.log", "paris.1.log"):
+        (tmp_path / name).write_text("1700000000: c1 1 t/1\n")
+    found = find_inputs(
+        [Source.parse(f"mosquitto={tmp_path}/*.log"), Source(str(tmp_path / "paris.1.log"), None, "x")]
+    )
+    assert [one.node for one in found] == ["berlin", "x"]
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "words"),
+    [
+        (
+            "subscriptions.csv",
+            b"node,qos\na,1\n",
+            "has no column 'topic': table subscriptions needs node, topic",
+        ),
+        ("some.csv", b"colour\nred\n", "is of no kind that is known"),
+        ("wide.csv", "node,topic\na,t\n".encode("utf-16"), "is UTF-16"),
+        ("rows.parquet", b"PAR1 and no more", "is cut or damaged"),
+    ],
+)
+def test_a_file_that_cannot_be_used_is_refused_in_one_line(tmp_path, name, data, words):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(InputError, match=words) as error:
+        find_inputs([Source(str(tmp_path / name))])
+    assert "\n" not in str(error.value)
+
+
+def test_a_parquet_file_that_is_cut_is_refused(tmp_path):
+    pa.parquet.write_table(pa.table({"node": ["a"], "topic": ["t"]}), tmp_path / "whole.parquet")
+    (tmp_path / "cut.parquet").write_bytes((tmp_path / "whole.parquet").read_bytes()[:-10])
+    with pytest.raises(InputError, match=r"cut\.parquet is cut or damaged"):
+        find_inputs([Source(str(tmp_path))])
+
+
+def test_missing_files_and_unknown_kinds_are_refused(tmp_path):
+    with pytest.raises(InputError, match="there is no such file"):
+        find_inputs([Source(str(tmp_path / "nowhere.csv"))])
+    with pytest.raises(InputError, match="no kind 'emxq'"):
+        Source.parse("emxq=dump.json")
+
+
+def test_an_empty_file_has_no_rows(tmp_path):
+    (tmp_path / "subscriptions.csv").write_text("")
+    with pytest.raises(InputError, match="every source is empty"):
+        find_inputs([Source(str(tmp_path))])
+    assert count_lines(tmp_path / "subscriptions.csv") == 0

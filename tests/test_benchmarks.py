@@ -1,0 +1,58 @@
+"""The benchmarks' machinery works: runs in a process of their own, claims, the result file."""
+
+import json
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "benchmarks"))
+
+import _common
+import link as benchmark
+
+SMALL = _common.Instance(25, 12, sizes=(2, 6))
+
+
+def test_a_task_is_measured_and_equals_its_twin():
+    twin = _common.Task("twin", {"algorithm": "gm"})
+    floor, ours, plain = _common.measure(
+        SMALL, [benchmark.FLOOR, _common.link("gm"), twin], rounds=2, threads=1
+    )
+    assert floor["shared"] > 0
+    assert ours["digest"] == plain["digest"]
+    assert ours["edges"] > 0
+    assert all(one["cpu_s"] > 0 and one["peak_mb"] > 10 for one in (floor, ours, plain))
+
+
+def test_trees_of_others_are_the_same_trees():
+    scipy, networkx = _common.measure(SMALL, map(_common.Task, ("scipy_trees", "networkx_trees")), rounds=1)
+    assert scipy["digest"] == networkx["digest"]
+
+
+def test_a_failing_task_says_why():
+    with pytest.raises(RuntimeError, match="no algorithm 'gn'"):
+        _common.measure(SMALL, [_common.link("gn")])
+
+
+def test_claims_hold_or_not():
+    section = _common.Section("a title")
+    section.claim("fast", 2.0, at_most=3)
+    section.claim("cheap", 2.0, at_least=3)
+    assert [claim["holds"] for claim in section.claims] == [True, False]
+
+
+def test_results_stand_beside_each_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(_common, "RESULTS", tmp_path)
+    _common.keep("link", "one", _common.Section("1", [{"x": 1}]))
+    _common.keep("link", "two", _common.Section("2"))
+    record = json.loads((tmp_path / "link.json").read_text())
+    assert record["one"]["rows"] == [{"x": 1}]
+    assert set(record["two"]["made_with"]) == {"broadloom", "cores", "numba", "numpy", "python", "scipy"}
+
+
+def test_an_unknown_section_is_refused(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["link.py", "--only", "pear"])
+    with pytest.raises(SystemExit):
+        _common.run("link", benchmark.SECTIONS)
+    assert "no section pear; there are peer, scale" in capsys.readouterr().err

@@ -1,0 +1,56 @@
+"""The pages' tables are those of the result files and of the code, and are made as they should be."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT / "benchmarks"))
+
+import tables  # noqa: E402 (found only now)
+
+ROWS = [
+    {"name": "a|b", "n": 1200, "x": 0.12345, "ok": True},
+    {"name": "c", "n": None, "x": 12345.6, "ok": False},
+]
+
+
+def test_pages_are_up_to_date():
+    """Numbers in pages come from the result files: `python benchmarks/tables.py` puts them there."""
+    done = subprocess.run(
+        [sys.executable, ROOT / "benchmarks" / "tables.py", "--check"], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_a_table_in_markdown():
+    assert tables.markdown(ROWS).split("\n") == [
+        "",
+        "| name | n | x | ok |",
+        "| --- | ---: | ---: | --- |",
+        "| a\\|b | 1,200 | 0.123 | yes |",
+        "| c | - | 12,346 | NO |",
+        "",
+        "",
+    ]
+
+
+def test_a_page_chooses_columns_and_rows(monkeypatch):
+    monkeypatch.setitem(tables.LISTS, "mine", lambda: ROWS)
+    assert (
+        tables.wanted_table("mine | x, name | n=1200/7")
+        == "\n| x | name |\n| ---: | --- |\n| 0.123 | a\\|b |\n\n"
+    )
+
+
+@pytest.mark.parametrize("name", ["nothing/here", "link/nothing"])
+def test_what_was_not_measured_says_so(name):
+    assert "Not measured yet" in tables.wanted_table(name)
+
+
+def test_every_algorithm_is_listed():
+    names = [row["name"] for row in tables.algorithms()]
+    assert "`exact`" in names
+    assert all(name in (ROOT / "docs" / "link.md").read_text() for name in names)
