@@ -20,6 +20,7 @@ from broadloom.model import (
     Overlay,
     Plan,
     Weights,
+    summarize,
 )
 
 __all__ = [
@@ -42,5 +43,6 @@ __all__ = [
     "link_change",
     "lower_bound",
     "measures",
+    "summarize",
     "workload",
 ]

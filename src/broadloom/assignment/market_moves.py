@@ -60,17 +60,6 @@ def toll_now(core: Core, ledger: Ledger, broker: int, channel: int) -> float:
 
 
 @kernel
-def all_tolls(core: Core, ledger: Ledger) -> NDArray[np.float64]:
-    """Every channel's price at every broker, at least 0."""
-    brokers, channels = ledger.sent.shape
-    tolls = np.empty((brokers, channels))
-    for b in range(brokers):
-        for t in range(channels):
-            tolls[b, t] = max(0.0, toll_now(core, ledger, b, t))
-    return tolls
-
-
-@kernel
 def move_all(
     core: Core,
     traffic: Traffic,

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from broadloom._version import VERSION
-from broadloom.cli import devices, generate, ingest, inspect, link, run
+from broadloom.cli import devices, generate, ingest, inspect, link, market, run
 from broadloom.errors import InputError
 
 Version = Annotated[bool, typer.Option("--version", help="Print the version.")]
@@ -36,6 +36,7 @@ app.command("generate")(generate.generate)
 app.command("devices")(devices.devices)
 app.command("ingest")(ingest.ingest)
 app.command("link")(link.link)
+app.command("market")(market.market)
 app.command("verify")(inspect.verify)
 app.command("measure")(inspect.measure)
 app.command("run")(run.run)

@@ -9,6 +9,7 @@ from broadloom.model.market import MarketProblem
 from broadloom.model.overlay import Overlay
 from broadloom.model.plan import Plan
 from broadloom.model.priced import MarketResult
+from broadloom.model.traffic import summarize
 from broadloom.model.weights import Weights
 
 __all__ = [
@@ -22,4 +23,5 @@ __all__ = [
     "Overlay",
     "Plan",
     "Weights",
+    "summarize",
 ]
