@@ -4,7 +4,8 @@ From greedy packing, membership in channels is softened and hardened again under
 leaves few brokers in each channel. Under another core the same goes on with that core's own prices. Then the
 search breathes: with prices of channels too low users spread out, with prices too high they gather, and each
 time the prices come back to the true ones it ends elsewhere; the best is kept. At last users move one by one
-while the exact cost falls, from the best and from greedy packing, so that it is never worse than either.
+while the exact cost falls, from the best and from greedy packing, so that it is never worse than either;
+in a small market from random assignments as well.
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from numpy.typing import NDArray
 from broadloom.assignment.market_bound import lower_bound
 from broadloom.assignment.market_moves import move_all, no_tolls
 from broadloom.assignment.market_options import MarketOptions
-from broadloom.assignment.packing import packed
+from broadloom.assignment.packing import packed, random
 from broadloom.assignment.softened import fields_of, membership, pair_pass, priced_pass
 from broadloom.assignment.tolls import rough_tolls
 from broadloom.errors import InputError
@@ -46,6 +47,9 @@ LAST_PASSES = 12
 # Exact descent: passes over all users, and how many brokers are evaluated for each.
 EXACT_PASSES = 4
 EXACT_TRIES = 4
+# Random starts: at most so many, and so much work (users x brokers x channels) for all of them.
+MOST_STARTS = 20
+START_WORK = 2_000_000
 # Breathing ends early when so many breaths in a row gain less than this share.
 IDLE_BREATHS = 6
 LEAST_PROGRESS = 1e-4
@@ -71,14 +75,24 @@ class SearchOptions(MarketOptions):
                 raise InputError(f"{name} is {getattr(self, name)}; give 0 or more")
 
 
-def broadloom(problem: MarketProblem, options: SearchOptions, seed: int) -> MarketResult:  # noqa: ARG001
+def broadloom(problem: MarketProblem, options: SearchOptions, seed: int) -> MarketResult:
     """Search, descend, and prove how far at most the cost is from the best possible."""
     greedy = packed(problem)
     search = _Search(problem, options.core)
     best = search.better(greedy, *search.breathing(greedy, options.breaths))
-    best = search.better(search.descended(best), search.descended(greedy))
+    best = search.better(*map(search.descended, (best, greedy, *_random_starts(problem, seed))))
     bound = lower_bound(problem, best, options.core, options.bound)
     return MarketResult(problem, best, options.core, lower_bound=bound)
+
+
+def _random_starts(problem: MarketProblem, seed: int) -> Iterator[NDArray[np.int32]]:
+    """Random assignments, fewer the larger the market is; none where chance finds no room for all."""
+    size = problem.user_count * problem.broker_count * problem.channel_count
+    for draw in range(min(MOST_STARTS, START_WORK // max(1, size))):
+        try:
+            yield random(problem, MarketOptions(), seed + draw).broker_of
+        except InputError:
+            return
 
 
 class _Search:
