@@ -10,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom._jit import kernel
+from broadloom.assignment.softened import LEAST_GAIN
 from broadloom.measures.core_trees import Core, source_prices
 from broadloom.measures.market import Ledger, Traffic, change_of_move, dot, move_user
 from broadloom.model.market import MarketProblem
 
-# A change below this share of what the user costs now is rounding, not progress.
-LEAST_GAIN = 1e-9
+# A change below this share of the cost of all channels is rounding, not progress.
+ROUNDING = 1e-13
 
 
 class Tolls(NamedTuple):
@@ -73,12 +74,12 @@ def move_all(
 
     Only brokers that look better by more than `-margin` are tried. Returns how many users moved.
     """
-    moves = 0
+    moves, rounding = 0, ROUNDING * np.sum(ledger.cost)
     looks, which = np.empty(tries), np.empty(tries, np.int64)
     for user in order:
         found = _shortlist(core, traffic, ledger, tolls, user, margin, looks, which)
         home = ledger.broker_of[user]
-        best, to = -LEAST_GAIN * traffic.demand[user] * traffic.access[user, home], -1
+        best, to = -LEAST_GAIN * traffic.demand[user] * traffic.access[user, home] - rounding, -1
         for q in range(found):
             change = change_of_move(core, traffic, ledger, user, which[q])
             if change < best or (change == best and which[q] < to):
