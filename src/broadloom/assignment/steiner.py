@@ -19,23 +19,39 @@ from broadloom.model.priced import MarketResult
 
 def steiner_mixing(problem: MarketProblem, options: MarketOptions, seed: int) -> MarketResult:
     """The three phases."""
+    return mixed(problem, options, seed, link_weights(problem))
+
+
+def mixed(
+    problem: MarketProblem, options: MarketOptions, seed: int, weights: NDArray[np.float64]
+) -> MarketResult:
+    """Phases 2 and 3, from the weights of phase 1."""
     check_room(problem)
     chance = np.random.default_rng(seed).random(problem.user_count)
-    drawn = _drawn(traffic_of(problem), link_weights(problem), largest_first(problem), chance)
+    drawn = _drawn(traffic_of(problem), weights, largest_first(problem), chance)
     return MarketResult(problem, settled(problem, drawn), options.core)
 
 
 def link_weights(problem: MarketProblem) -> NDArray[np.float64]:
     """Phase 1: the traffic that all trees put on the link of each user to each broker, (users, brokers)."""
-    weights = np.zeros((problem.user_count, problem.broker_count))
     reach, via = ways_in(problem.access, problem.core)
-    for channel in range(problem.channel_count):
-        senders, readers = (
-            np.flatnonzero(problem.rates[:, channel]),
-            np.flatnonzero(problem.wants[:, channel]),
-        )
-        rates = problem.rates[senders, channel]
-        add_channel(senders, rates, readers, problem.access, reach, via, weights)
+    weights = np.zeros(problem.access.shape)
+    for rates, wants in zip(problem.rates.T, problem.wants.T, strict=True):
+        weights += channel_weights(rates, wants, problem.access, reach, via)
+    return weights
+
+
+def channel_weights(
+    rates: NDArray[np.float64],
+    wants: NDArray[np.bool_],
+    access: NDArray[np.float64],
+    reach: NDArray[np.float64],
+    via: NDArray[np.int32],
+) -> NDArray[np.float64]:
+    """Phase 1 for one channel alone: what each user sends into it, who wants it, and the ways in."""
+    weights = np.zeros(access.shape)
+    senders, readers = np.flatnonzero(rates), np.flatnonzero(wants)
+    _add_channel(senders, rates[senders], readers, access, reach, via, weights)
     return weights
 
 
@@ -63,7 +79,7 @@ def ways_in(
 
 
 @kernel
-def add_channel(
+def _add_channel(
     senders: NDArray[np.int64],
     rates: NDArray[np.float64],
     readers: NDArray[np.int64],
