@@ -10,11 +10,11 @@ RUN := $(VENV)/bin/
 INSTALL := $(RUN)python -m pip install --quiet --disable-pip-version-check --no-build-isolation
 LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
 
-.PHONY: help setup demo test lint docs lock clean
+.PHONY: help setup demo test test-cluster lint docs lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
-	@sed -n 's/^\([a-z]*\):.*## /  \1\t/p' Makefile | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' Makefile | expand -t 16
 
 setup: $(VENV)/java.done ## make .venv: hashed packages, Broadloom itself, Java where there is none
 
@@ -43,7 +43,10 @@ demo: setup ## generate raw inputs of 200 brokers, and run the whole pipeline on
 
 test: setup ## run all tests
 	@tools/system-packages $(SYSTEM_PACKAGES)
-	$(RUN)pytest -n 2 --dist loadgroup
+	$(RUN)pytest -n 2 --dist loadgroup -m "not cluster"
+
+test-cluster: setup ## run the tests that start a real Spark cluster and kill a worker; takes minutes
+	$(RUN)pytest -m cluster
 
 lint: setup ## check style, format and types
 	$(RUN)ruff check

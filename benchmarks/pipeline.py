@@ -18,6 +18,9 @@ from _common import HERE, RESULTS, Section, run
 from _tree import Cost, cost
 from broadloom import workload
 
+ROWS = (500_000, 2_000_000, 10_000_000)
+# Nodes, topics, nodes a site.
+INSTANCES = ((10_000, 200, 100), (100_000, 200, 100), (1_000_000, 1000, 500))
 # CPU seconds by stage; what `all` has beyond the others is the check of the finished plan.
 STAGES = ("start", "divide", "conquer", "combine", "all")
 CLI = [sys.executable, "-m", "broadloom.cli"]
@@ -26,8 +29,7 @@ CLI = [sys.executable, "-m", "broadloom.cli"]
 def ingest(quick: bool) -> Section:
     """Rows per second of ingest, with one row in a hundred bad and a driver of 2 GiB."""
     section = Section("Ingest of device subscriptions (CSV), 200 brokers, 1 % bad rows, driver of 2 GiB")
-    sizes = (20_000,) if quick else (500_000, 2_000_000, 10_000_000)
-    for rows in sizes:
+    for rows in (20_000,) if quick else ROWS:
         with tempfile.TemporaryDirectory() as place:
             raw = Path(place, "raw")
             planted = workload.devices(raw, subscriptions=rows)
@@ -49,7 +51,7 @@ def ingest(quick: bool) -> Section:
             bad = sum(planted.values()) - planted["repeated"]
             assert sum(account["quarantined"].values()) == bad
             section.rows.append({"rows": rows, "quarantined": bad} | _row(spent, rows))
-    if not quick:
+    if section.rows[-1]["rows"] == 10_000_000:
         section.claim("10,000,000 rows, CPU seconds", section.rows[-1]["CPU s"], at_most=70)
     return section
 

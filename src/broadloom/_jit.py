@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable
-from typing import TypeVar, cast
+from typing import Any, TypeVar
 
 import numba
 
@@ -18,7 +18,7 @@ def kernel(function: F) -> F:
     Kernels release the interpreter's lock, so plain threads run them side by side. No fastmath:
     the same input gives the same bits on every machine.
     """
-    return cast(F, numba.njit(cache=CACHE, nogil=True, error_model="numpy")(function))
+    return _forgiving(numba.njit(cache=CACHE, nogil=True, error_model="numpy")(function))
 
 
 def inner_kernel(function: F) -> F:
@@ -28,4 +28,20 @@ def inner_kernel(function: F) -> F:
     function does itself.
     """
     options = {"cache": CACHE, "nogil": True, "error_model": "numpy"}
-    return cast(F, numba.njit(**options, forceinline=True, _nrt=False)(function))
+    return _forgiving(numba.njit(**options, forceinline=True, _nrt=False)(function))
+
+
+def _forgiving(kernel: Any) -> Any:
+    """Compile anew where the cache on disk is of another version, whose types may be gone: numba fails."""
+    file = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
+    if file is not None and hasattr(file, "_load_index"):
+        load = file._load_index
+
+        def load_or_nothing() -> Any:
+            try:
+                return load()
+            except Exception:  # unpickling old types fails in as many ways as there are types
+                return {}
+
+        file._load_index = load_or_nothing
+    return kernel

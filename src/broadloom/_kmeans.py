@@ -1,4 +1,4 @@
-"""K-means: points into a number of clusters, the same ones for the same seed."""
+"""K-means: points into clusters, the same ones for the same seed."""
 
 import numpy as np
 from numpy.typing import NDArray
@@ -7,19 +7,24 @@ from numpy.typing import NDArray
 ROUNDS = 20
 
 
-def k_means(points: NDArray[np.float64], count: int, rng: np.random.Generator) -> NDArray[np.int64]:
-    """The cluster of each point, 0 to `count` - 1; a cluster may stay empty.
+def k_means(points: NDArray[np.float64], count: int, rng: np.random.Generator) -> NDArray[np.int32]:
+    """The cluster of each point: Lloyd's rounds from centres drawn among the points.
 
-    Example:
+    There are `count` clusters, or as many as points if these are fewer; a centre that no point is near stays
+    where it is.
+
+    Examples:
         >>> labels = k_means(np.array([[0.0], [1.0], [9.0]]), 2, np.random.default_rng(0))
         >>> bool(labels[0] == labels[1] != labels[2])
         True
     """
-    middle = points[rng.choice(len(points), count, replace=count > len(points))]
-    label = np.zeros(len(points), np.int64)
+    from scipy.spatial import KDTree  # a heavy import
+
+    centres = points[rng.choice(len(points), min(count, len(points)), replace=False)]
     for _ in range(ROUNDS):
-        label = (np.sum(middle**2, axis=1) - 2 * points @ middle.T).argmin(axis=1)
-        size, total = np.bincount(label, minlength=count), np.zeros_like(middle)
-        np.add.at(total, label, points)
-        middle[size > 0] = total[size > 0] / size[size > 0, None]
-    return label
+        nearest = KDTree(centres).query(points)[1]
+        members = np.bincount(nearest, minlength=len(centres))
+        for axis in range(points.shape[1]):
+            total = np.bincount(nearest, weights=points[:, axis], minlength=len(centres))
+            centres[:, axis] = np.where(members > 0, total / np.maximum(members, 1), centres[:, axis])
+    return np.asarray(KDTree(centres).query(points)[1], np.int32)

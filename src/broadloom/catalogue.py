@@ -12,7 +12,7 @@ def algorithms(stage: str | None = None) -> list[dict[str, Any]]:
     Args:
         stage: only those of this stage, such as "link".
 
-    Example:
+    Examples:
         >>> [row["objective"] for row in algorithms("link") if row["name"] == "gm"]
         ['edges']
     """

@@ -11,7 +11,7 @@ class InputError(ValueError):
     The message says what is wrong, where (row, node, field), and what would be right. The command
     line prints it as one line and exits with 2; anything else that is raised is a bug.
 
-    Example:
+    Examples:
         >>> raise InputError("latency row 3: rtt_ms is -4.0, expected a number above 0")
         Traceback (most recent call last):
         broadloom.errors.InputError: latency row 3: rtt_ms is -4.0, expected a number above 0

@@ -26,7 +26,7 @@ _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
 def watched_by(watcher: Watcher) -> Iterator[None]:
     """Tell `watcher` of all stages inside the block.
 
-    Example:
+    Examples:
         >>> class Printer:
         ...     def start(self, stage, total): print(stage, total)
         ...     def done(self, amount): print(amount)

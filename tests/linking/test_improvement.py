@@ -71,6 +71,34 @@ def test_it_pays(name):
     assert weight_of(improve(plan)) < weight_of(improve(plan, exchange=False)) <= weight_of(plan)
 
 
+def test_a_maximum_degree_is_kept():
+    """What was built below a maximum degree stays below it."""
+    rng = np.random.default_rng(5)
+    interest = bl.Interest.from_lists([rng.choice(30, 8, replace=False) for _ in range(150)], topics=30)
+    weights = bl.Weights.euclidean(rng.random((150, 2)))
+    plan = bl.link(interest, weights, algorithm="grmaw", max_degree=8)
+    better = improve(plan)
+    assert better.total_weight < plan.total_weight
+    assert (
+        better.overlay.degrees().max()
+        <= 8
+        < bl.link(interest, weights, algorithm="grmaw").overlay.degrees().max()
+    )
+    again = bl.link(
+        interest,
+        weights,
+        algorithm="grmaw",
+        max_degree=8,
+        previous=bl.link(interest, weights, algorithm="trmaw"),
+    )
+    assert again.overlay.degrees().max() <= 8
+
+
+def test_a_time_limit_is_recorded():
+    plan = bl.link(bl.Interest.from_lists([[0], [0]]), algorithm="gm")
+    assert improve(plan, seconds=0.0).notes["improvement"]["seconds"] == 0.0
+
+
 def test_the_star_of_the_lemma_is_found():
     """Paper 1, Lemma 10: pdmaw takes the clique and the star, improvement leaves the star."""
     interests, matrix = instances.clique_or_star(5)

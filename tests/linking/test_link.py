@@ -64,6 +64,40 @@ def test_a_previous_plan_is_never_made_worse(instance, name):
     assert links == {frozenset((names[u], names[v])) for u, v in plan.edges.tolist()}
 
 
+def test_a_previous_plan_within_a_limit_is_never_made_worse():
+    """A maximum degree is kept, and what keeps it already is not made heavier."""
+    interest = bl.workload.interest(30, 15, "zipf", sizes=(2, 6), seed=1)
+    weights = bl.workload.weights(30, "planar", seed=1)
+    previous = bl.link(interest, weights, "low-oda", max_degree=6, objective="weight", improve=True)
+    for name in ("grmaw", "low-oda", "gm"):
+        plan = bl.link(interest, weights, name, max_degree=6, previous=previous)
+        assert plan.total_weight <= previous.total_weight
+        assert plan.metrics()["max_degree"] <= 6
+        assert plan.algorithm == f"{name}+previous"
+
+
+BAD_OPTIONS = [
+    ("low-oda", {"k": "3"}, "k is '3'"),
+    ("low-oda", {"k": 0}, "k is 0"),
+    ("low-oda", {"max_degree": 1}, "max"),
+    ("exact", {"time_limit": "1s"}, "time_limit is '1s'"),
+    ("dcmaw", {"thin": "no", "by": "random"}, "thin is 'no'; give true or false"),
+    ("dcmaw", {"part_of_node": 5}, "part_of_node is 5"),
+    ("broadloom", {"effort": 0}, "effort is 0"),
+    ("grmaw", {"previous": [[0, 1]]}, "previous is a list"),
+    ("grmaw", {"improve": "no"}, "improve is 'no'"),
+]
+
+
+@pytest.mark.parametrize(("name", "options", "words"), BAD_OPTIONS)
+def test_bad_options_are_one_line(name, options, words):
+    interest = bl.workload.interest(12, 6, sizes=(2, 4))
+    with pytest.raises(InputError) as caught:
+        bl.link(interest, bl.workload.weights(12), name, **options)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
 def test_a_previous_plan_of_other_nodes():
     """Nodes are matched by id: one left, one came, and what still serves is kept."""
     before = Interest.from_lists([[0], [0], [0]], node_ids=["a", "b", "c"])

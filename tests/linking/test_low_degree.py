@@ -65,6 +65,20 @@ def test_low_oda_by_weight_below_a_maximum_degree(instance, k, limit):
 
 
 @settings(max_examples=200)
+@given(strategies.instances(), st.integers(1, 6), st.sampled_from(["gm", "grmaw"]))
+def test_the_greedy_algorithms_below_a_maximum_degree(instance, limit, name):
+    rows, interest, weights, matrix = instance
+    ones = [[1.0] * len(rows) for _ in rows]
+    expected, connected = low_by_weight(rows, ones if name == "gm" else matrix, 0, limit)
+    if connected:
+        plan = bl.link(interest, weights, algorithm=name, max_degree=limit)
+        assert as_tuples(plan.edges) == expected
+    else:
+        with pytest.raises(bl.InputError, match=f"max_degree {limit} leaves topic"):
+            bl.link(interest, weights, algorithm=name, max_degree=limit)
+
+
+@settings(max_examples=200)
 @given(strategies.instances())
 def test_without_regard_to_degrees_it_is_grmaw(instance):
     rows, interest, weights, matrix = instance

@@ -96,7 +96,9 @@ class Cluster:
 
     def kill_worker(self) -> None:
         """SIGKILL to a worker and the executors that it started."""
-        os.killpg(self.workers.pop().pid, signal.SIGKILL)
+        worker = self.workers.pop()
+        os.killpg(worker.pid, signal.SIGKILL)
+        worker.wait()
 
     def stop(self) -> None:
         """Kill every process that is left."""

@@ -13,7 +13,7 @@ from broadloom import workload
 from broadloom.pipeline.config import Config
 from broadloom.pipeline.run import run
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.cluster]
 
 CONFIG = """
 sources = ["raw"]

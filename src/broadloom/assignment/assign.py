@@ -36,7 +36,7 @@ def assign(
         InputError: something else than a problem, an unknown algorithm or option, or a subscriber that no
             broker reaches in time.
 
-    Example:
+    Examples:
         >>> import broadloom as bl
         >>> problem = bl.AssignmentProblem([0], [[1], [9]], [-1, -1], [[2], [8]], [[0], [0]], [[3], [3]])
         >>> bl.assign(problem, algorithm="closest-unbalanced").broker_of

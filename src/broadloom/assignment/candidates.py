@@ -48,8 +48,7 @@ def super_subscriptions(
     if count >= len(lo):
         return lo, hi
     joint = np.hstack((_normal(place), _normal((lo + hi) / 2)))
-    label = k_means(joint, count, rng)
-    used, label = np.unique(label, return_inverse=True)
+    used, label = np.unique(k_means(joint, count, rng), return_inverse=True)
     super_lo, super_hi = (
         np.full((len(used), lo.shape[1]), np.inf),
         np.full((len(used), lo.shape[1]), -np.inf),

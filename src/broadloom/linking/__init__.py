@@ -16,7 +16,15 @@ ALGORITHMS: tuple[Algorithm, ...] = (
     Algorithm(
         "trmaw", "link", "1, Alg. 1", "total weight", "a minimum spanning tree for each topic", tree.trmaw
     ),
-    Algorithm("gm", "link", "1 and 2", "edges", "add the edge with the highest contribution", greedy.gm),
+    Algorithm(
+        "gm",
+        "link",
+        "1 and 2",
+        "edges",
+        "add the edge with the highest contribution",
+        greedy.gm,
+        greedy.GreedyOptions,
+    ),
     Algorithm(
         "grmaw",
         "link",
@@ -24,6 +32,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         "total weight",
         "add the edge with the lowest weight a contribution",
         greedy.grmaw,
+        greedy.GreedyOptions,
     ),
     Algorithm(
         "pdmaw",

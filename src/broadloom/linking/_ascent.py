@@ -62,7 +62,7 @@ class Ascent:
         steps: how many steps were made.
         bound: the best lower bound that was proven so far.
 
-    Example:
+    Examples:
         >>> interest = Interest.from_lists([[0], [0], [0]])
         >>> ascent = Ascent(interest, Weights.uniform(3), np.array([[0, 1], [0, 2]], np.int32))
         >>> round(ascent.certify(), 9)
@@ -107,11 +107,19 @@ class Ascent:
 
     def edge_use(self) -> NDArray[np.float64]:
         """How much the trees used each candidate lately, from 0 to 1: the most that one of its topics did."""
-        return _most(self._entries.edge, self._use, len(self.candidates.weight))
+        most = np.zeros(len(self.candidates.weight))
+        np.maximum.at(most, self._entries.edge, self._use)
+        return most
 
     def _feasible(self) -> NDArray[np.float64]:
-        """The parts, scaled so that those of an edge sum to its weight or less, whatever the rounding."""
-        return _feasible(self._entries.edge, self.candidates.start, self.candidates.weight, self._part)
+        """The parts, scaled so that those of an edge sum to its weight or less, exactly.
+
+        A sum of k parts is wrong by k roundings at most, and the scaling adds three: so many are taken off.
+        """
+        edge, weight = self._entries.edge, self.candidates.weight
+        total = np.bincount(edge, self._part, minlength=len(weight))
+        scale = weight / total * (1.0 - (np.diff(self.candidates.start) + 8) * ROUNDING)
+        return self._part * scale[edge]
 
     def _renew_candidates(self) -> None:
         """Add the pairs that the trees' heights nearly pay for, drop the candidates that are far from it.
@@ -137,11 +145,14 @@ class Ascent:
         """Change the candidates; new ones are split by the heights at which the chains join their topics."""
         new = candidates_of(self._interest, self._weights, codes)
         known = codes_of(self.candidates.edges, self._interest.node_count)
-        old_edge = np.searchsorted(known, codes)
-        old_edge[~np.isin(codes, known)] = -1
-        part = _carried(self._entries.origin, self.candidates.start, new.start, old_edge, self._part)
-        use = _carried(self._entries.origin, self.candidates.start, new.start, old_edge, self._use)
-        _split_by_height(new, old_edge, chains, part)
+        is_known = np.isin(codes, known, assume_unique=True)
+        old, kept = np.isin(known, codes, assume_unique=True), np.repeat(is_known, np.diff(new.start))
+        carried = np.empty(len(self._part), np.int64)  # the entry of each number among the candidates' own
+        carried[self._entries.origin] = np.arange(len(carried))
+        carried = carried[np.repeat(old, np.diff(self.candidates.start))]
+        part, use = np.zeros(len(kept)), np.zeros(len(kept))
+        part[kept], use[kept] = self._part[carried], self._use[carried]
+        _split_by_height(new, is_known, chains, part)
         self._adopt(new, part, use)
 
     def _adopt(self, candidates: Candidates, part: NDArray[np.float64], use: NDArray[np.float64]) -> None:
@@ -153,8 +164,8 @@ class Ascent:
 
 def _renewals() -> Iterator[int]:
     """After how many steps the candidates are renewed: often at first, when they still change a lot."""
-    yield from (4, 24, 48, 96, 192)
-    yield from itertools.count(292, 100)
+    yield from (4, 20, 60, 140)
+    yield from itertools.count(240, 100)
 
 
 @kernel
@@ -188,62 +199,11 @@ def _climb(
 
 
 @kernel
-def _feasible(
-    edge: NDArray[np.int32],
-    start: NDArray[np.int64],
-    weight: NDArray[np.float64],
-    part: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """Parts that sum to at most the weight of their edge, exactly.
-
-    A sum of k parts is wrong by k roundings at most, and the scaling adds three: so many are taken off.
-    """
-    scale = np.zeros(len(weight))
-    for i in range(len(part)):
-        scale[edge[i]] += part[i]
-    for e in range(len(weight)):
-        scale[e] = weight[e] / scale[e] * (1.0 - (start[e + 1] - start[e] + 8) * ROUNDING)
-    result = np.empty(len(part))
-    for i in range(len(part)):
-        result[i] = part[i] * scale[edge[i]]
-    return result
-
-
-@kernel
-def _most(edge: NDArray[np.int32], value: NDArray[np.float64], edges: int) -> NDArray[np.float64]:
-    """The highest value of each edge."""
-    most = np.zeros(edges)
-    for i in range(len(edge)):
-        most[edge[i]] = max(most[edge[i]], value[i])
-    return most
-
-
-@kernel
-def _carried(
-    origin: NDArray[np.int64],
-    old_start: NDArray[np.int64],
-    new_start: NDArray[np.int64],
-    old_edge: NDArray[np.int64],
-    value: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """The entries' values edge after edge, for each new edge those of its old number; 0 where it is -1."""
-    by_edge = np.empty(len(value))
-    for i in range(len(value)):
-        by_edge[origin[i]] = value[i]
-    result = np.zeros(new_start[-1])
-    for e in range(len(old_edge)):
-        if old_edge[e] >= 0:
-            first = old_start[old_edge[e]]
-            result[new_start[e] : new_start[e + 1]] = by_edge[first : old_start[old_edge[e] + 1]]
-    return result
-
-
-@kernel
 def _split_by_height(
-    new: Candidates, old_edge: NDArray[np.int64], chains: Chains, part: NDArray[np.float64]
+    candidates: Candidates, is_known: NDArray[np.bool_], chains: Chains, part: NDArray[np.float64]
 ) -> None:
     """The parts of edges that were not there before, up to a factor."""
-    for e in range(len(old_edge)):
-        if old_edge[e] < 0:
-            for k in range(new.start[e], new.start[e + 1]):
-                part[k] = height_between(chains, new.low[k], new.high[k])
+    for e in range(len(is_known)):
+        if not is_known[e]:
+            for k in range(candidates.start[e], candidates.start[e + 1]):
+                part[k] = height_between(chains, candidates.low[k], candidates.high[k])

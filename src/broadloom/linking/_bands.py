@@ -48,7 +48,7 @@ class BandSize(NamedTuple):
 def blocks_of_rows(nodes: int, rows: Rows, pairs: float = PAIRS_A_BLOCK) -> list[Rows]:
     """Rows cut into blocks of at most about so many pairs (u, v), u < v.
 
-    Example:
+    Examples:
         >>> blocks_of_rows(5, (0, 5), pairs=4)
         [(0, 1), (1, 3), (3, 5)]
     """
@@ -68,7 +68,7 @@ def cut_at(keys: NDArray[np.float64], theta: float, room: float) -> list[tuple[f
     If too many pairs have theta for their key, all below come first, in a band of their own. Among those of
     one key the order is that of the rows, so they can be looked at in pieces, some rows after the others.
 
-    Example:
+    Examples:
         >>> cut_at(np.array([1.0, 2.0, 5.0, 9.0]), theta=5.0, room=3)
         [(5.0, 1)]
         >>> cut_at(np.array([1.0, 5.0, 5.0, 5.0, 5.0, 5.0]), theta=5.0, room=2)

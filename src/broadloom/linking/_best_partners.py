@@ -19,8 +19,10 @@ from broadloom.model.weights import UNIFORM, WeightArrays, weight_of
 # Screening compares w <= key * mu, which rounds otherwise than w / mu <= key: this much is let through.
 SLACK = 1 + 1e-12
 
-KEPT = 4  # partners a row: more of them are found more slowly, but last longer
+KEPT = 3  # partners a row: more of them are found more slowly, but last longer
 NONE = -1
+THIN_OUT = 16  # rows that are looked through before the members are thinned out again
+MEMBERS, ROWS_LEFT = 0, 1  # places in `Partners.counts`
 
 
 class Partners(NamedTuple):
@@ -33,11 +35,15 @@ class Partners(NamedTuple):
         key: per row the keys of its partners, ascending; there are rows for a power of two of nodes.
         partner: per row the partners with these keys.
         winner: the knockout tree over the rows, its root at 1, row `u` at `len(key) + u`.
+        members: the nodes that may still be partners, ascending.
+        counts: how many members there are, and for how many rows more they do before they are thinned out.
     """
 
     key: NDArray[np.float64]
     partner: NDArray[np.int64]
     winner: NDArray[np.int64]
+    members: NDArray[np.int64]
+    counts: NDArray[np.int64]
 
 
 def new_partners(nodes: int) -> Partners:
@@ -50,7 +56,8 @@ def new_partners(nodes: int) -> Partners:
     while size > 1:
         winner[size // 2 : size] = winner[size : 2 * size : 2]
         size //= 2
-    return Partners(key, np.full(key.shape, NONE), winner)
+    counts = np.array([nodes, THIN_OUT], np.int64)
+    return Partners(key, np.full(key.shape, NONE), winner, np.arange(nodes), counts)
 
 
 @kernel
@@ -61,6 +68,9 @@ def start_from(partners: Partners, others: Partners) -> None:
             partners.key[u, i], partners.partner[u, i] = others.key[u, i], others.partner[u, i]
     for i in range(len(partners.winner)):
         partners.winner[i] = others.winner[i]
+    for i in range(len(partners.members)):
+        partners.members[i] = i
+    partners.counts[MEMBERS] = len(partners.members)
 
 
 @inner_kernel
@@ -128,12 +138,14 @@ def _look_through(
     u: int,
 ) -> None:
     """Find the best partners of u anew."""
+    _thin_out(partners, degree, limit)
     key, partner, last = partners.key, partners.partner, KEPT - 1
     seen = key[u, 0]
     for i in range(KEPT + 1):
         key[u, i], partner[u, i] = np.inf, NONE
     enough = 1  # with equal weights, the least contribution that gets a pair in
-    for v in range(u + 1, len(degree)):
+    for i in range(_first_above(partners, u), partners.counts[MEMBERS]):
+        v = partners.members[i]
         most = most_contribution(c, u, v)
         if most < enough or degree[v] >= limit:
             continue
@@ -155,3 +167,30 @@ def _insert(partners: Partners, u: int, v: int, new: float) -> None:
         key[u, i], partner[u, i] = key[u, i - 1], partner[u, i - 1]
         i -= 1
     key[u, i], partner[u, i] = new, v
+
+
+@inner_kernel
+def _thin_out(partners: Partners, degree: NDArray[np.int64], limit: int) -> None:
+    """Now and then, forget the members that have reached the limit."""
+    partners.counts[ROWS_LEFT] -= 1
+    if partners.counts[ROWS_LEFT] > 0:
+        return
+    size = 0
+    for i in range(partners.counts[MEMBERS]):
+        if degree[partners.members[i]] < limit:
+            partners.members[size] = partners.members[i]
+            size += 1
+    partners.counts[MEMBERS], partners.counts[ROWS_LEFT] = size, THIN_OUT
+
+
+@inner_kernel
+def _first_above(partners: Partners, u: int) -> int:
+    """The place of the first member above u."""
+    low, high = 0, partners.counts[MEMBERS]
+    while low < high:
+        middle = (low + high) // 2
+        if partners.members[middle] <= u:
+            low = middle + 1
+        else:
+            high = middle
+    return low

@@ -70,7 +70,7 @@ def _shared(
     """The entries of each edge: where they start, the subscriptions of both ends, the topic."""
     most = np.int64(0)
     for e in range(len(edges)):
-        u, v = edges[e]
+        u, v = edges[e, 0], edges[e, 1]
         most += min(topic_start[u + 1] - topic_start[u], topic_start[v + 1] - topic_start[v])
     start = np.zeros(len(edges) + 1, np.int64)
     low, high, topic = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.int32)
@@ -86,4 +86,4 @@ def _shared(
             i += x <= y
             j += y <= x
         start[e + 1] = count
-    return start, low[:count].copy(), high[:count].copy(), topic[:count].copy()
+    return start, low[:count], high[:count], topic[:count]

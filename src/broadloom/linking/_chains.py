@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from broadloom._jit import inner_kernel, kernel
 from broadloom.linking._bands import in_threads
 from broadloom.linking._candidates import Candidates, places_of
+from broadloom.linking._rows import with_room
 from broadloom.model import Interest, Weights
 from broadloom.model.weights import WeightArrays, weight_of
 
@@ -41,7 +42,7 @@ class Chains(NamedTuple):
 
 
 class HeavyPairs(NamedTuple):
-    """Pairs of nodes, in lexicographic order, and the sum of the heights of their shared topics."""
+    """Pairs of nodes, `u < v` in lexicographic order, and the sum of the heights of their shared topics."""
 
     edges: NDArray[np.int32]
     height: NDArray[np.float64]
@@ -67,6 +68,20 @@ class _Joining(NamedTuple):
     step: NDArray[np.float64]
     joined_to: NDArray[np.int32]
     joined_at: NDArray[np.float64]
+
+
+def _joining(subscriptions: int) -> _Joining:
+    """Every subscription in a component of its own."""
+    alone = np.arange(subscriptions, dtype=np.int32)
+    return _Joining(
+        alone,
+        alone.copy(),
+        np.ones(subscriptions, np.int32),
+        np.full(subscriptions, -1, np.int32),
+        np.zeros(subscriptions),
+        alone.copy(),
+        np.full(subscriptions, np.inf),
+    )
 
 
 def chains_of_overlay(interest: Interest, sequence: Candidates, rank: NDArray[np.int64]) -> Chains:
@@ -102,7 +117,8 @@ def heavy_pairs(interest: Interest, weights: Weights, chains: Chains, ratio: flo
     count = min(n, 1 + pricing_work(interest) // WORK_OF_A_BLOCK)
     cuts = np.linspace(0, n, count + 1).astype(np.int64).tolist() if n else [0, 0]
     found = in_threads(lambda rows: _heavy_rows(*work, float(ratio), *rows), list(pairwise(cuts)))
-    return HeavyPairs(*(np.concatenate(columns) for columns in zip(*found, strict=True)))
+    ends, height = (np.concatenate(columns, axis=1) for columns in zip(*found, strict=True))
+    return HeavyPairs(ends.T, height[0])
 
 
 def pricing_work(interest: Interest) -> int:
@@ -124,20 +140,6 @@ def height_between(chains: Chains, i: int, j: int) -> float:
         height = max(height, chains.joined_at[i])
         i = chains.joined_to[i]
     return height
-
-
-@kernel
-def _joining(subscriptions: int) -> _Joining:
-    alone = np.arange(subscriptions).astype(np.int32)
-    return _Joining(
-        alone,
-        alone.copy(),
-        np.ones(subscriptions, np.int32),
-        np.full(subscriptions, -1, np.int32),
-        np.zeros(subscriptions),
-        alone.copy(),
-        np.full(subscriptions, np.inf),
-    )
 
 
 @kernel
@@ -210,23 +212,26 @@ def _heavy_rows(
     ratio: float,
     first: int,
     end: int,
-) -> HeavyPairs:
-    """The heavy pairs (u, v) with first <= u < end: walk from u along each of its chains, both ways."""
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """The heavy pairs (u, v) with first <= u < end, as columns, and in a column their heights.
+
+    Walk from u along each of its chains, both ways.
+    """
     n = len(topic_start) - 1
-    edges, heights = np.empty((n, 2), np.int32), np.empty(n)
+    ends, height = np.empty((2, n), np.int32), np.empty((1, n))
     count = 0
     total = np.empty(n)
     for u in range(first, end):
-        total[:] = 0.0
+        for v in range(n):
+            total[v] = 0.0
         for i in range(topic_start[u], topic_start[u + 1]):
             _add_heights(chains, node_start[topics[i]], node_start[topics[i] + 1], places[i], total)
-        if count + n > len(heights):
-            edges, heights = np.concatenate((edges, edges)), np.concatenate((heights, heights))
+        ends, height = with_room(ends, count, n), with_room(height, count, n)
         for v in range(u + 1, n):
             if total[v] > ratio * weight_of(weights, u, v):
-                edges[count, 0], edges[count, 1], heights[count] = u, v, total[v]
+                ends[0, count], ends[1, count], height[0, count] = u, v, total[v]
                 count += 1
-    return HeavyPairs(edges[:count].copy(), heights[:count].copy())
+    return ends[:, :count], height[:, :count]
 
 
 @inner_kernel

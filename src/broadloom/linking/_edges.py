@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 def first_of_each(edges: NDArray[np.int32]) -> NDArray[np.int32]:
     """The edges without repetition, each where it first occurs.
 
-    Example:
+    Examples:
         >>> first_of_each(np.array([(1, 2), (0, 1), (1, 2)], np.int32)).tolist()
         [[1, 2], [0, 1]]
     """

@@ -147,7 +147,7 @@ def _exchange(
     chosen = np.empty(MOST_CUTS, np.int64)
     for i in range(len(order)):
         e = order[i]
-        u, v = edges[e]
+        u, v = edges[e, 0], edges[e, 1]
         limit = weight[e] * (1.0 - 1e-9) + tolerance[i]  # ties would go round in circles
         if (
             not linked[e]
@@ -213,7 +213,7 @@ def _find_cuts(bits: NDArray[np.uint64], links: Links, u: int, v: int, search: S
         shared = bits[u, word] & bits[v, word]
         if not shared:
             continue
-        at_u, at_v, common = _around(bits[:, word], links, u, v, search)
+        at_u, at_v, common = _around(bits, word, links, u, v, search)
         open_topics = shared & ~common
         while open_topics:
             bit = np.uint64(lowest(open_topics))
@@ -227,7 +227,7 @@ def _find_cuts(bits: NDArray[np.uint64], links: Links, u: int, v: int, search: S
                 side, size = RIGHT, 1
                 search.reached[RIGHT, 0] = v
             else:
-                side, size = _search(bits[:, word], bit, links, u, v, search)
+                side, size = _search(bits, word, bit, links, u, v, search)
             if side != MET:
                 first = cuts.start[count]
                 for i in range(size):
@@ -240,24 +240,24 @@ def _find_cuts(bits: NDArray[np.uint64], links: Links, u: int, v: int, search: S
 
 @inner_kernel
 def _around(
-    bits: NDArray[np.uint64], links: Links, u: int, v: int, search: Search
+    bits: NDArray[np.uint64], word: int, links: Links, u: int, v: int, search: Search
 ) -> tuple[np.uint64, np.uint64, np.uint64]:
     """The topics of u's neighbours, of v's neighbours, and of those that they have in common."""
     at_u, at_v, common = np.uint64(0), np.uint64(0), np.uint64(0)
     search.stamp[0] += 1
     for i in range(links.start[u], links.start[u] + links.degree[u]):
-        at_u |= bits[links.neighbour[i]]
+        at_u |= bits[links.neighbour[i], word]
         search.seen[links.neighbour[i]] = search.stamp[0]
     for i in range(links.start[v], links.start[v] + links.degree[v]):
-        at_v |= bits[links.neighbour[i]]
+        at_v |= bits[links.neighbour[i], word]
         if search.seen[links.neighbour[i]] == search.stamp[0]:
-            common |= bits[links.neighbour[i]]
+            common |= bits[links.neighbour[i], word]
     return at_u, at_v, common
 
 
 @kernel
 def _search(
-    bits: NDArray[np.uint64], bit: np.uint64, links: Links, u: int, v: int, search: Search
+    bits: NDArray[np.uint64], word: int, bit: np.uint64, links: Links, u: int, v: int, search: Search
 ) -> tuple[int, int]:
     """Search from u and v in turn, over the nodes with that bit: the side that is cut off, and its size."""
     seen, reached, last_stamp = search
@@ -270,7 +270,7 @@ def _search(
         x = reached[side, head]
         for i in range(links.start[x], links.start[x] + links.degree[x]):
             y = links.neighbour[i]
-            if seen[y] == stamp + side or not (bits[y] >> bit) & np.uint64(1):
+            if seen[y] == stamp + side or not (bits[y, word] >> bit) & np.uint64(1):
                 continue
             if seen[y] == stamp + 1 - side:
                 return MET, 0

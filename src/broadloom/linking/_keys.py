@@ -25,11 +25,11 @@ from broadloom.linking._components import (
 )
 from broadloom.linking._rows import (
     STRIP,
-    Outsiders,
+    RowCounter,
     any_from,
     count_row,
     counts_for,
-    prepare_rows,
+    row_counter,
     sample_rows,
     screen_row,
     with_room,
@@ -91,22 +91,22 @@ def _sample_keys(c: Components, weights: WeightArrays, rows: NDArray[np.int64]) 
 
 def _collect(components: Components, weights: WeightArrays, theta: float, rows: Rows, size: BandSize) -> Keys:
     """The pairs of these rows whose key is at most theta."""
-    outsiders = prepare_rows(components, size.by_bits)
+    counter = row_counter(components, size.by_bits)
     blocks = blocks_of_rows(len(components.topic_start) - 1, rows)
-    found = in_threads(lambda block: _collect_rows(components, weights, outsiders, theta, block), blocks)
+    found = in_threads(lambda block: _collect_rows(components, weights, counter, theta, block), blocks)
     u, v, key = found[0] if len(found) == 1 else map(np.concatenate, zip(*found, strict=True))
     return Keys(u, v, key, np.argsort(key, kind="stable"))
 
 
 @kernel
 def _collect_rows(
-    c: Components, weights: WeightArrays, outsiders: Outsiders, theta: float, rows: Rows
+    c: Components, weights: WeightArrays, counter: RowCounter, theta: float, rows: Rows
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64]]:
     n, size = len(c.topic_start) - 1, 0
     counts = np.empty(n, np.int32)
     pairs, keys = np.empty((2, n), np.int32), np.empty((1, n))
     for u in range(rows[0], rows[1]):
-        count_row(c, outsiders, u, counts)
+        count_row(c, counter, u, counts)
         screen_row(weights, u, theta * SLACK, counts)
         pairs, keys = with_room(pairs, size, n - u), with_room(keys, size, n - u)
         for first in range(u + 1, n, STRIP):

@@ -23,11 +23,11 @@ from broadloom.linking._components import (
 )
 from broadloom.linking._rows import (
     STRIP,
-    Outsiders,
+    RowCounter,
     any_from,
     count_row,
     counts_for,
-    prepare_rows,
+    row_counter,
     sample_rows,
     with_room,
 )
@@ -83,19 +83,19 @@ def _sample_levels(c: Components, rows: NDArray[np.int64], ceiling: int) -> NDAr
 
 def _collect(components: Components, floor: int, rows: Rows, size: BandSize) -> Levels:
     """The pairs of these rows that contribute `floor` or more."""
-    outsiders = prepare_rows(components, size.by_bits)
+    counter = row_counter(components, size.by_bits)
     blocks = blocks_of_rows(len(components.topic_start) - 1, rows)
-    found = in_threads(lambda block: _collect_rows(components, outsiders, floor, block), blocks)
+    found = in_threads(lambda block: _collect_rows(components, counter, floor, block), blocks)
     return found[0] if len(found) == 1 else Levels(*map(np.concatenate, zip(*found, strict=True)))
 
 
 @kernel
-def _collect_rows(c: Components, outsiders: Outsiders, floor: int, rows: Rows) -> Levels:
+def _collect_rows(c: Components, counter: RowCounter, floor: int, rows: Rows) -> Levels:
     n, size = len(c.topic_start) - 1, 0
     counts = np.empty(n, np.int32)
     found = np.empty((3, n), np.int32)
     for u in range(rows[0], rows[1]):
-        count_row(c, outsiders, u, counts)
+        count_row(c, counter, u, counts)
         found = with_room(found, size, n - u)
         for first in range(u + 1, n, STRIP):
             last = min(first + STRIP, n)

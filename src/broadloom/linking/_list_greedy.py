@@ -14,23 +14,29 @@ def list_greedy(candidates: Candidates, cost: NDArray[np.float64], subscriptions
     is current, else it is brought up to date and put back. Entries that have been joined are dropped for
     good, so that a contribution is counted over what is left of it.
     """
-    return _greedy(cost, candidates.start, candidates.low.copy(), candidates.high.copy(), subscriptions)
+    entries = np.diff(candidates.start)
+    label = np.arange(subscriptions)
+    return _greedy(
+        cost,
+        candidates.start,
+        (candidates.low.copy(), candidates.high.copy()),
+        (label, label.copy(), np.ones_like(label)),
+        (np.flatnonzero(entries), cost / np.maximum(entries, 1), entries),
+    )
 
 
 @kernel
 def _greedy(
     cost: NDArray[np.float64],
     start: NDArray[np.int64],
-    low: NDArray[np.int32],
-    high: NDArray[np.int32],
-    subscriptions: int,
+    ends: tuple[NDArray[np.int32], NDArray[np.int32]],
+    components: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
+    queue: tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]],
 ) -> NDArray[np.int64]:
-    label = np.arange(subscriptions)
-    following = label.copy()
-    size = np.ones(subscriptions, np.int64)
-    left = start[1:] - start[:-1]
-    heap = np.flatnonzero(left)
-    key = cost / np.maximum(left, 1)
+    """The edges taken. `queue`: the edges as a heap, each one's key, and how many entries it has left."""
+    low, high = ends
+    label, following, size = components
+    heap, key, left = queue
     for at in range(len(heap) // 2 - 1, -1, -1):
         _sink(heap, len(heap), key, at)
     taken = np.empty(len(heap), np.int64)
@@ -51,7 +57,7 @@ def _greedy(
             waiting -= 1
             heap[0] = heap[waiting]
         _sink(heap, waiting, key, 0)
-    return taken[:count].copy()
+    return taken[:count]
 
 
 @inner_kernel

@@ -7,12 +7,11 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from broadloom._kmeans import k_means
 from broadloom.errors import InputError
 from broadloom.model import Weights
 
-LANDMARKS = 8  # how many distances place a node that has no coordinates
-ROUNDS = 12  # k-means hardly moves after as many
-
+LANDMARKS = 8
 Parts = NDArray[np.int32]
 
 
@@ -36,8 +35,8 @@ def by_landmark(weights: Weights, parts: int, rng: np.random.Generator) -> Parts
 def by_kmeans(weights: Weights, parts: int, rng: np.random.Generator) -> Parts:
     """Clusters of places: of coordinates, or of the weights to a few landmarks where there are none."""
     if weights.kind == "euclidean":
-        return kmeans(weights.points, parts, rng)
-    return kmeans(distances_to(weights, landmarks(weights, LANDMARKS, rng)), parts, rng)
+        return k_means(weights.points, parts, rng)
+    return k_means(distances_to(weights, landmarks(weights, LANDMARKS, rng)), parts, rng)
 
 
 WAYS: dict[str, Callable[[Weights, int, np.random.Generator], Parts]] = {
@@ -65,23 +64,3 @@ def distances_to(weights: Weights, nodes: NDArray[np.int64]) -> NDArray[np.float
     table = weights.of(np.repeat(np.arange(n), len(nodes)), np.tile(nodes, n)).reshape(n, len(nodes))
     table[nodes, np.arange(len(nodes))] = 0.0
     return table
-
-
-def kmeans(points: NDArray[np.float64], count: int, rng: np.random.Generator) -> Parts:
-    """Lloyd's rounds from centres drawn among the points; a centre that nobody is near stays where it is.
-
-    Example:
-        >>> kmeans(np.array([[0.0], [9.0], [1.0], [8.0]]), 2, np.random.default_rng(0)).tolist() in (
-        ...     [0, 1, 0, 1], [1, 0, 1, 0])
-        True
-    """
-    from scipy.spatial import KDTree  # a heavy import
-
-    centres = points[rng.choice(len(points), min(count, len(points)), replace=False)]
-    for _ in range(ROUNDS):
-        nearest = KDTree(centres).query(points)[1]
-        members = np.bincount(nearest, minlength=len(centres))
-        for axis in range(points.shape[1]):
-            total = np.bincount(nearest, weights=points[:, axis], minlength=len(centres))
-            centres[:, axis] = np.where(members > 0, total / np.maximum(members, 1), centres[:, axis])
-    return np.asarray(KDTree(centres).query(points)[1], np.int32)

@@ -5,12 +5,12 @@ import time
 
 import numpy as np
 
-from broadloom.errors import InputError
 from broadloom.linking import greedy
 from broadloom.linking._ascent import Ascent
 from broadloom.linking._chains import pricing_work
+from broadloom.linking._given import fitting_weights
 from broadloom.model import Interest, Weights
-from broadloom.model.algorithm import NoOptions
+from broadloom.model._check import number, whole
 
 # A proof looks at every pair of subscribers of every topic: beyond this, at the smallest topics only.
 MOST_WORK = 5_000_000_000
@@ -38,22 +38,16 @@ def lower_bound(
     Raises:
         InputError: weights for another number of nodes, or a limit that is negative.
 
-    Example:
+    Examples:
         >>> interest = Interest.from_lists([[0, 1], [0], [0, 1]])
         >>> round(lower_bound(interest, Weights.uniform(3)), 6)
         2.0
     """
-    if weights is None:
-        weights = Weights.uniform(interest.node_count)
-    if weights.node_count != interest.node_count:
-        raise InputError(
-            f"{interest.node_count:,} nodes but weights for {weights.node_count:,}; give as many"
-        )
-    if iterations < 0:
-        raise InputError(f"{iterations} iterations; give 0 or more")
-    deadline = math.inf if seconds is None else time.monotonic() + seconds
+    weights = fitting_weights(interest, weights)
+    iterations = whole(iterations, "iterations")
+    deadline = math.inf if seconds is None else time.monotonic() + number(seconds, "seconds")
     interest = smallest_topics(interest, MOST_WORK)
-    overlay = greedy.grmaw(interest, weights, NoOptions(), seed=0).edges
+    overlay = greedy.grmaw(interest, weights, greedy.GreedyOptions(), seed=0).edges
     ascent = Ascent(interest, weights, overlay)
     ascent.climb_to(iterations, until=lambda: time.monotonic() > deadline)
     return ascent.certify()

@@ -25,7 +25,7 @@ from broadloom.linking._keys import merge_by_key
 from broadloom.linking._parts import WAYS
 from broadloom.linking.reverse_delete import heaviest_first, reverse_delete
 from broadloom.model import Interest, Weights
-from broadloom.model._check import whole
+from broadloom.model._check import whole, yes_or_no
 from broadloom.model.algorithm import find
 
 # With more parts than this, combine some at a time: a little heavier, much faster.
@@ -63,11 +63,14 @@ class DivideOptions:
             raise InputError(f"by is {self.by!r}; nodes can be divided by {', '.join(WAYS)}")
         if self.by is not None and self.part_of_node is not None:
             raise InputError("both by and part_of_node are given; give one of them")
+        yes_or_no(self.thin, "thin")
         whole(self.part_size, "part_size", least=1)
         whole(self.representatives, "representatives", least=1)
         if self.parts_at_a_time is not None:
             whole(self.parts_at_a_time, "parts_at_a_time", least=2)
         if self.part_of_node is not None:
+            if not isinstance(self.part_of_node, (tuple, list, np.ndarray)):
+                raise InputError(f"part_of_node is {self.part_of_node!r}; give the part of each node")
             numbers = tuple(whole(part, f"the part of node {u}") for u, part in enumerate(self.part_of_node))
             object.__setattr__(self, "part_of_node", numbers)
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
-from broadloom.errors import InputError
 from broadloom.linking._built import Built
 from broadloom.linking._program import Bools, Floats, Program
 from broadloom.model import Interest, Weights
+from broadloom.model._check import number, whole
 
 # The solver's tolerances are absolute, about 1e-6: weights are scaled to this total unless small and whole.
 TOTAL = 1e4
@@ -35,10 +35,10 @@ class ExactOptions:
     time_limit: float | None = None
 
     def __post_init__(self) -> None:
-        for name in ("node_limit", "time_limit"):
-            value = getattr(self, name)
-            if value is not None and not value > 0:
-                raise InputError(f"{name} is {value}; give a number above 0, or None for no limit")
+        if self.node_limit is not None:
+            whole(self.node_limit, "node_limit", least=1)
+        if self.time_limit is not None:
+            number(self.time_limit, "time_limit")
 
 
 def exact(interest: Interest, weights: Weights, options: ExactOptions, seed: int) -> Built:  # noqa: ARG001

@@ -14,15 +14,16 @@ from broadloom.linking._candidates import Candidates, candidates_of, codes_of
 from broadloom.linking._exchange import Exchange
 from broadloom.linking._list_greedy import list_greedy
 from broadloom.linking.bounds import fits
+from broadloom.linking.improvement import improved_edges
 from broadloom.linking.reverse_delete import heaviest_first, reverse_delete
 from broadloom.model import Interest, Weights
-from broadloom.model.algorithm import NoOptions
+from broadloom.model._check import whole
 
 # At its first level the ascent makes so many steps, and at each further one twice as many as before.
-FIRST_STEPS = 24
+FIRST_STEPS = 20
 FIRST_SWEEPS = 5  # of annealing, likewise, from the second level on
 # A candidate that the trees always use costs the greedy algorithm this much less than it weighs.
-DISCOUNTS = (0.5, 0.65, 0.8)
+DISCOUNTS = (0.5, 0.7)
 WORTH_IT = 2e-3  # the share of the weight that a round of exchanges must save for another one to follow
 MOST_EFFORT = 20
 
@@ -39,7 +40,7 @@ class GuidedOptions:
     effort: int = 1
 
     def __post_init__(self) -> None:
-        if isinstance(self.effort, bool) or not isinstance(self.effort, int) or self.effort not in EFFORTS:
+        if whole(self.effort, "effort", least=1) not in EFFORTS:
             raise InputError(f"effort is {self.effort!r}; give a whole number from 1 to {MOST_EFFORT}")
 
 
@@ -53,10 +54,11 @@ def broadloom(interest: Interest, weights: Weights, options: GuidedOptions, seed
     discount for those that the trees use, and improves the best one. A higher effort does what a lower one
     does, and then goes on. The bound comes with the overlay.
     """
-    overlay = greedy.grmaw(interest, weights, NoOptions(), seed).edges
-    best = overlay[reverse_delete(interest, overlay, heaviest_first(weights, overlay))]
+    overlay = greedy.grmaw(interest, weights, greedy.GreedyOptions(), seed).edges
     if not fits(interest):
-        return Built(best, notes={"method": "grmaw and reverse delete: too large for the guided search"})
+        best, _ = improved_edges(interest, weights, overlay, rounds=1)
+        return Built(best, notes={"method": "grmaw and improvement: too large for the guided search"})
+    best = overlay[reverse_delete(interest, overlay, heaviest_first(weights, overlay))]
     ascent = Ascent(interest, weights, overlay)
     rng = np.random.default_rng(seed)
     for level in range(options.effort):

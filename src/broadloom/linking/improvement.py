@@ -1,5 +1,6 @@
 """Improvement of any overlay: reverse delete (paper 1, VII-B), and an exchange of edges that is ours."""
 
+import time
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -9,6 +10,7 @@ from numpy.typing import NDArray
 from broadloom._jit import inner_kernel, kernel
 from broadloom.errors import InputError
 from broadloom.linking._bits import lowest
+from broadloom.linking._rows import with_room
 from broadloom.linking.reverse_delete import (
     Links,
     Scratch,
@@ -23,12 +25,15 @@ from broadloom.linking.reverse_delete import (
     take_back,
 )
 from broadloom.model import Interest, Overlay, Plan, Weights
+from broadloom.model._check import number, whole
 from broadloom.model.weights import WeightArrays, weight_of
 
 MOST_TOPICS = 64  # an edge that more topics than a word has bits rely on is not exchanged
 MOST_PAIRS = 1 << 16  # where there are more pairs to choose from, one end stays where it is
 MOST_REPLACEMENTS = 1 << 23  # pairs that are listed in a round
 REACH = 3.0  # how many times as heavy as an edge a pair may be that does for it, and maybe for others too
+BROKEN, TOPIC, SMALL = range(3)  # places in `Cut.counts`
+ROUNDS = 20  # of exchange, unless asked otherwise; few instances take so many
 ROOM = 4  # links that a node can get in one round, beside a quarter of those it has
 
 
@@ -47,34 +52,54 @@ class Cut(NamedTuple):
     Attributes:
         topics: the topics that break, as bits.
         sides: per node, bit `i` is set if it is on the side that the i-th of these topics loses.
-        stamp: per node, the trial that its `sides` are of.
+        stamp: per node, the edge that its `sides` are of.
         small: the nodes of the smallest of these sides.
+        counts: how many topics break, which of them loses the smallest side, and how many nodes that has.
     """
 
     topics: NDArray[np.uint64]
     sides: NDArray[np.uint64]
     stamp: NDArray[np.int64]
     small: NDArray[np.int32]
+    counts: NDArray[np.int64]
 
 
-def improve(plan: Plan, *, exchange: bool = True, rounds: int = 20) -> Plan:
+class Offers(NamedTuple):
+    """Pairs that can each do for some edges, the most promising first.
+
+    Attributes:
+        pairs: the two nodes of each.
+        cost: what each weighs.
+        start: where the edges that each can do for start in `edges`, with the end appended.
+        edges: these edges, heaviest first.
+    """
+
+    pairs: NDArray[np.int32]
+    cost: NDArray[np.float64]
+    start: NDArray[np.int64]
+    edges: NDArray[np.int64]
+
+
+def improve(plan: Plan, *, exchange: bool = True, rounds: int = ROUNDS, seconds: float | None = None) -> Plan:
     """A plan that is lighter, or the same: still topic-connected, and the same on every run.
 
     Reverse delete drops what the overlay does without, heaviest first. Then an edge is added that can do for
-    others, and these are dropped, wherever that pays; again and again, until it pays nowhere.
+    others, and these are dropped, wherever that pays; again and again, until it pays nowhere. A maximum
+    degree among the plan's options is kept.
 
     Args:
         plan: a topic-connected plan.
         exchange: whether edges are exchanged; otherwise they are only dropped.
         rounds: how often at most all edges are tried.
+        seconds: no round starts after this time; then another run may give another plan.
 
     Returns:
-        A plan with `notes["improvement"]`: how many rounds there were, and the weight before.
+        A plan with `notes["improvement"]`: how many rounds there were, the weight before, the time limit.
 
     Raises:
-        InputError: a topic of the plan is not connected, or `rounds` is negative.
+        InputError: a topic of the plan is not connected, or `rounds` or `seconds` is negative.
 
-    Example:
+    Examples:
         >>> import broadloom as bl
         >>> weights = bl.Weights.euclidean([[0], [1], [2]])
         >>> overlay = bl.Overlay.from_edges(3, [[0, 2], [1, 2]])
@@ -82,26 +107,51 @@ def improve(plan: Plan, *, exchange: bool = True, rounds: int = 20) -> Plan:
         >>> improve(plan).edges.tolist()
         [[1, 2], [0, 1]]
     """
-    if rounds < 0:
-        raise InputError(f"rounds is {rounds}; give 0 or more")
+    if not isinstance(plan, Plan):
+        raise InputError(f"the plan is a {type(plan).__name__}; give what bl.link or Plan.load returns")
+    rounds = whole(rounds, "rounds")
+    if seconds is not None:
+        number(seconds, "seconds")
     if not plan.is_topic_connected():
         raise InputError("the plan leaves a topic disconnected; improve a plan that connects every topic")
-    edges, used = improved_edges(plan.interest, plan.weights, plan.edges, rounds if exchange else 0)
-    notes = {**plan.notes, "improvement": {"rounds": used, "weight_before": plan.total_weight}}
+    edges, used = improved_edges(
+        plan.interest,
+        plan.weights,
+        plan.edges,
+        rounds if exchange else 0,
+        max_degree=plan.options.get("max_degree"),
+        seconds=seconds,
+    )
+    report = {"rounds": used, "weight_before": plan.total_weight, "seconds": seconds}
     overlay = Overlay.from_edges(plan.interest.node_count, edges)
-    better = replace(plan, overlay=overlay, algorithm=f"{plan.algorithm}+improve", notes=notes)
-    assert better.is_topic_connected(), "improvement left a topic disconnected"
+    better = replace(
+        plan,
+        overlay=overlay,
+        algorithm=f"{plan.algorithm}+improve",
+        notes={**plan.notes, "improvement": report},
+    )
+    if not better.is_topic_connected():
+        raise RuntimeError("improvement left a topic disconnected: this is a bug in Broadloom")
     return better
 
 
 def improved_edges(
-    interest: Interest, weights: Weights, edges: NDArray[np.int32], rounds: int
+    interest: Interest,
+    weights: Weights,
+    edges: NDArray[np.int32],
+    rounds: int = ROUNDS,
+    max_degree: int | None = None,
+    seconds: float | None = None,
 ) -> tuple[NDArray[np.int32], int]:
     """The edges after reverse delete and some rounds of exchange, the new ones last; how many rounds."""
+    began = time.monotonic()
     topics = Topics(rarest_first(interest), rarity(interest), interest.node_start, interest.nodes)
+    limit = interest.node_count if max_degree is None else max_degree
     edges = edges[reverse_delete(interest, edges, heaviest_first(weights, edges))]
     for done in range(rounds):
-        kept, new = _exchange(topics, weights, edges)
+        if seconds is not None and time.monotonic() - began > seconds:
+            return edges, done
+        kept, new = _exchange(topics, weights, edges, limit)
         if not len(new):
             return edges, done + 1
         edges = np.concatenate((edges[kept], new))
@@ -110,26 +160,39 @@ def improved_edges(
 
 
 def _exchange(
-    topics: Topics, weights: Weights, edges: NDArray[np.int32]
+    topics: Topics, weights: Weights, edges: NDArray[np.int32], limit: int
 ) -> tuple[NDArray[np.bool_], NDArray[np.int32]]:
     """Which edges are kept, and which come new."""
     by_weight = heaviest_first(weights, edges)
     edges = edges[by_weight]
+    weight = weights.of(edges[:, 0], edges[:, 1])
     links = _links_with_room(len(topics.bits), edges)
-    pair, edge = _replacements(topics, weights.arrays(), edges, links)
-    order = np.lexsort((edge, pair))
-    pairs, first = np.unique(pair[order], return_index=True)
-    ends = np.stack((pairs >> 32, pairs & 0xFFFFFFFF), axis=1).astype(np.int32)
-    cost, weight = weights.of(ends[:, 0], ends[:, 1]), weights.of(edges[:, 0], edges[:, 1])
-    gain = np.add.reduceat(weight[edge[order]], first) - cost if len(first) else cost
-    tries = np.lexsort((pairs, -gain))
-    tries = tries[gain[tries] > 0]
-    left, chosen = _try(
-        topics.bits, links, edges, weight, ends, cost, tries, np.append(first, len(edge)), edge[order]
-    )
+    offers = _offers(weights, weight, *_replacements(topics, weights.arrays(), edges, links))
+    left, chosen = _try(topics.bits, links, edges, weight, offers, limit)
     kept = np.empty_like(left)
     kept[by_weight] = left
-    return kept, ends[chosen]
+    return kept, offers.pairs[chosen]
+
+
+def _offers(
+    weights: Weights, weight: NDArray[np.float64], pair: NDArray[np.int64], edge: NDArray[np.int64]
+) -> Offers:
+    """Entry by entry a pair that can do for an edge: gathered by pair, those that could gain the most first.
+
+    A gain is what all those edges weigh more than the pair; a pair without one is left out.
+    """
+    order = np.lexsort((edge, pair))
+    pair, edge = pair[order], edge[order]
+    codes, start, count = np.unique(pair, return_index=True, return_counts=True)
+    pairs = np.stack((codes >> 32, codes & 0xFFFFFFFF), axis=1).astype(np.int32)
+    cost = weights.of(pairs[:, 0], pairs[:, 1])
+    gain = np.bincount(np.repeat(np.arange(len(codes)), count), weight[edge], len(codes)) - cost
+    tries = np.lexsort((codes, -gain))
+    tries = tries[gain[tries] > 0]
+    ends = np.cumsum(count[tries])
+    starts = np.concatenate((np.zeros(1, np.int64), ends))
+    places = np.arange(starts[-1]) + np.repeat(start[tries] - starts[:-1], count[tries])
+    return Offers(pairs[tries], cost[tries], starts, edge[places])
 
 
 def _links_with_room(nodes: int, edges: NDArray[np.int32]) -> Links:
@@ -155,38 +218,42 @@ def _replacements(
     n, words = topics.bits.shape
     scratch = new_scratch(n)
     cut = Cut(
-        np.empty(words, np.uint64), np.zeros(n, np.uint64), np.full(n, -1, np.int64), np.empty(n, np.int32)
+        np.empty(words, np.uint64),
+        np.zeros(n, np.uint64),
+        np.full(n, -1, np.int64),
+        np.empty(n, np.int32),
+        np.zeros(3, np.int64),
     )
-    pair, edge, size = np.empty(1024, np.int64), np.empty(1024, np.int64), 0
+    found, size = np.empty((2, 1024), np.int64), 0
     for e in range(len(edges)):
         u, v = edges[e]
         drop(links, u, v)
-        broken, topic, side = _find_cut(topics.bits, links, u, v, scratch, cut, e)
+        _find_cut(topics.bits, links, u, v, scratch, cut, e)
         take_back(links, u, v)
-        if broken > MOST_TOPICS:
+        if cut.counts[BROKEN] == 0 or cut.counts[BROKEN] > MOST_TOPICS:
             continue
-        t = topics.rarest[topic]
+        t = topics.rarest[cut.counts[TOPIC]]
         members = topics.nodes[topics.node_start[t] : topics.node_start[t + 1]]
-        if side * len(members) > MOST_PAIRS:
-            side = 1  # a side starts with the end of the edge that it was searched from
-        if size + side * len(members) > len(pair):
-            if size > MOST_REPLACEMENTS:
-                break
-            room = np.empty(len(pair) + side * len(members), np.int64)
-            pair, edge = np.concatenate((pair, room)), np.concatenate((edge, room))
-        size = _list_pairs(topics.bits, weights, cut, e, broken, side, members, u, v, pair, edge, size)
-    return pair[:size].copy(), edge[:size].copy()
+        if cut.counts[SMALL] * len(members) > MOST_PAIRS:
+            cut.counts[SMALL] = 1  # a side starts with the end of the edge that it was searched from
+        if size > MOST_REPLACEMENTS:
+            break
+        found = with_room(found, size, cut.counts[SMALL] * len(members))
+        size = _list_pairs(
+            topics.bits, weights, cut, members, REACH * weight_of(weights, u, v), e, found, size
+        )
+    return found[0, :size].copy(), found[1, :size].copy()
 
 
 @kernel
 def _find_cut(
-    bits: NDArray[np.uint64], links: Links, u: int, v: int, scratch: Scratch, cut: Cut, trial: int
-) -> tuple[int, int, int]:
-    """How many topics break between u and v, which of them loses the smallest side, and how small it is.
+    bits: NDArray[np.uint64], links: Links, u: int, v: int, scratch: Scratch, cut: Cut, e: int
+) -> None:
+    """Find the topics that break between u and v, the ends of an edge that is out.
 
-    Fills the cut; beyond as many topics as it can tell apart the rest is not looked at.
+    Beyond as many topics as it can tell apart the rest is not looked at.
     """
-    broken, topic, smallest = 0, -1, len(bits) + 1
+    broken, topic, smallest = 0, 0, len(bits) + 1
     for word in range(bits.shape[1]):
         cut.topics[word] = 0
         shared = bits[u, word] & bits[v, word]
@@ -199,15 +266,15 @@ def _find_cut(
             cut.topics[word] |= np.uint64(1) << bit
             for i in range(size):
                 x = scratch.queues[side, i]
-                if cut.stamp[x] != trial:
-                    cut.stamp[x], cut.sides[x] = trial, 0
+                if cut.stamp[x] != e:
+                    cut.stamp[x], cut.sides[x] = e, 0
                 cut.sides[x] |= np.uint64(1) << np.uint64(broken)
                 if size < smallest:
                     cut.small[i] = x
             if size < smallest:
                 topic, smallest = 64 * word + int(bit), size
             broken += 1
-    return broken, topic, smallest
+    cut.counts[BROKEN], cut.counts[TOPIC], cut.counts[SMALL] = broken, topic, smallest
 
 
 @kernel
@@ -215,20 +282,15 @@ def _list_pairs(
     bits: NDArray[np.uint64],
     weights: WeightArrays,
     cut: Cut,
-    e: int,
-    broken: int,
-    side: int,
     members: NDArray[np.int32],
-    u: int,
-    v: int,
-    pair: NDArray[np.int64],
-    edge: NDArray[np.int64],
+    limit: float,
+    e: int,
+    found: NDArray[np.int64],
     size: int,
 ) -> int:
-    """List the pairs of one of the first nodes of the smallest side and one of its topic's other members."""
-    all_sides = ~np.uint64(0) >> np.uint64(MOST_TOPICS - broken)
-    limit = REACH * weight_of(weights, u, v)
-    for i in range(side):
+    """List the pairs, of a node of the smallest side and a member of its topic, that join all that is cut."""
+    all_sides = ~np.uint64(0) >> np.uint64(MOST_TOPICS - cut.counts[BROKEN])
+    for i in range(cut.counts[SMALL]):
         x = cut.small[i]
         if not _has_all(bits, x, cut.topics):
             continue
@@ -236,9 +298,8 @@ def _list_pairs(
             other = cut.sides[y] if cut.stamp[y] == e else np.uint64(0)
             if cut.sides[x] ^ other != all_sides or weight_of(weights, x, y) > limit:
                 continue
-            low, high = min(x, y), max(x, y)
-            if _has_all(bits, y, cut.topics) and not (low == u and high == v):
-                pair[size], edge[size] = np.int64(low) << 32 | high, e
+            if _has_all(bits, y, cut.topics):
+                found[0, size], found[1, size] = np.int64(min(x, y)) << 32 | max(x, y), e
                 size += 1
     return size
 
@@ -249,48 +310,45 @@ def _try(
     links: Links,
     edges: NDArray[np.int32],
     weight: NDArray[np.float64],
-    pairs: NDArray[np.int32],
-    cost: NDArray[np.float64],
-    tries: NDArray[np.int64],
-    start: NDArray[np.int64],
-    replaced: NDArray[np.int64],
+    offers: Offers,
+    limit: int,
 ) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
-    """Add a pair and drop what it can do for, if that weighs more: the edges kept, and the pairs added.
+    """Take up each offer that pays: which edges are kept, and which offers were taken up.
 
-    The edges that pair `p` can do for are `replaced[start[p] : start[p + 1]]`, heaviest first.
+    The pair is added, the edges that it can do for are dropped as far as all stays connected, and if they do
+    not weigh more than the pair, all is undone.
     """
     kept, scratch = np.ones(len(edges), np.bool_), new_scratch(len(bits))
-    gone, chosen, added = np.empty(len(edges), np.int64), np.empty(len(tries), np.int64), 0
-    for p in tries:
-        hope = 0.0
-        for i in range(start[p], start[p + 1]):
-            hope += weight[replaced[i]] if kept[replaced[i]] else 0.0
-        u, v = pairs[p]
-        if hope <= cost[p] or not (_has_room(links, u) and _has_room(links, v)):
+    gone, taken, count = np.empty(len(edges), np.int64), np.empty(len(offers.cost), np.int64), 0
+    for p in range(len(offers.cost)):
+        replaced = offers.edges[offers.start[p] : offers.start[p + 1]]
+        u, v = offers.pairs[p]
+        hope = 0.0  # what may still be saved
+        for e in replaced:
+            hope += weight[e] if kept[e] else 0.0
+        if hope <= offers.cost[p] or not (_has_room(links, u) and _has_room(links, v)):
             continue
         _link(links, u, v)
-        saved, count = 0.0, 0
-        for i in range(start[p], start[p + 1]):
-            e = replaced[i]
-            if not kept[e] or hope <= cost[p]:
+        dropped = 0
+        for e in replaced:
+            if not kept[e] or hope <= offers.cost[p]:
                 continue
             drop(links, edges[e, 0], edges[e, 1])
             if still_joined(bits, links, edges[e, 0], edges[e, 1], scratch):
-                gone[count] = e
-                count += 1
-                saved += weight[e]
+                gone[dropped] = e
+                dropped += 1
             else:
                 take_back(links, edges[e, 0], edges[e, 1])
                 hope -= weight[e]
-        if saved > cost[p]:
-            kept[gone[:count]] = False
-            chosen[added] = p
-            added += 1
+        if hope > offers.cost[p] and links.degree[u] <= limit and links.degree[v] <= limit:
+            kept[gone[:dropped]] = False
+            taken[count] = p
+            count += 1
         else:
             drop(links, u, v)
-            for i in range(count):
+            for i in range(dropped):
                 _link(links, edges[gone[i], 0], edges[gone[i], 1])
-    return kept, chosen[:added]
+    return kept, taken[:count]
 
 
 @inner_kernel

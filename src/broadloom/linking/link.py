@@ -6,11 +6,12 @@ from typing import Any
 
 from broadloom.errors import InputError
 from broadloom.linking import ALGORITHMS
+from broadloom.linking._given import fitting_weights
 from broadloom.linking.improvement import improve as improved
 from broadloom.linking.warm_start import link_change, warm_start
 from broadloom.measures import is_topic_connected
 from broadloom.model import Interest, Overlay, Plan, Weights
-from broadloom.model._check import whole
+from broadloom.model._check import whole, yes_or_no
 from broadloom.model.algorithm import Algorithm, find
 
 
@@ -35,7 +36,8 @@ def link(
         previous: the plan that runs today, whose nodes are matched by their ids. Its links are kept where
             they serve, completed and improved; the result is the lighter of this and of a fresh start, never
             heavier than a previous plan that still connects every topic, and `notes["changes"]` says which
-            links to add and remove.
+            links to add and remove. Weight decides, whatever the algorithm aims at; a plan made from the
+            previous one is named `<algorithm>+previous`.
         **options: the algorithm's own.
 
     Returns:
@@ -44,22 +46,15 @@ def link(
     Raises:
         InputError: weights for another number of nodes, an unknown algorithm or option.
 
-    Example:
+    Examples:
         >>> import broadloom as bl
         >>> bl.link(bl.Interest.from_lists([[0, 1], [1], [0, 1]]), algorithm="gm").edges.tolist()
         [[0, 2], [0, 1]]
     """
-    if not isinstance(interest, Interest):
-        raise InputError(f"the interest is a {type(interest).__name__}; make one with Interest.from_lists")
-    if weights is not None and not isinstance(weights, Weights):
-        raise InputError(f"the weights are a {type(weights).__name__}; make them with Weights.dense")
-    seed = whole(seed, "seed")
-    if weights is None:
-        weights = Weights.uniform(interest.node_count)
-    if weights.node_count != interest.node_count:
-        raise InputError(
-            f"{interest.node_count:,} nodes but weights for {weights.node_count:,}; give as many"
-        )
+    weights, seed = fitting_weights(interest, weights), whole(seed, "seed")
+    if previous is not None and not isinstance(previous, Plan):
+        raise InputError(f"previous is a {type(previous).__name__}; give a plan")
+    yes_or_no(improve, "improve")
     chosen = find(algorithm or default_algorithm(weights), ALGORITHMS)
     return finish(run(chosen, interest, weights, seed, options), improve, previous)
 
@@ -78,12 +73,14 @@ def finish(plan: Plan, improve: bool, previous: Plan | None) -> Plan:
 
 def _from_previous(fresh: Plan, previous: Plan) -> Plan:
     """The lighter of a fresh plan and the previous one's, adapted; with what changes."""
-    built = warm_start(fresh.interest, fresh.weights, previous)
+    limit = fresh.options.get("max_degree")
+    built = warm_start(fresh.interest, fresh.weights, previous, limit)
     overlay = Overlay.from_edges(fresh.interest.node_count, built.edges)
-    adapted = replace(fresh, overlay=overlay)
+    adapted = replace(fresh, overlay=overlay, algorithm=f"{fresh.algorithm}+previous")
     if not adapted.is_topic_connected():
         raise RuntimeError("the warm start left a topic disconnected: this is a bug in Broadloom")
-    chosen = adapted if adapted.total_weight <= fresh.total_weight else fresh
+    fits = limit is None or adapted.overlay.degrees().max(initial=0) <= limit
+    chosen = adapted if fits and adapted.total_weight <= fresh.total_weight else fresh
     changes = link_change(previous, chosen)._asdict()
     start = "previous" if chosen is adapted else "fresh"
     return replace(chosen, notes={**chosen.notes, "start": start, "changes": changes})

@@ -17,7 +17,7 @@ from broadloom.linking._built import Built
 from broadloom.linking._components import STILL_TO_MERGE, Components, add_edge, components_of
 from broadloom.measures import components_per_topic
 from broadloom.model import Interest, Weights
-from broadloom.model._check import more
+from broadloom.model._check import more, number, whole
 from broadloom.model.algorithm import NoOptions
 from broadloom.model.weights import WeightArrays, weight_of
 
@@ -43,12 +43,11 @@ class LowDegreeOptions:
     max_degree: int | None = None
 
     def __post_init__(self) -> None:
-        if not self.k >= 1:
-            raise InputError(f"k is {self.k}; give a number from 1")
+        number(self.k, "k", least=1)
         if self.objective not in OBJECTIVES:
             raise InputError(f"objective is {self.objective!r}; give one of {', '.join(OBJECTIVES)}")
-        if self.max_degree is not None and self.max_degree < 1:
-            raise InputError(f"max_degree is {self.max_degree}; give a whole number from 1, or None")
+        if self.max_degree is not None:
+            whole(self.max_degree, "max_degree", least=1)
 
 
 def minmax_oda(interest: Interest, weights: Weights, options: NoOptions, seed: int) -> Built:  # noqa: ARG001

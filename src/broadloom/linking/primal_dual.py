@@ -25,11 +25,11 @@ from broadloom.linking._components import (
 from broadloom.linking._residuals import History, Y, new_history, paid, paid_at_most, raise_y
 from broadloom.linking._rows import (
     STRIP,
-    Outsiders,
+    RowCounter,
     any_from,
     count_row,
     counts_for,
-    prepare_rows,
+    row_counter,
     sample_rows,
     with_room,
 )
@@ -150,11 +150,11 @@ def _collect(
     size: BandSize,
 ) -> Tight:
     """The pairs of these rows that become tight by theta."""
-    outsiders = prepare_rows(components, size.by_bits)
+    counter = row_counter(components, size.by_bits)
     inside = np.bitwise_count(components.subscribed & ~components.outside).sum(axis=1, dtype=np.int32)
     blocks = blocks_of_rows(len(components.topic_start) - 1, rows)
     found = in_threads(
-        lambda block: _collect_rows(components, history, weights, outsiders, inside, theta, block), blocks
+        lambda block: _collect_rows(components, history, weights, counter, inside, theta, block), blocks
     )
     pairs = np.concatenate([one for one, _ in found], axis=1)
     key = np.concatenate([one for _, one in found])
@@ -166,7 +166,7 @@ def _collect_rows(
     c: Components,
     history: History,
     weights: WeightArrays,
-    outsiders: Outsiders,
+    counter: RowCounter,
     inside: NDArray[np.int32],
     theta: float,
     rows: Rows,
@@ -175,7 +175,7 @@ def _collect_rows(
     counts = np.empty(n, np.int32)
     pairs, keys = np.empty((3, n), np.int32), np.empty((1, n))
     for u in range(rows[0], rows[1]):
-        count_row(c, outsiders, u, counts)
+        count_row(c, counter, u, counts)
         _screen_row(history, weights, inside, u, theta, counts)
         pairs, keys = with_room(pairs, size, n - u), with_room(keys, size, n - u)
         for first in range(u + 1, n, STRIP):

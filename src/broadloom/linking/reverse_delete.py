@@ -26,7 +26,7 @@ def reverse_delete(interest: Interest, edges: ArrayLike, order: ArrayLike | None
     Returns:
         Which edges are kept.
 
-    Example:
+    Examples:
         >>> interest = Interest.from_lists([[0], [0], [0]])
         >>> reverse_delete(interest, [(0, 1), (1, 2), (0, 2)])
         array([ True,  True, False])

@@ -8,13 +8,17 @@ from numpy.typing import NDArray
 from broadloom.linking._built import Built
 from broadloom.linking._components import components_of
 from broadloom.linking._keys import merge_by_key
-from broadloom.linking.improvement import improved_edges
+from broadloom.linking.improvement import ROUNDS, improved_edges
 from broadloom.model import Interest, Plan, Weights
 
-ROUNDS = 20
 
-
-def warm_start(interest: Interest, weights: Weights, previous: Plan, rounds: int = ROUNDS) -> Built:
+def warm_start(
+    interest: Interest,
+    weights: Weights,
+    previous: Plan,
+    max_degree: int | None = None,
+    rounds: int = ROUNDS,
+) -> Built:
     """The overlay of a previous plan, adapted to what is wanted and what links cost now.
 
     Nodes are matched by their ids. The links of the previous plan whose ends are still there and still share
@@ -25,11 +29,12 @@ def warm_start(interest: Interest, weights: Weights, previous: Plan, rounds: int
         interest: who wants what now.
         weights: what links cost now.
         previous: the plan that runs today.
+        max_degree: exchanges keep this limit; links that are kept or needed to complete may exceed it.
         rounds: how often at most edges are exchanged, as in `improve`.
     """
     kept = still_useful(interest, previous)
     added = merge_by_key(components_of(interest, kept), weights.arrays())
-    edges, used = improved_edges(interest, weights, np.concatenate((kept, added)), rounds)
+    edges, used = improved_edges(interest, weights, np.concatenate((kept, added)), rounds, max_degree)
     return Built(edges, notes={"improvement_rounds": used})
 
 
@@ -53,7 +58,7 @@ class LinkChange(NamedTuple):
 def link_change(before: Plan, after: Plan) -> LinkChange:
     """What to do to get from one plan to another.
 
-    Example:
+    Examples:
         >>> import broadloom as bl
         >>> interest = bl.Interest.from_lists([[0], [0], [0]], node_ids=["a", "b", "c"])
         >>> plans = [Plan(interest, Weights.uniform(3), bl.Overlay.from_edges(3, edges), "by hand")

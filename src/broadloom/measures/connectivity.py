@@ -16,7 +16,7 @@ def components_per_topic(interest: Interest, edges: Overlay | ArrayLike) -> NDAr
 
     Costs about the sum, over the edges, of the topics of both ends.
 
-    Example:
+    Examples:
         >>> components_per_topic(Interest.from_lists([[0, 1], [0], [0, 1]]), [(0, 1)])
         array([2, 2])
     """
@@ -28,7 +28,7 @@ def components_per_topic(interest: Interest, edges: Overlay | ArrayLike) -> NDAr
 def disconnected_topics(interest: Interest, edges: Overlay | ArrayLike) -> NDArray[np.int64]:
     """The topics that are in more than one component, ascending.
 
-    Example:
+    Examples:
         >>> disconnected_topics(Interest.from_lists([[0, 1], [0], [1]]), [(0, 1)])
         array([1])
     """
@@ -38,7 +38,7 @@ def disconnected_topics(interest: Interest, edges: Overlay | ArrayLike) -> NDArr
 def is_topic_connected(interest: Interest, edges: Overlay | ArrayLike) -> bool:
     """Whether every topic's subscribers are connected over links among themselves.
 
-    Example:
+    Examples:
         >>> is_topic_connected(Interest.from_lists([[0], [0, 1], [1]]), [(0, 1), (1, 2)])
         True
     """

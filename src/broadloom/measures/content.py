@@ -24,7 +24,7 @@ def content_metrics(
     share of subscribers beyond their latency bound. `violated` names the constraints that do not hold:
     "leaf" (assigned to an inner broker), "latency", "nesting", "alpha", "load".
 
-    Example:
+    Examples:
         >>> problem = AssignmentProblem([0], [[1]], [-1], [[2]], [[0]], [[1]])
         >>> one = ((np.array([0.0]), np.array([4.0])),)
         >>> content_metrics(problem, np.array([0], np.int32), [one])["bandwidth"]

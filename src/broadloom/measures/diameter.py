@@ -51,7 +51,7 @@ def topic_diameters(
     Raises:
         InputError: a topic that is not there, or weights or an overlay for another number of nodes.
 
-    Example:
+    Examples:
         >>> topic_diameters(Interest.from_lists([[0], [0, 1], [0, 1]]), [(0, 1), (1, 2)])
         array([2., 1.])
     """
@@ -77,7 +77,7 @@ def topic_diameters(
 def graph_diameter(node_count: int, edges: NDArray[np.int32], lengths: NDArray[np.float64]) -> float:
     """The diameter of one graph: edges over the nodes from 0, and their lengths.
 
-    Example:
+    Examples:
         >>> graph_diameter(3, np.array([[0, 1], [1, 2]], np.int32), np.array([1.0, 5.0]))
         6.0
     """

@@ -21,7 +21,7 @@ def routing_costs(
         edges: the overlay.
         weights: what a message costs on each link; None: 1, so that costs count links.
 
-    Example:
+    Examples:
         >>> routing_costs(Interest.from_lists([[0], [0, 1], [0, 1]]), [(0, 1), (1, 2), (0, 2)])
         array([2., 1.])
     """

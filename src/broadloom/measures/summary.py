@@ -1,5 +1,6 @@
 """Every measure of an overlay, under the names that the API, the CLI and the docs use."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -42,7 +43,7 @@ def metrics(
             million subscriptions.
         seed: the seed of the sample.
 
-    Example:
+    Examples:
         >>> metrics(Interest.from_lists([[0], [0], []]), [(0, 1)])["mean_degree"]
         0.6666666666666666
     """
@@ -64,7 +65,7 @@ def metrics(
         "max_degree": int(degree.max(initial=0)),
         "weighted_mean_degree": _mean(weighted),
         "weighted_max_degree": float(weighted.max(initial=0.0)),
-        "total_weight": float(prices.sum()),
+        "total_weight": math.fsum(prices),
         "topic_connected": bool(np.all(components <= 1)),
         "disconnected_topics": int(np.sum(components > 1)),
         "components": int(components.sum()),

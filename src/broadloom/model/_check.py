@@ -12,7 +12,7 @@ from broadloom.errors import InputError
 def refuse(bad: NDArray[np.bool_], describe: Callable[[int], str], expected: str) -> None:
     """Raise if any entry of `bad` is true, describing the first one and counting the rest.
 
-    Example:
+    Examples:
         >>> refuse(np.array([False, True, True]), lambda i: f"row {i} is empty", "give each row a value")
         Traceback (most recent call last):
         broadloom.errors.InputError: row 1 is empty (and 1 more like it); give each row a value
@@ -30,7 +30,7 @@ def more(count: int) -> str:
 def whole(value: object, what: str, least: int = 0) -> int:
     """A count as a Python int.
 
-    Example:
+    Examples:
         >>> whole(2.5, "nodes")
         Traceback (most recent call last):
         broadloom.errors.InputError: nodes is 2.5; give a whole number from 0
@@ -42,6 +42,34 @@ def whole(value: object, what: str, least: int = 0) -> int:
     if number < least or isinstance(value, bool):
         raise InputError(f"{what} is {value!r}; give a whole number from {least}")
     return number
+
+
+def number(value: object, what: str, least: float = 0.0) -> float:
+    """A number that is at least so much, and finite.
+
+    Examples:
+        >>> number("3", "k", least=1)
+        Traceback (most recent call last):
+        broadloom.errors.InputError: k is '3'; give a number from 1
+    """
+    plain = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    result = float(value) if plain else np.nan  # type: ignore[arg-type]
+    if not (np.isfinite(result) and result >= least):
+        raise InputError(f"{what} is {value!r}; give a number from {least:g}")
+    return result
+
+
+def yes_or_no(value: object, what: str) -> bool:
+    """A flag, and nothing that only looks like one.
+
+    Examples:
+        >>> yes_or_no("no", "thin")
+        Traceback (most recent call last):
+        broadloom.errors.InputError: thin is 'no'; give true or false
+    """
+    if not isinstance(value, (bool, np.bool_)):
+        raise InputError(f"{what} is {value!r}; give true or false")
+    return bool(value)
 
 
 def generator(seed: object) -> np.random.Generator:

@@ -59,6 +59,8 @@ def find(name: str, algorithms: Iterable[Algorithm]) -> Algorithm:
     Raises:
         InputError: there is none; the nearest real name is suggested.
     """
+    if not isinstance(name, str):
+        raise InputError(f"the algorithm is {name!r}; give its name")
     by_name = {algorithm.name: algorithm for algorithm in algorithms}
     if name not in by_name:
         raise InputError(f"no algorithm {name!r}{_nearest(name, by_name)}; there are {', '.join(by_name)}")

@@ -32,7 +32,7 @@ class AssignmentResult:
         lower_bound: a proven bound that no allowed assignment's bandwidth can beat, or None.
         notes: what the algorithm has to tell (the load balance factor that it used, the LP's value, ...).
 
-    Example:
+    Examples:
         >>> import broadloom as bl
         >>> problem = bl.AssignmentProblem([0], [[1]], [-1], [[2]], [[0]], [[3]])
         >>> result = bl.assign(problem, algorithm="closest")

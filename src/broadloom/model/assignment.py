@@ -46,7 +46,7 @@ class AssignmentProblem:
     Raises:
         InputError: shapes that do not match, numbers that are not finite, a parent that is not there, ...
 
-    Example:
+    Examples:
         >>> problem = AssignmentProblem([0], [[1], [2]], [-1, -1], [[3], [0]], [[0], [5]], [[1], [7]])
         >>> problem
         AssignmentProblem(2 subscribers, 2 brokers, 1 dimensions)
@@ -154,7 +154,7 @@ class AssignmentProblem:
     def replace(self, **changes: Any) -> AssignmentProblem:
         """The same problem with other values, checked again.
 
-        Example:
+        Examples:
             >>> problem = AssignmentProblem([0], [[1]], [-1], [[2]], [[0]], [[1]])
             >>> problem.replace(alpha=1).alpha
             1

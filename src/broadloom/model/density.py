@@ -79,7 +79,7 @@ class Density:
         edges: the grid's lines on each axis, ascending.
         mass: the mass of events in each cell, one axis of the array an axis of event space.
 
-    Example:
+    Examples:
         >>> density = Density([[0, 1, 2]], [3.0, 1.0])
         >>> density.measure([0.5], [2.0])
         2.5
@@ -108,7 +108,7 @@ class Density:
     def from_events(cls, points: ArrayLike, bins: int = 32) -> Density:
         """The histogram of a sample of events, `bins` cells an axis; its total mass is 1.
 
-        Example:
+        Examples:
             >>> Density.from_events([[0.0], [1.0], [1.0], [4.0]], bins=2).mass.tolist()
             [0.75, 0.25]
         """

@@ -31,7 +31,7 @@ class Interest:
         node_start: where each topic's nodes start in `nodes`, with the end appended.
         nodes: each topic's node indices, ascending, topic after topic.
 
-    Example:
+    Examples:
         >>> interest = Interest.from_lists([[0, 2], [2, 5], []])
         >>> interest
         Interest(3 nodes, 3 topics, 4 subscriptions)
@@ -70,7 +70,7 @@ class Interest:
         Raises:
             InputError: a topic is missing, out of range, or listed twice by one node.
 
-        Example:
+        Examples:
             >>> Interest.from_lists([["weather", "news"], ["news"]]).topic_ids
             ('news', 'weather')
         """
@@ -103,7 +103,7 @@ class Interest:
         Raises:
             InputError: columns of different length, a missing or unknown id, or a pair given twice.
 
-        Example:
+        Examples:
             >>> Interest.from_pairs(["b", "a", "b"], ["x", "x", "y"]).topics_of(1)
             array([0, 1], dtype=int32)
         """
@@ -127,7 +127,7 @@ class Interest:
         Raises:
             InputError: a column is missing, or as for `from_pairs`.
 
-        Example:
+        Examples:
             >>> import pyarrow as pa
             >>> Interest.from_table(pa.table({"node": ["a", "b"], "topic": ["x", "x"]}))
             Interest(2 nodes, 1 topics, 2 subscriptions)
@@ -140,7 +140,7 @@ class Interest:
     def to_table(self) -> pa.Table:
         """The canonical table `subscriptions`.
 
-        Example:
+        Examples:
             >>> Interest.from_lists([["x"], ["x"]]).to_table().column("node").to_pylist()
             ['0', '1']
         """
@@ -164,7 +164,7 @@ class Interest:
             topic_ids: how many topics there are, or their ids.
             node_ids: the id of each node; its position by default.
 
-        Example:
+        Examples:
             >>> Interest.from_rows([0, 2, 3], [1, 0, 1], topic_ids=2).topics_of(0)
             array([0, 1], dtype=int32)
         """
@@ -212,7 +212,7 @@ class Interest:
     def subset(self, nodes: ArrayLike) -> Interest:
         """The interest of some of the nodes, in the order given, over the same topics.
 
-        Example:
+        Examples:
             >>> Interest.from_lists([[0], [0, 1], [1]]).subset([2, 1]).node_ids
             ('2', '1')
         """

@@ -29,7 +29,7 @@ class Overlay:
         node_count: how many nodes there are.
         edges: int32 (m, 2).
 
-    Example:
+    Examples:
         >>> overlay = Overlay.from_edges(3, [(1, 0), (1, 2)])
         >>> overlay.edges.tolist()
         [[0, 1], [1, 2]]

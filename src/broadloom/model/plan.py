@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -51,7 +52,7 @@ class Plan:
         notes: what the algorithm has to tell (how it divided, where it stopped early, ...).
         nodes: the nodes table, with whatever else is known of each node (its site, its coordinates).
 
-    Example:
+    Examples:
         >>> import broadloom as bl
         >>> plan = bl.link(bl.Interest.from_lists([[0], [0], [0]]), algorithm="gm")
         >>> plan.edges.tolist()
@@ -95,7 +96,7 @@ class Plan:
     @property
     def total_weight(self) -> float:
         """The objective of linking: the sum of the weights of all links."""
-        return float(self.edge_weights.sum())
+        return math.fsum(self.edge_weights)  # exact, so that the order of links does not show
 
     @property
     def gap(self) -> float | None:
@@ -119,7 +120,7 @@ class Plan:
     def summary(self) -> str:
         """The plan in a sentence.
 
-        Example:
+        Examples:
             >>> import broadloom as bl
             >>> bl.link(bl.Interest.from_lists([[0], [0]]), algorithm="gm").summary()
             'gm: 2 brokers, 1 links, every one of 1 topics connected'

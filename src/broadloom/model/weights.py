@@ -73,7 +73,7 @@ class Weights:
         inner: sites: the weight inside a site.
         outer: sites: the weight between sites, where there is no table.
 
-    Example:
+    Examples:
         >>> weights = Weights.sites([0, 0, 1], inner=1, outer=10)
         >>> weights.of([0, 0], [1, 2])
         array([ 1., 10.])
@@ -95,7 +95,7 @@ class Weights:
     def uniform(cls, node_count: int) -> Weights:
         """Every link weighs 1.
 
-        Example:
+        Examples:
             >>> Weights.uniform(3).of([0], [2])
             array([1.])
         """
@@ -112,7 +112,7 @@ class Weights:
         Raises:
             InputError: not square, or a pair that is NaN, infinite, zero, negative or asymmetric.
 
-        Example:
+        Examples:
             >>> Weights.dense([[0, 5], [5, 0]]).of([1], [0])
             array([5.])
         """
@@ -131,7 +131,7 @@ class Weights:
         Raises:
             InputError: a coordinate is not finite, or two nodes are at the same point.
 
-        Example:
+        Examples:
             >>> Weights.euclidean([[0, 0], [3, 4]]).of([0], [1])
             array([5.])
         """
@@ -166,7 +166,7 @@ class Weights:
         Raises:
             InputError: a site is not a whole number from 0, or a weight is not finite and above 0.
 
-        Example:
+        Examples:
             >>> Weights.sites([0, 1, 1], inner=2, between=[[0, 7], [7, 0]]).of([0, 1], [1, 2])
             array([7., 2.])
         """
@@ -221,7 +221,7 @@ class Weights:
     def subset(self, nodes: ArrayLike) -> Weights:
         """The weights among some of the nodes, in the order given.
 
-        Example:
+        Examples:
             >>> Weights.euclidean([[0], [1], [5]]).subset([2, 0]).of([0], [1])
             array([5.])
         """
@@ -239,7 +239,7 @@ class Weights:
     def scaled(self, factor: float) -> Weights:
         """The same weights times a factor.
 
-        Example:
+        Examples:
             >>> Weights.euclidean([[0], [4]]).scaled(0.5).of([0], [1])
             array([2.])
         """

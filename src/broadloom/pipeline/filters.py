@@ -24,7 +24,7 @@ _Node = dict[str, "str | _Node"]
 class FilterTree:
     """Topics and filters, by their levels.
 
-    Example:
+    Examples:
         >>> tree = FilterTree(["a/b", "a/c", "b", "$SYS/x"])
         >>> sorted(tree.meeting("+/b")), sorted(tree.meeting("#"))
         (['a/b'], ['a/b', 'a/c', 'b'])
@@ -57,7 +57,7 @@ class FilterTree:
 def is_wild(text: str) -> bool:
     """Whether a valid filter has a wildcard.
 
-    Example:
+    Examples:
         >>> is_wild("a/+/b"), is_wild("a/b")
         (True, False)
     """
@@ -70,7 +70,7 @@ def topics_of(filters: Iterable[str], topics: Iterable[str]) -> dict[str, list[s
     A filter stands for the known topics that it matches. Filters that match none are grouped with those among
     them that they can meet, and each group is a topic of its own.
 
-    Example:
+    Examples:
         >>> topics_of(["a/#", "x/+", "x/y/#", "z/#"], ["a/b", "a/c"])
         {'a/#': ['a/b', 'a/c'], 'x/+': ['x/+'], 'x/y/#': ['x/+'], 'z/#': ['z/#']}
     """
@@ -85,7 +85,7 @@ def groups(filters: Iterable[str]) -> dict[str, str]:
 
     Filters that can meet must share one tree: on two trees their messages would go round for ever.
 
-    Example:
+    Examples:
         >>> groups(["a/#", "a/b", "+/b/c", "d"])
         {'a/#': 'a/#', 'a/b': 'a/#', '+/b/c': 'a/#', 'd': 'd'}
     """

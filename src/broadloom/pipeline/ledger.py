@@ -23,7 +23,7 @@ class Account:
         quarantined: how many were set aside, by reason.
         written: how many rows the table has: several used rows may be one of it.
 
-    Example:
+    Examples:
         >>> Account("nodes", 5, 3, 1, {"no node": 1}, 3).adds_up
         True
     """
@@ -45,7 +45,7 @@ class Account:
 class Ledger:
     """The accounts of all tables, and what a reader should know of the data.
 
-    Example:
+    Examples:
         >>> ledger = Ledger((Account("nodes", 5, 3, 1, {"no node": 1}, 3),))
         >>> ledger.summary()
         '5 rows: 3 used, 1 duplicates, 1 in quarantine'

@@ -40,7 +40,7 @@ class Engine:
         conf: Spark's own settings; they win over ours.
         long_job: compile for throughput rather than for a fast start.
 
-    Example:
+    Examples:
         >>> Engine(master="local[2]").is_local
         True
         >>> Engine(master="spark://head:7077").is_local
@@ -103,7 +103,7 @@ def need_spark() -> None:
 def parse_conf(given: list[str]) -> dict[str, str]:
     """Spark's settings from words like `spark.executor.memory=4g`.
 
-    Example:
+    Examples:
         >>> parse_conf(["spark.executor.memory=4g"])
         {'spark.executor.memory': '4g'}
     """

@@ -50,7 +50,7 @@ class Source:
         kind: a canonical table, "matrix", or a broker's dump; None: it is found out.
         node: the broker that a dump is of; None: as the dump says, or else the file's name.
 
-    Example:
+    Examples:
         >>> Source.parse("mosquitto@berlin=logs/berlin.log")
         Source(path='logs/berlin.log', kind='mosquitto', node='berlin')
         >>> Source.parse("dumps").kind is None
@@ -149,7 +149,7 @@ def fields(header: str) -> list[str]:
 def column_of(names: Iterable[str], column: str) -> str | None:
     """The one of `names` that a canonical column goes by here, or None.
 
-    Example:
+    Examples:
         >>> column_of(["device", "broker"], "node")
         'broker'
     """

@@ -28,7 +28,7 @@ class Verdict:
         examples: the first of these, by name.
         bad_edges: links that are loops, given twice, or whose end is no node.
 
-    Example:
+    Examples:
         >>> Verdict(3, 0, (), 0).good
         True
     """

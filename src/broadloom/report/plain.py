@@ -26,7 +26,7 @@ class Section:
 def page(title: str, sections: Iterable[Section]) -> str:
     """A whole HTML page.
 
-    Example:
+    Examples:
         >>> "<h2>Links</h2>" in page("A plan", [Section("Links", "There are 3.", ["u", "v"], [["a", "b"]])])
         True
     """
@@ -41,7 +41,7 @@ def page(title: str, sections: Iterable[Section]) -> str:
 def named(values: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Names and values as the rows of a table, with spaces in the names.
 
-    Example:
+    Examples:
         >>> named({"max_degree": 3})
         [('max degree', 3)]
     """

@@ -39,7 +39,7 @@ def churn(
         change: the chance that an event is a change of subscriptions instead.
         seed: the seed of it all.
 
-    Example:
+    Examples:
         >>> events = churn(Interest.from_lists([[0, 1], [1]]), rounds=3, join=1.0, seed=0)
         >>> [(event.kind, event.node) for event in events]
         [('join', 2), ('join', 3), ('join', 4)]

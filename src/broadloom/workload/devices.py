@@ -59,7 +59,7 @@ def devices(
     Returns:
         How many rows there are of each fault, and how many repeat the row before.
 
-    Example:
+    Examples:
         >>> import tempfile
         >>> with tempfile.TemporaryDirectory() as place:
         ...     sum(devices(f"{place}/raw", brokers=3, subscriptions=1000).values()) > 0

@@ -36,7 +36,7 @@ def weights(
         seed: the seed of it all.
         **options: those of the kind's own function.
 
-    Example:
+    Examples:
         >>> weights(nodes=50, kind="planar", mean=1.0)
         Weights(euclidean, 50 nodes)
     """
@@ -73,7 +73,7 @@ def weights_or_none(
 def planar(nodes: int, seed: int = 0) -> Weights:
     """Distances of points drawn uniformly from the unit square.
 
-    Example:
+    Examples:
         >>> planar(3).node_count
         3
     """
@@ -89,7 +89,7 @@ def sites(
 ) -> Weights:
     """Sites of `site_size` nodes each, one after the other, as in paper 1's section IX-G.
 
-    Example:
+    Examples:
         >>> sites(6, site_size=2).site
         array([0, 0, 1, 1, 2, 2], dtype=int32)
     """
@@ -101,7 +101,7 @@ def sites(
 def regions(nodes: int, seed: int = 0) -> Weights:
     """Nodes spread evenly over the clouds' regions (`REGIONS`), with latency from the distance between them.
 
-    Example:
+    Examples:
         >>> regions(8).of([0], [1]) > 0
         array([ True])
     """

@@ -94,7 +94,7 @@ REGIONS: tuple[Region, ...] = (
 def region_latency(regions: tuple[Region, ...] = REGIONS) -> NDArray[np.float64]:
     """Round-trip times between regions in ms: `BASE_MS + MS_PER_KM` times the great-circle distance.
 
-    Example:
+    Examples:
         >>> names = [region.name for region in REGIONS]
         >>> london, tokyo = names.index("aws/eu-west-2"), names.index("aws/ap-northeast-1")
         >>> round(float(region_latency()[london, tokyo]))

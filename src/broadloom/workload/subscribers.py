@@ -86,7 +86,7 @@ def subscribers(
     Raises:
         InputError: an unknown set or word, or no geography can meet the limits.
 
-    Example:
+    Examples:
         >>> subscribers(set=2, subscribers=500, brokers=10)
         AssignmentProblem(500 subscribers, 10 brokers, 2 dimensions)
     """

@@ -52,7 +52,7 @@ def interest(
         gamma: the exponent of "power".
         seed: the seed of it all.
 
-    Example:
+    Examples:
         >>> interest(nodes=4, topics=10, sizes=(2, 3), seed=1)
         Interest(4 nodes, 10 topics, 11 subscriptions)
     """

@@ -18,7 +18,7 @@ def entries(text: str, key: str) -> Iterator[dict[str, Any] | Row]:
     What cannot be read comes as a bad row: an entry that is no object, a document without the list, and the
     rest of the text from the place where it stops being JSON.
 
-    Example:
+    Examples:
         >>> [entry["a"] for entry in entries('{"data": [{"a": 1}]} {"data": [{"a": 2}]}', "data")]
         [1, 2]
         >>> list(entries('{"data": [{"a": 1}, {"a"', "data"))[1].reason

@@ -9,7 +9,7 @@ from broadloom.pipeline.formats._row import Format, Row
 def parse(text: str) -> Iterator[Row]:
     """A row a subscription; the broker is the `node` of the cluster that holds it.
 
-    Example:
+    Examples:
         >>> page = '{"data": [{"node": "emqx@a", "clientid": "c1", "topic": "t/1"}], "meta": {"page": 1}}'
         >>> next(parse(page))[1:4]
         ('emqx@a', 'c1', 't/1')

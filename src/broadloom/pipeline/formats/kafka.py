@@ -9,7 +9,7 @@ from broadloom.pipeline.formats._row import Format, Row
 def parse(text: str) -> Iterator[Row]:
     r"""A row a partition that a group reads; partitions of one topic repeat it.
 
-    Example:
+    Examples:
         >>> next(parse("GROUP TOPIC PARTITION LAG\nbilling orders 0 12\n"))[2:4]
         ('billing', 'orders')
     """

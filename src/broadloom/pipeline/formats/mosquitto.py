@@ -24,7 +24,7 @@ _GONE = re.compile(
 def parse(text: str) -> Iterator[Row]:
     r"""A row a subscribe line; lines about other things are passed over.
 
-    Example:
+    Examples:
         >>> log = "1700000000: c1 1 t/1\n1700000001: c1 0 t/2\n"
         >>> log += "1700000002: Received UNSUBSCRIBE from c1\n1700000002: \tt/1\n"
         >>> [(row.filter, row.reason) for row in parse(log)]

@@ -11,7 +11,7 @@ from broadloom.pipeline.formats._row import Format, Row
 def parse(text: str) -> Iterator[Row]:
     """A row a subscription; the client is the connection's name, or its number.
 
-    Example:
+    Examples:
         >>> page = '{"connections": [{"cid": 7, "subscriptions_list": ["a.*", "b.>"]}]}'
         >>> [row[2:4] for row in parse(page)]
         [('7', 'a/+'), ('7', 'b/#')]
@@ -30,7 +30,7 @@ def parse(text: str) -> Iterator[Row]:
 def to_mqtt(subject: str) -> str | None:
     """A subject as an MQTT filter; None if it has characters that would change their meaning.
 
-    Example:
+    Examples:
         >>> to_mqtt("a.*.>")
         'a/+/#'
     """

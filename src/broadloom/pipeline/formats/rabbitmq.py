@@ -15,7 +15,7 @@ _TO_MQTT = str.maketrans("./*", "/.+")
 def parse(text: str) -> Iterator[Row]:
     """A row a binding; the client is the one whose MQTT queue it is, or the queue.
 
-    Example:
+    Examples:
         >>> binding = '{"source": "amq.topic", "destination": "mqtt-subscription-c1qos1", '
         >>> binding += '"destination_type": "queue", "routing_key": "t.*.temp"}'
         >>> next(parse(f'{{"bindings": [{binding}]}}'))[1:4]
@@ -28,7 +28,7 @@ def parse(text: str) -> Iterator[Row]:
 def to_mqtt(key: str) -> str:
     """A routing key as the MQTT plugin writes it: levels by `/`, one level by `+`.
 
-    Example:
+    Examples:
         >>> to_mqtt("a.*.#")
         'a/+/#'
     """

@@ -16,7 +16,7 @@ _RULE = re.compile(r"\+[-+]*\+")
 def parse(text: str) -> Iterator[Row]:
     r"""A row a subscription; the broker is the `node`, if it was shown.
 
-    Example:
+    Examples:
         >>> table = "+---+\n|client_id|topic|\n+---+\n|c1       |t/1  |\n+---+\n"
         >>> next(parse(table))[2:4]
         ('c1', 't/1')
