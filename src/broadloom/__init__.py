@@ -9,14 +9,29 @@ from broadloom.linking.improvement import improve
 from broadloom.linking.link import link
 from broadloom.linking.warm_start import link_change
 from broadloom.measures import is_topic_connected
-from broadloom.model import AssignmentProblem, AssignmentResult, Density, Interest, Overlay, Plan, Weights
+from broadloom.model import (
+    AssignmentProblem,
+    AssignmentResult,
+    Density,
+    Grid,
+    Interest,
+    MarketProblem,
+    MarketResult,
+    Overlay,
+    Plan,
+    Weights,
+    summarize,
+)
 
 __all__ = [
     "AssignmentProblem",
     "AssignmentResult",
     "Density",
+    "Grid",
     "InputError",
     "Interest",
+    "MarketProblem",
+    "MarketResult",
     "Overlay",
     "Plan",
     "Weights",
@@ -28,5 +43,6 @@ __all__ = [
     "link_change",
     "lower_bound",
     "measures",
+    "summarize",
     "workload",
 ]

@@ -1,6 +1,7 @@
 """Assign: which broker serves which subscriber (papers 4 and 5)."""
 
 from broadloom.assignment import annealing, coreset, greedy, nearest, slp
+from broadloom.assignment.market import MARKET_ALGORITHMS
 from broadloom.model import AssignmentProblem
 from broadloom.model.algorithm import Algorithm, NoOptions
 
@@ -72,4 +73,5 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         annealing.broadloom,
         annealing.SearchOptions,
     ),
+    *MARKET_ALGORITHMS,
 )

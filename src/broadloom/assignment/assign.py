@@ -1,18 +1,26 @@
 """The verb of assignment: check, choose, run, verify, return."""
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, overload
 
 from broadloom.assignment import ALGORITHMS
 from broadloom.errors import InputError
-from broadloom.model import AssignmentProblem, AssignmentResult
+from broadloom.model import AssignmentProblem, AssignmentResult, MarketProblem, MarketResult
 from broadloom.model.algorithm import find
 
 
+@overload
 def assign(
     problem: AssignmentProblem, algorithm: str = "broadloom", seed: int = 0, **options: Any
-) -> AssignmentResult:
-    """Choose a broker for each subscriber, and a filter for each broker.
+) -> AssignmentResult: ...
+@overload
+def assign(
+    problem: MarketProblem, algorithm: str = "broadloom", seed: int = 0, **options: Any
+) -> MarketResult: ...
+def assign(
+    problem: AssignmentProblem | MarketProblem, algorithm: str = "broadloom", seed: int = 0, **options: Any
+) -> AssignmentResult | MarketResult:
+    """Choose a broker for each subscriber and a filter for each broker; or a broker for each market user.
 
     Args:
         problem: what is given and what is allowed.
@@ -40,7 +48,7 @@ def assign(
         raise InputError(f"a {type(problem).__name__} cannot be assigned; give one of {', '.join(kinds)}")
     chosen = find(algorithm, fitting)
     settings = chosen.with_options(options)
-    result = chosen.run(problem, settings, seed)
-    result = replace(result, algorithm=algorithm, seed=seed, options=vars(settings))
+    found: AssignmentResult | MarketResult = chosen.run(problem, settings, seed)
+    result = replace(found, algorithm=algorithm, seed=seed, options=vars(settings))
     result.verify()
     return result

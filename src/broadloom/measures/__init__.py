@@ -3,14 +3,20 @@
 from broadloom.measures.connectivity import components_per_topic, disconnected_topics, is_topic_connected
 from broadloom.measures.content import content_metrics
 from broadloom.measures.diameter import topic_diameters
+from broadloom.measures.market import MarketCost, MovingCost, market_cost, market_flows, market_metrics
 from broadloom.measures.routing import routing_costs
 from broadloom.measures.summary import metrics
 
 __all__ = [
+    "MarketCost",
+    "MovingCost",
     "components_per_topic",
     "content_metrics",
     "disconnected_topics",
     "is_topic_connected",
+    "market_cost",
+    "market_flows",
+    "market_metrics",
     "metrics",
     "routing_costs",
     "topic_diameters",

@@ -1,0 +1,243 @@
+"""What is given in a market: who sends and wants what, what links cost, what brokers carry (paper 5, II)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import InitVar, dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from broadloom._jit import kernel
+from broadloom.errors import InputError
+from broadloom.model._check import read_only, refuse, text_ids
+
+# How traffic crosses the core: "mst": a least spanning tree for each source and channel; "pair": each source
+# to each destination on its own shortest path, so a tree for each source; "tree": one tree for everything.
+CORES = ("mst", "pair", "tree")
+
+# Prices that differ by less than this share of the largest one are the same price, rounded twice.
+PRICE_TOLERANCE = 1e-9
+
+# A broker is full when its load is its capacity; sums in another order may differ by this share of it.
+LOAD_TOLERANCE = 1e-9
+
+A = TypeVar("A", bound=NDArray[Any])
+
+
+@dataclass(frozen=True, eq=False)
+class MarketProblem:
+    """Users that send and want messages of some channels, and brokers that carry them at a price.
+
+    What nobody else wants is removed from the rates at once. Everything is checked once, then read-only.
+
+    Attributes:
+        rates: how much each user sends into each channel, (users, channels), from 0.
+        wants: whether each user wants each channel, bool (users, channels).
+        access: the price of the link between each user and each broker, (users, brokers), from 0.
+        core: the price of the link between each two brokers, (brokers, brokers): symmetric, and never above
+            a detour over a third broker.
+        capacity: how much each broker's users may send and receive together: (brokers,) or one for all.
+        user_ids: the id of each user; its position by default.
+        broker_ids: the id of each broker; its position by default.
+        close: replace core prices that a detour beats by the cheapest detour, in place of an error.
+
+    Raises:
+        InputError: shapes that do not fit, a price or rate that is not a number from 0, or core prices that
+            are not symmetric or that a detour beats.
+
+    Example:
+        >>> market = MarketProblem([[3], [0]], [[0], [1]], [[1, 2], [2, 1]], [[0, 1], [1, 0]], capacity=9)
+        >>> market
+        MarketProblem(2 users, 2 brokers, 1 channels)
+        >>> market.demand
+        array([3., 3.])
+    """
+
+    rates: NDArray[np.float64]
+    wants: NDArray[np.bool_]
+    access: NDArray[np.float64]
+    core: NDArray[np.float64]
+    capacity: NDArray[np.float64]
+    user_ids: tuple[str, ...] = ()
+    broker_ids: tuple[str, ...] = ()
+    close: InitVar[bool] = False
+
+    def __post_init__(self, close: bool) -> None:
+        wants = _yes_or_no(self.wants)
+        users, channels = wants.shape
+        access = _numbers(self.access, "access", ("user", "broker"), (users, None))
+        brokers = access.shape[1]
+        if users and not brokers:
+            raise InputError(f"{users:,} users but no brokers; give at least one broker")
+        rates = _numbers(self.rates, "rates", ("user", "channel"), (users, channels))
+        core = _numbers(self.core, "core", ("broker", "broker"), (brokers, brokers))
+        given = np.asarray(self.capacity, np.float64)
+        capacity = _numbers(
+            np.full(brokers, given) if given.ndim == 0 else given, "capacity", ("broker",), (brokers,)
+        )
+        arrays = {
+            "rates": _wanted_by_others(rates, wants),
+            "wants": wants,
+            "access": access,
+            "core": _metric(core, close),
+            "capacity": capacity,
+        }
+        for name, array in arrays.items():
+            read_only(array)
+            object.__setattr__(self, name, array)
+        object.__setattr__(self, "user_ids", _ids(self.user_ids, users, "user"))
+        object.__setattr__(self, "broker_ids", _ids(self.broker_ids, brokers, "broker"))
+
+    @property
+    def user_count(self) -> int:
+        """How many users there are."""
+        return self.wants.shape[0]
+
+    @property
+    def broker_count(self) -> int:
+        """How many brokers there are."""
+        return self.access.shape[1]
+
+    @property
+    def channel_count(self) -> int:
+        """How many channels the content space is cut into."""
+        return self.wants.shape[1]
+
+    @cached_property
+    def sent(self) -> NDArray[np.float64]:
+        """What each user sends that somebody else wants."""
+        return _locked(self.rates.sum(axis=1))
+
+    @cached_property
+    def received(self) -> NDArray[np.float64]:
+        """What each user receives: all that others send into the channels that it wants."""
+        total = self.rates.sum(axis=0)
+        return _locked(np.where(self.wants, total - self.rates, 0.0).clip(min=0.0).sum(axis=1))
+
+    @cached_property
+    def demand(self) -> NDArray[np.float64]:
+        """What each user sends and receives: what its broker has to carry for it, and what its link costs."""
+        return _locked(self.sent + self.received)
+
+    @cached_property
+    def wanted(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """The channels that users want in compressed rows: where each user's start, and all of them."""
+        start = np.concatenate(([0], np.cumsum(self.wants.sum(axis=1, dtype=np.int64))))
+        return _locked(start), _locked(np.nonzero(self.wants)[1].astype(np.int32))
+
+    @cached_property
+    def limit(self) -> NDArray[np.float64]:
+        """The load up to which each broker is not overloaded: its capacity, and a hair for rounding."""
+        return _locked(self.capacity * (1 + LOAD_TOLERANCE))
+
+    def __repr__(self) -> str:
+        return (
+            f"MarketProblem({self.user_count:,} users, {self.broker_count:,} brokers, "
+            f"{self.channel_count:,} channels)"
+        )
+
+
+def check_core(core: str) -> None:
+    """Refuse a name that is not one of `CORES`."""
+    if core not in CORES:
+        raise InputError(f"no core {core!r}; there are {', '.join(CORES)}")
+
+
+def _locked(array: A) -> A:
+    read_only(array)
+    return array
+
+
+def _numbers(
+    given: ArrayLike, what: str, axes: tuple[str, ...], shape: tuple[int | None, ...]
+) -> NDArray[np.float64]:
+    """An array of finite numbers from 0, of the shape expected; copied unless it is locked already."""
+    array = np.asarray(given, np.float64, order="C")
+    if array.flags.writeable:
+        array = array.copy()
+    if array.ndim != len(axes) or any(
+        want not in (None, have) for want, have in zip(shape, array.shape, strict=True)
+    ):
+        expected = ", ".join(
+            f"{axis}s" if n is None else f"{n:,} {axis}s" for axis, n in zip(axes, shape, strict=True)
+        )
+        raise InputError(f"{what} have shape {array.shape}; expected ({expected})")
+
+    def describe(i: int) -> str:
+        place = np.unravel_index(i, array.shape)
+        where = ", ".join(f"{axis} {at}" for axis, at in zip(axes, place, strict=True))
+        return f"{what} of {where}: {array[place]}"
+
+    refuse(~(np.isfinite(array) & (array >= 0)).ravel(), describe, "give a finite number from 0")
+    return array
+
+
+def _yes_or_no(given: ArrayLike) -> NDArray[np.bool_]:
+    """What users want, as a matrix of truth values."""
+    array = np.asarray(given)
+    if array.ndim != 2:
+        raise InputError(f"wants have shape {array.shape}; expected (users, channels)")
+    wants = array.astype(np.bool_, order="C")
+    refuse(
+        (wants != array).ravel(),
+        lambda i: f"wants of user {i // array.shape[1]}, channel {i % array.shape[1]}: {array.ravel()[i]}",
+        "give true or false",
+    )
+    return wants
+
+
+def _wanted_by_others(rates: NDArray[np.float64], wants: NDArray[np.bool_]) -> NDArray[np.float64]:
+    """The rates without the messages that nobody but their sender wants."""
+    return np.where(wants.sum(axis=0) - wants > 0, rates, 0.0)
+
+
+def _metric(core: NDArray[np.float64], close: bool) -> NDArray[np.float64]:
+    """Core prices that are symmetric and that no detour beats, closed under shortest paths when asked."""
+    n, slack = len(core), PRICE_TOLERANCE * core.max(initial=0.0)
+    refuse(
+        (np.abs(core - core.T) > slack).ravel(),
+        lambda i: (
+            f"core price of brokers {i // n} and {i % n} is {core[i // n, i % n]} one way and "
+            f"{core[i % n, i // n]} the other"
+        ),
+        "give one price for both directions",
+    )
+    core = np.maximum(core, core.T)
+    np.fill_diagonal(core, 0.0)
+    closed = _shortest_paths(core)
+    if close:
+        return closed
+    refuse(
+        (core - closed > slack).ravel(),
+        lambda i: (
+            f"core price of brokers {i // n} and {i % n} is {core[i // n, i % n]}, a detour costs "
+            f"{closed[i // n, i % n]}"
+        ),
+        "lower it, or ask for the prices to be closed under shortest paths (close=True)",
+    )
+    return core
+
+
+@kernel
+def _shortest_paths(prices: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The cheapest way between each two brokers (Floyd and Warshall)."""
+    n = len(prices)
+    closed = prices.copy()
+    for over in range(n):
+        for u in range(n):
+            first = closed[u, over]
+            for v in range(n):
+                closed[u, v] = min(closed[u, v], first + closed[over, v])
+    return closed
+
+
+def _ids(given: Sequence[object], count: int, what: str) -> tuple[str, ...]:
+    """The ids as text, one for each; positions where none are given."""
+    if not len(given):
+        return tuple(map(str, range(count)))
+    if len(given) != count:
+        raise InputError(f"{count:,} {what}s but {len(given):,} {what} ids; give one id a {what}")
+    return text_ids(given, what)

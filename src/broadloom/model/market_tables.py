@@ -1,0 +1,124 @@
+"""A folder of canonical tables as a market: subscribers, brokers and messages."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from broadloom.errors import InputError
+from broadloom.model._check import refuse
+from broadloom.model.grid import Grid
+from broadloom.model.market import MarketProblem
+from broadloom.model.tables import need_table
+from broadloom.model.traffic import summarize
+
+
+def read_market(
+    folder: str | Path, channels: int = 128, headroom: float = 2.0, core_price: float = 1.0
+) -> MarketProblem:
+    """The market in a folder of canonical tables.
+
+    Users are the subscribers, publishers among them; one that wants nothing has empty `lo` and `hi`. Rates
+    come from `messages` (bytes a second). Prices are distances of places.
+
+    Args:
+        folder: holds `subscribers`, `brokers` and `messages`.
+        channels: about how many cells the box of all subscriptions and messages is cut into.
+        headroom: where brokers have no capacity: that of all together, evenly, over the demand of all users.
+        core_price: what a unit of distance costs between brokers, where it costs 1 between users and brokers.
+
+    Raises:
+        InputError: a table or column is missing, or something in it is wrong.
+    """
+    place = Path(folder)
+    if channels < 1 or not headroom > 0 or not core_price >= 0:
+        raise InputError(
+            f"{channels} channels, headroom {headroom}, core price {core_price}; give 1, above 0, from 0"
+        )
+    subscribers, brokers, messages = (
+        need_table(place, name) for name in ("subscribers", "brokers", "messages")
+    )
+    users, names = subscribers.column("subscriber").to_pylist(), brokers.column("broker").to_pylist()
+    at, broker_at = _points(subscribers, "place", "subscriber"), _points(brokers, "place", "broker")
+    if "point" not in messages.column_names:
+        raise InputError(f"{place}: messages have no column 'point', so there is no content space to cut")
+    lo, hi = _borders(subscribers, "lo"), _borders(subscribers, "hi")
+    grid = _grid_over(lo, hi, messages, channels)
+    core = core_price * _distances(broker_at, broker_at)
+    draft = MarketProblem(
+        summarize(messages, users, grid),
+        grid.touched(lo, hi),
+        _distances(at, broker_at),
+        core,
+        np.zeros(len(names)),
+        tuple(users),
+        tuple(names),
+        close=True,
+    )
+    return replace(draft, capacity=_capacity(brokers, draft, headroom), close=False)
+
+
+def _points(table: pa.Table, column: str, what: str) -> NDArray[np.float64]:
+    """A column of coordinates, as many in each row."""
+    rows = table.column(column).to_pylist()
+    axes = len(rows[0] or ()) if rows else 1
+    refuse(
+        np.array([row is None or len(row) != axes or not axes for row in rows], bool),
+        lambda i: f"{what} {i} has {column} {rows[i]}",
+        "give each as many coordinates, at least 1",
+    )
+    return np.array(rows, np.float64).reshape(len(rows), axes)
+
+
+def _borders(subscribers: pa.Table, column: str) -> NDArray[np.float64]:
+    """Borders of subscriptions; NaN where there is none."""
+    rows = [row or [] for row in subscribers.column(column).to_pylist()]
+    axes = max(map(len, rows), default=1) or 1
+    refuse(
+        np.array([len(row) not in (0, axes) for row in rows], bool),
+        lambda i: f"subscriber {i} has {column} {rows[i]}",
+        f"give {axes} coordinates, or none where it wants nothing",
+    )
+    return np.array([row or [np.nan] * axes for row in rows], np.float64).reshape(len(rows), axes)
+
+
+def _grid_over(lo: NDArray[np.float64], hi: NDArray[np.float64], messages: pa.Table, channels: int) -> Grid:
+    """A grid of about so many cells over all subscriptions and messages."""
+    points = [point for point in messages.column("point").to_pylist() if point is not None]
+    sent = np.array([p for p in points if len(p) == lo.shape[1]], np.float64).reshape(-1, lo.shape[1])
+    every = np.concatenate([lo, hi, sent])
+    every = every[~np.isnan(every).any(axis=1)]
+    low = every.min(axis=0, initial=np.inf)
+    high = every.max(axis=0, initial=-np.inf)
+    low, high = np.where(np.isfinite(low), low, 0.0), np.where(np.isfinite(high), high, 1.0)
+    high = np.where(high > low, high, low + 1.0)
+    axes = len(low)
+    return Grid.over(low.tolist(), high.tolist(), [max(1, round(channels ** (1 / axes)))] * axes)
+
+
+def _capacity(brokers: pa.Table, draft: MarketProblem, headroom: float) -> NDArray[np.float64]:
+    """The brokers' capacities, or equal ones."""
+    if "capacity" in brokers.column_names:
+        given = brokers.column("capacity")
+        refuse(
+            np.asarray(given.is_null()),
+            lambda i: f"broker {draft.broker_ids[i]!r} has no capacity",
+            "give each one",
+        )
+        return given.to_numpy().astype(np.float64)
+    return np.full(draft.broker_count, headroom * draft.demand.sum() / max(1, draft.broker_count))
+
+
+def _distances(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
+    if one.shape[1] != other.shape[1]:
+        raise InputError(
+            f"subscribers have {one.shape[1]} coordinates, brokers {other.shape[1]}; give as many"
+        )
+    total = np.zeros((len(one), len(other)))
+    for axis in range(one.shape[1]):
+        total += (one[:, None, axis] - other[:, axis]) ** 2
+    return np.sqrt(total)

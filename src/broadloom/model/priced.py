@@ -1,0 +1,161 @@
+"""What comes out of a market: which broker serves which user, and what that costs (paper 5)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from broadloom._version import VERSION
+from broadloom.errors import InputError
+from broadloom.model._atomic import new_folder
+from broadloom.model._check import read_only, refuse
+from broadloom.model.market import MarketProblem, check_core
+from broadloom.model.tables import write_table
+
+
+@dataclass(frozen=True, eq=False)
+class MarketResult:
+    """An assignment of users to brokers, and how their traffic crosses the core.
+
+    Attributes:
+        problem: what was given.
+        broker_of: the broker of each user, int32 (users,).
+        core: how traffic crosses the core: "mst", "pair" or "tree".
+        algorithm: what made it.
+        seed: the seed of its chance.
+        options: the options that the algorithm ran with.
+        lower_bound: a proven bound that no assignment's cost under this core can beat, or None.
+        notes: what the algorithm has to tell (whether it proved its optimum, how many users moved, ...).
+
+    Example:
+        >>> import broadloom as bl
+        >>> market = bl.MarketProblem([[3], [0]], [[0], [1]], [[1, 2], [2, 1]], [[0, 1], [1, 0]], capacity=9)
+        >>> result = bl.assign(market, algorithm="greedy-packing")
+        >>> result.broker_of.tolist(), result.cost
+        ([0, 1], 9.0)
+    """
+
+    problem: MarketProblem
+    broker_of: NDArray[np.int32]
+    core: str = "mst"
+    algorithm: str = ""
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    lower_bound: float | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_core(self.core)
+        problem, broker_of = self.problem, np.array(self.broker_of, np.int32)
+        if broker_of.shape != (problem.user_count,):
+            raise InputError(
+                f"{problem.user_count:,} users but an assignment of shape {broker_of.shape}; "
+                "give one broker a user"
+            )
+        refuse(
+            (broker_of < 0) | (broker_of >= problem.broker_count),
+            lambda i: f"user {problem.user_ids[i]!r} is at broker {broker_of[i]}",
+            f"brokers are 0 to {problem.broker_count - 1}",
+        )
+        read_only(broker_of)
+        object.__setattr__(self, "broker_of", broker_of)
+        for name in ("options", "notes"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    @cached_property
+    def _measured(self) -> dict[str, Any]:
+        from broadloom import measures  # measures stand on the model, so they are met here, at the call
+
+        return measures.market_metrics(self.problem, self.broker_of, self.core)
+
+    def metrics(self) -> dict[str, Any]:
+        """Every measure of the assignment; see `broadloom.measures.market_metrics`."""
+        return dict(self._measured)
+
+    @property
+    def cost(self) -> float:
+        """The objective: what access links and core links cost together."""
+        return float(self._measured["cost"])
+
+    @property
+    def feasible(self) -> bool:
+        """Whether no broker carries more than its capacity."""
+        return bool(self._measured["feasible"])
+
+    @property
+    def gap(self) -> float | None:
+        """How far at most the cost is above the best possible: (objective - bound) / bound."""
+        if self.lower_bound is None:
+            return None
+        if self.lower_bound <= 0:
+            return 0.0 if self.cost == 0 else None
+        return (self.cost - self.lower_bound) / self.lower_bound
+
+    @cached_property
+    def flows(self) -> NDArray[np.float64]:
+        """What crosses the link between each two brokers, both directions together, (brokers, brokers)."""
+        from broadloom import measures
+
+        return measures.market_flows(self.problem, self.broker_of, self.core)
+
+    def verify(self) -> None:
+        """Assert what every algorithm promises: no broker carries more than its capacity."""
+        assert self.feasible, f"{self.algorithm} overloaded a broker"
+
+    def summary(self) -> str:
+        """The result in a sentence."""
+        measured = self._measured
+        proven = "" if self.gap is None else f", at most {self.gap:.1%} above the best possible"
+        return (
+            f"{self.algorithm}: {self.problem.user_count:,} users on {measured['brokers_used']:,} of "
+            f"{self.problem.broker_count:,} brokers, cost {self.cost:.6g} "
+            f"(access {measured['access_cost']:.4g}, core {measured['core_cost']:.4g} by {self.core}){proven}"
+        )
+
+    def save(self, path: str | Path, overwrite: bool = False) -> None:
+        """Write the result as a folder: `plan.json`, the assignment, and the flow on each core link.
+
+        Raises:
+            InputError: a broker is overloaded, or there is something at `path` already.
+        """
+        if not self.feasible:
+            raise InputError("a broker is overloaded; a plan is saved only when every capacity holds")
+        with new_folder(Path(path), overwrite) as folder:
+            for name, table in self._tables().items():
+                write_table(folder, name, table)
+            (folder / "plan.json").write_text(json.dumps(self._record(), indent=2, sort_keys=True) + "\n")
+
+    def _record(self) -> dict[str, Any]:
+        return {
+            "broadloom": VERSION,
+            "kind": "market",
+            "algorithm": self.algorithm,
+            "core": self.core,
+            "seed": self.seed,
+            "options": dict(self.options),
+            "notes": dict(self.notes),
+            "lower_bound": self.lower_bound,
+            "gap": self.gap,
+            "metrics": self.metrics(),
+        }
+
+    def _tables(self) -> dict[str, pa.Table]:
+        users = pa.array(self.problem.user_ids, pa.string())
+        brokers = pa.array(self.problem.broker_ids, pa.string())
+        u, v = np.nonzero(np.triu(self.flows, 1))
+        return {
+            "assignment": pa.table({"user": users, "broker": brokers.take(self.broker_of)}),
+            "flows": pa.table({"u": brokers.take(u), "v": brokers.take(v), "rate": self.flows[u, v]}),
+        }
+
+    def __repr__(self) -> str:
+        return f"MarketResult({self.algorithm}, {self.problem!r})"

@@ -1,0 +1,151 @@
+"""Markets on Spark (paper 5): rates from message logs, and the trees of Steiner mixing.
+
+Both give what the in-process functions do, bit for bit: sums of bytes are whole numbers, and the weights of
+channels are added in the order of the channels, whichever task came first.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sql
+
+from broadloom.assignment.market_options import MarketOptions
+from broadloom.assignment.steiner import channel_weights, mixed, ways_in
+from broadloom.errors import InputError
+from broadloom.model import Grid, MarketProblem, MarketResult
+from broadloom.model.traffic import summarize
+from broadloom.pipeline.link import _tasks
+from broadloom.pipeline.session import Engine, session
+from broadloom.progress import stage
+
+ARRAYS = ("rates", "wants", "access", "core")
+
+
+def steiner_mixing(
+    problem: MarketProblem,
+    core: str = "mst",
+    seed: int = 0,
+    engine: Engine | None = None,
+    spark: SparkSession | None = None,
+    scratch: str | Path | None = None,
+) -> MarketResult:
+    """Steiner mixing with its phase 1 on Spark.
+
+    Args:
+        problem: the market.
+        core: how traffic crosses the core.
+        seed: the seed of the draws.
+        engine: where Spark runs.
+        spark: a session of your own, in place of an engine.
+        scratch: a folder that the executors see under the same path; by default a temporary one, which is
+            right on one machine.
+    """
+    with session(engine, spark) as running:
+        weights = link_weights(running, problem, scratch)
+    return mixed(problem, MarketOptions(core), seed, weights)
+
+
+def link_weights(
+    spark: SparkSession, problem: MarketProblem, scratch: str | Path | None = None
+) -> NDArray[np.float64]:
+    """Phase 1 of Steiner mixing: the weights of each channel's trees by the executors, added in order."""
+    weights = np.zeros(problem.access.shape)
+    with stage("trees"), tempfile.TemporaryDirectory(dir=scratch, prefix="market-") as folder:
+        place = Path(folder)
+        for name in ARRAYS:
+            np.save(place / f"{name}.npy", getattr(problem, name))
+
+        def grow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            rates, wants, access, core = (np.load(place / f"{name}.npy", mmap_mode="r") for name in ARRAYS)
+            prices = np.ascontiguousarray(access)
+            ways = ways_in(prices, np.ascontiguousarray(core))
+            for batch in batches:
+                for channel in batch.column("id").to_pylist():
+                    yield _triples(
+                        channel, channel_weights(rates[:, channel], wants[:, channel], prices, *ways)
+                    )
+
+        channels = spark.range(problem.channel_count).repartition(_tasks(spark, problem.channel_count))
+        grown = channels.mapInArrow(grow, "channel long, user long, broker long, weight double")
+        grown.write.parquet(str(place / "weights.parquet"))
+        found = pa.parquet.read_table(place / "weights.parquet").sort_by("channel")
+    channel, user, broker, weight = (found.column(name).to_numpy() for name in found.column_names)
+    for first, last in zip(*_runs(channel), strict=True):
+        weights[user[first:last], broker[first:last]] += weight[first:last]
+    return weights
+
+
+def _triples(channel: int, weights: NDArray[np.float64]) -> pa.RecordBatch:
+    """The weights above 0 of one channel as rows."""
+    user, broker = np.nonzero(weights)
+    columns = [np.full(len(user), channel, np.int64), user, broker, weights[user, broker]]
+    return pa.record_batch(columns, ["channel", "user", "broker", "weight"])
+
+
+def _runs(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """Where each run of equal values starts, and where it ends."""
+    starts = np.flatnonzero(np.diff(values, prepend=-1))
+    return starts, np.append(starts[1:], len(values))
+
+
+def summarize_log(
+    messages: DataFrame, users: Sequence[str], channels: Grid | Sequence[str], seconds: float | None = None
+) -> NDArray[np.float64]:
+    """As `broadloom.summarize`, for a log of any length: the executors find channels and add up bytes.
+
+    Raises:
+        InputError: as for `summarize`; it names the first bad message of a batch.
+    """
+    key = "point" if isinstance(channels, Grid) else "topic"
+    if seconds is None:
+        span = messages.agg(sql.min("at").alias("first"), sql.max("at").alias("last")).first()
+        known = span is not None and span["first"] is not None
+        seconds = (span["last"] - span["first"]).total_seconds() or 1.0 if known and span is not None else 1.0
+    names = list(users)
+
+    def add_up(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            try:
+                total = summarize(pa.Table.from_batches([batch]), names, channels, seconds=1.0)
+            except InputError as error:
+                yield pa.record_batch([[-1], [-1], [0], [str(error)]], _SUMS)
+                continue
+            user, channel = np.nonzero(total)
+            size = total[user, channel].astype(np.int64)
+            yield pa.record_batch([user, channel, size, pa.nulls(len(user), pa.string())], _SUMS)
+
+    sums = messages.select("publisher", "at", "bytes", key).mapInArrow(
+        add_up, "user long, channel long, bytes long, fault string"
+    )
+    found = sums.groupBy("user", "channel").agg(
+        sql.sum("bytes").alias("bytes"), sql.min("fault").alias("fault")
+    )
+    return _rates(found.toArrow(), len(names), channels, seconds)
+
+
+_SUMS = pa.schema(
+    [("user", pa.int64()), ("channel", pa.int64()), ("bytes", pa.int64()), ("fault", pa.string())]
+)
+
+
+def _rates(
+    found: pa.Table, users: int, channels: Grid | Sequence[str], seconds: float
+) -> NDArray[np.float64]:
+    """Sums of bytes as rates, or the fault that was found."""
+    faults = found.column("fault").drop_null()
+    if len(faults):
+        raise InputError(faults[0].as_py())
+    count = channels.channel_count if isinstance(channels, Grid) else len(channels)
+    rates = np.zeros((users, count))
+    rates[found.column("user").to_numpy(), found.column("channel").to_numpy()] = found.column(
+        "bytes"
+    ).to_numpy()
+    return rates / seconds

@@ -1,0 +1,168 @@
+"""The algorithms for markets: each equals its slow twin, keeps every capacity, and is deterministic."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+
+import broadloom as bl
+import naive_market as naive
+from broadloom.assignment.market import MARKET_ALGORITHMS
+from broadloom.assignment.steiner import link_weights
+from broadloom.model.market import CORES
+from market_strategies import markets
+
+NAMES = [algorithm.name for algorithm in MARKET_ALGORITHMS]
+FAST = [name for name in NAMES if name != "ilp"]
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=markets(users=8))
+def test_greedy_packing_is_algorithm_1(problem):
+    assert bl.assign(problem, "greedy-packing").broker_of.tolist() == naive.greedy_packing(
+        naive.Market(problem)
+    )
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=markets(users=8))
+def test_clustering_is_algorithm_2(problem):
+    twin = naive.Market(problem)
+    expected = naive.clustering(twin)
+    found = bl.assign(problem, "clustering").broker_of.tolist()
+    # Ratios of sums taken in another order may differ in the last digit, so a tie may fall the other way.
+    assert found == expected or _same_ratios(twin, found, expected)
+
+
+def _same_ratios(twin, one, other) -> bool:
+    i = next(i for i in twin.users if one[i] != other[i])
+    traffic = [
+        sum(naive.between(twin, i, j) for j in twin.users if a[j] == a[i] and j < i) for a in (one, other)
+    ]
+    ratios = [naive.ratio(t, twin.access[i][a[i]]) for t, a in zip(traffic, (one, other), strict=True)]
+    return ratios[0] == pytest.approx(ratios[1])
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=markets(users=7, channels=3))
+def test_phase_1_of_steiner_mixing_is_algorithm_3(problem):
+    """The weights of merged publishers are those of one tree for each publisher and channel."""
+    weights = link_weights(problem)
+    twin = naive.mixing_weights(naive.Market(problem))
+    ways = (problem.core[None] + problem.access[:, None, :]).round(9)
+    if len(np.unique(ways)) == ways.size:
+        np.testing.assert_allclose(weights, twin, atol=1e-9)
+    np.testing.assert_allclose(weights.sum(axis=1), problem.demand, atol=1e-9)
+
+
+@pytest.mark.parametrize("core", CORES)
+@settings(max_examples=25, deadline=None)
+@given(problem=markets(users=6))
+def test_migration_ends_where_nobody_gains(core, problem):
+    """No user has a cheaper broker with room afterwards, and nothing got dearer than the start."""
+    start = bl.assign(problem, "random", core=core)
+    result = bl.assign(problem, "migration", core=core, start=start.broker_of, tries=problem.broker_count)
+    twin = naive.Market(problem)
+    assert naive.cost(twin, result.broker_of, core) <= naive.cost(twin, start.broker_of, core) * (1 + 1e-9)
+    again = naive.migration(twin, result.broker_of, core)
+    assert naive.cost(twin, again, core) == pytest.approx(result.cost, rel=1e-6, abs=1e-9)
+
+
+@pytest.mark.parametrize("core", CORES)
+@settings(max_examples=8, deadline=None)
+@given(problem=markets(users=5, brokers=3, channels=3, room=1.3))
+def test_ilp_is_the_optimum(core, problem):
+    """The least cost of all assignments within the capacities, with its proof."""
+    best = naive.optimum(naive.Market(problem), core)
+    if best == float("inf"):
+        with pytest.raises(bl.InputError, match=r"no assignment|no room|too little"):
+            bl.assign(problem, "ilp", core=core)
+        return
+    result = bl.assign(problem, "ilp", core=core)
+    assert result.notes.get("optimal", True)
+    assert result.cost == pytest.approx(best, rel=1e-6, abs=1e-9)
+    assert result.lower_bound == pytest.approx(best, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("core", CORES)
+@settings(max_examples=25, deadline=None)
+@given(problem=markets(users=5, brokers=3, channels=3, room=3.0))
+def test_the_bound_is_below_the_optimum(core, problem):
+    """The default's lower bound holds; where capacities do not bind it is within 1.25 times the optimum."""
+    result = bl.assign(problem, core=core)
+    best = naive.optimum(naive.Market(problem), core)
+    assert result.lower_bound <= best * (1 + 1e-9) + 1e-12
+    assert best * (1 - 1e-9) <= result.cost <= 1.25 * best + 1e-9
+
+
+@pytest.mark.parametrize("name", FAST)
+@settings(max_examples=25, deadline=None)
+@given(problem=markets(users=10, room=1.2))
+def test_capacities_hold_or_an_error_says_by_how_much(name, problem):
+    """Under tight capacities: a feasible result, or one line that tells what is missing."""
+    twin = naive.Market(problem)
+    try:
+        assert twin.feasible(bl.assign(problem, name, seed=3).broker_of)
+    except bl.InputError:
+        with pytest.raises(bl.InputError, match=r"too little|more than any broker"):
+            bl.assign(problem, name, seed=3)
+
+
+@pytest.mark.parametrize("name", FAST)
+def test_the_same_seed_gives_the_same_result(name):
+    problem = bl.workload.market(users=300, brokers=12, channels=16, seed=4)
+    first, second = (bl.assign(problem, name, seed=5) for _ in range(2))
+    assert np.array_equal(first.broker_of, second.broker_of)
+    assert first.lower_bound == second.lower_bound
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("setting", [{}, {"width": None}, {"access": "euclidean"}, {"ratio": 10.0}])
+def test_the_default_is_the_cheapest(core, setting):
+    """On a market of 2,000 users the default beats every other algorithm under the core it is told."""
+    problem = bl.workload.market(users=2000, brokers=20, channels=64, **setting)
+    default = bl.assign(problem, core=core)
+    others = {name: bl.assign(problem, name, core=core).cost for name in FAST if name != "broadloom"}
+    assert all(default.cost <= cost * (1 + 1e-6) for cost in others.values()), others
+    assert default.gap is not None
+    assert default.gap >= 0
+
+
+def test_too_much_demand_is_refused():
+    crowded = bl.MarketProblem([[1, 0], [0, 0]], [[0, 0], [1, 0]], np.ones((2, 1)), [[0]], capacity=1.5)
+    with pytest.raises(bl.InputError, match=r"need 2 in all but brokers carry 1.5, 0.5 too little"):
+        bl.assign(crowded, "greedy-packing")
+    with pytest.raises(bl.InputError, match=r"user '0' needs 1, 0.5 more than any broker carries"):
+        bl.assign(bl.MarketProblem(crowded.rates, crowded.wants, crowded.access, [[0]], 0.5), "random")
+
+
+def test_room_is_made_where_a_careless_order_leaves_none():
+    """Demands 3, 3, 2, 2, 2 into two brokers of 6: the last user fits only if another one moves on."""
+    rates = np.zeros((6, 5))
+    np.fill_diagonal(rates, [3, 3, 2, 2, 2])
+    wants = np.zeros((6, 5), bool)
+    wants[5] = True
+    access = np.zeros((6, 3))
+    access[:, 2] = 9
+    access[0, 1] = access[2, 0] = 1
+    problem = bl.MarketProblem(rates, wants, access, np.zeros((3, 3)), [6, 6, 12])
+    for name in ("greedy-packing", "random", "clustering", "steiner-mixing", "broadloom"):
+        assert bl.assign(problem, name).feasible
+
+
+def test_wrong_options_are_refused():
+    problem = bl.workload.market(users=5, brokers=2, channels=4)
+    for options, words in (
+        ({"core": "ring"}, "no core 'ring'"),
+        ({"breath": 3}, "did you mean 'breaths'"),
+        ({"breaths": -1}, "breaths is -1"),
+        ({"algorithm": "migration", "start": "elsewhere"}, "no start 'elsewhere'"),
+        ({"algorithm": "migration", "tries": 0}, "tries is 0"),
+        ({"algorithm": "ilp", "nodes": 0}, "nodes is 0"),
+    ):
+        with pytest.raises(bl.InputError, match=words):
+            bl.assign(problem, **options)
+
+
+def test_ilp_refuses_what_is_too_large():
+    with pytest.raises(bl.InputError, match="too many for ilp under mst"):
+        bl.assign(bl.workload.market(users=100, brokers=20, channels=16), "ilp")

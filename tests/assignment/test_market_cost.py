@@ -1,0 +1,79 @@
+"""The cost of a market: the fast one equals the slow one, under every core, from nothing and by moves."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import broadloom as bl
+import naive_market as naive
+from broadloom.measures import MovingCost, market_cost, market_flows, market_metrics
+from broadloom.model.market import CORES
+from market_strategies import markets
+
+
+@pytest.mark.parametrize("core", CORES)
+@settings(max_examples=40, deadline=None)
+@given(problem=markets(), data=st.data())
+def test_cost_and_flows_equal_the_slow_ones(core, problem, data):
+    """Access plus core, and the flow on each link, are those of the twin that routes every message."""
+    broker_of = data.draw(
+        st.lists(
+            st.integers(0, problem.broker_count - 1), min_size=problem.user_count, max_size=problem.user_count
+        )
+    )
+    twin = naive.Market(problem)
+    assert market_cost(problem, broker_of, core).total == pytest.approx(naive.cost(twin, broker_of, core))
+    flows = market_flows(problem, broker_of, core)
+    assert np.sum(flows * problem.core) / 2 == pytest.approx(market_cost(problem, broker_of, core).core)
+    if (
+        len(set(np.triu(problem.core, 1).ravel()))
+        == 1 + problem.broker_count * (problem.broker_count - 1) // 2
+    ):
+        for (u, v), rate in naive.flows(twin, broker_of, core).items():
+            assert flows[u, v] == flows[v, u] == pytest.approx(rate)
+
+
+@pytest.mark.parametrize("core", CORES)
+@settings(max_examples=40, deadline=None)
+@given(problem=markets(), data=st.data())
+def test_a_move_changes_the_cost_by_what_was_foretold(core, problem, data):
+    """`change` is the difference of two full evaluations, and `move` keeps the running cost true."""
+    broker = st.integers(0, problem.broker_count - 1)
+    moving = MovingCost(
+        problem, data.draw(st.lists(broker, min_size=problem.user_count, max_size=problem.user_count)), core
+    )
+    for _ in range(5):
+        user, to = data.draw(st.integers(0, problem.user_count - 1)), data.draw(broker)
+        before, foretold = moving.cost.total, moving.change(user, to)
+        moving.move(user, to)
+        now = market_cost(problem, moving.broker_of, core).total
+        assert moving.cost.total == pytest.approx(now, abs=1e-9)
+        assert foretold == pytest.approx(now - before, rel=1e-6, abs=1e-8 * (1 + before))
+
+
+def test_demand_is_what_is_sent_and_received():
+    """A user does not receive its own messages, and what only its sender wants is nothing."""
+    market = bl.MarketProblem([[2, 5], [1, 0]], [[1, 1], [1, 0]], [[1], [1]], [[0]], 100)
+    assert market.rates.tolist() == [[2, 0], [1, 0]]
+    assert market.sent.tolist() == [2, 1]
+    assert market.received.tolist() == [1, 2]
+
+
+def test_a_spanning_tree_is_not_always_the_least_tree():
+    """The paper's claim fails: a broker in the middle, without users, would make the tree cheaper."""
+    core = [[0, 2, 2, 1.1], [2, 0, 2, 1.1], [2, 2, 0, 1.1], [1.1, 1.1, 1.1, 0]]
+    market = bl.MarketProblem([[1], [0], [0]], [[0], [1], [1]], np.zeros((3, 4)), core, 100)
+    assert market_cost(market, [0, 1, 2], "mst").core == 4
+    assert market_cost(market, [0, 1, 2], "tree").core == pytest.approx(3.3)
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_awkward_markets(core):
+    """No users, one broker, no channels, channels that nobody wants."""
+    empty = bl.MarketProblem(np.empty((0, 3)), np.empty((0, 3)), np.empty((0, 2)), np.zeros((2, 2)), 1)
+    assert market_cost(empty, [], core).total == 0
+    alone = bl.MarketProblem([[1, 2]], [[0, 0]], [[3]], [[0]], 1)
+    assert market_cost(alone, [0], core).total == 0
+    bare = bl.MarketProblem(np.empty((2, 0)), np.empty((2, 0)), np.ones((2, 2)), np.zeros((2, 2)), 1)
+    assert market_metrics(bare, [0, 1], core)["cost"] == 0
