@@ -24,10 +24,11 @@ from broadloom.linking._components import (
     same_group,
 )
 from broadloom.linking._rows import (
+    ROWS_AT_ONCE,
     STRIP,
     RowCounter,
     any_from,
-    count_row,
+    count_rows,
     counts_for,
     row_counter,
     sample_rows,
@@ -103,15 +104,18 @@ def _collect_rows(
     c: Components, weights: WeightArrays, counter: RowCounter, theta: float, rows: Rows
 ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.float64]]:
     n, size = len(c.topic_start) - 1, 0
-    counts = np.empty(n, np.int32)
+    tile = np.empty((ROWS_AT_ONCE, n), np.int32)
     pairs, keys = np.empty((2, n), np.int32), np.empty((1, n))
     for u in range(rows[0], rows[1]):
-        count_row(c, counter, u, counts)
+        row = (u - rows[0]) % ROWS_AT_ONCE
+        if row == 0:
+            count_rows(c, counter, u, min(u + ROWS_AT_ONCE, rows[1]), tile)
+        counts = tile[row]
         screen_row(weights, u, theta * SLACK, counts)
         pairs, keys = with_room(pairs, size, n - u), with_room(keys, size, n - u)
         for first in range(u + 1, n, STRIP):
             last = min(first + STRIP, n)
-            if not any_from(counts, first, last, 1):
+            if not any_from(counts[first:last], 1):
                 continue
             for v in range(first, last):
                 if counts[v] > 0:

@@ -22,10 +22,11 @@ from broadloom.linking._components import (
     same_group,
 )
 from broadloom.linking._rows import (
+    ROWS_AT_ONCE,
     STRIP,
     RowCounter,
     any_from,
-    count_row,
+    count_rows,
     counts_for,
     row_counter,
     sample_rows,
@@ -92,14 +93,17 @@ def _collect(components: Components, floor: int, rows: Rows, size: BandSize) -> 
 @kernel
 def _collect_rows(c: Components, counter: RowCounter, floor: int, rows: Rows) -> Levels:
     n, size = len(c.topic_start) - 1, 0
-    counts = np.empty(n, np.int32)
+    tile = np.empty((ROWS_AT_ONCE, n), np.int32)
     found = np.empty((3, n), np.int32)
     for u in range(rows[0], rows[1]):
-        count_row(c, counter, u, counts)
+        row = (u - rows[0]) % ROWS_AT_ONCE
+        if row == 0:
+            count_rows(c, counter, u, min(u + ROWS_AT_ONCE, rows[1]), tile)
+        counts = tile[row]
         found = with_room(found, size, n - u)
         for first in range(u + 1, n, STRIP):
             last = min(first + STRIP, n)
-            if not any_from(counts, first, last, floor):
+            if not any_from(counts[first:last], floor):
                 continue
             for v in range(first, last):
                 if counts[v] >= floor:

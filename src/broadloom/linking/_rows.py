@@ -20,14 +20,15 @@ from broadloom.model.weights import EUCLIDEAN, WeightArrays, weight_of
 Columns = TypeVar("Columns", NDArray[np.int32], NDArray[np.int64], NDArray[np.float64])
 
 # Nanoseconds, as measured; only their ratios matter, and only for speed.
-BITS_A_PAIR, BITS_A_WORD = 0.9, 0.18
-LISTS_A_PAIR, LISTS_A_SUBSCRIPTION, LISTS_AN_ADDITION = 0.7, 10.0, 1.1
+BITS_A_PAIR, BITS_A_WORD = 0.4, 0.26
+LISTS_A_PAIR, LISTS_A_SUBSCRIPTION, LISTS_AN_ADDITION = 0.7, 10.0, 0.95
 
 
 # Rows are looked at in strips of this many pairs; most have nothing in them.
-STRIP = 16
+STRIP = 32
 
-WORDS_AT_ONCE = 4
+# Bits are counted for some rows at a time, chunk by chunk of their columns, and some words at a time.
+ROWS_AT_ONCE, CHUNK, WORDS_AT_ONCE = 8, 1024, 4
 
 # Squares below this may have lost all their bits.
 TINY = 1e-290
@@ -126,33 +127,37 @@ def counts_for(c: Components, u: int, v: int) -> bool:
 
 
 @inner_kernel
-def count_row(c: Components, counter: RowCounter, u: int, counts: NDArray[np.int32]) -> None:
-    """Into `counts[v]`, for each v > u, an upper bound on the contribution of (u, v)."""
-    for v in range(u + 1, len(counts)):
+def count_rows(c: Components, counter: RowCounter, first: int, last: int, counts: NDArray[np.int32]) -> None:
+    """Into `counts[u - first, v]`, for rows u up to `last` and each v > u, a bound on the contribution."""
+    n = counts.shape[1]
+    if not counter.by_bits:
+        for u in range(first, last):
+            _count_lists(c, counter, u, counts[u - first])
+        return
+    for start in range(first + 1, n, CHUNK):  # so that its words stay in the cache for all these rows
+        for u in range(first, last):
+            _count_bits(counter, u, start, counts[u - first, start : min(start + CHUNK, n)])
+
+
+@inner_kernel
+def _count_bits(counter: RowCounter, u: int, start: int, counts: NDArray[np.int32]) -> None:
+    for v in range(len(counts)):
         counts[v] = 0
-    if counter.by_bits:
-        _count_bits(counter.subscribed, counter.outside, u, counts[u + 1 :])
-    else:
-        _count_lists(c, counter, u, counts)
+    for w in range(0, len(counter.subscribed), WORDS_AT_ONCE):
+        s, o = counter.subscribed[w : w + WORDS_AT_ONCE], counter.outside[w : w + WORDS_AT_ONCE]
+        if s[0, u] | s[1, u] | s[2, u] | s[3, u]:
+            _count_words(s, o, u, start, counts)
 
 
 @inner_kernel
-def _count_bits(
-    subscribed: NDArray[np.uint64], outside: NDArray[np.uint64], u: int, counts: NDArray[np.int32]
+def _count_words(
+    s: NDArray[np.uint64], o: NDArray[np.uint64], u: int, start: int, counts: NDArray[np.int32]
 ) -> None:
-    for w in range(0, len(subscribed), WORDS_AT_ONCE):
-        _count_words(subscribed[w : w + WORDS_AT_ONCE], outside[w : w + WORDS_AT_ONCE], u, counts)
-
-
-@inner_kernel
-def _count_words(s: NDArray[np.uint64], o: NDArray[np.uint64], u: int, counts: NDArray[np.int32]) -> None:
     """Add what four rows of words tell; the slices let the compiler see that the loop can run in vectors."""
     s0, s1, s2, s3 = s[0, u], s[1, u], s[2, u], s[3, u]
     o0, o1, o2, o3 = o[0, u], o[1, u], o[2, u], o[3, u]
-    if not (s0 | s1 | s2 | s3):
-        return
-    t0, t1, t2, t3 = s[0, u + 1 :], s[1, u + 1 :], s[2, u + 1 :], s[3, u + 1 :]
-    p0, p1, p2, p3 = o[0, u + 1 :], o[1, u + 1 :], o[2, u + 1 :], o[3, u + 1 :]
+    t0, t1, t2, t3 = s[0, start:], s[1, start:], s[2, start:], s[3, start:]
+    p0, p1, p2, p3 = o[0, start:], o[1, start:], o[2, start:], o[3, start:]
     for v in range(len(counts)):
         counts[v] += (
             popcount(s0 & t0[v] & (o0 | p0[v]))
@@ -164,6 +169,8 @@ def _count_words(s: NDArray[np.uint64], o: NDArray[np.uint64], u: int, counts: N
 
 @inner_kernel
 def _count_lists(c: Components, counter: RowCounter, u: int, counts: NDArray[np.int32]) -> None:
+    for v in range(u + 1, len(counts)):
+        counts[v] = 0
     for i in range(c.topic_start[u], c.topic_start[u + 1]):
         t = c.topics[i]
         if c.outside[u, t >> 6] & bit_of(t):
@@ -175,10 +182,10 @@ def _count_lists(c: Components, counter: RowCounter, u: int, counts: NDArray[np.
 
 
 @inner_kernel
-def any_from(counts: NDArray[np.int32], first: int, last: int, floor: int) -> bool:
+def any_from(counts: NDArray[np.int32], floor: int) -> bool:
     """Whether any of these counts is `floor` or more; without branches, so that it runs in vectors."""
     highest = np.int32(0)
-    for v in range(first, last):
+    for v in range(len(counts)):
         highest = max(highest, counts[v])
     return bool(highest >= floor)
 
