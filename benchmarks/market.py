@@ -192,7 +192,7 @@ def large(quick: bool) -> Section:
     for name, options in (
         ("greedy-packing", {}),
         ("clustering", {}),
-        ("broadloom", {"breaths": 4, "bound": 10}),
+        ("broadloom", {}),
     ):
         result, seconds = timed(lambda name=name, options=options: bl.assign(market, name, **options))
         section.rows.append(

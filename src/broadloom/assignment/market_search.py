@@ -18,6 +18,7 @@ from broadloom.assignment.market_bound import lower_bound
 from broadloom.assignment.market_moves import move_all, no_tolls
 from broadloom.assignment.market_options import MarketOptions
 from broadloom.assignment.packing import packed, random
+from broadloom.assignment.room import largest_first
 from broadloom.assignment.softened import fields_of, membership, pair_pass, priced_pass
 from broadloom.assignment.tolls import rough_tolls
 from broadloom.errors import InputError
@@ -47,6 +48,8 @@ LAST_PASSES = 12
 # Exact descent: passes over all users, and how many brokers are evaluated for each.
 EXACT_PASSES = 4
 EXACT_TRIES = 4
+# Trees take the square of the brokers: with many of them, only the users with the most traffic move.
+EXACT_WORK = 2_000_000_000
 # Random starts: at most so many, and so much work (users x brokers x channels) for all of them.
 MOST_STARTS = 20
 START_WORK = 2_000_000
@@ -161,6 +164,8 @@ class _Search:
         problem, core = self._problem, core_named(self._problem, self._name)
         ledger, tolls = open_ledger(problem, broker_of, core), no_tolls(problem)
         order, tries = np.arange(problem.user_count), min(EXACT_TRIES, max(1, problem.broker_count))
+        most = EXACT_WORK // (8 * problem.broker_count**2 + 1)
+        order = order if most >= problem.user_count else largest_first(problem)[:most]
         for _ in range(EXACT_PASSES):
             if move_all(core, self._traffic, ledger, tolls, order, tries, 0.0) == 0:
                 break
