@@ -76,10 +76,7 @@ def link(quick: bool) -> Section:
     section = Section(
         "dcmaw in sites (inner 1, outer 10), two cores: one process, and Spark on the same machine"
     )
-    sizes = (
-        ((1000, 200, 100),) if quick else ((10_000, 200, 100), (100_000, 200, 100), (1_000_000, 1000, 500))
-    )
-    for size in sizes:
+    for size in ((1000, 200, 100),) if quick else INSTANCES:
         found = {}
         for where in ("process", "spark"):
             spent = cost([sys.executable, str(HERE / "_link_on_spark.py"), *map(str, size), where])
