@@ -240,14 +240,14 @@ def least_levels(
     for k in range(len(own)):
         own[k] = measure_of(density, phi.lo[k], phi.hi[k])
     for j in range(len(lo)):
-        g = reach.group[j]
+        g, low, high = reach.group[j], lo[j], hi[j]
         for p in range(reach.start[g], reach.start[g + 1]):
             leaf = reach.brokers[p]
             worst, b = 0.0, leaf
             while b >= 0:
                 least = 0.0 if phi.start[b] == phi.start[b + 1] else np.inf
                 for k in range(phi.start[b], phi.start[b + 1]):
-                    span(lo[j], hi[j], phi.lo[k], phi.hi[k], around_lo, around_hi)
+                    span(low, high, phi.lo, phi.hi, k, around_lo, around_hi)
                     least = min(least, measure_of(density, around_lo, around_hi) - own[k])
                     if least <= 0.0:
                         break
