@@ -19,6 +19,7 @@ class Filters(NamedTuple):
     """The filters of all brokers: `lo[b, i]` to `hi[b, i]` for each box `i < used[b]`.
 
     `measure` is each filter's, and `merge` the growth if the boxes `pair` became one; `refresh` keeps them.
+    `around` is room for one rectangle while growth is computed.
     """
 
     lo: NDArray[np.float64]
@@ -27,6 +28,7 @@ class Filters(NamedTuple):
     measure: NDArray[np.float64]
     merge: NDArray[np.float64]
     pair: NDArray[np.int64]
+    around: NDArray[np.float64]
 
 
 def empty_filters(brokers: int, alpha: int, dimensions: int) -> Filters:
@@ -39,6 +41,7 @@ def empty_filters(brokers: int, alpha: int, dimensions: int) -> Filters:
         np.zeros(brokers),
         np.full(brokers, np.inf),
         np.zeros((brokers, 2), np.int64),
+        np.zeros((2, dimensions)),
     )
 
 
@@ -50,30 +53,88 @@ def as_tuples(filters: Filters) -> tuple[Filter, ...]:
     )
 
 
+# Kernels name a box by its arrays and its number, and take arrays out of tuples before a loop: numba counts
+# the references to every view and member, which takes longer than the comparison itself.
+
+
 @kernel
-def is_inside(lo: Corner, hi: Corner, outer_lo: Corner, outer_hi: Corner) -> bool:
-    """Whether a rectangle is inside another."""
+def is_inside(
+    lo: Corner, hi: Corner, boxes_lo: NDArray[np.float64], boxes_hi: NDArray[np.float64], i: int
+) -> bool:
+    """Whether a rectangle is inside box `i`."""
     for axis in range(len(lo)):  # noqa: SIM110 (a kernel has no generators)
-        if lo[axis] < outer_lo[axis] or hi[axis] > outer_hi[axis]:
+        if lo[axis] < boxes_lo[i, axis] or hi[axis] > boxes_hi[i, axis]:
             return False
     return True
 
 
 @kernel
-def box_with(filters: Filters, b: int, lo: Corner, hi: Corner) -> int:
-    """The first box of broker `b` that the rectangle is inside, or -1."""
-    for i in range(filters.used[b]):
-        if is_inside(lo, hi, filters.lo[b, i], filters.hi[b, i]):
+def holds(
+    lo: Corner, hi: Corner, boxes_lo: NDArray[np.float64], boxes_hi: NDArray[np.float64], i: int
+) -> bool:
+    """Whether box `i` is inside a rectangle."""
+    for axis in range(len(lo)):  # noqa: SIM110 (a kernel has no generators)
+        if lo[axis] > boxes_lo[i, axis] or hi[axis] < boxes_hi[i, axis]:
+            return False
+    return True
+
+
+@kernel
+def box_with(
+    all_lo: NDArray[np.float64], all_hi: NDArray[np.float64], b: int, count: int, lo: Corner, hi: Corner
+) -> int:
+    """The first of the `count` boxes of broker `b` that the rectangle is inside, or -1."""
+    for i in range(count):
+        inside = True
+        for axis in range(len(lo)):
+            if lo[axis] < all_lo[b, i, axis] or hi[axis] > all_hi[b, i, axis]:
+                inside = False
+                break
+        if inside:
             return i
     return -1
 
 
 @kernel
-def span(lo: Corner, hi: Corner, other_lo: Corner, other_hi: Corner, to_lo: Corner, to_hi: Corner) -> None:
-    """Write the least rectangle around two others to `to_lo`, `to_hi`."""
+def are_apart(
+    all_lo: NDArray[np.float64], all_hi: NDArray[np.float64], b: int, count: int, lo: Corner, hi: Corner
+) -> bool:
+    """Whether the rectangle overlaps none of the `count` boxes of broker `b`."""
+    for i in range(count):
+        overlaps = True
+        for axis in range(len(lo)):
+            if lo[axis] >= all_hi[b, i, axis] or hi[axis] <= all_lo[b, i, axis]:
+                overlaps = False
+                break
+        if overlaps:
+            return False
+    return True
+
+
+@kernel
+def span(
+    lo: Corner,
+    hi: Corner,
+    boxes_lo: NDArray[np.float64],
+    boxes_hi: NDArray[np.float64],
+    i: int,
+    to_lo: Corner,
+    to_hi: Corner,
+) -> None:
+    """Write the least rectangle around a rectangle and box `i` to `to_lo`, `to_hi`."""
     for axis in range(len(lo)):
-        to_lo[axis] = min(lo[axis], other_lo[axis])
-        to_hi[axis] = max(hi[axis], other_hi[axis])
+        to_lo[axis] = min(lo[axis], boxes_lo[i, axis])
+        to_hi[axis] = max(hi[axis], boxes_hi[i, axis])
+
+
+@kernel
+def extend(
+    boxes_lo: NDArray[np.float64], boxes_hi: NDArray[np.float64], i: int, lo: Corner, hi: Corner
+) -> None:
+    """Enlarge box `i` so that the rectangle is inside."""
+    for axis in range(len(lo)):
+        boxes_lo[i, axis] = min(lo[axis], boxes_lo[i, axis])
+        boxes_hi[i, axis] = max(hi[axis], boxes_hi[i, axis])
 
 
 @kernel
@@ -87,10 +148,12 @@ def set_box(
 
 
 @kernel
-def _overlaps(lo: Corner, hi: Corner, other_lo: Corner, other_hi: Corner) -> bool:
-    """Whether two rectangles have more in common than their rims."""
-    for axis in range(len(lo)):  # noqa: SIM110 (a kernel has no generators)
-        if lo[axis] >= other_hi[axis] or hi[axis] <= other_lo[axis]:
+def _overlaps(
+    lo: Corner, hi: Corner, boxes_lo: NDArray[np.float64], boxes_hi: NDArray[np.float64], i: int
+) -> bool:
+    """Whether a rectangle and box `i` have more in common than their rims."""
+    for axis in range(len(lo)):
+        if lo[axis] >= boxes_hi[i, axis] or hi[axis] <= boxes_lo[i, axis]:
             return False
     return True
 
@@ -106,8 +169,8 @@ def uncovered(
     """The measure of the part of a rectangle that none of the boxes covers: exact, in any dimension."""
     boxes, overlaps, first, second = len(boxes_lo), 0, 0, 0
     for i in range(boxes):
-        if _overlaps(lo, hi, boxes_lo[i], boxes_hi[i]):
-            if is_inside(lo, hi, boxes_lo[i], boxes_hi[i]):
+        if _overlaps(lo, hi, boxes_lo, boxes_hi, i):
+            if is_inside(lo, hi, boxes_lo, boxes_hi, i):
                 return 0.0
             if overlaps == 0:
                 first = i
@@ -116,17 +179,19 @@ def uncovered(
     if overlaps == 0:
         return measure_of(density, lo, hi)
     if density is None and overlaps <= 2:
-        return _outside_two(lo, hi, boxes_lo[first], boxes_hi[first], boxes_lo[second], boxes_hi[second])
+        return _outside_two(lo, hi, boxes_lo, boxes_hi, first, second)
     return _cut_away(density, lo, hi, boxes_lo[first:], boxes_hi[first:])
 
 
 @kernel
-def _outside_two(lo: Corner, hi: Corner, a_lo: Corner, a_hi: Corner, b_lo: Corner, b_hi: Corner) -> float:
-    """The volume of a rectangle outside two others (which may be the same), by inclusion and exclusion."""
+def _outside_two(
+    lo: Corner, hi: Corner, boxes_lo: NDArray[np.float64], boxes_hi: NDArray[np.float64], a: int, b: int
+) -> float:
+    """The volume of a rectangle outside two boxes (which may be the same), by inclusion and exclusion."""
     whole, in_a, in_b, in_both = 1.0, 1.0, 1.0, 1.0
     for axis in range(len(lo)):
-        low_a, high_a = max(lo[axis], a_lo[axis]), min(hi[axis], a_hi[axis])
-        low_b, high_b = max(lo[axis], b_lo[axis]), min(hi[axis], b_hi[axis])
+        low_a, high_a = max(lo[axis], boxes_lo[a, axis]), min(hi[axis], boxes_hi[a, axis])
+        low_b, high_b = max(lo[axis], boxes_lo[b, axis]), min(hi[axis], boxes_hi[b, axis])
         whole *= hi[axis] - lo[axis]
         in_a *= high_a - low_a
         in_b *= high_b - low_b
@@ -159,7 +224,7 @@ def _cut_away(
         top -= 1
         i = against[top]
         set_box(piece_lo, piece_hi, last, piece_lo[top], piece_hi[top])
-        while i < boxes and not _overlaps(low, high, boxes_lo[i], boxes_hi[i]):
+        while i < boxes and not _overlaps(low, high, boxes_lo, boxes_hi, i):
             i += 1
         if i == boxes:
             total += measure_of(density, low, high)
@@ -199,8 +264,9 @@ def cheapest_merge(
     lo, hi = np.empty(boxes_lo.shape[1]), np.empty(boxes_lo.shape[1])
     best, first, second = np.inf, 0, 0
     for i in range(len(boxes_lo)):
+        one_lo, one_hi = boxes_lo[i], boxes_hi[i]
         for j in range(i + 1, len(boxes_lo)):
-            span(boxes_lo[i], boxes_hi[i], boxes_lo[j], boxes_hi[j], lo, hi)
+            span(one_lo, one_hi, boxes_lo, boxes_hi, j, lo, hi)
             growth = uncovered(density, lo, hi, boxes_lo, boxes_hi)
             if growth < best:
                 best, first, second = growth, i, j
@@ -229,23 +295,24 @@ def cheapest_way(
     used = filters.used[b]
     boxes_lo, boxes_hi = filters.lo[b, :used], filters.hi[b, :used]
     for i in range(used):
-        if is_inside(lo, hi, boxes_lo[i], boxes_hi[i]):
+        if is_inside(lo, hi, boxes_lo, boxes_hi, i):
             return 0.0, INSIDE
-    best, way = np.inf, NEW
-    around_lo, around_hi = lo.copy(), hi.copy()
-    for i in range(NEW if used < filters.lo.shape[1] else 0, used):
-        if i == INSIDE:
-            continue
-        if i >= 0:
-            span(lo, hi, boxes_lo[i], boxes_hi[i], around_lo, around_hi)
+    # Whatever the way, the rectangle itself is let through afterwards.
+    least = uncovered(density, lo, hi, boxes_lo, boxes_hi)
+    if least > ceiling:
+        return np.inf, NEW
+    best, way = least if used < filters.lo.shape[1] else np.inf, NEW
+    around_lo, around_hi = filters.around[0], filters.around[1]
+    for i in range(used):
+        span(lo, hi, boxes_lo, boxes_hi, i, around_lo, around_hi)
         # The filter covers at most its own measure of the enlarged box.
         if measure_of(density, around_lo, around_hi) - filters.measure[b] <= min(best, ceiling):
             growth = uncovered(density, around_lo, around_hi, boxes_lo, boxes_hi)
             if growth < best:
                 best, way = growth, i
-    if filters.merge[b] < min(best, ceiling):
+    if filters.merge[b] < best and filters.merge[b] <= ceiling:
         i, j = filters.pair[b, 0], filters.pair[b, 1]
-        span(boxes_lo[i], boxes_hi[i], boxes_lo[j], boxes_hi[j], around_lo, around_hi)
+        span(boxes_lo[i], boxes_hi[i], boxes_lo, boxes_hi, j, around_lo, around_hi)
         after_lo, after_hi = boxes_lo.copy(), boxes_hi.copy()
         set_box(after_lo, after_hi, i, around_lo, around_hi)
         growth = filters.merge[b] + uncovered(density, lo, hi, after_lo, after_hi)
@@ -263,13 +330,13 @@ def take_in(
     if way == INSIDE:
         return
     if way >= 0:
-        span(lo, hi, boxes_lo[way], boxes_hi[way], boxes_lo[way], boxes_hi[way])
+        extend(boxes_lo, boxes_hi, way, lo, hi)
     elif way == NEW:
         set_box(boxes_lo, boxes_hi, filters.used[b], lo, hi)
         filters.used[b] += 1
     else:
         i, j = filters.pair[b, 0], filters.pair[b, 1]
-        span(boxes_lo[i], boxes_hi[i], boxes_lo[j], boxes_hi[j], boxes_lo[i], boxes_hi[i])
+        extend(boxes_lo, boxes_hi, i, boxes_lo[j], boxes_hi[j])
         set_box(boxes_lo, boxes_hi, j, lo, hi)
     refresh(density, filters, b)
 

@@ -7,12 +7,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom._jit import kernel
-from broadloom.assignment._boxes import Filters, empty_filters, grow_path
+from broadloom.assignment._boxes import Filters, are_apart, box_with, empty_filters, grow_path
 from broadloom.assignment.flow import Flow
 from broadloom.assignment.guard import admit
 from broadloom.assignment.reach import Reach
 from broadloom.model import AssignmentProblem
-from broadloom.model.density import DensityArrays
+from broadloom.model.density import DensityArrays, measure_of
 
 
 class Wants(NamedTuple):
@@ -50,6 +50,7 @@ def run_greedy(
     adaptive: bool,
     flow: Flow | None = None,
     filters: Filters | None = None,
+    strict: bool = False,
 ) -> Greedy:
     """Assign subscribers one by one to the broker whose filters grow least.
 
@@ -61,6 +62,7 @@ def run_greedy(
         adaptive: those with the fewest candidates that are not full first, in that order among equals (Gr*).
         flow: a complete max-flow that guards the choices, so that nobody is stranded; it is used up.
         filters: start from these; they are changed.
+        strict: stop at the first who finds all candidates full; else such a one overloads a broker.
     """
     n, alpha, d = problem.broker_count, problem.alpha, problem.dimensions
     if filters is None:
@@ -70,7 +72,7 @@ def run_greedy(
     guard = _NO_FLOW if flow is None else flow
     by_group = np.argsort(reach.group[order], kind="stable")
     broker_of, stranded, refused = _assign_all(
-        wants_of(problem), reach, limit, order, by_group, adaptive, guard, guarded, filters, levels
+        wants_of(problem), reach, limit, order, by_group, adaptive, guard, guarded, strict, filters, levels
     )
     return Greedy(broker_of, filters, stranded, refused)
 
@@ -95,6 +97,7 @@ def _assign_all(
     adaptive: bool,
     flow: Flow,
     guarded: bool,
+    strict: bool,
     filters: Filters,
     scratch: Filters,
 ) -> tuple[NDArray[np.int64], int, int]:
@@ -115,6 +118,8 @@ def _assign_all(
         b, anywhere = -1, step < 0
         while b < 0:
             b = _cheapest(wants, reach, limit, load, closed, filters, scratch, j, anywhere)
+            if b < 0 and strict:
+                return broker_of, 1, refused
             if b < 0:
                 stranded, anywhere = stranded + 1, True
             elif guarded and not admit(reach, flow, limit, g, b):
@@ -181,12 +186,18 @@ def _cheapest(
     With `anywhere`, room does not count.
     """
     lo, hi, g = wants.lo[j], wants.hi[j], reach.group[j]
-    best, least, lightest = -1, np.inf, np.inf
+    all_lo, all_hi, used = filters.lo, filters.hi, filters.used
+    brokers, capacity, parent = reach.brokers, wants.capacity, wants.parent
+    best, least, lightest, own = -1, np.inf, np.inf, measure_of(wants.density, lo, hi)
     for p in range(reach.start[g], reach.start[g + 1]):
-        b = reach.brokers[p]
+        b = brokers[p]
         if anywhere or (load[b] < limit[b] and not closed[p]):
-            ratio = load[b] / wants.capacity[b]
-            growth = grow_path(wants.density, filters, scratch, wants.parent, b, lo, hi, least, False)
+            ratio, growth = load[b] / capacity[b], 0.0
+            if box_with(all_lo, all_hi, b, used[b], lo, hi) < 0:
+                # Where it overlaps nothing, filters grow by all of it at least.
+                if own > least and are_apart(all_lo, all_hi, b, used[b], lo, hi):
+                    continue
+                growth = grow_path(wants.density, filters, scratch, parent, b, lo, hi, least, False)
             if growth < least or (growth == least and ratio < lightest):
                 best, least, lightest = b, growth, ratio
     return best

@@ -5,7 +5,7 @@ from numpy.typing import NDArray
 
 from broadloom._jit import kernel
 from broadloom._kmeans import k_means
-from broadloom.assignment._boxes import is_inside, span
+from broadloom.assignment._boxes import extend, holds
 
 # Two intervals of one length overlap by at most this share of it.
 ETA = 0.5
@@ -94,7 +94,8 @@ def shrunk(
     """Each box as the least one around the rectangles inside it; infinite where there are none."""
     tight_lo, tight_hi = np.full(boxes_lo.shape, np.inf), np.full(boxes_hi.shape, -np.inf)
     for k in range(len(boxes_lo)):
+        low, high = boxes_lo[k], boxes_hi[k]
         for j in range(len(lo)):
-            if is_inside(lo[j], hi[j], boxes_lo[k], boxes_hi[k]):
-                span(lo[j], hi[j], tight_lo[k], tight_hi[k], tight_lo[k], tight_hi[k])
+            if holds(low, high, lo, hi, j):
+                extend(tight_lo, tight_hi, k, lo[j], hi[j])
     return tight_lo, tight_hi

@@ -188,11 +188,11 @@ def covered(phi: Phi, lo: NDArray[np.float64], hi: NDArray[np.float64], reach: R
     """Which subscribers are inside a box of a broker that may serve them; each one on its own."""
     result = np.zeros(len(lo), np.bool_)
     for j in range(len(lo)):
-        g = reach.group[j]
+        g, low, high = reach.group[j], lo[j], hi[j]
         for p in range(reach.start[g], reach.start[g + 1]):
             b = reach.brokers[p]
             for k in range(phi.start[b], phi.start[b + 1]):
-                if is_inside(lo[j], hi[j], phi.lo[k], phi.hi[k]):
+                if is_inside(low, high, phi.lo, phi.hi, k):
                     result[j] = True
                     break
             if result[j]:

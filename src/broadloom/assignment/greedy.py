@@ -72,7 +72,8 @@ def _raising_beta(
 ) -> AssignmentResult:
     """The first run that strands nobody, or the last one, at `beta_max`."""
     for beta in rising_betas(problem):
-        made = run_greedy(problem, reach, limits(problem, beta), order, adaptive)
+        more = beta < problem.beta_max
+        made = run_greedy(problem, reach, limits(problem, beta), order, adaptive, strict=more)
         if made.stranded == 0:
             break
     return as_result(problem, made, {"beta": beta, "stranded": made.stranded})

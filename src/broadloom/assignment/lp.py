@@ -12,7 +12,7 @@ from scipy.sparse import coo_array
 
 from broadloom._jit import kernel
 from broadloom._threads import thread_count
-from broadloom.assignment._boxes import is_inside
+from broadloom.assignment._boxes import holds
 from broadloom.assignment.candidates import shrunk
 from broadloom.errors import InputError
 from broadloom.model.density import DensityArrays, measure_of
@@ -97,13 +97,15 @@ def _incidence(
     """Pairs of a subscriber and a box that it is inside, of a broker that may serve it."""
     count = 0
     for k in range(len(broker)):
+        low, high = boxes_lo[k], boxes_hi[k]
         for j in range(len(lo)):
-            count += may[j, broker[k]] and is_inside(lo[j], hi[j], boxes_lo[k], boxes_hi[k])
+            count += may[j, broker[k]] and holds(low, high, lo, hi, j)
     pairs = np.empty((2, count), np.int64)
     count = 0
     for k in range(len(broker)):
+        low, high = boxes_lo[k], boxes_hi[k]
         for j in range(len(lo)):
-            if may[j, broker[k]] and is_inside(lo[j], hi[j], boxes_lo[k], boxes_hi[k]):
+            if may[j, broker[k]] and holds(low, high, lo, hi, j):
                 pairs[0, count], pairs[1, count] = j, k
                 count += 1
     return pairs

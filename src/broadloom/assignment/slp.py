@@ -23,7 +23,7 @@ from broadloom.model import AssignmentProblem, AssignmentResult
 from broadloom.model.density import DensityArrays, measure_of
 
 # Preliminary filters may be relaxed by so much of the measure of all events, the least first; at last by all.
-THETA = np.concatenate(([0.0], np.geomspace(1e-4, 1.0, 30), [np.inf]))
+THETA = np.concatenate(([0.0], np.geomspace(1e-4, 1.0, 30)))
 
 Made = tuple[NDArray[np.int64], Filters]
 
@@ -155,11 +155,11 @@ def _inside(
 ) -> Made:
     """A guarded greedy assignment inside preliminary filters, which are relaxed as little as can be."""
     whole = measure_of(problem.density_arrays, problem.lo.min(axis=0), problem.hi.max(axis=0))
-    parent = problem.broker_parent.astype(np.int64)
+    parent, theta = problem.broker_parent.astype(np.int64), np.append(THETA * whole, np.inf)
     level = least_levels(
-        problem.density_arrays, phi, problem.lo.copy(), problem.hi.copy(), reach, parent, THETA * whole
+        problem.density_arrays, phi, problem.lo.copy(), problem.hi.copy(), reach, parent, theta
     )
-    low, high = 0, len(THETA) - 1
+    low, high = 0, len(theta) - 1
     while low < high:
         middle = (low + high) // 2
         if max_flow(_opened(level, middle), limit)[1] == 0:
@@ -240,14 +240,14 @@ def least_levels(
     for k in range(len(own)):
         own[k] = measure_of(density, phi.lo[k], phi.hi[k])
     for j in range(len(lo)):
-        g = reach.group[j]
+        g, low, high = reach.group[j], lo[j], hi[j]
         for p in range(reach.start[g], reach.start[g + 1]):
             leaf = reach.brokers[p]
             worst, b = 0.0, leaf
             while b >= 0:
                 least = 0.0 if phi.start[b] == phi.start[b + 1] else np.inf
                 for k in range(phi.start[b], phi.start[b + 1]):
-                    span(lo[j], hi[j], phi.lo[k], phi.hi[k], around_lo, around_hi)
+                    span(low, high, phi.lo, phi.hi, k, around_lo, around_hi)
                     least = min(least, measure_of(density, around_lo, around_hi) - own[k])
                     if least <= 0.0:
                         break

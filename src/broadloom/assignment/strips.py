@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom._jit import kernel
-from broadloom.assignment._boxes import Corner, Filters, box_with, is_inside, set_box, span, uncovered
+from broadloom.assignment._boxes import Filters, box_with, extend, is_inside, set_box, span, uncovered
 from broadloom.assignment._greedy import Wants
 from broadloom.assignment.reach import Reach
 from broadloom.assignment.tighten import few_boxes
@@ -62,8 +62,9 @@ def _place_all(wants: Wants, placing: Placing, filters: Filters) -> None:
     for j in range(len(placing.broker)):
         b = placing.broker[j]
         best, least = -1, np.inf
+        boxes_lo, boxes_hi = filters.lo[b], filters.hi[b]
         for k in range(filters.used[b]):
-            if is_inside(wants.lo[j], wants.hi[j], filters.lo[b, k], filters.hi[b, k]):
+            if is_inside(wants.lo[j], wants.hi[j], boxes_lo, boxes_hi, k):
                 size = measure_of(wants.density, filters.lo[b, k], filters.hi[b, k])
                 if best < 0 or size < least:
                     best, least = k, size
@@ -110,10 +111,12 @@ def _move(placing: Placing, j: int, b: int, k: int) -> None:
 @kernel
 def _tighten(wants: Wants, placing: Placing, b: int, k: int) -> None:
     """Make a box the least one around its members."""
-    placing.lo[b, k, :], placing.hi[b, k, :] = np.inf, -np.inf
+    boxes_lo, boxes_hi = placing.lo[b], placing.hi[b]
+    for axis in range(placing.lo.shape[2]):
+        boxes_lo[k, axis], boxes_hi[k, axis] = np.inf, -np.inf
     j = placing.head[b, k]
     while j >= 0:
-        span(wants.lo[j], wants.hi[j], placing.lo[b, k], placing.hi[b, k], placing.lo[b, k], placing.hi[b, k])
+        extend(boxes_lo, boxes_hi, k, wants.lo[j], wants.hi[j])
         j = placing.after[j]
 
 
@@ -127,15 +130,6 @@ def _measure(
         if boxes_lo[i, 0] <= boxes_hi[i, 0]:
             total += uncovered(density, boxes_lo[i], boxes_hi[i], boxes_lo[i + 1 :], boxes_hi[i + 1 :])
     return total
-
-
-@kernel
-def _holder(placing: Placing, b: int, lo: Corner, hi: Corner) -> int:
-    """The first box of `b` that the rectangle is inside, or -1."""
-    for k in range(placing.lo.shape[1]):
-        if is_inside(lo, hi, placing.lo[b, k], placing.hi[b, k]):
-            return k
-    return -1
 
 
 @kernel
@@ -155,29 +149,36 @@ def _best_place(
     box may only grow inside one box of its parent, so that nothing grows further up.
     """
     lo, hi, g, own = wants.lo[j], wants.hi[j], reach.group[j], placing.broker[j]
+    around_lo, around_hi = around[0], around[1]
+    all_lo, all_hi, load, cost = placing.lo, placing.hi, placing.load, placing.cost
+    brokers, capacity, density, alpha = reach.brokers, wants.capacity, wants.density, placing.lo.shape[1]
     least, best, best_box, lightest = np.inf, -1, -1, np.inf
     for p in range(reach.start[g], reach.start[g + 1]):
-        b = reach.brokers[p]
-        if b == own or placing.load[b] < limit[b]:
-            k = _holder(placing, b, lo, hi)
-            ratio = placing.load[b] / wants.capacity[b]
+        b = brokers[p]
+        if b == own or load[b] < limit[b]:
+            k = box_with(all_lo, all_hi, b, alpha, lo, hi)
+            ratio = load[b] / capacity[b]
             if k >= 0 and not (b == own and k == avoid) and ratio < lightest:
                 least, best, best_box, lightest = 0.0, b, k, ratio
     if best >= 0:
         return least, best, best_box
     for p in range(reach.start[g], reach.start[g + 1]):
-        b = reach.brokers[p]
-        if b != own and placing.load[b] >= limit[b]:
+        b = brokers[p]
+        if b != own and load[b] >= limit[b]:
             continue
-        for k in range(placing.lo.shape[1]):
+        boxes_lo, boxes_hi, parent = all_lo[b], all_hi[b], wants.parent[b]
+        for k in range(alpha):
             if b == own and k == avoid:
                 continue
-            span(lo, hi, placing.lo[b, k], placing.hi[b, k], around[0], around[1])
-            if measure_of(wants.density, around[0], around[1]) - placing.cost[b] >= least:
+            span(lo, hi, boxes_lo, boxes_hi, k, around_lo, around_hi)
+            if measure_of(density, around_lo, around_hi) - cost[b] >= least:
                 continue
-            if wants.parent[b] >= 0 and box_with(above, wants.parent[b], around[0], around[1]) < 0:
+            if (
+                parent >= 0
+                and box_with(above.lo, above.hi, parent, above.used[parent], around_lo, around_hi) < 0
+            ):
                 continue
-            growth = uncovered(wants.density, around[0], around[1], placing.lo[b], placing.hi[b])
+            growth = uncovered(density, around_lo, around_hi, boxes_lo, boxes_hi)
             if growth < least:
                 least, best, best_box = growth, b, k
     return least, best, best_box
@@ -246,7 +247,7 @@ def _strip(
     rest_lo, rest_hi = np.full((count + 1, d), np.inf), np.full((count + 1, d), -np.inf)
     for i in range(count - 1, -1, -1):
         j = members[i]
-        span(wants.lo[j], wants.hi[j], rest_lo[i + 1], rest_hi[i + 1], rest_lo[i], rest_hi[i])
+        span(wants.lo[j], wants.hi[j], rest_lo, rest_hi, i + 1, rest_lo[i], rest_hi[i])
     target = np.empty((count, 2), np.int64)
     old_lo, old_hi = np.empty((count, d)), np.empty((count, d))
     around = np.empty((2, d))
@@ -267,8 +268,7 @@ def _strip(
         if to < 0 or inserted + growth - most >= best:
             break
         set_box(old_lo, old_hi, done, placing.lo[to, box], placing.hi[to, box])
-        lo, hi = placing.lo[to, box], placing.hi[to, box]
-        span(wants.lo[j], wants.hi[j], lo, hi, lo, hi)
+        extend(placing.lo[to], placing.hi[to], box, wants.lo[j], wants.hi[j])
         target[done, 0], target[done, 1] = to, box
         _move(placing, j, to, box)
         placing.cost[to] += growth
@@ -294,15 +294,17 @@ def rebalance(
     wants: Wants, reach: Reach, limit: NDArray[np.int64], placing: Placing, order: NDArray[np.int64]
 ) -> None:
     """Move subscribers, at no cost, to less loaded brokers that let them through anyway; then tighten all."""
+    all_lo, all_hi, load, alpha = placing.lo, placing.hi, placing.load, placing.lo.shape[1]
+    brokers, capacity = reach.brokers, wants.capacity
     for j in order:
-        g, own = reach.group[j], placing.broker[j]
+        g, own, lo, hi = reach.group[j], placing.broker[j], wants.lo[j], wants.hi[j]
         best, best_box = own, -1
-        lightest = (placing.load[own] - 1) / wants.capacity[own]
+        lightest = (load[own] - 1) / capacity[own]
         for p in range(reach.start[g], reach.start[g + 1]):
-            b = reach.brokers[p]
-            ratio = placing.load[b] / wants.capacity[b]
-            if b != own and ratio < lightest and placing.load[b] < limit[b]:
-                k = _holder(placing, b, wants.lo[j], wants.hi[j])
+            b = brokers[p]
+            ratio = load[b] / capacity[b]
+            if b != own and ratio < lightest and load[b] < limit[b]:
+                k = box_with(all_lo, all_hi, b, alpha, lo, hi)
                 if k >= 0:
                     best, best_box, lightest = b, k, ratio
         if best_box >= 0:
@@ -334,7 +336,7 @@ def recluster(wants: Wants, above: Filters, placing: Placing, key: NDArray[np.fl
             _unlink(placing, j)
         for j in members:
             k = 0
-            while not is_inside(wants.lo[j], wants.hi[j], boxes_lo[k], boxes_hi[k]):
+            while not is_inside(wants.lo[j], wants.hi[j], boxes_lo, boxes_hi, k):
                 k += 1
             _link(placing, j, b, k)
         for k in range(alpha):
@@ -357,7 +359,7 @@ def _members(placing: Placing, b: int) -> NDArray[np.int64]:
 @kernel
 def _fits(above: Filters, b: int, boxes_lo: NDArray[np.float64], boxes_hi: NDArray[np.float64]) -> bool:
     """Whether each box is inside one box of broker `b` above."""
-    for k in range(len(boxes_lo)):  # noqa: SIM110 (a kernel has no generators)
-        if box_with(above, b, boxes_lo[k], boxes_hi[k]) < 0:
+    for k in range(len(boxes_lo)):
+        if box_with(above.lo, above.hi, b, above.used[b], boxes_lo[k], boxes_hi[k]) < 0:
             return False
     return True

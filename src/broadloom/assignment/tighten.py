@@ -9,6 +9,7 @@ from broadloom.assignment._boxes import (
     box_with,
     cheapest_merge,
     empty_filters,
+    extend,
     is_inside,
     refresh,
     set_box,
@@ -63,8 +64,8 @@ def _around_members(
     low, high = np.full(filters.lo.shape, np.inf), np.full(filters.lo.shape, -np.inf)
     for j in range(len(lo)):
         b = broker_of[j]
-        k = box_with(filters, b, lo[j], hi[j])
-        span(lo[j], hi[j], low[b, k], high[b, k], low[b, k], high[b, k])
+        k = box_with(filters.lo, filters.hi, b, filters.used[b], lo[j], hi[j])
+        extend(low[b], high[b], k, lo[j], hi[j])
     return low, high
 
 
@@ -106,13 +107,13 @@ def few_boxes(
     boxes_lo, boxes_hi = np.empty((micro + 1, d)), np.empty((micro + 1, d))
     count = 0
     for j in range(len(lo)):
-        inside = False
+        inside, low, high = False, lo[j], hi[j]
         for i in range(count):
-            if is_inside(lo[j], hi[j], boxes_lo[i], boxes_hi[i]):
+            if is_inside(low, high, boxes_lo, boxes_hi, i):
                 inside = True
                 break
         if not inside:
-            set_box(boxes_lo, boxes_hi, count, lo[j], hi[j])
+            set_box(boxes_lo, boxes_hi, count, low, high)
             count += 1
             if count > micro:
                 i, j = _roughly_cheapest_merge(density, boxes_lo, boxes_hi)
@@ -138,8 +139,9 @@ def _roughly_cheapest_merge(
         own[i] = measure_of(density, boxes_lo[i], boxes_hi[i])
     best, first, second = np.inf, 0, 1
     for i in range(count):
+        low, high = boxes_lo[i], boxes_hi[i]
         for j in range(i + 1, count):
-            span(boxes_lo[i], boxes_hi[i], boxes_lo[j], boxes_hi[j], around_lo, around_hi)
+            span(low, high, boxes_lo, boxes_hi, j, around_lo, around_hi)
             excess = measure_of(density, around_lo, around_hi) - own[i] - own[j]
             if excess < best:
                 best, first, second = excess, i, j
@@ -149,6 +151,6 @@ def _roughly_cheapest_merge(
 @kernel
 def _merge(boxes_lo: NDArray[np.float64], boxes_hi: NDArray[np.float64], count: int, i: int, j: int) -> int:
     """Replace two boxes by the box around them, the last box taking the free place; gives the new number."""
-    span(boxes_lo[i], boxes_hi[i], boxes_lo[j], boxes_hi[j], boxes_lo[i], boxes_hi[i])
+    extend(boxes_lo, boxes_hi, i, boxes_lo[j], boxes_hi[j])
     set_box(boxes_lo, boxes_hi, j, boxes_lo[count - 1], boxes_hi[count - 1])
     return count - 1
