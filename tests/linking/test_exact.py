@@ -168,10 +168,13 @@ def test_a_limit_stops_with_the_best_known_and_a_true_bound(limit):
     assert plan.lower_bound <= best.total_weight <= plan.total_weight
 
 
-@pytest.mark.parametrize("option", ["node_limit", "time_limit"])
-def test_limits_are_above_zero(option):
-    with pytest.raises(bl.InputError, match=f"{option} is 0; give a number above 0"):
-        bl.link(bl.Interest.from_lists([[0], [0]]), algorithm="exact", **{option: 0})
+@pytest.mark.parametrize(
+    ("option", "value", "wanted"),
+    [("node_limit", 0, "a whole number from 1"), ("time_limit", -1, "a number from 0")],
+)
+def test_refuses_limits_that_are_none(option, value, wanted):
+    with pytest.raises(bl.InputError, match=f"{option} is {value}; give {wanted}"):
+        bl.link(bl.Interest.from_lists([[0], [0]]), algorithm="exact", **{option: value})
 
 
 def test_refuses_what_is_too_large():

@@ -48,7 +48,7 @@ class SearchOptions:
 
     starts: int = 3
     many_starts: int = 24
-    passes: int = 60
+    passes: int = 120
     sample: int = 100_000
 
     def __post_init__(self) -> None:

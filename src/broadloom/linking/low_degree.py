@@ -43,7 +43,7 @@ class LowDegreeOptions:
     max_degree: int | None = None
 
     def __post_init__(self) -> None:
-        number(self.k, "k", least=1)
+        number(self.k, "k", least=1, finite=False)
         if self.objective not in OBJECTIVES:
             raise InputError(f"objective is {self.objective!r}; give one of {', '.join(OBJECTIVES)}")
         if self.max_degree is not None:

@@ -44,8 +44,8 @@ def whole(value: object, what: str, least: int = 0) -> int:
     return number
 
 
-def number(value: object, what: str, least: float = 0.0) -> float:
-    """A number that is at least so much, and finite.
+def number(value: object, what: str, least: float = 0.0, *, finite: bool = True) -> float:
+    """A number that is at least so much, and finite unless told otherwise.
 
     Examples:
         >>> number("3", "k", least=1)
@@ -54,7 +54,7 @@ def number(value: object, what: str, least: float = 0.0) -> float:
     """
     plain = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     result = float(value) if plain else np.nan  # type: ignore[arg-type]
-    if not (np.isfinite(result) and result >= least):
+    if not result >= least or (finite and np.isinf(result)):
         raise InputError(f"{what} is {value!r}; give a number from {least:g}")
     return result
 
