@@ -111,7 +111,7 @@ def popcount(interest: bl.Interest, weights: bl.Weights) -> Run:  # noqa: ARG001
         if len(sums) < THREADS_PAY:
             _count_pairs(bits, sums, 0, len(sums))
         else:
-            over_ranges(len(sums), lambda first, last: _count_pairs(bits, sums, first, last))
+            over_ranges(len(sums), lambda first, last: _count_pairs(bits, sums, first, last), "count pairs")
         return {"shared": int(sums.sum())}
 
     return run

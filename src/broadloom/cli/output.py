@@ -15,6 +15,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -94,19 +95,20 @@ def _bars() -> Progress:
 
 
 class _Bars:
-    """Tells rich's bars of the stages, one bar at a time."""
+    """Tells rich's bars of the stages: a bar for each, those inside others below them."""
 
     def __init__(self, bars: Progress) -> None:
         self._bars = bars
+        self._open: list[TaskID] = []
 
     def start(self, stage: str, total: float | None) -> None:
-        self._task = self._bars.add_task(stage, total=total)
+        self._open.append(self._bars.add_task(stage, total=total))
 
     def done(self, amount: float) -> None:
-        self._bars.update(self._task, completed=amount)
+        self._bars.update(self._open[-1], completed=amount)
 
     def end(self) -> None:
-        self._bars.remove_task(self._task)
+        self._bars.remove_task(self._open.pop())
 
 
 def _plain(value: Any) -> Any:

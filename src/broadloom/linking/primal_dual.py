@@ -38,6 +38,7 @@ from broadloom.linking.reverse_delete import reverse_delete
 from broadloom.model import Interest, Weights
 from broadloom.model.algorithm import NoOptions
 from broadloom.model.weights import WeightArrays, weight_of
+from broadloom.progress import stage
 
 # Bounds add up some dozens of rounded numbers; a pair that misses by no more than this is looked at exactly.
 SLACK = 1e-12
@@ -76,11 +77,13 @@ def merge_by_residual(
     n = len(components.topic_start) - 1
     history = new_history(components)
     edges = [np.empty((0, 3), np.int32)]
-    while components.tally[STILL_TO_MERGE] > 0:
-        for theta, pieces in _next_bands(components, history, weights, size):
-            for rows in blocks_of_rows(n, (0, n), n * (n - 1) / 2 / pieces):
-                band = _collect(components, history, weights, theta, rows, size)
-                edges.append(_sweep(components, history, weights, band, theta))
+    with stage("link", to_merge := int(components.tally[STILL_TO_MERGE])) as done:
+        while components.tally[STILL_TO_MERGE] > 0:
+            for theta, pieces in _next_bands(components, history, weights, size):
+                for rows in blocks_of_rows(n, (0, n), n * (n - 1) / 2 / pieces):
+                    band = _collect(components, history, weights, theta, rows, size)
+                    edges.append(_sweep(components, history, weights, band, theta))
+            done(to_merge - components.tally[STILL_TO_MERGE])
     chosen = np.concatenate(edges)
     return chosen[:, :2].copy(), _dual(components, history, chosen[:, 2])
 
