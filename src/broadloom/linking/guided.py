@@ -83,7 +83,7 @@ def broadloom(interest: Interest, weights: Weights, options: GuidedOptions, seed
 def _unguided(
     interest: Interest, weights: Weights, overlay: NDArray[np.int32], options: GuidedOptions, why: str
 ) -> Built:
-    """The greedy overlay with some of its edges exchanged, and a bound for as many topics as it can look at."""
+    """The greedy overlay with edges exchanged, and a bound from as many topics as can be looked at."""
     best, _ = improved_edges(interest, weights, overlay, options.effort, options.max_degree)
     bound = lower_bound(interest, weights, iterations=FIRST_STEPS << (options.effort - 1))
     return Built(best, bound, {"method": "grmaw and improvement", "why": why})

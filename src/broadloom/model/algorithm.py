@@ -44,7 +44,7 @@ class Algorithm:
         """The names of its options."""
         return [field.name for field in fields(self.options)]
 
-    def with_options(self, given: Mapping[str, Any], others: Iterable["Algorithm"] = ()) -> Any:
+    def with_options(self, given: Mapping[str, Any], others: Iterable[Algorithm] = ()) -> Any:
         """The options as its dataclass, after checking that each one exists.
 
         Raises:
