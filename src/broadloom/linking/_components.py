@@ -42,6 +42,8 @@ class Components(NamedTuple):
         size: how many members the component of this label has.
         absorbed_by: the label that took a label over; itself as long as there is none.
         absorbed_at: how many edges had been added before the one that did it; NEVER if none.
+        entered: how many edges had been added before the one by which a subscription came into the main
+            component that it is in; -1 if it is there from the start.
         main: the label of each topic's main component.
         tally: how many merges are still to be done, and how many edges were added.
     """
@@ -60,6 +62,7 @@ class Components(NamedTuple):
     size: NDArray[np.int32]
     absorbed_by: NDArray[np.int32]
     absorbed_at: NDArray[np.int32]
+    entered: NDArray[np.int32]
     main: NDArray[np.int32]
     tally: NDArray[np.int64]
 
@@ -111,6 +114,7 @@ def separate(topic_start: NDArray[np.int64], topics: NDArray[np.int32], topic_co
         size=np.ones(len(topics), np.int32),
         absorbed_by=alone.copy(),
         absorbed_at=np.full(len(topics), NEVER, np.int32),
+        entered=np.full(len(topics), -1, np.int32),
         main=np.empty(len(popularity), np.int32),
         tally=np.array([len(topics) - len(popularity), 0], np.int64),
     )
@@ -248,6 +252,7 @@ def _enter_main(c: Components, i: int) -> None:
     while True:
         c.outside[c.owner[i], w] &= ~bit
         c.grouped[c.owner[i], w] &= ~bit
+        c.entered[i] = c.tally[EDGES_ADDED]
         i = c.next_member[i]
         if i == first:
             return
