@@ -21,9 +21,9 @@ from broadloom.errors import InputError
 from broadloom.linking._bands import in_threads
 from broadloom.linking._built import Built
 from broadloom.linking._components import join_parts, separate
+from broadloom.linking._division import WAYS
 from broadloom.linking._keys import merge_by_key
 from broadloom.linking._levels import merge_by_level
-from broadloom.linking._division import WAYS
 from broadloom.linking.reverse_delete import heaviest_first, reverse_delete
 from broadloom.model import Interest, Weights
 from broadloom.model._check import whole, yes_or_no
