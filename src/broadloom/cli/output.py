@@ -1,7 +1,6 @@
 """How results reach the user: words and tables, or one JSON object; progress on a terminal only."""
 
 import json
-import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -23,6 +22,7 @@ from rich.progress import (
 from rich.table import Table
 
 from broadloom.errors import InputError
+from broadloom.model._plain import plain
 from broadloom.progress import watched_by
 
 PIPE_CLOSED = 141  # as the shell tells it of a program that was ended by SIGPIPE
@@ -41,7 +41,7 @@ def show(
     """Print a result: the record as JSON, or the words and the table."""
     try:
         if as_json:
-            print(json.dumps(_plain(record)))
+            print(json.dumps(plain(record)))
         elif not quiet:
             console = Console(highlight=False, soft_wrap=True)
             with console.capture() as printed:  # rich itself would end the program at a closed pipe
@@ -109,12 +109,3 @@ class _Bars:
 
     def end(self) -> None:
         self._bars.remove_task(self._open.pop())
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it: no NaN, no infinity."""
-    if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
