@@ -90,14 +90,7 @@ def _grid_over(lo: NDArray[np.float64], hi: NDArray[np.float64], messages: pa.Ta
     """A grid of about so many cells over all subscriptions and messages."""
     points = [point for point in messages.column("point").to_pylist() if point is not None]
     sent = np.array([p for p in points if len(p) == lo.shape[1]], np.float64).reshape(-1, lo.shape[1])
-    every = np.concatenate([lo, hi, sent])
-    every = every[~np.isnan(every).any(axis=1)]
-    low = every.min(axis=0, initial=np.inf)
-    high = every.max(axis=0, initial=-np.inf)
-    low, high = np.where(np.isfinite(low), low, 0.0), np.where(np.isfinite(high), high, 1.0)
-    high = np.where(high > low, high, low + 1.0)
-    axes = len(low)
-    return Grid.over(low.tolist(), high.tolist(), [max(1, round(channels ** (1 / axes)))] * axes)
+    return Grid.covering(np.concatenate([lo, hi, sent]), channels)
 
 
 def _capacity(brokers: pa.Table, draft: MarketProblem, headroom: float) -> NDArray[np.float64]:
