@@ -78,7 +78,18 @@ def link(
         "notes": dict(plan.notes),
         "metrics": metrics,
     }
-    show(record, f"{plan.summary()}{_changes(plan)} -> {output}", as_json, quiet, measures_table(metrics))
+    show(
+        record,
+        f"{plan.summary()}{_method(plan)}{_changes(plan)} -> {output}",
+        as_json,
+        quiet,
+        measures_table(metrics),
+    )
+
+
+def _method(plan: bl.Plan) -> str:
+    """By what other means the plan was made, and why."""
+    return f", by {plan.notes['method']} ({plan.notes['why']})" if "why" in plan.notes else ""
 
 
 def _changes(plan: bl.Plan) -> str:
