@@ -62,24 +62,7 @@ def place(tmp_path_factory):
     return folder
 
 
-@pytest.fixture(scope="module")
-def one_core(place):
-    """The plan of one core; its driver is a Spark Connect server, and the command only its client."""
-    pytest.importorskip("grpc")
-    with connect_server(place) as remote:
-        words = ["-m", "broadloom.cli", "run", str(place / "connect.toml"), "--remote", remote]
-        finish(place, start(place, *words))
-    return contents(place / "connect" / "plan")
-
-
-def test_one_core_behind_spark_connect_gives_the_plan_of_no_spark_at_all(place, one_core):
-    given = read_instance(place / "connect" / "interest")
-    plan = bl.link(given.interest, given.weights, "dcmaw")
-    replace(plan, nodes=given.nodes).save(place / "process")
-    assert contents(place / "process") == one_core
-
-
-def test_a_cluster_gives_the_same_plan_and_so_does_one_that_loses_a_worker(place, one_core, tmp_path):
+def test_a_cluster_gives_the_plan_of_one_process_and_so_does_one_that_loses_a_worker(place, tmp_path):
     """The worker is killed, with its executor, while tasks of the second run's ingest are on it."""
     with cluster(tmp_path) as made:
         configs = [str(place / f"{output}.toml") for output in ("cluster", "killed")]
@@ -88,9 +71,32 @@ def test_a_cluster_gives_the_same_plan_and_so_does_one_that_loses_a_worker(place
         wait_for(lambda: process.poll() is not None or any((place / "killed").glob(tasks)))
         made.kill_worker()
         finish(place, process)
-        assert contents(place / "cluster" / "plan") == one_core
-        assert contents(place / "killed" / "plan") == one_core
         wait_for(lambda: made.alive() == 1)
+    assert plan_of(place, "cluster") == plan_of(place, "killed") == plan_of_one_process(place, "cluster")
+
+
+def test_one_core_behind_spark_connect_gives_the_same_plan(place):
+    """The driver is a Spark Connect server, and the command only its client."""
+    pytest.importorskip("grpc")
+    with connect_server(place) as remote:
+        words = ["-m", "broadloom.cli", "run", str(place / "connect.toml"), "--remote", remote]
+        finish(place, start(place, *words))
+    assert plan_of(place, "connect") == plan_of_one_process(place, "connect")
+    if (place / "cluster" / "plan").exists():
+        assert plan_of(place, "connect") == plan_of(place, "cluster")
+
+
+def plan_of(place, output):
+    """The bytes of a plan, and of the tables that it was made from."""
+    return {file.name: file.read_bytes() for file in sorted((place / output / "plan").iterdir())}
+
+
+def plan_of_one_process(place, output):
+    """The plan of the in-process dcmaw for the interest of a run."""
+    given = read_instance(place / output / "interest")
+    plan = bl.link(given.interest, given.weights, "dcmaw")
+    replace(plan, nodes=given.nodes).save(place / f"{output}-process" / "plan")
+    return plan_of(place, f"{output}-process")
 
 
 def start(place, *words):
@@ -100,11 +106,6 @@ def start(place, *words):
 
 def finish(place, process):
     assert process.wait(PATIENCE) == 0, (place / "driver.log").read_text()[-3000:]
-
-
-def contents(folder):
-    """The bytes of a plan, and of the tables that it was made from."""
-    return {file.name: file.read_bytes() for file in sorted(folder.iterdir())}
 
 
 @contextmanager
