@@ -10,13 +10,13 @@ RUN := $(VENV)/bin/
 INSTALL := $(RUN)python -m pip install --quiet --disable-pip-version-check --no-build-isolation
 LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
 
-.PHONY: help setup demo test test-cluster lint docs lock clean
+.PHONY: help setup demo test lint docs lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' Makefile | expand -t 16
 
-setup: $(VENV)/java.done ## make .venv: hashed packages, Broadloom itself, Java where there is none
+setup: $(VENV)/java.done $(VENV)/kernels.done ## make .venv: hashed packages, Broadloom itself, Java where there is none
 
 $(VENV)/venv.done: tools/make-venv
 	@tools/make-venv $(PYTHON) $(VENV)
@@ -37,16 +37,19 @@ $(VENV)/java.done: $(VENV)/broadloom.done requirements/java.txt
 	@echo "Java: $$($(RUN)python -m broadloom._java)"
 	@touch $@
 
+$(VENV)/kernels.done: $(VENV)/broadloom.done
+	@echo "Compiling the kernels (about a minute, once)"
+	@tools/compile-kernels $(VENV)
+	@touch $@
+
 demo: setup ## generate raw inputs of 200 brokers, and run the whole pipeline on them
-	@test -d demo/raw || $(RUN)broadloom devices --brokers 200 --subscriptions 500000 --seed 0 -o demo/raw
+	@test -d demo/raw || $(RUN)broadloom devices --brokers 200 --subscriptions 500000 --subscribers 10000 --seed 0 \
+		-o demo/raw
 	$(RUN)broadloom run examples/demo.toml
 
 test: setup ## run all tests
 	@tools/system-packages $(SYSTEM_PACKAGES)
-	$(RUN)pytest -n 2 --dist loadgroup -m "not cluster"
-
-test-cluster: setup ## run the tests that start a real Spark cluster and kill a worker; takes minutes
-	$(RUN)pytest -m cluster
+	$(RUN)pytest -n 2 --dist loadgroup
 
 lint: setup ## check style, format and types
 	$(RUN)ruff check
