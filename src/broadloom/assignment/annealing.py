@@ -11,6 +11,8 @@ from numpy.typing import NDArray
 
 from broadloom.assignment._boxes import Filters, as_tuples, empty_filters, refresh
 from broadloom.assignment._greedy import Wants, run_greedy, wants_of
+from broadloom.assignment.bundles import bundles_of
+from broadloom.assignment.filling import fill
 from broadloom.assignment.flow import least_lbf, limits, max_flow
 from broadloom.assignment.greedy import rising_betas
 from broadloom.assignment.reach import Reach, reach_of, take
@@ -31,6 +33,8 @@ PATIENCE = 64
 FAR_SHARE = 0.1
 # Clustering a broker's members anew is slow and seldom pays: once in so many passes.
 RECLUSTER_EVERY = 4
+# Where bundles make passes quick, so many times as many are made at most.
+MOST_BY_BUNDLES = 20
 # If the greedy starts differ by more than this, many more of them are made.
 WIDE_SPREAD = 0.2
 
@@ -44,15 +48,17 @@ class SearchOptions:
         many_starts: how many when the first ones differ widely.
         passes: how many passes of annealing; 0: descent alone. More is better and takes longer.
         sample: above twice so many subscribers, search on a sample of so many and finish on all.
+        polish: the most passes of descent over all subscribers after a sample.
     """
 
     starts: int = 3
     many_starts: int = 24
     passes: int = 120
     sample: int = 100_000
+    polish: int = 5
 
     def __post_init__(self) -> None:
-        for name, least in (("starts", 1), ("many_starts", 1), ("passes", 0), ("sample", 1)):
+        for name, least in (("starts", 1), ("many_starts", 1), ("passes", 0), ("sample", 1), ("polish", 0)):
             if getattr(self, name) < least:
                 raise InputError(f"option {name} is {getattr(self, name)}; give {least} or more")
 
@@ -73,7 +79,7 @@ def broadloom(problem: AssignmentProblem, options: SearchOptions, seed: int) -> 
 def feasible_beta(problem: AssignmentProblem, reach: Reach) -> tuple[float, dict[str, object]]:
     """The first load balance factor from `beta` up that max-flow can meet, or the least possible one."""
     for beta in rising_betas(problem):
-        if max_flow(reach, limits(problem, beta))[1] == 0:
+        if max_flow(reach, limits(problem, beta, int(reach.size.sum())))[1] == 0:
             return beta, {"beta": beta}
     least, _ = least_lbf(problem, reach)
     return least, {"beta": least, "least_lbf": least}
@@ -134,20 +140,34 @@ def _best_start(
 def _through_sample(
     problem: AssignmentProblem, reach: Reach, beta: float, options: SearchOptions, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], Filters]:
-    """Search on a sample, start from its filters with all, and go downhill."""
-    chosen = np.sort(rng.choice(problem.subscriber_count, options.sample, replace=False))
-    part, part_reach = problem.subset(chosen), take(reach, chosen)
+    """Search on a sample, put all into its filters, and go downhill."""
+    chosen = draw(problem.subscriber_count, options.sample, rng)
+    filters = sample_filters(problem.subset(chosen), beta, options, rng)
+    limit = limits(problem, beta)
+    broker_of, filters = fill(problem, filters, limit, rng)
+    if options.polish == 0:
+        return broker_of, filters
+    search = _Search(problem, reach, limit, broker_of, filters, rng)
+    search.descend(options.polish)
+    return search.best()
+
+
+def draw(count: int, sample: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Which of `count` subscribers are in the sample, ascending."""
+    return np.sort(rng.choice(count, sample, replace=False))
+
+
+def sample_filters(
+    part: AssignmentProblem, beta: float, options: SearchOptions, rng: np.random.Generator
+) -> Filters:
+    """The filters that a search on a sample makes."""
+    reach = reach_of(part)
     # A little less room than there is: the sample is not exactly like the whole.
     for room in (0.97, 0.985, 1.0, None):
-        part_limit = limits(part, feasible_beta(part, part_reach)[0] if room is None else beta * room)
-        if max_flow(part_reach, part_limit)[1] == 0:
+        limit = limits(part, feasible_beta(part, reach)[0] if room is None else beta * room)
+        if max_flow(reach, limit)[1] == 0:
             break
-    _, filters = _searched(part, part_reach, part_limit, options, rng)
-    limit = limits(problem, beta)
-    order = rng.permutation(problem.subscriber_count)
-    search = _Search(problem, reach, limit, *guarded(problem, reach, limit, order, filters), rng)
-    search.descend(5)
-    return search.best()
+    return _searched(part, reach, limit, options, rng)[1]
 
 
 class _Search:
@@ -162,9 +182,12 @@ class _Search:
         filters: Filters,
         rng: np.random.Generator,
     ) -> None:
-        self.problem, self.reach, self.limit, self.rng = problem, reach, limit, rng
-        self.wants: Wants = wants_of(problem)
-        self.placing: Placing = place_all(self.wants, broker_of, filters)
+        self.problem, self.limit, self.rng = problem, limit, rng
+        self.bundles = bundles_of(reach, problem.lo, problem.hi, broker_of, limit)
+        first, every = self.bundles.first, wants_of(problem)
+        self.reach = take(reach, first)
+        self.wants: Wants = every._replace(lo=every.lo[first], hi=every.hi[first])
+        self.placing: Placing = place_all(self.wants, broker_of[first], self.bundles.size, filters)
         self.above = self._nested()
         self._best_cost, self._passes = np.inf, 0
         self._keep_best()
@@ -181,7 +204,8 @@ class _Search:
         self._keep_best()
 
     def anneal(self, passes: int) -> None:
-        """Passes that allow uphill moves, fewer and smaller ones as it cools."""
+        """Passes that allow uphill moves, fewer and smaller ones as it cools; more where bundles are large."""
+        passes *= min(MOST_BY_BUNDLES, self.problem.subscriber_count // max(1, len(self.bundles.size)))
         with stage("annealing", passes) as done:
             for i in range(passes):
                 self._pass(HEAT * (1 - i / passes) ** 2)
@@ -195,10 +219,10 @@ class _Search:
 
     def best(self) -> tuple[NDArray[np.int64], Filters]:
         """The best placing of all, as brokers and filters."""
-        return self._best_broker, self._best_filters
+        return self._best_broker[self.bundles.of], self._best_filters
 
     def _pass(self, heat: float) -> None:
-        m, sides = self.problem.subscriber_count, self.placing.lo.size * 2
+        m, sides = len(self.bundles.size), self.placing.lo.size * 2
         key = self.rng.random(m)
         if self._passes % RECLUSTER_EVERY == 0:
             recluster(self.wants, self.above, self.placing, key)

@@ -17,13 +17,16 @@ from broadloom.assignment.reach import Reach
 from broadloom.assignment.tighten import few_boxes
 from broadloom.model.density import DensityArrays, measure_of
 
+# Patience grows by this factor as long as members reach equally far.
+TIES = 8
+
 
 class Placing(NamedTuple):
     """Who is in which box of which broker, and what that costs; changed in place.
 
     Boxes `lo[b, k]` to `hi[b, k]` are tight around their members; one without members is inverted, so that it
     overlaps nothing and the box around it and a rectangle is the rectangle. The members of a box are a list:
-    `head[b, k]`, then `after[j]`, both ways.
+    `head[b, k]`, then `after[j]`, both ways. A member stands for `weight[j]` subscribers.
     """
 
     broker: NDArray[np.int64]
@@ -36,10 +39,13 @@ class Placing(NamedTuple):
     size: NDArray[np.int64]
     after: NDArray[np.int64]
     before: NDArray[np.int64]
+    weight: NDArray[np.int64]
 
 
-def place_all(wants: Wants, broker_of: NDArray[np.int64], filters: Filters) -> Placing:
-    """Put each subscriber in the smallest box of its broker that it is inside, and tighten the boxes."""
+def place_all(
+    wants: Wants, broker_of: NDArray[np.int64], weight: NDArray[np.int64], filters: Filters
+) -> Placing:
+    """Put each member in the smallest box of its broker that it is inside, and tighten the boxes."""
     m, (n, alpha, d) = len(broker_of), filters.lo.shape
     placing = Placing(
         broker_of.astype(np.int64),
@@ -47,11 +53,12 @@ def place_all(wants: Wants, broker_of: NDArray[np.int64], filters: Filters) -> P
         np.full((n, alpha, d), np.inf),
         np.full((n, alpha, d), -np.inf),
         np.zeros(n),
-        np.bincount(broker_of, minlength=n),
+        np.bincount(broker_of, weight, n).astype(np.int64),
         np.full((n, alpha), -1, np.int64),
         np.zeros((n, alpha), np.int64),
         np.empty(m, np.int64),
         np.empty(m, np.int64),
+        weight,
     )
     _place_all(wants, placing, filters)
     return placing
@@ -102,10 +109,10 @@ def _unlink(placing: Placing, j: int) -> None:
 @kernel
 def _move(placing: Placing, j: int, b: int, k: int) -> None:
     """Make `j` a member of another box, with the loads."""
-    placing.load[placing.broker[j]] -= 1
+    placing.load[placing.broker[j]] -= placing.weight[j]
     _unlink(placing, j)
     _link(placing, j, b, k)
-    placing.load[b] += 1
+    placing.load[b] += placing.weight[j]
 
 
 @kernel
@@ -152,10 +159,11 @@ def _best_place(
     around_lo, around_hi = around[0], around[1]
     all_lo, all_hi, load, cost = placing.lo, placing.hi, placing.load, placing.cost
     brokers, capacity, density, alpha = reach.brokers, wants.capacity, wants.density, placing.lo.shape[1]
+    weight = placing.weight[j]
     least, best, best_box, lightest = np.inf, -1, -1, np.inf
     for p in range(reach.start[g], reach.start[g + 1]):
         b = brokers[p]
-        if b == own or load[b] < limit[b]:
+        if b == own or load[b] + weight <= limit[b]:
             k = box_with(all_lo, all_hi, b, alpha, lo, hi)
             ratio = load[b] / capacity[b]
             if k >= 0 and not (b == own and k == avoid) and ratio < lightest:
@@ -164,7 +172,7 @@ def _best_place(
         return least, best, best_box
     for p in range(reach.start[g], reach.start[g + 1]):
         b = brokers[p]
-        if b != own and load[b] >= limit[b]:
+        if b != own and load[b] + weight > limit[b]:
             continue
         boxes_lo, boxes_hi, parent = all_lo[b], all_hi[b], wants.parent[b]
         for k in range(alpha):
@@ -251,21 +259,14 @@ def _strip(
     target = np.empty((count, 2), np.int64)
     old_lo, old_hi = np.empty((count, d)), np.empty((count, d))
     around = np.empty((2, d))
-    start = placing.cost[b]
-    inserted, best, best_count, done, tried = 0.0, threshold, 0, 0, 0
-    set_box(placing.lo[b], placing.hi[b], k, rest_lo[count], rest_hi[count])
-    most = start - _measure(wants.density, placing.lo[b], placing.hi[b])
-    while done < count:
+    start, inserted, best, best_count, done = placing.cost[b], 0.0, threshold, 0, 0
+    end, floor = _horizon(wants, placing, members, rest_lo, rest_hi, b, k, side, done, patience)
+    while done < end:
         j = members[done]
-        # Those who reach equally far count as one: only all of them together let the box shrink.
-        if done > 0 and _reaches(wants, j, side) != _reaches(wants, members[done - 1], side):
-            tried += 1
-        if tried > patience:
-            break
         set_box(placing.lo[b], placing.hi[b], k, rest_lo[done + 1], rest_hi[done + 1])
         placing.cost[b] = _measure(wants.density, placing.lo[b], placing.hi[b])
         growth, to, box = _best_place(wants, reach, limit, above, placing, j, k, around)
-        if to < 0 or inserted + growth - most >= best:
+        if to < 0 or inserted + growth + floor - start >= best:
             break
         set_box(old_lo, old_hi, done, placing.lo[to, box], placing.hi[to, box])
         extend(placing.lo[to], placing.hi[to], box, wants.lo[j], wants.hi[j])
@@ -277,7 +278,8 @@ def _strip(
         done += 1
         total = inserted + placing.cost[b] - start
         if total < best:
-            best, best_count, tried = total, done, 0
+            best, best_count = total, done
+            end, floor = _horizon(wants, placing, members, rest_lo, rest_hi, b, k, side, done, patience)
     while done > best_count:
         done -= 1
         to, box = target[done, 0], target[done, 1]
@@ -290,6 +292,34 @@ def _strip(
 
 
 @kernel
+def _horizon(
+    wants: Wants,
+    placing: Placing,
+    members: NDArray[np.int64],
+    rest_lo: NDArray[np.float64],
+    rest_hi: NDArray[np.float64],
+    b: int,
+    k: int,
+    side: int,
+    done: int,
+    patience: int,
+) -> tuple[int, float]:
+    """How many members a strip move tries at most if nothing pays before, and the least cost of `b` by then.
+
+    Those who reach equally far let the box shrink only together, so patience lasts longer among them. The
+    boxes of `b` besides `k` only grow on the way: what does not pay with that cost never will.
+    """
+    end = done + patience
+    while end < min(len(members), done + TIES * patience) and (
+        _reaches(wants, members[end], side) == _reaches(wants, members[end - 1], side)
+    ):
+        end += 1
+    end = min(end, len(members))
+    set_box(placing.lo[b], placing.hi[b], k, rest_lo[end], rest_hi[end])
+    return end, _measure(wants.density, placing.lo[b], placing.hi[b])
+
+
+@kernel
 def rebalance(
     wants: Wants, reach: Reach, limit: NDArray[np.int64], placing: Placing, order: NDArray[np.int64]
 ) -> None:
@@ -299,11 +329,12 @@ def rebalance(
     for j in order:
         g, own, lo, hi = reach.group[j], placing.broker[j], wants.lo[j], wants.hi[j]
         best, best_box = own, -1
-        lightest = (load[own] - 1) / capacity[own]
+        weight = placing.weight[j]
+        lightest = (load[own] - weight) / capacity[own]
         for p in range(reach.start[g], reach.start[g + 1]):
             b = brokers[p]
             ratio = load[b] / capacity[b]
-            if b != own and ratio < lightest and load[b] < limit[b]:
+            if b != own and ratio < lightest and load[b] + weight <= limit[b]:
                 k = box_with(all_lo, all_hi, b, alpha, lo, hi)
                 if k >= 0:
                     best, best_box, lightest = b, k, ratio
@@ -347,7 +378,7 @@ def recluster(wants: Wants, above: Filters, placing: Placing, key: NDArray[np.fl
 @kernel
 def _members(placing: Placing, b: int) -> NDArray[np.int64]:
     """All members of a broker's boxes."""
-    result, i = np.empty(placing.load[b], np.int64), 0
+    result, i = np.empty(placing.size[b].sum(), np.int64), 0
     for k in range(placing.head.shape[1]):
         j = placing.head[b, k]
         while j >= 0:
