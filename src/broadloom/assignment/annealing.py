@@ -204,7 +204,7 @@ class _Search:
         self._keep_best()
 
     def anneal(self, passes: int) -> None:
-        """Passes that allow uphill moves, fewer and smaller ones as it cools; more where bundles are large."""
+        """Passes that allow uphill moves, fewer and smaller ones as it cools."""
         passes *= min(MOST_BY_BUNDLES, self.problem.subscriber_count // max(1, len(self.bundles.size)))
         with stage("annealing", passes) as done:
             for i in range(passes):

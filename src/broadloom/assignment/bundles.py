@@ -12,7 +12,7 @@ LARGEST_SHARE = 1 / 32
 
 
 class Bundles(NamedTuple):
-    """The bundle of each subscriber; of each bundle, one member that stands for all, and how many there are."""
+    """The bundle of each subscriber; of each bundle, one member that stands for all, and how many it has."""
 
     of: NDArray[np.int64]
     first: NDArray[np.int64]

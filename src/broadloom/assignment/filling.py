@@ -1,4 +1,4 @@
-"""The last assignment (ours, after paper 4, section IV-B): all subscribers into filters that a sample has made.
+"""The last assignment (ours, after paper 4, section IV-B): everybody into filters that a sample has made.
 
 Subscribers with the same candidates, who are let through by the same of them, are of one kind. A max-flow
 over kinds says how many of each kind go to which broker; only the few who need a filter to grow are placed
@@ -51,7 +51,9 @@ def kind_masks(problem: AssignmentProblem, filters: Filters) -> NDArray[np.uint6
     both = np.hstack((in_time, np.zeros_like(in_time)))
 
     def work(first: int, last: int) -> None:
-        _mark_inside(problem.lo[first:last], problem.hi[first:last], problem.leaves, filters, both[first:last])
+        _mark_inside(
+            problem.lo[first:last], problem.hi[first:last], problem.leaves, filters, both[first:last]
+        )
 
     over_ranges(len(both), work, "test filters")
     return both

@@ -32,7 +32,7 @@ class Flow(NamedTuple):
 
 
 def limits(problem: AssignmentProblem, beta: float, count: int | None = None) -> NDArray[np.int64]:
-    """The most subscribers that each broker may have at a load balance factor, of the problem's or `count`."""
+    """The most subscribers that each broker may have at a load balance factor, if there are `count`."""
     m = problem.subscriber_count if count is None else count
     return np.floor(beta * problem.capacity * m + ROUNDING).astype(np.int64)
 
