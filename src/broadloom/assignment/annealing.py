@@ -26,6 +26,8 @@ from broadloom.progress import stage
 LEAST_GAIN = 0.001
 # At the start of annealing a move may cost up to this share of the mean broker's bandwidth.
 HEAT = 0.2
+# It cools as this power of the share of passes that are left.
+COOLING = 2
 # The share of strip moves that must not cost anything, however hot it is.
 COLD_SHARE = 0.7
 # A strip move gives up after so many members in vain, but for this share of the moves, which go to the end.
@@ -208,7 +210,7 @@ class _Search:
         passes *= min(MOST_BY_BUNDLES, self.problem.subscriber_count // max(1, len(self.bundles.size)))
         with stage("annealing", passes) as done:
             for i in range(passes):
-                self._pass(HEAT * (1 - i / passes) ** 2)
+                self._pass(HEAT * (1 - i / passes) ** COOLING)
                 done(i + 1)
                 if i >= passes // 2:
                     self._keep_best()

@@ -96,6 +96,13 @@ class AssignmentResult:
         return bool(self._measured["feasible"])
 
     @property
+    def overload(self) -> NDArray[np.int64]:
+        """By how many subscribers each broker is above what `beta_max` allows, int64 (n,)."""
+        load = np.bincount(self.broker_of, minlength=self.problem.broker_count)
+        most = self.problem.beta_max * self.problem.capacity * self.problem.subscriber_count
+        return np.maximum(load - np.floor(most * (1 + 1e-9)).astype(np.int64), 0)
+
+    @property
     def gap(self) -> float | None:
         """How far at most the bandwidth is above the best possible: (objective - bound) / bound."""
         if self.lower_bound is None or self.lower_bound <= 0:
