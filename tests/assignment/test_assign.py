@@ -197,7 +197,7 @@ def test_rectangles_without_extent_cost_nothing(name):
     """Points and lines, many of them twice, below and above 0."""
     lo = np.repeat([[-5.0, 3.0], [2.0, -4.0], [0.0, 0.0]], 6, axis=0)
     place = np.tile([[1.0], [2.0]], (9, 1))
-    problem = bl.AssignmentProblem([0], [[1], [2]], [-1, -1], place, lo, lo + [0.0, 1.0], max_delay=9)
+    problem = bl.AssignmentProblem([0], [[1], [2]], [-1, -1], place, lo, lo + np.array([0, 1]), max_delay=9)
     result = run(problem, name)
     assert result.bandwidth == 0.0
     assert result.feasible

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from broadloom.assignment._boxes import Filters, as_tuples, empty_filters, refresh
 from broadloom.assignment._greedy import Wants, run_greedy, wants_of
+from broadloom.assignment.bound import lower_bound
 from broadloom.assignment.bundles import bundles_of
 from broadloom.assignment.filling import fill
 from broadloom.assignment.flow import least_lbf, limits, max_flow
@@ -75,7 +76,10 @@ def broadloom(problem: AssignmentProblem, options: SearchOptions, seed: int) -> 
         broker_of, filters = _through_sample(problem, reach, beta, options, rng)
     else:
         broker_of, filters = _searched(problem, reach, limit, options, rng)
-    return AssignmentResult(problem, broker_of.astype(np.int32), as_tuples(filters), notes=notes)
+    bound = lower_bound(problem, reach)
+    return AssignmentResult(
+        problem, broker_of.astype(np.int32), as_tuples(filters), lower_bound=bound, notes=notes
+    )
 
 
 def feasible_beta(problem: AssignmentProblem, reach: Reach) -> tuple[float, dict[str, object]]:
