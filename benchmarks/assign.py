@@ -1,7 +1,7 @@
 """Subscriber assignment: bandwidth beside paper 4's Tables I and II, times, memory, growth, tight limits.
 
     python benchmarks/assign.py                        # everything; takes an hour
-    python benchmarks/assign.py --only tables,tight    # some sections
+    python benchmarks/assign.py --only table-2,tight   # some sections
     python benchmarks/assign.py --quick                # see that it works; keeps nothing
 
 Each run has a process of its own; kernels are compiled on a tiny problem first. Times are CPU seconds of all

@@ -37,7 +37,7 @@ FAR_SHARE = 0.1
 # Clustering a broker's members anew is slow and seldom pays: once in so many passes.
 RECLUSTER_EVERY = 4
 # Where bundles make passes quick, so many times as many are made at most.
-MOST_BY_BUNDLES = 20
+MOST_BY_BUNDLES, REHEATS = 20, 4
 # If the greedy starts differ by more than this, many more of them are made.
 WIDE_SPREAD = 0.2
 
@@ -116,8 +116,11 @@ def _searched(
     broker_of, filters = _best_start(problem, reach, limit, options, rng)
     search = _Search(problem, reach, limit, broker_of, filters, rng)
     search.descend(15)
-    search.anneal(options.passes)
-    search.descend(8)
+    # Where bundles make passes quick, there are more of them, and it is heated again.
+    quick = min(MOST_BY_BUNDLES, search.by_bundles())
+    for _ in range(min(quick, REHEATS)):
+        search.anneal(options.passes * -(-quick // REHEATS))
+        search.descend(8)
     return search.best()
 
 
@@ -211,13 +214,16 @@ class _Search:
 
     def anneal(self, passes: int) -> None:
         """Passes that allow uphill moves, fewer and smaller ones as it cools."""
-        passes *= min(MOST_BY_BUNDLES, self.problem.subscriber_count // max(1, len(self.bundles.size)))
         with stage("annealing", passes) as done:
             for i in range(passes):
                 self._pass(HEAT * (1 - i / passes) ** COOLING)
                 done(i + 1)
                 if i >= passes // 2:
                     self._keep_best()
+
+    def by_bundles(self) -> int:
+        """How many subscribers a bundle has, in the mean."""
+        return max(1, self.problem.subscriber_count // max(1, len(self.bundles.size)))
 
     def cost(self) -> float:
         """The bandwidth now."""
