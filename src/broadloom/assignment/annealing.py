@@ -26,11 +26,11 @@ from broadloom.progress import stage
 # A descent ends when a pass gains less than this share.
 LEAST_GAIN = 0.001
 # At the start of annealing a move may cost up to this share of the mean broker's bandwidth.
-HEAT = 0.2
+HEAT = 0.5
 # It cools as this power of the share of passes that are left.
-COOLING = 2
+COOLING = 3
 # The share of strip moves that must not cost anything, however hot it is.
-COLD_SHARE = 0.7
+COLD_SHARE = 0.4
 # A strip move gives up after so many members in vain, but for this share of the moves, which go to the end.
 PATIENCE = 64
 FAR_SHARE = 0.1
@@ -56,7 +56,7 @@ class SearchOptions:
 
     starts: int = 3
     many_starts: int = 24
-    passes: int = 120
+    passes: int = 150
     sample: int = 100_000
     polish: int = 5
 
