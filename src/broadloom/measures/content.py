@@ -113,12 +113,14 @@ def delays(
 
     The delay at no latency at all is 0, and infinite where the least possible is 0 but another was chosen.
     """
+    from scipy.spatial.distance import cdist  # a heavy import
+
     m, leaves = problem.subscriber_count, problem.leaves
     least = np.empty(m)
-    rows = max(1, _BLOCK // max(1, len(leaves) * len(problem.publisher)))
+    rows = max(1, _BLOCK // max(1, len(leaves)))
     for first in range(0, m, rows):
         place = problem.subscriber_place[first : first + rows]
-        hop = np.linalg.norm(place[:, None, :] - problem.broker_place[leaves][None, :, :], axis=2)
+        hop = cdist(place, problem.broker_place[leaves])
         least[first : first + rows] = (problem.uplink[leaves] + hop).min(axis=1)
     hop = np.linalg.norm(problem.subscriber_place - problem.broker_place[broker_of], axis=1)
     latency = problem.uplink[broker_of] + hop
