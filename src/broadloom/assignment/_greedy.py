@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom._jit import kernel
-from broadloom.assignment._boxes import Filters, are_apart, box_with, empty_filters, grow_path
+from broadloom.assignment._boxes import are_apart, box_with
+from broadloom.assignment._filters import Filters, empty_filters, grow_path
 from broadloom.assignment.flow import Flow
 from broadloom.assignment.guard import admit
 from broadloom.assignment.reach import Reach

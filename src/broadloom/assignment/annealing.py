@@ -9,15 +9,17 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.assignment._boxes import Filters, as_tuples, empty_filters, refresh
+from broadloom.assignment._filters import Filters, as_tuples, empty_filters, refresh
 from broadloom.assignment._greedy import Wants, run_greedy, wants_of
 from broadloom.assignment.bound import lower_bound
 from broadloom.assignment.bundles import bundles_of
 from broadloom.assignment.filling import fill
 from broadloom.assignment.flow import least_lbf, limits, max_flow
 from broadloom.assignment.greedy import rising_betas
+from broadloom.assignment.placing import Placing, place_all
 from broadloom.assignment.reach import Reach, reach_of, take
-from broadloom.assignment.strips import Placing, place_all, rebalance, recluster, strip_moves
+from broadloom.assignment.strips import strip_moves
+from broadloom.assignment.tidying import rebalance, recluster
 from broadloom.assignment.tighten import nest
 from broadloom.errors import InputError
 from broadloom.model import AssignmentProblem, AssignmentResult

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 
 from broadloom._jit import kernel
 from broadloom._threads import over_ranges
-from broadloom.assignment._boxes import Filters, box_with, empty_filters, refresh
+from broadloom.assignment._boxes import box_with
+from broadloom.assignment._filters import Filters, empty_filters, refresh
 from broadloom.assignment._greedy import run_greedy
 from broadloom.assignment.flow import max_flow
 from broadloom.assignment.reach import grouped_masks, masks_in_time, numbered, spelled

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.assignment._boxes import as_tuples
+from broadloom.assignment._filters import as_tuples
 from broadloom.assignment._greedy import Greedy, run_greedy
 from broadloom.assignment.flow import least_lbf, limits, spread
 from broadloom.assignment.reach import Reach, everywhere, reach_of

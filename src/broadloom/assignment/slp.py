@@ -12,7 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom._jit import kernel
-from broadloom.assignment._boxes import Filters, as_tuples, empty_filters, refresh, span
+from broadloom.assignment._boxes import span
+from broadloom.assignment._filters import Filters, as_tuples, empty_filters, refresh
 from broadloom.assignment.annealing import feasible_beta, guarded
 from broadloom.assignment.bound import lower_bound
 from broadloom.assignment.coreset import Guess, Phi, SlpOptions, View, filter_assign

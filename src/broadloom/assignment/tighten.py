@@ -4,18 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom._jit import kernel
-from broadloom.assignment._boxes import (
-    Filters,
-    box_with,
-    cheapest_merge,
-    empty_filters,
-    extend,
-    is_inside,
-    refresh,
-    set_box,
-    span,
-    union_of,
-)
+from broadloom.assignment._boxes import box_with, cheapest_merge, extend, is_inside, set_box, span, union_of
+from broadloom.assignment._filters import Filters, empty_filters, refresh
 from broadloom.model import AssignmentProblem
 from broadloom.model.density import DensityArrays, measure_of
 

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
 
 from broadloom.assignment import ALGORITHMS
-from broadloom.assignment._boxes import Filters, as_tuples
+from broadloom.assignment._filters import Filters, as_tuples
 from broadloom.assignment.annealing import SearchOptions, draw, feasible_beta, sample_filters
 from broadloom.assignment.assign import assign as assign_in_process
 from broadloom.assignment.filling import Shares, allot, broker_by_rank, kind_masks, place_rest, shrunk_to
