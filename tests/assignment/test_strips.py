@@ -7,9 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive_assign as naive
-from broadloom.assignment.annealing import _Search, guarded
 from broadloom.assignment.flow import least_lbf, limits
+from broadloom.assignment.greedy import guarded
 from broadloom.assignment.reach import reach_of
+from broadloom.assignment.search import Search
 from broadloom.measures.content import union_measure
 
 
@@ -19,7 +20,7 @@ def search_on(problem, seed, slack=1.2):
     limit = limits(problem, least_lbf(problem, reach)[0] * slack)
     order = rng.permutation(problem.subscriber_count)
     start = guarded(problem, reach, limit, order)
-    return _Search(problem, reach, limit, *start, rng), limit
+    return Search(problem, reach, limit, *start, rng), limit
 
 
 def check(problem, search, limit):

@@ -68,9 +68,7 @@ def _place_all(wants: Wants, placing: Placing, filters: Filters) -> None:
                     best, least = k, size
         link(placing, j, b, best)
     for b in range(len(placing.cost)):
-        for k in range(placing.head.shape[1]):
-            tighten(wants, placing, b, k)
-        placing.cost[b] = boxes_measure(wants.density, placing.lo[b], placing.hi[b])
+        tighten_all(wants, placing, b)
 
 
 @kernel
@@ -116,6 +114,14 @@ def tighten(wants: Wants, placing: Placing, b: int, k: int) -> None:
     while j >= 0:
         extend(boxes_lo, boxes_hi, k, wants.lo[j], wants.hi[j])
         j = placing.after[j]
+
+
+@kernel
+def tighten_all(wants: Wants, placing: Placing, b: int) -> None:
+    """Tighten all boxes of a broker, and take down what they cost."""
+    for k in range(placing.head.shape[1]):
+        tighten(wants, placing, b, k)
+    placing.cost[b] = boxes_measure(wants.density, placing.lo[b], placing.hi[b])
 
 
 @kernel

@@ -14,11 +14,10 @@ from numpy.typing import NDArray
 from broadloom._jit import kernel
 from broadloom.assignment._boxes import span
 from broadloom.assignment._filters import Filters, as_tuples, empty_filters, refresh
-from broadloom.assignment.annealing import feasible_beta, guarded
 from broadloom.assignment.bound import lower_bound
 from broadloom.assignment.coreset import Guess, Phi, SlpOptions, View, filter_assign
 from broadloom.assignment.flow import least_lbf, limits, max_flow, spread
-from broadloom.assignment.greedy import rising_betas
+from broadloom.assignment.greedy import feasible_beta, guarded, rising_betas
 from broadloom.assignment.reach import Reach, grouped, reach_of, take
 from broadloom.assignment.tighten import few_boxes, tight_filters, tighter
 from broadloom.model import AssignmentProblem, AssignmentResult

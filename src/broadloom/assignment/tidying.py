@@ -7,7 +7,7 @@ from broadloom._jit import kernel
 from broadloom.assignment._boxes import box_with, is_inside, set_box
 from broadloom.assignment._filters import Filters
 from broadloom.assignment._greedy import Wants
-from broadloom.assignment.placing import Placing, boxes_measure, link, move, tighten, unlink
+from broadloom.assignment.placing import Placing, boxes_measure, link, move, tighten_all, unlink
 from broadloom.assignment.reach import Reach
 from broadloom.assignment.tighten import few_boxes
 
@@ -34,9 +34,7 @@ def rebalance(
         if best_box >= 0:
             move(placing, j, best, best_box)
     for b in range(len(placing.cost)):
-        for k in range(placing.head.shape[1]):
-            tighten(wants, placing, b, k)
-        placing.cost[b] = boxes_measure(wants.density, placing.lo[b], placing.hi[b])
+        tighten_all(wants, placing, b)
 
 
 @kernel
@@ -63,9 +61,7 @@ def recluster(wants: Wants, above: Filters, placing: Placing, key: NDArray[np.fl
             while not is_inside(wants.lo[j], wants.hi[j], boxes_lo, boxes_hi, k):
                 k += 1
             link(placing, j, b, k)
-        for k in range(alpha):
-            tighten(wants, placing, b, k)
-        placing.cost[b] = boxes_measure(wants.density, placing.lo[b], placing.hi[b])
+        tighten_all(wants, placing, b)
 
 
 @kernel

@@ -25,10 +25,11 @@ from pyspark.sql import functions as sf
 
 from broadloom.assignment import ALGORITHMS
 from broadloom.assignment._filters import Filters, as_tuples
-from broadloom.assignment.annealing import SearchOptions, draw, feasible_beta, sample_filters
+from broadloom.assignment.annealing import SearchOptions, draw, sample_filters
 from broadloom.assignment.assign import assign as assign_in_process
 from broadloom.assignment.filling import Shares, allot, broker_by_rank, kind_masks, place_rest, shrunk_to
 from broadloom.assignment.flow import limits as load_limits
+from broadloom.assignment.greedy import feasible_beta
 from broadloom.assignment.reach import masks_in_time, numbered, spelled
 from broadloom.assignment.tighten import around_members
 from broadloom.errors import InputError
@@ -159,7 +160,7 @@ class _Job:
             reach = spelled(census.masks, census.size, self.frame.leaves)
             beta, self.notes = feasible_beta(self.frame, reach)
             limit = load_limits(part, beta, self.count)
-        filters = sample_filters(part.subset(np.arange(part.subscriber_count)), beta, self.settings, self.rng)
+        filters = sample_filters(part, beta, self.settings, self.rng)
         with stage("test filters"):
             kinds = self._census(lambda block: kind_masks(block, filters), "kinds")
             shares = allot(self.frame, kinds.masks, kinds.size, limit)
