@@ -221,6 +221,10 @@ COMMANDS = {
     "not a number": (["generate", "--nodes", "many", "-o", "x"], "Invalid value for '--nodes'"),
     "no algorithm": (["link", "TABLES", "-a", "gmm", "-o", "x"], "no algorithm 'gmm' (did you mean 'gm'?)"),
     "no option": (["link", "TABLES", "-O", "k=2", "-a", "gm", "-o", "x"], "gm has no option 'k'"),
+    "an option of others": (
+        ["link", "TABLES", "-O", "max-degree=2", "-a", "trmaw", "-o", "x"],
+        "it has none; max_degree is an option of broadloom, gm, grmaw, low-oda",
+    ),
     "no value": (["link", "TABLES", "-O", "k", "-o", "x"], "option 'k' is not of the form name=value"),
     "no weights": (["link", "TABLES", "--weights", "gold", "-o", "x"], "no weights 'gold'"),
     "no latency": (["link", "TABLES", "--weights", "coordinates", "-o", "x"], "has no coordinates"),

@@ -36,6 +36,7 @@ from broadloom.linking._rows import (
     with_room,
 )
 from broadloom.model.weights import WeightArrays, weight_of
+from broadloom.progress import stage
 
 # Screening compares w <= theta * mu, which rounds otherwise than w / mu <= theta: this much is let through.
 SLACK = 1 + 1e-12
@@ -57,11 +58,13 @@ def merge_by_key(
     size = size or BandSize()
     n = len(components.topic_start) - 1
     edges = [np.empty((0, 2), np.int32)]
-    while components.tally[STILL_TO_MERGE] > 0:
-        for theta, pieces in _next_bands(components, weights, size):
-            for rows in blocks_of_rows(n, (0, n), n * (n - 1) / 2 / pieces):
-                band = _collect(components, weights, theta, rows, size)
-                edges.append(_sweep(components, weights, band, theta))
+    with stage("link", to_merge := int(components.tally[STILL_TO_MERGE])) as done:
+        while components.tally[STILL_TO_MERGE] > 0:
+            for theta, pieces in _next_bands(components, weights, size):
+                for rows in blocks_of_rows(n, (0, n), n * (n - 1) / 2 / pieces):
+                    band = _collect(components, weights, theta, rows, size)
+                    edges.append(_sweep(components, weights, band, theta))
+            done(to_merge - components.tally[STILL_TO_MERGE])
     return np.concatenate(edges)
 
 

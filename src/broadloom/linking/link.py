@@ -90,7 +90,7 @@ def run(
     algorithm: Algorithm, interest: Interest, weights: Weights, seed: int, options: Mapping[str, Any]
 ) -> Plan:
     """A verified plan of one algorithm, which may be another engine's way to run one of the list."""
-    settings = algorithm.with_options(options)
+    settings = algorithm.with_options(options, ALGORITHMS)
     built = algorithm.run(interest, weights, settings, seed)
     overlay = Overlay.from_edges(interest.node_count, built.edges)
     if not is_topic_connected(interest, overlay):

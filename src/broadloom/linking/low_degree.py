@@ -73,7 +73,8 @@ def low_degree_edges(
     """
     n, components = interest.node_count, components_of(interest)
     limit = n if max_degree is None else max_degree
-    edges = _grow(components, weights.arrays(), new_partners(n), new_partners(n), float(k), limit)
+    every, sparing = new_partners(components), new_partners(components)
+    edges = _grow(components, weights.arrays(), every, sparing, float(k), limit)
     if components.tally[STILL_TO_MERGE] > 0:
         raise InputError(_too_strict(interest, edges, limit))
     return edges

@@ -19,6 +19,7 @@ from broadloom._version import VERSION
 from broadloom.errors import InputError
 from broadloom.model._atomic import new_folder
 from broadloom.model._check import read_only, refuse
+from broadloom.model._plain import plain
 from broadloom.model.interest import Interest
 from broadloom.model.overlay import Overlay
 from broadloom.model.tables import need_table, positions, write_table
@@ -79,7 +80,7 @@ class Plan:
         if self.nodes is not None and tuple(self.nodes.column("node").to_pylist()) != self.interest.node_ids:
             raise InputError("the nodes table lists other nodes than the interest, or in another order")
         for name in ("options", "notes"):
-            object.__setattr__(self, name, MappingProxyType(_plain(dict(getattr(self, name)))))
+            object.__setattr__(self, name, MappingProxyType(plain(dict(getattr(self, name)))))
 
     @property
     def edges(self) -> NDArray[np.int32]:
@@ -160,7 +161,7 @@ class Plan:
             InputError: there is no plan at `path`, or it was written by a newer version, or is damaged.
         """
         folder = Path(path)
-        record = _read_record(folder)
+        record = read_record(folder)
         tables = {name: need_table(folder, name) for name in TABLES}
         interest = Interest.from_table(tables["subscriptions"], tables["nodes"], tables["topics"])
         if tuple(tables["weights"].column("node").to_pylist()) != interest.node_ids:
@@ -195,7 +196,7 @@ class Plan:
             "weights": {"kind": self.weights.kind, "inner": self.weights.inner, "outer": self.weights.outer},
             "lower_bound": self.lower_bound,
             "gap": self.gap,
-            "metrics": _plain(self.metrics()),
+            "metrics": plain(self.metrics()),
         }
 
     def _tables(self) -> dict[str, pa.Table]:
@@ -218,7 +219,7 @@ class Plan:
         return f"Plan({self.algorithm}, {self.interest.node_count:,} nodes, {len(self.edges):,} edges)"
 
 
-def _read_record(folder: Path) -> dict[str, Any]:
+def read_record(folder: Path) -> dict[str, Any]:
     """The plan's `plan.json`, if it is one that this version can read."""
     place = folder / "plan.json"
     try:
@@ -239,17 +240,6 @@ def _read_record(folder: Path) -> dict[str, Any]:
             f"{place} has format {record['format']}, this version reads 1 to {FORMAT}; upgrade broadloom"
         )
     return record
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it: no NumPy, no NaN, no infinity, no tuple."""
-    if isinstance(value, dict):
-        return {str(key): _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    if isinstance(value, (np.ndarray, np.generic)):
-        return _plain(value.tolist())
-    return None if isinstance(value, float) and not np.isfinite(value) else value
 
 
 def _edge_indices(edges: pa.Table, interest: Interest) -> ArrayLike:
