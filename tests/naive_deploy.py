@@ -4,6 +4,8 @@ import itertools
 
 import networkx as nx
 
+from naive_ingest import matches
+
 
 def sub_overlay(members, edges, weight):
     """The graph of the links among members."""
@@ -34,3 +36,17 @@ def weight(tree):
 def parts(tree, brokers):
     """Into how many parts a tree leaves some of its brokers."""
     return nx.number_connected_components(tree.subgraph(brokers))
+
+
+def arrivals(links, broker, topic, most=200):
+    """How often a message reaches each broker, carried on over all links but the one it came by."""
+    counts, todo = {broker: 1}, [(broker, None)]
+    for here, came in todo:
+        for link in links:
+            for (start, end), filters in link.carried():
+                if start == here and end != came and any(matches(text, topic) for text in filters):
+                    counts[end] = counts.get(end, 0) + 1
+                    todo.append((end, here))
+        if len(todo) > most:
+            break
+    return counts
