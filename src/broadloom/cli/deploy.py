@@ -4,14 +4,20 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 import broadloom as bl
 from broadloom.cli.output import Force, Json, Quiet, keep_apart, progress, show
+from broadloom.deployment.check import check
+from broadloom.deployment.comparison import compare as run_alternatives
 from broadloom.deployment.export import TARGETS, export, record_of, save, target_named
+from broadloom.deployment.flow import sample_messages
+from broadloom.deployment.rehearsal import Outcome, rehearse
 from broadloom.deployment.settings import Settings, places_of
 from broadloom.deployment.traffic import Publication, read_publications
 from broadloom.deployment.trees import Tree, plan_trees
 from broadloom.deployment.wiring import Wiring, wire
+from broadloom.model._check import whole
 
 PlanFolder = Annotated[Path, typer.Argument(help="The folder of a plan.")]
 To = Annotated[str, typer.Option("--to", help=f"One of {', '.join(target.name for target in TARGETS)}.")]
@@ -70,6 +76,66 @@ def export_plan(
     record |= {"links": len(wiring.links), "trees": len(trees), "files": sorted(written)}
     words = f"{len(written):,} files for {to}: {len(wiring.links):,} links, {len(trees):,} trees -> {output}"
     show(record, words, as_json, quiet)
+
+
+@app.command("rehearse")
+def rehearse_plan(
+    plan: PlanFolder,
+    messages: Messages = None,
+    least: Least = "latency",
+    slack: Slack = 0.1,
+    each: Annotated[int, typer.Option(help="Messages of each topic from each broker.")] = 5,
+    size: Annotated[int, typer.Option(help="Bytes of a message.")] = 100,
+    kill: Annotated[int, typer.Option(help="Kill so many brokers, and cut so many links, one by one.")] = 1,
+    compare: Annotated[
+        bool, typer.Option(help="Run the same traffic on a full mesh, one global tree, and a hub.")
+    ] = True,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Run the plan on real mosquitto brokers on this machine, and count; exit with 1 if anything is wrong.
+
+    Example: broadloom deploy rehearse plan --json
+    """
+    loaded = bl.Plan.load(plan)
+    with progress(quiet):
+        _, wiring, sent = deployed(loaded, messages, least, slack)
+        check(wiring)
+        traffic = sample_messages(wiring, whole(each, "each", least=1))
+        outcome = rehearse(wiring, traffic, whole(size, "size", least=20), whole(kill, "kill"))
+        rows = run_alternatives(loaded, (wiring, outcome), sent, traffic, size) if compare else []
+    show(outcome.record() | {"comparison": rows}, _told(outcome), as_json, quiet, _compared(rows))
+    return 0 if outcome.ok else 1
+
+
+def _told(outcome: Outcome) -> str:
+    """A rehearsal in words."""
+    told = outcome.record()
+    as_planned = all(one["messages"] == one["planned"] for one in told["links"])
+    lines = [
+        f"{told['expected']:,} deliveries expected: {told['missing']:,} missing, {told['duplicates']:,} "
+        f"twice, {told['unexpected']:,} unexpected, {told['uninterested']:,} at brokers that do not want them",
+        f"{told['messages_on_links']:,} messages on links, {'as' if as_planned else 'NOT as'} planned",
+    ]
+    return "\n".join([*lines, *map(_failure, told["failures"])])
+
+
+def _failure(one: dict[str, Any]) -> str:
+    return (
+        f"{one['killed']} {one['name']} killed: {one['missing_while_down']:,} of {one['expected']:,} "
+        f"deliveries held up, {one['predicted']:,} predicted; {one['lost']:,} lost for good, {one['duplicates']:,} twice"
+    )
+
+
+def _compared(rows: list[dict[str, Any]]) -> Table | None:
+    if not rows:
+        return None
+    names = ("wiring", "links", "messages_on_links", "bytes_on_links", "mean_delay", "max_delay")
+    table = Table(*(name.replace("_", " ") for name in names), box=None, pad_edge=False)
+    for row in rows:
+        values = (row[name] for name in names)
+        table.add_row(*(f"{value:,.4g}" if isinstance(value, float) else str(value) for value in values))
+    return table
 
 
 def deployed(
