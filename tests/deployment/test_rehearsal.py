@@ -51,7 +51,7 @@ def brokers_alive():
 
 
 def test_thirty_brokers_and_sixty_topics():
-    """Each delivery once, nothing at an uninterested broker, links as planned; then a link and a broker die."""
+    """Each delivery once, nothing elsewhere, links as planned; then a link and a broker die, as predicted."""
     interest = bl.workload.interest(nodes=30, topics=60, sizes=(3, 8), seed=0)
     plan = bl.link(interest, bl.workload.weights(nodes=30, kind="planar", seed=0), "grmaw")
     only = [Publication(node, topic, 1.0) for node, topic in ((3, "0"), (7, "11"), (20, "40"))]
@@ -180,7 +180,7 @@ def test_ports_are_free_and_different():
 
 def test_a_broker_that_cannot_start_says_why(monkeypatch):
     monkeypatch.setattr(lab, "_LISTEN", "nonsense\n")
-    with pytest.raises(RuntimeError, match=r"broker 'a' ended: .*nonsense"), Lab(PAIR):
+    with pytest.raises(RuntimeError, match=r"broker 'b' ended: .*nonsense"), Lab(PAIR):
         pass
 
 

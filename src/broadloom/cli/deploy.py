@@ -8,16 +8,19 @@ from rich.table import Table
 
 import broadloom as bl
 from broadloom.cli.output import Force, Json, Quiet, keep_apart, progress, show
+from broadloom.deployment import rabbitmq
 from broadloom.deployment.check import check
 from broadloom.deployment.comparison import compare as run_alternatives
-from broadloom.deployment.export import TARGETS, export, record_of, save, target_named
+from broadloom.deployment.diff import changes, order
+from broadloom.deployment.export import TARGETS, Target, export, record_of, save, target_named
 from broadloom.deployment.flow import sample_messages
 from broadloom.deployment.rehearsal import Outcome, rehearse
+from broadloom.deployment.rewiring import RATE, rehearse_change
 from broadloom.deployment.settings import Settings, places_of
 from broadloom.deployment.traffic import Publication, read_publications
 from broadloom.deployment.trees import Tree, plan_trees
 from broadloom.deployment.wiring import Wiring, wire
-from broadloom.model._check import whole
+from broadloom.model._check import number, whole
 
 PlanFolder = Annotated[Path, typer.Argument(help="The folder of a plan.")]
 To = Annotated[str, typer.Option("--to", help=f"One of {', '.join(target.name for target in TARGETS)}.")]
@@ -114,7 +117,8 @@ def _told(outcome: Outcome) -> str:
     as_planned = all(one["messages"] == one["planned"] for one in told["links"])
     lines = [
         f"{told['expected']:,} deliveries expected: {told['missing']:,} missing, {told['duplicates']:,} "
-        f"twice, {told['unexpected']:,} unexpected, {told['uninterested']:,} at brokers that do not want them",
+        f"twice, {told['unexpected']:,} unexpected",
+        f"{told['uninterested']:,} messages at brokers that do not want them",
         f"{told['messages_on_links']:,} messages on links, {'as' if as_planned else 'NOT as'} planned",
     ]
     return "\n".join([*lines, *map(_failure, told["failures"])])
@@ -123,7 +127,8 @@ def _told(outcome: Outcome) -> str:
 def _failure(one: dict[str, Any]) -> str:
     return (
         f"{one['killed']} {one['name']} killed: {one['missing_while_down']:,} of {one['expected']:,} "
-        f"deliveries held up, {one['predicted']:,} predicted; {one['lost']:,} lost for good, {one['duplicates']:,} twice"
+        f"deliveries held up ({one['predicted']:,} predicted), {one['lost']:,} lost for good, "
+        f"{one['duplicates']:,} twice"
     )
 
 
@@ -136,6 +141,73 @@ def _compared(rows: list[dict[str, Any]]) -> Table | None:
         values = (row[name] for name in names)
         table.add_row(*(f"{value:,.4g}" if isinstance(value, float) else str(value) for value in values))
     return table
+
+
+@app.command("diff")
+def diff_plans(
+    old: Annotated[Path, typer.Argument(help="The folder of the plan that runs today.")],
+    new: Annotated[Path, typer.Argument(help="The folder of the plan that is to run.")],
+    to: To = "mosquitto",
+    messages: Messages = None,
+    least: Least = "latency",
+    slack: Slack = 0.1,
+    rehearse: Annotated[
+        bool, typer.Option("--rehearse", help="Make the change on real mosquitto brokers here, under load.")
+    ] = False,
+    rate: Annotated[float, typer.Option(help="Messages a second of that load.")] = RATE,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Say what changes on which broker, in which order, and which brokers must restart.
+
+    Example: broadloom deploy diff plan new-plan --rehearse
+    """
+    target = target_named(to)
+    with progress(quiet):
+        before, after = (deployed(bl.Plan.load(plan), messages, least, slack)[1] for plan in (old, new))
+        check(after)
+        record: dict[str, Any] = {"target": to, "changes": [one.record() for one in changes(before, after)]}
+        record |= _in_order(before, after, target)
+        if rehearse:
+            record["rehearsal"] = rehearse_change(before, after, number(rate, "rate", least=1))
+    show(record, _change_told(record), as_json, quiet)
+    done = record.get("rehearsal", {}).get("afterwards", {})
+    return 1 if done.get("missing") or done.get("duplicates") else 0
+
+
+def _in_order(before: Wiring, after: Wiring, target: Target) -> dict[str, Any]:
+    """The order of a change, and who restarts."""
+    if target.live:
+        adds, removals = rabbitmq.change(before, after, Settings())
+        return {"restarts": [], "order": [{"call": adds}, {"call": removals}] if adds or removals else []}
+    batches = order(before, after)
+    restarts = [broker for batch in batches for broker in batch.brokers]
+    return {"restarts": restarts, "order": [batch.record() for batch in batches]}
+
+
+def _change_told(record: dict[str, Any]) -> str:
+    """A change in words."""
+    lines = [f"{one['broker']}: links {_counted(one)}" for one in record["changes"]]
+    lines += [f"step {place}: {_step_told(step)}" for place, step in enumerate(record["order"], 1)]
+    if "rehearsal" in record:
+        told, after = record["rehearsal"], record["rehearsal"]["afterwards"]
+        lines += [
+            f"rehearsed: {told['lost']:,} of {told['expected']:,} deliveries lost, {told['doubled']:,} twice",
+            f"afterwards: {after['missing']:,} missing, {after['duplicates']:,} twice",
+        ]
+    return "\n".join(lines) or "nothing changes"
+
+
+def _counted(change: dict[str, Any]) -> str:
+    kinds = ("added", "removed", "changed")
+    return ", ".join(f"{len(change[kind])} {kind}" for kind in kinds if change[kind])
+
+
+def _step_told(step: dict[str, Any]) -> str:
+    if "call" in step:
+        return f"{sum(map(len, step['call'].values())):,} calls at {len(step['call']):,} brokers, no restart"
+    wait = f"; {step['cut']:,} deliveries wait for a later step" if step["cut"] else ""
+    return f"restart {', '.join(step['restart'])}{' together' if len(step['restart']) > 1 else ''}{wait}"
 
 
 def deployed(

@@ -23,6 +23,7 @@ CLIENTS = "amq.topic"
 LONGEST_KEY = 255  # bytes, by AMQP
 
 Call = dict[str, Any]
+CallsAt = dict[str, list[Call]]  # by broker
 
 
 def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
@@ -59,10 +60,20 @@ def calls(wiring: Wiring, broker: str, settings: Settings) -> list[Call]:
             other = link.peer if link.owner == broker else link.owner
             listed.append(_put("exchanges", exchange(link), {"type": "topic", "durable": True}))
             if into:
-                listed += _upstream(link, other, settings, max(len(wiring.brokers) - 1, 1))
+                listed += _upstream(link, other, settings, max_hops(wiring))
             listed += [_bind(exchange(link), CLIENTS, text) for text in into]
             listed += [_bind(CLIENTS, exchange(link), text) for text in out]
     return listed
+
+
+def max_hops(wiring: Wiring) -> int:
+    """More than any tree is long; the same while brokers come and go, as a change restarts all links.
+
+    Examples:
+        >>> max_hops(Wiring(tuple("abcdefghijk"), {}, {}, ()))
+        16
+    """
+    return max(8, 1 << (len(wiring.brokers) - 1).bit_length())
 
 
 def exchange(link: Link) -> str:
@@ -87,6 +98,36 @@ def routing_key(text: str) -> str:
             f"topic {text[:40]!r}... is longer than {LONGEST_KEY} bytes, AMQP's limit; shorten it"
         )
     return key
+
+
+def change(
+    old: Wiring, new: Wiring, settings: Settings
+) -> tuple[dict[str, list[Call]], dict[str, list[Call]]]:
+    """What to call at each broker first, and then, when all of that is done, to take the old back.
+
+    Examples:
+        >>> one, two = (Wiring(("a", "b"), {}, {}, (Link("a", "b", (x,), ()),)) for x in "xy")
+        >>> add, remove = change(one, two, Settings(tls=False))
+        >>> add["a"][0]["body"], remove["a"][0]["method"]
+        ({'routing_key': 'y'}, 'DELETE')
+    """
+    adds: CallsAt = {}
+    removals: CallsAt = {}
+    for broker in dict.fromkeys((*old.brokers, *new.brokers)):
+        before, after = (calls(wiring, broker, settings) for wiring in (old, new))
+        later = {_made(call) for call in after}
+        added = [call for call in after if call not in before]
+        removed = [undone(call) for call in reversed(before) if _made(call) not in later]
+        if added:
+            adds[broker] = added
+        if removed:
+            removals[broker] = removed
+    return adds, removals
+
+
+def _made(call: Call) -> tuple[str, str | None]:
+    """What a call makes: the same thing may be made anew with other settings."""
+    return call["path"], call["body"].get("routing_key")
 
 
 def undone(call: Call) -> Call:

@@ -27,13 +27,19 @@ class Tally:
         self.got: Counter[tuple[str, int]] = Counter()
         self.open: set[tuple[str, int]] = set()
         self.strays = 0
+        self._asked = 0
 
     def publish(self, message: Message) -> int:
         """Note a message; its number."""
         number = len(self.published)
         self.published.append(message)
         self.open.update((broker, number) for broker in self.wiring.wanting(message.topic))
+        self._asked += len(self.wiring.wanting(message.topic))
         return number
+
+    def runs_away(self) -> bool:
+        """Whether so much has come that messages must be going round."""
+        return self.got.total() > 1000 + 20 * self._asked
 
     def heard(self, broker: str, topic: str, payload: bytes) -> None:
         """Note what a client got; the payload begins with the number of the message."""
@@ -92,5 +98,6 @@ def wait_quiet(clients: Clients, tally: Tally, seconds: float) -> None:
     """Send and receive until nothing is missing, or nothing has come for so long."""
     for _ in range(int(LONGEST_SECONDS / seconds)):
         before = tally.got.total()
-        if clients.run(lambda: not tally.open, seconds) or tally.got.total() == before:
+        done = clients.run(lambda: not tally.open or tally.runs_away(), seconds)
+        if done or tally.got.total() == before:
             return
