@@ -29,11 +29,12 @@ class Clients:
         ports: where each broker listens.
         heard: called with the broker, the topic and the payload of each message that comes.
         qos: of subscriptions and messages.
+        name: how client ids begin.
     """
 
-    def __init__(self, ports: Mapping[str, int], heard: Heard, qos: int = 1) -> None:
+    def __init__(self, ports: Mapping[str, int], heard: Heard, qos: int = 1, name: str = "rehearsal") -> None:
         self._paho = need_paho()
-        self._ports, self._heard, self._qos = ports, heard, qos
+        self._ports, self._heard, self._qos, self._name = ports, heard, qos, name
         self._selector = selectors.DefaultSelector()
         self._clients: dict[str, Client] = {}
         self._asleep: dict[str, float] = {}  # clients without a connection, and when to try again
@@ -58,7 +59,7 @@ class Clients:
         """Connect a client to each broker, subscribe it to what is wanted there, and wait for the answers."""
         for number, (broker, filters) in enumerate(wants.items()):
             self._filters[broker] = [(text, self._qos) for text in filters]
-            self._clients[broker] = self._client(broker, f"rehearsal-{number}")
+            self._clients[broker] = self._client(broker, f"{self._name}-{number}")
             self._clients[broker].connect(HOST, self._ports[broker])
         if not self.run(lambda: len(self._ready) == len(self._clients), seconds):
             missing = len(self._clients) - len(self._ready)

@@ -86,7 +86,7 @@ class Lab:
         with place.open("wb") as log:
             command = [self._program, "-c", str(folder / "mosquitto.conf")]
             self._processes[broker] = subprocess.Popen(  # noqa: S603
-                [*_dying_with_us(), *command], stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                [*dying_with_us(), *command], stdout=log, stderr=log, stdin=subprocess.DEVNULL
             )
         logs.append(BrokerLog(place))
 
@@ -234,7 +234,7 @@ def free_ports(count: int) -> list[int]:
     return found
 
 
-def _dying_with_us() -> list[str]:
+def dying_with_us() -> list[str]:
     """A wrapper that has the system end a broker even if this process is killed; nothing where it is not."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL"] if setpriv else []

@@ -137,7 +137,7 @@ def _remotes(link: Link, accounts: list[list[str]], settings: Settings) -> list[
     host, port = settings.place(link.peer, PORT)
     scheme = "tls" if settings.tls else "nats-leaf"
     name = link_name(link.owner, link.peer)
-    proof = "".join(f" {line.strip()}" for line in _proof(settings, ""))
+    proof = "".join(_proof(settings, ""))
     if not accounts:
         url = (
             f"$BROADLOOM_URL_{_variable(link.peer)}"

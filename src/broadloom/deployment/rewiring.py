@@ -22,7 +22,7 @@ RATE = 300.0
 CALM_SECONDS = 0.5  # of load before the first step, and after the last one
 
 
-def rehearse_change(old: Wiring, new: Wiring, rate: float = RATE) -> dict[str, Any]:
+def rehearse_change(old: Wiring, new: Wiring, rate: float = RATE, queued: bool = True) -> dict[str, Any]:
     """Run the change under load; counts of the load, and of a round of messages afterwards.
 
     What is published and counted is what brokers want in both plans.
@@ -31,9 +31,12 @@ def rehearse_change(old: Wiring, new: Wiring, rate: float = RATE) -> dict[str, A
         old: how brokers are linked.
         new: how they are to be linked.
         rate: messages a second, over all brokers.
+        queued: whether sessions of new links are opened before old links go, as the batches say.
     """
     stable = common(old, new)
     batches, tally = order(old, new), Tally(stable)
+    if not queued:
+        batches = [batch._replace(opened=(), grown=()) for batch in batches]
     with Lab(replace(stable, links=old.links)) as lab, Clients(lab.ports, tally.heard) as clients:
         ready(lab, clients, replace(stable, links=old.links))
         load = _Load(clients, tally, rate)
