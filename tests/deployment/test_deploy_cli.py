@@ -72,3 +72,5 @@ def test_words_for_what_is_wrong(run, plan, tmp_path):
     code, _, err = run("deploy", "export", "--to", "mosquitto", tmp_path / "nothing", "-o", tmp_path / "x")
     assert code == 2
     assert "is not a plan" in err
+    code, _, err = run("deploy", "rehearse", plan, "--on", "kafka")
+    assert (code, err) == (2, "broadloom: no rehearsal on 'kafka'; choose mosquitto or rabbitmq\n")

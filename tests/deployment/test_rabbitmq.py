@@ -1,4 +1,4 @@
-"""Four real RabbitMQ nodes: every delivery once over trees that close rings, links as planned, a live change."""
+"""Four real RabbitMQ nodes: trees that close rings, each delivery once, links as planned, a live change."""
 
 import pytest
 

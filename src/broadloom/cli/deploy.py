@@ -14,12 +14,14 @@ from broadloom.deployment.comparison import compare as run_alternatives
 from broadloom.deployment.diff import changes, order
 from broadloom.deployment.export import TARGETS, Target, export, record_of, save, target_named
 from broadloom.deployment.flow import sample_messages
+from broadloom.deployment.rabbitmq_lab import rehearse_rabbitmq
 from broadloom.deployment.rehearsal import Outcome, rehearse
 from broadloom.deployment.rewiring import RATE, rehearse_change
 from broadloom.deployment.settings import Settings, places_of
 from broadloom.deployment.traffic import Publication, read_publications
 from broadloom.deployment.trees import Tree, plan_trees
 from broadloom.deployment.wiring import Wiring, wire
+from broadloom.errors import InputError
 from broadloom.model._check import number, whole
 
 PlanFolder = Annotated[Path, typer.Argument(help="The folder of a plan.")]
@@ -90,13 +92,16 @@ def rehearse_plan(
     each: Annotated[int, typer.Option(help="Messages of each topic from each broker.")] = 5,
     size: Annotated[int, typer.Option(help="Bytes of a message.")] = 100,
     kill: Annotated[int, typer.Option(help="Kill so many brokers, and cut so many links, one by one.")] = 1,
+    on: Annotated[
+        str, typer.Option(help="mosquitto; or rabbitmq, up to 8 nodes, without kills and comparison.")
+    ] = "mosquitto",
     compare: Annotated[
         bool, typer.Option(help="Run the same traffic on a full mesh, one global tree, and a hub.")
     ] = True,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Run the plan on real mosquitto brokers on this machine, and count; exit with 1 if anything is wrong.
+    """Run the plan on real brokers on this machine, and count; exit with 1 if anything is wrong.
 
     Example: broadloom deploy rehearse plan --json
     """
@@ -105,10 +110,20 @@ def rehearse_plan(
         _, wiring, sent = deployed(loaded, messages, least, slack)
         check(wiring)
         traffic = sample_messages(wiring, whole(each, "each", least=1))
-        outcome = rehearse(wiring, traffic, whole(size, "size", least=20), whole(kill, "kill"))
-        rows = run_alternatives(loaded, (wiring, outcome), sent, traffic, size) if compare else []
+        whole(size, "size", least=20)
+        if _is_rabbitmq(on):
+            outcome, rows = rehearse_rabbitmq(wiring, traffic, size), []
+        else:
+            outcome = rehearse(wiring, traffic, size, whole(kill, "kill"))
+            rows = run_alternatives(loaded, (wiring, outcome), sent, traffic, size) if compare else []
     show(outcome.record() | {"comparison": rows}, _told(outcome), as_json, quiet, _compared(rows))
     return 0 if outcome.ok else 1
+
+
+def _is_rabbitmq(on: str) -> bool:
+    if on not in ("mosquitto", "rabbitmq"):
+        raise InputError(f"no rehearsal on {on!r}; choose mosquitto or rabbitmq")
+    return on == "rabbitmq"
 
 
 def _told(outcome: Outcome) -> str:
