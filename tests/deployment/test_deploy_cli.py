@@ -6,21 +6,6 @@ import pyarrow as pa
 import pyarrow.csv
 import pytest
 
-from broadloom.cli import main
-
-
-@pytest.fixture
-def run(capfd):
-    """Run `broadloom deploy ...` in this process; gives the exit code, standard output and standard error."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
-            main([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        return int(left.value.code or 0), out, err
-
-    return call
-
 
 @pytest.fixture
 def plan(run, tmp_path):

@@ -8,7 +8,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import broadloom as bl
-from broadloom.cli import main
 from broadloom.deployment import rabbitmq
 from broadloom.deployment.check import would_loop
 from broadloom.deployment.diff import changes, order
@@ -120,28 +119,22 @@ def test_a_change_under_load_loses_next_to_nothing(two_plans):
     assert told["doubled"] <= 0.3 * told["expected"]
 
 
-def run(*arguments):
-    with pytest.raises(SystemExit) as left:
-        main([str(argument) for argument in arguments])
-    return int(left.value.code or 0)
-
-
 @pytest.mark.parametrize("target", ["mosquitto", "rabbitmq", "nats"])
-def test_diff_says_what_changes_and_who_restarts(two_plans, capfd, target):
+def test_diff_says_what_changes_and_who_restarts(run, two_plans, target):
     _, old, new = two_plans
-    assert run("deploy", "diff", old, new, "--to", target, "--json") == 0
-    told = json.loads(capfd.readouterr().out)
+    code, out, _ = run("deploy", "diff", old, new, "--to", target, "--json")
+    assert code == 0
+    told = json.loads(out)
     assert told["changes"]
     assert bool(told["restarts"]) == (target != "rabbitmq")
-    assert run("deploy", "diff", old, new, "--to", target) == 0
-    assert "step 1: " in capfd.readouterr().out
-    assert run("deploy", "diff", old, old, "--to", target) == 0
-    assert capfd.readouterr().out == "nothing changes\n"
+    assert "step 1: " in run("deploy", "diff", old, new, "--to", target)[1]
+    assert run("deploy", "diff", old, old, "--to", target)[:2] == (0, "nothing changes\n")
 
 
 @pytest.mark.needs("mosquitto")
 @pytest.mark.xdist_group("mosquitto")
-def test_diff_rehearses(two_plans, capfd):
+def test_diff_rehearses(run, two_plans):
     _, old, new = two_plans
-    assert run("deploy", "diff", old, new, "--rehearse", "--json") == 0
-    assert json.loads(capfd.readouterr().out)["rehearsal"]["batches"] == 3
+    code, out, _ = run("deploy", "diff", old, new, "--rehearse", "--rate", 100, "--json")
+    assert code == 0
+    assert json.loads(out)["rehearsal"]["batches"] == 3

@@ -12,7 +12,7 @@ import tempfile
 import time
 from collections.abc import Iterable
 from pathlib import Path
-from types import TracebackType
+from typing import Self
 
 from broadloom.deployment import mosquitto
 from broadloom.deployment._log import BrokerLog
@@ -44,8 +44,35 @@ restart_timeout 0 1
 """
 
 
-class Lab:
-    """A mosquitto broker for each one of a wiring; a context manager that leaves none behind.
+class Scratch:
+    """A context manager over processes and a folder of theirs; it leaves neither behind, however it ends."""
+
+    def __enter__(self) -> Self:
+        self._folder = Path(tempfile.mkdtemp(prefix="broadloom-rehearsal-"))
+        try:
+            self._begin()
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        try:
+            self._end()
+        finally:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    def _begin(self) -> None:
+        """Start the processes."""
+        raise NotImplementedError
+
+    def _end(self) -> None:
+        """Stop them."""
+        raise NotImplementedError
+
+
+class Lab(Scratch):
+    """A mosquitto broker for each one of a wiring.
 
     Attributes:
         wiring: how the brokers are linked, as their files say at the moment.
@@ -62,21 +89,10 @@ class Lab:
         self.logs: dict[str, list[BrokerLog]] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
-    def __enter__(self) -> Lab:
-        self._folder = Path(tempfile.mkdtemp(prefix="broadloom-rehearsal-"))
-        try:
-            for left in reversed(range(TRIES)):
-                if self._start_all(last=not left):
-                    break
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end()
+    def _begin(self) -> None:
+        for left in reversed(range(TRIES)):
+            if self._start_all(last=not left):
+                break
 
     def start(self, broker: str) -> None:
         """Start a broker, with the file that it has now; it goes on from the state that it kept."""
@@ -175,7 +191,7 @@ class Lab:
             ended = next(broker for broker, process in self._processes.items() if process.poll() is not None)
             place = self._folder_of(ended) / f"log.{len(self.logs[ended]) - 1}"
             raise RuntimeError(f"broker {ended!r} ended: {place.read_text().strip()[-500:]}")
-        self._stop_all()
+        self._end()
         return False
 
     def _places(self, broker: str) -> dict[str, str]:
@@ -189,7 +205,7 @@ class Lab:
     def _folder_of(self, broker: str) -> Path:
         return self._folder / safe(broker)
 
-    def _stop_all(self) -> None:
+    def _end(self) -> None:
         for relay in self.relays.values():
             relay.cut()
         for process in self._processes.values():
@@ -201,12 +217,6 @@ class Lab:
             for log in logs:
                 log.close()
         self.logs.clear()
-
-    def _end(self) -> None:
-        try:
-            self._stop_all()
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def need_mosquitto() -> str:

@@ -5,17 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import os
-import shutil
 import signal
 import subprocess
-import tempfile
 import time
 import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import quote
 
@@ -23,7 +20,7 @@ from broadloom.deployment import rabbitmq
 from broadloom.deployment._clients import Clients
 from broadloom.deployment._log import packet_size
 from broadloom.deployment.flow import Message, crossings
-from broadloom.deployment.lab import HOST, dying_with_us, free_ports
+from broadloom.deployment.lab import HOST, Scratch, dying_with_us, free_ports
 from broadloom.deployment.rehearsal import Outcome, subscriptions
 from broadloom.deployment.settings import Settings, safe
 from broadloom.deployment.tally import PAYLOAD_BYTES, Tally, publish_all, settle
@@ -48,8 +45,8 @@ collect_statistics_interval = 1000
 """
 
 
-class RabbitLab:
-    """A RabbitMQ node for each broker of a wiring; a context manager that leaves none behind.
+class RabbitLab(Scratch):
+    """A RabbitMQ node for each broker of a wiring.
 
     Attributes:
         wiring: how the nodes are federated.
@@ -69,23 +66,12 @@ class RabbitLab:
         self.ports = {broker: mqtt for broker, (_, _, mqtt, _) in self._ports.items()}
         self._processes: list[subprocess.Popen[bytes]] = []
 
-    def __enter__(self) -> RabbitLab:
-        self._folder = Path(tempfile.mkdtemp(prefix="broadloom-rehearsal-"))
-        try:
-            self._run(["epmd", "-port", str(self._epmd_port), "-address", HOST], {})
-            for number, broker in enumerate(self.wiring.brokers):
-                self._start(broker, f"broadloom{number}@localhost")
-            with stage("start RabbitMQ"):
-                _wait(lambda: all(map(self._is_up, self.wiring.brokers)), START_SECONDS, "nodes are up")
-        except BaseException:
-            self._end()
-            raise
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._end()
+    def _begin(self) -> None:
+        self._run(["epmd", "-port", str(self._epmd_port), "-address", HOST], {})
+        for number, broker in enumerate(self.wiring.brokers):
+            self._start(broker, f"broadloom{number}@localhost")
+        with stage("start RabbitMQ"):
+            _wait(lambda: all(map(self._is_up, self.wiring.brokers)), START_SECONDS, "nodes are up")
 
     def call(self, broker: str, method: str, path: str, body: object = None) -> Any:
         """Call the HTTP API of a node."""
@@ -187,7 +173,6 @@ class RabbitLab:
                     continue
                 except ProcessLookupError:
                     break
-        shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def rehearse_rabbitmq(wiring: Wiring, messages: Mapping[Message, int], size: int = PAYLOAD_BYTES) -> Outcome:
