@@ -43,7 +43,7 @@ class Journal:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._lock = _locked(folder)
+        self._lock = hold(folder)
         self._file = -1
         self._number = 0
         self._fault: str | None = None
@@ -145,8 +145,12 @@ def _check_torn(data: bytes, at: int, place: Path) -> None:
         raise InputError(f"{place} is damaged at byte {at:,}, with more behind it; restore it from a copy")
 
 
-def _locked(folder: Path) -> int:
-    """A handle on the folder, with a lock that the system lets go of if this process dies."""
+def hold(folder: Path) -> int:
+    """A handle on a folder with a lock, which the system lets go of if this process dies.
+
+    Raises:
+        InputError: somebody else holds it.
+    """
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

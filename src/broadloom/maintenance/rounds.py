@@ -14,6 +14,14 @@ from broadloom.progress import stage
 
 LINKS = {"seq": pa.int64(), "action": pa.string(), "u": pa.string(), "v": pa.string()}
 FRESH = ("fresh_max_degree", "fresh_mean_degree")
+_WHOLE, _NUMBER = pa.int64(), pa.float64()
+ROUNDS = (
+    {"seq": _WHOLE, "kind": pa.string(), "node": pa.string()}
+    | dict.fromkeys(("added", "removed", "repair_edges"), _WHOLE)
+    | {"repair_ratio": _NUMBER, "shadow": _WHOLE, "ms": _NUMBER, "backup_ms": _NUMBER}
+    | {"nodes": _WHOLE, "edges": _WHOLE, "max_degree": _WHOLE, "mean_degree": _NUMBER}
+    | dict(zip(FRESH, (_WHOLE, _NUMBER), strict=True))
+)
 
 
 class Rounds:
@@ -47,7 +55,7 @@ class Rounds:
         raws, reasons = ([getattr(one, name) for one in self.refused] for name in ("raw", "reason"))
         quarantine = {"table": ["events"] * len(raws), "row": raws, "reason": reasons}
         return {
-            "rounds": pa.table(_columns(self.rounds)),
+            "rounds": _rounds_table(self.rounds),
             "links": pa.table(links),
             "quarantine": pa.table({name: pa.array(column, pa.string()) for name, column in quarantine.items()}),
         }
@@ -126,6 +134,6 @@ def _numbers(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 _MEANS = ("backup_ms", "repair_edges", "repair_ratio", "shadow")
 
 
-def _columns(rows: Sequence[dict[str, Any]]) -> dict[str, list[Any]]:
-    names = dict.fromkeys(name for row in rows for name in row) or {"seq": None}
-    return {name: [row.get(name) for row in rows] for name in names}
+def _rounds_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    """One row a round; the same columns whatever happened."""
+    return pa.table({name: pa.array([row.get(name) for row in rows], kind) for name, kind in ROUNDS.items()})
