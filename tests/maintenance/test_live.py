@@ -18,8 +18,12 @@ class Churn(RuleBasedStateMachine):
 
     nodes = Bundle("nodes")
 
-    @initialize(target=nodes, lists=st.lists(TOPICS, min_size=1, max_size=10), method=st.sampled_from(
-        ["shadow", "naive"]), backups=st.sampled_from(["primal-dual", "greedy"]))
+    @initialize(
+        target=nodes,
+        lists=st.lists(TOPICS, min_size=1, max_size=10),
+        method=st.sampled_from(["shadow", "naive"]),
+        backups=st.sampled_from(["primal-dual", "greedy"]),
+    )
     def begin(self, lists, method, backups):
         interest = bl.Interest.from_lists(lists, topics=8)
         self.live = bl.maintain(interest, method=method, backups=backups, coverage=2)
@@ -40,7 +44,9 @@ class Churn(RuleBasedStateMachine):
             change = self.live.leave(node)
             del self.wants[node]
             after = {tuple(edge) for edge in self.live.edges.tolist()}
-            added, removed = ({tuple(edge) for edge in some.tolist()} for some in (change.added, change.removed))
+            added, removed = (
+                {tuple(edge) for edge in some.tolist()} for some in (change.added, change.removed)
+            )
             assert after == (before - removed) | added
             assert removed == {edge for edge in before if node in edge}, "edges go only with their node"
 

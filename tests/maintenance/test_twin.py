@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from naive_maintain import Twin
-from shapes import SHAPES
-from strategies import instances, lists_of
 
 import broadloom as bl
 from broadloom.maintenance import _engine
 from broadloom.maintenance.fresh import fresh_edges
+from naive_maintain import Twin
+from shapes import SHAPES
+from strategies import instances, lists_of
 
 METHODS = [("shadow", "primal-dual"), ("shadow", "greedy"), ("naive", "primal-dual")]
 

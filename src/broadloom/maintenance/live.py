@@ -402,9 +402,7 @@ class Live:
         return name
 
 
-def new_live(
-    interest: Interest, engine: Engine, method: str, options: NaiveOptions, seed: int
-) -> Live:
+def new_live(interest: Interest, engine: Engine, method: str, options: NaiveOptions, seed: int) -> Live:
     """A live overlay whose nodes are those of an interest."""
     names = dict(enumerate(interest.node_ids))
     return Live(engine, method, options, seed, interest.topic_ids, names, Counter())

@@ -57,7 +57,9 @@ class Rounds:
         return {
             "rounds": _rounds_table(self.rounds),
             "links": pa.table(links),
-            "quarantine": pa.table({name: pa.array(column, pa.string()) for name, column in quarantine.items()}),
+            "quarantine": pa.table(
+                {name: pa.array(column, pa.string()) for name, column in quarantine.items()}
+            ),
         }
 
     def summary(self) -> dict[str, Any]:
@@ -65,7 +67,9 @@ class Rounds:
         kinds = {kind: [row for row in self.rounds if row["kind"] == kind] for kind in _kinds(self.rounds)}
         reasons = sorted({one.reason for one in self.refused})
         record: dict[str, Any] = {kind: _numbers(rows) for kind, rows in kinds.items()}
-        record["quarantined"] = {reason: sum(one.reason == reason for one in self.refused) for reason in reasons}
+        record["quarantined"] = {
+            reason: sum(one.reason == reason for one in self.refused) for reason in reasons
+        }
         compared = [row for row in self.rounds if FRESH[0] in row]
         if compared:
             record["against_fresh"] = {
