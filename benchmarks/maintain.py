@@ -167,7 +167,8 @@ def _churned(
                 fresh[number] = _fresh(live)
             above.append((live.max_degree - fresh[number][0], live.mean_degree - fresh[number][1]))
     most, average = np.array(above).T
-    joins, leaves = (times(changes, kind)[f"{kind} ms"] for kind in ("join", "leave"))
+    fastest = replay(interest, events, 2, method=method)
+    joins, leaves = (times(fastest, kind)[f"{kind} ms"] for kind in ("join", "leave"))
     changed = [len(change.added) + len(change.removed) for change in changes if change.kind == "leave"]
     return {
         "method": method,

@@ -42,6 +42,7 @@ class Engine:
         self.rules = rules
         self.topic_count = topic_count
         self.next_id = next_id
+        self._slack = 0  # each topic has room for so many subscribers more, at least
         self._settle(present)
 
     @property

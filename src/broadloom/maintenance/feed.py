@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -69,7 +70,7 @@ class Seqs:
         return self.ranges[-1][1] if self.ranges else None
 
     def __contains__(self, seq: int) -> bool:
-        at = bisect_right(self.ranges, [seq, float("inf")]) - 1  # type: ignore[list-item]
+        at = bisect_right(self.ranges, [seq, math.inf]) - 1
         return at >= 0 and seq <= self.ranges[at][1]
 
     def add(self, seq: int) -> None:

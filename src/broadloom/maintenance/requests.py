@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -65,13 +66,9 @@ def topic_list(topics: object, count: int) -> tuple[Topic, ...]:
     if isinstance(topics, str) or not isinstance(topics, Iterable):
         raise InputError(f"the topics are {topics!r}; give a list of topics")
     checked = tuple(_topic(topic, count) for topic in topics)
-    twice = (
-        next((topic for i, topic in enumerate(checked) if topic in checked[:i]), None)
-        if (len(set(checked)) < len(checked))
-        else None
-    )
-    if twice is not None:
-        raise InputError(f"topic {twice!r} is given twice; give each topic once")
+    repeated = next((topic for topic, times in Counter(checked).items() if times > 1), None)
+    if repeated is not None:
+        raise InputError(f"topic {repeated!r} is given twice; give each topic once")
     return checked
 
 

@@ -50,8 +50,10 @@ class Rounds:
 
     def tables(self) -> dict[str, pa.Table]:
         """The tables."""
-        columns = list(zip(*self.links, strict=True)) or [[] for _ in LINKS]
-        links = {name: pa.array(values, LINKS[name]) for name, values in zip(LINKS, columns, strict=True)}
+        links = {
+            name: pa.array([row[i] for row in self.links], kind)
+            for i, (name, kind) in enumerate(LINKS.items())
+        }
         raws, reasons = ([getattr(one, name) for one in self.refused] for name in ("raw", "reason"))
         quarantine = {"table": ["events"] * len(raws), "row": raws, "reason": reasons}
         return {
