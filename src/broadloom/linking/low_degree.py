@@ -74,13 +74,13 @@ def low_degree_edges(
     Raises:
         InputError: with all care, no pair is left below the maximum degree, but a topic is still in parts.
     """
-    limit = interest.node_count if max_degree is None else max_degree
-    equal = Weights.uniform(interest.node_count)
+    n = interest.node_count
+    limit = n if max_degree is None else max_degree
     careful = [(weights, more_k) for more_k in (k, *MORE_CARE) if more_k >= k]
-    for by, more_k in (*careful, (equal, math.inf)):
-        components = components_of(interest)
-        every, sparing = new_partners(components), new_partners(components)
-        edges = _grow(components, by.arrays(), every, sparing, float(more_k), limit)
+    for by, more_k in (*careful, (Weights.uniform(n), math.inf)):
+        components, degree = components_of(interest), np.zeros(n, np.int64)
+        partners = [new_partners(components) for _ in range(2)]
+        edges = grow(components, by.arrays(), *partners, float(more_k), limit, degree, 0)
         if components.tally[STILL_TO_MERGE] == 0:
             return edges
     raise InputError(_too_strict(interest, edges, limit))
@@ -99,17 +99,23 @@ def _too_strict(interest: Interest, edges: NDArray[np.int32], limit: int) -> str
 
 
 @kernel
-def _grow(
-    c: Components, weights: WeightArrays, every: Partners, sparing: Partners, k: float, limit: int
+def grow(
+    c: Components,
+    weights: WeightArrays,
+    every: Partners,
+    sparing: Partners,
+    k: float,
+    limit: int,
+    degree: NDArray[np.int64],
+    most: int,
 ) -> NDArray[np.int32]:
-    """Add e1 or e2 until no pair is left.
+    """Add e1 or e2 until no pair is left; `degree` and the maximum degree `most` are those at the start.
 
     Most steps never look at e2: e1 is good enough by the bound on it. And an e2 that spares the maximum
     degree is e1 as well.
     """
-    degree = np.zeros(len(c.topic_start) - 1, np.int64)
     edges = np.empty((c.tally[STILL_TO_MERGE], 2), np.int32)
-    added, most = 0, 0
+    added = 0
     while c.tally[STILL_TO_MERGE] > 0:
         u1, v1, mu1 = best_pair(sparing, c, weights, degree, min(limit, most) if k > 0 else 0)
         w1 = weight_of(weights, u1, v1) if mu1 else np.inf
