@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from broadloom._version import VERSION
-from broadloom.cli import assign, devices, generate, ingest, inspect, link, market, run
+from broadloom.cli import assign, devices, generate, ingest, inspect, link, market, report, run
 from broadloom.errors import InputError
 
 Version = Annotated[bool, typer.Option("--version", help="Print the version.")]
@@ -41,6 +41,7 @@ app.command("link")(link.link)
 app.command("market")(market.market)
 app.command("verify")(inspect.verify)
 app.command("measure")(inspect.measure)
+app.command("report")(report.report)
 app.command("run")(run.run)
 app.command("algorithms")(inspect.algorithms)
 

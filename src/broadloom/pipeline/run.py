@@ -23,7 +23,8 @@ from broadloom.pipeline.ledger import Ledger
 from broadloom.pipeline.session import Engine, session
 from broadloom.pipeline.sources import Input, find_inputs, total_bytes
 from broadloom.progress import stage
-from broadloom.report.plain import Section, named, page
+from broadloom.report.page import html_of
+from broadloom.report.record import TITLE, record_of_folders
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -172,25 +173,10 @@ class _Work(ExitStack):
         shutil.copytree(self.output / "link", folder, dirs_exist_ok=True)
 
     def _report(self, folder: Path) -> None:
-        ledger, plan = Ledger.load(self.output / "ingest"), Plan.load(self.output / "plan")
-        metrics = json.loads((self.output / "measure" / "measures.json").read_text())
-        rows = [
-            (account.table, reason, count)
-            for account in ledger.accounts
-            for reason, count in account.quarantined.items()
-        ]
-        tables = [
-            (a.table, a.rows, a.used, a.duplicates, sum(a.quarantined.values()), a.written)
-            for a in ledger.accounts
-        ]
-        header = ("table", "rows", "used", "duplicates", "in quarantine", "written")
-        sections = [
-            Section("Plan", f"{plan.summary()}.", ("measure", "value"), named(metrics)),
-            Section("Rows", f"{ledger.summary()}.", header, tables),
-            Section("Quarantine", " ".join(ledger.notes), ("table", "reason", "rows"), rows),
-        ]
-        title = self.config.report.get("title", "Broadloom: the plan")
-        (folder / "report.html").write_text(page(title, sections))
+        title = self.config.report.get("title", TITLE)
+        (folder / "report.html").write_text(
+            html_of(record_of_folders([self.output / "plan"], title)), "utf-8"
+        )
 
     def _spark(self) -> SparkSession:
         if self._running is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from pathlib import Path
 
 from broadloom.model import AssignmentResult, Plan
 from broadloom.report.page import html_of
@@ -26,11 +25,3 @@ def report(plans: Mapping[str, Plan | AssignmentResult], title: str = TITLE) -> 
         True
     """
     return html_of(record_of(plans, title))
-
-
-def write_page(page: str, place: Path) -> None:
-    """Write a page that appears at its place by one rename."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    draft = place.with_name(f".{place.name}.new")
-    draft.write_text(page, "utf-8")
-    draft.replace(place)

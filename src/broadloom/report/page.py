@@ -5,9 +5,13 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import os
 from html import escape
 from importlib.resources import files
+from pathlib import Path
 from typing import Any
+
+from broadloom.errors import InputError
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -70,3 +74,18 @@ def as_script(record: Any) -> str:
     """
     text = json.dumps(record, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c")
+
+
+def write_page(page: str, place: Path) -> None:
+    """Write a page that appears at its place by one rename.
+
+    Raises:
+        InputError: it cannot be written there.
+    """
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        draft = place.with_name(f".{place.name}.{os.getpid()}.new")
+        draft.write_text(page, "utf-8")
+        draft.replace(place)
+    except OSError as error:
+        raise InputError(f"cannot write {place}: {error.strerror}") from error
