@@ -151,7 +151,7 @@ function legend(store: Store): HTMLElement {
     failure: () => [key("bad", true), "links lost", key("good", false), "links that mend it"],
     change: () => [key("good", false), "links added", key("bad", true), "links removed"],
   };
-  const show = (): void => line.replaceChildren(...words[store.state.choice.kind]!(), el("span", { class: "keys" }, "Keys: / find, arrows move, + − zoom, 0 fit, n p next broker, Esc close"));
+  const show = (): void => line.replaceChildren(...words[store.state.choice.kind]!(), el("span", { class: "keys" }, "Keys: / find, arrows move, + − zoom, 0 fit, n p next broker, Esc close. The wheel zooms once the map is clicked."));
   store.onChange(show);
   show();
   return line;

@@ -50,8 +50,10 @@ export class MapView {
     this.known = placed(graph);
     this.behaviour = zoom<HTMLCanvasElement, unknown>()
       .scaleExtent([0.5, 60])
+      .filter((event: MouseEvent) => !event.button && (event.type !== "wheel" || event.ctrlKey || document.activeElement === this.canvas))
       .on("zoom", (event: { transform: ZoomTransform; sourceEvent: Event | null }) => this.moved(event.transform, event.sourceEvent));
     select(this.canvas).call(this.behaviour).on("dblclick.zoom", null);
+    this.canvas.addEventListener("pointerdown", () => this.canvas.focus({ preventScroll: true })); // the wheel zooms from now on
     this.canvas.addEventListener("pointermove", (event) => this.point(event));
     this.canvas.addEventListener("pointerleave", () => (this.tip.hidden = true));
     this.canvas.addEventListener("click", (event) => this.click(event));
@@ -77,7 +79,7 @@ export class MapView {
 
   private label(): string {
     const what = `${count(this.graph.brokerCount, "broker")} and ${count(this.graph.linkCount, "link")}`;
-    return `Map of ${what}. Arrow keys move it, plus and minus zoom, 0 fits it, n and p go from broker to broker.`;
+    return `Map of ${what}. Arrow keys move it, plus and minus zoom, 0 fits it, n and p go from broker to broker. All brokers can also be found by name.`;
   }
 
   private get layout(): Layout {
@@ -188,7 +190,7 @@ export class MapView {
 
   private place(layout: Layout): void {
     const { k, x, y } = this.transform;
-    const step = Math.min(10, 2.6 * Math.sqrt(Math.max(1, k)));
+    const step = this.crowded * Math.min(10, 2.8 * Math.sqrt(Math.max(1, k)));
     this.screenX = layout.x.map((at, b) => at * k + x + step * layout.dx[b]!);
     this.screenY = layout.y.map((at, b) => at * k + y + step * layout.dy[b]!);
   }
@@ -232,9 +234,14 @@ export class MapView {
     }
   }
 
+  /** By how much dots and the room between them shrink where there are many. */
+  private get crowded(): number {
+    return Math.max(0.6, Math.min(1, (400 / this.graph.brokerCount) ** 0.25));
+  }
+
   private radius(broker: number): number {
     const grown = Math.min(2, Math.max(1, this.transform.k ** 0.35));
-    return grown * Math.min(6, 1.1 + 0.35 * Math.sqrt(this.graph.near[broker]!.length));
+    return this.crowded * grown * Math.min(6, 1.1 + 0.35 * Math.sqrt(this.graph.near[broker]!.length));
   }
 
   private drawBrokers(context: CanvasRenderingContext2D, palette: Colours, faint: boolean): void {
