@@ -13,6 +13,7 @@ const WORST = 8;
 /** A chart with a text that stands for it. */
 export function chart(label: string, options: Plot.PlotOptions): HTMLElement {
   const drawn = Plot.plot({ width: 440, height: 230, marginLeft: 44, marginBottom: 38, ...options, style: { background: "none", fontSize: "12px", overflow: "visible" } });
+  for (const part of drawn.querySelectorAll("[aria-label]")) part.removeAttribute("aria-label"); // the whole has one
   drawn.setAttribute("role", "img");
   drawn.setAttribute("aria-label", label);
   return el("figure", { class: "chart" }, drawn);

@@ -32,7 +32,7 @@ function measures(plans: AnyPlan[]): HTMLElement {
   const header = plans.map((plan) => el("th", { scope: "col", class: "number" }, plan.name));
   return el(
     "div",
-    { class: "scroll", tabindex: 0, role: "region", "aria-label": "Measures" },
+    { class: "scroll", tabindex: 0, role: "group", "aria-label": "Measures" },
     el("table", { class: "measures" }, el("thead", {}, el("tr", {}, el("th", { scope: "col" }, "measure"), ...header)), el("tbody", {}, ...body)),
   );
 }

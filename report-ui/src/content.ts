@@ -44,7 +44,7 @@ function filters(plan: ContentRecord): HTMLElement {
     "Filters",
     words,
     plan.dimensions > 1 ? el("div", { class: "toolbar" }, axis(0, "Across"), axis(1, "Up")) : null,
-    el("div", { class: "stage" }, box, el("aside", { class: "panel", "aria-label": "Brokers" }, about, el("h3", {}, "Brokers, by load"), list)),
+    el("div", { class: "stage" }, box, el("div", { class: "panel" }, about, el("h3", {}, "Brokers, by load"), list)),
   );
 }
 

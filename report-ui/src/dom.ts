@@ -27,14 +27,7 @@ export function button(label: Child, act: () => void, attributes: Attributes = {
 
 /** A section of the page with a heading, and a line that says what is to be seen. */
 export function section(heading: string, words: Child, ...children: Child[]): HTMLElement {
-  const id = `section-${heading.toLowerCase().replace(/[^a-z]+/g, "-")}`;
-  return el(
-    "section",
-    { "aria-labelledby": id, class: "card" },
-    el("h2", { id }, heading),
-    words && el("p", { class: "words" }, words),
-    ...children,
-  );
+  return el("section", { class: "card" }, el("h2", {}, heading), words && el("p", { class: "words" }, words), ...children);
 }
 
 /** What stands in a table; a number may come with its own words. */
@@ -60,7 +53,7 @@ export function table(caption: string, header: string[], rows: Cell[][]): HTMLEl
   );
   return el(
     "div",
-    { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
+    { class: "scroll", tabindex: 0, role: "group", "aria-label": caption },
     el(
       "table",
       {},
