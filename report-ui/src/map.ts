@@ -59,7 +59,7 @@ export class MapView {
     this.canvas.addEventListener("click", (event) => this.click(event));
     this.canvas.addEventListener("keydown", (event) => this.key(event));
     new ResizeObserver(() => this.resize()).observe(this.element);
-    onTheme(() => this.redraw());
+    onTheme(() => (this.redraw(), this.show())); // at once: paper does not wait for a frame
     store.onChange((state, before) => {
       if (state.linksBy !== before.linksBy) this.group();
       if (state !== before) this.redraw();

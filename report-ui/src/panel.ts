@@ -10,7 +10,10 @@ const MOST_ROWS = 60;
 
 export function panel(store: Store, graph: () => Graph, all: Graph[]): HTMLElement {
   const element = el("aside", { class: "panel", id: "panel", "aria-live": "polite", "aria-label": "What is chosen" });
-  const show = (): void => element.replaceChildren(...contents(store, graph(), all));
+  const show = (): void => {
+    element.dataset["choice"] = store.state.choice.kind;
+    element.replaceChildren(...contents(store, graph(), all));
+  };
   store.onChange(show);
   show();
   return element;
