@@ -97,6 +97,5 @@ export function repair(graph: Graph, broker: number): [number, number][] | null 
 
 /** Who would stand in for a broker; null where that was not worked out. */
 export function backups(graph: Graph, broker: number): number[] | null {
-  const at = graph.plan.failures?.brokers.indexOf(broker) ?? -1;
-  return at < 0 ? null : graph.plan.failures!.backups[at]!;
+  return graph.plan.backups?.[broker] ?? null;
 }

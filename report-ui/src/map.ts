@@ -8,9 +8,9 @@ import { select } from "d3-selection";
 import { zoom, zoomIdentity, type ZoomBehavior, type ZoomTransform } from "d3-zoom";
 import { count, el, num } from "./dom";
 import type { Graph } from "./graph";
-import { highlight, type Dots, type Strokes } from "./highlight";
+import { highlight, type Dots, type Highlight, type Strokes } from "./highlight";
 import { byForces, drawWorld, HEIGHT, placed, WIDTH, type Layout } from "./layout";
-import type { Store } from "./state";
+import type { Choice, Store } from "./state";
 import { colours, onTheme, type Colours } from "./theme";
 
 const QUICK = 10; // ms: a picture that takes no longer is drawn anew in every frame
@@ -32,6 +32,7 @@ export class MapView {
   private transform: ZoomTransform = zoomIdentity;
   private drawn: ZoomTransform = zoomIdentity;
   private groups: number[][] = [];
+  private chosen: { choice: Choice; found: Highlight | null } | null = null;
   private cost = 0;
   private waiting = 0;
   private timer = 0;
@@ -177,7 +178,7 @@ export class MapView {
       context.restore();
     }
     this.place(layout);
-    const standing = highlight(this.store.state.choice, this.graph, this.all);
+    const standing = this.standing();
     this.drawLinks(context, palette, standing !== null);
     this.drawBrokers(context, palette, standing !== null);
     for (const strokes of standing?.strokes ?? []) this.drawStrokes(context, palette, strokes);
@@ -186,6 +187,13 @@ export class MapView {
     this.drawn = transform;
     this.cost = performance.now() - started;
     this.canvas.dataset["cost"] = this.cost.toFixed(1);
+  }
+
+  /** What stands out; found once for each choice. */
+  private standing(): Highlight | null {
+    const { choice } = this.store.state;
+    if (this.chosen?.choice !== choice) this.chosen = { choice, found: highlight(choice, this.graph, this.all) };
+    return this.chosen.found;
   }
 
   private place(layout: Layout): void {

@@ -147,7 +147,7 @@ function ofBroker(store: Store, graph: Graph, broker: number): Node[] {
     near.length ? table(`Links of ${name}`, ["to", "weight", "topics"], rows) : el("p", { class: "words" }, "It has none."),
     near.length > MOST_ROWS ? el("p", { class: "words" }, `and ${num(near.length - MOST_ROWS)} more`) : "",
     el("h4", {}, "Backups"),
-    standIns === null ? el("p", { class: "words" }, bounded(graph)) : names(standIns, (b) => brokerButton(store, graph, b), "Nobody else has its topics."),
+    standIns === null ? el("p", { class: "words" }, "Not worked out: there are too many brokers, or topics that are not connected.") : names(standIns, (b) => brokerButton(store, graph, b), "Nobody else has its topics."),
     el("h4", {}, "Topics"),
     names(graph.topicsOf[broker]!, (t) => topicButton(store, graph, t), "It has none."),
   ].filter((node) => node !== "") as Node[];

@@ -41,7 +41,8 @@ export interface OverlayRecord extends PlanRecord {
   load: number[];
   holds: number[];
   topics: { hops: (number | null)[]; length: (number | null)[]; cost: (number | null)[] };
-  failures: { brokers: number[]; backups: number[][]; added: [number, number][][] } | null;
+  backups: number[][] | null;
+  failures: { brokers: number[]; added: [number, number][][] } | null;
 }
 
 export interface ContentRecord extends PlanRecord {

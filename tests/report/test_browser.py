@@ -29,7 +29,9 @@ def in_regions(nodes=60, topics=25, algorithm="grmaw", seed=0):
     plan = bl.link(interest, weights, algorithm=algorithm)
     sites = [bl.workload.regions.REGIONS[site].name for site in weights.site]
     nodes_table = pa.table({"node": interest.node_ids, "site": sites})
-    return bl.Plan(interest, weights, plan.overlay, algorithm, lower_bound=plan.total_weight * 0.9, nodes=nodes_table)
+    return bl.Plan(
+        interest, weights, plan.overlay, algorithm, lower_bound=plan.total_weight * 0.9, nodes=nodes_table
+    )
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +94,7 @@ def test_a_failure_shows_what_breaks_and_what_mends_it(shown, html, plan):
     assert page.fact("Links") == str(plan.overlay.degrees()[broker])
     broken = page.fact("Holds together alone").split()[0]
     page.page.click("#fail")
-    found = failures(plan, plan.overlay.degrees())
+    found = failures(plan, plan.overlay.degrees())["failures"]
     added = found["added"][found["brokers"].index(broker)]
     assert page.fact("Links that mend it") == str(len(added))
     assert page.fact("Topics that fall apart") == broken
@@ -128,20 +130,28 @@ def test_keys_alone_will_do(shown, html):
     reached = set()
     for _ in range(60):
         keys.press("Tab")
-        reached.add(page.page.evaluate("document.activeElement.textContent || document.activeElement.tagName"))
+        reached.add(
+            page.page.evaluate("document.activeElement.textContent || document.activeElement.tagName")
+        )
     assert {"INPUT", "CANVAS", "load", "forces", "Fit", "What if it fails?"} <= reached
 
 
 def test_names_stay_text(shown):
     """A topic, broker, site or title that looks like HTML is shown as it is."""
     interest = bl.Interest.from_lists([[EVIL], [EVIL, WORSE], [WORSE]], node_ids=[EVIL, WORSE, "c"])
-    nodes = pa.table({"node": [EVIL, WORSE, "c"], "site": [EVIL, WORSE, EVIL], "lat": [1.0, 2, 3], "lon": [1.0, 2, 3]})
-    plan = bl.Plan(interest, bl.Weights.uniform(3), bl.Overlay.from_edges(3, [(0, 1), (1, 2)]), EVIL, nodes=nodes)
+    nodes = pa.table(
+        {"node": [EVIL, WORSE, "c"], "site": [EVIL, WORSE, EVIL], "lat": [1.0, 2, 3], "lon": [1.0, 2, 3]}
+    )
+    plan = bl.Plan(
+        interest, bl.Weights.uniform(3), bl.Overlay.from_edges(3, [(0, 1), (1, 2)]), EVIL, nodes=nodes
+    )
     record = record_of({EVIL: plan, WORSE: plan}, title=WORSE)
     record["rows"] = {
         "words": EVIL,
         "notes": [WORSE],
-        "tables": [{"table": EVIL, "rows": 1, "used": 0, "duplicates": 0, "quarantined": {WORSE: 1}, "written": 0}],
+        "tables": [
+            {"table": EVIL, "rows": 1, "used": 0, "duplicates": 0, "quarantined": {WORSE: 1}, "written": 0}
+        ],
         "examples": [{"table": EVIL, "reason": WORSE, "row": EVIL}],
     }
     page = shown(html_of(record))
@@ -163,7 +173,12 @@ def test_it_is_readable_in_dark_and_light_and_accessible(shown, html, scheme):
     axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     page = shown(html, color_scheme=scheme)
     page.keep(f"page-{scheme}")
-    for choose in (lambda: None, lambda: page.find("topic/3"), lambda: page.find("broker-3"), lambda: page.page.click("#fail")):
+    for choose in (
+        lambda: None,
+        lambda: page.find("topic/3"),
+        lambda: page.find("broker-3"),
+        lambda: page.page.click("#fail"),
+    ):
         choose()
         found = axe.Axe().run(page.page)
         assert found.violations_count == 0, found.generate_report()
@@ -198,9 +213,34 @@ def test_plans_side_by_side(shown, plan):
     assert found.violations_count == 0, found.generate_report()
 
 
+@pytest.mark.parametrize("lists", [[], [[]], [[], []], [["alone"]], [["a"], ["b"]]], ids=str)
+def test_there_may_be_next_to_nothing(shown, lists):
+    """No broker, no topic, no link: a page all the same."""
+    plan = bl.link(bl.Interest.from_lists(lists), algorithm="gm")
+    page = shown(report({"little": plan, "again": plan}))
+    assert f"{len(lists)} brokers" in page.page.inner_text("#summary")
+    page.page.locator("button:text-is('side by side')").click()
+
+
+def test_brokers_without_a_place_are_below_the_map(shown):
+    interest = bl.Interest.from_lists([["news"]] * 3, node_ids=["here", "nowhere", "lost"])
+    nodes = pa.table({"node": interest.node_ids, "lat": [51.5, None, 95.0], "lon": [0.0, None, 0.0]})
+    plan = bl.Plan(
+        interest, bl.Weights.uniform(3), bl.Overlay.from_edges(3, [(0, 1), (1, 2)]), "by hand", nodes=nodes
+    )
+    page = shown(report({"plan": plan}))
+    page.page.locator(".map canvas").focus()
+    for name in ("here", "nowhere", "lost"):
+        page.page.keyboard.press("n")
+        assert name in page.panel
+    page.keep("without-a-place")
+
+
 def test_content_plans(shown):
     problem = bl.workload.subscribers(set=1, subscribers=400, brokers=6, seed=0)
-    page = shown(report({"gr": bl.assign(problem, algorithm="gr"), "closest": bl.assign(problem, algorithm="closest")}))
+    page = shown(
+        report({"gr": bl.assign(problem, algorithm="gr"), "closest": bl.assign(problem, algorithm="closest")})
+    )
     before = page.picture()
     page.page.locator(".stage .names button").first.click()
     assert "Subscribers" in page.page.locator(".about").first.inner_text()

@@ -50,7 +50,7 @@ def test_loads_and_weak_points_are_the_measures(plan):
 
 def test_repairs_are_those_of_maintain(plan):
     """Each failure is that of the whole overlay: one does not follow upon the other."""
-    found = failures(plan, plan.overlay.degrees(), most=5)
+    found = failures(plan, plan.overlay.degrees(), most=5)["failures"]
     assert len(found["brokers"]) == 5
     for broker, added in zip(found["brokers"], found["added"], strict=True):
         live = maintain(plan.interest, plan.weights, edges=plan.edges)
@@ -58,11 +58,17 @@ def test_repairs_are_those_of_maintain(plan):
         assert bl.is_topic_connected(live.interest, live.edges)
 
 
+def test_backups_are_those_of_maintain(plan):
+    live = maintain(plan.interest, plan.weights, edges=plan.edges)
+    shown = record_of({"plan": plan})["plans"][0]["backups"]
+    assert shown == [live.backups(broker).tolist() for broker in range(30)]
+
+
 def test_a_plan_that_connects_nothing_has_no_repairs():
     interest = bl.Interest.from_lists([[0], [0]])
     broken = bl.Plan(interest, bl.Weights.uniform(2), bl.Overlay.from_edges(2, []), "by hand")
     shown = record_of({"broken": broken})["plans"][0]
-    assert shown["failures"] is None
+    assert shown["failures"] is shown["backups"] is None
     assert shown["topics"]["hops"] == [None]
 
 
@@ -97,7 +103,9 @@ def test_plans_of_one_interest_share_it(plan):
 def test_brokers_are_where_their_table_says(columns, place):
     interest = bl.Interest.from_lists([[0], [0]])
     nodes = pa.table({"node": ["0", "1"]} | columns)
-    plan = bl.Plan(interest, bl.Weights.uniform(2), bl.Overlay.from_edges(2, [(0, 1)]), "by hand", nodes=nodes)
+    plan = bl.Plan(
+        interest, bl.Weights.uniform(2), bl.Overlay.from_edges(2, [(0, 1)]), "by hand", nodes=nodes
+    )
     assert record_of({"plan": plan})["interests"][0]["places"] == place
 
 
@@ -122,7 +130,9 @@ def test_a_market_is_read_from_its_folder(tmp_path):
 def test_folders_are_named_by_what_tells_them_apart(plan, tmp_path):
     for name in ("monday/plan", "tuesday/plan"):
         plan.save(tmp_path / name)
-    names = [shown["name"] for shown in record_of_folders([tmp_path / "monday", tmp_path / "tuesday"])["plans"]]
+    names = [
+        shown["name"] for shown in record_of_folders([tmp_path / "monday", tmp_path / "tuesday"])["plans"]
+    ]
     assert names == ["monday/plan", "tuesday/plan"]
     with pytest.raises(InputError, match="given twice"):
         record_of_folders([tmp_path / "monday", tmp_path / "monday" / "plan"])

@@ -14,35 +14,38 @@ from broadloom.progress import stage
 
 # Repairs are worked out for so many brokers at most, the busiest: each costs a copy of the whole overlay.
 MOST_REPAIRS = 250
+# Backups are listed where there are so many brokers at most: each has dozens.
+MOST_BROKERS = 5000
 
 
 def failures(plan: Plan, load: NDArray[np.int64], most: int = MOST_REPAIRS) -> dict[str, Any]:
-    """The backups of brokers, and the links that would be added if one failed; of the `most` busiest.
+    """The backups of all brokers, and the links that would be added if one of the `most` busiest failed.
 
     Args:
-        plan: a plan that connects every topic.
+        plan: the plan; nothing is worked out if it does not connect every topic.
         load: how busy each broker is.
-        most: for how many brokers to work it out.
+        most: for how many brokers to work out the repair.
 
     Returns:
-        `brokers` (indices, ascending), and for each of them its `backups` and the links `added`.
+        `backups`, a list a broker, or None; `failures`, or None: `brokers` (ascending), and the links `added`
+        for each of them.
 
     Examples:
         >>> import broadloom as bl
         >>> plan = bl.link(bl.Interest.from_lists([[0], [0], [0]]), algorithm="gm")
         >>> failures(plan, plan.overlay.degrees(), most=1)
-        {'brokers': [0], 'backups': [[1, 2]], 'added': [[[1, 2]]]}
+        {'backups': [[1, 2], [0, 2], [0, 1]], 'failures': {'brokers': [0], 'added': [[[1, 2]]]}}
     """
-    chosen = np.sort(np.argsort(-load, kind="stable")[:most]).tolist()
+    if not plan.is_topic_connected():
+        return {"backups": None, "failures": None}
     weights = None if plan.weights.is_uniform else plan.weights
     live = maintain(plan.interest, weights, edges=plan.edges)
+    chosen = np.sort(np.argsort(-load, kind="stable")[:most]).tolist()
     added = []
     with stage("failures", len(chosen)) as done:
         for i, broker in enumerate(chosen):
             added.append(deepcopy(live).leave(broker).added.tolist())
             done(i + 1)
-    return {
-        "brokers": chosen,
-        "backups": [live.backups(broker).tolist() for broker in chosen],
-        "added": added,
-    }
+    nodes = live.nodes.tolist()
+    backups = [live.backups(node).tolist() for node in nodes] if len(nodes) <= MOST_BROKERS else None
+    return {"backups": backups, "failures": {"brokers": chosen, "added": added}}

@@ -93,8 +93,7 @@ def overlay_record(plan: Plan, name: str, interest: int) -> dict[str, Any]:
         "load": busy.tolist(),
         "holds": weak.nodes.tolist(),
         "topics": {"hops": short(hops), "length": short(lengths), "cost": short(costs)},
-        "failures": failures(plan, busy) if plan.is_topic_connected() else None,
-    }
+    } | failures(plan, busy)
 
 
 def _asked(plan: Plan) -> dict[str, Any]:
