@@ -6,10 +6,15 @@ from pathlib import Path
 import pytest
 
 # A new machine has no network: these keep Chromium from asking for one. Root needs --no-sandbox.
-FLAGS = (
-    "--no-sandbox --disable-gpu --disable-quic --no-first-run --disable-background-networking "
-    "--disable-component-update --disable-sync"
-).split()
+FLAGS = [
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
 ARTEFACTS = Path(__file__).parents[2] / "artefacts" / "report"
 
 
@@ -71,7 +76,7 @@ class Page:
 
 @pytest.fixture
 def shown(chromium, tmp_path):
-    """Opens a page in the browser; after the test it must have complained of nothing, and asked for nothing."""
+    """Opens a page in the browser; at the end it must have complained of nothing, and asked for nothing."""
     opened = []
 
     def show(html, **options):

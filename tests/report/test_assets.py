@@ -1,4 +1,4 @@
-"""The page's script and style are what their sources build, and the licences of all that is in them are listed."""
+"""The page's script and style are what their sources build; the licences of all in them are listed."""
 
 import hashlib
 import json

@@ -1,4 +1,4 @@
-"""The page in a real browser: choosing topics, brokers and failures; keys, themes, paper; no word to anybody."""
+"""The page in a real browser: topics, brokers and failures are chosen; keys, themes, paper, other plans."""
 
 import re
 import time
