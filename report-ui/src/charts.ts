@@ -26,7 +26,7 @@ export function histogram(values: number[], x: string, y: string, label: string)
   for (const value of values) counts.set(value, (counts.get(value) ?? 0) + 1);
   const bars = [...counts].map(([value, n]) => ({ value, n }));
   return chart(label, {
-    x: { label: x, ...(whole ? { tickFormat: "d" } : {}) },
+    x: { label: x, ...(whole ? { tickFormat: "d", ticks: wholeTicks(values) } : {}) },
     y: { label: y, grid: true, tickFormat: "~s" },
     marks: [
       whole
@@ -35,6 +35,13 @@ export function histogram(values: number[], x: string, y: string, label: string)
       Plot.ruleY([0]),
     ],
   });
+}
+
+/** Whole numbers from the least value to the largest, at most a dozen. */
+function wholeTicks(values: number[]): number[] {
+  const [least, most] = [values.reduce((a, b) => Math.min(a, b), Infinity), longest(values)];
+  const step = Math.max(1, Math.ceil((most - least) / 12));
+  return Array.from({ length: Math.floor((most - least) / step) + 1 }, (_, i) => least + i * step);
 }
 
 const mean = (values: number[]): number => values.reduce((a, b) => a + b, 0) / Math.max(1, values.length);
@@ -47,13 +54,17 @@ export function degrees(graph: Graph): HTMLElement {
 
 export function diameters(graph: Graph): HTMLElement {
   const hops = known(graph.plan.topics.hops);
-  const words = `From one broker of a topic to another are at most ${count(longest(hops), "hop")}; in the mean topic ${num(mean(hops))}.`;
+  if (!hops.length) return section("Diameters", "No topic is connected, so none has a diameter.");
+  const broken = graph.plan.topics.hops.length - hops.length;
+  const words =
+    `From one broker of a topic to another are at most ${count(longest(hops), "hop")}; in the mean topic ${num(mean(hops))}.` +
+    (broken ? ` ${count(broken, "topic is", "topics are")} not connected.` : "");
   return section("Diameters", words, histogram(hops, "longest way in a topic (hops)", "topics", `Distribution of diameters in hops. ${words}`));
 }
 
 export function lengths(graph: Graph): HTMLElement | null {
-  if (!graph.plan.weighted) return null;
   const values = known(graph.plan.topics.length);
+  if (!graph.plan.weighted || !values.length) return null;
   const words = `The longest way in a topic weighs ${num(longest(values))}; in the mean topic ${num(mean(values))}.`;
   return section("Diameters by weight", words, histogram(values, "longest way in a topic (weight)", "topics", `Distribution of diameters by weight. ${words}`));
 }
@@ -67,6 +78,8 @@ interface Pair {
   links: number;
   weight: number;
 }
+
+const brief = (name: string): string => (name.length > 24 ? `${name.slice(0, 23)}…` : name);
 
 function sitePairs(graph: Graph): Pair[] {
   const pairs = new Map<string, Pair>();
@@ -103,8 +116,8 @@ export function sites(graph: Graph): HTMLElement | null {
     marginLeft: 175,
     marginBottom: 155,
     padding: 0.08,
-    x: { domain: shown, tickRotate: -60, label: null, tickSize: 0 },
-    y: { domain: shown, label: null, tickSize: 0 },
+    x: { domain: shown, tickRotate: -60, label: null, tickSize: 0, tickFormat: brief },
+    y: { domain: shown, label: null, tickSize: 0, tickFormat: brief },
     marks: [Plot.cell(both, { x: "from", y: "to", fill: "var(--accent)", fillOpacity: (d: Pair) => 0.08 + 0.92 * Math.sqrt(d.weight / (cells[0]?.weight || 1)), title: (d: Pair) => `${d.from} – ${d.to}: ${num(d.links)} links, weight ${num(d.weight)}` })],
   });
   const costliest = table(

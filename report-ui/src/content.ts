@@ -12,7 +12,7 @@ const MOST_BARS = 60;
 const MARGIN = 44;
 
 export function contentView(plan: ContentRecord): HTMLElement[] {
-  return [filters(plan), el("div", { class: "cards" }, loads(plan), delays(plan), certificate(plan), asked(plan), measured(plan))];
+  return [filters(plan), el("div", { class: "cards" }, loads(plan), delays(plan)), el("div", { class: "cards" }, certificate(plan), asked(plan)), measured(plan)];
 }
 
 /** The filters of the brokers over what subscribers want, on two axes of event space. */
@@ -172,9 +172,8 @@ export function marketView(plan: MarketRecord): HTMLElement[] {
       { class: "cards" },
       section("Users of the brokers", words, users),
       section("Flows between brokers", `${count(plan.flows.u.length, "core link carries", "core links carry")} traffic.`, table("The busiest core links", ["from", "to", "rate"], flows)),
-      certificate(plan),
-      asked(plan),
-      measured(plan),
     ),
+    el("div", { class: "cards" }, certificate(plan), asked(plan)),
+    measured(plan),
   ];
 }

@@ -28,7 +28,7 @@ export function highlight(choice: Choice, graph: Graph, all: Graph[]): Highlight
   if (choice.kind === "topic") return ofTopic(graph, graph.topicIndex.get(choice.topic));
   if (choice.kind === "broker") return ofBroker(graph, graph.brokerIndex.get(choice.broker));
   if (choice.kind === "failure") return ofFailure(graph, graph.brokerIndex.get(choice.broker));
-  if (choice.kind === "change" && all[choice.after] === graph) return ofChange(all[choice.before]!, graph);
+  if (choice.kind === "change" && [all[choice.before], all[choice.after]].includes(graph)) return ofChange(all[choice.before]!, all[choice.after]!, graph);
   return null;
 }
 
@@ -74,16 +74,16 @@ function ofFailure(graph: Graph, broker: number | undefined): Highlight | null {
   };
 }
 
-function ofChange(before: Graph, after: Graph): Highlight {
+function ofChange(before: Graph, after: Graph, shown: Graph): Highlight {
   const change = linkChange(before, after);
   const pairs = (links: [string, string][]): [number, number][] =>
     links
-      .map((link) => link.map((name) => after.brokerIndex.get(name) ?? -1) as [number, number])
+      .map((link) => link.map((name) => shown.brokerIndex.get(name) ?? -1) as [number, number])
       .filter((pair) => Math.min(...pair) >= 0);
   return {
     strokes: [
       { pairs: pairs(change.removed), colour: "bad", width: 1, dash: [4, 4] },
-      { pairs: pairs(change.added), colour: "good", width: 1.4 },
+      { pairs: shown === after ? pairs(change.added) : [], colour: "good", width: 1.4 },
     ],
     dots: [],
   };

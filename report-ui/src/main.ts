@@ -59,8 +59,10 @@ function overlayView(all: Graph[], store: Store): HTMLElement {
   const current = (): Graph => all[store.state.plan]!;
   const details = el("div", { class: "cards" });
   const tiles = el("ul", { class: "tiles", "aria-label": "The plan in numbers" });
+  const name = el("h2", { class: "plan", hidden: all.length < 2 });
   const show = (): void => {
     const graph = current();
+    name.textContent = graph.plan.name;
     tiles.replaceChildren(...tilesOf(graph));
     const parts = [degrees(graph), diameters(graph), lengths(graph), bottlenecks(graph, store), sites(graph), certificate(graph.plan), asked(graph.plan), all.length > 1 ? null : measured(graph.plan)];
     details.replaceChildren(...parts.filter((part): part is HTMLElement => part !== null));
@@ -69,7 +71,7 @@ function overlayView(all: Graph[], store: Store): HTMLElement {
     if (state.plan !== before.plan) show();
   });
   show();
-  return el("div", {}, tiles, mapSection(all, store, current), details);
+  return el("div", {}, name, tiles, mapSection(all, store, current), details);
 }
 
 function tilesOf({ plan }: Graph): HTMLElement[] {

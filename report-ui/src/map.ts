@@ -38,6 +38,7 @@ export class MapView {
   private timer = 0;
   private width = 0;
   private height = 0;
+  private untouched = true;
   private screenX = new Float64Array();
   private screenY = new Float64Array();
 
@@ -71,10 +72,13 @@ export class MapView {
 
   /** Fit everything into view. */
   fit(): void {
+    if (!this.width) return;
     this.setZoom(this.fitting());
+    this.untouched = true;
   }
 
   zoomBy(factor: number): void {
+    this.untouched = false;
     select(this.canvas).call(this.behaviour.scaleBy, factor);
   }
 
@@ -102,16 +106,21 @@ export class MapView {
   /** Follow the zoom, and take the other maps along if the reader moved this one. */
   private moved(transform: ZoomTransform, by: Event | null): void {
     this.transform = transform;
-    if (by !== null) for (const other of views) if (other !== this && other.width > 0) other.setZoom(transform);
+    if (by !== null) for (const other of views) other.follow(this);
     this.frame();
     clearTimeout(this.timer);
     this.timer = window.setTimeout(() => this.redraw(), REST);
   }
 
+  /** Move as another map was moved by the reader. */
+  private follow(leader: MapView): void {
+    this.untouched = false;
+    if (this !== leader && this.width > 0) this.setZoom(leader.transform);
+  }
+
   private resize(): void {
     const { clientWidth, clientHeight } = this.element;
     if (!clientWidth || (clientWidth === this.width && clientHeight === this.height)) return;
-    const first = this.width === 0;
     [this.width, this.height] = [clientWidth, clientHeight];
     for (const canvas of [this.canvas, this.picture]) {
       canvas.width = Math.round(this.width * devicePixelRatio);
@@ -121,7 +130,7 @@ export class MapView {
       [0, 0],
       [this.width, this.height],
     ]);
-    if (first) this.fit();
+    if (this.untouched) this.fit();
     this.redraw();
     this.show();
   }
@@ -368,9 +377,10 @@ export class MapView {
     if (pan) select(this.canvas).call(this.behaviour.translateBy, pan[0] / this.transform.k, pan[1] / this.transform.k);
     else if (event.key === "+" || event.key === "=") this.zoomBy(1.4);
     else if (event.key === "-") this.zoomBy(1 / 1.4);
-    else if (event.key === "0") this.fit();
+    else if (event.key === "0") for (const view of views) view.fit();
     else if (event.key === "n" || event.key === "p") this.step(event.key === "n" ? 1 : -1);
     else return;
+    if ("+=-".includes(event.key) || pan) for (const other of views) other.follow(this);
     event.preventDefault();
   }
 

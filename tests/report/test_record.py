@@ -127,6 +127,12 @@ def test_a_market_is_read_from_its_folder(tmp_path):
     assert record_of_folders([tmp_path / "market"])["plans"][0] == shown
 
 
+def test_a_damaged_market_is_refused(tmp_path):
+    (tmp_path / "plan.json").write_text('{"kind": "market", "algorithm": "random"}')
+    with pytest.raises(InputError):
+        record_of_folders([tmp_path])
+
+
 def test_folders_are_named_by_what_tells_them_apart(plan, tmp_path):
     for name in ("monday/plan", "tuesday/plan"):
         plan.save(tmp_path / name)

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from broadloom.errors import InputError
 from broadloom.measures.content import delays
 from broadloom.model import AssignmentResult
 from broadloom.model._check import generator
@@ -57,8 +58,19 @@ def content_record(result: AssignmentResult, name: str) -> dict[str, Any]:
 
 
 def market_record(folder: Path, name: str) -> dict[str, Any]:
-    """The result of a market, from its folder: who is where, and what crosses which link."""
+    """The result of a market, from its folder: who is where, and what crosses which link.
+
+    Raises:
+        InputError: it is damaged.
+    """
     record = json.loads((folder / "plan.json").read_text())
+    try:
+        return _market_record(folder, name, record)
+    except (KeyError, TypeError) as error:
+        raise InputError(f"{folder} is a damaged market: {error} is missing or wrong") from error
+
+
+def _market_record(folder: Path, name: str, record: dict[str, Any]) -> dict[str, Any]:
     assignment, flows = need_table(folder, "assignment"), need_table(folder, "flows")
     brokers = sorted({*assignment["broker"].to_pylist(), *flows["u"].to_pylist(), *flows["v"].to_pylist()})
     number = {broker: i for i, broker in enumerate(brokers)}
