@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom._jit import inner_kernel, kernel
-from broadloom.maintenance._links import NOTHING, listed, put, take
-from broadloom.maintenance._world import NODES, World, topics_of, wants
+from broadloom.maintenance._links import AFTER, BACKUPS, NOTHING, OTHER, PRIMARIES, listed, put, take
+from broadloom.maintenance._world import NODES, World, degree_of, topics_of, wants
 
-# The residual of a node that may not be chosen.
-BARRED = -1
+# The residual of a node that may not be chosen; it stays far above all others, whatever is subtracted.
+BARRED, FAR = 2**31 - 1, 2**30
 
 
 @kernel
@@ -48,29 +48,30 @@ def rebuild_backups(w: World, coverage: int, greedy: bool, nodes: NDArray[np.int
 def forget(w: World, coverage: int, greedy: bool, v: int) -> None:
     """After v has left: it has no backups, and those that it was a backup for get new ones (Alg. 8)."""
     drop_backups(w, v)
-    primaries = listed(w.backups, w.backups.second, v, w.backups.second_size[v])
-    while w.backups.second[v] != NOTHING:
-        take(w.backups, w.backups.second[v])
+    primaries = listed(w.backups, PRIMARIES, v)
+    while w.backups.heads[PRIMARIES, v] != NOTHING:
+        take(w.backups, w.backups.heads[PRIMARIES, v])
     rebuild_backups(w, coverage, greedy, primaries)
 
 
 @inner_kernel
 def drop_backups(w: World, v: int) -> None:
     """Node v has no backups any more."""
-    while w.backups.first[v] != NOTHING:
-        take(w.backups, w.backups.first[v])
+    while w.backups.heads[BACKUPS, v] != NOTHING:
+        take(w.backups, w.backups.heads[BACKUPS, v])
 
 
 @inner_kernel
 def _weigh(w: World, v: int) -> None:
     """The weight of every node before a round; v and the backups that it has are barred."""
-    for u in range(w.tally[NODES]):
-        w.residual[u] = w.links.first_size[u] + w.backups.second_size[u]
+    nodes = w.tally[NODES]
+    for u in range(nodes):
+        w.residual[u] = degree_of(w, u) + w.backups.sizes[PRIMARIES, u]
     w.residual[v] = BARRED
-    half = w.backups.first[v]
+    half = w.backups.heads[BACKUPS, v]
     while half != NOTHING:
-        w.residual[w.backups.other[half]] = BARRED
-        half = w.backups.after[half]
+        w.residual[w.backups.halves[half, OTHER]] = BARRED
+        half = w.backups.halves[half, AFTER]
 
 
 @inner_kernel
@@ -83,18 +84,18 @@ def _cover_by_primal_dual(w: World, v: int, rest: NDArray[np.int32]) -> None:
     while left > 0:
         t = rest[draw(w.chance, left)]
         first, last = w.start[t], w.start[t] + w.size[t]
-        best, price = NOTHING, 0
+        best, price = NOTHING, FAR
         for i in range(first, last):
-            weight = w.residual[w.nodes[i]]
-            if weight >= 0 and (best == NOTHING or weight < price):
-                best, price = w.nodes[i], weight
+            if w.residual[w.nodes[i]] < price:
+                best, price = w.nodes[i], w.residual[w.nodes[i]]
+                if price == 0:
+                    break
         if best == NOTHING:
             left = _without_topic(rest, left, t)
             continue
         if price > 0:
             for i in range(first, last):
-                u = w.nodes[i]
-                w.residual[u] = w.residual[u] - price if w.residual[u] >= 0 else BARRED
+                w.residual[w.nodes[i]] -= price
         put(w.backups, v, best)
         left = _without_topics_of(w, rest, left, best)
 

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom.maintenance._backups import build_all_backups, forget, rebuild_backups
-from broadloom.maintenance._links import all_pairs, listed
+from broadloom.maintenance._links import BACKUPS, PRIMARIES, all_pairs, listed, room_of
 from broadloom.maintenance._many import edges_among_many
 from broadloom.maintenance._places import place_node, with_room
 from broadloom.maintenance._repair import Rules, Split, attach, connect_pairs, detach, link_all, prune, split
@@ -73,13 +73,11 @@ class Engine:
 
     def backups(self, node: int) -> NDArray[np.int64]:
         """Who stands in for a node, ascending."""
-        pairs, v = self._world.backups, self._position[node]
-        return self._named(listed(pairs, pairs.first, v, pairs.first_size[v]))
+        return self._named(listed(self._world.backups, BACKUPS, self._position[node]))
 
     def primaries(self, node: int) -> NDArray[np.int64]:
         """For whom a node stands in, ascending."""
-        pairs, v = self._world.backups, self._position[node]
-        return self._named(listed(pairs, pairs.second, v, pairs.second_size[v]))
+        return self._named(listed(self._world.backups, PRIMARIES, self._position[node]))
 
     def build_backups(self) -> None:
         """Choose the backups of every node, in the order of their ids (Alg. 6)."""
@@ -110,7 +108,7 @@ class Engine:
         """A node leaves (Alg. 4, 7 and 8)."""
         start, before, v = time.perf_counter(), self.edge_count, self._position[node]
         topics = self.topics(node)
-        self._make_room(links=len(topics) * int(self._world.links.first_size[v]))
+        self._make_room(links=len(topics) * int(self._world.links.sizes[0, v]))
         v = self._position.pop(node)
         fell = detach(self._world, self.rules, v, topics, True)
         added, fallbacks = self._reconnect(fell, topics)
@@ -130,12 +128,12 @@ class Engine:
         if not len(dropped) and not len(more):
             none = np.empty(0, np.int32)
             return self._change("resubscribe", node, before, _star(v, none), none, 0.0)
-        links = len(dropped) * int(self._world.links.first_size[v]) + len(more)
+        links = len(dropped) * int(self._world.links.sizes[0, v]) + len(more)
         self._make_room(subscriptions=len(more), links=links)
         self._subscriptions += len(more) - len(dropped)
         w, v = self._world, self._position[node]
-        suspects = self._sharing(listed(w.links, w.links.first, v, w.links.first_size[v]), dropped)
-        wards = self._sharing(listed(w.backups, w.backups.second, v, w.backups.second_size[v]), dropped)
+        suspects = self._sharing(listed(w.links, 0, v), dropped)
+        wards = self._sharing(listed(w.backups, PRIMARIES, v), dropped)
         fell = detach(w, self.rules, v, dropped, False)
         repaired, fallbacks = self._reconnect(fell, dropped)
         joined, candidates = attach(w, self._weights, self.rules, v, more)
@@ -215,8 +213,8 @@ class Engine:
         if (
             self._slack < 0
             or w.tally[NODES] + nodes > len(w.mark)
-            or w.tally[LINKS] + links > len(w.links.other) // 2
-            or self._most_backups(subscriptions) > len(w.backups.other) // 2
+            or w.tally[LINKS] + links > room_of(w.links)
+            or self._most_backups(subscriptions) > room_of(w.backups)
         ):
             self._settle(self.present(), subscriptions, links)
 

@@ -28,7 +28,7 @@ def edges_among_many(
     _join_labels(components, label, np.full((len(labels), int(split.parts.max())), -1))
     to_merge = components.tally[STILL_TO_MERGE]
     k = 0.0 if rules.by_weight else rules.rho
-    degree = world.links.first_size[nodes].astype(np.int64)
+    degree = world.links.sizes[0, nodes].astype(np.int64)
     most, partners = int(world.tally[MAX_DEGREE]), [new_partners(len(nodes)) for _ in range(2)]
     edges = grow(components, _among(weights, nodes), *partners, float(k), len(world.mark), degree, most)
     return nodes[edges], int(to_merge - components.tally[STILL_TO_MERGE])

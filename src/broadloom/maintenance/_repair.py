@@ -10,12 +10,13 @@ from numpy.typing import NDArray
 from broadloom._jit import inner_kernel, kernel
 from broadloom.linking._bits import bit_of, popcount
 from broadloom.maintenance._backups import build_backups
-from broadloom.maintenance._links import NOTHING, listed
+from broadloom.maintenance._links import AFTER, BACKUPS, NOTHING, OTHER, listed
 from broadloom.maintenance._world import (
     MARKS,
     MAX_DEGREE,
     NODES,
     World,
+    degree_of,
     half_towards,
     link,
     subscribe,
@@ -75,16 +76,16 @@ def attach(
         candidates = _everybody_but(w, v)
     else:
         build_backups(w, rules.coverage, rules.greedy, v)
-        candidates = listed(w.backups, w.backups.first, v, w.backups.first_size[v])
+        candidates = listed(w.backups, BACKUPS, v)
     rest = np.zeros(w.bits.shape[1], np.uint64)
     for t in topics:
         if w.size[t] > 1:
             rest[t >> 6] |= bit_of(t)
-    half = w.links.first[v]
+    half = w.links.heads[0, v]
     while half != NOTHING:
         for k in range(len(rest)):
-            rest[k] &= ~w.bits[w.links.other[half], k]
-        half = w.links.after[half]
+            rest[k] &= ~w.bits[w.links.halves[half, OTHER], k]
+        half = w.links.halves[half, AFTER]
     return _connect_star(w, weights, rules, v, candidates, rest), candidates
 
 
@@ -146,7 +147,7 @@ def _best(
     for i in range(len(mu)):
         if mu[i] > mu2:
             e2, mu2 = i, mu[i]
-        if mu[i] > mu1 and w.links.first_size[ends[i, 0]] < most and w.links.first_size[ends[i, 1]] < most:
+        if mu[i] > mu1 and degree_of(w, ends[i, 0]) < most and degree_of(w, ends[i, 1]) < most:
             e1, mu1 = i, mu[i]
     return e1 if e1 != NOTHING and mu1 * rules.rho >= mu2 else e2
 
@@ -166,16 +167,16 @@ def _lightest(weights: WeightArrays, ends: NDArray[np.int32], mu: NDArray[np.int
 @kernel
 def detach(w: World, rules: Rules, v: int, topics: NDArray[np.int32], leaves: bool) -> Split:
     """Unsubscribe v from topics, and from the overlay if it leaves; what falls apart, and the shadow."""
-    near = listed(w.links, w.links.first, v, w.links.first_size[v])
+    near = listed(w.links, 0, v)
     if rules.naive:
         shadow = _everybody_but(w, v)
     else:
-        backups = listed(w.backups, w.backups.first, v, w.backups.first_size[v])
+        backups = listed(w.backups, BACKUPS, v)
         shadow = _union(near, backups)
     for t in topics:
         unsubscribe(w, v, t)
-    while leaves and w.links.first[v] != NOTHING:
-        unlink(w, w.links.first[v])
+    while leaves and w.links.heads[0, v] != NOTHING:
+        unlink(w, w.links.heads[0, v])
     return split(w, near, topics, shadow)
 
 
@@ -250,16 +251,16 @@ def _search(w: World, u: int, t: int, waiting: int, stop: bool) -> int:
     waiting -= w.near[u]
     head, tail = 0, 1
     while head < tail and not (stop and waiting == 0):
-        half = w.links.first[w.queue[head]]
+        half = w.links.heads[0, w.queue[head]]
         head += 1
         while half != NOTHING:
-            x = w.links.other[half]
+            x = w.links.halves[half, OTHER]
             if w.mark[x] != mark and wants(w, x, t):
                 w.mark[x] = mark
                 w.queue[tail] = x
                 tail += 1
                 waiting -= w.near[x]
-            half = w.links.after[half]
+            half = w.links.halves[half, AFTER]
     return waiting
 
 

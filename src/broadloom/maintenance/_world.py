@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from broadloom._jit import inner_kernel, kernel
 from broadloom.linking._bits import WORD, bit_of, lowest, pack_rows, popcount
-from broadloom.maintenance._links import NOTHING, Pairs, new_pairs, put, put_all, take
+from broadloom.maintenance._links import AFTER, NOTHING, OTHER, Pairs, new_pairs, put, put_all, take
 
 # What `tally` counts.
 NODES, MAX_DEGREE, LINKS, MARKS = range(4)
@@ -80,8 +80,8 @@ def new_world(contents: Contents, room: Room) -> World:
         start=np.concatenate((np.zeros(1, np.int64), np.cumsum(room.subscribers))),
         size=np.zeros(room.topics, np.int32),
         nodes=np.empty(int(room.subscribers.sum()), np.int32),
-        links=new_pairs(room.nodes, room.links, directed=False),
-        backups=new_pairs(room.nodes, room.backups, directed=True),
+        links=new_pairs(room.nodes, room.links, lists=1),
+        backups=new_pairs(room.nodes, room.backups, lists=2),
         at_degree=np.zeros(room.nodes + 1, np.int64),
         residual=np.zeros(room.nodes, np.int32),
         mark=np.zeros(room.nodes, np.int64),
@@ -94,8 +94,8 @@ def new_world(contents: Contents, room: Room) -> World:
     _list_subscribers(world, contents.topic_start, contents.topics)
     put_all(world.links, contents.edges)
     put_all(world.backups, contents.backups)
-    world.at_degree[:] = np.bincount(world.links.first_size, minlength=room.nodes + 1)
-    world.tally[MAX_DEGREE] = world.links.first_size.max(initial=0)
+    world.at_degree[:] = np.bincount(world.links.sizes[0], minlength=room.nodes + 1)
+    world.tally[MAX_DEGREE] = world.links.sizes.max(initial=0)
     return world
 
 
@@ -140,12 +140,18 @@ def unsubscribe(w: World, u: int, t: int) -> None:
 
 
 @inner_kernel
+def degree_of(w: World, u: int) -> int:
+    """How many links a node has."""
+    return w.links.sizes[0, u]
+
+
+@inner_kernel
 def link(w: World, u: int, v: int) -> None:
     """Link two nodes."""
     put(w.links, u, v)
     w.tally[LINKS] += 1
     for end in (u, v):
-        degree = w.links.first_size[end]
+        degree = degree_of(w, end)
         w.at_degree[degree - 1] -= 1
         w.at_degree[degree] += 1
         w.tally[MAX_DEGREE] = max(w.tally[MAX_DEGREE], degree)
@@ -154,11 +160,11 @@ def link(w: World, u: int, v: int) -> None:
 @inner_kernel
 def unlink(w: World, half: int) -> None:
     """Remove the link that this half belongs to."""
-    u, v = w.links.other[half], w.links.other[half ^ 1]
+    u, v = w.links.halves[half, OTHER], w.links.halves[half ^ 1, OTHER]
     take(w.links, half)
     w.tally[LINKS] -= 1
     for end in (u, v):
-        degree = w.links.first_size[end]
+        degree = degree_of(w, end)
         w.at_degree[degree + 1] -= 1
         w.at_degree[degree] += 1
     while w.tally[MAX_DEGREE] > 0 and w.at_degree[w.tally[MAX_DEGREE]] == 0:
@@ -168,9 +174,9 @@ def unlink(w: World, half: int) -> None:
 @inner_kernel
 def half_towards(w: World, u: int, v: int) -> int:
     """The half of the link from u to v, or NOTHING."""
-    half = w.links.first[u]
-    while half != NOTHING and w.links.other[half] != v:
-        half = w.links.after[half]
+    half = w.links.heads[0, u]
+    while half != NOTHING and w.links.halves[half, OTHER] != v:
+        half = w.links.halves[half, AFTER]
     return half
 
 

@@ -46,9 +46,9 @@ class Live:
         >>> import broadloom as bl
         >>> live = bl.maintain(bl.Interest.from_lists([[0, 1], [1], [0, 1]]))
         >>> live.join([0]).added.tolist()
-        [[0, 3]]
+        [[2, 3]]
         >>> live.leave(0).added.tolist()
-        [[1, 2], [2, 3]]
+        [[1, 2]]
         >>> live.nodes.tolist(), live.edges.tolist()
         ([1, 2, 3], [[1, 2], [2, 3]])
         >>> bl.is_topic_connected(live.interest, live.edges)
@@ -318,6 +318,8 @@ class Live:
             raise InputError(f"an event is {event!r}; give (seq, kind, node, topics)") from error
         if kind not in (JOIN, *OF_A_NODE):
             raise InputError(f"event {seq} is a {kind!r}; give one of {', '.join((JOIN, *OF_A_NODE))}")
+        if kind == JOIN and self._engine.rules.by_weight:
+            raise InputError(f"event {seq} joins a node, but links have weights; use join(topics, at=...)")
         return Request(kind, None if node is None else whole(node, "node"), self._topics(topics))
 
     def _topics(self, topics: object) -> tuple[Topic, ...]:

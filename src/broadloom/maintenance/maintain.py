@@ -80,3 +80,13 @@ def _checked(interest: Interest, edges: ArrayLike) -> np.ndarray:
             "start from a topic-connected overlay, or from none"
         )
     return links
+
+
+def compile_kernels() -> None:
+    """Compile, or load, what changes need, so that the first of them is as fast as the others."""
+    small = Interest.from_lists([[0, 1], [0, 1], [1], [0]])
+    for method in ("shadow", "naive"):
+        live = maintain(small, method=method, edges=[(0, 1), (0, 2), (0, 3)])
+        live.join([0, 1])
+        live.resubscribe(1, [1])
+        live.leave(0)
