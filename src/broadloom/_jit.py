@@ -29,7 +29,8 @@ def inner_kernel(function: F) -> F:
     """Compile `function` into the kernels that call it; it neither makes nor returns arrays.
 
     A call would hand over every array of a tuple, and count a reference to each: more work than a short
-    function does itself. Only kernels can call it, not Python.
+    function does itself. Only kernels can call it: called from
+    Python it crashes.
     """
     return _forgiving(numba.njit(**OPTIONS, forceinline=True, _nrt=False, no_cpython_wrapper=True)(function))
 

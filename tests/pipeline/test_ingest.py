@@ -125,7 +125,7 @@ def test_dumps_of_brokers(tmp_path, spark):
         spark=spark,
     )
     found = account(ledger, "subscriptions")
-    assert rows_of(tmp_path / "out", "filters", "node", "filter", "clients", "rows") == [
+    assert rows_of(tmp_path / "out", "wanted", "node", "filter", "clients", "rows") == [
         ("cluster", "orders", 1, 2),
         ("e1", "#", 1, 1),
         ("e1", "t/1", 1, 2),

@@ -73,8 +73,8 @@ def low_degree_edges(
     """
     n, components = interest.node_count, components_of(interest)
     limit = n if max_degree is None else max_degree
-    partners, degree = [new_partners(n) for _ in range(2)], np.zeros(n, np.int64)
-    edges = grow(components, weights.arrays(), *partners, float(k), limit, degree, 0)
+    every, sparing = new_partners(components), new_partners(components)
+    edges = grow(components, weights.arrays(), every, sparing, float(k), limit, np.zeros(n, np.int64), 0)
     if components.tally[STILL_TO_MERGE] > 0:
         raise InputError(_too_strict(interest, edges, limit))
     return edges

@@ -74,7 +74,7 @@ def merge_by_residual(
     components: Components, weights: WeightArrays, size: BandSize | None = None
 ) -> tuple[NDArray[np.int32], float]:
     """The edges in order, and a lower bound on the weight of any overlay that connects every topic."""
-    size = size or BandSize(share=1 / 128, sampled_rows=16)  # an exact key is dear
+    size = size or BandSize(share=1 / 128)  # an exact key is dear
     n = len(components.topic_start) - 1
     history = new_history(components)
     edges = [np.empty((0, 3), np.int32)]

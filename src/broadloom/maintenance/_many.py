@@ -29,7 +29,7 @@ def edges_among_many(
     to_merge = components.tally[STILL_TO_MERGE]
     k = 0.0 if rules.by_weight else rules.rho
     degree = world.links.sizes[0, nodes].astype(np.int64)
-    most, partners = int(world.tally[MAX_DEGREE]), [new_partners(len(nodes)) for _ in range(2)]
+    most, partners = int(world.tally[MAX_DEGREE]), [new_partners(components) for _ in range(2)]
     edges = grow(components, _among(weights, nodes), *partners, float(k), len(world.mark), degree, most)
     return nodes[edges], int(to_merge - components.tally[STILL_TO_MERGE])
 

@@ -189,8 +189,8 @@ def _numbers(values: ArrayLike, name: str, axes: int, width: int | None = None) 
         array = np.array(values, np.float64, order="C")
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} is not an array of numbers: {error}") from error
-    if array.size == 0 and axes == 2 and array.ndim < 2:
-        array = array.reshape(0, width or 0)
+    if axes == 2 and len(np.atleast_1d(array)) == 0:
+        array = array.reshape(0, array.shape[-1] if width is None and array.ndim == 2 else width or 0)
     if array.ndim != axes or (width is not None and array.shape[-1] != width):
         wanted = f"({'rows, ' if axes == 2 else ''}{'k' if width is None else width})"
         raise InputError(f"{name} has shape {array.shape}; expected {wanted}")

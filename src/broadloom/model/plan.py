@@ -161,7 +161,7 @@ class Plan:
             InputError: there is no plan at `path`, or it was written by a newer version, or is damaged.
         """
         folder = Path(path)
-        record = _read_record(folder)
+        record = read_record(folder)
         tables = {name: need_table(folder, name) for name in TABLES}
         interest = Interest.from_table(tables["subscriptions"], tables["nodes"], tables["topics"])
         if tuple(tables["weights"].column("node").to_pylist()) != interest.node_ids:
@@ -219,7 +219,7 @@ class Plan:
         return f"Plan({self.algorithm}, {self.interest.node_count:,} nodes, {len(self.edges):,} edges)"
 
 
-def _read_record(folder: Path) -> dict[str, Any]:
+def read_record(folder: Path) -> dict[str, Any]:
     """The plan's `plan.json`, if it is one that this version can read."""
     place = folder / "plan.json"
     try:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from broadloom.errors import InputError
+from broadloom.model.assignment_tables import LIMITS
 from broadloom.pipeline.session import Engine
 from broadloom.pipeline.sources import Source
 
@@ -17,6 +18,13 @@ from broadloom.pipeline.sources import Source
 _KNOWN: dict[str, dict[str, type | tuple[type, ...]]] = {
     "spark": {"master": str, "remote": str, "conf": dict},
     "ingest": {"wildcards": str, "symmetric": str},
+    "assign": {
+        "algorithm": str,
+        "seed": int,
+        **dict.fromkeys(LIMITS, (int, float)),
+        "options": dict,
+    },
+    "interest": {"cells": int},
     "link": {
         "algorithm": str,
         "seed": int,
@@ -41,6 +49,8 @@ class Config:
         output: the folder for everything that the run makes.
         spark: the section of that name: master, remote, conf.
         ingest: wildcards, symmetric.
+        assign: algorithm, seed, the limits of an assignment, and the algorithm's own under options.
+        interest: cells, about how many topics the content that subscribers want is cut into.
         link: algorithm, seed, weights and their options, and the algorithm's own under options; engine is
             "process" (default) or "spark".
         report: title.
@@ -50,6 +60,8 @@ class Config:
     output: Path
     spark: Mapping[str, Any] = field(default_factory=dict)
     ingest: Mapping[str, Any] = field(default_factory=dict)
+    assign: Mapping[str, Any] = field(default_factory=dict)
+    interest: Mapping[str, Any] = field(default_factory=dict)
     link: Mapping[str, Any] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
 

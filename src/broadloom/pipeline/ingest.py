@@ -17,7 +17,7 @@ from broadloom.pipeline import latency, subscriptions
 from broadloom.pipeline.ledger import Account, Ledger
 from broadloom.pipeline.read import HEADER, RAW, REASON, SOURCE, read_inputs
 from broadloom.pipeline.session import Engine, session
-from broadloom.pipeline.sources import MATRIX, Input, Source, count_lines, find_inputs, total_bytes
+from broadloom.pipeline.sources import MATRIX, PLAIN, Input, Source, count_lines, find_inputs, total_bytes
 from broadloom.progress import stage
 
 # What makes a row of these tables another one; of equal ones the first in the order of their text is kept.
@@ -80,7 +80,7 @@ class _Ingest:
     notes: list[str] = field(default_factory=list)
 
     def run(self, wildcards: str, symmetric: str) -> Ledger:
-        for table in ("nodes", "topics", "brokers", "subscribers", "messages", "events"):
+        for table in PLAIN:
             if self._of(table):
                 self._plain(table)
         if self._of("subscriptions"):
@@ -109,10 +109,10 @@ class _Ingest:
         with stage("ingest subscriptions"):
             rows = read_inputs(self.spark, self._of("subscriptions"))
             taken = self._take("subscriptions", subscriptions.checked(rows, nodes, topics))
-            self._write("filters", subscriptions.by_filter(taken.rows))
-            taken.used, taken.accepted = self._sum("filters", "clients"), self._sum("filters", "rows")
+            self._write("wanted", subscriptions.by_filter(taken.rows))
+            taken.used, taken.accepted = self._sum("wanted", "clients"), self._sum("wanted", "rows")
         with stage("match filters"):
-            wanted = self.table("filters")
+            wanted = self.table("wanted")
             pairs, notes = subscriptions.interest(self.spark, wanted, topics, wildcards)
             self._write("subscriptions", pairs.sortWithinPartitions("node", "topic"))
             if nodes is None:

@@ -17,10 +17,11 @@ from broadloom.errors import InputError
 from broadloom.model.tables import OPTIONAL, REQUIRED
 from broadloom.pipeline.formats import FORMATS
 
-# What ingest reads: the canonical tables that others write, and the list of known topics.
+# The tables that are taken as they are; subscriptions and latency are worked on.
+PLAIN = ("nodes", "topics", "publisher", "brokers", "subscribers", "messages", "events")
 TABLES: dict[str, dict[str, pa.DataType]] = {
-    name: columns for name, columns in REQUIRED.items() if name not in ("edges", "quarantine")
-} | {"topics": {"topic": pa.string()}}
+    name: REQUIRED[name] for name in (*PLAIN, "subscriptions", "latency")
+}
 
 # Other names that columns go by.
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -218,13 +219,6 @@ def _parquet_columns(path: Path) -> list[str]:
         return list(pa.parquet.read_schema(path).names)
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(f"{path} is cut or damaged: {str(error).partition(chr(10))[0]}") from error
-
-
-def _is_json_line(line: str) -> bool:
-    try:
-        return "data" not in json.loads(line)
-    except ValueError:
-        return False
 
 
 def _keys(head: str) -> list[str]:

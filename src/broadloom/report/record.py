@@ -48,7 +48,8 @@ def record_of_folders(folders: Sequence[Path], title: str = TITLE) -> dict[str, 
         raise InputError("there is no plan to report on; name at least one folder")
     interests: list[Plan] = []
     shown, rows = [], None
-    for name, folder in _named([_plan_folder(folder) for folder in folders]):
+    found = [place for given in folders for place in _plans_in(given)]
+    for name, folder in _named(found):
         rows = rows or rows_record(folder.parent / "ingest")
         if _is_market(folder):
             shown.append(market_record(folder, name))
@@ -86,10 +87,11 @@ def _setting(plan: Plan) -> tuple[Any, ...]:
     return places(plan), site_names(plan)
 
 
-def _plan_folder(folder: Path) -> Path:
-    """The folder of the plan: the one given, or `plan` inside the folder of a run."""
-    inside = folder / "plan"
-    return inside if not (folder / "plan.json").exists() and (inside / "plan.json").exists() else folder
+def _plans_in(folder: Path) -> list[Path]:
+    """The folder itself, or, if it is that of a run, the plan in it and the assignment if there is one."""
+    if (folder / "plan.json").exists() or not (folder / "plan" / "plan.json").exists():
+        return [folder]
+    return [folder / "plan", *([folder / "assign"] if is_assignment(folder / "assign") else [])]
 
 
 def _named(folders: Sequence[Path]) -> list[tuple[str, Path]]:
