@@ -79,8 +79,8 @@ def low_degree_edges(
     careful = [(weights, more_k) for more_k in (k, *MORE_CARE) if more_k >= k]
     for by, more_k in (*careful, (Weights.uniform(n), math.inf)):
         components, degree = components_of(interest), np.zeros(n, np.int64)
-        partners = [new_partners(components) for _ in range(2)]
-        edges = grow(components, by.arrays(), *partners, float(more_k), limit, degree, 0)
+        every, sparing = new_partners(components), new_partners(components)
+        edges = grow(components, by.arrays(), every, sparing, float(more_k), limit, degree, 0)
         if components.tally[STILL_TO_MERGE] == 0:
             return edges
     raise InputError(_too_strict(interest, edges, limit))
