@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from broadloom._version import VERSION
-from broadloom.cli import assign, devices, generate, ingest, inspect, link, market, run
+from broadloom.cli import assign, devices, generate, ingest, inspect, link, market, reproduce, run
 from broadloom.errors import InputError
 
 Version = Annotated[bool, typer.Option("--version", help="Print the version.")]
@@ -42,6 +42,7 @@ app.command("market")(market.market)
 app.command("verify")(inspect.verify)
 app.command("measure")(inspect.measure)
 app.command("run")(run.run)
+app.command("reproduce")(reproduce.reproduce)
 app.command("algorithms")(inspect.algorithms)
 
 
