@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from broadloom._version import VERSION
-from broadloom.cli import assign, devices, generate, ingest, inspect, link, market, reproduce, run
+from broadloom.cli import assign, devices, generate, ingest, inspect, link, maintain, market, reproduce, run
 from broadloom.errors import InputError
 
 Version = Annotated[bool, typer.Option("--version", help="Print the version.")]
@@ -38,6 +38,7 @@ app.command("ingest")(ingest.ingest)
 app.command("subscribers")(assign.subscribers)
 app.command("assign")(assign.assign)
 app.command("link")(link.link)
+app.command("maintain")(maintain.maintain)
 app.command("market")(market.market)
 app.command("verify")(inspect.verify)
 app.command("measure")(inspect.measure)

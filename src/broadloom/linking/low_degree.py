@@ -73,8 +73,8 @@ def low_degree_edges(
     """
     n, components = interest.node_count, components_of(interest)
     limit = n if max_degree is None else max_degree
-    every, sparing = new_partners(components), new_partners(components)
-    edges = _grow(components, weights.arrays(), every, sparing, float(k), limit)
+    partners, degree = [new_partners(components) for _ in range(2)], np.zeros(n, np.int64)
+    edges = grow(components, weights.arrays(), *partners, float(k), limit, degree, 0)
     if components.tally[STILL_TO_MERGE] > 0:
         raise InputError(_too_strict(interest, edges, limit))
     return edges
@@ -93,17 +93,23 @@ def _too_strict(interest: Interest, edges: NDArray[np.int32], limit: int) -> str
 
 
 @kernel
-def _grow(
-    c: Components, weights: WeightArrays, every: Partners, sparing: Partners, k: float, limit: int
+def grow(
+    c: Components,
+    weights: WeightArrays,
+    every: Partners,
+    sparing: Partners,
+    k: float,
+    limit: int,
+    degree: NDArray[np.int64],
+    most: int,
 ) -> NDArray[np.int32]:
-    """Add e1 or e2 until no pair is left.
+    """Add e1 or e2 until no pair is left; `degree` and the maximum degree `most` are those at the start.
 
     Most steps never look at e2: e1 is good enough by the bound on it. And an e2 that spares the maximum
     degree is e1 as well.
     """
-    degree = np.zeros(len(c.topic_start) - 1, np.int64)
     edges = np.empty((c.tally[STILL_TO_MERGE], 2), np.int32)
-    added, most = 0, 0
+    added = 0
     while c.tally[STILL_TO_MERGE] > 0:
         u1, v1, mu1 = best_pair(sparing, c, weights, degree, min(limit, most) if k > 0 else 0)
         w1 = weight_of(weights, u1, v1) if mu1 else np.inf

@@ -1,12 +1,13 @@
 """Each figure and table of the five papers as data, ours beside theirs: one module a paper."""
 
 from broadloom.errors import InputError
-from broadloom.papers import content, low_degree, markets, weighted
+from broadloom.papers import content, low_degree, markets, shadows, weighted
 from broadloom.papers.figure import Figure
 
 FIGURES: tuple[Figure, ...] = (
     *weighted.FIGURES,
     *low_degree.FIGURES,
+    *shadows.FIGURES,
     *content.FIGURES,
     *markets.FIGURES,
 )
