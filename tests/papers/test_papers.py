@@ -7,7 +7,7 @@ import re
 import pytest
 
 import broadloom as bl
-from broadloom.papers import FIGURES, content, figures_of, low_degree, markets, weighted
+from broadloom.papers import FIGURES, content, figures_of, low_degree, markets, shadows, weighted
 from broadloom.papers.figure import Claim, Rows
 from broadloom.papers.results import write_figure, write_page
 
@@ -57,6 +57,17 @@ def test_markets():
     assert max(reduction, key=reduction.get) == "broadloom"
 
 
+def test_churn():
+    """Paper 3: shadows keep degrees near a fresh build's, with few repairs, in a small part of its time."""
+    case = shadows._case(0, quick=True) | {"nodes": 150, "rounds": 40}
+    rows = rows_of(shadows.FIG6, case)
+    assert rows.mean("repair", algorithm="shadow", kind="join") < rows.mean(
+        "repair", algorithm="shadow", kind="leave"
+    )
+    assert rows.mean("mean_degree", algorithm="low-oda") <= rows.mean("mean_degree", algorithm="shadow")
+    assert rows.mean("shadow", algorithm="shadow") < rows.mean("shadow", algorithm="naive")
+
+
 def test_subscriber_assignment():
     """Paper 4: who ignores the event space needs far more bandwidth, who ignores latency far less."""
     case = {"set": "1HH", "seed": 0, "subscribers": 1500, "brokers": 15}
@@ -78,6 +89,8 @@ def test_figures_are_whole(figure):
         assert {*figure.curves} <= {"algorithm", *cases[0]}
     assert len(quick) < len(full) or figure.paper == 4
     assert re.fullmatch(r"(fig|table)\d+", figure.name)
+    (source,) = (other for other in FIGURES if other.key == figure.source)
+    assert list(source.cases(True)) == quick, "who shows another's runs has its cases"
 
 
 @pytest.mark.parametrize(

@@ -172,6 +172,7 @@ FIG7 = Figure(
             tolerance=0.2,
         ),
     ),
+    shares="fig6",
 )
 TABLE1 = Figure(
     4,
@@ -182,8 +183,9 @@ TABLE1 = Figure(
     ("algorithm",),
     (THREE[0],),
     lambda quick: _of_sets("1LL 1HL 1LH 1HH", quick),
-    lambda case: _run(case, "slp1", "gr*", "gr", "broadloom"),
+    lambda case: _run(case, *ONE_LEVEL),
     _claims("1LL", "1HL", "1LH", "1HH"),
+    shares="fig6",
 )
 TABLE2 = Figure(
     4,
@@ -228,7 +230,7 @@ FIG9 = Figure(
     ("algorithm", "latency"),
     (THREE[0], Panel("lbf", "load balance factor")),
     _of_levels,
-    lambda case: _run_levels(case, "slp", "gr*", "broadloom"),
+    lambda case: _run_levels(case, "slp", "gr*", "gr", "broadloom"),
     (
         Claim(
             "VI",
@@ -247,6 +249,7 @@ FIG9 = Figure(
             why=OTHER_DATA,
         ),
     ),
+    shares="fig8",
 )
 FIG10 = Figure(
     4,

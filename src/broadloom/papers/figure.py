@@ -116,6 +116,7 @@ class Figure:
         cases: the cases to run, fewer and smaller ones if quick.
         run: the rows of a case; it runs by itself, on any machine.
         claims: the numbers of the text about it.
+        shares: the name of the figure of the same paper whose runs it shows, if they are not its own.
     """
 
     paper: int
@@ -128,8 +129,14 @@ class Figure:
     cases: Callable[[bool], Iterable[Case]]
     run: Callable[[Case], list[Row]]
     claims: tuple[Claim, ...] = ()
+    shares: str | None = None
 
     @property
     def key(self) -> str:
         """Paper and name together, as files are called."""
         return f"paper{self.paper}-{self.name}"
+
+    @property
+    def source(self) -> str:
+        """The key of the figure whose cases it shows."""
+        return f"paper{self.paper}-{self.shares or self.name}"

@@ -109,6 +109,7 @@ FIG2 = Figure(
     _by_nodes,
     lambda case: _run(case, *THREE),
     (_between(AVERAGE),),
+    shares="fig1",
 )
 FIG3 = Figure(
     2,
@@ -133,6 +134,7 @@ FIG4 = Figure(
     _by_k,
     _run_k,
     (_trend(AVERAGE, 1),),
+    shares="fig3",
 )
 FIG5 = Figure(
     2,

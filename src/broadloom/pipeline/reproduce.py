@@ -50,15 +50,16 @@ def reproduce(
     """
     folder = Path(output).absolute()
     (folder / "cases").mkdir(parents=True, exist_ok=True)
-    wanted = {figure.key: list(figure.cases(quick)) for figure in figures}
-    every = [(key, case) for key, cases in wanted.items() for case in cases]
-    pending = [(key, case) for key, case in every if not _place(folder, key, case).exists()]
+    wanted = {figure.source: list(figure.cases(quick)) for figure in figures}
+    every = [(source, case) for source, cases in wanted.items() for case in cases]
+    pending = [(source, case) for source, case in every if not _place(folder, source, case).exists()]
     if pending:
         with session(engine, spark) as running:
             _run_all(running, pending, folder)
     claims = []
     for figure in figures:
-        rows = [row for case in wanted[figure.key] for row in read_case(_place(folder, figure.key, case))]
+        places = (_place(folder, figure.source, case) for case in wanted[figure.source])
+        rows = [row for place in places for row in read_case(place)]
         claims += write_figure(figure, Rows(tuple(rows)), folder, quick)
     return Reproduction(
         write_page(figures, claims, folder, quick), claims, len(pending), len(every) - len(pending)
