@@ -85,9 +85,9 @@ def test_figures_are_whole(figure):
     for cases in (quick, full):
         texts = [json.dumps(case, sort_keys=True) for case in cases]
         assert len(set(texts)) == len(texts) > 0
-        assert all(figure.x in case for case in cases)
+        assert all(figure.x in {"round", "topics", *case} for case in cases)
         assert {*figure.curves} <= {"algorithm", *cases[0]}
-    assert len(quick) < len(full) or figure.paper == 4
+    assert quick != full
     assert re.fullmatch(r"(fig|table)\d+", figure.name)
     (source,) = (other for other in FIGURES if other.key == figure.source)
     assert list(source.cases(True)) == quick, "who shows another's runs has its cases"
