@@ -86,7 +86,7 @@ def test_figures_are_whole(figure):
         texts = [json.dumps(case, sort_keys=True) for case in cases]
         assert len(set(texts)) == len(texts) > 0
         assert all(figure.x in {"round", "topics", *case} for case in cases)
-        assert {*figure.curves} <= {"algorithm", *cases[0]}
+        assert {*figure.curves} <= {"algorithm", "kind", *cases[0]}
     assert quick != full
     assert re.fullmatch(r"(fig|table)\d+", figure.name)
     (source,) = (other for other in FIGURES if other.key == figure.source)
