@@ -68,7 +68,7 @@ report-ui: ## build the script of the report's page into the package, with Node.
 
 lock: ## pin and hash requirements/*.txt anew, with uv (newest versions: make lock UPGRADE=--upgrade)
 	$(LOCK) requirements/build.in -o requirements/build.txt
-	$(LOCK) pyproject.toml --extra spark --extra lp --extra deploy --group dev --group docs requirements/dev.in -o requirements/dev.txt
+	$(LOCK) pyproject.toml --extra spark --extra lp --extra deploy --extra papers --group dev --group docs requirements/dev.in -o requirements/dev.txt
 	$(LOCK) requirements/java.in -o requirements/java.txt
 
 clean: ## remove what the targets made, but not .venv

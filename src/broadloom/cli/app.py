@@ -17,6 +17,7 @@ from broadloom.cli import (
     maintain,
     market,
     report,
+    reproduce,
     run,
 )
 from broadloom.errors import InputError
@@ -57,6 +58,7 @@ app.command("measure")(inspect.measure)
 app.command("report")(report.report)
 app.command("run")(run.run)
 app.add_typer(deploy.app, name="deploy")
+app.command("reproduce")(reproduce.reproduce)
 app.command("algorithms")(inspect.algorithms)
 
 
