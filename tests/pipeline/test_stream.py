@@ -92,8 +92,8 @@ def test_bad_events_are_set_aside_with_a_reason(spark, tmp_path):
     assert rows == 59 + len(bad) + 2 + 2, "every event is applied or in quarantine"
 
 
-class Killed(BaseException):
-    """Stands for a kill: nothing after it is done."""
+class Killed(Exception):
+    """Stands for a kill: nothing after it is done, and all that was in memory is lost."""
 
 
 @pytest.mark.parametrize("phase", ["applied", "links", "quarantine", "published"])
