@@ -35,7 +35,8 @@ def main(folder: str, times: int, seed: int) -> None:
     found = {"kills": times, "lost": 0, "twice": 0, "while_loading": 0}
     told = 20
     for _ in range(times):
-        loaded, last = killed(place, events, rng.random() * 0.25)
+        at_work = rng.random() < 0.75  # otherwise it may be killed while it loads
+        loaded, last = killed(place, events, rng.random() * (0.04 if at_work else 0.2), at_work)
         found["while_loading"] += loaded is None
         if loaded is not None:
             found["lost"] += max(0, told - loaded)
@@ -50,14 +51,19 @@ def main(folder: str, times: int, seed: int) -> None:
     print(json.dumps(found | {"changes": done, "same_as_without_kills": same}))
 
 
-def killed(place: Path, events: tuple, seconds: float) -> tuple[int | None, int]:
-    """How many changes a child found when it had loaded (None: it had not), and of how many it told."""
+def killed(place: Path, events: tuple, seconds: float, at_work: bool) -> tuple[int | None, int]:
+    """How many changes a child found when it had loaded (None: it had not), and of how many it told.
+
+    It is killed so many seconds after it started or, `at_work`, after it had loaded.
+    """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
         go_on(place, events, writing)
     os.close(writing)
+    if at_work:
+        select.select([reading], [], [])
     time.sleep(seconds)
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)

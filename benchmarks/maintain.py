@@ -161,7 +161,8 @@ def _churned(
     for number, event in enumerate(events, start=1):
         changes += live.apply([event])
         size.append(len(changes[-1].shadow) / len(live.nodes))
-        broken += not bl.is_topic_connected(live.interest, live.edges)
+        if method == "shadow" or number % EVERY == 0:
+            broken += not bl.is_topic_connected(live.interest, live.edges)
         if number % EVERY == 0:
             if number not in fresh:
                 fresh[number] = _fresh(live)

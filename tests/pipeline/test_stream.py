@@ -92,8 +92,8 @@ def test_bad_events_are_set_aside_with_a_reason(spark, tmp_path):
     assert rows == 59 + len(bad) + 2 + 2, "every event is applied or in quarantine"
 
 
-class Killed(BaseException):
-    """Stands for a kill: nothing after it is done."""
+class KilledError(Exception):
+    """Stands for a kill: nothing after it is done, and all that was in memory is lost."""
 
 
 @pytest.mark.parametrize("phase", ["applied", "links", "quarantine", "published"])
@@ -118,15 +118,15 @@ def die_in(patch, phase, version):
 
     def dying_write(folder, number, rows):
         if number == version and phase == "applied":
-            raise Killed
+            raise KilledError
         write(folder, number, rows)
         if number == version and folder.name == f"{phase}.parquet":
-            raise Killed
+            raise KilledError
 
     def dying_publish(self, number):
         publish(self, number)
         if number == version and phase == "published":
-            raise Killed
+            raise KilledError
 
     patch.setattr(module, "_write", dying_write)
     patch.setattr(module._State, "_publish", dying_publish)

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from broadloom._jit import compiled_for
 from broadloom.maintenance._backups import build_all_backups, forget, rebuild_backups
 from broadloom.maintenance._links import BACKUPS, PRIMARIES, all_pairs, listed, room_of
 from broadloom.maintenance._many import edges_among_many
@@ -44,6 +47,11 @@ class Engine:
         self.next_id = next_id
         self._slack = 0  # each topic has room for so many subscribers more, at least
         self._settle(present)
+
+    @cached_property
+    def _attach(self) -> Callable[..., tuple[Nodes, Nodes]]:
+        """The kernel of joins, which are so quick that looking up its types would show."""
+        return compiled_for(attach, self._world, self._weights, self.rules, 0, np.empty(0, np.int32))
 
     @property
     def world(self) -> World:
@@ -92,7 +100,7 @@ class Engine:
                 done(last)
 
     def join(self, topics: Nodes, at: object = None) -> Change:
-        """A node joins (Alg. 3, 9 and 10)."""
+        """A node joins (Alg. 3, 9 and 10); its topics are int32, ascending."""
         start, before = time.perf_counter(), self.edge_count
         self._make_room(nodes=1, subscriptions=len(topics), links=len(topics))
         node, v = self.next_id, int(self._world.tally[NODES])
@@ -102,7 +110,7 @@ class Engine:
         self._world.tally[NODES] += 1
         self._ids[v], self._position[node] = node, v
         self.next_id += 1
-        added, candidates = attach(self._world, self._weights, self.rules, v, topics)
+        added, candidates = self._attach(self._world, self._weights, self.rules, v, topics)
         seconds = time.perf_counter() - start
         return self._change("join", node, before, added, candidates, seconds)
 
