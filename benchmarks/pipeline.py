@@ -14,7 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from _common import HERE, RESULTS, Section, run
+from _common import HERE, RESULTS, Section, keep, run
 from _tree import Cost, cost
 from broadloom import workload
 
@@ -104,6 +104,8 @@ def link(quick: bool) -> Section:
             whole = _linked(section, size, "grmaw")
             ratio = alone["weight"] / whole["weight"]
             section.claim(f"dcmaw's weight / grmaw's at {size[0]:,} nodes", ratio, at_most=1.015)
+        if not quick:
+            keep("pipeline", "link", section)  # the next size takes long: what is known is known
     return section
 
 
