@@ -126,7 +126,7 @@ def _linked(section: Section, size: tuple[int, int, int], where: str) -> dict[st
 def cluster(quick: bool) -> Section:  # noqa: ARG001 (computed, not run)
     """What more machines of two cores would take, from the CPU seconds of `link`.
 
-    T(M) = start + driver + shared / (2 M): the executors share what conquer takes beyond handing the parts out,
+    T(M) = start + driver + shared / (2 M): the executors share what conquer takes beyond handing out,
     and the rest (divide, hand out, combine, the last check) is the driver's own. Nothing is said of the
     network, which one machine does not show.
     """
