@@ -119,7 +119,7 @@ def connect_server(folder):
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
             [submit, "--master", "local[1]", "--driver-java-options", FAST_START, *conf, *server],
-            env=environment(),
+            env=environment() | {"SPARK_DAEMON_MEMORY": "1g"},
             stdout=log,
             stderr=log,
         )
