@@ -79,6 +79,8 @@ def test_what_is_wrong_is_told_in_one_line(spark, tmp_path):
     with pytest.raises(bl.InputError, match="lo is at most hi on every axis"):
         assign(tmp_path / "far", tmp_path / "plan", spark=spark, **OPTIONS | {"sample": 10})
     assert not (tmp_path / "plan").exists()
+    with pytest.raises(bl.InputError, match="option polish is 3; on Spark it is 0"):
+        assign(tmp_path / "far", tmp_path / "plan", spark=spark, polish=3)
     (tmp_path / "far" / "subscribers.parquet").unlink()
     with pytest.raises(bl.InputError, match=r"no subscribers.parquet"):
         assign(tmp_path / "far", tmp_path / "plan", spark=spark)

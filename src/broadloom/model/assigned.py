@@ -19,6 +19,7 @@ from broadloom._version import VERSION
 from broadloom.errors import InputError
 from broadloom.model._atomic import new_folder
 from broadloom.model._check import read_only
+from broadloom.model._plain import plain
 from broadloom.model.assignment import AssignmentProblem
 from broadloom.model.assignment_tables import numbers_column, problem_tables, read_problem
 from broadloom.model.tables import need_table, write_table
@@ -216,7 +217,7 @@ def plan_record(
         "gap": gap,
         "metrics": dict(metrics),
     }
-    return json.dumps(record, indent=2, sort_keys=True) + "\n"
+    return json.dumps(plain(record), indent=2, sort_keys=True) + "\n"
 
 
 def is_assignment(folder: str | Path) -> bool:

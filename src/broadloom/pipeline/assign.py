@@ -173,7 +173,9 @@ class _Job:
             in_order.write.parquet(str(folder / "assignments.parquet"))
         with stage("shrink and verify"):
             shrunk = as_tuples(shrunk_to(self.frame, *self._around(everybody, filters)))
-            return shrunk, metrics_of(part, shrunk, self._tally(everybody, shrunk))
+            metrics = metrics_of(part, shrunk, self._tally(everybody, shrunk))
+            assert not {"leaf", "latency", "nesting", "alpha"} & set(metrics["violated"]), metrics["violated"]
+            return shrunk, metrics
 
     def _some(self, keep: Callable[[pa.RecordBatch], NDArray[np.bool_]]) -> AssignmentProblem:
         """The problem of some of the subscribers, in the order of their rows."""
