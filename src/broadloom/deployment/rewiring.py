@@ -21,7 +21,9 @@ RATE = 300.0
 CALM_SECONDS = 0.5  # of load before the first step, and after the last one
 
 
-def rehearse_change(old: Wiring, new: Wiring, rate: float = RATE, queued: bool = True) -> dict[str, Any]:
+def rehearse_change(
+    old: Wiring, new: Wiring, rate: float = RATE, queued: bool = True, at_once: bool = False
+) -> dict[str, Any]:
     """Run the change under load; counts of the load, and of a round of messages afterwards.
 
     What is published and counted is what brokers want in both plans.
