@@ -72,6 +72,15 @@ def test_rabbitmq_adds_first_and_removes_what_nobody_needs(pair):
         assert made == {rabbitmq.undone(call)["path"] for call in after}
 
 
+@given(pairs())
+@settings(max_examples=30)
+def test_all_at_once_is_one_batch(pair):
+    old, new = pair
+    batches = order(old, new, at_once=True)
+    assert len(batches) == (1 if changes(old, new) else 0)
+    assert all(sorted(batch.links) == sorted(new.links) for batch in batches)
+
+
 def test_nothing_changes_between_a_plan_and_itself():
     wiring = wired(bl.link(bl.Interest.from_lists([["x"], ["x"]]), algorithm="gm"))
     assert changes(wiring, wiring) == order(wiring, wiring) == []

@@ -166,6 +166,9 @@ def diff_plans(
     messages: Messages = None,
     least: Least = "latency",
     slack: Slack = 0.1,
+    at_once: Annotated[
+        bool, typer.Option("--at-once", help="Restart all brokers that change together.")
+    ] = False,
     rehearse: Annotated[
         bool, typer.Option("--rehearse", help="Make the change on real mosquitto brokers here, under load.")
     ] = False,
@@ -182,20 +185,22 @@ def diff_plans(
         before, after = (deployed(bl.Plan.load(plan), messages, least, slack)[1] for plan in (old, new))
         check(after)
         record: dict[str, Any] = {"target": to, "changes": [one.record() for one in changes(before, after)]}
-        record |= _in_order(before, after, target)
+        record |= _in_order(before, after, target, at_once)
         if rehearse:
-            record["rehearsal"] = rehearse_change(before, after, number(rate, "rate", least=1))
+            record["rehearsal"] = rehearse_change(
+                before, after, number(rate, "rate", least=1), at_once=at_once
+            )
     show(record, _change_told(record), as_json, quiet)
     done = record.get("rehearsal", {}).get("afterwards", {})
     return 1 if done.get("missing") or done.get("duplicates") else 0
 
 
-def _in_order(before: Wiring, after: Wiring, target: Target) -> dict[str, Any]:
+def _in_order(before: Wiring, after: Wiring, target: Target, at_once: bool) -> dict[str, Any]:
     """The order of a change, and who restarts."""
     if target.live:
         adds, removals = rabbitmq.change(before, after, Settings())
         return {"restarts": [], "order": [{"call": adds}, {"call": removals}] if adds or removals else []}
-    batches = order(before, after)
+    batches = order(before, after, at_once)
     restarts = [broker for batch in batches for broker in batch.brokers]
     return {"restarts": restarts, "order": [batch.record() for batch in batches]}
 

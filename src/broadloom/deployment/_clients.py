@@ -168,7 +168,8 @@ def _visit(port: int, client_id: str, clean: bool, ask: Callable[[Client], objec
     while not answered:
         if time.monotonic() > end:
             raise RuntimeError(f"the broker at port {port} gave no answer to {client_id!r}")
-        client.loop(TICK)
+        if client.loop(TICK) != paho.MQTT_ERR_SUCCESS:  # the link itself has come between
+            client.reconnect()
     client.disconnect()
     client.loop(TICK)
 

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 from broadloom.deployment.check import would_loop
 from broadloom.deployment.flow import Message, journey, sample_messages
 from broadloom.deployment.mosquitto import local_id, remote_id
-from broadloom.deployment.wiring import Link, Wiring
+from broadloom.deployment.wiring import Hop, Link, Wiring
 
 Links = tuple[Link, ...]
 
@@ -102,8 +102,13 @@ def changes(old: Wiring, new: Wiring) -> list[Change]:
     return found
 
 
-def order(old: Wiring, new: Wiring) -> list[Batch]:
+def order(old: Wiring, new: Wiring, at_once: bool = False) -> list[Batch]:
     """The batches of brokers that lead from the old links to the new ones; each broker restarts once.
+
+    Args:
+        old: how brokers are linked.
+        new: how they are to be linked.
+        at_once: restart all of them together; sooner over, but all are away in the same moment.
 
     Examples:
         >>> x, brokers = ("x",), ("a", "b", "c")
@@ -116,7 +121,7 @@ def order(old: Wiring, new: Wiring) -> list[Batch]:
     goal = {change.broker: tuple(_owned(new.links, change.broker).values()) for change in changes(old, new)}
     state, judge, batches = tuple(old.links), _Judge(old, new), []
     while goal:
-        brokers, links, cut = _next_batch(state, goal, judge)
+        brokers, links, cut = _next_batch(state, goal, judge) if not at_once else (tuple(goal), new.links, 0)
         batches.append(_batch(brokers, state, links, new.links, cut))
         state, goal = links, {broker: own for broker, own in goal.items() if broker not in brokers}
     return batches
@@ -160,10 +165,10 @@ def _closure(brokers: set[str], state: Links, goal: Mapping[str, Links]) -> tupl
 def _batch(brokers: tuple[str, ...], state: Links, links: Links, goal: Links, cut: int) -> Batch:
     """A batch with the sessions that go with it."""
     dropped, up = _dropped(state, links), {link[:2]: link for link in state}
-    later, opened = {link[:2]: link for link in links}, []
+    later, after, opened = {link[:2]: link for link in links}, Wiring((), {}, {}, links), []
     for link in goal:
         if link[:2] not in up:
-            out, into = (tuple(sorted(dropped.intersection(way))) for way in link[2:])
+            out, into = (_cut_off(hop, dropped.intersection(way), after) for hop, way in link.carried())
             opened += [Session(link.peer, remote_id(link), into)] if into else []
             opened += [Session(link.owner, local_id(link), out)] if out and link.owner not in brokers else []
     grown: list[Session] = []
@@ -199,6 +204,12 @@ class _Judge:
 
 def _differs(old: Wiring, new: Wiring, message: Message) -> bool:
     return journey(old, message) != journey(new, message)
+
+
+def _cut_off(hop: Hop, filters: Iterable[str], wiring: Wiring) -> tuple[str, ...]:
+    """The filters whose messages do not come from one end of a hop to the other."""
+    start, end = hop
+    return tuple(sorted(text for text in filters if end not in journey(wiring, Message(start, text))))
 
 
 def _dropped(before: Links, after: Links) -> set[str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
 from dataclasses import replace
 from itertools import cycle
 from typing import Any
@@ -22,7 +21,9 @@ RATE = 300.0
 CALM_SECONDS = 0.5  # of load before the first step, and after the last one
 
 
-def rehearse_change(old: Wiring, new: Wiring, rate: float = RATE, queued: bool = True) -> dict[str, Any]:
+def rehearse_change(
+    old: Wiring, new: Wiring, rate: float = RATE, queued: bool = True, at_once: bool = False
+) -> dict[str, Any]:
     """Run the change under load; counts of the load, and of a round of messages afterwards.
 
     What is published and counted is what brokers want in both plans.
@@ -32,9 +33,10 @@ def rehearse_change(old: Wiring, new: Wiring, rate: float = RATE, queued: bool =
         new: how they are to be linked.
         rate: messages a second, over all brokers.
         queued: whether sessions of new links are opened before old links go, as the batches say.
+        at_once: whether all brokers that change restart together.
     """
     stable = common(old, new)
-    batches, tally = order(old, new), Tally(stable)
+    batches, tally = order(old, new, at_once), Tally(stable)
     if not queued:
         batches = [batch._replace(opened=(), grown=()) for batch in batches]
     with Lab(replace(stable, links=old.links)) as lab, Clients(lab.ports, tally.heard) as clients:
@@ -111,22 +113,28 @@ def _take(lab: Lab, batch: Batch) -> None:
     for broker in batch.brokers:
         lab.stop(broker)
     down = set(batch.brokers)
-    _while_down(lab, batch, lambda broker: broker not in down)
     lab.wiring = replace(lab.wiring, links=batch.links)
-    for broker in batch.brokers:
-        lab.configure(broker, lab.wiring)
-        lab.start(broker)
-    lab.wait_until_listening(batch.brokers)
-    _while_down(lab, batch, lambda broker: broker in down)
+    for broker in lab.wiring.brokers:
+        if broker not in down:
+            _see_to_sessions(lab, batch, broker)
+    for broker in reversed(
+        lab.wiring.brokers
+    ):  # a peer before the owner of the link, who would use its session
+        if broker in down:
+            lab.configure(broker, lab.wiring)
+            lab.start(broker)
+            lab.wait_until_listening([broker])
+            _see_to_sessions(lab, batch, broker)
     touched = tuple(link for link in batch.links if down.intersection(link[:2]))
     lab.wait_until_linked(replace(lab.wiring, links=touched))
 
 
-def _while_down(lab: Lab, batch: Batch, chosen: Callable[[str], bool]) -> None:
-    """Let brokers forget links that are gone, and keep for links that stay what these will carry."""
-    for session in filter(lambda session: chosen(session.broker), batch.grown):
-        subscribe(lab.ports[session.broker], session.client, session.filters)
-    for session in filter(lambda session: chosen(session.broker), batch.shrunk):
-        unsubscribe(lab.ports[session.broker], session.client, session.filters)
-    for session in filter(lambda session: chosen(session.broker), batch.ended):
-        end_session(lab.ports[session.broker], session.client)
+def _see_to_sessions(lab: Lab, batch: Batch, broker: str) -> None:
+    """Let a broker forget links that are gone, and keep for links that stay what these will carry."""
+    port = lab.ports[broker]
+    for _, client, filters in (session for session in batch.grown if session.broker == broker):
+        subscribe(port, client, filters)
+    for _, client, filters in (session for session in batch.shrunk if session.broker == broker):
+        unsubscribe(port, client, filters)
+    for _, client, _ in (session for session in batch.ended if session.broker == broker):
+        end_session(port, client)
