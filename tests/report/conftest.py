@@ -5,16 +5,8 @@ from pathlib import Path
 
 import pytest
 
-# A new machine has no network: these keep Chromium from asking for one. Root needs --no-sandbox.
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
+from chromium import launch
+
 ARTEFACTS = Path(__file__).parents[2] / "artefacts" / "report"
 
 
@@ -26,7 +18,7 @@ def chromium():
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
+        browser = launch(playwright)
         yield browser
         browser.close()
 

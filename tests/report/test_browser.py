@@ -12,6 +12,7 @@ from broadloom.report import report
 from broadloom.report.failures import failures
 from broadloom.report.page import html_of
 from broadloom.report.record import record_of
+from chromium import drag
 
 pytestmark = [pytest.mark.needs("chromium"), pytest.mark.xdist_group("chromium")]
 
@@ -264,19 +265,7 @@ def test_it_stays_quick_with_twenty_thousand_links(shown):
     page = shown(report({"large": plan}))
     assert time.monotonic() - started < 20
     assert page.page.evaluate("document.querySelectorAll('*').length") < 3000
-    page.page.evaluate(
-        "() => { window.gaps = []; let last = performance.now();"
-        " const frame = () => { const now = performance.now(); gaps.push(now - last); last = now;"
-        " requestAnimationFrame(frame); }; requestAnimationFrame(frame); }"
-    )
-    box = page.page.locator(".map canvas").bounding_box()
-    x, y = box["x"] + 200, box["y"] + 200
-    page.page.mouse.move(x, y)
-    page.page.mouse.down()
-    for step in range(30):
-        page.page.mouse.move(x + 5 * step, y + 2 * step)
-    gaps = np.array(page.page.evaluate("gaps"))
-    page.page.mouse.up()
+    gaps = drag(page.page, steps=30)
     assert np.median(gaps) < 60
     page.find("1999")
     assert "1999" in page.panel
