@@ -171,7 +171,6 @@ def test_names_stay_text(shown):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_is_readable_in_dark_and_light_and_accessible(shown, html, scheme):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     page = shown(html, color_scheme=scheme)
     page.keep(f"page-{scheme}")
     for choose in (
@@ -181,8 +180,7 @@ def test_it_is_readable_in_dark_and_light_and_accessible(shown, html, scheme):
         lambda: page.page.click("#fail"),
     ):
         choose()
-        found = axe.Axe().run(page.page)
-        assert found.violations_count == 0, found.generate_report()
+        page.check_accessible()
     before = page.page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.page.click("#theme")
     assert page.page.evaluate("getComputedStyle(document.body).backgroundColor") != before
@@ -209,9 +207,7 @@ def test_plans_side_by_side(shown, plan):
     page.page.locator("button:text-is('side by side')").click()
     assert page.page.locator(".map canvas").count() == 2
     page.keep("side-by-side")
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    found = axe.Axe().run(page.page)
-    assert found.violations_count == 0, found.generate_report()
+    page.check_accessible()
 
 
 @pytest.mark.parametrize("lists", [[], [[]], [[], []], [["alone"]], [["a"], ["b"]]], ids=str)
@@ -248,9 +244,7 @@ def test_content_plans(shown):
     page.page.mouse.move(5, 5)
     assert page.picture() != before
     page.keep("content")
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    found = axe.Axe().run(page.page)
-    assert found.violations_count == 0, found.generate_report()
+    page.check_accessible()
 
 
 def test_it_stays_quick_with_twenty_thousand_links(shown):
