@@ -2,7 +2,7 @@
 
     python benchmarks/_kills.py FOLDER TIMES SEED
 
-Each time a child loads the overlay and goes on with the events, telling of each change once it is acknowledged;
+Each time a child loads the overlay and goes on with the events, telling of each change that is acknowledged;
 it is killed without warning, while it loads, changes or saves. One that was told of and is not there when the
 next child loads is lost. In the end the overlay must be that of a run which nobody killed.
 """

@@ -1,10 +1,12 @@
 """The slow obvious twin of maintenance, from the pseudo-code of paper 3 and the rules that it leaves open.
 
 Paper 3: Chen, Jacobsen, Vitenberg, "Reinforce Your Overlay with Shadows". Everything is recomputed from
-scratch at each step, in plain Python; names are the paper's. `weight(u, v)` is given where links have weights.
+scratch at each step, in plain Python; names are the paper's. `weight(u, v)` is given
+where links have weights.
 """
 
 from collections.abc import Callable, Iterable
+from fractions import Fraction
 from itertools import combinations
 
 Edge = tuple[int, int]
@@ -39,15 +41,19 @@ class Twin:
     # The overlay.
 
     def neighbours(self, v: int) -> set[int]:
+        """Whom v is linked to."""
         return {a + b - v for a, b in self.edges if v in (a, b)}
 
     def primaries(self, v: int) -> list[int]:
+        """Whose backup v is."""
         return sorted(u for u in self.topics if v in self.backups[u])
 
     def max_degree(self) -> int:
+        """D(V, E)."""
         return max((len(self.neighbours(v)) for v in self.topics), default=0)
 
     def components(self, topic: int) -> list[set[int]]:
+        """The topic-connected components."""
         rest, found = {v for v, own in self.topics.items() if topic in own}, []
         while rest:
             part, todo = set(), [min(rest)]
@@ -61,15 +67,18 @@ class Twin:
         return found
 
     def contribution(self, u: int, v: int) -> int:
+        """contrib(u, v)."""
         shared = self.topics[u] & self.topics[v]
         return sum(not any({u, v} <= part for part in self.components(t)) for t in shared)
 
     def is_topic_connected(self) -> bool:
+        """Whether no topic has two components."""
         return all(len(self.components(t)) <= 1 for own in self.topics.values() for t in own)
 
     # Alg. 2, over candidates, the degrees and components being those of the whole overlay.
 
     def construct_low_edges(self, candidates: Iterable[Edge]) -> list[Edge]:
+        """ConstructLowEdges over E_pot; the edges, in order."""
         candidates, added = sorted(candidates), []
         while True:
             mu = {e: m for e in candidates if (m := self.contribution(*e)) > 0}
@@ -80,6 +89,7 @@ class Twin:
             added.append(e)
 
     def find_low_edge(self, mu: dict[Edge, int]) -> Edge:
+        """findLowEdge(rho), or the least weight a contribution."""
         if self.weight is not None:
             return min(mu, key=lambda e: (self.weight(*e) / mu[e], e))
         most = self.max_degree()
@@ -91,6 +101,7 @@ class Twin:
     # Alg. 11 and 12.
 
     def build_backups_at(self, v: int) -> None:
+        """buildBackupsAt(v)."""
         self.backups[v] = set()
         for _ in range(0 if self.naive else self.coverage):
             barred = {v} | self.backups[v]
@@ -101,8 +112,7 @@ class Twin:
             self.backups[v] |= cover(sorted(self.topics[v]), weight)
 
     def greedy_cover(self, rest: list[int], weight: dict[int, int]) -> set[int]:
-        from fractions import Fraction
-
+        """Alg. 11, lines 5 to 12."""
         chosen: set[int] = set()
         while True:
             newly = {u: len(self.topics[u] & set(rest)) for u in weight}
@@ -114,6 +124,7 @@ class Twin:
             rest = [t for t in rest if t not in self.topics[w]]
 
     def primal_dual_cover(self, rest: list[int], weight: dict[int, int]) -> set[int]:
+        """Alg. 12, lines 6 to 14."""
         chosen: set[int] = set()
         while rest:
             t = rest[self.draw(len(rest))]
@@ -141,16 +152,19 @@ class Twin:
     # Joins and leaves: each gives the edges added and removed.
 
     def join(self, topics: Iterable[int]) -> tuple[list[Edge], list[Edge]]:
+        """Alg. 3, or 9 and 10."""
         v, self.next = self.next, self.next + 1
         self.topics[v], self.backups[v] = set(topics), set()
         self.build_backups_at(v)
         return self.connect(v), []
 
     def connect(self, v: int) -> list[Edge]:
+        """Edges between v and its candidates."""
         others = set(self.topics) - {v} if self.naive else self.backups[v]
         return self.construct_low_edges((min(u, v), max(u, v)) for u in others)
 
     def leave(self, v: int) -> tuple[list[Edge], list[Edge]]:
+        """Alg. 4, or 7 and 8."""
         removed = sorted(e for e in self.edges if v in e)
         shadow = self.shadow(v)
         primaries = self.primaries(v)
@@ -165,6 +179,7 @@ class Twin:
         return added, removed
 
     def shadow(self, v: int) -> set[int]:
+        """S."""
         return set(self.topics) - {v} if self.naive else self.neighbours(v) | self.backups[v]
 
     def resubscribe(self, v: int, topics: Iterable[int]) -> tuple[list[Edge], list[Edge]]:

@@ -35,7 +35,12 @@ def test_events_are_sorted_and_every_one_is_applied_or_set_aside():
     live = bl.maintain(bl.Interest.from_lists([["t"], ["t"]], node_ids=["a", "b"]))
     feed = Feed(live)
     events = [event(3, "leave", "c"), event(1, "join", "c", ["t", "t"]), event(2, "subscribe", "c", ["new"])]
-    events += [event(4, "join", "a", []), event(5, "leave", "nobody"), event(1, "join", "d"), Event("x", None)]
+    events += [
+        event(4, "join", "a", []),
+        event(5, "leave", "nobody"),
+        event(1, "join", "d"),
+        Event("x", None),
+    ]
     outcomes = list(feed.take(events))
     assert [one.seq for one in outcomes if isinstance(one, Applied)] == [1, 2, 3]
     reasons = [one.reason for one in outcomes if isinstance(one, Refused)]
@@ -50,7 +55,10 @@ def test_events_are_sorted_and_every_one_is_applied_or_set_aside():
 
 
 def test_files_of_all_kinds_say_the_same(tmp_path):
-    rows = [{"seq": 0, "kind": "join", "node": "x", "topics": ["a", "b"]}, {"seq": 1, "kind": "leave", "node": "x"}]
+    rows = [
+        {"seq": 0, "kind": "join", "node": "x", "topics": ["a", "b"]},
+        {"seq": 1, "kind": "leave", "node": "x"},
+    ]
     table = pa.table({name: [row.get(name) for row in rows] for name in ("seq", "kind", "node", "topics")})
     pa.parquet.write_table(table, tmp_path / "events.parquet")
     (tmp_path / "e.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n")

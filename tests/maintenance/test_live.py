@@ -18,9 +18,14 @@ class Churn(RuleBasedStateMachine):
 
     nodes = Bundle("nodes")
 
-    @initialize(target=nodes, lists=st.lists(TOPICS, min_size=1, max_size=10), method=st.sampled_from(
-        ["shadow", "naive"]), backups=st.sampled_from(["primal-dual", "greedy"]))
+    @initialize(
+        target=nodes,
+        lists=st.lists(TOPICS, min_size=1, max_size=10),
+        method=st.sampled_from(["shadow", "naive"]),
+        backups=st.sampled_from(["primal-dual", "greedy"]),
+    )
     def begin(self, lists, method, backups):
+        """Any interest, any method."""
         interest = bl.Interest.from_lists(lists, topics=8)
         self.live = bl.maintain(interest, method=method, backups=backups, coverage=2)
         self.wants = {node: set(topics) for node, topics in enumerate(lists)}
@@ -28,6 +33,7 @@ class Churn(RuleBasedStateMachine):
 
     @rule(target=nodes, topics=TOPICS)
     def join(self, topics):
+        """A node joins, and its backups cover it."""
         change = self.live.join(topics)
         self.wants[change.node] = set(topics)
         self.backups_cover(change.node, topics)
@@ -35,23 +41,28 @@ class Churn(RuleBasedStateMachine):
 
     @rule(node=consumes(nodes))
     def leave(self, node):
+        """A node leaves, and its links alone."""
         if node in self.wants:
             before = {tuple(edge) for edge in self.live.edges.tolist()}
             change = self.live.leave(node)
             del self.wants[node]
             after = {tuple(edge) for edge in self.live.edges.tolist()}
-            added, removed = ({tuple(edge) for edge in some.tolist()} for some in (change.added, change.removed))
+            added, removed = (
+                {tuple(edge) for edge in some.tolist()} for some in (change.added, change.removed)
+            )
             assert after == (before - removed) | added
             assert removed == {edge for edge in before if node in edge}, "edges go only with their node"
 
     @rule(node=nodes, topics=TOPICS)
     def resubscribe(self, node, topics):
+        """A node changes all its topics."""
         if node in self.wants:
             self.live.resubscribe(node, topics)
             self.wants[node] = set(topics)
 
     @rule(topics=st.lists(TOPICS, min_size=1, max_size=4))
     def several_at_once(self, topics):
+        """Nodes join, and the first leaves, in one call."""
         first = self.live._engine.next_id
         events = [(0, "join", first + i, own) for i, own in enumerate(topics)]
         self.live.apply([*events, (0, "leave", first, ())])
@@ -59,10 +70,12 @@ class Churn(RuleBasedStateMachine):
 
     @rule()
     def rebaseline(self):
+        """A fresh start."""
         self.live.rebaseline()
 
     @invariant()
     def everything_holds(self):
+        """What must be true after each change."""
         if not hasattr(self, "live"):
             return
         interest, edges = self.live.interest, self.live.edges

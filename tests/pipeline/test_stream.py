@@ -53,7 +53,9 @@ def check(output, events=EVENTS):
         link = tuple(sorted((row["u"], row["v"])))
         (links.add if row["action"] == "add" else links.remove)(link)
     last = bl.Plan.load(newest)
-    assert links == {tuple(sorted(last.interest.node_ids[end] for end in edge)) for edge in last.edges.tolist()}
+    assert links == {
+        tuple(sorted(last.interest.node_ids[end] for end in edge)) for edge in last.edges.tolist()
+    }
 
 
 def test_a_stream_gives_what_the_object_gives(spark, tmp_path):

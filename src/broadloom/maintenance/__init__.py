@@ -17,7 +17,7 @@ class NaiveOptions:
     """Options of the naive dynamics.
 
     Attributes:
-        rho: how many times worse than the best link the chosen one may be, for the sake of the maximum degree;
+        rho: how many times worse than the best link the chosen one may be, for the maximum degree's sake:
             `k` of low-oda. Without effect where links have weights.
     """
 
@@ -38,7 +38,7 @@ class ShadowOptions(NaiveOptions):
     Attributes:
         rho: as for the naive dynamics.
         coverage: how often a node's backups cover each of its topics; more: lower degrees, slower changes.
-        backups: how they are chosen, "primal-dual" (which spreads the burden) or "greedy" (which needs fewer).
+        backups: how they are chosen, "primal-dual" (spreads the burden) or "greedy" (needs fewer).
     """
 
     coverage: int = 3

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from broadloom._jit import inner_kernel, kernel
 from broadloom.maintenance._links import AFTER, BACKUPS, NOTHING, OTHER, PRIMARIES, listed, put, take
-from broadloom.maintenance._world import NODES, World, degree_of, topics_of, wants
+from broadloom.maintenance._world import NODES, World, topics_of, wants
 
 # The residual of a node that may not be chosen; it stays far above all others, whatever is subtracted.
 BARRED, FAR = 2**31 - 1, 2**30
@@ -65,8 +65,9 @@ def drop_backups(w: World, v: int) -> None:
 def _weigh(w: World, v: int) -> None:
     """The weight of every node before a round; v and the backups that it has are barred."""
     nodes = w.tally[NODES]
-    for u in range(nodes):
-        w.residual[u] = degree_of(w, u) + w.backups.sizes[PRIMARIES, u]
+    residual, degree, primaries = w.residual[:nodes], w.links.sizes[0], w.backups.sizes[PRIMARIES]
+    for u in range(len(residual)):  # over plain arrays, so that it runs in vectors
+        residual[u] = degree[u] + primaries[u]
     w.residual[v] = BARRED
     half = w.backups.heads[BACKUPS, v]
     while half != NOTHING:
@@ -156,4 +157,4 @@ def draw(chance: NDArray[np.uint64], count: int) -> int:
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z ^= z >> np.uint64(31)
-    return np.int64(z >> np.uint64(33)) % count
+    return int(z >> np.uint64(33)) % count

@@ -21,7 +21,7 @@ from broadloom.progress import stage
 Nodes = NDArray[np.int32]
 
 # Among more nodes than this a table of all pairs costs more than looking for the best pair lazily.
-TABLE_NODES = 512
+TABLE_NODES = 2048
 # A node that joins, and a topic that grows, find room; this much of what is there, and a little.
 SPARE, A_LITTLE = 1.5, 64
 BACKUPS_AT_A_TIME = 512
@@ -42,6 +42,7 @@ class Engine:
         self.rules = rules
         self.topic_count = topic_count
         self.next_id = next_id
+        self._slack = 0  # each topic has room for so many subscribers more, at least
         self._settle(present)
 
     @property
@@ -95,7 +96,8 @@ class Engine:
         start, before = time.perf_counter(), self.edge_count
         self._make_room(nodes=1, subscriptions=len(topics), links=len(topics))
         node, v = self.next_id, int(self._world.tally[NODES])
-        place_node(self._weights, v, at, self._position)
+        if at is not None or self.rules.by_weight:
+            place_node(self._weights, v, at, self._position)
         self._subscriptions += len(topics)
         self._world.tally[NODES] += 1
         self._ids[v], self._position[node] = node, v
@@ -143,9 +145,7 @@ class Engine:
         after = time.perf_counter() - start - seconds
         shadow = np.union1d(fell.shadow if len(dropped) else [], candidates if len(more) else []).astype(int)
         added = np.concatenate((repaired, joined))
-        return self._change(
-            "resubscribe", node, before, added, shadow, seconds, removed, fallbacks, after
-        )
+        return self._change("resubscribe", node, before, added, shadow, seconds, removed, fallbacks, after)
 
     def present(self) -> Present:
         """All that there is now."""
@@ -190,10 +190,12 @@ class Engine:
         """Link nodes of the shadow; the edges, and how many merges are still to be done."""
         if not len(fell.parts):
             return np.empty((0, 2), np.int32), 0
-        if len(fell.shadow) <= TABLE_NODES:
-            added, merged = connect_pairs(self._world, self._weights, self.rules, fell.shadow, fell.labels)
+        concerned = (fell.labels >= 0).any(axis=0)
+        shadow, labels = fell.shadow[concerned], fell.labels[:, concerned]
+        if len(shadow) <= TABLE_NODES:
+            added, merged = connect_pairs(self._world, self._weights, self.rules, shadow, labels)
         else:
-            added, merged = edges_among_many(self._world, self._weights, self.rules, fell)
+            added, merged = edges_among_many(self._world, self._weights, self.rules, shadow, labels)
             link_all(self._world, added)
         return added, int((fell.parts - 1).sum()) - merged
 

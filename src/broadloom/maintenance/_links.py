@@ -19,7 +19,8 @@ BACKUPS, PRIMARIES = range(2)
 class Pairs(NamedTuple):
     """Pairs (u, v) as two halves: half 2p is in a list of u, and half 2p + 1 in a list of v.
 
-    A link has no direction, so that all halves of a node are in one list. The order of a list is of no account.
+    A link has no direction, so that all halves of a node are in one list. The order in a list is of no
+    account.
 
     Attributes:
         heads: per list and node, the half at which it starts.

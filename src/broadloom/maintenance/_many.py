@@ -1,4 +1,4 @@
-"""constructLowEdges among very many nodes (paper 3, Alg. 2 and 4), by the kernels of linking: no V x V table."""
+"""constructLowEdges among very many nodes (paper 3, Alg. 2 and 4), by linking's kernels: no V x V table."""
 
 from __future__ import annotations
 
@@ -9,28 +9,31 @@ from broadloom._jit import kernel
 from broadloom.linking._best_partners import new_partners
 from broadloom.linking._components import STILL_TO_MERGE, Components, join, separate
 from broadloom.linking.low_degree import grow
-from broadloom.maintenance._repair import Rules, Split
+from broadloom.maintenance._repair import Rules
 from broadloom.maintenance._world import MAX_DEGREE, World
 from broadloom.model.weights import WeightArrays
 
 
 def edges_among_many(
-    world: World, weights: WeightArrays, rules: Rules, split: Split
+    world: World,
+    weights: WeightArrays,
+    rules: Rules,
+    nodes: NDArray[np.int32],
+    labels: NDArray[np.int32],
 ) -> tuple[NDArray[np.int32], int]:
     """The edges that `connect_pairs` would add, which it does not, and how many merges they make."""
-    concerned = np.flatnonzero((split.labels >= 0).any(axis=0))
-    nodes, labels = split.shadow[concerned], split.labels[:, concerned]
     has = (labels >= 0).T
     start = np.concatenate((np.zeros(1, np.int64), np.cumsum(has.sum(axis=1), dtype=np.int64)))
     components = separate(start, np.nonzero(has)[1].astype(np.int32), len(labels))
     shared = has.sum(axis=0) > 1
     label = labels.T[:, shared][has[:, shared]]
-    _join_labels(components, label, np.full((len(labels), int(split.parts.max())), -1))
+    _join_labels(components, label, np.full((len(labels), int(labels.max()) + 1), -1))
     to_merge = components.tally[STILL_TO_MERGE]
     k = 0.0 if rules.by_weight else rules.rho
     degree = world.links.sizes[0, nodes].astype(np.int64)
-    most, partners = int(world.tally[MAX_DEGREE]), [new_partners(components) for _ in range(2)]
-    edges = grow(components, _among(weights, nodes), *partners, float(k), len(world.mark), degree, most)
+    every, sparing, most = new_partners(components), new_partners(components), int(world.tally[MAX_DEGREE])
+    among, limit = _among(weights, nodes), len(world.mark)
+    edges = grow(components, among, every, sparing, float(k), limit, degree, most)
     return nodes[edges], int(to_merge - components.tally[STILL_TO_MERGE])
 
 

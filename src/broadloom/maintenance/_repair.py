@@ -197,9 +197,7 @@ def _union(one: NDArray[np.int32], other: NDArray[np.int32]) -> NDArray[np.int32
 
 
 @kernel
-def split(
-    w: World, near: NDArray[np.int32], topics: NDArray[np.int32], shadow: NDArray[np.int32]
-) -> Split:
+def split(w: World, near: NDArray[np.int32], topics: NDArray[np.int32], shadow: NDArray[np.int32]) -> Split:
     """Which topics have fallen apart, now that a node with these neighbours is gone from them.
 
     Each component has one of the neighbours. So a topic is whole if a search from one of them meets all
@@ -277,7 +275,7 @@ def connect_pairs(
     table = np.zeros((s, s), np.int32)
     for d in range(len(labels)):
         _count_contributions(labels[d], table)
-    count = np.count_nonzero(table)
+    count = int(np.count_nonzero(table))
     place, ends = np.empty((count, 2), np.int32), np.empty((count, 2), np.int32)
     mu, added, many = np.empty(count, np.int32), np.empty((count, 2), np.int32), 0
     count = 0
@@ -300,22 +298,29 @@ def connect_pairs(
             merged += _merge(labels[d], place[chosen, 0], place[chosen, 1], table, mu)
 
 
-@inner_kernel
+@kernel
 def _count_contributions(label: NDArray[np.int32], table: NDArray[np.int32]) -> None:
-    """Add 1 for each pair, i < j, that is in different components of a topic."""
+    """Add 1 for each pair, i < j, that is in different components of a topic.
+
+    One of the two is outside the largest component, and few are.
+    """
+    sizes = np.zeros(label.max() + 1, np.int32)
     for i in range(len(label)):
         if label[i] != NOTHING:
-            for j in range(i + 1, len(label)):
-                table[i, j] += label[j] != NOTHING and label[j] != label[i]
+            sizes[label[i]] += 1
+    largest = sizes.argmax()
+    for i in range(len(label)):
+        if label[i] != NOTHING and label[i] != largest:
+            for j in range(len(label)):
+                if label[j] == largest or (j > i and label[j] != NOTHING and label[j] != label[i]):
+                    table[min(i, j), max(i, j)] += 1
 
 
 @inner_kernel
-def _merge(
-    label: NDArray[np.int32], i: int, j: int, table: NDArray[np.int32], mu: NDArray[np.int32]
-) -> int:
+def _merge(label: NDArray[np.int32], i: int, j: int, table: NDArray[np.int32], mu: NDArray[np.int32]) -> int:
     """Make one component of those of i and j in a topic; 0 if they are not in two."""
     into, gone = label[i], label[j]
-    if into == NOTHING or gone == NOTHING or into == gone:
+    if into in (NOTHING, gone) or gone == NOTHING:
         return 0
     for x in range(len(label)):
         if label[x] == into:

@@ -40,7 +40,7 @@ class World(NamedTuple):
     bits: NDArray[np.uint64]
     start: NDArray[np.int64]
     size: NDArray[np.int32]
-    nodes: NDArray[np.int32]
+    nodes: NDArray[np.uint32]
     links: Pairs
     backups: Pairs
     at_degree: NDArray[np.int64]
@@ -79,7 +79,7 @@ def new_world(contents: Contents, room: Room) -> World:
         bits=np.zeros((room.nodes, -(-room.topics // WORD)), np.uint64),
         start=np.concatenate((np.zeros(1, np.int64), np.cumsum(room.subscribers))),
         size=np.zeros(room.topics, np.int32),
-        nodes=np.empty(int(room.subscribers.sum()), np.int32),
+        nodes=np.empty(int(room.subscribers.sum()), np.uint32),
         links=new_pairs(room.nodes, room.links, lists=1),
         backups=new_pairs(room.nodes, room.backups, lists=2),
         at_degree=np.zeros(room.nodes + 1, np.int64),

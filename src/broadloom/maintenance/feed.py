@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -18,7 +19,11 @@ from broadloom.maintenance.live import Live
 from broadloom.maintenance.requests import JOIN, LEAVE, SUBSCRIBE, UNSUBSCRIBE
 
 KINDS = (JOIN, LEAVE, SUBSCRIBE, UNSUBSCRIBE)
-NOT_JSON, NOT_A_SEQ, NOT_TOPICS = "not a JSON object", "seq is not a whole number", "topics is not a list of texts"
+NOT_JSON, NOT_A_SEQ, NOT_TOPICS = (
+    "not a JSON object",
+    "seq is not a whole number",
+    "topics is not a list of texts",
+)
 UNKNOWN_KIND, UNKNOWN_NODE, THERE_ALREADY = "unknown kind", "unknown node", "node is there already"
 DUPLICATE, LATE = "duplicate: its seq was applied before", "late: a later seq was applied before"
 
@@ -65,7 +70,7 @@ class Seqs:
         return self.ranges[-1][1] if self.ranges else None
 
     def __contains__(self, seq: int) -> bool:
-        at = bisect_right(self.ranges, [seq, float("inf")]) - 1  # type: ignore[list-item]
+        at = bisect_right(self.ranges, [seq, math.inf]) - 1
         return at >= 0 and seq <= self.ranges[at][1]
 
     def add(self, seq: int) -> None:
@@ -174,7 +179,9 @@ def read_events(path: Path) -> list[Event]:
         raise InputError(f"{place} is not there; give a file of events: .parquet, .csv or .jsonl")
     try:
         if place.suffix == ".jsonl":
-            return [event_of(line) for line in place.read_text("utf-8", "replace").splitlines() if line.strip()]
+            return [
+                event_of(line) for line in place.read_text("utf-8", "replace").splitlines() if line.strip()
+            ]
         if place.suffix == ".csv":
             return [_from_csv(row) for row in _texts(place)]
         return [Event(json.dumps(row), row) for row in pyarrow.parquet.read_table(place).to_pylist()]

@@ -11,7 +11,7 @@ from broadloom.model import Interest, Weights
 
 
 def fresh_edges(interest: Interest, weights: Weights, rules: Rules) -> NDArray[np.int32]:
-    """The edges from scratch by the rule that maintenance follows: low-oda, or grmaw where links have weights."""
+    """The edges from scratch by the rule that maintenance follows: low-oda, or grmaw with weights."""
     if rules.by_weight:
         return merge_by_key(components_of(interest), weights.arrays())
     return low_degree_edges(interest, Weights.uniform(interest.node_count), rules.rho)

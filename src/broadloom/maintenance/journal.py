@@ -72,7 +72,9 @@ class Journal:
             os.fsync(self._file)
         except OSError as error:
             os.ftruncate(self._file, end)  # none of it was acknowledged
-            self._fault = f"the journal of {self.folder} could not be written: {error.strerror}; load it again"
+            self._fault = (
+                f"the journal of {self.folder} could not be written: {error.strerror}; load it again"
+            )
             raise InputError(self._fault) from error
         self._number += len(requests)
 
@@ -165,6 +167,6 @@ def open_journal(folder: Path) -> Journal:
     try:
         return Journal(folder)
     except OSError as error:
-        raise InputError(f"{folder} cannot be opened: {error.strerror}; save a live overlay there first") from error
-
-
+        raise InputError(
+            f"{folder} cannot be opened: {error.strerror}; save a live overlay there first"
+        ) from error

@@ -131,7 +131,7 @@ class Live:
         return self._do([self._request(event) for event in events])
 
     def rebaseline(self) -> Change:
-        """Move to a fresh build of the nodes that are there; the change says which links to add and remove."""
+        """Move to a fresh build of the nodes that are there; the change says which links come and go."""
         return self._do([Request(REBASELINE)])[0]
 
     # What there is.
@@ -256,15 +256,13 @@ class Live:
             >>> len(live.rebaseline().added), live.rebuild_due(max_degree=0)
             (2, False)
         """
-        allowed = [
-            number(value, name)
-            for value, name in (
-                (max_degree, "max_degree"),
-                (mean_degree, "mean_degree"),
-                (total_weight, "total_weight"),
-            )
-        ]
-        return self.drift().exceeds(*allowed, by_weight=self._engine.rules.by_weight)
+        number(max_degree, "max_degree")
+        number(mean_degree, "mean_degree")
+        number(total_weight, "total_weight")
+        drift = self.drift()
+        if self._engine.rules.by_weight:
+            return drift.heavier_than(total_weight)
+        return drift.exceeds(max_degree, mean_degree)
 
     # Keeping it.
 
@@ -402,9 +400,7 @@ class Live:
         return name
 
 
-def new_live(
-    interest: Interest, engine: Engine, method: str, options: NaiveOptions, seed: int
-) -> Live:
+def new_live(interest: Interest, engine: Engine, method: str, options: NaiveOptions, seed: int) -> Live:
     """A live overlay whose nodes are those of an interest."""
     names = dict(enumerate(interest.node_ids))
     return Live(engine, method, options, seed, interest.topic_ids, names, Counter())

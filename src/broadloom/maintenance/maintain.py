@@ -33,9 +33,9 @@ def maintain(
     Args:
         interest: who wants what at the start.
         weights: what links cost; with weights, links are chosen by weight a contribution, as grmaw does, and
-            a node that joins tells its place. None: all links weigh 1, and degrees are kept low, as low-oda does.
+            a node that joins tells its place. None: all links weigh 1, and degrees stay low, as with low-oda.
         method: "shadow" (repairs among few nodes, in microseconds) or "naive" (among all nodes).
-        rho: how many times worse than the best link the chosen one may be, for the sake of the maximum degree.
+        rho: how many times worse than the best link the chosen one may be, for the maximum degree's sake.
         coverage: for "shadow": how often a node's backups cover each of its topics.
         seed: the seed of the choice of backups.
         edges: start from these links, pairs of node indices; None: from a fresh build.

@@ -16,8 +16,8 @@ class Drift(NamedTuple):
 
     Examples:
         >>> drift = Drift(9, 7, 5.5, 5.0, 40.0, 36.0)
-        >>> drift.exceeds(6, 0.8, 0.25, by_weight=False), drift.exceeds(1, 0.8, 0.25, by_weight=False)
-        (False, True)
+        >>> drift.exceeds(6, 0.8), drift.exceeds(1, 0.8), drift.heavier_than(0.1)
+        (False, True, True)
     """
 
     max_degree: int
@@ -27,14 +27,16 @@ class Drift(NamedTuple):
     total_weight: float
     fresh_total_weight: float
 
-    def exceeds(self, max_degree: float, mean_degree: float, total_weight: float, by_weight: bool) -> bool:
-        """Whether any of them, or the weight alone where that is the aim, is beyond its tolerance."""
-        if by_weight:
-            return self.total_weight > (1 + total_weight) * self.fresh_total_weight
+    def exceeds(self, max_degree: float, mean_degree: float) -> bool:
+        """Whether one of the degrees is above the fresh one by more than that."""
         return (
             self.max_degree - self.fresh_max_degree > max_degree
             or self.mean_degree - self.fresh_mean_degree > mean_degree
         )
+
+    def heavier_than(self, part: float) -> bool:
+        """Whether the total weight is above the fresh one by more than that part of it."""
+        return self.total_weight > (1 + part) * self.fresh_total_weight
 
 
 def drift_from(plan: Plan, fresh: NDArray[np.int32]) -> Drift:

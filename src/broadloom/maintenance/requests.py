@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -60,16 +61,14 @@ def topic_list(topics: object, count: int) -> tuple[Topic, ...]:
         (2, 'news')
         >>> topic_list([3], 3)
         Traceback (most recent call last):
-        broadloom.errors.InputError: topic 3 is not there; give an index from 0 to 2, or a text for a new topic
+        broadloom.errors.InputError: topic 3 is not there; give an index from 0 to 2, or a text
     """
     if isinstance(topics, str) or not isinstance(topics, Iterable):
         raise InputError(f"the topics are {topics!r}; give a list of topics")
     checked = tuple(_topic(topic, count) for topic in topics)
-    twice = next((topic for i, topic in enumerate(checked) if topic in checked[:i]), None) if (
-        len(set(checked)) < len(checked)
-    ) else None
-    if twice is not None:
-        raise InputError(f"topic {twice!r} is given twice; give each topic once")
+    repeated = next((topic for topic, times in Counter(checked).items() if times > 1), None)
+    if repeated is not None:
+        raise InputError(f"topic {repeated!r} is given twice; give each topic once")
     return checked
 
 
@@ -81,9 +80,7 @@ def _topic(topic: object, count: int) -> Topic:
     except TypeError:
         index = -1
     if not 0 <= index < count:
-        raise InputError(
-            f"topic {topic!r} is not there; give an index from 0 to {count - 1}, or a text for a new topic"
-        )
+        raise InputError(f"topic {topic!r} is not there; give an index from 0 to {count - 1}, or a text")
     return index
 
 
@@ -106,6 +103,8 @@ def check_nodes(requests: Iterable[Request], present: Mapping[int, object], next
             if not there:
                 known = f"it left; nodes that are there: {len(present):,}"
                 was = node is not None and 0 <= node < next_id
-                raise InputError(f"node {node} is not there; {known if was else f'ids go up to {next_id - 1}'}")
+                raise InputError(
+                    f"node {node} is not there; {known if was else f'ids go up to {next_id - 1}'}"
+                )
             if request.kind == LEAVE:
                 gone.add(int(node or 0))

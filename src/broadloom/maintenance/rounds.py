@@ -50,14 +50,18 @@ class Rounds:
 
     def tables(self) -> dict[str, pa.Table]:
         """The tables."""
-        columns = list(zip(*self.links, strict=True)) or [[] for _ in LINKS]
-        links = {name: pa.array(values, LINKS[name]) for name, values in zip(LINKS, columns, strict=True)}
+        links = {
+            name: pa.array([row[i] for row in self.links], kind)
+            for i, (name, kind) in enumerate(LINKS.items())
+        }
         raws, reasons = ([getattr(one, name) for one in self.refused] for name in ("raw", "reason"))
         quarantine = {"table": ["events"] * len(raws), "row": raws, "reason": reasons}
         return {
             "rounds": _rounds_table(self.rounds),
             "links": pa.table(links),
-            "quarantine": pa.table({name: pa.array(column, pa.string()) for name, column in quarantine.items()}),
+            "quarantine": pa.table(
+                {name: pa.array(column, pa.string()) for name, column in quarantine.items()}
+            ),
         }
 
     def summary(self) -> dict[str, Any]:
@@ -65,7 +69,9 @@ class Rounds:
         kinds = {kind: [row for row in self.rounds if row["kind"] == kind] for kind in _kinds(self.rounds)}
         reasons = sorted({one.reason for one in self.refused})
         record: dict[str, Any] = {kind: _numbers(rows) for kind, rows in kinds.items()}
-        record["quarantined"] = {reason: sum(one.reason == reason for one in self.refused) for reason in reasons}
+        record["quarantined"] = {
+            reason: sum(one.reason == reason for one in self.refused) for reason in reasons
+        }
         compared = [row for row in self.rounds if FRESH[0] in row]
         if compared:
             record["against_fresh"] = {

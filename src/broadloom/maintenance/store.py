@@ -33,7 +33,9 @@ def save(live: Live, path: str | Path | None = None, overwrite: bool = False) ->
         raise InputError("it was never saved, so there is no place yet; give a path")
     if journal is None or journal.folder != folder:
         if (folder / STATE).exists() and not overwrite:
-            raise InputError(f"{folder} holds a live overlay already; load it, or ask for it to be overwritten")
+            raise InputError(
+                f"{folder} holds a live overlay already; load it, or ask for it to be overwritten"
+            )
         folder.mkdir(parents=True, exist_ok=True)
         journal = open_journal(folder)
         live.close()

@@ -16,6 +16,8 @@ from broadloom.model.density import Density, DensityArrays
 
 # More rectangles a filter would make exact volumes of unions slow; the paper uses 3.
 MOST_RECTANGLES = 16
+# Shares whose sum is as near to 1 as this are shares.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -290,7 +292,8 @@ def _shares(capacity: ArrayLike | None, is_leaf: NDArray[np.bool_]) -> NDArray[n
         lambda b: f"the capacity of broker {b} is {array[b]}",
         "give finite numbers above 0",
     )
-    array /= array.sum()
+    if abs(array.sum() - 1) > ROUNDING:  # shares stay as they are, to the last bit
+        array /= array.sum()
     read_only(array)
     return array
 

@@ -111,9 +111,7 @@ class _Work(ExitStack):
         seconds: dict[str, float | None] = {}
         mark = _mark([(one, one.path.stat().st_size, one.path.stat().st_mtime_ns) for one in self.inputs])
         for name, options, step in self._steps():
-            mark = hashlib.sha256(
-                json.dumps([name, VERSION, mark, options], default=str).encode()
-            ).hexdigest()
+            mark = _mark([name, VERSION, mark, options])
             seconds[name] = None
             if before.get(name) != mark or not (self.output / name).exists():
                 started = time.monotonic()
