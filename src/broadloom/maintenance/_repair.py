@@ -320,7 +320,7 @@ def _count_contributions(label: NDArray[np.int32], table: NDArray[np.int32]) -> 
 def _merge(label: NDArray[np.int32], i: int, j: int, table: NDArray[np.int32], mu: NDArray[np.int32]) -> int:
     """Make one component of those of i and j in a topic; 0 if they are not in two."""
     into, gone = label[i], label[j]
-    if into in (NOTHING, gone) or gone == NOTHING:
+    if min(into, gone) == NOTHING or into == gone:
         return 0
     for x in range(len(label)):
         if label[x] == into:
