@@ -7,10 +7,10 @@ graphics card: it draws on the processor, so that another is rather quicker. Fra
 dragged; a screen of 60 Hz has one every 16.7 ms.
 """
 
+import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -20,19 +20,7 @@ from _common import Section, run
 from broadloom.report import report
 from broadloom.workload.regions import REGIONS
 
-FLAGS = [
-    "--no-sandbox",
-    "--disable-gpu",
-    "--disable-quic",
-    "--no-first-run",
-    "--disable-background-networking",
-    "--disable-component-update",
-    "--disable-sync",
-]
-# Gathers the time between frames from now on.
-WATCH = """() => { window.gaps = []; let last = performance.now();
-const frame = (now) => { gaps.push(now - last); last = now; requestAnimationFrame(frame); };
-requestAnimationFrame(frame); }"""
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 
 def plan_of(nodes: int) -> bl.Plan:
@@ -47,29 +35,16 @@ def plan_of(nodes: int) -> bl.Plan:
     return bl.Plan(interest, weights, plan.overlay, plan.algorithm, nodes=table)
 
 
-def drag(page: Any) -> list[float]:
-    """Drag the map for a second; the milliseconds between frames."""
-    box = page.locator(".map canvas").bounding_box()
-    x, y = box["x"] + 200, box["y"] + 200
-    page.mouse.move(x, y)
-    page.mouse.down()
-    page.evaluate(WATCH)
-    for step in range(60):
-        page.mouse.move(x + 4 * step, y + 2 * step)
-        page.wait_for_timeout(12)
-    gaps = page.evaluate("gaps")
-    page.mouse.up()
-    return sorted(gaps)
-
-
 def in_browser(html: str) -> dict[str, float]:
     """Seconds until the page is there, and milliseconds of a picture and of frames while dragging."""
     from playwright.sync_api import sync_playwright
 
+    from chromium import drag, launch
+
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         place = Path(folder) / "report.html"
         place.write_text(html)
-        browser = playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
+        browser = launch(playwright)
         page = browser.new_page(viewport={"width": 1440, "height": 900})
         page.goto(place.as_uri())
         page.wait_for_selector("html[data-ready]")

@@ -12,6 +12,7 @@ from broadloom.report import report
 from broadloom.report.failures import failures
 from broadloom.report.page import html_of
 from broadloom.report.record import record_of
+from chromium import drag
 
 pytestmark = [pytest.mark.needs("chromium"), pytest.mark.xdist_group("chromium")]
 
@@ -170,7 +171,6 @@ def test_names_stay_text(shown):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_it_is_readable_in_dark_and_light_and_accessible(shown, html, scheme):
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
     page = shown(html, color_scheme=scheme)
     page.keep(f"page-{scheme}")
     for choose in (
@@ -180,8 +180,7 @@ def test_it_is_readable_in_dark_and_light_and_accessible(shown, html, scheme):
         lambda: page.page.click("#fail"),
     ):
         choose()
-        found = axe.Axe().run(page.page)
-        assert found.violations_count == 0, found.generate_report()
+        page.check_accessible()
     before = page.page.evaluate("getComputedStyle(document.body).backgroundColor")
     page.page.click("#theme")
     assert page.page.evaluate("getComputedStyle(document.body).backgroundColor") != before
@@ -208,9 +207,7 @@ def test_plans_side_by_side(shown, plan):
     page.page.locator("button:text-is('side by side')").click()
     assert page.page.locator(".map canvas").count() == 2
     page.keep("side-by-side")
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    found = axe.Axe().run(page.page)
-    assert found.violations_count == 0, found.generate_report()
+    page.check_accessible()
 
 
 @pytest.mark.parametrize("lists", [[], [[]], [[], []], [["alone"]], [["a"], ["b"]]], ids=str)
@@ -247,9 +244,7 @@ def test_content_plans(shown):
     page.page.mouse.move(5, 5)
     assert page.picture() != before
     page.keep("content")
-    axe = pytest.importorskip("axe_playwright_python.sync_playwright")
-    found = axe.Axe().run(page.page)
-    assert found.violations_count == 0, found.generate_report()
+    page.check_accessible()
 
 
 def test_it_stays_quick_with_twenty_thousand_links(shown):
@@ -264,19 +259,7 @@ def test_it_stays_quick_with_twenty_thousand_links(shown):
     page = shown(report({"large": plan}))
     assert time.monotonic() - started < 20
     assert page.page.evaluate("document.querySelectorAll('*').length") < 3000
-    page.page.evaluate(
-        "() => { window.gaps = []; let last = performance.now();"
-        " const frame = () => { const now = performance.now(); gaps.push(now - last); last = now;"
-        " requestAnimationFrame(frame); }; requestAnimationFrame(frame); }"
-    )
-    box = page.page.locator(".map canvas").bounding_box()
-    x, y = box["x"] + 200, box["y"] + 200
-    page.page.mouse.move(x, y)
-    page.page.mouse.down()
-    for step in range(30):
-        page.page.mouse.move(x + 5 * step, y + 2 * step)
-    gaps = np.array(page.page.evaluate("gaps"))
-    page.page.mouse.up()
+    gaps = drag(page.page, steps=30)
     assert np.median(gaps) < 60
     page.find("1999")
     assert "1999" in page.panel

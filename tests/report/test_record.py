@@ -11,6 +11,8 @@ from hypothesis import strategies as st
 import broadloom as bl
 from broadloom import InputError, measures
 from broadloom.maintenance.maintain import maintain
+from broadloom.model.tables import write_table
+from broadloom.pipeline.ledger import Account, Ledger
 from broadloom.report import overlay, report
 from broadloom.report.content import market_record
 from broadloom.report.failures import failures
@@ -142,6 +144,26 @@ def test_folders_are_named_by_what_tells_them_apart(plan, tmp_path):
     assert names == ["monday/plan", "tuesday/plan"]
     with pytest.raises(InputError, match="given twice"):
         record_of_folders([tmp_path / "monday", tmp_path / "monday" / "plan"])
+
+
+def test_a_run_shows_its_assignment_and_what_was_quarantined(plan, tmp_path):
+    run = tmp_path / "out"
+    plan.save(run / "plan")
+    problem = bl.workload.subscribers(set=1, subscribers=30, brokers=3, seed=0)
+    bl.assign(problem, algorithm="gr").save(run / "assign")
+    (run / "ingest").mkdir()
+    Ledger((Account("nodes", 9, 3, 1, {"no node": 5}, 3),), ("a note",)).save(run / "ingest")
+    rows = pa.table(
+        {"table": ["nodes"] * 5, "row": ["x" * 500, "", None, "4", "5"], "reason": ["no node"] * 5}
+    )
+    write_table(run / "ingest", "quarantine", rows)
+    record = record_of_folders([run])
+    assert [(shown["name"], shown["kind"]) for shown in record["plans"]] == [
+        ("plan", "overlay"),
+        ("assign", "content"),
+    ]
+    assert record["rows"]["words"] == "9 rows: 3 used, 1 duplicates, 5 in quarantine"
+    assert sorted(len(one["row"]) for one in record["rows"]["examples"]) == [0, 0, 200]
 
 
 @pytest.mark.parametrize("folders", [[], ["nowhere"]])

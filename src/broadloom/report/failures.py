@@ -12,8 +12,9 @@ from broadloom.maintenance.maintain import maintain
 from broadloom.model import Plan
 from broadloom.progress import stage
 
-# Repairs are worked out for so many brokers at most, the busiest: each costs a copy of the whole overlay.
-MOST_REPAIRS = 250
+# Repairs are worked out for so many brokers at most, the busiest, and for fewer of very large overlays, since
+# each costs a copy of the whole: so many brokers are copied in all.
+MOST_REPAIRS, MOST_COPIED = 250, 500_000
 # Backups are listed where there are so many brokers at most: each has dozens.
 MOST_BROKERS = 5000
 
@@ -40,6 +41,7 @@ def failures(plan: Plan, load: NDArray[np.int64], most: int = MOST_REPAIRS) -> d
         return {"backups": None, "failures": None}
     weights = None if plan.weights.is_uniform else plan.weights
     live = maintain(plan.interest, weights, edges=plan.edges)
+    most = min(most, MOST_COPIED // max(1, len(load)))
     chosen = np.sort(np.argsort(-load, kind="stable")[:most]).tolist()
     added = []
     with stage("failures", len(chosen)) as done:
