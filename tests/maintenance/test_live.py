@@ -170,6 +170,13 @@ def test_repair_edges_leave_out_those_of_the_node_that_left():
     assert change.repair_ratio == 0.5
 
 
+def test_the_naive_candidates_are_those_that_are_there():
+    live = bl.maintain(bl.Interest.from_lists([[0]] * 4), method="naive")
+    live.leave(1)
+    assert live.leave(0).shadow.tolist() == [2, 3]
+    assert live.join([0]).shadow.tolist() == [2, 3]
+
+
 def test_links_that_no_topic_needs_any_more_are_removed():
     """Node 0 drops the topic that it shared with node 1, and the link goes with it."""
     live = bl.maintain(bl.Interest.from_lists([[0, 1], [0], [1]]), edges=[(0, 1), (0, 2)])
