@@ -12,23 +12,27 @@ F = TypeVar("F", bound=Callable[..., object])
 CACHE = os.environ.get("BROADLOOM_KERNEL_CACHE", "1") != "0"
 
 
+# Nobody calls a kernel from C, and each way into one takes time to compile.
+OPTIONS = {"cache": CACHE, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+
+
 def kernel(function: F) -> F:
     """Compile `function` at its first call, and keep the machine code on disk for the next process.
 
     Kernels release the interpreter's lock, so plain threads run them side by side. No fastmath:
     the same input gives the same bits on every machine.
     """
-    return _forgiving(numba.njit(cache=CACHE, nogil=True, error_model="numpy")(function))
+    return _forgiving(numba.njit(**OPTIONS)(function))
 
 
 def inner_kernel(function: F) -> F:
     """Compile `function` into the kernels that call it; it neither makes nor returns arrays.
 
     A call would hand over every array of a tuple, and count a reference to each: more work than a short
-    function does itself.
+    function does itself. Only kernels can call it: called from
+    Python it crashes.
     """
-    options = {"cache": CACHE, "nogil": True, "error_model": "numpy"}
-    return _forgiving(numba.njit(**options, forceinline=True, _nrt=False)(function))
+    return _forgiving(numba.njit(**OPTIONS, forceinline=True, _nrt=False, no_cpython_wrapper=True)(function))
 
 
 def compiled_for(kernel: F, *arguments: object) -> F:

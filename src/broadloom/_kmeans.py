@@ -20,6 +20,7 @@ def k_means(points: NDArray[np.float64], count: int, rng: np.random.Generator) -
     """
     from scipy.spatial import KDTree  # a heavy import
 
+    points = points / max(np.abs(points).max(initial=0.0), np.finfo(float).tiny)  # squares must stay finite
     centres = points[rng.choice(len(points), min(count, len(points)), replace=False)]
     for _ in range(ROUNDS):
         nearest = KDTree(centres).query(points)[1]

@@ -16,19 +16,6 @@ from broadloom.cli import main
 
 
 @pytest.fixture
-def run(capfd):
-    """Run `broadloom ...` in this process; gives the exit code, standard output and standard error."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
-            main([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        return int(left.value.code or 0), out, err
-
-    return call
-
-
-@pytest.fixture
 def tables(run, tmp_path):
     code, _, _ = run(
         "generate", "--nodes", 40, "--topics", 30, "--sizes", 2, 6, "-q", "-o", tmp_path / "tables"
@@ -221,6 +208,10 @@ COMMANDS = {
     "not a number": (["generate", "--nodes", "many", "-o", "x"], "Invalid value for '--nodes'"),
     "no algorithm": (["link", "TABLES", "-a", "gmm", "-o", "x"], "no algorithm 'gmm' (did you mean 'gm'?)"),
     "no option": (["link", "TABLES", "-O", "k=2", "-a", "gm", "-o", "x"], "gm has no option 'k'"),
+    "an option of others": (
+        ["link", "TABLES", "-O", "max-degree=2", "-a", "trmaw", "-o", "x"],
+        "it has none; max_degree is an option of broadloom, gm, grmaw, low-oda",
+    ),
     "no value": (["link", "TABLES", "-O", "k", "-o", "x"], "option 'k' is not of the form name=value"),
     "no weights": (["link", "TABLES", "--weights", "gold", "-o", "x"], "no weights 'gold'"),
     "no latency": (["link", "TABLES", "--weights", "coordinates", "-o", "x"], "has no coordinates"),

@@ -13,7 +13,7 @@ import broadloom as bl
 import naive
 import strategies
 from broadloom.linking import ALGORITHMS
-from broadloom.linking._partition import most_violated_partition
+from broadloom.linking._partition_cuts import most_violated_partition
 from broadloom.linking._program import MOST_PAIRS, binding_topics
 from shapes import SHAPES
 

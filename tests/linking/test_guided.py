@@ -1,5 +1,7 @@
 """The guided algorithm: connected, never worse than greedy with reverse delete, nor with more effort."""
 
+import re
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -75,8 +77,24 @@ def test_too_large_falls_back_and_says_so(monkeypatch):
     monkeypatch.setattr("broadloom.linking.bounds.MOST_WORK", 10)
     interest, weights = random_instance(30, 8)
     plan = bl.link(interest, weights, algorithm="broadloom")
-    assert "too large" in plan.notes["method"]
-    assert plan.lower_bound is None
+    assert "too large" in plan.notes["why"]
+    assert plan.lower_bound == 0, "no topic is small enough"
+
+
+@given(instances(nodes=14), st.integers(1, 4))
+def test_keeps_a_maximum_degree(instance, limit):
+    """What it builds below a limit is connected, within the limit, and never heavier than grmaw's."""
+    _, interest, weights, _ = instance
+    try:
+        greedy = bl.link(interest, weights, "grmaw", max_degree=limit)
+    except bl.InputError as refused:
+        with pytest.raises(bl.InputError, match=re.escape(str(refused))):
+            bl.link(interest, weights, "broadloom", max_degree=limit)
+        return
+    plan = bl.link(interest, weights, "broadloom", max_degree=limit)
+    assert plan.overlay.degrees().max(initial=0) <= limit
+    assert plan.lower_bound <= plan.total_weight <= greedy.total_weight
+    assert plan.notes["why"] == "the guided search knows no maximum degree"
 
 
 @pytest.mark.parametrize("effort", [0, -1, 21, 1.5, "2", True])

@@ -1,7 +1,6 @@
 """How results reach the user: words and tables, or one JSON object; progress on a terminal only."""
 
 import json
-import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
@@ -15,6 +14,7 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    TaskID,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
@@ -22,6 +22,7 @@ from rich.progress import (
 from rich.table import Table
 
 from broadloom.errors import InputError
+from broadloom.model._plain import plain
 from broadloom.progress import watched_by
 
 PIPE_CLOSED = 141  # as the shell tells it of a program that was ended by SIGPIPE
@@ -40,7 +41,7 @@ def show(
     """Print a result: the record as JSON, or the words and the table."""
     try:
         if as_json:
-            print(json.dumps(_plain(record)))
+            print(json.dumps(plain(record)))
         elif not quiet:
             console = Console(highlight=False, soft_wrap=True)
             with console.capture() as printed:  # rich itself would end the program at a closed pipe
@@ -94,25 +95,17 @@ def _bars() -> Progress:
 
 
 class _Bars:
-    """Tells rich's bars of the stages, one bar at a time."""
+    """Tells rich's bars of the stages: a bar for each, those inside others below them."""
 
     def __init__(self, bars: Progress) -> None:
         self._bars = bars
+        self._open: list[TaskID] = []
 
     def start(self, stage: str, total: float | None) -> None:
-        self._task = self._bars.add_task(stage, total=total)
+        self._open.append(self._bars.add_task(stage, total=total))
 
     def done(self, amount: float) -> None:
-        self._bars.update(self._task, completed=amount)
+        self._bars.update(self._open[-1], completed=amount)
 
     def end(self) -> None:
-        self._bars.remove_task(self._task)
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON has it: no NaN, no infinity."""
-    if isinstance(value, Mapping):
-        return {key: _plain(inner) for key, inner in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(inner) for inner in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+        self._bars.remove_task(self._open.pop())

@@ -35,6 +35,7 @@ from broadloom.linking._trees import (
     workspace_for,
 )
 from broadloom.model import Interest, Weights
+from broadloom.progress import stage
 
 # Parts grow at FIRST_RATE, falling as 1 / (1 + step / SLOW): this depends on no budget, so that a longer
 # ascent continues a shorter one.
@@ -88,11 +89,13 @@ class Ascent:
 
     def climb_to(self, steps: int, until: Callable[[], bool] = lambda: False) -> None:
         """Climb until so many steps were made in all, or until told, with new candidates on the way."""
-        while self.steps < steps and not until():
-            renewal = next(at for at in _renewals() if at > self.steps)
-            self.climb(min(steps, renewal, self.steps + STRIDE) - self.steps)
-            if self.steps == renewal < steps:
-                self._renew_candidates()
+        with stage("bound", steps) as done:
+            while self.steps < steps and not until():
+                renewal = next(at for at in _renewals() if at > self.steps)
+                self.climb(min(steps, renewal, self.steps + STRIDE) - self.steps)
+                if self.steps == renewal < steps:
+                    self._renew_candidates()
+                done(self.steps)
 
     def certify(self) -> float:
         """Prove a bound from the split as it is, after taking in what stands in the way of the proof.

@@ -42,7 +42,11 @@ class Components(NamedTuple):
         size: how many members the component of this label has.
         absorbed_by: the label that took a label over; itself as long as there is none.
         absorbed_at: how many edges had been added before the one that did it; NEVER if none.
+        entered: how many edges had been added before the one by which a subscription came into the main
+            component that it is in; -1 if it is there from the start.
         main: the label of each topic's main component.
+        main_since: how many edges had been added before the one by which another component of the topic
+            became the main one; -1 if none did. Since then nobody who came into it was ever outside again.
         tally: how many merges are still to be done, and how many edges were added.
     """
 
@@ -60,7 +64,9 @@ class Components(NamedTuple):
     size: NDArray[np.int32]
     absorbed_by: NDArray[np.int32]
     absorbed_at: NDArray[np.int32]
+    entered: NDArray[np.int32]
     main: NDArray[np.int32]
+    main_since: NDArray[np.int32]
     tally: NDArray[np.int64]
 
 
@@ -111,7 +117,9 @@ def separate(topic_start: NDArray[np.int64], topics: NDArray[np.int32], topic_co
         size=np.ones(len(topics), np.int32),
         absorbed_by=alone.copy(),
         absorbed_at=np.full(len(topics), NEVER, np.int32),
+        entered=np.full(len(topics), -1, np.int32),
         main=np.empty(len(popularity), np.int32),
+        main_since=np.full(len(popularity), -1, np.int32),
         tally=np.array([len(topics) - len(popularity), 0], np.int64),
     )
     _list_subscribers(components, components.node_start[:-1].copy())
@@ -248,6 +256,7 @@ def _enter_main(c: Components, i: int) -> None:
     while True:
         c.outside[c.owner[i], w] &= ~bit
         c.grouped[c.owner[i], w] &= ~bit
+        c.entered[i] = c.tally[EDGES_ADDED]
         i = c.next_member[i]
         if i == first:
             return
@@ -256,6 +265,7 @@ def _enter_main(c: Components, i: int) -> None:
 @inner_kernel
 def _leave_main(c: Components, i: int) -> None:
     """The component of i is the topic's main one no more."""
+    c.main_since[c.topics[i]] = c.tally[EDGES_ADDED]
     w, bit = c.topics[i] >> 6, bit_of(c.topics[i])
     first = i
     while True:

@@ -36,6 +36,7 @@ from broadloom.linking._rows import (
     with_room,
 )
 from broadloom.model.weights import WeightArrays, weight_of
+from broadloom.progress import stage
 
 # Screening compares w <= theta * mu, which rounds otherwise than w / mu <= theta: this much is let through.
 SLACK = 1 + 1e-12
@@ -57,11 +58,13 @@ def merge_by_key(
     size = size or BandSize()
     n = len(components.topic_start) - 1
     edges = [np.empty((0, 2), np.int32)]
-    while components.tally[STILL_TO_MERGE] > 0:
-        for theta, pieces in _next_bands(components, weights, size):
-            for rows in blocks_of_rows(n, (0, n), n * (n - 1) / 2 / pieces):
-                band = _collect(components, weights, theta, rows, size)
-                edges.append(_sweep(components, weights, band, theta))
+    with stage("link", to_merge := int(components.tally[STILL_TO_MERGE])) as done:
+        while components.tally[STILL_TO_MERGE] > 0:
+            for theta, pieces in _next_bands(components, weights, size):
+                for rows in blocks_of_rows(n, (0, n), n * (n - 1) / 2 / pieces):
+                    band = _collect(components, weights, theta, rows, size)
+                    edges.append(_sweep(components, weights, band, theta))
+            done(to_merge - components.tally[STILL_TO_MERGE])
     return np.concatenate(edges)
 
 
@@ -69,6 +72,9 @@ def _next_bands(components: Components, weights: WeightArrays, size: BandSize) -
     """The highest key of the next band, and in how many pieces to look at it; see `cut_at`."""
     rows, stands_for = sample_rows(components, size.sampled_rows)
     keys = np.sort(_sample_keys(components, weights, rows))
+    if not len(keys):  # all their pairs count in rows that are not among them
+        rows, stands_for = sample_rows(components, len(components.topic_start))
+        keys = np.sort(_sample_keys(components, weights, rows))
     room = size.pairs(len(components.topic_start) - 1) / stands_for
     return cut_at(keys, float(keys[min(len(keys) - 1, int(room))]), room)
 

@@ -32,6 +32,7 @@ from broadloom.linking._rows import (
     sample_rows,
     with_room,
 )
+from broadloom.progress import stage
 
 
 class Levels(NamedTuple):
@@ -44,16 +45,18 @@ class Levels(NamedTuple):
 
 def merge_by_level(components: Components, size: BandSize | None = None) -> NDArray[np.int32]:
     """Add the pair of the highest contribution until there is none; the edges, in order."""
-    size = size or BandSize(share=1 / 32)  # integers are quickly swept, so that fewer passes pay
+    size = size or BandSize(share=1 / 32, sampled_rows=8)  # integers are quickly swept: fewer passes pay
     n = len(components.topic_start) - 1
     edges = [np.empty((0, 2), np.int32)]
     ceiling = int(np.diff(components.topic_start).max(initial=0)) + 1
-    while components.tally[STILL_TO_MERGE] > 0:
-        floor, pieces = _next_band(components, ceiling, size)
-        for rows in blocks_of_rows(n, (0, n), n * (n - 1) / 2 / pieces):
-            band = _collect(components, floor, rows, size)
-            edges.append(_sweep(components, band, floor))
-        ceiling = floor
+    with stage("link", to_merge := int(components.tally[STILL_TO_MERGE])) as done:
+        while components.tally[STILL_TO_MERGE] > 0:
+            floor, pieces = _next_band(components, ceiling, size)
+            for rows in blocks_of_rows(n, (0, n), n * (n - 1) / 2 / pieces):
+                band = _collect(components, floor, rows, size)
+                edges.append(_sweep(components, band, floor))
+            ceiling = floor
+            done(to_merge - components.tally[STILL_TO_MERGE])
     return np.concatenate(edges)
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from broadloom.errors import InputError
-from broadloom.linking._partition import most_violated_partition
+from broadloom.linking._partition_cuts import most_violated_partition
 from broadloom.model import Interest, Weights
 
 Bools = NDArray[np.bool_]

@@ -124,7 +124,10 @@ def paid(c: Components, history: History, u: int, v: int) -> float:
         while merged:
             bit = np.uint64(1) << np.uint64(lowest(merged))
             i, j = subscription(c, u, w, bit), subscription(c, v, w, bit)
-            if not c.grouped[u, w] & bit or c.label[i] == c.label[j]:
+            in_main = not c.grouped[u, w] & bit
+            if in_main and c.entered[i] != c.entered[j]:  # so the later one met the other there
+                total += history.y_of_edge[max(c.entered[i], c.entered[j])]
+            elif in_main or c.label[i] == c.label[j]:
                 total += history.y_of_edge[_merged_by(c, i, j)]
             merged ^= bit
     return total

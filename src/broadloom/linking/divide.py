@@ -21,8 +21,9 @@ from broadloom.errors import InputError
 from broadloom.linking._bands import in_threads
 from broadloom.linking._built import Built
 from broadloom.linking._components import join_parts, separate
+from broadloom.linking._division import WAYS
 from broadloom.linking._keys import merge_by_key
-from broadloom.linking._parts import WAYS
+from broadloom.linking._levels import merge_by_level
 from broadloom.linking.reverse_delete import heaviest_first, reverse_delete
 from broadloom.model import Interest, Weights
 from broadloom.model._check import whole, yes_or_no
@@ -59,7 +60,7 @@ class DivideOptions:
     thin: bool = False
 
     def __post_init__(self) -> None:
-        if self.by is not None and self.by not in WAYS:
+        if self.by is not None and self.by not in list(WAYS):
             raise InputError(f"by is {self.by!r}; nodes can be divided by {', '.join(WAYS)}")
         if self.by is not None and self.part_of_node is not None:
             raise InputError("both by and part_of_node are given; give one of them")
@@ -169,7 +170,18 @@ def _join(
     start, topics = rows_of(interest, nodes)
     components = separate(start, topics, interest.topic_count)
     join_parts(components, np.unique(part, return_inverse=True)[1].astype(np.int32), len(part))
-    return nodes[merge_by_key(components, weights.subset(nodes).arrays())].astype(np.int32)
+    here = weights.subset(nodes)
+    if _weigh_the_same(here, part):  # the lowest weight a contribution is the highest contribution
+        return nodes[merge_by_level(components)].astype(np.int32)
+    return nodes[merge_by_key(components, here.arrays())].astype(np.int32)
+
+
+def _weigh_the_same(weights: Weights, part: NDArray[np.int64]) -> bool:
+    """Whether all pairs of nodes in different parts weigh the same, as far as is easy to see."""
+    if weights.kind != "sites" or weights.table.size:
+        return weights.is_uniform
+    sites, first = np.unique(weights.site, return_index=True)
+    return bool(np.array_equal(part[first][np.searchsorted(sites, weights.site)], part))  # a site in one part
 
 
 def representatives_of(

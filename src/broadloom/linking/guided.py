@@ -13,11 +13,12 @@ from broadloom.linking._built import Built
 from broadloom.linking._candidates import Candidates, candidates_of, codes_of
 from broadloom.linking._exchange import Exchange
 from broadloom.linking._list_greedy import list_greedy
-from broadloom.linking.bounds import fits
+from broadloom.linking.bounds import fits, lower_bound
 from broadloom.linking.improvement import improved_edges
 from broadloom.linking.reverse_delete import heaviest_first, reverse_delete
 from broadloom.model import Interest, Weights
 from broadloom.model._check import whole
+from broadloom.progress import stage
 
 # At its first level the ascent makes so many steps, and at each further one twice as many as before.
 FIRST_STEPS = 20
@@ -35,13 +36,18 @@ class GuidedOptions:
     Attributes:
         effort: 1 takes some ten times as long as `grmaw`, and each further level twice as long as the one
             before. More effort never gives a heavier overlay.
+        max_degree: no node gets more links than this; None: no limit. Below a limit the trees guide nothing:
+            what `grmaw` builds is improved.
     """
 
     effort: int = 1
+    max_degree: int | None = None
 
     def __post_init__(self) -> None:
         if whole(self.effort, "effort", least=1) not in EFFORTS:
             raise InputError(f"effort is {self.effort!r}; give a whole number from 1 to {MOST_EFFORT}")
+        if self.max_degree is not None:
+            whole(self.max_degree, "max_degree", least=1)
 
 
 EFFORTS = range(1, MOST_EFFORT + 1)
@@ -54,19 +60,33 @@ def broadloom(interest: Interest, weights: Weights, options: GuidedOptions, seed
     discount for those that the trees use, and improves the best one. A higher effort does what a lower one
     does, and then goes on. The bound comes with the overlay.
     """
-    overlay = greedy.grmaw(interest, weights, greedy.GreedyOptions(), seed).edges
+    overlay = greedy.grmaw(interest, weights, greedy.GreedyOptions(options.max_degree), seed).edges
     if not fits(interest):
-        best, _ = improved_edges(interest, weights, overlay, rounds=1)
-        return Built(best, notes={"method": "grmaw and improvement: too large for the guided search"})
+        return _unguided(
+            interest, weights, overlay, options, "the instance is too large for the guided search"
+        )
+    if options.max_degree is not None:
+        return _unguided(interest, weights, overlay, options, "the guided search knows no maximum degree")
     best = overlay[reverse_delete(interest, overlay, heaviest_first(weights, overlay))]
     ascent = Ascent(interest, weights, overlay)
     rng = np.random.default_rng(seed)
-    for level in range(options.effort):
-        ascent.climb_to(FIRST_STEPS << level)
-        ascent.certify()
-        best = _improved(interest, weights, best, ascent, rng, FIRST_SWEEPS << level if level else 0)
+    with stage("improve", options.effort) as done:
+        for level in range(options.effort):
+            ascent.climb_to(FIRST_STEPS << level)
+            ascent.certify()
+            best = _improved(interest, weights, best, ascent, rng, FIRST_SWEEPS << level if level else 0)
+            done(level + 1)
     notes = {"method": "guided", "steps": ascent.steps, "candidates": len(ascent.candidates.weight)}
     return Built(best, ascent.bound, notes)
+
+
+def _unguided(
+    interest: Interest, weights: Weights, overlay: NDArray[np.int32], options: GuidedOptions, why: str
+) -> Built:
+    """The greedy overlay with edges exchanged, and a bound from as many topics as can be looked at."""
+    best, _ = improved_edges(interest, weights, overlay, options.effort, options.max_degree)
+    bound = lower_bound(interest, weights, iterations=FIRST_STEPS << (options.effort - 1))
+    return Built(best, bound, {"method": "grmaw and improvement", "why": why})
 
 
 def _improved(

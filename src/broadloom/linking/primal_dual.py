@@ -26,6 +26,7 @@ from broadloom.linking._residuals import History, Y, new_history, paid, paid_at_
 from broadloom.linking._rows import (
     ROWS_AT_ONCE,
     STRIP,
+    TINY,
     RowCounter,
     any_from,
     count_rows,
@@ -37,7 +38,8 @@ from broadloom.linking._rows import (
 from broadloom.linking.reverse_delete import reverse_delete
 from broadloom.model import Interest, Weights
 from broadloom.model.algorithm import NoOptions
-from broadloom.model.weights import WeightArrays, weight_of
+from broadloom.model.weights import EUCLIDEAN, WeightArrays, weight_of
+from broadloom.progress import stage
 
 # Bounds add up some dozens of rounded numbers; a pair that misses by no more than this is looked at exactly.
 SLACK = 1e-12
@@ -72,15 +74,17 @@ def merge_by_residual(
     components: Components, weights: WeightArrays, size: BandSize | None = None
 ) -> tuple[NDArray[np.int32], float]:
     """The edges in order, and a lower bound on the weight of any overlay that connects every topic."""
-    size = size or BandSize(share=1 / 128, sampled_rows=16)  # an exact key is dear
+    size = size or BandSize(share=1 / 128)  # an exact key is dear
     n = len(components.topic_start) - 1
     history = new_history(components)
     edges = [np.empty((0, 3), np.int32)]
-    while components.tally[STILL_TO_MERGE] > 0:
-        for theta, pieces in _next_bands(components, history, weights, size):
-            for rows in blocks_of_rows(n, (0, n), n * (n - 1) / 2 / pieces):
-                band = _collect(components, history, weights, theta, rows, size)
-                edges.append(_sweep(components, history, weights, band, theta))
+    with stage("link", to_merge := int(components.tally[STILL_TO_MERGE])) as done:
+        while components.tally[STILL_TO_MERGE] > 0:
+            for theta, pieces in _next_bands(components, history, weights, size):
+                for rows in blocks_of_rows(n, (0, n), n * (n - 1) / 2 / pieces):
+                    band = _collect(components, history, weights, theta, rows, size)
+                    edges.append(_sweep(components, history, weights, band, theta))
+            done(to_merge - components.tally[STILL_TO_MERGE])
     chosen = np.concatenate(edges)
     return chosen[:, :2].copy(), _dual(components, history, chosen[:, 2])
 
@@ -103,8 +107,11 @@ def _next_bands(
 ) -> list[tuple[float, int]]:
     """Where the next band ends: by the sampled keys, but not so far that too many pairs are looked at."""
     rows, stands_for = sample_rows(components, size.sampled_rows)
-    room = size.pairs(len(components.topic_start) - 1) / stands_for
     pairs, bounds = _sample_bounds(components, history, weights, rows)
+    if not len(bounds):  # all their pairs count in rows that are not among them
+        rows, stands_for = sample_rows(components, len(components.topic_start))
+        pairs, bounds = _sample_bounds(components, history, weights, rows)
+    room = size.pairs(len(components.topic_start) - 1) / stands_for
     farthest = np.partition(bounds, at := min(len(bounds) - 1, int(LOOSE * room)))[at]
     keys = np.sort(_keys_of(components, history, weights, pairs[:, bounds <= farthest]))
     theta = max(float(keys[0]), min(float(farthest), float(keys[min(len(keys) - 1, int(room))])))
@@ -209,9 +216,29 @@ def _screen_row(
 ) -> None:
     """Set `counts[v]`, for each v > u, to 0 where (u, v) is too heavy to be tight by theta in any case."""
     y = history.state[Y]
+    if weights.kind == EUCLIDEAN and weights.points.shape[1] == 2:
+        _screen_plane(y, weights.points, inside, u, theta, counts)
+        return
     for v in range(u + 1, len(counts)):
         most = theta * counts[v] + y * min(inside[u], inside[v])
         counts[v] *= weight_of(weights, u, v) * (1 - SLACK) <= most
+
+
+@inner_kernel
+def _screen_plane(
+    y: float,
+    points: NDArray[np.float64],
+    inside: NDArray[np.int32],
+    u: int,
+    theta: float,
+    counts: NDArray[np.int32],
+) -> None:
+    """Squares spare the root, and without a branch the loop runs in vectors."""
+    here, own, there, others, later = points[u], inside[u], points[u + 1 :], inside[u + 1 :], counts[u + 1 :]
+    for v in range(len(later)):
+        dx, dy = here[0] - there[v, 0], here[1] - there[v, 1]
+        most = theta * later[v] + y * min(own, others[v])
+        later[v] = later[v] if (dx * dx + dy * dy) * (1 - 4 * SLACK) <= most * most + TINY else 0
 
 
 @inner_kernel

@@ -31,7 +31,7 @@ def edges_among_many(
     to_merge = components.tally[STILL_TO_MERGE]
     k = 0.0 if rules.by_weight else rules.rho
     degree = world.links.sizes[0, nodes].astype(np.int64)
-    every, sparing, most = new_partners(len(nodes)), new_partners(len(nodes)), int(world.tally[MAX_DEGREE])
+    every, sparing, most = new_partners(components), new_partners(components), int(world.tally[MAX_DEGREE])
     among, limit = _among(weights, nodes), len(world.mark)
     edges = grow(components, among, every, sparing, float(k), limit, degree, most)
     return nodes[edges], int(to_merge - components.tally[STILL_TO_MERGE])

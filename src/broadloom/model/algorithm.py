@@ -39,17 +39,27 @@ class Algorithm:
     options: type = NoOptions
     problem: type | None = None
 
-    def with_options(self, given: Mapping[str, Any]) -> Any:
+    @property
+    def option_names(self) -> list[str]:
+        """The names of its options."""
+        return [field.name for field in fields(self.options)]
+
+    def with_options(self, given: Mapping[str, Any], others: Iterable[Algorithm] = ()) -> Any:
         """The options as its dataclass, after checking that each one exists.
 
         Raises:
-            InputError: an option is unknown (the nearest real one is named), or its value is wrong.
+            InputError: an option is unknown (the nearest real one is named, and which of the other algorithms
+                have it), or its value is wrong.
         """
-        known = [field.name for field in fields(self.options)]
+        known = self.option_names
         for name in given:
             if name not in known:
                 have = f"it has {', '.join(known)}" if known else "it has none"
-                raise InputError(f"{self.name} has no option {name!r}{_nearest(name, known)}; {have}")
+                owners = ", ".join(other.name for other in others if name in other.option_names)
+                elsewhere = f"; {name} is an option of {owners}" if owners else ""
+                raise InputError(
+                    f"{self.name} has no option {name!r}{_nearest(name, known)}; {have}{elsewhere}"
+                )
         return self.options(**given)
 
 
