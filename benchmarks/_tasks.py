@@ -33,6 +33,16 @@ def link(interest: bl.Interest, weights: bl.Weights, algorithm: str, **options: 
     return lambda: described(bl.link(interest, weights, algorithm, **options))
 
 
+def build(interest: bl.Interest, weights: bl.Weights, algorithm: str, **options: Any) -> Run:
+    """An algorithm alone, without the check of its result: what a peer is timed for."""
+    from broadloom.linking import ALGORITHMS
+    from broadloom.model.algorithm import find
+
+    chosen = find(algorithm, ALGORITHMS)
+    settings = chosen.with_options(options)
+    return lambda: described_edges(weights, chosen.run(interest, weights, settings, 0).edges)
+
+
 def delete(interest: bl.Interest, weights: bl.Weights, algorithm: str, heaviest: bool = False) -> Run:
     """Reverse delete alone, on what an algorithm has built; the last edge first, or the heaviest."""
     edges = bl.link(interest, weights, algorithm).edges
@@ -119,7 +129,7 @@ def popcount(interest: bl.Interest, weights: bl.Weights) -> Run:  # noqa: ARG001
 
 TASKS: dict[str, Callable[..., Run]] = {
     task.__name__: task
-    for task in (link, delete, link_delete, bound, twin, scipy_trees, networkx_trees, popcount)
+    for task in (link, build, delete, link_delete, bound, twin, scipy_trees, networkx_trees, popcount)
 }
 
 

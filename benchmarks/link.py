@@ -126,7 +126,8 @@ def peer(quick: bool) -> Section:
 def against_peer(instance: Instance, small: bool) -> Iterator[dict[str, Any]]:
     """A row for each algorithm that both have."""
     names = available(_peer.ALGORITHMS)
-    ours = measure(instance, map(link, names), rounds=5 if small else 2, threads=1)
+    tasks = [Task("build", {"algorithm": name}) for name in names]
+    ours = measure(instance, tasks, rounds=5 if small else 2, threads=1)
     with _peer.peer(instance) as java:
         for name, own in zip(names, ours, strict=True):
             theirs = java.run(name, rounds=5 if small else 1, warm=5 if small else 1)

@@ -18,6 +18,7 @@ import json
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -76,8 +77,8 @@ def _ruler(value: Any) -> str:
     return "---:" if isinstance(value, int | float) and not isinstance(value, bool) else "---"
 
 
-def algorithms() -> Rows:
-    """The algorithms of linking, as their list in the code has them."""
+def algorithms(stage: str, problem: str | None = None) -> Rows:
+    """The algorithms of a stage, as their list in the code has them."""
     return [
         {
             "name": f"`{row['name']}`",
@@ -86,11 +87,15 @@ def algorithms() -> Rows:
             "rule": row["summary"],
             "options": ", ".join(f"`{name}={default!r}`" for name, default in row["options"].items()),
         }
-        for row in bl.algorithms("link")
+        for row in bl.algorithms(stage)
+        if problem in (None, row["problem"])
     ]
 
 
-LISTS: dict[str, Callable[[], Rows]] = {"link algorithms": algorithms}
+LISTS: dict[str, Callable[[], Rows]] = {
+    "link algorithms": partial(algorithms, "link"),
+    "assign algorithms": partial(algorithms, "assign", "AssignmentProblem"),
+}
 
 if __name__ == "__main__":
     main()

@@ -29,9 +29,20 @@ def inner_kernel(function: F) -> F:
     """Compile `function` into the kernels that call it; it neither makes nor returns arrays.
 
     A call would hand over every array of a tuple, and count a reference to each: more work than a short
-    function does itself. Only kernels can call it, not Python.
+    function does itself. Only kernels can call it: called from
+    Python it crashes.
     """
     return _forgiving(numba.njit(**OPTIONS, forceinline=True, _nrt=False, no_cpython_wrapper=True)(function))
+
+
+def compiled_for(kernel: F, *arguments: object) -> F:
+    """A kernel's machine code for arguments of these types, for a call that is made over and over.
+
+    It spares the look-up of types, which takes microseconds for a tuple of many arrays. Nothing is checked any
+    more: every later argument must be of the very same type.
+    """
+    code: F = kernel.compile(tuple(map(numba.typeof, arguments)))  # type: ignore[attr-defined]
+    return code
 
 
 def _forgiving(kernel: Any) -> Any:

@@ -163,3 +163,41 @@ def test_an_unknown_option_names_the_nearest():
         bl.assign(problem, "broadloom", pases=3)
     with pytest.raises(bl.InputError, match="option starts is 0; give 1 or more"):
         bl.assign(problem, "broadloom", starts=0)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_one_broker_takes_everybody(name):
+    rng = np.random.default_rng(0)
+    lo = rng.integers(-20, 20, (30, 2))
+    problem = bl.AssignmentProblem(
+        [0, 0], [[-3, 1]], [-1], rng.normal(0, 9, (30, 2)), lo, lo + 1, beta=1, beta_max=1
+    )
+    result = run(problem, name)
+    assert result.feasible
+    assert set(result.broker_of) == {0}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_limits_that_cannot_be_met_are_told(name):
+    """All are near one of two brokers: a best effort that breaks the load limit, and by how much."""
+    place = np.concatenate((np.zeros((9, 1)), [[100.0]]))
+    problem = bl.AssignmentProblem(
+        [50], [[0], [100]], [-1, -1], place, np.zeros((10, 1)), np.ones((10, 1)), max_delay=0.0, beta_max=1.5
+    )
+    result = run(problem, name)
+    assert not result.feasible
+    if name in IN_TIME:
+        assert result.metrics()["violated"] == ["load"]
+        assert result.overload.tolist() == [2, 0]
+        assert "NOT feasible (load)" in result.summary()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_rectangles_without_extent_cost_nothing(name):
+    """Points and lines, many of them twice, below and above 0."""
+    lo = np.repeat([[-5.0, 3.0], [2.0, -4.0], [0.0, 0.0]], 6, axis=0)
+    place = np.tile([[1.0], [2.0]], (9, 1))
+    problem = bl.AssignmentProblem([0], [[1], [2]], [-1, -1], place, lo, lo + np.array([0, 1]), max_delay=9)
+    result = run(problem, name)
+    assert result.bandwidth == 0.0
+    assert result.feasible

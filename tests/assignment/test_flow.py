@@ -8,9 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import broadloom as bl
-from broadloom.assignment.annealing import guarded
 from broadloom.assignment.flow import least_lbf, limits, max_flow, max_ratio, spread
-from broadloom.assignment.greedy import OrderOptions, gr_star
+from broadloom.assignment.greedy import OrderOptions, gr_star, guarded
 from broadloom.assignment.reach import reach_of
 
 

@@ -2,10 +2,12 @@
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.parquet
 import pytest
 
 import broadloom as bl
 from broadloom.assignment import steiner
+from broadloom.cli import main
 from broadloom.pipeline import market as on_spark
 
 pytestmark = pytest.mark.spark
@@ -48,3 +50,32 @@ def test_a_bad_message_is_refused(spark):
     )
     with pytest.raises(bl.InputError, match="publisher 'b' is unknown"):
         on_spark.summarize_log(spark.createDataFrame(log), ["a"], ["x"])
+
+
+@pytest.mark.usefixtures("spark")
+def test_the_verb_gives_the_in_process_plan(tmp_path):
+    """`broadloom market --master` uses the running session; broker for broker it is the same."""
+    rng = np.random.default_rng(4)
+    users = [f"u{i}" for i in range(20)]
+    lo = rng.random((20, 1)) / 2
+    tables = {
+        "subscribers": {"subscriber": users, "place": rng.random((20, 2)).tolist()}
+        | {"lo": lo.tolist(), "hi": (lo + 0.3).tolist()},
+        "brokers": {"broker": ["a", "b", "c"], "place": rng.random((3, 2)).tolist()},
+        "messages": {
+            "publisher": rng.choice(users, 300),
+            "at": pa.array(rng.integers(0, 10**9, 300), pa.timestamp("us")),
+            "bytes": rng.integers(1, 1000, 300),
+            "point": rng.random((300, 1)).tolist(),
+        },
+    }
+    for name, columns in tables.items():
+        pa.parquet.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
+    words = ["market", str(tmp_path), "-a", "steiner-mixing", "--quiet", "-o"]
+    for where in (["here"], ["there", "--master", "local[2]"]):
+        with pytest.raises(SystemExit) as left:
+            main([*words, str(tmp_path / where[0]), *where[1:]])
+        assert not left.value.code
+    for name in ("assignment.parquet", "flows.parquet"):
+        here, there = (pa.parquet.read_table(tmp_path / where / name) for where in ("here", "there"))
+        assert here.equals(there)

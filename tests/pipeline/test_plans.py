@@ -106,3 +106,30 @@ def test_empty_plan(spark, tmp_path):
     measures = measure(tmp_path / "plan", spark=spark)
     assert (measures["edges"], measures["mean_diameter"]) == (0, 0)
     assert json.dumps(measures)
+
+
+def command(capsys, *words):
+    """What a command prints as JSON, and its exit code."""
+    from broadloom.cli import main
+
+    with pytest.raises(SystemExit) as left:
+        main([*map(str, words), "--json"])
+    return json.loads(capsys.readouterr().out or "null"), left.value.code
+
+
+def test_the_commands_say_the_same_with_a_master(spark, plan, broken, capsys):  # noqa: ARG001 (it is running)
+    """Verify and measure, on Spark and without; exit code 1 for a broken plan."""
+    for verb in ("verify", "measure"):
+        alone, on_spark = (command(capsys, verb, plan[1], *where) for where in ((), ("--master", "local[2]")))
+        assert alone[1] == on_spark[1] == 0
+        shared = alone[0].keys() & on_spark[0].keys()
+        assert len(shared) > 2
+        assert all(on_spark[0][name] == pytest.approx(alone[0][name], rel=1e-12) for name in shared)
+    assert command(capsys, "verify", broken[1], "--master", "local[2]")[1] == 1
+
+
+def test_an_assignment_is_not_for_spark(tmp_path, capsys):
+    problem = bl.AssignmentProblem([0], [[1]], [-1], [[2]], [[0]], [[3]])
+    bl.assign(problem, "closest").save(tmp_path / "plan")
+    for verb in ("verify", "measure"):
+        assert command(capsys, verb, tmp_path / "plan", "--conf", "spark.x=1")[1] == 2

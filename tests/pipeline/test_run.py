@@ -111,6 +111,51 @@ def test_a_bad_configuration_is_refused(tmp_path, text, words):
         pipeline.run(Config.load(tmp_path / "run.toml"))
 
 
+def test_subscribers_are_assigned_before_brokers_are_linked(spark, tmp_path):
+    """With subscribers in the sources a run assigns them, and the links carry what they want."""
+    workload.devices(tmp_path / "raw", brokers=8, subscriptions=500, subscribers=60, seed=2)
+    (tmp_path / "run.toml").write_text(CONFIG + "[assign]\nalgorithm = 'gr*'\nmax_delay = 2.0\n")
+    outcome = pipeline.run(Config.load(tmp_path / "run.toml"), spark=spark)
+    assert list(outcome.steps)[:4] == ["ingest", "assign", "interest", "link"]
+    assert outcome.assignment in outcome.report.read_text()
+    served = bl.AssignmentResult.load(tmp_path / "out" / "assign")
+    assert served.feasible
+    assert served.problem.subscriber_count == 60
+    plan = bl.Plan.load(tmp_path / "out" / "plan")
+    assert any(topic.startswith("$content/") for topic in plan.interest.topic_ids)
+    assert plan.is_topic_connected()
+    more = "[interest]\ncells = 9\n"
+    (tmp_path / "run.toml").write_text((tmp_path / "run.toml").read_text() + more)
+    assert steps_done(tmp_path, spark)[0] == "interest"
+    (tmp_path / "run.toml").write_text((tmp_path / "run.toml").read_text().replace("2.0", "2.5"))
+    assert steps_done(tmp_path, spark)[0] == "assign"
+    (tmp_path / "run.toml").write_text(CONFIG + "[assign]\nmax_delay = 0\nbeta = 1\nbeta_max = 1\n")
+    with pytest.raises(InputError, match=r"NOT feasible .* larger limits"):
+        pipeline.run(Config.load(tmp_path / "run.toml"), spark=spark)
+
+
+@pytest.mark.parametrize(
+    ("files", "section", "words"),
+    [
+        (
+            ("nodes",),
+            "[assign]\nseed = 1\n",
+            r"a section \[assign\], but no source has the table subscribers",
+        ),
+        (("subscribers", "brokers"), "", "subscribers but no table publisher"),
+        (("subscribers", "publisher"), "", "subscribers but no table brokers"),
+    ],
+)
+def test_what_assign_would_miss_is_told_before_spark_starts(tmp_path, files, section, words):
+    header = {"subscribers": "subscriber,place,lo,hi", "brokers": "broker,place", "publisher": "place"}
+    (tmp_path / "raw").mkdir()
+    for name in files:
+        (tmp_path / "raw" / f"{name}.csv").write_text(header.get(name, "node") + "\n")
+    (tmp_path / "run.toml").write_text(CONFIG + section)
+    with pytest.raises(InputError, match=words):
+        pipeline.run(Config.load(tmp_path / "run.toml"))
+
+
 def test_link_on_spark_by_the_command_line(spark, tmp_path, done):
     """With a master the command gives the plan of the in-process one; other algorithms are refused."""
     from broadloom.cli import main

@@ -1,4 +1,4 @@
-"""The workload sets of paper 4."""
+"""The workload sets of paper 4, section VI: their statistics, limits, trees and seeds."""
 
 import numpy as np
 import pytest
@@ -6,36 +6,129 @@ import pytest
 import broadloom as bl
 from broadloom.assignment.flow import least_lbf
 from broadloom.assignment.reach import reach_of
+from broadloom.workload.subscribers import EVENT_SPACE, LIMITS, MULTI_LEVEL
+
+M = 40_000
+
+
+def zipf(count, exponent):
+    share = np.arange(1, count + 1) ** -exponent
+    return share / share.sum()
+
+
+def region(places):
+    """0: Asia, 1: North America (around the origin), 2: Europe; by the nearest of the three."""
+    centres = np.zeros((3, places.shape[1]))
+    centres[:, :2] = [[150, 0], [0, 0], [-71.25, 62.84]]
+    return np.linalg.norm(places[:, None] - centres, axis=2).argmin(axis=1)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_every_set_can_meet_its_limits(number):
-    problem = bl.workload.subscribers(set=number, subscribers=3000, brokers=30)
-    assert least_lbf(problem, reach_of(problem))[0] <= problem.beta
+def test_limits_are_the_papers_and_can_be_met(number):
+    problem = bl.workload.subscribers(number, 20_000, 100)
+    beta, beta_max = {1: (1.5, 1.8), 2: (2.3, 2.5), 3: (1.3, 1.5)}[number]
+    assert (problem.alpha, problem.max_delay, problem.beta, problem.beta_max) == (3, 0.3, beta, beta_max)
+    assert least_lbf(problem, reach_of(problem))[0] <= beta
+    assert np.ptp(problem.capacity) == 0
 
 
-def test_geography_and_subscribers_are_separate_streams():
-    """More subscribers do not move the brokers, and other subscribers do not either."""
-    few, many, others = (
-        bl.workload.subscribers(subscribers=m, brokers=10, geography=3, seed=seed)
-        for m, seed in ((10, 0), (20, 0), (20, 1))
+def test_set_1_has_regions_4_1_4_and_its_skew_and_breadth():
+    problems = {
+        (skew, broad): bl.workload.subscribers(
+            1, M, 100, interest_skew=skew, broad_interests=broad, geography=0
+        )
+        for skew in ("low", "high")
+        for broad in ("low", "high")
+    }
+    for problem in problems.values():
+        assert problem.subscriber_place.shape == (M, 5)
+        assert problem.dimensions == 2
+        share = np.bincount(region(problem.subscriber_place), minlength=3) / M
+        assert share == pytest.approx(np.array([4, 1, 4]) / 9, abs=0.02)
+        brokers = np.bincount(region(problem.broker_place), minlength=3) / 100
+        assert brokers == pytest.approx(np.array([4, 1, 4]) / 9, abs=0.15)
+        assert region(problem.publisher[None])[0] == 1
+        assert problem.lo.min() >= 0
+        assert problem.hi.max() <= EVENT_SPACE
+    for broad, expected in (("low", 0.005), ("high", 0.05)):
+        width = problems["low", broad].hi - problems["low", broad].lo
+        assert np.mean(width.max(axis=1) > 0.035 * EVENT_SPACE) == pytest.approx(expected, rel=0.35)
+    popular = [_busiest(problems[skew, "low"]) for skew in ("low", "high")]
+    assert popular[1] > 5 * popular[0]
+
+
+def _busiest(problem):
+    """The share of subscriptions in the busiest of 100 x 100 cells."""
+    middle = ((problem.lo + problem.hi) / 2 * 100 / EVENT_SPACE).astype(int)
+    return np.bincount(middle[:, 0] * 101 + middle[:, 1]).max() / len(middle)
+
+
+def test_set_2_is_50_unit_squares_of_zipf_popularity_at_10_places_each():
+    problem = bl.workload.subscribers(2, M, 100, geography=0)
+    assert np.allclose(problem.hi - problem.lo, 1)
+    feeds, feed, counts = np.unique(problem.lo, axis=0, return_inverse=True, return_counts=True)
+    assert len(feeds) == 50
+    assert np.sort(counts)[::-1] / M == pytest.approx(zipf(50, 0.5), abs=0.005)
+    for one in range(50):
+        places, here = np.unique(problem.subscriber_place[feed == one], axis=0, return_counts=True)
+        assert len(places) == 10
+        assert here / here.sum() == pytest.approx(np.full(10, 0.1), abs=0.05)
+
+
+def test_set_3_is_a_grid_of_zipf_cells_and_widths_apart_from_places():
+    problem = bl.workload.subscribers(3, M, 100, geography=0)
+    cell = EVENT_SPACE / 10
+    clear = np.all((problem.lo > 0) & (problem.hi < EVENT_SPACE), axis=1)
+    middle = (problem.lo + problem.hi)[clear] / 2
+    assert np.allclose(middle % cell, cell / 2)
+    narrow = np.isclose(problem.hi - problem.lo, cell).all(axis=1)
+    number = (problem.lo[narrow] / cell).round().astype(int) @ [10, 1]
+    share = np.sort(np.bincount(number, minlength=100))[::-1] / narrow.sum()
+    assert share == pytest.approx(zipf(100, 0.5), abs=0.006)
+    assert np.mean(narrow) == pytest.approx(zipf(5, 0.5)[0] ** 2, abs=0.02)
+    places, place = np.unique(problem.subscriber_place, axis=0, return_inverse=True)
+    assert len(places) == 1000
+    wide = np.bincount(place, ~narrow, 1000) / np.bincount(place, minlength=1000)
+    assert wide.std() < 0.1, "what is wanted does not depend on where"
+
+
+@pytest.mark.parametrize("latency", ["tight", "loose"])
+def test_inner_brokers_have_at_most_15_below_them(latency):
+    problem = bl.workload.subscribers(1, 2000, 200, levels=2, latency=latency, geography=0)
+    limits = MULTI_LEVEL[latency]
+    assert (problem.beta, problem.beta_max, problem.max_delay) == limits
+    below = np.bincount(problem.broker_parent[problem.broker_parent >= 0], minlength=200)
+    assert below.max() <= 15
+    assert problem.broker_count == 200
+    deeper = bl.workload.subscribers(1, 100, 200, levels=3, geography=0, latency=latency)
+    assert np.sum(deeper.broker_parent < 0) < np.sum(problem.broker_parent < 0)
+
+
+def test_geography_and_subscribers_are_drawn_apart():
+    """More subscribers, or others, are at the same places with the same brokers."""
+    few, many, other = (
+        bl.workload.subscribers(1, m, 20, geography=4, seed=seed) for m, seed in ((50, 0), (90, 0), (50, 1))
     )
-    assert np.array_equal(few.broker_place, many.broker_place)
-    assert np.array_equal(many.broker_place, others.broker_place)
-    assert not np.array_equal(many.lo, others.lo)
+    for one in (many, other):
+        assert np.array_equal(few.broker_place, one.broker_place)
+        assert np.array_equal(few.publisher, one.publisher)
+    assert not np.array_equal(few.lo, other.lo)
+    again = bl.workload.subscribers(1, 50, 20, geography=4)
+    assert np.array_equal(few.lo, again.lo)
+    assert np.array_equal(few.subscriber_place, again.subscriber_place)
 
 
-def test_a_tree_has_at_most_15_children_a_broker():
-    problem = bl.workload.subscribers(subscribers=100, brokers=200, levels=2, geography=0)
-    children = np.bincount(problem.broker_parent[problem.broker_parent >= 0])
-    assert children.max() <= 15
-    assert not problem.is_one_level
-
-
-def test_wrong_words_are_refused():
-    with pytest.raises(bl.InputError, match="no workload set 4; there are 1, 2, 3"):
-        bl.workload.subscribers(set=4)
-    with pytest.raises(bl.InputError, match="interest_skew is 'medium'; give low or high"):
-        bl.workload.subscribers(interest_skew="medium")
-    with pytest.raises(bl.InputError, match="no latency setting 'lax'; there are tight, loose"):
-        bl.workload.subscribers(latency="lax")
+@pytest.mark.parametrize(
+    ("asked", "message"),
+    [
+        ({"set": 4}, "no workload set 4; there are 1, 2, 3"),
+        ({"interest_skew": "medium"}, "interest_skew is 'medium'; give low or high"),
+        ({"latency": "slow"}, "no latency setting 'slow'; there are tight, loose"),
+        ({"subscribers": -1}, "-1 subscribers, 100 brokers, 1 levels; give at least 0, 1 and 1"),
+        ({"set": 1, "brokers": 7, "subscribers": 3}, "none of 400 geographies"),
+    ],
+)
+def test_what_cannot_be_is_refused(asked, message):
+    with pytest.raises(bl.InputError, match=message):
+        bl.workload.subscribers(**asked)
+    assert set(LIMITS) == {1, 2, 3}

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom._jit import kernel
-from broadloom.assignment._boxes import Filters, are_apart, box_with, empty_filters, grow_path
+from broadloom.assignment._boxes import are_apart, box_with
+from broadloom.assignment._filters import Filters, empty_filters, grow_path
 from broadloom.assignment.flow import Flow
 from broadloom.assignment.guard import admit
 from broadloom.assignment.reach import Reach
@@ -189,15 +190,24 @@ def _cheapest(
     all_lo, all_hi, used = filters.lo, filters.hi, filters.used
     brokers, capacity, parent = reach.brokers, wants.capacity, wants.parent
     best, least, lightest, own = -1, np.inf, np.inf, measure_of(wants.density, lo, hi)
+    # Those who let it through anyway come first: then hardly anybody else is worth a look.
     for p in range(reach.start[g], reach.start[g + 1]):
         b = brokers[p]
         if anywhere or (load[b] < limit[b] and not closed[p]):
-            ratio, growth = load[b] / capacity[b], 0.0
-            if box_with(all_lo, all_hi, b, used[b], lo, hi) < 0:
-                # Where it overlaps nothing, filters grow by all of it at least.
-                if own > least and are_apart(all_lo, all_hi, b, used[b], lo, hi):
-                    continue
-                growth = grow_path(wants.density, filters, scratch, parent, b, lo, hi, least, False)
-            if growth < least or (growth == least and ratio < lightest):
+            ratio = load[b] / capacity[b]
+            if ratio < lightest and box_with(all_lo, all_hi, b, used[b], lo, hi) >= 0:
+                best, least, lightest = b, 0.0, ratio
+    for p in range(reach.start[g], reach.start[g + 1]):
+        b = brokers[p]
+        if anywhere or (load[b] < limit[b] and not closed[p]):
+            ratio = load[b] / capacity[b]
+            is_lighter = ratio < lightest or (ratio == lightest and b < best)
+            # Where it overlaps nothing, filters grow by all of it at least.
+            if (least == 0.0 and not is_lighter) or (
+                own > least and are_apart(all_lo, all_hi, b, used[b], lo, hi)
+            ):
+                continue
+            growth = grow_path(wants.density, filters, scratch, parent, b, lo, hi, least, False)
+            if growth < least or (growth == least and is_lighter):
                 best, least, lightest = b, growth, ratio
     return best

@@ -31,13 +31,21 @@ class Flow(NamedTuple):
     by_broker: NDArray[np.int64]
 
 
-def limits(problem: AssignmentProblem, beta: float) -> NDArray[np.int64]:
-    """The most subscribers that each broker may have at a load balance factor."""
-    return np.floor(beta * problem.capacity * problem.subscriber_count + ROUNDING).astype(np.int64)
+def limits(problem: AssignmentProblem, beta: float, count: int | None = None) -> NDArray[np.int64]:
+    """The most subscribers that each broker may have at a load balance factor, if there are `count`."""
+    m = problem.subscriber_count if count is None else count
+    return np.floor(beta * problem.capacity * m + ROUNDING).astype(np.int64)
 
 
-def max_flow(reach: Reach, limit: NDArray[np.int64]) -> tuple[Flow, int, NDArray[np.bool_]]:
+def max_flow(
+    reach: Reach, limit: NDArray[np.int64], units: NDArray[np.int64] | None = None
+) -> tuple[Flow, int, NDArray[np.bool_]]:
     """The largest part of the subscribers that fits, how many are left, and why.
+
+    Args:
+        reach: the groups, and who may serve them.
+        limit: the most subscribers of each broker.
+        units: a flow within the limits to start from; everybody whom it places keeps a place.
 
     Returns:
         The flow, the number of subscribers without a place, and a set of brokers that is full with
@@ -53,7 +61,7 @@ def max_flow(reach: Reach, limit: NDArray[np.int64]) -> tuple[Flow, int, NDArray
         np.searchsorted(reach.brokers[order], np.arange(n + 1)),
         order,
     )
-    left, tight = _fill(reach, flow, limit)
+    left, tight = _fill(reach, flow, limit, np.zeros_like(flow.units) if units is None else units)
     return flow, int(left), tight
 
 
@@ -63,28 +71,25 @@ def least_lbf(problem: AssignmentProblem, reach: Reach) -> tuple[float, Flow]:
     When the flow does not fit, a set of brokers is full with subscribers who can go nowhere else. The factor
     must rise until the set holds them: that is necessary, so the first factor that suffices is the least.
     """
-    beta = 1.0
+    beta, m = 1.0, int(reach.size.sum())
     while True:
-        flow, left, tight = max_flow(reach, limits(problem, beta))
+        flow, left, tight = max_flow(reach, limits(problem, beta, m))
         if left == 0:
             return max_ratio(problem, flow.load), flow
         confined = np.logical_and.reduceat(tight[reach.brokers], reach.start[:-1])
-        beta = _factor_that_holds(problem, tight, int(reach.size[confined].sum()), beta)
+        share = problem.capacity[tight] * m
+        beta = _factor_that_holds(share[share > 0], int(reach.size[confined].sum()), beta)
 
 
 def max_ratio(problem: AssignmentProblem, load: NDArray[np.int64]) -> float:
     """The load balance factor of some loads."""
     busy = load > 0
-    share = problem.capacity[busy] * problem.subscriber_count
+    share = problem.capacity[busy] * load.sum()
     return float(np.max(load[busy] / share, initial=0.0))
 
 
-def _factor_that_holds(
-    problem: AssignmentProblem, brokers: NDArray[np.bool_], count: int, beta: float
-) -> float:
-    """The least factor above `beta` at which these brokers have room for `count` subscribers."""
-    share = problem.capacity[brokers] * problem.subscriber_count
-    share = share[share > 0]
+def _factor_that_holds(share: NDArray[np.float64], count: int, beta: float) -> float:
+    """The least factor above `beta` at which brokers of some shares have room for `count` subscribers."""
     beta = max(beta, count / share.sum())
     while (room := np.floor(beta * share + ROUNDING)).sum() < count:
         beta = float(np.min((room + 1) / share))
@@ -100,8 +105,13 @@ def spread(reach: Reach, flow: Flow) -> NDArray[np.int32]:
 
 
 @kernel
-def _fill(reach: Reach, flow: Flow, limit: NDArray[np.int64]) -> tuple[int, NDArray[np.bool_]]:
+def _fill(
+    reach: Reach, flow: Flow, limit: NDArray[np.int64], units: NDArray[np.int64]
+) -> tuple[int, NDArray[np.bool_]]:
     """Place all groups, those with few candidates first; make room by moving others where there is none."""
+    for p in range(len(units)):
+        if units[p] > 0:
+            add_units(reach, flow, p, units[p])
     groups = len(reach.size)
     tight = np.zeros(len(limit), np.bool_)
     left = 0
@@ -121,6 +131,8 @@ def _fill(reach: Reach, flow: Flow, limit: NDArray[np.int64]) -> tuple[int, NDAr
 def _place_greedily(reach: Reach, flow: Flow, limit: NDArray[np.int64], g: int) -> int:
     """Give a group's subscribers to its candidates with the most room; gives how many are left."""
     rest = reach.size[g]
+    for p in range(reach.start[g], reach.start[g + 1]):
+        rest -= flow.units[p]
     while rest > 0:
         best, room = -1, 0
         for p in range(reach.start[g], reach.start[g + 1]):

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.assignment._boxes import as_tuples
+from broadloom.assignment._filters import Filters, as_tuples
 from broadloom.assignment._greedy import Greedy, run_greedy
-from broadloom.assignment.flow import least_lbf, limits, spread
+from broadloom.assignment.flow import least_lbf, limits, max_flow, spread
 from broadloom.assignment.reach import Reach, everywhere, reach_of
 from broadloom.assignment.tighten import tight_filters
 from broadloom.model import AssignmentProblem, AssignmentResult
@@ -60,6 +60,29 @@ def rising_betas(problem: AssignmentProblem) -> Iterator[float]:
         yield beta
         beta += BETA_STEP
     yield problem.beta_max
+
+
+def feasible_beta(problem: AssignmentProblem, reach: Reach) -> tuple[float, dict[str, object]]:
+    """The first load balance factor from `beta` up that max-flow can meet, or the least possible one."""
+    for beta in rising_betas(problem):
+        if max_flow(reach, limits(problem, beta, int(reach.size.sum())))[1] == 0:
+            return beta, {"beta": beta}
+    least, _ = least_lbf(problem, reach)
+    return least, {"beta": least, "least_lbf": least}
+
+
+def guarded(
+    problem: AssignmentProblem,
+    reach: Reach,
+    limit: NDArray[np.int64],
+    order: NDArray[np.int64],
+    filters: Filters | None = None,
+) -> tuple[NDArray[np.int64], Filters]:
+    """Gr* that strands nobody."""
+    flow, left, _ = max_flow(reach, limit)
+    assert left == 0, "a guard needs limits that can be met"
+    made = run_greedy(problem, reach, limit, order, True, flow, filters)
+    return made.broker_of, made.filters
 
 
 def _order(problem: AssignmentProblem, options: OrderOptions, seed: int) -> NDArray[np.int64]:

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom._jit import kernel
-from broadloom.assignment._boxes import as_tuples
+from broadloom.assignment._filters import as_tuples
 from broadloom.assignment.flow import limits
 from broadloom.assignment.tighten import tight_filters
 from broadloom.model import AssignmentProblem, AssignmentResult

@@ -35,6 +35,13 @@ def reach_of(problem: AssignmentProblem) -> Reach:
     Raises:
         InputError: a subscriber has none.
     """
+    masks = masks_in_time(problem)
+    refuse_unreached(problem, np.flatnonzero(~masks.any(axis=1)))
+    return grouped_masks(masks, problem.leaves)
+
+
+def masks_in_time(problem: AssignmentProblem) -> NDArray[np.uint64]:
+    """The candidates of every subscriber as bits, 64 leaf brokers a word; each subscriber on its own."""
     m, leaves = problem.subscriber_count, problem.leaves
     masks = np.zeros((m, -(-len(leaves) // 64)), np.uint64)
     bound = np.full(m, np.nan) if problem.max_latency is None else problem.max_latency
@@ -50,15 +57,18 @@ def reach_of(problem: AssignmentProblem) -> Reach:
         )
 
     over_ranges(m, work, "find candidates")
-    nobody = np.flatnonzero(~masks.any(axis=1))
+    return masks
+
+
+def refuse_unreached(problem: AssignmentProblem, nobody: NDArray[np.int64]) -> None:
+    """Name the subscribers without a candidate, if there are any."""
     if len(nobody):
-        names = problem.subscriber_ids or tuple(map(str, range(m)))
-        few = ", ".join(names[j] for j in nobody[:10]) + (", ..." if len(nobody) > 10 else "")
+        names = problem.subscriber_ids
+        few = ", ".join(str(j) if names is None else names[j] for j in nobody[:10])
         raise InputError(
-            f"{len(nobody):,} subscribers have no leaf broker within their latency bound: {few}; "
-            "raise their max_latency or add brokers"
+            f"{len(nobody):,} subscribers have no leaf broker within their latency bound: "
+            f"{few}{', ...' if len(nobody) > 10 else ''}; raise their max_latency or add brokers"
         )
-    return _grouped(masks, leaves)
 
 
 def everywhere(problem: AssignmentProblem) -> Reach:
@@ -85,23 +95,31 @@ def grouped(is_open: NDArray[np.bool_], brokers: NDArray[np.int32]) -> Reach:
     bits = np.packbits(is_open, axis=1, bitorder="little")
     masks = np.zeros((len(is_open), width), np.uint8)
     masks[:, : bits.shape[1]] = bits
-    return _grouped(masks.view(np.uint64), brokers)
+    return grouped_masks(masks.view(np.uint64), brokers)
 
 
-def _grouped(masks: NDArray[np.uint64], leaves: NDArray[np.int32]) -> Reach:
+def grouped_masks(masks: NDArray[np.uint64], leaves: NDArray[np.int32]) -> Reach:
     """Number the distinct sets of candidates, and spell them out."""
-    order = np.lexsort(masks.T)
-    in_order = masks[order]
-    changes = np.any(in_order[1:] != in_order[:-1], axis=1)
-    number = np.concatenate(([0], np.cumsum(changes))) if len(masks) else np.empty(0, np.int64)
-    group = np.empty(len(masks), np.int64)
-    group[order] = number
-    firsts = np.flatnonzero(np.concatenate(([True], changes))) if len(masks) else np.empty(0, np.int64)
-    bits = np.unpackbits(in_order[firsts].view(np.uint8), axis=1, bitorder="little")[:, : len(leaves)]
+    group, firsts = numbered(masks)
+    return spelled(masks[firsts], np.bincount(group, minlength=len(firsts)), leaves)._replace(group=group)
+
+
+def spelled(masks: NDArray[np.uint64], size: NDArray[np.int64], leaves: NDArray[np.int32]) -> Reach:
+    """The candidates of groups from their bits; who is in which group is left open."""
+    bits = np.unpackbits(np.ascontiguousarray(masks).view(np.uint8), axis=1, bitorder="little")
     start = np.concatenate(([0], np.cumsum(bits.sum(axis=1, dtype=np.int64))))
-    return Reach(
-        group, start, leaves[np.nonzero(bits)[1]].astype(np.int64), np.bincount(group, minlength=len(firsts))
-    )
+    brokers = leaves[np.nonzero(bits)[1]].astype(np.int64)
+    return Reach(np.empty(0, np.int64), start, brokers, size.astype(np.int64))
+
+
+def numbered(rows: NDArray[np.uint64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """A number for each row, by the order of their last words, and a row that has each number."""
+    order = np.lexsort(rows.T)
+    changes = np.any(rows[order[1:]] != rows[order[:-1]], axis=1)
+    is_first = np.concatenate((np.ones(min(len(rows), 1), bool), changes))
+    number = np.empty(len(rows), np.int64)
+    number[order] = np.cumsum(is_first) - 1
+    return number, order[is_first]
 
 
 @kernel

@@ -12,11 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom._jit import kernel
-from broadloom.assignment._boxes import Filters, as_tuples, empty_filters, refresh, span
-from broadloom.assignment.annealing import feasible_beta, guarded
+from broadloom.assignment._boxes import span
+from broadloom.assignment._filters import Filters, as_tuples, empty_filters, refresh
+from broadloom.assignment.bound import lower_bound
 from broadloom.assignment.coreset import Guess, Phi, SlpOptions, View, filter_assign
 from broadloom.assignment.flow import least_lbf, limits, max_flow, spread
-from broadloom.assignment.greedy import rising_betas
+from broadloom.assignment.greedy import feasible_beta, guarded, rising_betas
 from broadloom.assignment.reach import Reach, grouped, reach_of, take
 from broadloom.assignment.tighten import few_boxes, tight_filters, tighter
 from broadloom.model import AssignmentProblem, AssignmentResult
@@ -42,7 +43,7 @@ def slp1(problem: AssignmentProblem, options: SlpOptions, seed: int) -> Assignme
         made, notes["unplaced"] = _by_max_flow(problem, reach, guess.phi)
     else:
         made = _best_inside(problem, reach, limit, guess, rng)
-    return AssignmentResult(problem, made[0].astype(np.int32), as_tuples(made[1]), notes=notes)
+    return _result(problem, reach, made, notes)
 
 
 def slp(problem: AssignmentProblem, options: SlpOptions, seed: int) -> AssignmentResult:
@@ -55,8 +56,13 @@ def slp(problem: AssignmentProblem, options: SlpOptions, seed: int) -> Assignmen
     limit = limits(problem, beta)
     phi, told = _top_down(problem, reach, limit, options, rng)
     order = rng.permutation(problem.subscriber_count)
-    broker_of, filters = _inside(problem, reach, limit, phi, order)
-    return AssignmentResult(problem, broker_of.astype(np.int32), as_tuples(filters), notes=notes | told)
+    return _result(problem, reach, _inside(problem, reach, limit, phi, order), notes | told)
+
+
+def _result(problem: AssignmentProblem, reach: Reach, made: Made, notes: dict[str, Any]) -> AssignmentResult:
+    """An assignment as a result. The fractional value is no bound for the whole problem; another one is."""
+    broker_of, filters = made[0].astype(np.int32), as_tuples(made[1])
+    return AssignmentResult(problem, broker_of, filters, lower_bound=lower_bound(problem, reach), notes=notes)
 
 
 def _top_down(

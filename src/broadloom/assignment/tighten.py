@@ -4,18 +4,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom._jit import kernel
-from broadloom.assignment._boxes import (
-    Filters,
-    box_with,
-    cheapest_merge,
-    empty_filters,
-    extend,
-    is_inside,
-    refresh,
-    set_box,
-    span,
-    union_of,
-)
+from broadloom.assignment._boxes import box_with, cheapest_merge, extend, is_inside, set_box, span, union_of
+from broadloom.assignment._filters import Filters, empty_filters, refresh
 from broadloom.model import AssignmentProblem
 from broadloom.model.density import DensityArrays, measure_of
 
@@ -46,7 +36,7 @@ def tighter(
 ) -> tuple[NDArray[np.int64], Filters]:
     """The assignment with the smaller filter a leaf: new ones, or those given, shrunk to what they hold."""
     best = tight_filters(problem, broker_of)
-    low, high = _around_members(problem.lo.copy(), problem.hi.copy(), broker_of, filters)
+    low, high = around_members(problem.lo, problem.hi, broker_of, filters)
     for leaf in problem.leaves:
         used = np.isfinite(low[leaf, :, 0])
         lo, hi = low[leaf, used], high[leaf, used]
@@ -57,7 +47,7 @@ def tighter(
 
 
 @kernel
-def _around_members(
+def around_members(
     lo: NDArray[np.float64], hi: NDArray[np.float64], broker_of: NDArray[np.int64], filters: Filters
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """The least boxes around those who are in a filter's box, each in the first that it is inside."""

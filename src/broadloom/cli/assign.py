@@ -9,6 +9,9 @@ import broadloom as bl
 from broadloom import workload
 from broadloom.cli.link import parse_options
 from broadloom.cli.output import Force, Json, Quiet, Seed, keep_apart, measures_table, progress, show
+from broadloom.cli.spark import Conf, Master, Remote
+from broadloom.errors import InputError
+from broadloom.model.assigned import read_record, summary
 from broadloom.model.assignment_tables import read_problem, write_problem
 
 
@@ -26,30 +29,63 @@ def assign(
     beta: Annotated[float | None, typer.Option(help="The wanted load balance factor.")] = None,
     beta_max: Annotated[float | None, typer.Option(help="The largest load balance factor allowed.")] = None,
     seed: Seed = 0,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
     force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
     """Choose the broker of each subscriber and the filter of each broker; exit with 1 if limits are broken.
 
+    With a master or a remote, subscribers stay on Spark: broadloom searches on a sample of them, and the
+    rest is assigned there. The plan is that of `-O polish=0` without Spark.
+
     Example: broadloom assign tables --algorithm slp -o plan
     """
     keep_apart(output, tables)
+    limits = {"max_delay": max_delay, "alpha": alpha, "beta": beta, "beta_max": beta_max}
+    options = parse_options(option or [])
     with progress(quiet):
-        problem = read_problem(tables, max_delay=max_delay, alpha=alpha, beta=beta, beta_max=beta_max)
-        result = bl.assign(problem, algorithm, seed, **parse_options(option or []))
-        result.save(output, overwrite=force)
-        metrics = result.metrics()
-    record: dict[str, Any] = {
-        "output": str(output),
-        "algorithm": algorithm,
-        "feasible": result.feasible,
-        "lower_bound": result.lower_bound,
-        "notes": dict(result.notes),
-        "metrics": metrics,
-    }
-    show(record, f"{result.summary()} -> {output}", as_json, quiet, measures_table(metrics))
-    return 0 if result.feasible else 1
+        if master or remote:
+            _on_spark(tables, output, algorithm, seed, limits, options, (master, remote, conf or []), force)
+        else:
+            bl.assign(read_problem(tables, **limits), algorithm, seed, **options).save(output, force)
+    record = read_record(output)
+    metrics = record["metrics"]
+    told = {name: record[name] for name in ("algorithm", "lower_bound", "notes", "metrics")}
+    words = f"{summary(algorithm, metrics)} -> {output}"
+    show(
+        {"output": str(output), "feasible": metrics["feasible"]} | told,
+        words,
+        as_json,
+        quiet,
+        measures_table(metrics),
+    )
+    return 0 if metrics["feasible"] else 1
+
+
+def _on_spark(
+    tables: Path,
+    output: Path,
+    algorithm: str,
+    seed: int,
+    limits: dict[str, float | None],
+    options: dict[str, Any],
+    where: tuple[str | None, str | None, list[str]],
+    force: bool,
+) -> None:
+    """Assign subscribers who need not fit on this machine."""
+    from broadloom.pipeline.session import Engine, need_spark, parse_conf
+
+    if algorithm != "broadloom":
+        raise InputError(f"{algorithm} does not run on Spark; choose --algorithm broadloom, or no master")
+    need_spark()
+    from broadloom.pipeline.assign import assign as assign_on_spark
+
+    master, remote, conf = where
+    engine = Engine(master, remote, parse_conf(conf))
+    assign_on_spark(tables, output, seed, engine, overwrite=force, limits=limits, **options)
 
 
 def subscribers(

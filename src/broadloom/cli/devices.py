@@ -16,6 +16,7 @@ def devices(
     wild: Annotated[float, typer.Option(help="The share of filters with a wildcard.")] = 0.02,
     bad: Annotated[float, typer.Option(help="The share of rows with a fault.")] = 0.01,
     repeated: Annotated[float, typer.Option(help="The share of rows that repeat the one before.")] = 0.002,
+    subscribers: Annotated[int, typer.Option(help="How many subscribers are to be assigned.")] = 0,
     seed: Seed = 0,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -24,10 +25,11 @@ def devices(
 
     Example: broadloom devices -o raw; broadloom ingest raw -o tables
     """
-    planted = workload.devices(output, brokers, subscriptions, wild, bad, repeated, seed)
+    planted = workload.devices(output, brokers, subscriptions, wild, bad, repeated, seed, subscribers)
     faults = sum(planted.values()) - planted["repeated"]
     words = (
         f"{subscriptions:,} device subscriptions at {brokers:,} brokers, {faults:,} of them bad -> {output}"
     )
-    record = {"output": str(output), "brokers": brokers, "subscriptions": subscriptions, "planted": planted}
+    record = {"output": str(output), "brokers": brokers, "subscriptions": subscriptions}
+    record |= {"subscribers": subscribers, "planted": planted}
     show(record, words, as_json, quiet)

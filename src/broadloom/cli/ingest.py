@@ -7,7 +7,7 @@ import typer
 from rich.table import Table
 
 from broadloom.cli.output import Force, Json, Quiet, progress, show
-from broadloom.cli.spark import Conf, Master, Remote
+from broadloom.cli.spark import Conf, Master, Remote, engine_of
 
 
 def ingest(
@@ -33,12 +33,9 @@ def ingest(
 
     Example: broadloom ingest nodes.csv emqx=dump.json mosquitto@berlin=berlin.log latency=pings.csv -o tables
     """
-    from broadloom.pipeline.session import Engine, need_spark, parse_conf
-
-    need_spark()
+    engine = engine_of(master, remote, conf)
     from broadloom.pipeline.ingest import ingest as run_ingest
 
-    engine = Engine(master, remote, parse_conf(conf or []))
     with progress(quiet):
         ledger = run_ingest(sources, output, wildcards, symmetric, engine, overwrite=force)
     table = Table("table", "rows", "used", "duplicates", "quarantine", "written", box=None, pad_edge=False)

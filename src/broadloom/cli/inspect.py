@@ -1,24 +1,44 @@
 """`broadloom verify`, `measure` and `algorithms`: look at plans, and at what there is to make them with."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.table import Table
 
 import broadloom as bl
 from broadloom.cli.output import Json, Quiet, measures_table, progress, show
+from broadloom.cli.spark import Conf, Master, Remote, engine_if_asked
+from broadloom.errors import InputError
 from broadloom.measures import disconnected_topics
 from broadloom.model.assigned import is_assignment
+from broadloom.model.plan import read_record
+
+if TYPE_CHECKING:
+    from broadloom.pipeline.session import Engine
 
 PlanFolder = Annotated[Path, typer.Argument(help="The folder of a plan.")]
 
 
-def verify(plan: PlanFolder, as_json: Json = False, quiet: Quiet = False) -> int:
+def verify(
+    plan: PlanFolder,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
     """Check a plan: every topic connected, or every limit of an assignment kept; exit with 1 if not.
+
+    With a master, a remote or a conf, Spark looks at each topic on its own, for plans beyond one machine.
 
     Example: broadloom verify plan
     """
+    engine = engine_if_asked(master, remote, conf)
+    if engine is not None:
+        return _verify_on_spark(plan, engine, as_json, quiet)
     if is_assignment(plan):
         result = bl.AssignmentResult.load(plan)
         show({"feasible": result.feasible} | result.metrics(), result.summary(), as_json, quiet)
@@ -36,16 +56,62 @@ def verify(plan: PlanFolder, as_json: Json = False, quiet: Quiet = False) -> int
     return 1 if names else 0
 
 
-def measure(plan: PlanFolder, as_json: Json = False, quiet: Quiet = False) -> None:
+def _verify_on_spark(plan: Path, engine: Engine, as_json: bool, quiet: bool) -> int:
+    from broadloom.pipeline.verify import verify as verify_on_spark
+
+    _refuse_assignment(plan)
+    with progress(quiet):
+        verdict = verify_on_spark(plan, engine)
+    record = {
+        "topic_connected": verdict.disconnected == 0,
+        "topics": verdict.topics,
+        "disconnected": list(verdict.examples),
+        "bad_edges": verdict.bad_edges,
+    }
+    show(record, verdict.summary(), as_json, quiet)
+    return 0 if verdict.good else 1
+
+
+def measure(
+    plan: PlanFolder,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """Measure a plan: degrees, weights, diameters, routing cost; or bandwidth, delays and loads.
+
+    With a master, a remote or a conf, Spark measures each node and topic on its own: all but routing cost.
 
     Example: broadloom measure plan --json
     """
+    engine = engine_if_asked(master, remote, conf)
+    if engine is not None:
+        _measure_on_spark(plan, engine, as_json, quiet)
+        return
     loaded = bl.AssignmentResult.load(plan) if is_assignment(plan) else bl.Plan.load(plan)
     with progress(quiet):
         metrics = loaded.metrics()
     record = metrics | {"lower_bound": loaded.lower_bound, "gap": loaded.gap}
     show(record, loaded.summary(), as_json, quiet, measures_table(metrics))
+
+
+def _measure_on_spark(plan: Path, engine: Engine, as_json: bool, quiet: bool) -> None:
+    from broadloom.pipeline.measure import measure as measure_on_spark
+
+    _refuse_assignment(plan)
+    record = read_record(plan)
+    with progress(quiet):
+        metrics = measure_on_spark(plan, engine)
+    words = f"{record['algorithm']}: {metrics['nodes']:,} nodes, {metrics['edges']:,} links"
+    bound = {"lower_bound": record["lower_bound"], "gap": record.get("gap")}
+    show(metrics | bound, words, as_json, quiet, measures_table(metrics))
+
+
+def _refuse_assignment(plan: Path) -> None:
+    if is_assignment(plan):
+        raise InputError(f"{plan} is an assignment, which is looked at without Spark; leave out its options")
 
 
 def algorithms(as_json: Json = False, quiet: Quiet = False) -> None:

@@ -1,18 +1,23 @@
 """`broadloom link`: from tables to a verified plan."""
 
+from __future__ import annotations
+
 import json
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 import broadloom as bl
 from broadloom.cli.output import Force, Json, Quiet, Seed, keep_apart, measures_table, progress, show
-from broadloom.cli.spark import Conf, Master, Remote
+from broadloom.cli.spark import Conf, Master, Remote, engine_if_asked
 from broadloom.errors import InputError
 from broadloom.linking.link import finish
 from broadloom.model.instance import Instance, read_instance
+
+if TYPE_CHECKING:
+    from broadloom.pipeline.session import Engine
 
 
 def link(
@@ -48,7 +53,7 @@ def link(
 ) -> None:
     """Choose the links between brokers so that every topic stays connected at the least cost.
 
-    With a master or a remote, dcmaw divides the work on Spark; the plan is the same.
+    With a master, a remote or a conf, dcmaw divides the work on Spark; the plan is the same.
 
     Example: broadloom link tables --algorithm gm -o plan
     """
@@ -57,8 +62,9 @@ def link(
     with progress(quiet):
         given = read_instance(tables, weights, missing, floor, inner, outer)
         options = parse_options(option or [])
-        if master or remote:
-            plan = _on_spark(given, algorithm, seed, options, (master, remote, conf or []), output)
+        engine = engine_if_asked(master, remote, conf)
+        if engine is not None:
+            plan = _on_spark(given, algorithm, seed, options, engine, output)
             plan = finish(plan, improve, today)
         else:
             plan = bl.link(given.interest, given.weights, algorithm, seed, improve, today, **options)
@@ -99,19 +105,14 @@ def _on_spark(
     algorithm: str | None,
     seed: int,
     options: dict[str, Any],
-    where: tuple[str | None, str | None, list[str]],
+    engine: Engine,
     output: Path,
 ) -> bl.Plan:
     """The plan of dcmaw on Spark; what goes between its steps is kept beside the output."""
-    from broadloom.pipeline.session import Engine, need_spark, parse_conf
-
     if algorithm not in (None, "dcmaw"):
         raise InputError(f"{algorithm} does not run on Spark; choose --algorithm dcmaw, or no master")
-    need_spark()
     from broadloom.pipeline.link import link as link_on_spark
 
-    master, remote, conf = where
-    engine = Engine(master, remote, parse_conf(conf))
     scratch = output.absolute().parent
     scratch.mkdir(parents=True, exist_ok=True)
     return link_on_spark(given.interest, given.weights, seed, engine, scratch=scratch, **options)

@@ -8,6 +8,7 @@ import typer
 import broadloom as bl
 from broadloom.cli.link import parse_options
 from broadloom.cli.output import Force, Json, Quiet, Seed, measures_table, progress, show
+from broadloom.cli.spark import Conf, Master, Remote, engine_if_asked
 from broadloom.model.market_tables import read_market
 
 
@@ -24,6 +25,9 @@ def market(
     channels: Annotated[int, typer.Option(help="Into how many channels the content is cut.")] = 128,
     headroom: Annotated[float, typer.Option(help="Capacity over demand, where brokers have none.")] = 2.0,
     core_price: Annotated[float, typer.Option(help="The price of distance between brokers.")] = 1.0,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
     seed: Seed = 0,
     force: Force = False,
     as_json: Json = False,
@@ -31,11 +35,19 @@ def market(
 ) -> None:
     """Choose a broker for each user so that access and core links cost the least together.
 
+    With a master, a remote or a conf, Spark summarizes the messages, and grows the trees of steiner-mixing.
+
     Example: broadloom market tables --core pair -o plan
     """
+    engine, options = engine_if_asked(master, remote, conf), parse_options(option or [])
+    sizes = channels, headroom, core_price
     with progress(quiet):
-        problem = read_market(tables, channels, headroom, core_price)
-        result = bl.assign(problem, algorithm, seed, core=core, **parse_options(option or []))
+        if engine is None:
+            result = bl.assign(read_market(tables, *sizes), algorithm, seed, core=core, **options)
+        else:
+            from broadloom.pipeline.market import assign_on_spark
+
+            result = assign_on_spark(engine, tables, sizes, algorithm, seed, core, options)
         result.save(output, overwrite=force)
     metrics = result.metrics()
     record = {

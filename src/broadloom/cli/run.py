@@ -1,7 +1,7 @@
 """`broadloom run`: the whole pipeline, from raw inputs to a verified plan and its report."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -41,9 +41,14 @@ def run(
         steps,
         outcome.ledger.summary(),
         *outcome.ledger.notes,
+        *([outcome.assignment] if outcome.assignment else []),
         outcome.plan,
         f"report: {outcome.report}",
     ]
-    record = {"output": str(outcome.output), "report": str(outcome.report), "steps": outcome.steps}
-    record |= {"rows": outcome.ledger.record(), "metrics": outcome.metrics}
+    record: dict[str, Any] = {
+        "output": str(outcome.output),
+        "report": str(outcome.report),
+        "steps": outcome.steps,
+    }
+    record |= {"assignment": outcome.assignment, "rows": outcome.ledger.record(), "metrics": outcome.metrics}
     show(record, "\n".join(words), as_json, quiet, measures_table(outcome.metrics))

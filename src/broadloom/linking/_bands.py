@@ -37,7 +37,7 @@ class BandSize(NamedTuple):
     share: float = 1 / 64
     least: int = 1 << 12
     most: int = 1 << 23
-    sampled_rows: int = 48
+    sampled_rows: int = 16
     by_bits: bool | None = None
 
     def pairs(self, nodes: int) -> int:

@@ -13,7 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom._jit import inner_kernel, kernel
-from broadloom.linking._components import Components, contribution, most_contribution, same_group
+from broadloom.linking._bits import bit_of, by_word
+from broadloom.linking._components import EDGES_ADDED, Components, contribution
+from broadloom.linking._rows import STRIP, any_from, count_bits
 from broadloom.model.weights import UNIFORM, WeightArrays, weight_of
 
 # Screening compares w <= key * mu, which rounds otherwise than w / mu <= key: this much is let through.
@@ -21,8 +23,8 @@ SLACK = 1 + 1e-12
 
 KEPT = 3  # partners a row: more of them are found more slowly, but last longer
 NONE = -1
-THIN_OUT = 16  # rows that are looked through before the members are thinned out again
-MEMBERS, ROWS_LEFT = 0, 1  # places in `Partners.counts`
+GATHER = 16  # the members are gathered anew when a row was looked through for every so many of them
+MEMBERS, ROWS_LEFT, GATHERED = range(3)  # places in `Partners.state`
 
 
 class Partners(NamedTuple):
@@ -36,18 +38,26 @@ class Partners(NamedTuple):
         partner: per row the partners with these keys.
         winner: the knockout tree over the rows, its root at 1, row `u` at `len(key) + u`.
         members: the nodes that may still be partners, ascending.
-        counts: how many members there are, and for how many rows more they do before they are thinned out.
+        subscribed: the words of the members, a row a word, when they were last gathered.
+        outside: likewise; since then they have only lost bits, where the main component is still the same.
+        bounds: on the contribution of each member, in the row that is looked through.
+        state: how many members there are, for how many rows more they do before they are gathered anew, and
+            how many edges had been added when they were.
     """
 
     key: NDArray[np.float64]
     partner: NDArray[np.int64]
     winner: NDArray[np.int64]
     members: NDArray[np.int64]
-    counts: NDArray[np.int64]
+    subscribed: NDArray[np.uint64]
+    outside: NDArray[np.uint64]
+    bounds: NDArray[np.int32]
+    state: NDArray[np.int64]
 
 
-def new_partners(nodes: int) -> Partners:
+def new_partners(c: Components) -> Partners:
     """Nothing known: every row has to be looked through when its turn comes."""
+    nodes = len(c.topic_start) - 1
     size = 1 << max(nodes - 1, 0).bit_length()
     key = np.full((size, KEPT + 1), np.inf)
     key[:nodes] = 0.0
@@ -56,8 +66,16 @@ def new_partners(nodes: int) -> Partners:
     while size > 1:
         winner[size // 2 : size] = winner[size : 2 * size : 2]
         size //= 2
-    counts = np.array([nodes, THIN_OUT], np.int64)
-    return Partners(key, np.full(key.shape, NONE), winner, np.arange(nodes), counts)
+    return Partners(
+        key,
+        np.full(key.shape, NONE),
+        winner,
+        np.arange(nodes),
+        by_word(c.subscribed),
+        by_word(c.outside),
+        np.empty(nodes, np.int32),
+        np.array([nodes, 0, 0], np.int64),
+    )
 
 
 @kernel
@@ -68,9 +86,9 @@ def start_from(partners: Partners, others: Partners) -> None:
             partners.key[u, i], partners.partner[u, i] = others.key[u, i], others.partner[u, i]
     for i in range(len(partners.winner)):
         partners.winner[i] = others.winner[i]
-    for i in range(len(partners.members)):
-        partners.members[i] = i
-    partners.counts[MEMBERS] = len(partners.members)
+    for u in range(len(partners.members)):
+        partners.members[u] = u
+    partners.state[MEMBERS], partners.state[ROWS_LEFT] = len(partners.members), 0
 
 
 @inner_kernel
@@ -138,24 +156,30 @@ def _look_through(
     u: int,
 ) -> None:
     """Find the best partners of u anew."""
-    _thin_out(partners, degree, limit)
     key, partner, last = partners.key, partners.partner, KEPT - 1
     seen = key[u, 0]
     for i in range(KEPT + 1):
         key[u, i], partner[u, i] = np.inf, NONE
     enough = 1  # with equal weights, the least contribution that gets a pair in
-    for i in range(_first_above(partners, u), partners.counts[MEMBERS]):
-        v = partners.members[i]
-        most = most_contribution(c, u, v)
-        if most < enough or degree[v] >= limit:
+    _gather(partners, c, degree, limit)
+    place = _place_of(partners, c, u)
+    bounds = partners.bounds[: partners.state[MEMBERS]]
+    count_bits(partners.subscribed, partners.outside, place, place + 1, bounds[place + 1 :])
+    for first in range(place + 1, len(bounds), STRIP):
+        strip = bounds[first : first + STRIP]
+        if not any_from(strip, enough):
             continue
-        w = weight_of(weights, u, v)
-        if w <= seen * most * SLACK:  # this pair was used up, unless the bound on its contribution is loose
-            most -= same_group(c, u, v)
-        if w < key[u, last] * most * SLACK and most > 0 and w / most < key[u, last]:
-            _insert(partners, u, v, w / most)
-            if weights.kind == UNIFORM and partner[u, last] != NONE:
-                enough = int(np.rint(1.0 / key[u, last])) + 1
+        for i in range(len(strip)):
+            most, v = strip[i], partners.members[first + i]
+            if most < enough or degree[v] >= limit:
+                continue
+            w = weight_of(weights, u, v)
+            if w <= seen * most * SLACK:  # this pair was used up, unless the bound is loose
+                most = contribution(c, u, v)
+            if w < key[u, last] * most * SLACK and most > 0 and w / most < key[u, last]:
+                _insert(partners, u, v, w / most)
+                if weights.kind == UNIFORM and partner[u, last] != NONE:
+                    enough = int(np.rint(1.0 / key[u, last])) + 1
     key[u, KEPT] = key[u, last]
 
 
@@ -170,27 +194,42 @@ def _insert(partners: Partners, u: int, v: int, new: float) -> None:
 
 
 @inner_kernel
-def _thin_out(partners: Partners, degree: NDArray[np.int64], limit: int) -> None:
-    """Now and then, forget the members that have reached the limit."""
-    partners.counts[ROWS_LEFT] -= 1
-    if partners.counts[ROWS_LEFT] > 0:
+def _gather(partners: Partners, c: Components, degree: NDArray[np.int64], limit: int) -> None:
+    """Now and then, forget the members that have reached the limit, and renew the words of the others."""
+    members, state = partners.members, partners.state
+    state[ROWS_LEFT] -= 1
+    if state[ROWS_LEFT] >= 0:
         return
     size = 0
-    for i in range(partners.counts[MEMBERS]):
-        if degree[partners.members[i]] < limit:
-            partners.members[size] = partners.members[i]
+    for i in range(state[MEMBERS]):
+        u = members[i]
+        if degree[u] < limit:
+            members[size] = u
+            for w in range(c.outside.shape[1]):
+                partners.subscribed[w, size] = c.subscribed[u, w]
+                partners.outside[w, size] = c.outside[u, w]
             size += 1
-    partners.counts[MEMBERS], partners.counts[ROWS_LEFT] = size, THIN_OUT
+    state[MEMBERS], state[ROWS_LEFT], state[GATHERED] = size, size // GATHER, c.tally[EDGES_ADDED]
 
 
 @inner_kernel
-def _first_above(partners: Partners, u: int) -> int:
-    """The place of the first member above u."""
-    low, high = 0, partners.counts[MEMBERS]
+def _place_of(partners: Partners, c: Components, u: int) -> int:
+    """The place of u among the members, after its words are renewed there.
+
+    Where a topic has another main component since the members were gathered, their words do not tell who is
+    outside: there u is made an outsider, so that all who share the topic count.
+    """
+    low, high = 0, partners.state[MEMBERS]
     while low < high:
         middle = (low + high) // 2
-        if partners.members[middle] <= u:
+        if partners.members[middle] < u:
             low = middle + 1
         else:
             high = middle
+    for w in range(c.outside.shape[1]):
+        partners.outside[w, low] = c.outside[u, w]
+    for i in range(c.topic_start[u], c.topic_start[u + 1]):
+        t = c.topics[i]
+        if c.main_since[t] >= partners.state[GATHERED]:
+            partners.outside[t >> 6, low] |= bit_of(t)
     return low

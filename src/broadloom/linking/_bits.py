@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from broadloom._jit import inner_kernel, kernel
 
 WORD = 64
+WORDS_AT_ONCE = 4  # where words of many nodes are counted side by side
 
 
 def _popcount(typing: Any, word: Any) -> Any:  # noqa: ARG001
@@ -47,3 +48,11 @@ def pack_rows(start: NDArray[np.int64], topics: NDArray[np.int32], words: int) -
         for i in range(start[u], start[u + 1]):
             packed[u, topics[i] >> 6] |= bit_of(topics[i])
     return packed
+
+
+def by_word(rows: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A row a word instead of a row a node, and empty ones up to a multiple of WORDS_AT_ONCE."""
+    nodes, words = rows.shape
+    columns = np.zeros((-(-words // WORDS_AT_ONCE) * WORDS_AT_ONCE, nodes), np.uint64)
+    columns[:words] = rows.T
+    return columns

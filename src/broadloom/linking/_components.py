@@ -45,6 +45,8 @@ class Components(NamedTuple):
         entered: how many edges had been added before the one by which a subscription came into the main
             component that it is in; -1 if it is there from the start.
         main: the label of each topic's main component.
+        main_since: how many edges had been added before the one by which another component of the topic
+            became the main one; -1 if none did. Since then nobody who came into it was ever outside again.
         tally: how many merges are still to be done, and how many edges were added.
     """
 
@@ -64,6 +66,7 @@ class Components(NamedTuple):
     absorbed_at: NDArray[np.int32]
     entered: NDArray[np.int32]
     main: NDArray[np.int32]
+    main_since: NDArray[np.int32]
     tally: NDArray[np.int64]
 
 
@@ -116,6 +119,7 @@ def separate(topic_start: NDArray[np.int64], topics: NDArray[np.int32], topic_co
         absorbed_at=np.full(len(topics), NEVER, np.int32),
         entered=np.full(len(topics), -1, np.int32),
         main=np.empty(len(popularity), np.int32),
+        main_since=np.full(len(popularity), -1, np.int32),
         tally=np.array([len(topics) - len(popularity), 0], np.int64),
     )
     _list_subscribers(components, components.node_start[:-1].copy())
@@ -176,7 +180,7 @@ def add_edge(c: Components, u: int, v: int) -> int:
         apart = (c.outside[u, w] & c.subscribed[v, w]) | (c.subscribed[u, w] & c.outside[v, w])
         while apart:
             bit = np.uint64(1) << np.uint64(lowest(apart))
-            gained += _join(c, subscription(c, u, w, bit), subscription(c, v, w, bit))
+            gained += join(c, subscription(c, u, w, bit), subscription(c, v, w, bit))
             apart ^= bit
     c.tally[STILL_TO_MERGE] -= gained
     c.tally[EDGES_ADDED] += 1
@@ -202,13 +206,13 @@ def join_parts(c: Components, part_of_node: NDArray[np.int32], parts: int) -> No
             first = seen[part_of_node[u]]
             if first >= c.node_start[t]:
                 v = c.nodes[first]
-                c.tally[STILL_TO_MERGE] -= _join(c, subscription(c, v, t >> 6, bit), i)
+                c.tally[STILL_TO_MERGE] -= join(c, subscription(c, v, t >> 6, bit), i)
             else:
                 seen[part_of_node[u]] = k
 
 
 @inner_kernel
-def _join(c: Components, i: int, j: int) -> int:
+def join(c: Components, i: int, j: int) -> int:
     """Make one component of those of two subscriptions to one topic; 0 if it is one already."""
     if c.label[i] == c.label[j]:
         return 0
@@ -261,6 +265,7 @@ def _enter_main(c: Components, i: int) -> None:
 @inner_kernel
 def _leave_main(c: Components, i: int) -> None:
     """The component of i is the topic's main one no more."""
+    c.main_since[c.topics[i]] = c.tally[EDGES_ADDED]
     w, bit = c.topics[i] >> 6, bit_of(c.topics[i])
     first = i
     while True:

@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom._jit import inner_kernel, kernel
-from broadloom.linking._bits import bit_of, popcount
+from broadloom.linking._bits import WORDS_AT_ONCE, bit_of, by_word, popcount
 from broadloom.linking._components import Components
 from broadloom.model.weights import EUCLIDEAN, WeightArrays, weight_of
 
@@ -27,8 +27,8 @@ LISTS_A_PAIR, LISTS_A_SUBSCRIPTION, LISTS_AN_ADDITION = 0.7, 10.0, 0.95
 # Rows are looked at in strips of this many pairs; most have nothing in them.
 STRIP = 32
 
-# Bits are counted for some rows at a time, chunk by chunk of their columns, and some words at a time.
-ROWS_AT_ONCE, CHUNK, WORDS_AT_ONCE = 8, 1024, 4
+# Bits are counted for some rows at a time, chunk by chunk of their columns.
+ROWS_AT_ONCE, CHUNK = 8, 1024
 
 # Squares below this may have lost all their bits.
 TINY = 1e-290
@@ -63,22 +63,12 @@ def row_counter(components: Components, by_bits: bool | None = None) -> RowCount
     if by_bits is None:
         by_bits = _bits_are_cheaper(c, outside)
     if by_bits:
-        return RowCounter(
-            True, _by_word(c.subscribed), _by_word(c.outside), np.zeros(1, np.int64), none, none
-        )
+        return RowCounter(True, by_word(c.subscribed), by_word(c.outside), np.zeros(1, np.int64), none, none)
     start = np.concatenate((np.zeros(1, np.int64), np.cumsum(outside, dtype=np.int64)))
     nodes, after = np.empty(start[-1], np.int32), np.empty(len(c.topics), np.int32)
     counter = RowCounter(False, words, words, start, nodes, after)
     _list_outsiders(c, counter, c.node_start[:-1].copy(), start[:-1].copy())
     return counter
-
-
-def _by_word(bits: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A row a word instead of a row a node, padded with empty words."""
-    nodes, words = bits.shape
-    rows = np.zeros((-(-words // WORDS_AT_ONCE) * WORDS_AT_ONCE, nodes), np.uint64)
-    rows[:words] = bits.T
-    return rows
 
 
 def _bits_are_cheaper(c: Components, outside: NDArray[np.int64]) -> bool:
@@ -136,15 +126,23 @@ def count_rows(c: Components, counter: RowCounter, first: int, last: int, counts
         return
     for start in range(first + 1, n, CHUNK):  # so that its words stay in the cache for all these rows
         for u in range(first, last):
-            _count_bits(counter, u, start, counts[u - first, start : min(start + CHUNK, n)])
+            part = counts[u - first, start : min(start + CHUNK, n)]
+            count_bits(counter.subscribed, counter.outside, u, start, part)
 
 
 @inner_kernel
-def _count_bits(counter: RowCounter, u: int, start: int, counts: NDArray[np.int32]) -> None:
+def count_bits(
+    subscribed: NDArray[np.uint64],
+    outside: NDArray[np.uint64],
+    u: int,
+    start: int,
+    counts: NDArray[np.int32],
+) -> None:
+    """Into `counts` a bound on the contribution of column u and each one from `start` on, by their words."""
     for v in range(len(counts)):
         counts[v] = 0
-    for w in range(0, len(counter.subscribed), WORDS_AT_ONCE):
-        s, o = counter.subscribed[w : w + WORDS_AT_ONCE], counter.outside[w : w + WORDS_AT_ONCE]
+    for w in range(0, len(subscribed), WORDS_AT_ONCE):
+        s, o = subscribed[w : w + WORDS_AT_ONCE], outside[w : w + WORDS_AT_ONCE]
         if s[0, u] | s[1, u] | s[2, u] | s[3, u]:
             _count_words(s, o, u, start, counts)
 

@@ -1,7 +1,7 @@
 """Measures of subscriber assignments (paper 4, section II): bandwidth, delays, loads, and what is broken."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,27 +30,63 @@ def content_metrics(
         >>> content_metrics(problem, np.array([0], np.int32), [one])["bandwidth"]
         4.0
     """
-    bandwidth = [union_measure(problem, one) for one in filters]
+    return metrics_of(problem, filters, tally(problem, broker_of, filters))
+
+
+class Tally(NamedTuple):
+    """What is known of some of the subscribers and their brokers; see `both`."""
+
+    load: NDArray[np.int64]
+    delay_squares: float
+    delay_max: float
+    over: int
+    inside: bool
+
+
+def both(one: Tally, other: Tally) -> Tally:
+    """The tally of two parts together."""
+    return Tally(
+        one.load + other.load,
+        one.delay_squares + other.delay_squares,
+        max(one.delay_max, other.delay_max),
+        one.over + other.over,
+        one.inside and other.inside,
+    )
+
+
+def tally(problem: AssignmentProblem, broker_of: NDArray[np.int32], filters: Sequence[Filter]) -> Tally:
+    """Loads, delays, and whether each subscription is inside the filter of its broker."""
     delay, over = delays(problem, broker_of)
-    load = np.bincount(broker_of, minlength=problem.broker_count)[problem.leaves]
-    lbf = load_balance_factor(problem, broker_of)
+    return Tally(
+        np.bincount(broker_of, minlength=problem.broker_count),
+        float(np.sum(delay**2)),
+        float(delay.max(initial=0.0)),
+        int(over.sum()),
+        _are_inside(problem, broker_of, filters),
+    )
+
+
+def metrics_of(problem: AssignmentProblem, filters: Sequence[Filter], found: Tally) -> dict[str, Any]:
+    """As `content_metrics`, from the tally of all subscribers; those of the problem do not count."""
+    bandwidth = [union_measure(problem, one) for one in filters]
+    load, m = found.load[problem.leaves], int(found.load.sum())
+    lbf = load_balance_factor(problem, found.load)
     held = {
-        "leaf": bool(problem.is_leaf[broker_of].all()),
-        "latency": not over.any(),
-        "nesting": is_nested(problem, broker_of, filters),
+        "leaf": int(load.sum()) == m,
+        "latency": found.over == 0,
+        "nesting": found.inside and is_nested(problem, filters),
         "alpha": all(len(one) <= problem.alpha for one in filters),
         "load": lbf <= problem.beta_max * (1 + ROUNDING),
     }
-    m = max(problem.subscriber_count, 1)
     return {
-        "subscribers": problem.subscriber_count,
+        "subscribers": m,
         "brokers": problem.broker_count,
         "leaves": len(problem.leaves),
         "bandwidth": float(sum(bandwidth)),
         "leaf_bandwidth": float(sum(bandwidth[leaf] for leaf in problem.leaves)),
-        "delay_rms": float(np.sqrt(np.sum(delay**2) / m)),
-        "delay_max": float(delay.max(initial=0.0)),
-        "delay_over": float(over.sum() / m),
+        "delay_rms": float(np.sqrt(found.delay_squares / max(m, 1))),
+        "delay_max": found.delay_max,
+        "delay_over": found.over / max(m, 1),
         "lbf": lbf,
         "load_max": int(load.max(initial=0)),
         "load_std": float(load.std()),
@@ -61,14 +97,13 @@ def content_metrics(
     }
 
 
-def load_balance_factor(problem: AssignmentProblem, broker_of: NDArray[np.int32]) -> float:
+def load_balance_factor(problem: AssignmentProblem, load: NDArray[np.int64]) -> float:
     """The largest ratio of a broker's share of the subscribers to its share of the capacity."""
-    load = np.bincount(broker_of, minlength=problem.broker_count)
     busy = load > 0
     if not busy.any():
         return 0.0
     with np.errstate(divide="ignore"):
-        return float(np.max(load[busy] / (problem.capacity[busy] * problem.subscriber_count)))
+        return float(np.max(load[busy] / (problem.capacity[busy] * load.sum())))
 
 
 def delays(
@@ -78,12 +113,14 @@ def delays(
 
     The delay at no latency at all is 0, and infinite where the least possible is 0 but another was chosen.
     """
+    from scipy.spatial.distance import cdist  # a heavy import
+
     m, leaves = problem.subscriber_count, problem.leaves
     least = np.empty(m)
-    rows = max(1, _BLOCK // max(1, len(leaves) * len(problem.publisher)))
+    rows = max(1, _BLOCK // max(1, len(leaves)))
     for first in range(0, m, rows):
         place = problem.subscriber_place[first : first + rows]
-        hop = np.linalg.norm(place[:, None, :] - problem.broker_place[leaves][None, :, :], axis=2)
+        hop = cdist(place, problem.broker_place[leaves])
         least[first : first + rows] = (problem.uplink[leaves] + hop).min(axis=1)
     hop = np.linalg.norm(problem.subscriber_place - problem.broker_place[broker_of], axis=1)
     latency = problem.uplink[broker_of] + hop
@@ -95,18 +132,25 @@ def delays(
     return delay, latency > bound * (1 + ROUNDING)
 
 
-def is_nested(problem: AssignmentProblem, broker_of: NDArray[np.int32], filters: Sequence[Filter]) -> bool:
-    """Whether each subscription is inside its broker's filter, and each filter inside that of the parent."""
+def is_nested(problem: AssignmentProblem, filters: Sequence[Filter]) -> bool:
+    """Whether each filter is inside that of the broker above."""
+    return all(
+        _covered(lo, hi, filters[parent])
+        for own, parent in zip(filters, problem.broker_parent, strict=True)
+        if parent >= 0
+        for lo, hi in own
+    )
+
+
+def _are_inside(problem: AssignmentProblem, broker_of: NDArray[np.int32], filters: Sequence[Filter]) -> bool:
+    """Whether each subscription is inside its broker's filter."""
     order = np.argsort(broker_of, kind="stable")
     ends = np.searchsorted(broker_of[order], np.arange(problem.broker_count + 1))
     for broker, own in enumerate(filters):
         mine = order[ends[broker] : ends[broker + 1]]
-        parent = problem.broker_parent[broker]
         for j in mine[_not_in_one(problem.lo[mine], problem.hi[mine], own)]:
             if not _covered(problem.lo[j], problem.hi[j], own):
                 return False
-        if parent >= 0 and not all(_covered(lo, hi, filters[parent]) for lo, hi in own):
-            return False
     return True
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -19,6 +19,7 @@ from broadloom._version import VERSION
 from broadloom.errors import InputError
 from broadloom.model._atomic import new_folder
 from broadloom.model._check import read_only
+from broadloom.model._plain import plain
 from broadloom.model.assignment import AssignmentProblem
 from broadloom.model.assignment_tables import numbers_column, problem_tables, read_problem
 from broadloom.model.tables import need_table, write_table
@@ -96,6 +97,13 @@ class AssignmentResult:
         return bool(self._measured["feasible"])
 
     @property
+    def overload(self) -> NDArray[np.int64]:
+        """By how many subscribers each broker is above what `beta_max` allows, int64 (n,)."""
+        load = np.bincount(self.broker_of, minlength=self.problem.broker_count)
+        most = self.problem.beta_max * self.problem.capacity * self.problem.subscriber_count
+        return np.maximum(load - np.floor(most * (1 + 1e-9)).astype(np.int64), 0)
+
+    @property
     def gap(self) -> float | None:
         """How far at most the bandwidth is above the best possible: (objective - bound) / bound."""
         if self.lower_bound is None or self.lower_bound <= 0:
@@ -109,12 +117,7 @@ class AssignmentResult:
 
     def summary(self) -> str:
         """The result in a sentence."""
-        measured = self._measured
-        state = "feasible" if self.feasible else f"NOT feasible ({', '.join(measured['violated'])})"
-        return (
-            f"{self.algorithm}: {measured['subscribers']:,} subscribers on {measured['leaves']:,} "
-            f"brokers, bandwidth {self.bandwidth:.4g}, load balance factor {measured['lbf']:.3f}, {state}"
-        )
+        return summary(self.algorithm, self._measured)
 
     def save(self, path: str | Path, overwrite: bool = False) -> None:
         """Write the result as a folder that appears at its place by one rename.
@@ -129,27 +132,14 @@ class AssignmentResult:
         tables = problem_tables(self.problem)
         subscribers, brokers = tables["subscribers"]["subscriber"], tables["brokers"]["broker"]
         tables["assignments"] = pa.table({"subscriber": subscribers, "broker": brokers.take(self.broker_of)})
-        owner = np.repeat(np.arange(len(self.filters)), [len(boxes) for boxes in self.filters])
-        sides = [[box[side] for boxes in self.filters for box in boxes] for side in (0, 1)]
-        tables["filters"] = pa.table(
-            {"broker": brokers.take(owner), "lo": numbers_column(sides[0]), "hi": numbers_column(sides[1])}
+        tables["filters"] = filters_table(self.filters, brokers)
+        record = plan_record(
+            self.algorithm, self.seed, self.options, self.notes, self.metrics(), self.lower_bound, self.gap
         )
-        record = {
-            "format": FORMAT,
-            "stage": "assign",
-            "broadloom": VERSION,
-            "algorithm": self.algorithm,
-            "seed": self.seed,
-            "options": dict(self.options),
-            "notes": dict(self.notes),
-            "lower_bound": self.lower_bound,
-            "gap": self.gap,
-            "metrics": self.metrics(),
-        }
         with new_folder(Path(path), overwrite) as folder:
             for name, table in tables.items():
                 write_table(folder, name, table)
-            (folder / "plan.json").write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
+            (folder / "plan.json").write_text(record)
 
     @classmethod
     def load(cls, path: str | Path) -> AssignmentResult:
@@ -185,6 +175,49 @@ class AssignmentResult:
 
     def __repr__(self) -> str:
         return f"AssignmentResult({self.algorithm}, {self.problem!r})"
+
+
+def summary(algorithm: str, metrics: Mapping[str, Any]) -> str:
+    """An assignment in a sentence."""
+    state = "feasible" if metrics["feasible"] else f"NOT feasible ({', '.join(metrics['violated'])})"
+    return (
+        f"{algorithm}: {metrics['subscribers']:,} subscribers on {metrics['leaves']:,} brokers, bandwidth "
+        f"{metrics['bandwidth']:.4g}, load balance factor {metrics['lbf']:.3f}, {state}"
+    )
+
+
+def filters_table(filters: Sequence[Filter], brokers: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """Filters as a table, one row a rectangle."""
+    owner = np.repeat(np.arange(len(filters)), [len(boxes) for boxes in filters])
+    sides = [[box[side] for boxes in filters for box in boxes] for side in (0, 1)]
+    return pa.table(
+        {"broker": brokers.take(owner), "lo": numbers_column(sides[0]), "hi": numbers_column(sides[1])}
+    )
+
+
+def plan_record(
+    algorithm: str,
+    seed: int,
+    options: Mapping[str, Any],
+    notes: Mapping[str, Any],
+    metrics: Mapping[str, Any],
+    lower_bound: float | None = None,
+    gap: float | None = None,
+) -> str:
+    """The text of an assignment's `plan.json`."""
+    record = {
+        "format": FORMAT,
+        "stage": "assign",
+        "broadloom": VERSION,
+        "algorithm": algorithm,
+        "seed": seed,
+        "options": dict(options),
+        "notes": dict(notes),
+        "lower_bound": lower_bound,
+        "gap": gap,
+        "metrics": dict(metrics),
+    }
+    return json.dumps(plain(record), indent=2, sort_keys=True) + "\n"
 
 
 def is_assignment(folder: str | Path) -> bool:

@@ -16,6 +16,8 @@ from broadloom.model.density import Density, DensityArrays
 
 # More rectangles a filter would make exact volumes of unions slow; the paper uses 3.
 MOST_RECTANGLES = 16
+# Shares whose sum is as near to 1 as this are shares.
+ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, eq=False)
@@ -189,8 +191,8 @@ def _numbers(values: ArrayLike, name: str, axes: int, width: int | None = None) 
         array = np.array(values, np.float64, order="C")
     except (TypeError, ValueError) as error:
         raise InputError(f"{name} is not an array of numbers: {error}") from error
-    if array.size == 0 and axes == 2 and array.ndim < 2:
-        array = array.reshape(0, width or 0)
+    if axes == 2 and len(np.atleast_1d(array)) == 0:
+        array = array.reshape(0, array.shape[-1] if width is None and array.ndim == 2 else width or 0)
     if array.ndim != axes or (width is not None and array.shape[-1] != width):
         wanted = f"({'rows, ' if axes == 2 else ''}{'k' if width is None else width})"
         raise InputError(f"{name} has shape {array.shape}; expected {wanted}")
@@ -290,7 +292,8 @@ def _shares(capacity: ArrayLike | None, is_leaf: NDArray[np.bool_]) -> NDArray[n
         lambda b: f"the capacity of broker {b} is {array[b]}",
         "give finite numbers above 0",
     )
-    array /= array.sum()
+    if abs(array.sum() - 1) > ROUNDING:  # shares stay as they are, to the last bit
+        array /= array.sum()
     read_only(array)
     return array
 

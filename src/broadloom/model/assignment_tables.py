@@ -20,20 +20,23 @@ from broadloom.model.tables import need_table, write_table
 LIMITS = ("max_delay", "alpha", "beta", "beta_max")
 
 
-def read_problem(folder: str | Path, **limits: float | None) -> AssignmentProblem:
+def read_problem(
+    folder: str | Path, subscribers: pa.Table | None = None, **limits: float | None
+) -> AssignmentProblem:
     """The problem in a folder of tables.
 
     Args:
         folder: holds `publisher` (one row: its place, and limits if there are), `brokers` and `subscribers`.
+        subscribers: some of them, in place of the whole table.
         **limits: max_delay, alpha, beta, beta_max, in place of those in the table.
 
     Raises:
         InputError: a table or column is missing, or something in it is wrong.
     """
     place = Path(folder)
-    publisher, brokers, subscribers = (
-        need_table(place, name) for name in ("publisher", "brokers", "subscribers")
-    )
+    publisher, brokers = need_table(place, "publisher"), need_table(place, "brokers")
+    if subscribers is None:
+        subscribers = need_table(place, "subscribers")
     if publisher.num_rows != 1:
         raise InputError(f"{place}: table publisher has {publisher.num_rows} rows; expected one")
     stored = {name: publisher[name][0].as_py() for name in LIMITS if name in publisher.column_names}
@@ -43,12 +46,12 @@ def read_problem(folder: str | Path, **limits: float | None) -> AssignmentProble
     bounds = subscribers["max_latency"].to_numpy() if "max_latency" in subscribers.column_names else None
     shares = brokers["capacity"].to_numpy() if "capacity" in brokers.column_names else None
     return AssignmentProblem(
-        _matrix(publisher, "publisher", "place")[0],
-        _matrix(brokers, "brokers", "place"),
+        matrix(publisher, "publisher", "place")[0],
+        matrix(brokers, "brokers", "place"),
         _parents(brokers),
-        _matrix(subscribers, "subscribers", "place"),
-        _matrix(subscribers, "subscribers", "lo"),
-        _matrix(subscribers, "subscribers", "hi"),
+        matrix(subscribers, "subscribers", "place"),
+        matrix(subscribers, "subscribers", "lo"),
+        matrix(subscribers, "subscribers", "hi"),
         max_latency=bounds,
         capacity=shares,  # type: ignore[arg-type]
         broker_ids=tuple(brokers["broker"].to_pylist()),
@@ -105,7 +108,7 @@ def _given(limits: dict[str, float | None]) -> dict[str, float]:
     return {name: value for name, value in limits.items() if value is not None}
 
 
-def _matrix(table: pa.Table, name: str, column: str) -> NDArray[np.float64]:
+def matrix(table: pa.Table, name: str, column: str) -> NDArray[np.float64]:
     """A column of lists as a matrix, if all are of one length and none is missing."""
     lists = table[column].combine_chunks()
     size = np.asarray(pc.fill_null(pc.list_value_length(lists), -1))

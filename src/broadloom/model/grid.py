@@ -52,6 +52,21 @@ class Grid:
                 raise InputError(f"axis {axis} has {count} cells; give 1 or more")
         return cls(tuple(map(float, lo)), tuple(map(float, hi)), tuple(map(int, cells)))
 
+    @classmethod
+    def covering(cls, points: NDArray[np.float64], channels: int) -> Grid:
+        """A grid of about so many cells, as many on each axis, over the box of all points that have no NaN.
+
+        Examples:
+            >>> Grid.covering(np.array([[0.0, 5.0], [8.0, 5.0]]), 16)
+            Grid(lo=(0.0, 5.0), hi=(8.0, 6.0), cells=(4, 4))
+        """
+        known = points[~np.isnan(points).any(axis=1)]
+        low, high = known.min(axis=0, initial=np.inf), known.max(axis=0, initial=-np.inf)
+        low, high = np.where(np.isfinite(low), low, 0.0), np.where(np.isfinite(high), high, 1.0)
+        high = np.where(high > low, high, low + 1.0)
+        each = max(1, round(channels ** (1 / len(low))))
+        return cls.over(low.tolist(), high.tolist(), [each] * len(low))
+
     @property
     def channel_count(self) -> int:
         """How many cells there are in all."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
@@ -16,9 +17,17 @@ from broadloom.model.market import MarketProblem
 from broadloom.model.tables import need_table
 from broadloom.model.traffic import summarize
 
+# From a folder's messages, the names of users, corners of what they want and a number of cells: a grid of
+# about so many cells over all that, and each user's rates on it.
+Traffic = Callable[[Path, list[str], NDArray[np.float64], int], tuple[Grid, NDArray[np.float64]]]
+
 
 def read_market(
-    folder: str | Path, channels: int = 128, headroom: float = 2.0, core_price: float = 1.0
+    folder: str | Path,
+    channels: int = 128,
+    headroom: float = 2.0,
+    core_price: float = 1.0,
+    traffic: Traffic | None = None,
 ) -> MarketProblem:
     """The market in a folder of canonical tables.
 
@@ -30,6 +39,7 @@ def read_market(
         channels: about how many cells the box of all subscriptions and messages is cut into.
         headroom: where brokers have no capacity: that of all together, evenly, over the demand of all users.
         core_price: what a unit of distance costs between brokers, where it costs 1 between users and brokers.
+        traffic: who summarizes the messages; None: this process.
 
     Raises:
         InputError: a table or column is missing, or something in it is wrong.
@@ -39,18 +49,14 @@ def read_market(
         raise InputError(
             f"{channels} channels, headroom {headroom}, core price {core_price}; give 1, above 0, from 0"
         )
-    subscribers, brokers, messages = (
-        need_table(place, name) for name in ("subscribers", "brokers", "messages")
-    )
+    subscribers, brokers = need_table(place, "subscribers"), need_table(place, "brokers")
     users, names = subscribers.column("subscriber").to_pylist(), brokers.column("broker").to_pylist()
     at, broker_at = _points(subscribers, "place", "subscriber"), _points(brokers, "place", "broker")
-    if "point" not in messages.column_names:
-        raise InputError(f"{place}: messages have no column 'point', so there is no content space to cut")
     lo, hi = _borders(subscribers, "lo"), _borders(subscribers, "hi")
-    grid = _grid_over(lo, hi, messages, channels)
+    grid, rates = (traffic or _traffic)(place, users, np.concatenate([lo, hi]), channels)
     core = core_price * _distances(broker_at, broker_at)
     draft = MarketProblem(
-        summarize(messages, users, grid),
+        rates,
         grid.touched(lo, hi),
         _distances(at, broker_at),
         core,
@@ -86,18 +92,21 @@ def _borders(subscribers: pa.Table, column: str) -> NDArray[np.float64]:
     return np.array([row or [np.nan] * axes for row in rows], np.float64).reshape(len(rows), axes)
 
 
-def _grid_over(lo: NDArray[np.float64], hi: NDArray[np.float64], messages: pa.Table, channels: int) -> Grid:
-    """A grid of about so many cells over all subscriptions and messages."""
+def need_points(columns: Iterable[str], place: Path) -> None:
+    """Refuse messages that are nowhere in a content space."""
+    if "point" not in columns:
+        raise InputError(f"{place}: messages have no column 'point', so there is no content space to cut")
+
+
+def _traffic(
+    place: Path, users: list[str], corners: NDArray[np.float64], channels: int
+) -> tuple[Grid, NDArray[np.float64]]:
+    messages, axes = need_table(place, "messages"), corners.shape[1]
+    need_points(messages.column_names, place)
     points = [point for point in messages.column("point").to_pylist() if point is not None]
-    sent = np.array([p for p in points if len(p) == lo.shape[1]], np.float64).reshape(-1, lo.shape[1])
-    every = np.concatenate([lo, hi, sent])
-    every = every[~np.isnan(every).any(axis=1)]
-    low = every.min(axis=0, initial=np.inf)
-    high = every.max(axis=0, initial=-np.inf)
-    low, high = np.where(np.isfinite(low), low, 0.0), np.where(np.isfinite(high), high, 1.0)
-    high = np.where(high > low, high, low + 1.0)
-    axes = len(low)
-    return Grid.over(low.tolist(), high.tolist(), [max(1, round(channels ** (1 / axes)))] * axes)
+    sent = np.array([p for p in points if len(p) == axes], np.float64).reshape(-1, axes)
+    grid = Grid.covering(np.concatenate([corners, sent]), channels)
+    return grid, summarize(messages, users, grid)
 
 
 def _capacity(brokers: pa.Table, draft: MarketProblem, headroom: float) -> NDArray[np.float64]:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from broadloom.errors import InputError
+from broadloom.model.assignment_tables import LIMITS
 from broadloom.pipeline.session import Engine
 from broadloom.pipeline.sources import Source
 
@@ -17,6 +18,13 @@ from broadloom.pipeline.sources import Source
 _KNOWN: dict[str, dict[str, type | tuple[type, ...]]] = {
     "spark": {"master": str, "remote": str, "conf": dict},
     "ingest": {"wildcards": str, "symmetric": str},
+    "assign": {
+        "algorithm": str,
+        "seed": int,
+        **dict.fromkeys(LIMITS, (int, float)),
+        "options": dict,
+    },
+    "interest": {"cells": int},
     "link": {
         "algorithm": str,
         "seed": int,
@@ -41,6 +49,8 @@ class Config:
         output: the folder for everything that the run makes.
         spark: the section of that name: master, remote, conf.
         ingest: wildcards, symmetric.
+        assign: algorithm, seed, the limits of an assignment, and the algorithm's own under options.
+        interest: cells, about how many topics the content that subscribers want is cut into.
         link: algorithm, seed, weights and their options, and the algorithm's own under options; engine is
             "process" (default) or "spark".
         report: title.
@@ -50,6 +60,8 @@ class Config:
     output: Path
     spark: Mapping[str, Any] = field(default_factory=dict)
     ingest: Mapping[str, Any] = field(default_factory=dict)
+    assign: Mapping[str, Any] = field(default_factory=dict)
+    interest: Mapping[str, Any] = field(default_factory=dict)
     link: Mapping[str, Any] = field(default_factory=dict)
     report: Mapping[str, Any] = field(default_factory=dict)
 
@@ -76,7 +88,7 @@ class Config:
         _check_engine(given.get("link", {}), place)
         sources = tuple(_source(one, place) for one in given["sources"])
         sections = {section: given.get(section, {}) for section in _KNOWN}
-        return cls(sources, place.parent / given["output"], **sections)
+        return cls(sources, place.absolute().parent / given["output"], **sections)
 
     def engine(self, master: str | None = None, remote: str | None = None, **conf: str) -> Engine:
         """Where Spark runs: as the file says, unless it is said here."""

@@ -7,8 +7,10 @@ channels are added in the order of the channels, whichever task came first.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -17,16 +19,35 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
+from broadloom.assignment.assign import assign
 from broadloom.assignment.market_options import MarketOptions
 from broadloom.assignment.steiner import channel_weights, mixed, ways_in
 from broadloom.errors import InputError
 from broadloom.model import Grid, MarketProblem, MarketResult
+from broadloom.model.market_tables import Traffic, need_points, read_market
 from broadloom.model.traffic import summarize
 from broadloom.pipeline.link import _tasks
 from broadloom.pipeline.session import Engine, session
 from broadloom.progress import stage
 
 ARRAYS = ("rates", "wants", "access", "core")
+
+
+def assign_on_spark(
+    engine: Engine,
+    tables: Path,
+    sizes: tuple[int, float, float],
+    algorithm: str,
+    seed: int,
+    core: str,
+    options: Mapping[str, Any],
+) -> MarketResult:
+    """As `bl.assign` of `read_market(tables, *sizes)`, with what Spark can do done there."""
+    with session(engine) as spark:
+        problem = read_market(tables, *sizes, traffic=traffic_of(spark))
+        if algorithm == "steiner-mixing" and not options:
+            return steiner_mixing(problem, core, seed, spark=spark, scratch=tables.absolute())
+    return assign(problem, algorithm, seed, core=core, **options)
 
 
 def steiner_mixing(
@@ -48,9 +69,12 @@ def steiner_mixing(
         scratch: a folder that the executors see under the same path; by default a temporary one, which is
             right on one machine.
     """
+    options = MarketOptions(core)
     with session(engine, spark) as running:
-        weights = link_weights(running, problem, scratch)
-    return mixed(problem, MarketOptions(core), seed, weights)
+        found = mixed(problem, options, seed, link_weights(running, problem, scratch))
+    result = replace(found, algorithm="steiner-mixing", seed=seed, options=vars(options))
+    result.verify()
+    return result
 
 
 def link_weights(
@@ -94,6 +118,31 @@ def _runs(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int6
     """Where each run of equal values starts, and where it ends."""
     starts = np.flatnonzero(np.diff(values, prepend=-1))
     return starts, np.append(starts[1:], len(values))
+
+
+def traffic_of(spark: SparkSession) -> Traffic:
+    """What `read_market` needs to have a folder's messages, as Parquet, summarized by the executors."""
+
+    def traffic(
+        place: Path, users: list[str], corners: NDArray[np.float64], channels: int
+    ) -> tuple[Grid, NDArray[np.float64]]:
+        source = place / "messages.parquet"
+        if not source.exists():
+            raise InputError(f"{source} is missing; on Spark, messages are Parquet")
+        messages = spark.read.parquet(str(source.absolute()))
+        need_points(messages.columns, place)
+        grid = Grid.covering(np.concatenate([corners, _extremes(messages, corners.shape[1])]), channels)
+        return grid, summarize_log(messages, users, grid)
+
+    return traffic
+
+
+def _extremes(messages: DataFrame, axes: int) -> NDArray[np.float64]:
+    """The lower and the upper corner of the box of all messages with as many axes; NaN if there is none."""
+    points = messages.where(sql.size("point") == axes)
+    sides = [most(sql.col("point")[axis]) for most in (sql.min, sql.max) for axis in range(axes)]
+    found = points.agg(*(side.cast("double") for side in sides)).first()
+    return np.array(found, np.float64).reshape(2, axes)
 
 
 def summarize_log(

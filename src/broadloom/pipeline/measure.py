@@ -21,7 +21,8 @@ def measure(
 ) -> dict[str, Any]:
     """Measures of the plan in a folder, under the names that `broadloom.measures.metrics` gives them."""
     with session(engine, spark) as running:
-        nodes, topics = degrees(running, Path(plan)), diameters(running, Path(plan))
+        place = Path(plan).absolute()
+        nodes, topics = degrees(running, place), diameters(running, place)
         return _of_nodes(nodes) | _of_topics(topics)
 
 

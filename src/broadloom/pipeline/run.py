@@ -14,16 +14,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broadloom._version import VERSION
+from broadloom.assignment.assign import assign
+from broadloom.errors import InputError
 from broadloom.linking.link import link
-from broadloom.model import Plan
+from broadloom.model import AssignmentResult, Plan
 from broadloom.model._atomic import new_folder
+from broadloom.model.assignment_tables import LIMITS, read_problem
 from broadloom.model.instance import read_instance
 from broadloom.pipeline.config import Config
+from broadloom.pipeline.interest import check_brokers, write_interest
 from broadloom.pipeline.ledger import Ledger
 from broadloom.pipeline.session import Engine, session
 from broadloom.pipeline.sources import Input, find_inputs, total_bytes
 from broadloom.progress import stage
-from broadloom.report.plain import Section, named, page
+from broadloom.report.page import html_of
+from broadloom.report.record import TITLE, record_of_folders
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -40,6 +45,7 @@ class Outcome:
         output: the folder of everything.
         steps: the seconds of each step, in order; None for one that was done before.
         ledger: what became of every row.
+        assignment: the assignment of subscribers in a sentence; None if there were none to assign.
         plan: the plan in a sentence.
         metrics: its measures.
     """
@@ -47,6 +53,7 @@ class Outcome:
     output: Path
     steps: dict[str, float | None]
     ledger: Ledger
+    assignment: str | None
     plan: str
     metrics: dict[str, Any]
 
@@ -68,6 +75,7 @@ def run(
         fresh: do every step again.
     """
     inputs = find_inputs(config.sources)
+    _check_inputs(config, inputs)
     fitting = (engine or config.engine()).sized(total_bytes(inputs))
     with _Work(config, inputs, fitting, spark) as work:
         return work.run(fresh)
@@ -91,6 +99,11 @@ class _Work(ExitStack):
         """The folder of everything."""
         return self.config.output
 
+    @property
+    def has_subscribers(self) -> bool:
+        """Whether there is anybody to assign."""
+        return any(one.table == "subscribers" for one in self.inputs)
+
     def run(self, fresh: bool) -> Outcome:
         self.output.mkdir(parents=True, exist_ok=True)
         before = {} if fresh else self._record()
@@ -98,9 +111,7 @@ class _Work(ExitStack):
         seconds: dict[str, float | None] = {}
         mark = _mark([(one, one.path.stat().st_size, one.path.stat().st_mtime_ns) for one in self.inputs])
         for name, options, step in self._steps():
-            mark = hashlib.sha256(
-                json.dumps([name, VERSION, mark, options], default=str).encode()
-            ).hexdigest()
+            mark = _mark([name, VERSION, mark, options])
             seconds[name] = None
             if before.get(name) != mark or not (self.output / name).exists():
                 started = time.monotonic()
@@ -110,14 +121,17 @@ class _Work(ExitStack):
             done[name] = mark
             self._save_record(done)
         metrics = json.loads((self.output / "measure" / "measures.json").read_text())
-        sentence = Plan.load(self.output / "plan").summary()
-        return Outcome(self.output, seconds, Ledger.load(self.output / "ingest"), sentence, metrics)
+        sentence, served = Plan.load(self.output / "plan").summary(), self._assignment()
+        ledger = Ledger.load(self.output / "ingest")
+        return Outcome(self.output, seconds, ledger, served.summary() if served else None, sentence, metrics)
 
     def _steps(self) -> list[tuple[str, object, Callable[[Path], None]]]:
         """Each step: its name, which is its folder's; the options that it depends on; and what it does."""
+        assign = [("assign", dict(self.config.assign), self._assign)] if self.has_subscribers else []
         return [
             ("ingest", dict(self.config.ingest), self._ingest),
-            ("interest", None, self._interest),
+            *assign,
+            ("interest", dict(self.config.interest), self._interest),
             ("link", dict(self.config.link), self._link),
             ("verify", None, self._verify),
             ("measure", None, self._measure),
@@ -130,12 +144,21 @@ class _Work(ExitStack):
 
         ingest_into(folder, self.inputs, self._spark(), **self.config.ingest)
 
+    def _assign(self, folder: Path) -> None:
+        """The broker of each subscriber; a result that breaks a limit ends the run."""
+        asked, tables = dict(self.config.assign), self.output / "ingest"
+        check_brokers(tables)
+        problem = read_problem(tables, **{name: asked.pop(name) for name in LIMITS if name in asked})
+        options = asked.pop("options", {})
+        result = assign(problem, **asked, **options)
+        if not result.feasible:
+            raise InputError(f"{result.summary()}; give larger limits under [assign], or more brokers")
+        result.save(folder, overwrite=True)
+
     def _interest(self, folder: Path) -> None:
         """The interest of every broker, and what is known of the links between them."""
-        tables = self.output / "ingest"
-        for name in ("nodes", "subscriptions", "latency"):
-            if (tables / f"{name}.parquet").exists():
-                shutil.copytree(tables / f"{name}.parquet", folder / f"{name}.parquet")
+        assigned = self.output / "assign" if self.has_subscribers else None
+        write_interest(folder, self.output / "ingest", assigned, **self.config.interest)
 
     def _link(self, folder: Path) -> None:
         asked = dict(self.config.link)
@@ -172,25 +195,13 @@ class _Work(ExitStack):
         shutil.copytree(self.output / "link", folder, dirs_exist_ok=True)
 
     def _report(self, folder: Path) -> None:
-        ledger, plan = Ledger.load(self.output / "ingest"), Plan.load(self.output / "plan")
-        metrics = json.loads((self.output / "measure" / "measures.json").read_text())
-        rows = [
-            (account.table, reason, count)
-            for account in ledger.accounts
-            for reason, count in account.quarantined.items()
-        ]
-        tables = [
-            (a.table, a.rows, a.used, a.duplicates, sum(a.quarantined.values()), a.written)
-            for a in ledger.accounts
-        ]
-        header = ("table", "rows", "used", "duplicates", "in quarantine", "written")
-        sections = [
-            Section("Plan", f"{plan.summary()}.", ("measure", "value"), named(metrics)),
-            Section("Rows", f"{ledger.summary()}.", header, tables),
-            Section("Quarantine", " ".join(ledger.notes), ("table", "reason", "rows"), rows),
-        ]
-        title = self.config.report.get("title", "Broadloom: the plan")
-        (folder / "report.html").write_text(page(title, sections))
+        title = self.config.report.get("title", TITLE)
+        assigned = [self.output / "assign"] if self.has_subscribers else []
+        record = record_of_folders([self.output / "plan", *assigned], title)
+        (folder / "report.html").write_text(html_of(record), "utf-8")
+
+    def _assignment(self) -> AssignmentResult | None:
+        return AssignmentResult.load(self.output / "assign") if self.has_subscribers else None
 
     def _spark(self) -> SparkSession:
         if self._running is None:
@@ -207,6 +218,17 @@ class _Work(ExitStack):
         draft = self.output / f".{RECORD}.{os.getpid()}"
         draft.write_text(json.dumps(done, indent=2) + "\n")
         draft.replace(self.output / RECORD)
+
+
+def _check_inputs(config: Config, inputs: list[Input]) -> None:
+    """Refuse before anything runs what the step assign would miss, and options that nothing would use."""
+    have = {one.table for one in inputs}
+    missing = [table for table in ("brokers", "publisher") if table not in have]
+    if "subscribers" in have and missing:
+        raise InputError(f"the sources have subscribers but no table {missing[0]}, which tells where it is")
+    if "subscribers" not in have and (config.assign or config.interest):
+        section = "assign" if config.assign else "interest"
+        raise InputError(f"there is a section [{section}], but no source has the table subscribers")
 
 
 def _mark(value: object) -> str:

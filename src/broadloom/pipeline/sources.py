@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,10 +18,11 @@ from broadloom.errors import InputError
 from broadloom.model.tables import OPTIONAL, REQUIRED
 from broadloom.pipeline.formats import FORMATS
 
-# What ingest reads: the canonical tables that others write, and the list of known topics.
+# The tables that are taken as they are; subscriptions and latency are worked on.
+PLAIN = ("nodes", "topics", "publisher", "brokers", "subscribers", "messages", "events")
 TABLES: dict[str, dict[str, pa.DataType]] = {
-    name: columns for name, columns in REQUIRED.items() if name not in ("edges", "quarantine")
-} | {"topics": {"topic": pa.string()}}
+    name: REQUIRED[name] for name in (*PLAIN, "subscriptions", "latency")
+}
 
 # Other names that columns go by.
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -172,6 +174,8 @@ def _files(path: str) -> list[Path]:
 
 def _recognise(path: Path, source: Source) -> Input | None:
     """What a file is; None if it is empty."""
+    if path.suffix == ".gz":
+        _check_packed(path)
     head = _head(path)
     if head is None:
         return None
@@ -189,6 +193,18 @@ def _recognise(path: Path, source: Source) -> Input | None:
     if line.lstrip().startswith("{"):
         return _canonical(path, source.kind, "jsonl", _keys(head))
     return _canonical(path, source.kind, "csv", fields(line), line)
+
+
+def _check_packed(path: Path) -> None:
+    """Refuse a packed file that is cut or damaged: Spark would fail at its end, with all rows before it."""
+    try:
+        with open_file(path) as file:
+            while file.read(_BLOCK):
+                pass
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(
+            f"{path} is cut or damaged ({error}); unpack what is there: gunzip -c {path.name} > {path.stem}"
+        ) from error
 
 
 def _head(path: Path) -> str | None:
@@ -218,13 +234,6 @@ def _parquet_columns(path: Path) -> list[str]:
         return list(pa.parquet.read_schema(path).names)
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(f"{path} is cut or damaged: {str(error).partition(chr(10))[0]}") from error
-
-
-def _is_json_line(line: str) -> bool:
-    try:
-        return "data" not in json.loads(line)
-    except ValueError:
-        return False
 
 
 def _keys(head: str) -> list[str]:

@@ -54,7 +54,7 @@ class Verdict:
 
 def verify(plan: str | Path, engine: Engine | None = None, spark: SparkSession | None = None) -> Verdict:
     """Check the plan in a folder: the components of every topic, each topic on its own."""
-    place = Path(plan)
+    place = Path(plan).absolute()
     with session(engine, spark) as running:
         found = components(running, place)
         broken = found.where("components > 1")

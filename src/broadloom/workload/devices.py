@@ -11,11 +11,13 @@ from numpy.typing import NDArray
 
 from broadloom.errors import InputError
 from broadloom.model._atomic import new_folder
-from broadloom.workload.regions import REGIONS, region_latency
+from broadloom.workload.regions import REGIONS, region_latency, region_places
 
 LINES, KINDS = ("line1", "line2", "line3", "line4"), ("temperature", "alarm", "state")
 PINGS = 5
 _FILES, _BLOCK = 4, 250_000
+# The share of subscribers that want what happens elsewhere.
+_ABROAD = 0.1
 
 # Faults that are put in, each with the reason that the quarantine gives for it.
 FAULTS: dict[str, tuple[str, Callable[[str, str, str], bytes]]] = {
@@ -42,19 +44,23 @@ def devices(
     bad: float = 0.01,
     repeated: float = 0.002,
     seed: int = 0,
+    subscribers: int = 0,
 ) -> dict[str, int]:
     """Write raw inputs for `ingest`: brokers in the clouds' regions, their devices' subscriptions, and pings.
 
-    A device has five subscriptions, mostly to topics of its own region, then of near ones.
+    A device has five subscriptions, mostly to topics of its own region, then of near ones. Subscribers are at
+    no broker yet: they have a place near some region, and want the events in a rectangle of the map.
 
     Args:
-        folder: the place; it gets nodes.csv, topics.csv, pings.csv and subscriptions-0.csv and so on.
+        folder: the place; it gets nodes.csv, topics.csv, pings.csv and subscriptions-0.csv and so on; with
+            subscribers also subscribers.csv, brokers.csv and publisher.csv.
         brokers: how many brokers.
         subscriptions: how many rows of device subscriptions.
         wild: the share of filters with a wildcard.
         bad: the share of rows with a fault.
         repeated: the share of rows that repeat the row before.
         seed: the seed of it all.
+        subscribers: how many subscribers are to be assigned to the brokers.
 
     Returns:
         How many rows there are of each fault, and how many repeat the row before.
@@ -68,8 +74,11 @@ def devices(
     for name, share in (("wild", wild), ("bad", bad), ("repeated", repeated)):
         if not 0 <= share <= 1:
             raise InputError(f"the share {name} is {share}; give a number from 0 to 1")
-    if brokers < 1 or subscriptions < 0:
-        raise InputError(f"{brokers} brokers and {subscriptions} subscriptions; give at least 1 and 0")
+    if brokers < 1 or min(subscriptions, subscribers) < 0:
+        raise InputError(
+            f"{brokers} brokers, {subscriptions} subscriptions, {subscribers} subscribers; "
+            "give at least 1, 0 and 0"
+        )
     rng = np.random.default_rng(seed)
     site = np.sort(rng.permutation(brokers) % len(REGIONS))
     names = [f"{_short(s)}-{number}" for number, s in enumerate(site.tolist())]
@@ -78,6 +87,8 @@ def devices(
         _write_pings(scratch, np.unique(site), rng)
         rows = _Rows(names, site, wild, bad, repeated, rng)
         _write_subscriptions(scratch, subscriptions, rows)
+        if subscribers:
+            _write_subscribers(scratch, subscribers, names, site, rng)
     return rows.planted
 
 
@@ -115,6 +126,31 @@ def _write_subscriptions(folder: Path, count: int, rows: _Rows) -> None:
             out.write(b"device,broker,filter\n")
             for first in range(mine.start, mine.stop, _BLOCK):
                 out.writelines(rows.draw(first, min(mine.stop, first + _BLOCK)))
+
+
+def _write_subscribers(
+    folder: Path, count: int, names: list[str], site: NDArray[np.int64], rng: np.random.Generator
+) -> None:
+    """Subscribers where the brokers are, who want what happens around them, and some far from there."""
+    place, at = region_places(), np.array([[one.longitude, one.latitude] for one in REGIONS])
+    home = site[rng.integers(len(site), size=count)]
+    centre = at[np.where(rng.random(count) < _ABROAD, rng.integers(len(REGIONS), size=count), home)]
+    centre = centre + rng.normal(0, 4, centre.shape)
+    half = rng.lognormal(0.5, 0.5, centre.shape)
+    columns = place[home] + rng.normal(0, 2, (count, place.shape[1])), centre - half, centre + half
+    lines = (
+        f'sub-{number},"{where}","{lo}","{hi}"\n'
+        for number, (where, lo, hi) in enumerate(zip(*(_rounded(column) for column in columns), strict=True))
+    )
+    near = _rounded(place[site] + rng.normal(0, 1, (len(site), place.shape[1])))
+    brokers = (f'{name},"{where}"\n' for name, where in zip(names, near, strict=True))
+    (folder / "subscribers.csv").write_text("subscriber,place,lo,hi\n" + "".join(lines))
+    (folder / "brokers.csv").write_text("broker,place\n" + "".join(brokers))
+    (folder / "publisher.csv").write_text(f'place\n"{_rounded(place[:1])[0]}"\n')
+
+
+def _rounded(rows: NDArray[np.float64]) -> list[list[float]]:
+    return np.round(rows, 3).tolist()
 
 
 @dataclass

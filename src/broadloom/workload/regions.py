@@ -108,3 +108,18 @@ def region_latency(regions: tuple[Region, ...] = REGIONS) -> NDArray[np.float64]
     latency = BASE_MS + MS_PER_KM * (distance + distance.T) / 2
     np.fill_diagonal(latency, INNER_MS)
     return latency
+
+
+def region_places(regions: tuple[Region, ...] = REGIONS) -> NDArray[np.float64]:
+    """Points of space whose distances are round-trip times in ms through the earth, as light in fibre has it.
+
+    The straight line is shorter than the great circle, by a third at most.
+
+    Examples:
+        >>> region_places()[:1].round()
+        array([[ 16., -72.,  60.]])
+    """
+    latitude, longitude = np.radians([(region.latitude, region.longitude) for region in regions]).T
+    flat = np.cos(latitude)
+    points = np.stack([flat * np.cos(longitude), flat * np.sin(longitude), np.sin(latitude)], axis=1)
+    return EARTH_RADIUS_KM * MS_PER_KM * points

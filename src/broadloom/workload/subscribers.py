@@ -11,9 +11,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom._kmeans import k_means
 from broadloom.errors import InputError
 from broadloom.model import AssignmentProblem
+from broadloom.workload.geography import (
+    FEED_PLACES,
+    FEEDS,
+    NETWORK_AXES,
+    REGION_CITIES,
+    Geography,
+    broker_tree,
+    cities,
+    scattered,
+    zipf,
+)
 
 # The side of the square that events fall into, for sets 1 and 3.
 EVENT_SPACE = 10_000.0
@@ -22,8 +32,6 @@ FEED_SPACE = 1000.0
 # Sizes of a geography are judged with so many subscribers at most.
 TRIAL_SUBSCRIBERS = 20_000
 MOST_GEOGRAPHIES = 400
-# Each inner broker of a multi-level network has at most so many below it.
-MOST_CHILDREN = 15
 
 
 class _Limits(NamedTuple):
@@ -39,10 +47,7 @@ LIMITS = {1: _Limits(1.5, 1.8), 2: _Limits(2.3, 2.5), 3: _Limits(1.3, 1.5)}
 MULTI_LEVEL = {"tight": _Limits(7.0, 8.0, 0.2), "loose": _Limits(1.3, 1.5, 1.0)}
 
 _LEVELS = {"low": 0, "high": 1}
-# Asia, North America, Europe: 150, 95 and 230 ms apart, with shares of subscribers and brokers of 4:1:4.
-_REGION_PLACE = np.array([[150.0, 0.0], [0.0, 0.0], [-71.25, 62.84]])
-_REGION_CITIES = (40, 10, 40)
-_NETWORK_AXES, _TOPICS, _CATEGORIES, _FEEDS, _FEED_PLACES, _LOCATIONS = 5, 2000, 40, 50, 10, 1000
+_TOPICS, _CATEGORIES = 2000, 40
 _GRID_WIDTHS = np.arange(1, 6) * EVENT_SPACE / 10
 
 
@@ -56,16 +61,6 @@ class _Asked(NamedTuple):
     skew_and_broad: tuple[int, int]
     limits: _Limits
     seed: int
-
-
-class Geography(NamedTuple):
-    """Where the publisher, the brokers and the subscribers can be: places with their chance and region."""
-
-    publisher: NDArray[np.float64]
-    brokers: NDArray[np.float64]
-    places: NDArray[np.float64]
-    chance: NDArray[np.float64]
-    region: NDArray[np.int64]
 
 
 def subscribers(
@@ -170,13 +165,13 @@ def _problem(asked: _Asked, geography: int) -> AssignmentProblem:
     number, m, n, levels, levels_of, limits, seed = asked
     places = np.random.default_rng([number, geography])
     rng = np.random.default_rng([number, seed, 1])
-    where = _cities(places, n) if number == 1 else _scattered(places, n, number)
+    where = cities(places, n) if number == 1 else scattered(places, n, number)
     draw = {1: _topical, 2: _feeds, 3: _grid}[number]
     place, lo, hi = draw(rng, where, m, levels_of)
     return AssignmentProblem(
         where.publisher,
         where.brokers,
-        _tree(where.brokers, where.publisher, levels),
+        broker_tree(where.brokers, where.publisher, levels),
         place,
         lo,
         hi,
@@ -184,31 +179,6 @@ def _problem(asked: _Asked, geography: int) -> AssignmentProblem:
         beta=limits.beta,
         beta_max=limits.beta_max,
     )
-
-
-def _cities(rng: np.random.Generator, n: int) -> Geography:
-    """Set 1: cities around three regions, larger and smaller ones; brokers in cities as subscribers are."""
-    region = np.repeat(np.arange(3), _REGION_CITIES)
-    centre = np.zeros((3, _NETWORK_AXES))
-    centre[:, :2] = _REGION_PLACE
-    places = centre[region] + rng.normal(0, 14, (len(region), _NETWORK_AXES))
-    size = np.concatenate([_zipf(cities, 0.6) * cities for cities in _REGION_CITIES])
-    chance = size / size.sum()
-    home = places[rng.choice(len(places), n, p=chance)]
-    brokers = home + rng.normal(0, 2, home.shape)
-    return Geography(centre[1] + rng.normal(0, 2, _NETWORK_AXES), brokers, places, chance, region)
-
-
-def _scattered(rng: np.random.Generator, n: int, number: int) -> Geography:
-    """Sets 2 and 3: places anywhere, brokers in the middle of them."""
-    count = _FEEDS * _FEED_PLACES if number == 2 else _LOCATIONS
-    axes = _NETWORK_AXES if number == 2 else 2
-    places = rng.uniform(0, 100, (count, axes))
-    chance = np.full(count, 1 / count)
-    if number == 2:
-        chance = np.repeat(_zipf(_FEEDS, 0.5), _FEED_PLACES) / _FEED_PLACES
-    publisher = np.full(axes, 50.0)
-    return Geography(publisher, _centres(rng, places, n), places, chance, np.zeros(count, np.int64))
 
 
 def _topical(
@@ -220,8 +190,8 @@ def _topical(
     category = topic_rng.uniform(0, EVENT_SPACE, (_CATEGORIES, 2))
     middle = category[topic_rng.integers(_CATEGORIES, size=_TOPICS)]
     middle = np.clip(middle + topic_rng.normal(0, 0.03 * EVENT_SPACE, middle.shape), 0, EVENT_SPACE)
-    popular = topic_rng.permutation(_zipf(_TOPICS, skew))
-    home = topic_rng.choice(3, _TOPICS, p=np.array(_REGION_CITIES) / sum(_REGION_CITIES))
+    popular = topic_rng.permutation(zipf(_TOPICS, skew))
+    home = topic_rng.choice(3, _TOPICS, p=np.array(REGION_CITIES) / sum(REGION_CITIES))
     city = rng.choice(len(where.places), m, p=where.chance)
     topic = np.empty(m, np.int64)
     for region in range(3):
@@ -231,7 +201,7 @@ def _topical(
     centre = middle[topic] + rng.normal(0, 0.002 * EVENT_SPACE, (m, 2))
     width = 0.01 * EVENT_SPACE * rng.lognormal(0, 0.4, (m, 2))
     width[rng.random(m) < broad] *= rng.uniform(4, 10)
-    place = where.places[city] + rng.normal(0, 2, (m, _NETWORK_AXES))
+    place = where.places[city] + rng.normal(0, 2, (m, NETWORK_AXES))
     lo, hi = np.clip(centre - width / 2, 0, EVENT_SPACE), np.clip(centre + width / 2, 0, EVENT_SPACE)
     return place, lo, hi
 
@@ -243,9 +213,9 @@ def _feeds(
     levels_of: tuple[int, int],  # noqa: ARG001
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Set 2: unit squares somewhere in event space, each wanted at its own few places."""
-    corner = np.random.default_rng([2, 2]).uniform(0, FEED_SPACE - 1, (_FEEDS, 2))
+    corner = np.random.default_rng([2, 2]).uniform(0, FEED_SPACE - 1, (FEEDS, 2))
     at = rng.choice(len(where.places), m, p=where.chance)
-    lo = corner[at // _FEED_PLACES]
+    lo = corner[at // FEED_PLACES]
     return where.places[at], lo, lo + 1
 
 
@@ -257,47 +227,8 @@ def _grid(
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
     """Set 3: rectangles of a few widths around the middles of 10 x 10 cells, wanted anywhere."""
     rank = np.random.default_rng([3, 2]).permutation(100)
-    cell = rng.choice(rank, m, p=_zipf(100, 0.5))
+    cell = rng.choice(rank, m, p=zipf(100, 0.5))
     middle = (np.stack(np.divmod(cell, 10), axis=1) + 0.5) * EVENT_SPACE / 10
-    width = rng.choice(_GRID_WIDTHS, (m, 2), p=_zipf(len(_GRID_WIDTHS), 0.5))
+    width = rng.choice(_GRID_WIDTHS, (m, 2), p=zipf(len(_GRID_WIDTHS), 0.5))
     lo, hi = np.clip(middle - width / 2, 0, EVENT_SPACE), np.clip(middle + width / 2, 0, EVENT_SPACE)
     return where.places[rng.integers(len(where.places), size=m)], lo, hi
-
-
-def _zipf(count: int, exponent: float) -> NDArray[np.float64]:
-    """The shares of ranks 1 to `count`."""
-    share = np.arange(1, count + 1) ** -exponent
-    return share / share.sum()
-
-
-def _centres(rng: np.random.Generator, places: NDArray[np.float64], count: int) -> NDArray[np.float64]:
-    """The middles of `count` clusters of places, a little apart from one another."""
-    label = k_means(places, count, rng)
-    middle = places[rng.integers(len(places), size=count)]
-    for cluster in np.unique(label):
-        middle[cluster] = places[label == cluster].mean(axis=0)
-    return middle + rng.normal(0, 1e-3, middle.shape)
-
-
-def _tree(places: NDArray[np.float64], publisher: NDArray[np.float64], levels: int) -> NDArray[np.int32]:
-    """The parent of each broker: near ones hang below that of them which is nearest to the publisher."""
-    parent = np.full(len(places), -1, np.int32)
-    heads = np.arange(len(places))
-    for _ in range(levels - 1):
-        groups = _bisected(places, heads)
-        distance = np.sum((places - publisher) ** 2, axis=1)
-        for group in groups:
-            head = group[distance[group].argmin()]
-            parent[group[group != head]] = head
-        heads = np.array([group[distance[group].argmin()] for group in groups])
-    return parent
-
-
-def _bisected(places: NDArray[np.float64], group: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Cut a group in halves across its longest axis until a head and its children fit the limit."""
-    if len(group) <= MOST_CHILDREN + 1:
-        return [group]
-    axis = np.ptp(places[group], axis=0).argmax()
-    order = group[np.argsort(places[group, axis], kind="stable")]
-    half = len(group) // 2
-    return _bisected(places, order[:half]) + _bisected(places, order[half:])

@@ -1,0 +1,319 @@
+"""Assign on Spark (paper 4): subscribers who do not fit stay where they are, and are counted by kinds.
+
+Sampling, the test which filters cover whom, the last assignment and the check of the result are Spark jobs.
+The driver gets a sample, the number of subscribers of each kind, and the few for whom a filter must grow. The
+plan is that of the in-process `broadloom` with `polish=0` for the same seed: kinds are numbered by what they
+are, and their members ranked by their row in the table, whichever task came first.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from functools import reduce
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame, SparkSession, Window
+from pyspark.sql import functions as sf
+
+from broadloom.assignment import ALGORITHMS
+from broadloom.assignment._filters import Filters, as_tuples
+from broadloom.assignment.annealing import SearchOptions, draw, sample_filters
+from broadloom.assignment.assign import assign as assign_in_process
+from broadloom.assignment.filling import Shares, allot, broker_by_rank, kind_masks, place_rest, shrunk_to
+from broadloom.assignment.flow import limits as load_limits
+from broadloom.assignment.greedy import feasible_beta
+from broadloom.assignment.reach import masks_in_time, numbered, spelled
+from broadloom.assignment.tighten import around_members
+from broadloom.errors import InputError
+from broadloom.measures.content import Tally, both, metrics_of, tally
+from broadloom.model import AssignmentProblem
+from broadloom.model._atomic import new_folder
+from broadloom.model.algorithm import find
+from broadloom.model.assigned import Filter, filters_table, plan_record
+from broadloom.model.assignment_tables import matrix, problem_tables, read_problem
+from broadloom.model.tables import write_table
+from broadloom.pipeline.session import Engine, session
+from broadloom.progress import stage
+
+ALGORITHM = "broadloom"
+# Sums of rounded numbers depend on who adds first: what is told of delays has so many digits.
+DIGITS = 10
+
+Mark = Callable[[AssignmentProblem], NDArray[np.uint64]]
+
+
+class Census(NamedTuple):
+    """Kinds of subscribers as bits, in the order of their numbers, and how many each has."""
+
+    masks: NDArray[np.uint64]
+    size: NDArray[np.int64]
+
+    def keys(self) -> pa.Array:
+        """The bits of each kind as one value."""
+        return pa.array([row.tobytes() for row in self.masks], pa.binary())
+
+
+def assign(
+    tables: str | Path,
+    output: str | Path,
+    seed: int = 0,
+    engine: Engine | None = None,
+    spark: SparkSession | None = None,
+    overwrite: bool = False,
+    limits: dict[str, float | None] | None = None,
+    **options: Any,
+) -> dict[str, Any]:
+    """Assign the subscribers of a folder of tables with `broadloom`, and write the plan.
+
+    Args:
+        tables: `publisher`, `brokers`, and `subscribers` as Parquet, which executors see under the same path.
+        output: the folder for the plan, which executors see as well.
+        seed: the seed of the sample and of the search.
+        engine: where Spark runs.
+        spark: a session of your own, in place of an engine.
+        overwrite: replace a plan that is there.
+        limits: max_delay, alpha, beta, beta_max, in place of those in the tables.
+        **options: those of `broadloom`; up to twice `sample` subscribers, the search runs on the driver.
+
+    Returns:
+        The measures of the assignment.
+
+    Raises:
+        InputError: something in the tables is wrong, or a subscriber has no broker in time.
+    """
+    chosen = find(ALGORITHM, [one for one in ALGORITHMS if one.problem is AssignmentProblem])
+    if options.setdefault("polish", 0) != 0:
+        raise InputError(
+            f"option polish is {options['polish']}; on Spark it is 0: nobody holds all subscribers"
+        )
+    settings = chosen.with_options(options)
+    place = Path(tables, "subscribers.parquet")
+    if not place.exists():
+        raise InputError(f"{tables} has no subscribers.parquet; on Spark, subscribers are read from Parquet")
+    with session(engine, spark) as running:
+        rows, count = indexed(running, place)
+        if count <= 2 * settings.sample:
+            result = assign_in_process(
+                read_problem(tables, **limits or {}), ALGORITHM, seed, **vars(settings)
+            )
+            result.save(output, overwrite)
+            return result.metrics()
+        with new_folder(Path(output), overwrite) as folder:
+            with tempfile.TemporaryDirectory(dir=folder.parent, prefix="assign-") as scratch:
+                job = _Job(running, rows, count, Path(tables), Path(scratch), limits or {}, settings, seed)
+                filters, metrics = job.run(folder)
+            _write_rest(folder, place, job.frame, filters)
+            text = plan_record(ALGORITHM, seed, vars(settings), job.notes, metrics)
+            (folder / "plan.json").write_text(text)
+        return metrics
+
+
+def indexed(spark: SparkSession, place: Path) -> tuple[DataFrame, int]:
+    """The subscribers with their row in the table as `index`, files in the order of their names; how many."""
+    files = sorted(place.glob("*.parquet")) if place.is_dir() else [place]
+    counts = [pyarrow.parquet.read_metadata(file).num_rows for file in files]
+    starts = pa.table({"file": [file.name for file in files], "before": np.cumsum([0, *counts])[:-1]})
+    rows = spark.read.parquet(str(place)).select(
+        "*", sf.col("_metadata.file_name").alias("file"), sf.col("_metadata.row_index").alias("row")
+    )
+    known = rows.join(sf.broadcast(spark.createDataFrame(starts)), "file")
+    index = (sf.col("before") + sf.col("row")).alias("index")
+    columns = [name for name in rows.columns if name not in ("file", "row")]
+    return known.select(index, *columns), sum(counts)
+
+
+class _Job:
+    """One assignment, step by step; what goes between the steps is Parquet in the scratch folder."""
+
+    def __init__(
+        self,
+        spark: SparkSession,
+        rows: DataFrame,
+        count: int,
+        tables: Path,
+        scratch: Path,
+        limits: dict[str, float | None],
+        settings: SearchOptions,
+        seed: int,
+    ) -> None:
+        self.spark, self.rows, self.count = spark, rows, count
+        self.tables, self.scratch, self.limits = tables, scratch, limits
+        self.settings, self.rng = settings, np.random.default_rng(seed)
+        self.notes: dict[str, object] = {}
+
+    def run(self, folder: Path) -> tuple[tuple[Filter, ...], dict[str, Any]]:
+        """Everything up to the tables that are as long as that of the subscribers."""
+        with stage("sample"):
+            part = self._some(_one_of(draw(self.count, self.settings.sample, self.rng)))
+            self.frame = part.subset(np.empty(0, np.int64)).replace(subscriber_ids=None)
+        with stage("count candidates"):
+            census = self._census(masks_in_time, "candidates")
+            self._refuse_unreached(census)
+            reach = spelled(census.masks, census.size, self.frame.leaves)
+            beta, self.notes = feasible_beta(self.frame, reach)
+            limit = load_limits(part, beta, self.count)
+        filters = sample_filters(part, beta, self.settings, self.rng)
+        with stage("test filters"):
+            kinds = self._census(lambda block: kind_masks(block, filters), "kinds")
+            shares = allot(self.frame, kinds.masks, kinds.size, limit)
+        with stage("assign"):
+            filters = self._assigned(kinds, shares, filters, limit)
+            everybody = self.spark.read.parquet(str(self.scratch / "assigned.parquet"))
+            names = problem_tables(self.frame)["brokers"]["broker"].to_pylist()
+            name = sf.array(*map(sf.lit, names))[sf.col("broker")].alias("broker")
+            in_order = everybody.orderBy("index").select(sf.col("subscriber").cast("string"), name)
+            in_order.write.parquet(str(folder / "assignments.parquet"))
+        with stage("shrink and verify"):
+            shrunk = as_tuples(shrunk_to(self.frame, *self._around(everybody, filters)))
+            metrics = metrics_of(part, shrunk, self._tally(everybody, shrunk))
+            assert not {"leaf", "latency", "nesting", "alpha"} & set(metrics["violated"]), metrics["violated"]
+            return shrunk, metrics
+
+    def _some(self, keep: Callable[[pa.RecordBatch], NDArray[np.bool_]]) -> AssignmentProblem:
+        """The problem of some of the subscribers, in the order of their rows."""
+
+        def pick(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                yield batch.filter(pa.array(keep(batch)))
+
+        found = self.rows.mapInArrow(pick, self.rows.schema).toArrow().sort_by("index")
+        return read_problem(self.tables, found.drop_columns("index"), **self.limits)
+
+    def _census(self, mark: Mark, name: str) -> Census:
+        """Mark every subscriber with its kind, keep that, and count kinds."""
+        place, frame = str(self.scratch / f"{name}.parquet"), self.frame
+
+        def marked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                try:
+                    keys, fault = [row.tobytes() for row in mark(block_of(frame, batch))], None
+                except InputError as error:
+                    first = batch["index"][0].as_py() if batch.num_rows else 0
+                    keys, fault = [None] * batch.num_rows, f"subscribers from row {first:,} on: {error}"
+                faults = pa.array([fault] * batch.num_rows, pa.string())
+                yield pa.record_batch(
+                    [batch["index"], pa.array(keys, pa.binary()), faults], ["index", "key", "fault"]
+                )
+
+        self.rows.mapInArrow(marked, "index long, key binary, fault string").write.parquet(place)
+        counted = self.spark.read.parquet(place).groupBy("key")
+        found = counted.agg(sf.count("*").alias("count"), sf.min("fault").alias("fault")).toArrow()
+        faults = found["fault"].drop_null()
+        if len(faults):
+            raise InputError(min(faults.to_pylist()))
+        bits = np.frombuffer(b"".join(found["key"].to_pylist()), np.uint64).reshape(found.num_rows, -1)
+        _, order = numbered(bits)
+        return Census(bits[order], found["count"].to_numpy()[order])
+
+    def _refuse_unreached(self, census: Census) -> None:
+        alone = ~census.masks.any(axis=1)
+        if alone.any():
+            marks = self.spark.read.parquet(str(self.scratch / "candidates.parquet"))
+            nobody = marks.where(sf.col("key") == census.keys()[int(alone.argmax())].as_py())
+            few = self.rows.join(nobody.orderBy("index").limit(10), "index").orderBy("index")
+            names = ", ".join(str(row["subscriber"]) for row in few.collect())
+            raise InputError(
+                f"{census.size[alone].sum():,} subscribers have no leaf broker within their latency bound: "
+                f"{names}{', ...' if census.size[alone].sum() > 10 else ''}; raise their max_latency or add "
+                "brokers"
+            )
+
+    def _assigned(self, kinds: Census, shares: Shares, filters: Filters, limit: NDArray[np.int64]) -> Filters:
+        """Write all subscribers with their broker; gives the filters, grown for those who needed it."""
+        keys = kinds.keys()
+
+        def by_rank(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                kind = pc.index_in(batch["key"], keys).to_numpy().astype(np.int64)
+                broker = broker_by_rank(shares, kind, batch["rank"].to_numpy().astype(np.int64))
+                yield pa.record_batch([batch["index"], broker], ["index", "broker"])
+
+        marks = self.spark.read.parquet(str(self.scratch / "kinds.parquet"))
+        rank = sf.row_number().over(Window.partitionBy("key").orderBy("index")) - 1
+        ranked = marks.select("index", "key", rank.alias("rank"))
+        ranked.mapInArrow(by_rank, "index long, broker long").write.parquet(
+            str(self.scratch / "placed.parquet")
+        )
+        placed = self.spark.read.parquet(str(self.scratch / "placed.parquet"))
+        waiting = np.sort(placed.where("broker < 0").select("index").toArrow()["index"].to_numpy())
+        loads = placed.where("broker >= 0").groupBy("broker").count().toArrow()
+        room = limit.copy()
+        room[loads["broker"].to_numpy()] -= loads["count"].to_numpy()
+        rest = self._some(_one_of(waiting)) if len(waiting) else self.frame
+        broker, filters = place_rest(rest, filters, room, self.rng)
+        late = self.spark.createDataFrame(pa.table({"index": waiting, "broker": broker}))
+        everybody = placed.where("broker >= 0").unionByName(late) if len(waiting) else placed
+        self.rows.join(everybody, "index").write.parquet(str(self.scratch / "assigned.parquet"))
+        return filters
+
+    def _around(self, everybody: DataFrame, filters: Filters) -> tuple[NDArray[np.float64], ...]:
+        """The least boxes around the members of each filter's boxes."""
+        frame, shape = self.frame, filters.lo.shape
+
+        def corners(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            low, high = np.full(shape, np.inf), np.full(shape, -np.inf)
+            for batch in batches:
+                block = block_of(frame, batch)
+                more = around_members(block.lo, block.hi, batch["broker"].to_numpy(), filters)
+                low, high = np.minimum(low, more[0]), np.maximum(high, more[1])
+            yield pa.record_batch([[low.tobytes()], [high.tobytes()]], ["low", "high"])
+
+        found = everybody.mapInArrow(corners, "low binary, high binary").toArrow()
+        sides = [
+            np.stack([np.frombuffer(part, np.float64).reshape(shape) for part in found[name].to_pylist()])
+            for name in ("low", "high")
+        ]
+        return sides[0].min(axis=0), sides[1].max(axis=0)
+
+    def _tally(self, everybody: DataFrame, filters: tuple[Filter, ...]) -> Tally:
+        """What the independent measure finds, added up over all."""
+        frame = self.frame
+
+        def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                one = tally(block_of(frame, batch), batch["broker"].to_numpy().astype(np.int32), filters)
+                columns = [[one.load.tolist()], *([value] for value in one[1:])]
+                yield pa.record_batch(columns, list(Tally._fields))
+
+        shape = "load array<long>, delay_squares double, delay_max double, over long, inside boolean"
+        found = everybody.mapInArrow(count, shape).toArrow().sort_by("delay_squares").to_pylist()
+        whole = reduce(both, (Tally(np.array(row.pop("load")), *row.values()) for row in found))
+        return whole._replace(delay_squares=float(f"{whole.delay_squares:.{DIGITS}g}"))
+
+
+def block_of(frame: AssignmentProblem, batch: pa.RecordBatch) -> AssignmentProblem:
+    """The problem of the subscribers in a batch of rows."""
+    table = pa.Table.from_batches([batch])
+    bounds = (
+        batch["max_latency"].to_numpy(zero_copy_only=False) if "max_latency" in table.column_names else None
+    )
+    place, lo, hi = (matrix(table, "subscribers", name) for name in ("place", "lo", "hi"))
+    return frame.replace(subscriber_place=place, lo=lo, hi=hi, max_latency=bounds)
+
+
+def _one_of(index: NDArray[np.int64]) -> Callable[[pa.RecordBatch], NDArray[np.bool_]]:
+    """Whether rows of a batch are among some that are known by their index, ascending."""
+
+    def keep(batch: pa.RecordBatch) -> NDArray[np.bool_]:
+        mine = batch["index"].to_numpy()
+        at = np.minimum(np.searchsorted(index, mine), len(index) - 1)
+        return index[at] == mine
+
+    return keep
+
+
+def _write_rest(folder: Path, place: Path, frame: AssignmentProblem, filters: tuple[Filter, ...]) -> None:
+    """The tables of a plan that are as they were given, and the filters."""
+    tables = problem_tables(frame)
+    write_table(folder, "publisher", tables["publisher"])
+    write_table(folder, "brokers", tables["brokers"])
+    write_table(folder, "filters", filters_table(filters, tables["brokers"]["broker"]))
+    (shutil.copytree if place.is_dir() else shutil.copy)(place, folder / place.name)

@@ -1,0 +1,86 @@
+"""The lower bound is below every allowed assignment, and reaches the best one where it is easy."""
+
+import itertools
+
+import numpy as np
+import pytest
+from assign_strategies import problems
+from hypothesis import given, settings
+
+import broadloom as bl
+from broadloom.assignment.bound import lower_bound
+from broadloom.assignment.flow import limits
+from broadloom.assignment.reach import reach_of
+from broadloom.measures.content import union_measure
+
+
+def least_bandwidth(problem):
+    """Over all assignments within the limits, with as many rectangles as there are subscribers."""
+    reach, limit = reach_of(problem), limits(problem, problem.beta_max)
+    may = [reach.brokers[reach.start[g] : reach.start[g + 1]] for g in reach.group]
+    best = np.inf
+    for broker_of in itertools.product(*may):
+        if np.all(np.bincount(broker_of, minlength=problem.broker_count) <= limit):
+            total = 0.0
+            for b in range(problem.broker_count):
+                mine = [j for j, at in enumerate(broker_of) if _is_above(problem, b, at)]
+                total += union_measure(problem, tuple((problem.lo[j], problem.hi[j]) for j in mine))
+            best = min(best, total)
+    return best
+
+
+def _is_above(problem, b, leaf):
+    while leaf not in (b, -1):
+        leaf = problem.broker_parent[leaf]
+    return leaf == b
+
+
+@settings(max_examples=60)
+@given(problems(levels=3, most=4))
+def test_no_allowed_assignment_is_below_the_bound(problem):
+    bound, least = lower_bound(problem, reach_of(problem)), least_bandwidth(problem)
+    assert (bound is None) == np.isinf(least)
+    assert bound is None or bound <= least * (1 + 1e-9)
+
+
+def test_the_bound_is_reached_where_all_want_the_same():
+    """Ten want one square, brokers hold four each: three of them need it."""
+    problem = bl.AssignmentProblem(
+        [0],
+        [[1], [1], [1], [1]],
+        [-1] * 4,
+        np.ones((10, 1)),
+        np.zeros((10, 2)),
+        np.full((10, 2), 3.0),
+        beta=1.6,
+        beta_max=1.6,
+    )
+    result = bl.assign(problem)
+    assert result.lower_bound == 27.0
+    assert result.bandwidth == 27.0
+    assert result.gap == 0.0
+
+
+def test_the_bound_adds_up_over_places_that_are_far_apart():
+    """Two cities without a broker in common: each needs the event."""
+    place = np.repeat([[0.0], [100.0]], 5, axis=0)
+    problem = bl.AssignmentProblem([50], [[0], [100]], [-1, -1], place, np.zeros((10, 1)), np.ones((10, 1)))
+    assert bl.assign(problem).lower_bound == 2.0
+
+
+def test_there_is_no_bound_without_an_allowed_assignment():
+    place = np.concatenate((np.zeros((9, 1)), [[100.0]]))
+    problem = bl.AssignmentProblem(
+        [50], [[0], [100]], [-1, -1], place, np.zeros((10, 1)), np.ones((10, 1)), max_delay=0.0
+    )
+    result = bl.assign(problem.replace(beta_max=1.5))
+    assert not result.feasible
+    assert result.lower_bound is None
+
+
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_ours_is_above_the_bound_on_the_workloads(number):
+    problem = bl.workload.subscribers(number, 3000, 100, geography=0).replace(beta=4, beta_max=5)
+    result = bl.assign(problem, passes=2, starts=1, many_starts=1)
+    assert result.lower_bound is not None
+    assert 0 < result.lower_bound <= result.bandwidth

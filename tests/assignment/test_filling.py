@@ -1,0 +1,100 @@
+"""Bundles and kinds of subscribers: who is interchangeable, and everybody into given filters."""
+
+import numpy as np
+from assign_strategies import problems
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import broadloom as bl
+import naive_assign as naive
+from broadloom.assignment._greedy import run_greedy
+from broadloom.assignment.bundles import bundles_of, kinds
+from broadloom.assignment.filling import allot, broker_by_rank, fill, kind_masks
+from broadloom.assignment.flow import least_lbf, limits
+from broadloom.assignment.reach import numbered, reach_of
+
+
+@settings(max_examples=60)
+@given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 2)), max_size=30))
+def test_rows_are_of_one_kind_if_they_are_equal(rows):
+    array = np.array(rows, float).reshape(-1, 3)
+    expected = {row: i for i, row in enumerate(sorted(set(rows)))}
+    assert kinds(array).tolist() == [expected[row] for row in rows] or len(expected) == len(rows)
+    numbers, firsts = numbered(array.astype(np.uint64))
+    assert [rows[firsts[number]] for number in numbers] == rows
+    assert len(firsts) == len(expected)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10**6), st.integers(1, 300))
+def test_a_bundle_has_like_subscribers_of_one_broker(seed, m):
+    """All of a bundle are alike and at one broker, none is too large, and nobody is left out."""
+    problem = bl.workload.subscribers(set=2, subscribers=m, brokers=6, geography=0, seed=seed % 100)
+    reach, rng = reach_of(problem), np.random.default_rng(seed)
+    broker_of, limit = rng.integers(0, 3, m), np.full(6, 100)
+    bundles = bundles_of(reach, problem.lo, problem.hi, broker_of, limit)
+    assert bundles.size.tolist() == np.bincount(bundles.of).tolist()
+    assert bundles.size.max() <= 100 / 32 or bundles.size.max() == 1
+    first = bundles.first[bundles.of]
+    assert np.array_equal(reach.group, reach.group[first])
+    assert np.array_equal(problem.lo, problem.lo[first])
+    assert np.array_equal(problem.hi, problem.hi[first])
+    assert np.array_equal(broker_of, broker_of[first])
+
+
+def some_filters(problem, count):
+    """Filters that a few of the subscribers need."""
+    part = problem.subset(np.arange(min(count, problem.subscriber_count)))
+    unlimited = np.full(problem.broker_count, part.subscriber_count)
+    order = np.arange(part.subscriber_count)
+    return run_greedy(part, reach_of(part), unlimited, order, adaptive=False).filters
+
+
+@settings(max_examples=40)
+@given(problems(levels=3, most=40), st.integers(0, 10))
+def test_everybody_fits_into_filters_at_the_least_factor(problem, few):
+    """Limits hold wherever max-flow can meet them; the independent check finds nothing else broken."""
+    least, _ = least_lbf(problem, reach_of(problem))
+    limit = limits(problem, least)
+    broker_of, filters = fill(problem, some_filters(problem, few), limit, np.random.default_rng(0))
+    assert np.all(np.bincount(broker_of, minlength=problem.broker_count) <= limit)
+    boxes = tuple(
+        tuple((filters.lo[b, i], filters.hi[b, i]) for i in range(filters.used[b]))
+        for b in range(problem.broker_count)
+    )
+    result = bl.AssignmentResult(problem, broker_of.astype(np.int32), boxes)
+    assert set(result.metrics()["violated"]) <= {"load"}
+
+
+@settings(max_examples=40)
+@given(problems(most=40), st.integers(0, 10))
+def test_shares_send_subscribers_to_filters_that_let_them_through(problem, few):
+    """By kind and rank, a subscriber gets a candidate with a box around its interest, or waits."""
+    filters = some_filters(problem, few)
+    masks = kind_masks(problem, filters)
+    kind, firsts = numbered(masks)
+    least, _ = least_lbf(problem, reach_of(problem))
+    shares = allot(problem, masks[firsts], np.bincount(kind, minlength=len(firsts)), limits(problem, least))
+    seen: dict[int, int] = {}
+    for j, number in enumerate(kind.tolist()):
+        rank = seen.get(number, 0)
+        seen[number] = rank + 1
+        b = broker_by_rank(shares, np.array([number]), np.array([rank]))[0]
+        if b < 0:
+            continue
+        in_time = naive.candidates(
+            problem.publisher, problem.broker_place, problem.subscriber_place[j], problem.max_delay
+        )
+        box = tuple(problem.lo[j]), tuple(problem.hi[j])
+        own = [(tuple(filters.lo[b, i]), tuple(filters.hi[b, i])) for i in range(filters.used[b])]
+        assert b in in_time
+        assert any(naive.inside(box, one) for one in own)
+
+
+def test_like_subscribers_are_searched_as_bundles():
+    """50 interests at 500 places: few bundles, through a sample or not, and limits hold."""
+    problem = bl.workload.subscribers(set=2, subscribers=4000, brokers=20)
+    greedy = bl.assign(problem, "gr*")
+    assert bl.assign(problem, passes=3).bandwidth < greedy.bandwidth
+    for polish in (0, 3):
+        assert bl.assign(problem, passes=3, sample=1000, polish=polish).metrics()["within_beta"]

@@ -1,0 +1,70 @@
+"""Local search: whatever it moves, boxes stay tight, costs exact, and limits hold."""
+
+import numpy as np
+import pytest
+from assign_strategies import problems
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import naive_assign as naive
+from broadloom.assignment.flow import least_lbf, limits
+from broadloom.assignment.greedy import guarded
+from broadloom.assignment.reach import reach_of
+from broadloom.assignment.search import Search
+from broadloom.measures.content import union_measure
+
+
+def search_on(problem, seed, slack=1.2):
+    """A search from a guarded start, with a little more room than there must be."""
+    reach, rng = reach_of(problem), np.random.default_rng(seed)
+    limit = limits(problem, least_lbf(problem, reach)[0] * slack)
+    order = rng.permutation(problem.subscriber_count)
+    start = guarded(problem, reach, limit, order)
+    return Search(problem, reach, limit, *start, rng), limit
+
+
+def check(problem, search, limit):
+    """Every box is the least one around its members, and costs are those of independent code."""
+    placing = search.placing
+    broker = placing.broker[search.bundles.of]
+    assert np.all(np.bincount(broker, minlength=problem.broker_count) <= limit)
+    assert np.array_equal(placing.load, np.bincount(broker, minlength=problem.broker_count))
+    for b in range(problem.broker_count):
+        boxes = []
+        for k in range(problem.alpha):
+            mine = np.flatnonzero((placing.broker == b) & (placing.box == k))
+            assert placing.size[b, k] == len(mine)
+            if len(mine):
+                lo, hi = search.wants.lo[mine].min(axis=0), search.wants.hi[mine].max(axis=0)
+                assert np.array_equal(placing.lo[b, k], lo)
+                assert np.array_equal(placing.hi[b, k], hi)
+                boxes.append((lo, hi))
+        assert placing.cost[b] == pytest.approx(union_measure(problem, tuple(boxes)), abs=1e-9)
+        if problem.density is None:
+            plain = [(tuple(lo), tuple(hi)) for lo, hi in boxes]
+            assert placing.cost[b] == pytest.approx(naive.union(plain), abs=1e-9)
+
+
+@settings(max_examples=60)
+@given(problems(levels=3, most=40), st.integers(0, 1000))
+def test_hot_passes_keep_boxes_and_costs_exact(problem, seed):
+    search, limit = search_on(problem, seed)
+    check(problem, search, limit)
+    for heat in (5.0, 0.5, 0.0):
+        search._pass(heat)
+        check(problem, search, limit)
+
+
+@settings(max_examples=40)
+@given(problems(levels=2, most=40), st.integers(0, 1000))
+def test_a_descent_never_rises_and_the_best_is_kept(problem, seed):
+    search, _ = search_on(problem, seed)
+    costs = [search.cost()]
+    for _ in range(4):
+        search._pass(0.0)
+        costs.append(search.cost())
+    if problem.is_one_level:
+        assert np.all(np.diff(costs) <= 1e-9)
+    search.anneal(3)
+    search.descend(2)
+    assert search.best()[1].measure.sum() <= min(costs[0], search.cost()) + 1e-9

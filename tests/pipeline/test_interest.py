@@ -1,0 +1,108 @@
+"""The interest of every broker: its clients' topics, and the cells that its subscribers' rectangles touch."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import broadloom as bl
+from broadloom import InputError
+from broadloom.model.tables import need_table, read_table
+from broadloom.pipeline.interest import check_brokers, write_interest
+from broadloom.pipeline.ledger import Account, Ledger
+
+
+def ingested(folder, nodes=None, subscriptions=(), brokers=()):
+    """A folder as ingest leaves it; `nodes`: a source said which there are."""
+    folder.mkdir()
+    tables = {
+        "brokers": pa.table({"broker": pa.array(brokers, pa.string()), "place": [[0.0]] * len(brokers)})
+    }
+    known = nodes or sorted({node for node, _ in subscriptions})
+    if known:
+        tables["nodes"] = pa.table({"node": known})
+    if subscriptions:
+        tables["subscriptions"] = pa.table(
+            dict(zip(("node", "topic"), zip(*subscriptions, strict=True), strict=True))
+        )
+    for name, table in tables.items():
+        (folder / f"{name}.parquet").mkdir()
+        pa.parquet.write_table(table, folder / f"{name}.parquet" / "part-0.parquet")
+    accounts = (Account("nodes", len(nodes), len(nodes), 0, {}, len(nodes)),) if nodes else ()
+    Ledger(accounts).save(folder)
+    return folder
+
+
+def assignment(folder, lo, hi, brokers=("b", "a", "c")):
+    """Subscribers beside each other, assigned to the nearest of three brokers."""
+    at = np.linspace(0, 10, len(lo))[:, None]
+    problem = bl.AssignmentProblem(
+        [-10], [[0], [5], [10]], [-1] * 3, at, lo, hi, max_delay=9, beta=3, beta_max=3, broker_ids=brokers
+    )
+    result = bl.assign(problem, "closest-unbalanced")
+    result.save(folder)
+    return result
+
+
+def pairs(folder):
+    table = need_table(folder, "subscriptions")
+    return sorted(zip(table["node"].to_pylist(), table["topic"].to_pylist(), strict=True))
+
+
+def test_a_broker_wants_each_cell_that_a_rectangle_of_its_subscribers_overlaps(tmp_path):
+    rng = np.random.default_rng(0)
+    lo = rng.uniform(0, 1, (40, 2))
+    hi = lo + rng.uniform(0.01, 0.3, (40, 2))
+    result = assignment(tmp_path / "assign", lo, hi)
+    (tmp_path / "out").mkdir()
+    write_interest(tmp_path / "out", ingested(tmp_path / "tables"), tmp_path / "assign", cells=50)
+    content = need_table(tmp_path / "out", "content")
+    assert content.num_rows == 49
+    cells = zip(*(content[name].to_pylist() for name in ("topic", "lo", "hi")), strict=True)
+    expected = {
+        ("bac"[broker], topic)
+        for topic, low, high in cells
+        for broker, left, right in zip(result.broker_of.tolist(), lo, hi, strict=True)
+        if np.all(left < high) and np.all(right > low)
+    }
+    assert pairs(tmp_path / "out") == sorted(expected)
+
+
+def test_clients_topics_stay_and_nodes_are_those_of_both(tmp_path):
+    assignment(tmp_path / "assign", [[0]] * 3, [[1]] * 3)
+    tables = ingested(tmp_path / "tables", subscriptions=[("z", "t/1"), ("a", "t/2")])
+    (tmp_path / "out").mkdir()
+    write_interest(tmp_path / "out", tables, tmp_path / "assign", cells=1)
+    assert need_table(tmp_path / "out", "nodes")["node"].to_pylist() == ["a", "b", "c", "z"]
+    cells = [(broker, "$content/0") for broker in "abc"]
+    assert pairs(tmp_path / "out") == sorted([("z", "t/1"), ("a", "t/2"), *cells])
+
+
+def test_nodes_that_are_given_stay_as_they_are_and_brokers_must_be_among_them(tmp_path):
+    tables = ingested(tmp_path / "tables", nodes=["c", "b", "a"], brokers=["a", "b"])
+    check_brokers(tables)
+    assignment(tmp_path / "assign", [[0]], [[1]])
+    (tmp_path / "out").mkdir()
+    write_interest(tmp_path / "out", tables, tmp_path / "assign")
+    assert need_table(tmp_path / "out", "nodes")["node"].to_pylist() == ["c", "b", "a"]
+    stranger = ingested(tmp_path / "others", nodes=["c", "b"], brokers=["a", "b"])
+    with pytest.raises(InputError, match="broker 'a' of table brokers is not in table nodes"):
+        check_brokers(stranger)
+
+
+def test_without_an_assignment_the_tables_are_those_of_ingest(tmp_path):
+    (tmp_path / "out").mkdir()
+    write_interest(tmp_path / "out", ingested(tmp_path / "tables", subscriptions=[("z", "t/1")]))
+    assert pairs(tmp_path / "out") == [("z", "t/1")]
+    assert read_table(tmp_path / "out", "content") is None
+
+
+def test_nobody_to_assign_wants_nothing(tmp_path):
+    assignment(tmp_path / "assign", np.zeros((0, 2)), np.zeros((0, 2)))
+    (tmp_path / "out").mkdir()
+    write_interest(tmp_path / "out", ingested(tmp_path / "tables"), tmp_path / "assign")
+    assert pairs(tmp_path / "out") == []
+
+
+def test_no_cells_are_refused(tmp_path):
+    with pytest.raises(InputError, match="cells is 0"):
+        write_interest(tmp_path, ingested(tmp_path / "tables"), cells=0)
