@@ -156,7 +156,7 @@ class Lab(Scratch):
         """Wait until brokers take connections; false if one has ended instead."""
         end = time.monotonic() + seconds
         for broker in brokers:
-            while not _listens(self.ports[broker]):
+            while not listens(self.ports[broker]):
                 if self._processes[broker].poll() is not None:
                     return False
                 if time.monotonic() > end:
@@ -258,6 +258,7 @@ def _wait_for(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
+    """Whether somebody takes connections at a port."""
     with socket.socket() as one:
         return one.connect_ex((HOST, port)) == 0
