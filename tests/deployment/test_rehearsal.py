@@ -143,6 +143,13 @@ def test_rehearse_on_the_command_line(run, tmp_path):
     assert "broker 1 killed: " in out
 
 
+@pytest.mark.parametrize("lists", [[], [[], []], [["x"]], [["x"], ["y"]]], ids=str)
+def test_plans_without_links(run, tmp_path, lists):
+    """Also a mesh of brokers that want nothing has nothing to carry."""
+    planned(lists)[0].save(tmp_path / "plan")
+    assert run("deploy", "rehearse", tmp_path / "plan", "--kill", 0)[0] == 0
+
+
 INTERRUPTED = """
 from broadloom.deployment.lab import Lab
 from broadloom.deployment.wiring import Wiring

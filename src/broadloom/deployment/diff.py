@@ -10,15 +10,20 @@ afterwards: a few messages come twice, none is lost.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import islice
 from typing import Any, NamedTuple
 
 from broadloom.deployment.check import would_loop
 from broadloom.deployment.flow import Message, journey, sample_messages
 from broadloom.deployment.mosquitto import local_id, remote_id
 from broadloom.deployment.wiring import Hop, Link, Wiring
+from broadloom.pipeline.filters import FilterTree, groups
 
 Links = tuple[Link, ...]
+
+TRIED = 8  # batches that are looked at before one of them is chosen
 
 
 class Session(NamedTuple):
@@ -118,57 +123,91 @@ def order(old: Wiring, new: Wiring, at_once: bool = False) -> list[Batch]:
         >>> [batch.brokers for batch in order(path, other)]
         [('b',), ('a',)]
     """
-    goal = {change.broker: tuple(_owned(new.links, change.broker).values()) for change in changes(old, new)}
-    state, judge, batches = tuple(old.links), _Judge(old, new), []
-    while goal:
-        brokers, links, cut = _next_batch(state, goal, judge) if not at_once else (tuple(goal), new.links, 0)
-        batches.append(_batch(brokers, state, links, new.links, cut))
-        state, goal = links, {broker: own for broker, own in goal.items() if broker not in brokers}
+    planner = _Planner(old, new)
+    batches = []
+    while planner.goal:
+        state = planner.links
+        brokers = tuple(planner.goal) if at_once else planner.choose()
+        planner.apply(brokers)
+        batches.append(_batch(brokers, state, planner.links, new.links, planner.cut))
     return batches
 
 
-def _next_batch(state: Links, goal: Mapping[str, Links], judge: _Judge) -> tuple[tuple[str, ...], Links, int]:
-    """Of the batches that close no ring, the one that cuts off least, and of those the smallest."""
-    seeds = dict.fromkeys(_closure({broker}, state, goal) for broker in goal)
-    found = [(brokers, links) for brokers in seeds if not would_loop(links := _with(state, brokers, goal))]
-    if not found:  # together until they close none, as all of them do
-        together: set[str] = set()
-        for brokers in seeds:
-            together |= set(brokers)
-            links = _with(state, together, goal)
-            if not would_loop(links):
-                break
-        found = [(tuple(broker for broker in goal if broker in together), links)]
-    cuts = [judge.cut(links) for _, links in found]
-    best = min(range(len(found)), key=lambda i: (cuts[i], len(found[i][0]), i))
-    return *found[best], cuts[best]
+class _Planner:
+    """Where a change stands: the links that are up, the brokers that are still to change, what is cut off."""
 
+    def __init__(self, old: Wiring, new: Wiring) -> None:
+        own = {change.broker: _owned(old.links, change.broker) for change in changes(old, new)}
+        self.links: Links = tuple(old.links)
+        self.goal = {broker: tuple(_owned(new.links, broker).values()) for broker in own}
+        self._drops = {broker: _dropped(own[broker].values(), self.goal[broker]) for broker in own}
+        self._gains = {broker: _dropped(self.goal[broker], own[broker].values()) for broker in own}
+        stay = {broker: [link for link in self.goal[broker] if link.peer in own[broker]] for broker in own}
+        self._grows = {broker: _dropped(stay[broker], own[broker].values()) for broker in own}
+        self._group = groups(
+            sorted({text for link in (*old.links, *new.links) for text in link[2] + link[3]})
+        )
+        self._judge = _Judge(old, new)
+        self.cut = 0
 
-def _closure(brokers: set[str], state: Links, goal: Mapping[str, Links]) -> tuple[str, ...]:
-    """The brokers, and those with a link that is to carry more of what they cut.
+    def choose(self) -> tuple[str, ...]:
+        """Of a few batches that close no ring, the one that cuts off least, and of those the smallest."""
+        seeds = dict.fromkeys(self._closure(broker) for broker in self.goal)
+        found = list(islice((brokers for brokers in seeds if not self._loops(brokers)), TRIED))
+        if not found:  # together until they close none, as all of them do
+            together: set[str] = set()
+            for brokers in seeds:
+                together.update(brokers)
+                if not self._loops(together):
+                    break
+            return tuple(broker for broker in self.goal if broker in together)
+        cuts = [self._judge.change(self._with(brokers), self._touched(brokers)) for brokers in found]
+        return min(zip(cuts, map(len, found), range(len(found)), found, strict=True))[-1]
 
-    A link that is up cannot queue for later, so it must change in the same moment.
-    """
-    while True:
-        cut = _dropped(state, _with(state, brokers, goal))
-        more = {
-            broker
-            for broker, links in goal.items()
-            for gained in _gained(_owned(state, broker), links).values()
-            if broker not in brokers and cut & gained
-        }
-        if not more:
-            return tuple(broker for broker in goal if broker in brokers)
-        brokers = brokers | more
+    def apply(self, brokers: tuple[str, ...]) -> None:
+        """Let brokers have their new links."""
+        touched = self._touched(brokers)
+        self.links = self._with(brokers)
+        self.cut = self._judge.settle(self.links, touched)
+        self.goal = {broker: links for broker, links in self.goal.items() if broker not in brokers}
+
+    def _closure(self, broker: str) -> tuple[str, ...]:
+        """The broker, and those with a link that is to carry more of what it cuts, and so on.
+
+        A link that is up cannot queue for later, so it must change in the same moment.
+        """
+        brokers, cut = {broker}, set(self._drops[broker])
+        while more := {one for one in self.goal if one not in brokers and cut & self._grows[one]}:
+            brokers |= more
+            cut.update(*(self._drops[one] for one in more))
+        return tuple(one for one in self.goal if one in brokers)
+
+    def _loops(self, brokers: Iterable[str]) -> bool:
+        """Whether the brokers' new links would close a ring; only what they gain can."""
+        gained = {self._group[text] for broker in brokers for text in self._gains[broker]}
+        return would_loop(
+            Link(*link[:2], *(tuple(text for text in way if self._group[text] in gained) for way in link[2:]))
+            for link in self._with(brokers)
+        )
+
+    def _touched(self, brokers: Iterable[str]) -> set[str]:
+        """The filters that go another way after a batch."""
+        return {text for broker in brokers for text in self._drops[broker] | self._gains[broker]}
+
+    def _with(self, brokers: Iterable[str]) -> Links:
+        """All links, with some brokers' replaced."""
+        chosen = set(brokers)
+        kept = [link for link in self.links if link.owner not in chosen]
+        return tuple(sorted([*kept, *(link for broker in sorted(chosen) for link in self.goal[broker])]))
 
 
 def _batch(brokers: tuple[str, ...], state: Links, links: Links, goal: Links, cut: int) -> Batch:
     """A batch with the sessions that go with it."""
     dropped, up = _dropped(state, links), {link[:2]: link for link in state}
-    later, after, opened = {link[:2]: link for link in links}, Wiring((), {}, {}, links), []
+    later, meanwhile, opened = {link[:2]: link for link in links}, _staying(state, links), []
     for link in goal:
         if link[:2] not in up:
-            out, into = (_cut_off(hop, dropped.intersection(way), after) for hop, way in link.carried())
+            out, into = (_cut_off(hop, dropped.intersection(way), meanwhile) for hop, way in link.carried())
             opened += [Session(link.peer, remote_id(link), into)] if into else []
             opened += [Session(link.owner, local_id(link), out)] if out and link.owner not in brokers else []
     grown: list[Session] = []
@@ -185,25 +224,48 @@ def _batch(brokers: tuple[str, ...], state: Links, links: Links, goal: Links, cu
 
 
 class _Judge:
-    """How many deliveries some links cut off, among topics whose way changes."""
+    """How many deliveries some links cut off, of what brokers want in both plans."""
 
     def __init__(self, old: Wiring, new: Wiring) -> None:
         both = {
-            broker: tuple(set(old.wants.get(broker, ())) & set(new.wants[broker])) for broker in new.wants
+            broker: tuple(set(old.wants.get(broker, ())) & set(wants)) for broker, wants in new.wants.items()
         }
         self._stable = Wiring(new.brokers, both, {}, ())
-        self._messages = [message for message in sample_messages(self._stable) if _differs(old, new, message)]
+        self._senders = defaultdict[str, list[Message]](list)
+        for message in sample_messages(self._stable):
+            self._senders[message.topic].append(message)
+        self._known = FilterTree(self._senders)
+        self._cut: dict[str, int] = {}
 
-    def cut(self, links: Iterable[Link]) -> int:
-        wiring = Wiring((), {}, {}, tuple(links))
-        return sum(
-            len(self._stable.wanting(message.topic) - {message.broker, *journey(wiring, message)})
-            for message in self._messages
-        )
+    def change(self, links: Links, filters: Iterable[str]) -> int:
+        """How many more are cut off with some links, which differ from those before in these filters."""
+        return sum(cut - self._cut.get(topic, 0) for topic, cut in self._count(links, filters).items())
+
+    def settle(self, links: Links, filters: Iterable[str]) -> int:
+        """Take the links as those that are up; how many deliveries they cut off."""
+        self._cut.update(self._count(links, filters))
+        return sum(self._cut.values())
+
+    def _count(self, links: Links, filters: Iterable[str]) -> dict[str, int]:
+        wiring = Wiring((), {}, {}, links)
+        topics = {topic for text in filters for topic in self._known.meeting(text)}
+        return {
+            topic: sum(
+                len(self._stable.wanting(topic) - {message.broker, *journey(wiring, message)})
+                for message in self._senders[topic]
+            )
+            for topic in topics
+        }
 
 
-def _differs(old: Wiring, new: Wiring, message: Message) -> bool:
-    return journey(old, message) != journey(new, message)
+def _staying(before: Links, after: Links) -> Wiring:
+    """What both have: links that stay, with the filters that stay."""
+    earlier = {hop: filters for link in before for hop, filters in link.carried()}
+    links = (
+        Link(*link[:2], *(tuple(set(way).intersection(earlier.get(hop, ()))) for hop, way in link.carried()))
+        for link in after
+    )
+    return Wiring((), {}, {}, tuple(links))
 
 
 def _cut_off(hop: Hop, filters: Iterable[str], wiring: Wiring) -> tuple[str, ...]:
@@ -212,33 +274,16 @@ def _cut_off(hop: Hop, filters: Iterable[str], wiring: Wiring) -> tuple[str, ...
     return tuple(sorted(text for text in filters if end not in journey(wiring, Message(start, text))))
 
 
-def _dropped(before: Links, after: Links) -> set[str]:
+def _dropped(before: Iterable[Link], after: Iterable[Link]) -> set[str]:
     """The filters that some hop no longer carries."""
-    later = {hop: set(filters) for link in after for hop, filters in link.carried()}
+    later = {hop: filters for link in after for hop, filters in link.carried()}
     return {
         text
         for link in before
         for hop, filters in link.carried()
-        for text in set(filters) - later.get(hop, set())
-    }
-
-
-def _gained(before: Mapping[str, Link], after: Links) -> dict[str, set[str]]:
-    """Of each link that stays, the filters that it is to carry more, either way."""
-    return {
-        link.peer: (set(link.out) - set(before[link.peer].out))
-        | (set(link.into) - set(before[link.peer].into))
-        for link in after
-        if link.peer in before
+        for text in set(filters).difference(later.get(hop, ()))
     }
 
 
 def _owned(links: Iterable[Link], broker: str) -> dict[str, Link]:
     return {link.peer: link for link in links if link.owner == broker}
-
-
-def _with(state: Links, brokers: Iterable[str], goal: Mapping[str, Links]) -> Links:
-    """All links, with some brokers' replaced."""
-    chosen = set(brokers)
-    kept = [link for link in state if link.owner not in chosen]
-    return tuple(sorted([*kept, *(link for broker in sorted(chosen) for link in goal[broker])]))

@@ -10,7 +10,7 @@ import socket
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
 
@@ -152,17 +152,17 @@ class Lab(Scratch):
                 raise RuntimeError(f"{len(missing)} links are not up after {seconds:g} s, {names} among them")
             time.sleep(0.02)
 
-    def wait_until_listening(self, brokers: Iterable[str], seconds: float = START_SECONDS) -> bool:
+    def wait_until_listening(self, brokers: Sequence[str], seconds: float = START_SECONDS) -> bool:
         """Wait until brokers take connections; false if one has ended instead."""
         end = time.monotonic() + seconds
         for broker in brokers:
-            while not _listens(self.ports[broker]):
+            while not listens(self.ports[broker]):
                 if self._processes[broker].poll() is not None:
                     return False
                 if time.monotonic() > end:
                     raise RuntimeError(f"broker {broker!r} does not listen after {seconds:g} s")
                 time.sleep(0.01)
-        return True
+        return all(self._processes[broker].poll() is None for broker in brokers)
 
     def _is_up(self, link: Link, wiring: Wiring) -> bool:
         """All requests of a link are answered: to connect, and to (un)subscribe for each line of its file."""
@@ -258,6 +258,7 @@ def _wait_for(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-def _listens(port: int) -> bool:
+def listens(port: int) -> bool:
+    """Whether somebody takes connections at a port."""
     with socket.socket() as one:
         return one.connect_ex((HOST, port)) == 0

@@ -60,7 +60,7 @@ def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
 
 def broker_file(wiring: Wiring, broker: str, settings: Settings, bridge: str = _BRIDGE) -> str:
     """The configuration of one broker: settings, and a connection for each link that it owns."""
-    own = [link for link in wiring.links if link.owner == broker]
+    own = [link for link in wiring.links if link.owner == broker and (link.out or link.into)]
     theirs = [link for link in wiring.links if link.peer == broker]
     parts = [f"# Links of broker {broker!r}, written by broadloom; include it from mosquitto.conf.\n"]
     parts += [f"# {link.owner!r} links here as {remote_id(link)}\n" for link in theirs]

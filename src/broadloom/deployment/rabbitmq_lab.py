@@ -20,7 +20,7 @@ from broadloom.deployment import rabbitmq
 from broadloom.deployment._clients import Clients
 from broadloom.deployment._log import packet_size
 from broadloom.deployment.flow import Message, crossings
-from broadloom.deployment.lab import HOST, Scratch, dying_with_us, free_ports
+from broadloom.deployment.lab import HOST, Scratch, dying_with_us, free_ports, listens
 from broadloom.deployment.rehearsal import Outcome, subscriptions
 from broadloom.deployment.settings import Settings, safe
 from broadloom.deployment.tally import PAYLOAD_BYTES, Tally, publish_all, settle
@@ -160,7 +160,7 @@ class RabbitLab(Scratch):
             self.call(broker, "GET", "/api/overview")
         except (urllib.error.URLError, OSError):
             return False
-        return True
+        return listens(self.ports[broker])
 
     def _end(self) -> None:
         for process in reversed(self._processes):  # its whole group: the node runs below a shell
