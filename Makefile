@@ -1,7 +1,7 @@
 # Broadloom's chores. `make help` lists them; all work in .venv, which `make setup` makes.
 
 # Debian packages that tests need. Root gets them installed; for others those tests are skipped.
-SYSTEM_PACKAGES =
+SYSTEM_PACKAGES = mosquitto chromium
 
 PYTHON ?= python3
 UV ?= uv
@@ -10,13 +10,13 @@ RUN := $(VENV)/bin/
 INSTALL := $(RUN)python -m pip install --quiet --disable-pip-version-check --no-build-isolation
 LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
 
-.PHONY: help setup demo test test-cluster lint docs lock clean
+.PHONY: help setup demo test test-rabbitmq lint docs report-ui lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' Makefile | expand -t 16
 
-setup: $(VENV)/java.done ## make .venv: hashed packages, Broadloom itself, Java where there is none
+setup: $(VENV)/java.done $(VENV)/kernels.done ## make .venv: hashed packages, Broadloom itself, Java where there is none
 
 $(VENV)/venv.done: tools/make-venv
 	@tools/make-venv $(PYTHON) $(VENV)
@@ -37,16 +37,23 @@ $(VENV)/java.done: $(VENV)/broadloom.done requirements/java.txt
 	@echo "Java: $$($(RUN)python -m broadloom._java)"
 	@touch $@
 
+$(VENV)/kernels.done: $(VENV)/broadloom.done
+	@echo "Compiling the kernels (a minute or two, once)"
+	@tools/compile-kernels $(VENV)
+	@touch $@
+
 demo: setup ## generate raw inputs of 200 brokers, and run the whole pipeline on them
-	@test -d demo/raw || $(RUN)broadloom devices --brokers 200 --subscriptions 500000 --seed 0 -o demo/raw
+	@test -d demo/raw || $(RUN)broadloom devices --brokers 200 --subscriptions 500000 --subscribers 10000 --seed 0 \
+		-o demo/raw
 	$(RUN)broadloom run examples/demo.toml
 
 test: setup ## run all tests
 	@tools/system-packages $(SYSTEM_PACKAGES)
-	$(RUN)pytest -n 2 --dist loadgroup -m "not cluster"
+	$(RUN)pytest -n 2 --dist loadgroup -m "not rabbitmq"
 
-test-cluster: setup ## run the tests that start a real Spark cluster and kill a worker; takes minutes
-	$(RUN)pytest -m cluster
+test-rabbitmq: setup ## run the tests that start four RabbitMQ nodes; takes minutes
+	@tools/system-packages rabbitmq-server
+	$(RUN)pytest -m rabbitmq
 
 lint: setup ## check style, format and types
 	$(RUN)ruff check
@@ -56,11 +63,14 @@ lint: setup ## check style, format and types
 docs: setup ## build the documentation into site/
 	$(RUN)mkdocs build --strict
 
+report-ui: ## build the script of the report's page into the package, with Node.js
+	cd report-ui && npm ci --no-audit --no-fund && npm run --silent check && npm run --silent build
+
 lock: ## pin and hash requirements/*.txt anew, with uv (newest versions: make lock UPGRADE=--upgrade)
 	$(LOCK) requirements/build.in -o requirements/build.txt
-	$(LOCK) pyproject.toml --extra spark --extra lp --group dev --group docs requirements/dev.in -o requirements/dev.txt
+	$(LOCK) pyproject.toml --extra spark --extra lp --extra deploy --extra papers --group dev --group docs requirements/dev.in -o requirements/dev.txt
 	$(LOCK) requirements/java.in -o requirements/java.txt
 
 clean: ## remove what the targets made, but not .venv
-	rm -rf demo site build dist .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+	rm -rf demo site build dist artefacts report-ui/node_modules .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
 	find src tests -name __pycache__ -prune -exec rm -rf {} +

@@ -55,9 +55,9 @@ def main() -> None:
     warm = workload.interest(nodes=50, topics=topics, seed=0)
     bl.link(warm, bl.Weights.sites([node // 10 for node in range(50)]), "dcmaw")
     with watched_by(stages):
-        if where == "process":
+        if where in ("process", "grmaw"):
             with stages.of("all"):
-                plan = bl.link(interest, weights, "dcmaw")
+                plan = bl.link(interest, weights, "grmaw" if where == "grmaw" else "dcmaw")
         else:
             plan = on_spark(stages, interest, weights)
     told = {"edges": len(plan.edges), "weight": plan.total_weight, "stages": stages.seconds}

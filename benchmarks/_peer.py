@@ -64,7 +64,12 @@ def peer(instance: Instance) -> Iterator[Peer]:
 
 def write(folder: Path, interest: bl.Interest, weights: bl.Weights) -> None:
     """The peer's files: a line of topics a node; the matrix of weights as raw doubles."""
+    write_interest(folder, interest)
+    weights.matrix().astype("<f8").tofile(folder / "weights.f64")
+
+
+def write_interest(folder: Path, interest: bl.Interest) -> None:
+    """A line of topics a node."""
     lines = [f"{interest.node_count} {interest.topic_count}"]
     lines += [" ".join(map(str, interest.topics_of(u).tolist())) for u in range(interest.node_count)]
     (folder / "interest").write_text("\n".join(lines) + "\n")
-    weights.matrix().astype("<f8").tofile(folder / "weights.f64")

@@ -49,3 +49,17 @@ def data_folder() -> Path:
 def data() -> Path:
     """The folder of the shared data, for tests marked `data`."""
     return data_folder()
+
+
+@pytest.fixture
+def run(capfd):
+    """Run `broadloom ...` in this process; gives the exit code, standard output and standard error."""
+    from broadloom.cli import main  # here, so that other tests do not load it
+
+    def call(*arguments: object) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as left:
+            main([str(argument) for argument in arguments])
+        out, err = capfd.readouterr()
+        return int(left.value.code or 0), out, err
+
+    return call

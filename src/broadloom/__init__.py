@@ -8,6 +8,9 @@ from broadloom.linking.bounds import lower_bound
 from broadloom.linking.improvement import improve
 from broadloom.linking.link import link
 from broadloom.linking.warm_start import link_change
+from broadloom.maintenance.changes import Change
+from broadloom.maintenance.live import Live
+from broadloom.maintenance.maintain import maintain
 from broadloom.measures import is_topic_connected
 from broadloom.model import (
     AssignmentProblem,
@@ -26,10 +29,12 @@ from broadloom.model import (
 __all__ = [
     "AssignmentProblem",
     "AssignmentResult",
+    "Change",
     "Density",
     "Grid",
     "InputError",
     "Interest",
+    "Live",
     "MarketProblem",
     "MarketResult",
     "Overlay",
@@ -42,6 +47,7 @@ __all__ = [
     "link",
     "link_change",
     "lower_bound",
+    "maintain",
     "measures",
     "summarize",
     "workload",

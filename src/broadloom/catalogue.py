@@ -3,7 +3,7 @@
 from dataclasses import fields
 from typing import Any
 
-from broadloom import assignment, linking
+from broadloom import assignment, linking, maintenance
 
 
 def algorithms(stage: str | None = None) -> list[dict[str, Any]]:
@@ -26,6 +26,6 @@ def algorithms(stage: str | None = None) -> list[dict[str, Any]]:
             "summary": algorithm.summary,
             "options": {field.name: field.default for field in fields(algorithm.options)},
         }
-        for algorithm in (*linking.ALGORITHMS, *assignment.ALGORITHMS)
+        for algorithm in (*linking.ALGORITHMS, *assignment.ALGORITHMS, *maintenance.METHODS)
         if stage in (None, algorithm.stage)
     ]

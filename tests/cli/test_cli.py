@@ -16,19 +16,6 @@ from broadloom.cli import main
 
 
 @pytest.fixture
-def run(capfd):
-    """Run `broadloom ...` in this process; gives the exit code, standard output and standard error."""
-
-    def call(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
-            main([str(argument) for argument in arguments])
-        out, err = capfd.readouterr()
-        return int(left.value.code or 0), out, err
-
-    return call
-
-
-@pytest.fixture
 def tables(run, tmp_path):
     code, _, _ = run(
         "generate", "--nodes", 40, "--topics", 30, "--sizes", 2, 6, "-q", "-o", tmp_path / "tables"

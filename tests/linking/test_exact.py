@@ -217,8 +217,3 @@ def test_finds_the_partition_that_is_violated_most(n, seed, size):
     x = np.minimum(x + x.T, 1.0)
     found = violation(x, most_violated_partition(x).tolist())
     assert found == pytest.approx(max(violation(x, part) for part in every_partition(n)), abs=1e-6)
-
-
-def test_refuses_weights_that_the_solver_cannot_tell_apart():
-    with pytest.raises(bl.InputError, match="too little for the solver; give weights in a smaller unit"):
-        bl.link(bl.Interest.from_lists([[0], [0]]), bl.Weights.dense([[0, 1e-310], [1e-310, 0]]), "exact")

@@ -14,7 +14,7 @@ import naive
 from broadloom.linking.improvement import improve
 from broadloom.linking.warm_start import link_change, still_useful, warm_start
 
-STARTS = ["trmaw", "gm", "grmaw", "low-oda", "cd-oda"]
+STARTS = ["trmaw", "gm", "grmaw", "low-oda", "minmax-oda"]
 
 
 def as_tuples(edges):

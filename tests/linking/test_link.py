@@ -79,7 +79,12 @@ def test_a_previous_plan_within_a_limit_is_never_made_worse():
 BAD_OPTIONS = [
     ("low-oda", {"k": "3"}, "k is '3'"),
     ("low-oda", {"k": 0}, "k is 0"),
-    ("low-oda", {"max_degree": 1}, "max"),
+    ("low-oda", {"max_degree": 1}, "no overlay was found with max_degree 1"),
+    ("low-oda", {"k": 10**400}, "give a number from 1"),
+    ("grmaw", {"max_degree": 2**70}, "give a whole number from 1"),
+    ("dcmaw", {"by": ["site"]}, "nodes can be divided by"),
+    ("cd-oda-2", {"improve": True}, "nothing improves without longer ways"),
+    ("", {}, "no algorithm ''"),
     ("exact", {"time_limit": "1s"}, "time_limit is '1s'"),
     ("dcmaw", {"thin": "no", "by": "random"}, "thin is 'no'; give true or false"),
     ("dcmaw", {"part_of_node": 5}, "part_of_node is 5"),
@@ -122,3 +127,18 @@ def test_what_it_refuses(arguments, words):
     with pytest.raises(InputError) as caught:
         bl.link(*arguments)
     assert words in str(caught.value)
+
+
+def test_rows_whose_pairs_all_count_elsewhere():
+    """Late in a run all pairs of the sampled rows may count in other rows: then all rows are looked at."""
+    ends = [20 + 11 * k for k in range(33)]
+    rest = [u for u in range(20, 20 + 11 * 33) if u not in ends]
+    groups = [rest, *([ends[i], ends[i + 1]] for i in range(1, 31, 2)), [ends[0], ends[31], ends[32]]]
+    groups += [[j, ends[i]] for j, i in enumerate([*range(1, 32, 2), 32])]
+    lists = [[t for t, group in enumerate(groups) if u in group] for u in range(20 + 11 * 33)]
+    table = np.full((len(lists), len(lists)), 1000.0)
+    table[np.ix_(rest, rest)] = 1.0
+    table[ends[31], ends[32]] = table[ends[32], ends[31]] = 1.0
+    interest, weights = bl.Interest.from_lists(lists, topics=len(groups)), bl.Weights.dense(table)
+    for name in ("grmaw", "pdmaw", "dcmaw", "broadloom"):
+        assert bl.link(interest, weights, name).is_topic_connected()

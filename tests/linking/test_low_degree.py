@@ -1,5 +1,6 @@
 """MinMax-ODA and Low-ODA equal their slow twins edge for edge; limits and objectives of our own."""
 
+import contextlib
 import math
 
 import hypothesis.strategies as st
@@ -50,6 +51,18 @@ def test_low_oda_is_its_twin(instance, k):
     assert as_tuples(bl.link(interest, algorithm="low-oda", k=k).edges) == naive.low_oda(rows, k)
 
 
+def is_kept_or_refused(interest, weights, name, **options):
+    """Where the rule gets stuck, more care meets the limit; it is refused only if minmax-oda needs more."""
+    least = bl.link(interest, algorithm="minmax-oda").overlay.degrees().max(initial=0)
+    if least <= options["max_degree"]:
+        plan = bl.link(interest, weights, name, **options)
+        assert plan.overlay.degrees().max(initial=0) <= options["max_degree"]
+        return
+    with contextlib.suppress(bl.InputError):
+        plan = bl.link(interest, weights, name, **options)
+        assert plan.overlay.degrees().max(initial=0) <= options["max_degree"]
+
+
 @settings(max_examples=300)
 @given(strategies.instances(), ks, st.integers(1, 6))
 def test_low_oda_by_weight_below_a_maximum_degree(instance, k, limit):
@@ -60,8 +73,7 @@ def test_low_oda_by_weight_below_a_maximum_degree(instance, k, limit):
         plan = bl.link(interest, weights, algorithm="low-oda", **options)
         assert as_tuples(plan.edges) == expected
     else:
-        with pytest.raises(bl.InputError, match=f"max_degree {limit} leaves topic"):
-            bl.link(interest, weights, algorithm="low-oda", **options)
+        is_kept_or_refused(interest, weights, "low-oda", **options)
 
 
 @settings(max_examples=200)
@@ -74,8 +86,7 @@ def test_the_greedy_algorithms_below_a_maximum_degree(instance, limit, name):
         plan = bl.link(interest, weights, algorithm=name, max_degree=limit)
         assert as_tuples(plan.edges) == expected
     else:
-        with pytest.raises(bl.InputError, match=f"max_degree {limit} leaves topic"):
-            bl.link(interest, weights, algorithm=name, max_degree=limit)
+        is_kept_or_refused(interest, weights, name, max_degree=limit)
 
 
 @settings(max_examples=200)
@@ -122,7 +133,9 @@ def test_a_maximum_degree_is_kept_or_refused():
     """A star of four topics needs its centre; three links are too few, and the error says how far it is."""
     interest = bl.Interest.from_lists([[0, 1, 2, 3], [0], [1], [2], [3]], topics=4)
     assert bl.link(interest, algorithm="low-oda", max_degree=4).overlay.degrees().max() == 4
-    with pytest.raises(bl.InputError, match="topic '3' in 2 parts; minmax-oda connects every topic with 4"):
+    with pytest.raises(
+        bl.InputError, match="topic '3' is left in 2 parts; minmax-oda connects every topic with 4"
+    ):
         bl.link(interest, algorithm="low-oda", max_degree=3)
 
 

@@ -1,103 +1,124 @@
-"""A real distributed run: a master and two workers; one is killed in the middle, and the plan is the same."""
+"""A real distributed run: a master and two workers; one is killed in the middle, and the plan is the same.
 
+The other run has one core behind Spark Connect. Two cores of an embedded Spark are in `test_run`.
+"""
+
+import json
 import socket
 import subprocess
 import sys
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from cluster import PATIENCE, cluster, environment, free_port, wait_for
 
+import broadloom as bl
 from broadloom import workload
-from broadloom.pipeline.config import Config
-from broadloom.pipeline.run import run
+from broadloom.model.instance import read_instance
 
-pytestmark = [pytest.mark.spark, pytest.mark.cluster]
+pytestmark = pytest.mark.cluster
 
 CONFIG = """
 sources = ["raw"]
 output = "{output}"
 [ingest]
 symmetric = "mean"
+[assign]
+algorithm = "gr*"
+max_delay = 3.0
 [link]
 algorithm = "dcmaw"
 engine = "spark"
 """
-SMALL = ("spark.executor.memory=512m", "spark.driver.host=127.0.0.1", "spark.driver.memory=512m")
+FAST_START = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
+SMALL = {
+    "spark.driver.memory": "512m",
+    "spark.executor.memory": "512m",
+    "spark.driver.host": "127.0.0.1",
+    "spark.executor.extraJavaOptions": FAST_START,
+    "spark.sql.shuffle.partitions": "2",
+}
+# Two runs in one session, so that the second finds warm executors to lose.
+DRIVER = """
+import json, sys
+from broadloom.pipeline.config import Config
+from broadloom.pipeline.run import run
+from broadloom.pipeline.session import Engine, session
+with session(Engine(sys.argv[1], conf=json.loads(sys.argv[2]))) as spark:
+    for config in sys.argv[3:]:
+        run(Config.load(config), spark=spark)
+"""
 
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """Raw inputs, and a configuration for each way to run them."""
+    """Raw inputs, and a configuration for each run of them."""
     folder = tmp_path_factory.mktemp("cluster")
-    workload.devices(folder / "raw", brokers=24, subscriptions=20_000, seed=5)
-    for output in ("one", "two", "cluster", "killed", "connect"):
+    workload.devices(folder / "raw", brokers=12, subscriptions=3000, subscribers=40, seed=5)
+    for output in ("cluster", "killed", "connect"):
         (folder / f"{output}.toml").write_text(CONFIG.format(output=output))
     return folder
 
 
-def command(place, output, *options):
-    conf = [word for setting in SMALL for word in ("--conf", setting) if "--remote" not in options]
-    return [sys.executable, "-m", "broadloom.cli", "run", str(place / f"{output}.toml"), *options, *conf]
-
-
-def start(place, output, *options):
-    with (place / f"{output}.log").open("wb") as log:
-        return subprocess.Popen(command(place, output, *options), env=environment(), stdout=log, stderr=log)
-
-
-def finish(place, output, process):
-    assert process.wait(PATIENCE * 3) == 0, (place / f"{output}.log").read_text()[-3000:]
-    return contents(place / output)
-
-
-def contents(folder):
-    """The bytes of a plan, and of the tables that it was made from."""
-    return {file.name: file.read_bytes() for file in sorted((folder / "plan").iterdir())}
-
-
-@pytest.fixture(scope="module")
-def expected(place, spark):
-    """The plan of two cores, in the session that all tests share."""
-    run(Config.load(place / "two.toml"), spark=spark)
-    return contents(place / "two")
-
-
-def test_one_core_gives_the_same_plan(place, expected):
-    assert finish(place, "one", start(place, "one", "--master", "local[1]")) == expected
-
-
-def test_a_cluster_gives_the_same_plan_and_so_does_one_that_loses_a_worker(place, expected, tmp_path):
-    """The worker is killed, with its executor, while tasks of the first step run on it."""
+def test_a_cluster_gives_the_plan_of_one_process_and_so_does_one_that_loses_a_worker(place, tmp_path):
+    """The worker is killed, with its executor, while tasks of the second run's ingest are on it."""
     with cluster(tmp_path) as made:
-        assert finish(place, "cluster", start(place, "cluster", "--master", made.master)) == expected
-        process = start(place, "killed", "--master", made.master)
-        quarantine = ".ingest.*.new/quarantine.parquet/_temporary"
-        wait_for(lambda: process.poll() is not None or any((place / "killed").glob(quarantine)))
+        configs = [str(place / f"{output}.toml") for output in ("cluster", "killed")]
+        process = start(place, "-c", DRIVER, made.master, json.dumps(SMALL), *configs)
+        tasks = ".ingest.*.new/tally.parquet/_temporary"
+        wait_for(lambda: process.poll() is not None or any((place / "killed").glob(tasks)))
         made.kill_worker()
-        assert finish(place, "killed", process) == expected
-        assert made.alive() == 1 or wait_for(lambda: made.alive() == 1)
+        finish(place, process)
+        wait_for(lambda: made.alive() == 1)
+    assert plan_of(place, "cluster") == plan_of(place, "killed") == plan_of_one_process(place, "cluster")
 
 
-def test_spark_connect_gives_the_same_plan(place, expected, tmp_path):
-    """The driver is a Spark Connect server; the command is only its client."""
+def test_one_core_behind_spark_connect_gives_the_same_plan(place):
+    """The driver is a Spark Connect server, and the command only its client."""
     pytest.importorskip("grpc")
-    with connect_server(tmp_path) as remote:
-        assert finish(place, "connect", start(place, "connect", "--remote", remote)) == expected
+    with connect_server(place) as remote:
+        words = ["-m", "broadloom.cli", "run", str(place / "connect.toml"), "--remote", remote]
+        finish(place, start(place, *words))
+    assert plan_of(place, "connect") == plan_of_one_process(place, "connect")
+    if (place / "cluster" / "plan").exists():
+        assert plan_of(place, "connect") == plan_of(place, "cluster")
+
+
+def plan_of(place, output):
+    """The bytes of a plan, and of the tables that it was made from."""
+    return {file.name: file.read_bytes() for file in sorted((place / output / "plan").iterdir())}
+
+
+def plan_of_one_process(place, output):
+    """The plan of the in-process dcmaw for the interest of a run."""
+    given = read_instance(place / output / "interest")
+    plan = bl.link(given.interest, given.weights, "dcmaw")
+    replace(plan, nodes=given.nodes).save(place / f"{output}-process" / "plan")
+    return plan_of(place, f"{output}-process")
+
+
+def start(place, *words):
+    with (place / "driver.log").open("wb") as log:
+        return subprocess.Popen([sys.executable, *words], env=environment(), stdout=log, stderr=log)
+
+
+def finish(place, process):
+    assert process.wait(PATIENCE) == 0, (place / "driver.log").read_text()[-3000:]
 
 
 @contextmanager
 def connect_server(folder):
-    """A Spark Connect server of two cores, and its address."""
+    """A Spark Connect server of one core, and its address."""
     port = free_port()
-    settings = [f"spark.connect.grpc.binding.port={port}", "spark.ui.enabled=false", *SMALL]
-    conf = [word for setting in settings for word in ("--conf", setting)]
-    server = "org.apache.spark.sql.connect.service.SparkConnectServer"
+    settings = SMALL | {"spark.connect.grpc.binding.port": str(port), "spark.ui.enabled": "false"}
+    conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
+    server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
     submit = Path(environment()["SPARK_HOME"], "bin", "spark-submit")
     with (folder / "server.log").open("wb") as log:
         process = subprocess.Popen(
-            [submit, "--master", "local[2]", *conf, "--class", server, "spark-internal"],
+            [submit, "--master", "local[1]", "--driver-java-options", FAST_START, *conf, *server],
             env=environment() | {"SPARK_DAEMON_MEMORY": "1g"},
             stdout=log,
             stderr=log,

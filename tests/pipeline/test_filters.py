@@ -43,6 +43,21 @@ def test_filters_meet_if_some_topic_matches_both(text, others):
     assert len(found) == len(both)
 
 
+@given(FILTERS, FILTERS)
+def test_covering_is_matching_every_topic_of_the_other(wide, narrow):
+    matched = [topic for topic in WORLD if naive_ingest.matches(narrow, topic)]
+    assert filters.covers(wide, narrow) == all(naive_ingest.matches(wide, topic) for topic in matched)
+
+
+@given(FILTERS, FILTERS)
+def test_a_common_topic_is_found_wherever_filters_meet(one, other):
+    found = filters.common_topic(one, other)
+    assert (found is not None) == (one in filters.FilterTree([one]).meeting(other))
+    if found is not None:
+        assert naive_ingest.matches(one, found)
+        assert naive_ingest.matches(other, found)
+
+
 @given(st.lists(FILTERS, max_size=8, unique=True))
 def test_groups_are_the_components_of_meeting(texts):
     groups = filters.groups(texts)

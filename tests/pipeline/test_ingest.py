@@ -109,6 +109,27 @@ def test_every_kind_of_text_file(tmp_path, spark):
     assert (found.rows, found.used) == (11, 6)
 
 
+def test_files_that_are_cut_garbled_or_bare(tmp_path, spark):
+    """A row cut at the end, a header alone, a line of megabytes, NUL bytes, another encoding."""
+    (tmp_path / "cut.csv").write_bytes(b"node,topic,client\na,t/1,c1\na,t/2,c2\na,t/")
+    (tmp_path / "bare.csv").write_bytes(b"topic,node,client\n")
+    (tmp_path / "long.csv").write_bytes(
+        b"node;topic\na;" + b"x/" * 1_000_000 + b"x\nb;" + b'"' * 999_999 + b"\n"
+    )
+    (tmp_path / "zeros.csv").write_bytes(b"node,topic\nc,t\0x\nc,\0\0\n" + "é,t/3\nü,t/4\n".encode("latin-1"))
+    (tmp_path / "lines.jsonl").write_bytes(
+        b'{"node": "d", "topic": "t/5"}\n{"node": "d", "topic": ["t"]}\n{"no'
+    )
+    ledger = ingest([str(tmp_path)], tmp_path / "out", spark=spark)
+    found = account(ledger, "subscriptions")
+    used = {("a", "t/1"), ("a", "t/2"), ("a", "x/" * 1_000_000 + "x"), ("d", "t/5"), ("d", '["t"]')}
+    assert set(rows_of(tmp_path / "out", "subscriptions", "node", "topic")) == used
+    assert (found.rows, found.used, sum(found.quarantined.values())) == (12, 5, 7)
+    assert found.quarantined["not UTF-8"] == 2
+    assert found.quarantined["not a topic filter"] == 2
+    assert need_table(tmp_path / "out", "quarantine").num_rows == 7
+
+
 def test_dumps_of_brokers(tmp_path, spark):
     """A folder of dumps, each recognised; brokers are named by the dump, by the user, or by the file."""
     for name, text in (

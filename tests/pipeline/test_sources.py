@@ -56,6 +56,12 @@ def test_a_pattern_and_the_broker_of_a_dump(tmp_path):
         ("some.csv", b"colour\nred\n", "is of no kind that is known"),
         ("wide.csv", "node,topic\na,t\n".encode("utf-16"), "is UTF-16"),
         ("rows.parquet", b"PAR1 and no more", "is cut or damaged"),
+        (
+            "cut.csv.gz",
+            gzip.compress(b"node,topic\n" + bytes(range(256)) * 9)[:-40],
+            "gunzip -c cut.csv.gz > cut.csv",
+        ),
+        ("text.csv.gz", b"node,topic\na,t\n", "is cut or damaged"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_in_one_line(tmp_path, name, data, words):

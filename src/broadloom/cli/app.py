@@ -6,7 +6,20 @@ from typing import Annotated
 import typer
 
 from broadloom._version import VERSION
-from broadloom.cli import assign, devices, generate, ingest, inspect, link, market, run
+from broadloom.cli import (
+    assign,
+    deploy,
+    devices,
+    generate,
+    ingest,
+    inspect,
+    link,
+    maintain,
+    market,
+    report,
+    reproduce,
+    run,
+)
 from broadloom.errors import InputError
 
 Version = Annotated[bool, typer.Option("--version", help="Print the version.")]
@@ -38,10 +51,14 @@ app.command("ingest")(ingest.ingest)
 app.command("subscribers")(assign.subscribers)
 app.command("assign")(assign.assign)
 app.command("link")(link.link)
+app.command("maintain")(maintain.maintain)
 app.command("market")(market.market)
 app.command("verify")(inspect.verify)
 app.command("measure")(inspect.measure)
+app.command("report")(report.report)
 app.command("run")(run.run)
+app.add_typer(deploy.app, name="deploy")
+app.command("reproduce")(reproduce.reproduce)
 app.command("algorithms")(inspect.algorithms)
 
 

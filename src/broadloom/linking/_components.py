@@ -180,7 +180,7 @@ def add_edge(c: Components, u: int, v: int) -> int:
         apart = (c.outside[u, w] & c.subscribed[v, w]) | (c.subscribed[u, w] & c.outside[v, w])
         while apart:
             bit = np.uint64(1) << np.uint64(lowest(apart))
-            gained += _join(c, subscription(c, u, w, bit), subscription(c, v, w, bit))
+            gained += join(c, subscription(c, u, w, bit), subscription(c, v, w, bit))
             apart ^= bit
     c.tally[STILL_TO_MERGE] -= gained
     c.tally[EDGES_ADDED] += 1
@@ -206,13 +206,13 @@ def join_parts(c: Components, part_of_node: NDArray[np.int32], parts: int) -> No
             first = seen[part_of_node[u]]
             if first >= c.node_start[t]:
                 v = c.nodes[first]
-                c.tally[STILL_TO_MERGE] -= _join(c, subscription(c, v, t >> 6, bit), i)
+                c.tally[STILL_TO_MERGE] -= join(c, subscription(c, v, t >> 6, bit), i)
             else:
                 seen[part_of_node[u]] = k
 
 
 @inner_kernel
-def _join(c: Components, i: int, j: int) -> int:
+def join(c: Components, i: int, j: int) -> int:
     """Make one component of those of two subscriptions to one topic; 0 if it is one already."""
     if c.label[i] == c.label[j]:
         return 0

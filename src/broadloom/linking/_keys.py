@@ -72,6 +72,9 @@ def _next_bands(components: Components, weights: WeightArrays, size: BandSize) -
     """The highest key of the next band, and in how many pieces to look at it; see `cut_at`."""
     rows, stands_for = sample_rows(components, size.sampled_rows)
     keys = np.sort(_sample_keys(components, weights, rows))
+    if not len(keys):  # all their pairs count in rows that are not among them
+        rows, stands_for = sample_rows(components, len(components.topic_start))
+        keys = np.sort(_sample_keys(components, weights, rows))
     room = size.pairs(len(components.topic_start) - 1) / stands_for
     return cut_at(keys, float(keys[min(len(keys) - 1, int(room))]), room)
 

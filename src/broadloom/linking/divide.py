@@ -60,7 +60,7 @@ class DivideOptions:
     thin: bool = False
 
     def __post_init__(self) -> None:
-        if self.by is not None and self.by not in WAYS:
+        if self.by is not None and self.by not in list(WAYS):
             raise InputError(f"by is {self.by!r}; nodes can be divided by {', '.join(WAYS)}")
         if self.by is not None and self.part_of_node is not None:
             raise InputError("both by and part_of_node are given; give one of them")

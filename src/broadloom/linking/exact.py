@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from broadloom.errors import InputError
 from broadloom.linking._built import Built
 from broadloom.linking._program import Bools, Floats, Program
 from broadloom.model import Interest, Weights
@@ -17,7 +16,6 @@ from broadloom.model._check import number, whole
 
 # The solver's tolerances are absolute, about 1e-6: weights are scaled to this total unless small and whole.
 TOTAL = 1e4
-LEAST_TOTAL = 1e-290  # below, weights would lose digits
 # What the tolerances may cost, relative to the total: bounds are lowered by it before they count as proven.
 SAFETY = 1e-7
 # A bound on a whole number is rounded up, but not for this much.
@@ -50,11 +48,6 @@ def exact(interest: Interest, weights: Weights, options: ExactOptions, seed: int
     program in the same way, until its solution connects every topic. Edges ascend.
     """
     search = _Search(Program.of(interest, weights), options)
-    if 0 < search.total < LEAST_TOTAL:
-        raise InputError(
-            f"the overlay weighs {search.total:g}, too little for the solver; "
-            f"give weights in a smaller unit, so that it weighs {LEAST_TOTAL:g} or more"
-        )
     _relax(search)
     _branch(search)
     notes = {

@@ -25,7 +25,7 @@ from broadloom.linking.reverse_delete import (
     take_back,
 )
 from broadloom.model import Interest, Overlay, Plan, Weights
-from broadloom.model._check import number, whole
+from broadloom.model._check import number, whole, yes_or_no
 from broadloom.model.weights import WeightArrays, weight_of
 
 MOST_TOPICS = 64  # an edge that more topics than a word has bits rely on is not exchanged
@@ -85,7 +85,7 @@ def improve(plan: Plan, *, exchange: bool = True, rounds: int = ROUNDS, seconds:
 
     Reverse delete drops what the overlay does without, heaviest first. Then an edge is added that can do for
     others, and these are dropped, wherever that pays; again and again, until it pays nowhere. A maximum
-    degree among the plan's options is kept.
+    degree among the plan's options is kept, and that of a plan made for low degrees.
 
     Args:
         plan: a topic-connected plan.
@@ -110,6 +110,7 @@ def improve(plan: Plan, *, exchange: bool = True, rounds: int = ROUNDS, seconds:
     if not isinstance(plan, Plan):
         raise InputError(f"the plan is a {type(plan).__name__}; give what bl.link or Plan.load returns")
     rounds = whole(rounds, "rounds")
+    yes_or_no(exchange, "exchange")
     if seconds is not None:
         number(seconds, "seconds")
     if not plan.is_topic_connected():
@@ -119,7 +120,7 @@ def improve(plan: Plan, *, exchange: bool = True, rounds: int = ROUNDS, seconds:
         plan.weights,
         plan.edges,
         rounds if exchange else 0,
-        max_degree=plan.options.get("max_degree"),
+        max_degree=degree_limit(plan),
         seconds=seconds,
     )
     report = {"rounds": used, "weight_before": plan.total_weight, "seconds": seconds}
@@ -133,6 +134,21 @@ def improve(plan: Plan, *, exchange: bool = True, rounds: int = ROUNDS, seconds:
     if not better.is_topic_connected():
         raise RuntimeError("improvement left a topic disconnected: this is a bug in Broadloom")
     return better
+
+
+def degree_limit(plan: Plan) -> int | None:
+    """The most links a node may get when the plan is improved: its limit, or what it was made to keep low.
+
+    Raises:
+        InputError: the plan was made for short ways, which exchanges do not keep.
+    """
+    made_by = plan.algorithm.split("+")[0]
+    if made_by.startswith("cd-oda"):
+        raise InputError(f"{made_by} makes stars, which nothing improves without longer ways; do without")
+    limit = plan.options.get("max_degree")
+    if limit is None and made_by in ("low-oda", "minmax-oda"):
+        return int(plan.overlay.degrees().max(initial=0))
+    return limit
 
 
 def improved_edges(

@@ -7,6 +7,7 @@ from typing import Any
 from broadloom.errors import InputError
 from broadloom.linking import ALGORITHMS
 from broadloom.linking._given import fitting_weights
+from broadloom.linking.improvement import degree_limit
 from broadloom.linking.improvement import improve as improved
 from broadloom.linking.warm_start import link_change, warm_start
 from broadloom.measures import is_topic_connected
@@ -55,7 +56,7 @@ def link(
     if previous is not None and not isinstance(previous, Plan):
         raise InputError(f"previous is a {type(previous).__name__}; give a plan")
     yes_or_no(improve, "improve")
-    chosen = find(algorithm or default_algorithm(weights), ALGORITHMS)
+    chosen = find(default_algorithm(weights) if algorithm is None else algorithm, ALGORITHMS)
     return finish(run(chosen, interest, weights, seed, options), improve, previous)
 
 
@@ -73,7 +74,7 @@ def finish(plan: Plan, improve: bool, previous: Plan | None) -> Plan:
 
 def _from_previous(fresh: Plan, previous: Plan) -> Plan:
     """The lighter of a fresh plan and the previous one's, adapted; with what changes."""
-    limit = fresh.options.get("max_degree")
+    limit = degree_limit(fresh)
     built = warm_start(fresh.interest, fresh.weights, previous, limit)
     overlay = Overlay.from_edges(fresh.interest.node_count, built.edges)
     adapted = replace(fresh, overlay=overlay, algorithm=f"{fresh.algorithm}+previous")

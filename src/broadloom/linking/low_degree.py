@@ -25,6 +25,8 @@ OBJECTIVES = ("edges", "weight")
 
 # Bounds on a key tell less than the key itself only within this: then the key is looked at.
 CLEARLY = 1 + 1e-9
+# What k becomes, one after the other, where the links get stuck below a maximum degree.
+MORE_CARE = (3.0, 10.0, math.inf)
 
 
 @dataclass(frozen=True)
@@ -66,18 +68,22 @@ def low_degree_edges(
 ) -> NDArray[np.int32]:
     """The edges of Low-ODA by weight a contribution, in order.
 
-    With k = 0 it is GrMAW: the best edge below the maximum degree, however many links its ends have.
+    With k = 0 it is GrMAW: the best edge below the maximum degree, however many links its ends have. Where
+    that ends with a topic in parts, it starts again with more care for the maximum degree.
 
     Raises:
-        InputError: no pair is left below the maximum degree, but there is still a topic to connect.
+        InputError: with all care, no pair is left below the maximum degree, but a topic is still in parts.
     """
-    n, components = interest.node_count, components_of(interest)
+    n = interest.node_count
     limit = n if max_degree is None else max_degree
-    every, sparing = new_partners(components), new_partners(components)
-    edges = _grow(components, weights.arrays(), every, sparing, float(k), limit)
-    if components.tally[STILL_TO_MERGE] > 0:
-        raise InputError(_too_strict(interest, edges, limit))
-    return edges
+    careful = [(weights, more_k) for more_k in (k, *MORE_CARE) if more_k >= k]
+    for by, more_k in (*careful, (Weights.uniform(n), math.inf)):
+        components, degree = components_of(interest), np.zeros(n, np.int64)
+        every, sparing = new_partners(components), new_partners(components)
+        edges = grow(components, by.arrays(), every, sparing, float(more_k), limit, degree, 0)
+        if components.tally[STILL_TO_MERGE] == 0:
+            return edges
+    raise InputError(_too_strict(interest, edges, limit))
 
 
 def _too_strict(interest: Interest, edges: NDArray[np.int32], limit: int) -> str:
@@ -86,24 +92,30 @@ def _too_strict(interest: Interest, edges: NDArray[np.int32], limit: int) -> str
     worst = int(parts.argmax())
     reached = low_degree_edges(interest, Weights.uniform(interest.node_count), math.inf)
     return (
-        f"max_degree {limit} leaves topic {interest.topic_ids[worst]!r} in {parts[worst]:,} parts"
-        f"{more(int(np.count_nonzero(parts > 1)) - 1)}; "
+        f"no overlay was found with max_degree {limit}: topic {interest.topic_ids[worst]!r} is left in "
+        f"{parts[worst]:,} parts{more(int(np.count_nonzero(parts > 1)) - 1)}; "
         f"minmax-oda connects every topic with {np.bincount(reached.ravel()).max()}"
     )
 
 
 @kernel
-def _grow(
-    c: Components, weights: WeightArrays, every: Partners, sparing: Partners, k: float, limit: int
+def grow(
+    c: Components,
+    weights: WeightArrays,
+    every: Partners,
+    sparing: Partners,
+    k: float,
+    limit: int,
+    degree: NDArray[np.int64],
+    most: int,
 ) -> NDArray[np.int32]:
-    """Add e1 or e2 until no pair is left.
+    """Add e1 or e2 until no pair is left; `degree` and the maximum degree `most` are those at the start.
 
     Most steps never look at e2: e1 is good enough by the bound on it. And an e2 that spares the maximum
     degree is e1 as well.
     """
-    degree = np.zeros(len(c.topic_start) - 1, np.int64)
     edges = np.empty((c.tally[STILL_TO_MERGE], 2), np.int32)
-    added, most = 0, 0
+    added = 0
     while c.tally[STILL_TO_MERGE] > 0:
         u1, v1, mu1 = best_pair(sparing, c, weights, degree, min(limit, most) if k > 0 else 0)
         w1 = weight_of(weights, u1, v1) if mu1 else np.inf

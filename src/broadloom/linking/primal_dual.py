@@ -107,8 +107,11 @@ def _next_bands(
 ) -> list[tuple[float, int]]:
     """Where the next band ends: by the sampled keys, but not so far that too many pairs are looked at."""
     rows, stands_for = sample_rows(components, size.sampled_rows)
-    room = size.pairs(len(components.topic_start) - 1) / stands_for
     pairs, bounds = _sample_bounds(components, history, weights, rows)
+    if not len(bounds):  # all their pairs count in rows that are not among them
+        rows, stands_for = sample_rows(components, len(components.topic_start))
+        pairs, bounds = _sample_bounds(components, history, weights, rows)
+    room = size.pairs(len(components.topic_start) - 1) / stands_for
     farthest = np.partition(bounds, at := min(len(bounds) - 1, int(LOOSE * room)))[at]
     keys = np.sort(_keys_of(components, history, weights, pairs[:, bounds <= farthest]))
     theta = max(float(keys[0]), min(float(farthest), float(keys[min(len(keys) - 1, int(room))])))

@@ -1,5 +1,7 @@
 """Is every topic connected? Written without anything that the builders use, so that it can judge them."""
 
+from typing import NamedTuple
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -21,8 +23,8 @@ def components_per_topic(interest: Interest, edges: Overlay | ArrayLike) -> NDAr
         array([2, 2])
     """
     pairs = as_overlay(interest, edges).edges
-    links, _ = spanning_forests(interest, pairs, np.zeros(len(pairs)))
-    return np.diff(interest.node_start) - links
+    forests = spanning_forests(interest, pairs, np.zeros(len(pairs)))
+    return np.diff(interest.node_start) - forests.links
 
 
 def disconnected_topics(interest: Interest, edges: Overlay | ArrayLike) -> NDArray[np.int64]:
@@ -66,10 +68,16 @@ def link_weights(overlay: Overlay, weights: Weights | None) -> NDArray[np.float6
     return weights.of(overlay.edges[:, 0], overlay.edges[:, 1])
 
 
-def spanning_forests(
-    interest: Interest, edges: NDArray[np.int32], prices: NDArray[np.float64]
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Of each topic the number of links, and their price, in a spanning forest of the earliest edges."""
+class Forests(NamedTuple):
+    """Spanning forests, one a topic: how many links each has, their price, and in how many each edge is."""
+
+    links: NDArray[np.int64]
+    price: NDArray[np.float64]
+    uses: NDArray[np.int64]
+
+
+def spanning_forests(interest: Interest, edges: NDArray[np.int32], prices: NDArray[np.float64]) -> Forests:
+    """A spanning forest of each topic's sub-overlay, of the earliest edges."""
     for array in (edges, prices):
         read_only(array)  # a kernel is compiled anew for arrays that may be written
     return _spanning_forests(interest.topic_start, interest.topics, interest.topic_count, edges, prices)
@@ -82,10 +90,14 @@ def _spanning_forests(
     topic_count: int,
     edges: NDArray[np.int32],
     prices: NDArray[np.float64],
-) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
+) -> Forests:
     """Kruskal's algorithm in all topics at once: union-find over subscriptions."""
     parent = np.arange(len(topics))
-    links, price = np.zeros(topic_count, np.int64), np.zeros(topic_count)
+    links, price, uses = (
+        np.zeros(topic_count, np.int64),
+        np.zeros(topic_count),
+        np.zeros(len(edges), np.int64),
+    )
     for e in range(len(edges)):
         i, j = topic_start[edges[e, 0]], topic_start[edges[e, 1]]
         i_end, j_end = topic_start[edges[e, 0] + 1], topic_start[edges[e, 1] + 1]
@@ -100,9 +112,10 @@ def _spanning_forests(
                     parent[a] = b
                     links[topics[i]] += 1
                     price[topics[i]] += prices[e]
+                    uses[e] += 1
                 i += 1
                 j += 1
-    return links, price
+    return Forests(links, price, uses)
 
 
 @kernel

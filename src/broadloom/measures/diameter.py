@@ -20,7 +20,7 @@ from broadloom.model.weights import Weights
 _SLACK = 1e-12
 
 
-class _Graph(NamedTuple):
+class Graph(NamedTuple):
     """A topic's sub-overlay over its subscribers, numbered from 0: compressed rows with a length an arc."""
 
     start: NDArray[np.int64]
@@ -82,7 +82,7 @@ def graph_diameter(node_count: int, edges: NDArray[np.int32], lengths: NDArray[n
         6.0
     """
     near = Overlay(node_count, edges).adjacency()
-    graph = _Graph(near.start, near.neighbours, lengths[near.edge])
+    graph = Graph(near.start, near.neighbours, lengths[near.edge])
     return float(_diameter(graph, np.iinfo(np.int64).max))
 
 
@@ -102,18 +102,18 @@ def _diameters(
     local = np.full(len(near_start) - 1, -1, np.int32)
     for i in range(len(topics)):
         members = nodes[node_start[topics[i]] : node_start[topics[i] + 1]]
-        result[i] = _diameter(_sub_overlay(members, near_start, near, near_edge, lengths, local), limit)
+        result[i] = _diameter(sub_overlay(members, near_start, near, near_edge, lengths, local), limit)
 
 
 @kernel
-def _sub_overlay(
+def sub_overlay(
     members: NDArray[np.int32],
     near_start: NDArray[np.int64],
     near: NDArray[np.int32],
     near_edge: NDArray[np.int32],
     lengths: NDArray[np.float64],
     local: NDArray[np.int32],
-) -> _Graph:
+) -> Graph:
     """The part of the overlay among `members`; `local` is -1 everywhere before and after."""
     for i in range(len(members)):
         local[members[i]] = i
@@ -133,11 +133,11 @@ def _sub_overlay(
                 at += 1
     for i in range(len(members)):
         local[members[i]] = -1
-    return _Graph(start, ends, arc_lengths)
+    return Graph(start, ends, arc_lengths)
 
 
 @kernel
-def _diameter(graph: _Graph, limit: int) -> float:
+def _diameter(graph: Graph, limit: int) -> float:
     """The exact diameter, by bounding eccentricities; a lower bound if that takes over `limit` searches.
 
     After a search from `v` the eccentricity of `w` is at least `d(v, w)`, at most `ecc(v) + d(v, w)`: a node
@@ -184,7 +184,7 @@ def _extreme(low: NDArray[np.float64], high: NDArray[np.float64], take_high: boo
 
 
 @kernel
-def _distances(graph: _Graph, source: int) -> NDArray[np.float64]:
+def _distances(graph: Graph, source: int) -> NDArray[np.float64]:
     """Shortest distances from `source`: Dijkstra's algorithm on a binary heap."""
     n = len(graph.start) - 1
     distance = np.full(n, np.inf)

@@ -17,17 +17,18 @@ _OURS = (".parquet", ".json", ".html")
 
 
 @contextmanager
-def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
+def new_folder(path: Path, overwrite: bool = False, endings: tuple[str, ...] = _OURS) -> Iterator[Path]:
     """A scratch folder beside `path` that takes its place, by one rename, when the block ends well.
 
-    If the block fails, or the process dies in it, what was at `path` is as it was.
+    If the block fails, or the process dies in it, what was at `path` is as it was. Only a folder whose files
+    have no other endings than these is ever replaced.
 
     Raises:
         InputError: `path` is there already and `overwrite` is false, or it is not a folder that Broadloom
             wrote, or it cannot be written.
     """
     path = path.resolve()
-    _check_place(path, overwrite)
+    _check_place(path, overwrite, endings)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         _sweep(path)
@@ -46,12 +47,12 @@ def new_folder(path: Path, overwrite: bool = False) -> Iterator[Path]:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _check_place(path: Path, overwrite: bool) -> None:
+def _check_place(path: Path, overwrite: bool, endings: tuple[str, ...]) -> None:
     if not path.exists():
         return
     if not path.is_dir():
         raise InputError(f"{path} is a file; choose a folder")
-    foreign = sorted(entry.name for entry in path.iterdir() if entry.suffix not in _OURS)
+    foreign = sorted(entry.name for entry in path.iterdir() if entry.suffix not in endings)
     if foreign:
         raise InputError(f"{path} holds {foreign[0]!r}, which is not Broadloom's; choose another place")
     if not overwrite:

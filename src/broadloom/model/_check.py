@@ -8,6 +8,8 @@ from numpy.typing import NDArray
 
 from broadloom.errors import InputError
 
+MOST = 2**62  # of any count: kernels have 64 bits
+
 
 def refuse(bad: NDArray[np.bool_], describe: Callable[[int], str], expected: str) -> None:
     """Raise if any entry of `bad` is true, describing the first one and counting the rest.
@@ -39,8 +41,8 @@ def whole(value: object, what: str, least: int = 0) -> int:
         number = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         number = least - 1
-    if number < least or isinstance(value, bool):
-        raise InputError(f"{what} is {value!r}; give a whole number from {least}")
+    if not least <= number <= MOST or isinstance(value, bool):
+        raise InputError(f"{what} is {value!r:.40}; give a whole number from {least}")
     return number
 
 
@@ -53,7 +55,10 @@ def number(value: object, what: str, least: float = 0.0, *, finite: bool = True)
         broadloom.errors.InputError: k is '3'; give a number from 1
     """
     plain = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
-    result = float(value) if plain else np.nan  # type: ignore[arg-type]
+    try:
+        result = float(value) if plain else np.nan  # type: ignore[arg-type]
+    except OverflowError:
+        result = np.nan
     if not result >= least or (finite and np.isinf(result)):
         raise InputError(f"{what} is {value!r}; give a number from {least:g}")
     return result

@@ -118,6 +118,12 @@ class Plan:
 
         return measures.metrics(self.interest, self.overlay, self.weights)
 
+    @cached_property
+    def _broken_topics(self) -> int:
+        from broadloom.measures import components_per_topic  # as above; and much quicker than all measures
+
+        return int(np.sum(components_per_topic(self.interest, self.overlay) > 1))
+
     def summary(self) -> str:
         """The plan in a sentence.
 
@@ -126,7 +132,7 @@ class Plan:
             >>> bl.link(bl.Interest.from_lists([[0], [0]]), algorithm="gm").summary()
             'gm: 2 brokers, 1 links, every one of 1 topics connected'
         """
-        interest, broken = self.interest, self._metrics["disconnected_topics"]
+        interest, broken = self.interest, self._broken_topics
         proven = "" if self.gap is None else f", at most {self.gap:.1%} above the best possible"
         connected = f"every one of {interest.topic_count:,} topics connected"
         if broken:
@@ -136,7 +142,7 @@ class Plan:
 
     def is_topic_connected(self) -> bool:
         """Whether every topic's subscribers are connected over links among themselves."""
-        return bool(self._metrics["topic_connected"])
+        return self._broken_topics == 0
 
     def save(self, path: str | Path, overwrite: bool = False) -> None:
         """Write the plan as a folder that appears at its place by one rename.

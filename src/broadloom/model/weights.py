@@ -18,6 +18,9 @@ UNIFORM, DENSE, EUCLIDEAN, SITES = range(len(KINDS))
 
 # Two directions of a pair that differ by less than this are one weight, rounded twice.
 SYMMETRY_TOLERANCE = 1e-9
+# Sums and squares of weights must stay numbers.
+LIGHTEST, HEAVIEST = 1e-100, 1e100
+RANGE = f"from {LIGHTEST:g} to {HEAVIEST:g}"
 
 
 class WeightArrays(NamedTuple):
@@ -172,8 +175,8 @@ class Weights:
         """
         site, table = _site_numbers(site_of_node), np.empty((0, 0))
         for name, value in (("inner", inner), ("outer", outer)):
-            if not (np.isfinite(value) and value > 0):
-                raise InputError(f"the {name} weight of sites is {value}; give a finite number above 0")
+            if not LIGHTEST <= value <= HEAVIEST:
+                raise InputError(f"the {name} weight of sites is {value}; give a number {RANGE}")
         if between is not None:
             table = _square(between, "weights between sites")
             inside = table.diagonal().copy()
@@ -302,6 +305,7 @@ def _check_table(table: NDArray[np.float64], who: str, names: Sequence[str] | No
     faults: tuple[tuple[str, Callable[[], NDArray[np.bool_]]], ...] = (
         ("is not finite", lambda: ~np.isfinite(table)),
         ("is not above 0", lambda: table <= 0),
+        (f"is not {RANGE}", lambda: (table < LIGHTEST) | (table > HEAVIEST)),
         ("differs from its reverse", lambda: np.abs(table - table.T) > SYMMETRY_TOLERANCE * np.abs(table)),
     )
     for fault, find in faults:
@@ -329,8 +333,8 @@ def _check_apart(points: NDArray[np.float64], names: Sequence[str] | None) -> No
         raise InputError("points have no coordinates, so all nodes are at one place; give at least one")
     with np.errstate(over="ignore"):
         span = np.sqrt(np.sum((points.max(axis=0) - points.min(axis=0)) ** 2))
-    if not np.isfinite(span):
-        raise InputError("points are so far apart that their distance overflows; use a smaller unit")
+    if not span <= HEAVIEST:
+        raise InputError(f"points are {span:g} apart; weights are {RANGE}, so use another unit")
     distance, nearest = map(np.asarray, KDTree(points).query(points, k=2))
 
     def describe(u: int) -> str:
@@ -338,6 +342,10 @@ def _check_apart(points: NDArray[np.float64], names: Sequence[str] | None) -> No
         return f"node {_name(u, names)} is at the place of node {_name(other, names)}, {points[u].tolist()}"
 
     refuse(distance[:, 1] == 0, describe, "weights are above 0, so give each node a place of its own")
+    if distance[:, 1].min() < LIGHTEST:
+        raise InputError(
+            f"two points are {distance[:, 1].min():g} apart; weights are {RANGE}, so use another unit"
+        )
 
 
 def _site_numbers(site_of_node: ArrayLike) -> NDArray[np.int32]:

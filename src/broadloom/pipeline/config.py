@@ -88,7 +88,7 @@ class Config:
         _check_engine(given.get("link", {}), place)
         sources = tuple(_source(one, place) for one in given["sources"])
         sections = {section: given.get(section, {}) for section in _KNOWN}
-        return cls(sources, place.parent / given["output"], **sections)
+        return cls(sources, place.absolute().parent / given["output"], **sections)
 
     def engine(self, master: str | None = None, remote: str | None = None, **conf: str) -> Engine:
         """Where Spark runs: as the file says, unless it is said here."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from itertools import zip_longest
 
 # One level: no wildcard inside it, or a single-level one alone. Empty levels are allowed, as in MQTT.
 # No backtracking (*+): a line of a megabyte must not exhaust Java's stack.
@@ -62,6 +63,39 @@ def is_wild(text: str) -> bool:
         (True, False)
     """
     return "#" in text or "+" in text
+
+
+def covers(wide: str, narrow: str) -> bool:
+    """Whether the filter `wide` matches every topic that the topic or filter `narrow` does.
+
+    Examples:
+        >>> covers("a/#", "a/+/b"), covers("a/+", "a/#"), covers("#", "$SYS/x")
+        (True, False, False)
+    """
+    if narrow.startswith("$") and wide[:1] in ("#", "+"):
+        return False
+    wide_levels, levels = wide.split("/"), narrow.split("/")
+    if wide_levels[-1] == "#":
+        wide_levels.pop()
+        if len(levels) - (levels[-1] == "#") < len(wide_levels):
+            return False
+        levels = levels[: len(wide_levels)]
+    return len(wide_levels) == len(levels) and all(
+        one == other or (one == "+" and other != "#") for one, other in zip(wide_levels, levels, strict=True)
+    )
+
+
+def common_topic(one: str, other: str, stand_in: str = "any") -> str | None:
+    """A topic that both filters match, with `stand_in` where both leave a level open; None if there is none.
+
+    Examples:
+        >>> common_topic("a/#", "+/b"), common_topic("a/+", "a/+"), common_topic("a", "b")
+        ('a/b', 'a/any', None)
+    """
+    pairs = [pair for pair in zip_longest(one.split("/"), other.split("/")) if set(pair) != {None, "#"}]
+    chosen = [next((level for level in pair if level not in (None, "#", "+")), stand_in) for pair in pairs]
+    topic = "/".join(chosen)
+    return topic if covers(one, topic) and covers(other, topic) else None
 
 
 def topics_of(filters: Iterable[str], topics: Iterable[str]) -> dict[str, list[str]]:

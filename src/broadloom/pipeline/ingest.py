@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -108,9 +109,7 @@ class _Ingest:
         topics = self.table("topics") if self._of("topics") else None
         with stage("ingest subscriptions"):
             rows = read_inputs(self.spark, self._of("subscriptions"))
-            taken = self._take("subscriptions", subscriptions.checked(rows, nodes, topics))
-            self._write("wanted", subscriptions.by_filter(taken.rows))
-            taken.used, taken.accepted = self._sum("wanted", "clients"), self._sum("wanted", "rows")
+            taken = self._tally("subscriptions", subscriptions.checked(rows, nodes, topics))
         with stage("match filters"):
             wanted = self.table("wanted")
             pairs, notes = subscriptions.interest(self.spark, wanted, topics, wildcards)
@@ -147,14 +146,33 @@ class _Ingest:
 
     def _take(self, table: str, rows: DataFrame) -> _Taken:
         """Put the bad rows into quarantine, count all, and hand on the good ones."""
-        seen, reason = Observation(), sf.col(REASON)
-        counts = sf.count(sf.lit(1)).alias("lines"), sf.count_if(reason == HEADER).alias("headers")
-        bad = rows.observe(seen, *counts).where(reason.isNotNull() & (reason != HEADER))
+        seen = Observation()
+        headers = sf.count_if(sf.col(REASON) == HEADER).alias("headers")
+        self._quarantine(table, rows.observe(seen, sf.count(sf.lit(1)).alias("lines"), headers))
+        return self._taken(table, rows, seen.get["lines"], seen.get["headers"])
+
+    def _tally(self, table: str, rows: DataFrame) -> _Taken:
+        """As `_take`, but write the table `wanted` from the same pass over the input."""
+        self._write("tally", subscriptions.tally(rows))
+        found = self.table("tally")
+        self._quarantine(table, found)
+        wanted = found.where(sf.col(REASON).isNull()).select("node", "filter", "clients", "rows")
+        self._write("wanted", wanted)
+        lines, headers = self._sum("tally", "rows"), self._sum("tally", "rows", pc.field(REASON) == HEADER)
+        shutil.rmtree(self.folder / "tally.parquet")
+        taken = self._taken(table, rows, lines, headers)
+        taken.used, taken.accepted = self._sum("wanted", "clients"), self._sum("wanted", "rows")
+        return taken
+
+    def _quarantine(self, table: str, rows: DataFrame) -> None:
+        """Set the rows aside that have a reason and are no headers."""
+        bad = rows.where(sf.col(REASON).isNotNull() & (sf.col(REASON) != HEADER))
         named = bad.select(sf.lit(table).alias("table"), sf.col(RAW).alias("row"), REASON, SOURCE)
         named.write.mode("append").parquet(str(self.folder / "quarantine.parquet"))
-        found = seen.get
-        _check_lines(table, self._of(table), found["lines"])
-        taken = _Taken(table, rows.where(reason.isNull()), found["lines"] - found["headers"])
+
+    def _taken(self, table: str, rows: DataFrame, lines: int, headers: int) -> _Taken:
+        _check_lines(table, self._of(table), lines)
+        taken = _Taken(table, rows.where(sf.col(REASON).isNull()), lines - headers)
         self.taken.append(taken)
         return taken
 
@@ -171,12 +189,13 @@ class _Ingest:
         whole = rows.coalesce(1).sortWithinPartitions(*keys) if keys else rows
         whole.write.parquet(str(self.folder / f"{table}.parquet"))
 
-    def _sum(self, table: str, column: str | None = None) -> int:
+    def _sum(self, table: str, column: str | None = None, where: pc.Expression | None = None) -> int:
         """The sum of a column of a table that has been written, or the number of its rows."""
         data = pyarrow.dataset.dataset(self.folder / f"{table}.parquet")
         if column is None:
             return int(data.count_rows())
-        return sum(pc.sum(batch[column]).as_py() or 0 for batch in data.to_batches(columns=[column]))
+        batches = data.to_batches(columns=[column], filter=where)
+        return sum(pc.sum(batch[column]).as_py() or 0 for batch in batches)
 
     def table(self, table: str) -> DataFrame:
         """A table that has been written."""

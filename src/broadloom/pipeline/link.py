@@ -92,7 +92,8 @@ def conquered(
 ) -> list[NDArray[np.int32]]:
     """The inner edges of each part, in the order of the parts."""
     parts, topic_count, frame = members(part_of_node), interest.topic_count, frame_of(weights)
-    write_parts(place / "parts.parquet", interest, weights, parts)
+    with stage("hand out"):
+        write_parts(place / "parts.parquet", interest, weights, parts)
 
     def solve(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:

@@ -27,7 +27,8 @@ from broadloom.pipeline.ledger import Ledger
 from broadloom.pipeline.session import Engine, session
 from broadloom.pipeline.sources import Input, find_inputs, total_bytes
 from broadloom.progress import stage
-from broadloom.report.plain import Section, named, page
+from broadloom.report.page import html_of
+from broadloom.report.record import TITLE, record_of_folders
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -110,9 +111,7 @@ class _Work(ExitStack):
         seconds: dict[str, float | None] = {}
         mark = _mark([(one, one.path.stat().st_size, one.path.stat().st_mtime_ns) for one in self.inputs])
         for name, options, step in self._steps():
-            mark = hashlib.sha256(
-                json.dumps([name, VERSION, mark, options], default=str).encode()
-            ).hexdigest()
+            mark = _mark([name, VERSION, mark, options])
             seconds[name] = None
             if before.get(name) != mark or not (self.output / name).exists():
                 started = time.monotonic()
@@ -196,28 +195,10 @@ class _Work(ExitStack):
         shutil.copytree(self.output / "link", folder, dirs_exist_ok=True)
 
     def _report(self, folder: Path) -> None:
-        ledger, plan = Ledger.load(self.output / "ingest"), Plan.load(self.output / "plan")
-        metrics = json.loads((self.output / "measure" / "measures.json").read_text())
-        rows = [
-            (account.table, reason, count)
-            for account in ledger.accounts
-            for reason, count in account.quarantined.items()
-        ]
-        tables = [
-            (a.table, a.rows, a.used, a.duplicates, sum(a.quarantined.values()), a.written)
-            for a in ledger.accounts
-        ]
-        served = self._assignment()
-        assigned = [] if served is None else [_assignment_section(served)]
-        header = ("table", "rows", "used", "duplicates", "in quarantine", "written")
-        sections = [
-            Section("Plan", f"{plan.summary()}.", ("measure", "value"), named(metrics)),
-            *assigned,
-            Section("Rows", f"{ledger.summary()}.", header, tables),
-            Section("Quarantine", " ".join(ledger.notes), ("table", "reason", "rows"), rows),
-        ]
-        title = self.config.report.get("title", "Broadloom: the plan")
-        (folder / "report.html").write_text(page(title, sections))
+        title = self.config.report.get("title", TITLE)
+        assigned = [self.output / "assign"] if self.has_subscribers else []
+        record = record_of_folders([self.output / "plan", *assigned], title)
+        (folder / "report.html").write_text(html_of(record), "utf-8")
 
     def _assignment(self) -> AssignmentResult | None:
         return AssignmentResult.load(self.output / "assign") if self.has_subscribers else None
@@ -248,10 +229,6 @@ def _check_inputs(config: Config, inputs: list[Input]) -> None:
     if "subscribers" not in have and (config.assign or config.interest):
         section = "assign" if config.assign else "interest"
         raise InputError(f"there is a section [{section}], but no source has the table subscribers")
-
-
-def _assignment_section(served: AssignmentResult) -> Section:
-    return Section("Assignment", f"{served.summary()}.", ("measure", "value"), named(served.metrics()))
 
 
 def _mark(value: object) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import zlib
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -173,6 +174,8 @@ def _files(path: str) -> list[Path]:
 
 def _recognise(path: Path, source: Source) -> Input | None:
     """What a file is; None if it is empty."""
+    if path.suffix == ".gz":
+        _check_packed(path)
     head = _head(path)
     if head is None:
         return None
@@ -190,6 +193,18 @@ def _recognise(path: Path, source: Source) -> Input | None:
     if line.lstrip().startswith("{"):
         return _canonical(path, source.kind, "jsonl", _keys(head))
     return _canonical(path, source.kind, "csv", fields(line), line)
+
+
+def _check_packed(path: Path) -> None:
+    """Refuse a packed file that is cut or damaged: Spark would fail at its end, with all rows before it."""
+    try:
+        with open_file(path) as file:
+            while file.read(_BLOCK):
+                pass
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise InputError(
+            f"{path} is cut or damaged ({error}); unpack what is there: gunzip -c {path.name} > {path.stem}"
+        ) from error
 
 
 def _head(path: Path) -> str | None:

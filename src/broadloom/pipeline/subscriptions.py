@@ -11,7 +11,7 @@ from pyspark.sql import functions as sf
 
 from broadloom.errors import InputError
 from broadloom.pipeline import filters, reasons
-from broadloom.pipeline.read import REASON, first_fault
+from broadloom.pipeline.read import RAW, REASON, SOURCE, first_fault
 
 WILDCARDS = ("match", "group")
 
@@ -39,12 +39,21 @@ def checked(rows: DataFrame, nodes: DataFrame | None, topics: DataFrame | None) 
     return rows.withColumn(REASON, sf.coalesce(REASON, first_fault(faults)))
 
 
-def by_filter(rows: DataFrame) -> DataFrame:
-    """Of each node and filter: how many clients want it, and how many rows say so."""
-    per_client = rows.groupBy("node", "topic", "client").agg(sf.count("*").alias("rows"))
-    return per_client.groupBy("node", sf.col("topic").alias("filter")).agg(
-        sf.count("*").alias("clients"), sf.sum("rows").alias("rows")
-    )
+def tally(rows: DataFrame) -> DataFrame:
+    """One pass over checked rows: what is wanted, by how many clients and rows; and every bad row by itself.
+
+    Returns:
+        node, filter, clients, rows of good rows; reason, raw, source of bad ones and headers, which are null
+        for good ones.
+    """
+    good, bad = sf.col(REASON).isNull(), sf.col(REASON).isNotNull()
+    held = sf.when(bad, sf.struct(REASON, RAW, SOURCE, sf.monotonically_increasing_id())).alias("held")
+    kept = [sf.when(good, sf.col(name)).alias(name) for name in ("node", "topic", "client")]
+    by_client = rows.select(held, *kept).groupBy("held", "node", "topic", "client")
+    by_filter = by_client.agg(sf.count("*").alias("rows")).groupBy("held", "node", "topic")
+    counted = by_filter.agg(sf.count("*").alias("clients"), sf.sum("rows").alias("rows"))
+    words = [sf.col("held").getField(name).alias(name) for name in (REASON, RAW, SOURCE)]
+    return counted.select("node", sf.col("topic").alias("filter"), "clients", "rows", *words)
 
 
 def interest(
@@ -54,7 +63,7 @@ def interest(
 
     Args:
         spark: the session.
-        wanted: what `by_filter` found.
+        wanted: the nodes and their filters.
         known: the list of topics, if there is one; otherwise the topics are those named without a wildcard.
         wildcards: "match": a filter stands for the topics that it matches. "group": filters that can meet in
             a topic become one topic, for topics that nobody knows beforehand.

@@ -1,0 +1,149 @@
+"""Deployment: real mosquitto brokers on one machine, our trees against what people wire today.
+
+    python benchmarks/deploy.py                      # everything, about eight minutes
+    python benchmarks/deploy.py --only wirings
+
+Messages and bytes on links are counted in the brokers' logs. Delays are sums of the plan's latencies (round
+trips between cloud regions, in ms) on the ways that messages took: on loopback there is none to measure.
+"""
+
+import subprocess
+from typing import Any
+
+import numpy as np
+
+import broadloom as bl
+from _common import Section, run
+from broadloom.deployment.comparison import OURS, compare
+from broadloom.deployment.flow import Message, delays, sample_messages
+from broadloom.deployment.lab import need_mosquitto
+from broadloom.deployment.rehearsal import rehearse
+from broadloom.deployment.rewiring import rehearse_change
+from broadloom.deployment.traffic import Publication
+from broadloom.deployment.trees import Tree, plan_trees
+from broadloom.deployment.wiring import Wiring, wire
+
+EACH = 10
+COUNTS = ("missing", "duplicates", "unexpected", "uninterested")
+
+
+def build(popularity: str, quick: bool, algorithm: str = "broadloom", seed: int = 0) -> bl.Plan:
+    """30 brokers in cloud regions and 60 topics, 3 to 8 of them at each broker."""
+    nodes, topics = (8, 12) if quick else (30, 60)
+    interest = bl.workload.interest(
+        nodes=nodes, topics=topics, popularity=popularity, alpha=1.0, sizes=(3, 8), seed=seed
+    )
+    return bl.link(interest, bl.workload.weights(nodes=nodes, kind="regions", seed=seed), algorithm)
+
+
+def wired(plan: bl.Plan) -> Wiring:
+    """The plan's trees as links."""
+    return wire(plan, plan_trees(plan))
+
+
+def version() -> str:
+    """Which mosquitto runs."""
+    said = subprocess.run([need_mosquitto(), "-h"], capture_output=True, text=True)
+    return said.stdout.splitlines()[0]
+
+
+def wirings(quick: bool) -> Section:
+    """The same traffic on our plan, a full mesh with interest, one global tree and a hub."""
+    section = Section(f"The same traffic on five wirings, {version()}")
+    for popularity in ("unif", "zipf"):
+        plan = build(popularity, quick)
+        wiring = wired(plan)
+        messages = sample_messages(wiring, EACH)
+        outcome = rehearse(wiring, messages)
+        rows = compare(plan, (wiring, outcome), (), messages)
+        for row in rows:
+            section.rows.append({"popularity": popularity, "brokers": plan.interest.node_count} | row)
+        ours, others = rows[0], rows[1:]
+        assert ours["wiring"] == OURS
+        for name in COUNTS:
+            section.claim(f"{popularity}: {name} on our plan", ours[name], at_most=0)
+        off = sum(abs(link["messages"] - link["planned"]) for link in outcome.links)
+        section.claim(f"{popularity}: messages on links that are not the plan's", off, at_most=0)
+        fewest = min(row["messages_on_links"] for row in others)
+        ratio = ours["messages_on_links"] / fewest
+        section.claim(f"{popularity}: messages on links over the best other's", ratio, at_most=1)
+    return section
+
+
+def failures(quick: bool) -> Section:
+    """Links are cut and brokers killed: what is held up, and what is lost."""
+    section = Section(f"A link cut or a broker killed, one after the other, {version()}")
+    wiring = wired(build("unif", quick))
+    for row in rehearse(wiring, sample_messages(wiring), kill=3).failures:
+        section.rows.append(dict(row))
+        what = f"{row['killed']} {row['name']}"
+        off = abs(row["missing_while_down"] - row["predicted"])
+        section.claim(f"{what}: held up, beside the prediction", off, at_most=0)
+        section.claim(f"{what}: lost for good", row["lost"], at_most=0)
+    return section
+
+
+def changes(quick: bool) -> Section:
+    """One plan becomes another under load, with and without sessions that queue meanwhile."""
+    section = Section(f"From the plan of grmaw to that of gm, 300 messages a second, {version()}")
+    for seed in range(1 if quick else 2):
+        old, new = (wired(build("unif", quick, algorithm, seed)) for algorithm in ("grmaw", "gm"))
+        for queued, at_once in ((True, False), (False, False), (True, True), (False, True)):
+            told = rehearse_change(old, new, queued=queued, at_once=at_once)
+            after = told.pop("afterwards")
+            shared = len({link[:2] for link in old.links} & {link[:2] for link in new.links})
+            links = {"links before": len(old.links), "links after": len(new.links), "links kept": shared}
+            section.rows.append({"seed": seed, "queued": queued, "at once": at_once} | links | told)
+            wrong = after["missing"] + after["duplicates"] + after["unexpected"]
+            section.claim(
+                f"seed {seed}, queued {queued}, at once {at_once}: wrong afterwards", wrong, at_most=0
+            )
+    return section
+
+
+def loads(trees: list[Tree]) -> np.ndarray:
+    """What each link carries."""
+    load: dict[tuple[int, int], float] = {}
+    for tree in trees:
+        for edge in tree.edges:
+            load[edge] = load.get(edge, 0.0) + tree.rate
+    return np.array(list(load.values()))
+
+
+def trees(quick: bool) -> Section:
+    """Trees of least latency and of least weight, with and without balanced loads."""
+    section = Section("Trees over a low-degree plan: delay, weight, and the load of links")
+    nodes = 20 if quick else 100
+    interest = bl.workload.interest(nodes=nodes, topics=60, popularity="unif", sizes=(10, 20), seed=0)
+    plan = bl.link(interest, bl.workload.weights(nodes=nodes, kind="regions", seed=0), "low-oda")
+    rng = np.random.default_rng(0)
+    sent = [
+        Publication(int(rng.choice(interest.nodes_of(t))), topic, float(rng.integers(1, 1000)))
+        for t, topic in enumerate(interest.topic_ids)
+    ]
+    for least in ("latency", "weight"):
+        for slack in (0.0, 0.1, 0.5):
+            chosen = plan_trees(plan, sent, least, slack)
+            section.rows.append({"least": least, "slack": slack} | _tree_row(plan, chosen, sent))
+    return section
+
+
+def _tree_row(plan: bl.Plan, chosen: list[Tree], sent: list[Publication]) -> dict[str, Any]:
+    """Delay from the one publisher of each topic, weight, and loads."""
+    wiring, names = wire(plan, chosen, sent), plan.interest.node_ids
+    ways = delays(wiring, [Message(names[one.broker], one.topic) for one in sent], plan)
+    edges = np.array([edge for tree in chosen for edge in tree.edges])
+    load = loads(chosen)
+    return {
+        "mean delay": ways["mean_delay"],
+        "worst delay": ways["max_delay"],
+        "weight of all trees": float(plan.weights.of(edges[:, 0], edges[:, 1]).sum()),
+        "busiest link": float(load.max()),
+        "standard deviation of loads": float(load.std()),
+    }
+
+
+SECTIONS = {"wirings": wirings, "failures": failures, "changes": changes, "trees": trees}
+
+if __name__ == "__main__":
+    run("deploy", SECTIONS)

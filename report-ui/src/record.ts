@@ -1,0 +1,95 @@
+// The record that the page shows, as broadloom/report/record.py writes it.
+
+export interface Certificate {
+    total: number | null;
+    bound: number | null;
+    gap: number | null;
+    words: string;
+}
+
+export interface Places {
+    kind: "map" | "plane" | "none";
+    x?: (number | null)[];
+    y?: (number | null)[];
+}
+
+export interface InterestRecord {
+    brokers: string[];
+    sites: string[];
+    siteOf: number[];
+    places: Places;
+    topics: string[];
+    start: number[];
+    members: number[];
+    topicsInAll: number;
+    subscriptionsInAll: number;
+}
+
+interface PlanRecord {
+    name: string;
+    summary: string;
+    asked: Record<string, unknown>;
+    metrics: Record<string, unknown>;
+    certificate: Certificate;
+}
+
+export interface OverlayRecord extends PlanRecord {
+    kind: "overlay";
+    interest: number;
+    weighted: boolean;
+    links: { u: number[]; v: number[]; weight: number[]; load: number[]; holds: number[] };
+    load: number[];
+    holds: number[];
+    topics: { hops: (number | null)[]; length: (number | null)[]; cost: (number | null)[]; exact: boolean };
+    backups: number[][] | null;
+    failures: { brokers: number[]; added: [number, number][][] } | null;
+}
+
+export interface ContentRecord extends PlanRecord {
+    kind: "content";
+    brokers: string[];
+    parent: number[];
+    leaves: number[];
+    load: number[];
+    fairLoad: number[];
+    beta: number;
+    betaMax: number;
+    dimensions: number;
+    filters: [number[], number[]][][];
+    subscriptions: { lo: number[][]; hi: number[][]; broker: number[]; inAll: number };
+    delays: { counts: number[]; edges: number[]; over: number; limit: number; absolute: boolean };
+}
+
+export interface MarketRecord extends PlanRecord {
+    kind: "market";
+    brokers: string[];
+    load: number[];
+    flows: { u: number[]; v: number[]; rate: number[] };
+}
+
+export type AnyPlan = OverlayRecord | ContentRecord | MarketRecord;
+
+export interface Account {
+    table: string;
+    rows: number;
+    used: number;
+    duplicates: number;
+    quarantined: Record<string, number>;
+    written: number;
+}
+
+export interface Rows {
+    words: string;
+    tables: Account[];
+    notes: string[];
+    examples: { table: string; reason: string; row: string }[];
+}
+
+export interface Report {
+    format: number;
+    broadloom: string;
+    title: string;
+    interests: InterestRecord[];
+    plans: AnyPlan[];
+    rows: Rows | null;
+}

@@ -1,0 +1,120 @@
+"""`broadloom maintain`: keep an overlay topic-connected while events come, from a file or as a stream."""
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+
+import broadloom as bl
+from broadloom.cli.output import Force, Json, Quiet, Seed, keep_apart, progress, show
+from broadloom.cli.spark import Conf, Master
+from broadloom.errors import InputError
+from broadloom.maintenance.feed import Feed, read_events
+from broadloom.maintenance.maintain import compile_kernels
+from broadloom.maintenance.rounds import Rounds
+from broadloom.maintenance.store import write_state
+from broadloom.model._atomic import new_folder
+from broadloom.model.instance import read_instance
+from broadloom.model.tables import write_table
+
+
+def maintain(
+    tables: Annotated[Path, typer.Argument(help="The folder of canonical tables.")],
+    events: Annotated[
+        str, typer.Option(help="A file or folder of events; with --stream a folder to watch, or kafka://...")
+    ],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the plan and the rounds.")],
+    method: Annotated[str, typer.Option(help="shadow or naive.")] = "shadow",
+    rho: Annotated[float, typer.Option(help="How much worse a link may be for the maximum degree.")] = 3,
+    coverage: Annotated[int, typer.Option(help="How often backups cover each topic, for shadow.")] = 3,
+    backups: Annotated[str, typer.Option(help="primal-dual or greedy, for shadow.")] = "primal-dual",
+    weights: Annotated[
+        str, typer.Option(help="Where weights come from: uniform, or auto, coordinates, sites, latency.")
+    ] = "uniform",
+    plan: Annotated[Path | None, typer.Option(help="Start from the links of this plan.")] = None,
+    fresh_every: Annotated[int, typer.Option(help="Compare with a fresh build every so many rounds.")] = 0,
+    stream: Annotated[bool, typer.Option("--stream", help="Watch for events, on Spark.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Stream what is there, then stop.")] = False,
+    seed: Seed = 0,
+    master: Master = None,
+    conf: Conf = None,
+    force: Force = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Apply events to an overlay one by one; every topic stays connected, and few links change.
+
+    Example: broadloom generate --churn 1000 -o tables; broadloom maintain tables --events tables -o out
+    """
+    keep_apart(output, tables)
+    with progress(quiet):
+        options = {"method": method, "rho": rho, "coverage": coverage, "backups": backups, "seed": seed}
+
+        def start() -> bl.Live:
+            given = read_instance(tables, weights)
+            edges = _edges(plan, given.interest)
+            return bl.maintain(given.interest, given.weights, edges=edges, **options)  # type: ignore[arg-type]
+
+        if stream:
+            record = _streamed(start, events, output, once, master, conf or [])
+            words = f"{record['applied']:,} events in {record['batches']:,} batches -> {output}"
+            show(record, words, as_json, quiet)
+            return
+        compile_kernels()  # or the first rounds would seem slow
+        rounds, feed = Rounds(), Feed(start())
+        rounds.run(feed, read_events(Path(events)), fresh_every)
+        record = {"output": str(output)} | rounds.summary() | {"metrics": feed.live.metrics()}
+        with new_folder(output, overwrite=force) as folder:
+            write_state(folder, feed.live)
+            for name, table in rounds.tables().items():
+                write_table(folder, name, table)
+            (folder / "maintain.json").write_text(json.dumps(record, indent=2) + "\n")
+    show(record, _words(record, len(rounds.rounds), output), as_json, quiet, _table(record))
+
+
+def _edges(plan: Path | None, interest: bl.Interest) -> Any:
+    """The links of a plan, between the same nodes in the same order."""
+    if plan is None:
+        return None
+    loaded = bl.Plan.load(plan)
+    if loaded.interest.node_ids != interest.node_ids:
+        raise InputError(f"{plan} is a plan of other nodes than the tables; link the tables first")
+    return loaded.edges
+
+
+def _streamed(
+    start: Any, events: str, output: Path, once: bool, master: str | None, conf: list[str]
+) -> dict[str, Any]:
+    """Apply a stream of events on Spark."""
+    from broadloom.pipeline.session import Engine, need_spark, parse_conf
+
+    need_spark()
+    from broadloom.pipeline.stream import stream
+
+    return stream(start, events, output, Engine(master, None, parse_conf(conf)), once=once)
+
+
+def _words(record: dict[str, Any], applied: int, output: Path) -> str:
+    """The summary in sentences."""
+    refused = record["quarantined"]
+    lines = [f"{applied:,} events applied, {sum(refused.values()):,} in quarantine -> {output}"]
+    lines += [f"  in quarantine: {count:,} {reason}" for reason, count in refused.items()]
+    if above := record.get("against_fresh"):
+        lines.append(
+            f"above a fresh build, mean of {above['rounds']:,} rounds (at the last one): "
+            f"maximum degree {above['max_degree_above']:.2f} ({above['last_max_degree_above']}), "
+            f"mean degree {above['mean_degree_above']:.2f} ({above['last_mean_degree_above']:.2f})"
+        )
+    return "\n".join(lines)
+
+
+def _table(record: dict[str, Any]) -> Table:
+    """The rounds: a row a kind of event."""
+    kinds = [kind for kind in ("join", "leave", "resubscribe") if kind in record]
+    columns = list(record[kinds[0]]) if kinds else []
+    table = Table("", *(name.replace("_", " ") for name in columns), box=None, pad_edge=False)
+    for kind in kinds:
+        table.add_row(kind, *(f"{record[kind][name]:,.4g}" for name in columns))
+    return table

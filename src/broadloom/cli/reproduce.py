@@ -1,0 +1,54 @@
+"""`broadloom reproduce`: the figures and tables of the papers, ours beside theirs."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.table import Table
+
+from broadloom.cli.output import Json, Quiet, progress, show
+from broadloom.cli.spark import Conf, Master, Remote, engine_of
+
+
+def reproduce(
+    paper: Annotated[int | None, typer.Argument(help="The paper, 1 to 5; all if there is none.")] = None,
+    figure: Annotated[str | None, typer.Argument(help="One of its figures or tables: fig4, table1.")] = None,
+    output: Annotated[
+        Path, typer.Option("-o", "--output", help="The folder for tables, drawings and the page.")
+    ] = Path("reproduction"),
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Fewer and smaller cases: minutes, not hours.")
+    ] = False,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Run the papers' experiments, draw them, and compare each number of their texts with ours.
+
+    A run that was killed goes on where it was. BROADLOOM_DATA may name a folder of measured latencies.
+
+    Example: broadloom reproduce 1 fig4 --quick
+    """
+    engine = engine_of(master, remote, conf)
+    from broadloom.papers import figures_of
+    from broadloom.pipeline.reproduce import reproduce as run
+
+    with progress(quiet):
+        found = run(figures_of(paper, figure), output, quick, engine)
+    kept = sum(claim["verdict"] == "reproduced" for claim in found.claims)
+    words = (
+        f"{found.run:,} cases run, {found.known:,} known before; "
+        f"{kept} of {len(found.claims)} claims reproduced -> {found.page}"
+    )
+    record = {"output": str(output), "page": str(found.page), "claims": found.claims}
+    show(record | {"run": found.run, "known": found.known}, words, as_json, quiet, _claims(found.claims))
+
+
+def _claims(claims: list[dict[str, object]]) -> Table:
+    table = Table("figure", "claim", "theirs", "ours", "verdict", box=None, pad_edge=False)
+    for claim in claims:
+        shown = [claim[name] for name in ("figure", "claim", "theirs", "ours", "verdict")]
+        table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in shown))
+    return table

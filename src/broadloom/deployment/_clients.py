@@ -1,0 +1,183 @@
+"""MQTT clients of a rehearsal: one a broker, which subscribes and publishes, all of them in one thread."""
+
+from __future__ import annotations
+
+import selectors
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from broadloom.errors import InputError
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import Client
+
+HOST = "127.0.0.1"
+TICK = 0.02
+RETRY_SECONDS = 0.1
+VISIT_SECONDS = 5.0
+
+Heard = Callable[[str, str, bytes], None]
+
+
+class Clients:
+    """A client at each of some brokers; sessions are kept, so that a restart of a broker loses nothing.
+
+    Args:
+        ports: where each broker listens.
+        heard: called with the broker, the topic and the payload of each message that comes.
+        qos: of subscriptions and messages.
+        name: how client ids begin.
+    """
+
+    def __init__(self, ports: Mapping[str, int], heard: Heard, qos: int = 1, name: str = "rehearsal") -> None:
+        self._paho = need_paho()
+        self._ports, self._heard, self._qos, self._name = ports, heard, qos, name
+        self._selector = selectors.DefaultSelector()
+        self._clients: dict[str, Client] = {}
+        self._asleep: dict[str, float] = {}  # clients without a connection, and when to try again
+        self._filters: dict[str, list[tuple[str, int]]] = {}
+        self._ready: set[str] = set()
+        self._last_misc = 0.0
+
+    def __enter__(self) -> Clients:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for client in self._clients.values():
+            client.on_disconnect = None
+            client.disconnect()
+            client.loop_write()
+            client.on_socket_close = client.on_socket_unregister_write = None
+        self._selector.close()
+
+    def subscribe(self, wants: Mapping[str, Iterable[str]], seconds: float = 10.0) -> None:
+        """Connect a client to each broker, subscribe it to what is wanted there, and wait for the answers."""
+        for number, (broker, filters) in enumerate(wants.items()):
+            self._filters[broker] = [(text, self._qos) for text in filters]
+            self._clients[broker] = self._client(broker, f"{self._name}-{number}")
+            self._clients[broker].connect(HOST, self._ports[broker])
+        if not self.run(lambda: len(self._ready) == len(self._clients), seconds):
+            missing = len(self._clients) - len(self._ready)
+            raise RuntimeError(f"{missing} of {len(self._clients)} clients got no answer in {seconds:g} s")
+
+    def publish(self, broker: str, topic: str, payload: bytes) -> None:
+        """Send a message; while the broker is away it waits."""
+        self._clients[broker].publish(topic, payload, self._qos)
+
+    def run(self, done: Callable[[], bool], seconds: float) -> bool:
+        """Send and receive until something is done; false if it takes longer than that."""
+        end = time.monotonic() + seconds
+        while not done():
+            if time.monotonic() > end:
+                return False
+            self.turn(TICK)
+        return True
+
+    def turn(self, seconds: float) -> None:
+        """Send and receive what there is, and wait so long for more."""
+        for key, events in self._selector.select(seconds):
+            client = self._clients[key.data]
+            if events & selectors.EVENT_READ:
+                client.loop_read()
+            if events & selectors.EVENT_WRITE:
+                client.loop_write()
+        now = time.monotonic()
+        if now - self._last_misc > 1:
+            self._last_misc = now
+            for client in self._clients.values():
+                client.loop_misc()
+        for broker in [broker for broker, when in self._asleep.items() if when <= now]:
+            self._wake(broker, now)
+
+    def _wake(self, broker: str, now: float) -> None:
+        """Connect again; the broker may still be away."""
+        del self._asleep[broker]
+        try:
+            self._clients[broker].reconnect()
+        except OSError:
+            self._asleep[broker] = now + RETRY_SECONDS
+
+    def _client(self, broker: str, name: str) -> Client:
+        client = self._paho.Client(self._paho.CallbackAPIVersion.VERSION2, name, clean_session=False)
+        client.max_inflight_messages_set(0)
+        client.max_queued_messages_set(0)
+        client.on_message = lambda _client, _data, message: self._heard(
+            broker, message.topic, message.payload
+        )
+        client.on_connect = lambda _client, _data, flags, *_: self._subscribe(broker, flags.session_present)
+        client.on_subscribe = lambda *_: self._ready.add(broker)
+        client.on_disconnect = lambda *_: self._asleep.update({broker: time.monotonic() + RETRY_SECONDS})
+        client.on_socket_open = lambda _client, _data, sock: self._watch(broker, sock, selectors.EVENT_READ)
+        client.on_socket_close = lambda _client, _data, sock: self._forget(sock)
+        both = selectors.EVENT_READ | selectors.EVENT_WRITE
+        client.on_socket_register_write = lambda _client, _data, sock: self._watch(broker, sock, both)
+        client.on_socket_unregister_write = lambda _client, _data, sock: self._watch(
+            broker, sock, selectors.EVENT_READ
+        )
+        return client
+
+    def _subscribe(self, broker: str, still_known: bool) -> None:
+        """Ask for what is wanted, unless the broker remembers it."""
+        if still_known or not self._filters[broker]:
+            self._ready.add(broker)
+        else:
+            self._clients[broker].subscribe(self._filters[broker])
+
+    def _watch(self, broker: str, sock: Any, events: int) -> None:
+        try:
+            self._selector.modify(sock, events, broker)
+        except KeyError:
+            self._selector.register(sock, events, broker)
+
+    def _forget(self, sock: Any) -> None:
+        with suppress(KeyError, ValueError):
+            self._selector.unregister(sock)
+
+
+def end_session(port: int, client_id: str) -> None:
+    """Make a broker forget a client that will not come back, and what it keeps for it."""
+    _visit(port, client_id, clean=True, ask=lambda _: None)
+
+
+def subscribe(port: int, client_id: str, filters: Sequence[str], qos: int = 1) -> None:
+    """Have a broker keep messages for a client that is away, from now on."""
+    wanted = [(text, qos) for text in filters]
+    _visit(port, client_id, clean=False, ask=lambda client: client.subscribe(wanted))
+
+
+def unsubscribe(port: int, client_id: str, filters: Sequence[str]) -> None:
+    """Take subscriptions from the session of a client that is away; what waits for it goes on waiting."""
+    _visit(port, client_id, clean=False, ask=lambda client: client.unsubscribe(list(filters)))
+
+
+def _visit(port: int, client_id: str, clean: bool, ask: Callable[[Client], object]) -> None:
+    """Connect in the place of a client, ask for something, and leave when it is answered."""
+    paho = need_paho()
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id, clean_session=clean, manual_ack=True)
+    client.enable_bridge_mode()  # or the broker would send the link's own messages back to it
+    answered: list[bool] = []
+    client.on_connect = lambda *_: answered.append(True) if ask(client) is None else None
+    client.on_subscribe = client.on_unsubscribe = lambda *_: answered.append(True)
+    client.connect(HOST, port)
+    end = time.monotonic() + VISIT_SECONDS
+    while not answered:
+        if time.monotonic() > end:
+            raise RuntimeError(f"the broker at port {port} gave no answer to {client_id!r}")
+        if client.loop(TICK) != paho.MQTT_ERR_SUCCESS:  # the link itself has come between
+            client.reconnect()
+    client.disconnect()
+    client.loop(TICK)
+
+
+def need_paho() -> Any:
+    """The MQTT client library."""
+    try:
+        import paho.mqtt.client as paho
+    except ImportError as error:
+        raise InputError("a rehearsal needs paho-mqtt; `pip install 'broadloom[deploy]'`") from error
+    return paho

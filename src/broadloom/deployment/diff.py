@@ -1,0 +1,289 @@
+"""From one plan's links to another's: what changes at which broker, and in which order.
+
+Where a change needs a restart, brokers drop their old links and open their new ones at once. A new link must
+not come up before the old one that it replaces is gone: on mosquitto messages would go round for ever. So the
+brokers restart in batches that close no ring, first the one after which the fewest deliveries are cut off.
+What a batch cuts is queued meanwhile: the session of each new link is opened before the old link goes, and
+the link finds it when it comes. RabbitMQ changes live and never loops, so that all is added first and removed
+afterwards: a few messages come twice, none is lost.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from itertools import islice
+from typing import Any, NamedTuple
+
+from broadloom.deployment.check import would_loop
+from broadloom.deployment.flow import Message, journey, sample_messages
+from broadloom.deployment.mosquitto import local_id, remote_id
+from broadloom.deployment.wiring import Hop, Link, Wiring
+from broadloom.pipeline.filters import FilterTree, groups
+
+Links = tuple[Link, ...]
+
+TRIED = 8  # batches that are looked at before one of them is chosen
+
+
+class Session(NamedTuple):
+    """What a broker keeps for a link while it is away.
+
+    Attributes:
+        broker: where it is kept.
+        client: under which client id.
+        filters: which subscriptions; for a session to be ended, none.
+    """
+
+    broker: str
+    client: str
+    filters: tuple[str, ...] = ()
+
+
+class Batch(NamedTuple):
+    """Brokers that restart together.
+
+    Attributes:
+        brokers: who restarts.
+        links: all links of all brokers from then on.
+        cut: how many deliveries, of a message of each topic from each broker, wait for a later batch.
+        opened: sessions of new links, to be opened before; they queue what the old links no longer carry.
+        grown: what links that stay carry more from then on, to be subscribed to while their brokers are down.
+        shrunk: what links that stay carry no more, to be unsubscribed from while their brokers are down.
+        ended: sessions of links that are gone, to be ended while or after the brokers restart.
+    """
+
+    brokers: tuple[str, ...]
+    links: Links
+    cut: int
+    opened: tuple[Session, ...]
+    grown: tuple[Session, ...]
+    shrunk: tuple[Session, ...]
+    ended: tuple[Session, ...]
+
+    def record(self) -> dict[str, Any]:
+        """The batch as JSON has it."""
+        sessions = ("opened", "grown", "shrunk", "ended")
+        kept = {name: [session._asdict() for session in getattr(self, name)] for name in sessions}
+        return {"restart": list(self.brokers), "cut": self.cut, "sessions": kept}
+
+
+class Change(NamedTuple):
+    """What changes at the broker that owns some links."""
+
+    broker: str
+    added: Links
+    removed: Links
+    changed: tuple[tuple[Link, Link], ...]
+
+    def record(self) -> dict[str, Any]:
+        """The change as JSON has it."""
+        return {
+            "broker": self.broker,
+            "added": [link._asdict() for link in self.added],
+            "removed": [link._asdict() for link in self.removed],
+            "changed": [{"from": old._asdict(), "to": new._asdict()} for old, new in self.changed],
+        }
+
+
+def changes(old: Wiring, new: Wiring) -> list[Change]:
+    """What changes at each broker, in the order of the new plan's brokers, then those that leave.
+
+    Examples:
+        >>> one = Wiring(("a", "b"), {}, {}, (Link("a", "b", ("x",), ()),))
+        >>> two = Wiring(("a", "b"), {}, {}, (Link("a", "b", ("x", "y"), ()),))
+        >>> [(change.broker, len(change.changed)) for change in changes(one, two)]
+        [('a', 1)]
+    """
+    found = []
+    for broker in dict.fromkeys((*new.brokers, *old.brokers)):
+        before, after = _owned(old.links, broker), _owned(new.links, broker)
+        added = tuple(link for peer, link in after.items() if peer not in before)
+        removed = tuple(link for peer, link in before.items() if peer not in after)
+        kept = ((before[peer], after[peer]) for peer in after if peer in before)
+        changed = tuple((one, other) for one, other in kept if one != other)
+        if added or removed or changed:
+            found.append(Change(broker, added, removed, changed))
+    return found
+
+
+def order(old: Wiring, new: Wiring, at_once: bool = False) -> list[Batch]:
+    """The batches of brokers that lead from the old links to the new ones; each broker restarts once.
+
+    Args:
+        old: how brokers are linked.
+        new: how they are to be linked.
+        at_once: restart all of them together; sooner over, but all are away in the same moment.
+
+    Examples:
+        >>> x, brokers = ("x",), ("a", "b", "c")
+        >>> wants = dict.fromkeys(brokers, x)
+        >>> ab, bc, ac = (Link(u, v, x, x) for u, v in ("ab", "bc", "ac"))
+        >>> path, other = (Wiring(brokers, wants, {}, links) for links in ((ab, bc), (ab, ac)))
+        >>> [batch.brokers for batch in order(path, other)]
+        [('b',), ('a',)]
+    """
+    planner = _Planner(old, new)
+    batches = []
+    while planner.goal:
+        state = planner.links
+        brokers = tuple(planner.goal) if at_once else planner.choose()
+        planner.apply(brokers)
+        batches.append(_batch(brokers, state, planner.links, new.links, planner.cut))
+    return batches
+
+
+class _Planner:
+    """Where a change stands: the links that are up, the brokers that are still to change, what is cut off."""
+
+    def __init__(self, old: Wiring, new: Wiring) -> None:
+        own = {change.broker: _owned(old.links, change.broker) for change in changes(old, new)}
+        self.links: Links = tuple(old.links)
+        self.goal = {broker: tuple(_owned(new.links, broker).values()) for broker in own}
+        self._drops = {broker: _dropped(own[broker].values(), self.goal[broker]) for broker in own}
+        self._gains = {broker: _dropped(self.goal[broker], own[broker].values()) for broker in own}
+        stay = {broker: [link for link in self.goal[broker] if link.peer in own[broker]] for broker in own}
+        self._grows = {broker: _dropped(stay[broker], own[broker].values()) for broker in own}
+        self._group = groups(
+            sorted({text for link in (*old.links, *new.links) for text in link[2] + link[3]})
+        )
+        self._judge = _Judge(old, new)
+        self.cut = 0
+
+    def choose(self) -> tuple[str, ...]:
+        """Of a few batches that close no ring, the one that cuts off least, and of those the smallest."""
+        seeds = dict.fromkeys(self._closure(broker) for broker in self.goal)
+        found = list(islice((brokers for brokers in seeds if not self._loops(brokers)), TRIED))
+        if not found:  # together until they close none, as all of them do
+            together: set[str] = set()
+            for brokers in seeds:
+                together.update(brokers)
+                if not self._loops(together):
+                    break
+            return tuple(broker for broker in self.goal if broker in together)
+        cuts = [self._judge.change(self._with(brokers), self._touched(brokers)) for brokers in found]
+        return min(zip(cuts, map(len, found), range(len(found)), found, strict=True))[-1]
+
+    def apply(self, brokers: tuple[str, ...]) -> None:
+        """Let brokers have their new links."""
+        touched = self._touched(brokers)
+        self.links = self._with(brokers)
+        self.cut = self._judge.settle(self.links, touched)
+        self.goal = {broker: links for broker, links in self.goal.items() if broker not in brokers}
+
+    def _closure(self, broker: str) -> tuple[str, ...]:
+        """The broker, and those with a link that is to carry more of what it cuts, and so on.
+
+        A link that is up cannot queue for later, so it must change in the same moment.
+        """
+        brokers, cut = {broker}, set(self._drops[broker])
+        while more := {one for one in self.goal if one not in brokers and cut & self._grows[one]}:
+            brokers |= more
+            cut.update(*(self._drops[one] for one in more))
+        return tuple(one for one in self.goal if one in brokers)
+
+    def _loops(self, brokers: Iterable[str]) -> bool:
+        """Whether the brokers' new links would close a ring; only what they gain can."""
+        gained = {self._group[text] for broker in brokers for text in self._gains[broker]}
+        return would_loop(
+            Link(*link[:2], *(tuple(text for text in way if self._group[text] in gained) for way in link[2:]))
+            for link in self._with(brokers)
+        )
+
+    def _touched(self, brokers: Iterable[str]) -> set[str]:
+        """The filters that go another way after a batch."""
+        return {text for broker in brokers for text in self._drops[broker] | self._gains[broker]}
+
+    def _with(self, brokers: Iterable[str]) -> Links:
+        """All links, with some brokers' replaced."""
+        chosen = set(brokers)
+        kept = [link for link in self.links if link.owner not in chosen]
+        return tuple(sorted([*kept, *(link for broker in sorted(chosen) for link in self.goal[broker])]))
+
+
+def _batch(brokers: tuple[str, ...], state: Links, links: Links, goal: Links, cut: int) -> Batch:
+    """A batch with the sessions that go with it."""
+    dropped, up = _dropped(state, links), {link[:2]: link for link in state}
+    later, meanwhile, opened = {link[:2]: link for link in links}, _staying(state, links), []
+    for link in goal:
+        if link[:2] not in up:
+            out, into = (_cut_off(hop, dropped.intersection(way), meanwhile) for hop, way in link.carried())
+            opened += [Session(link.peer, remote_id(link), into)] if into else []
+            opened += [Session(link.owner, local_id(link), out)] if out and link.owner not in brokers else []
+    grown: list[Session] = []
+    shrunk: list[Session] = []
+    ended: list[Session] = []
+    for ends, link in up.items():
+        if ends not in later:
+            ended += [Session(link.peer, remote_id(link)), Session(link.owner, local_id(link))]
+            continue
+        for one, other, found in ((link, later[ends], shrunk), (later[ends], link, grown)):
+            if less := tuple(sorted(set(one.into) - set(other.into))):
+                found.append(Session(link.peer, remote_id(link), less))
+    return Batch(brokers, links, cut, tuple(opened), tuple(grown), tuple(shrunk), tuple(ended))
+
+
+class _Judge:
+    """How many deliveries some links cut off, of what brokers want in both plans."""
+
+    def __init__(self, old: Wiring, new: Wiring) -> None:
+        both = {
+            broker: tuple(set(old.wants.get(broker, ())) & set(wants)) for broker, wants in new.wants.items()
+        }
+        self._stable = Wiring(new.brokers, both, {}, ())
+        self._senders = defaultdict[str, list[Message]](list)
+        for message in sample_messages(self._stable):
+            self._senders[message.topic].append(message)
+        self._known = FilterTree(self._senders)
+        self._cut: dict[str, int] = {}
+
+    def change(self, links: Links, filters: Iterable[str]) -> int:
+        """How many more are cut off with some links, which differ from those before in these filters."""
+        return sum(cut - self._cut.get(topic, 0) for topic, cut in self._count(links, filters).items())
+
+    def settle(self, links: Links, filters: Iterable[str]) -> int:
+        """Take the links as those that are up; how many deliveries they cut off."""
+        self._cut.update(self._count(links, filters))
+        return sum(self._cut.values())
+
+    def _count(self, links: Links, filters: Iterable[str]) -> dict[str, int]:
+        wiring = Wiring((), {}, {}, links)
+        topics = {topic for text in filters for topic in self._known.meeting(text)}
+        return {
+            topic: sum(
+                len(self._stable.wanting(topic) - {message.broker, *journey(wiring, message)})
+                for message in self._senders[topic]
+            )
+            for topic in topics
+        }
+
+
+def _staying(before: Links, after: Links) -> Wiring:
+    """What both have: links that stay, with the filters that stay."""
+    earlier = {hop: filters for link in before for hop, filters in link.carried()}
+    links = (
+        Link(*link[:2], *(tuple(set(way).intersection(earlier.get(hop, ()))) for hop, way in link.carried()))
+        for link in after
+    )
+    return Wiring((), {}, {}, tuple(links))
+
+
+def _cut_off(hop: Hop, filters: Iterable[str], wiring: Wiring) -> tuple[str, ...]:
+    """The filters whose messages do not come from one end of a hop to the other."""
+    start, end = hop
+    return tuple(sorted(text for text in filters if end not in journey(wiring, Message(start, text))))
+
+
+def _dropped(before: Iterable[Link], after: Iterable[Link]) -> set[str]:
+    """The filters that some hop no longer carries."""
+    later = {hop: filters for link in after for hop, filters in link.carried()}
+    return {
+        text
+        for link in before
+        for hop, filters in link.carried()
+        for text in set(filters).difference(later.get(hop, ()))
+    }
+
+
+def _owned(links: Iterable[Link], broker: str) -> dict[str, Link]:
+    return {link.peer: link for link in links if link.owner == broker}

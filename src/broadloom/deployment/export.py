@@ -1,0 +1,103 @@
+"""Native configuration for real brokers, checked before it is written."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from broadloom._version import VERSION
+from broadloom.deployment import mosquitto, nats, rabbitmq
+from broadloom.deployment.check import check
+from broadloom.deployment.settings import Settings
+from broadloom.deployment.trees import Tree
+from broadloom.deployment.wiring import Link, Wiring
+from broadloom.errors import InputError
+from broadloom.model._atomic import new_folder
+
+RECORD = "deployment.json"
+
+
+@dataclass(frozen=True)
+class Target:
+    """A kind of broker.
+
+    Attributes:
+        name: as users ask for it.
+        summary: what is written for it.
+        files: the file of each broker, by name.
+        read_links: the links that such files say.
+        live: whether links change without a restart.
+    """
+
+    name: str
+    summary: str
+    files: Callable[[Wiring, Settings], dict[str, str]]
+    read_links: Callable[[Mapping[str, str], Wiring], list[Link]]
+    live: bool
+
+
+TARGETS = (
+    Target("mosquitto", "a file of bridges a broker", mosquitto.files, mosquitto.read_links, live=False),
+    Target("rabbitmq", "a list of API calls a broker", rabbitmq.files, rabbitmq.read_links, live=True),
+    Target("nats", "a file of leaf nodes a broker", nats.files, nats.read_links, live=False),
+)
+
+
+def target_named(name: str) -> Target:
+    """The target of a name.
+
+    Examples:
+        >>> target_named("mosquitto").live
+        False
+    """
+    for target in TARGETS:
+        if target.name == name:
+            return target
+    raise InputError(f"no target {name!r}; there are {', '.join(target.name for target in TARGETS)}")
+
+
+def export(wiring: Wiring, target: Target, settings: Settings) -> dict[str, str]:
+    """The files of every broker, after a check of the links that they say.
+
+    Raises:
+        InputError: the links would loop, send twice or leave a publisher out; or the target cannot have them.
+    """
+    check(wiring)
+    written = target.files(wiring, settings)
+    check(replace(wiring, links=tuple(target.read_links(written, wiring))))
+    return written
+
+
+def save(
+    folder: Path, written: Mapping[str, str], record: Mapping[str, Any], overwrite: bool = False
+) -> None:
+    """Write the files and their record as a folder that appears at its place by one rename."""
+    if overwrite and folder.exists() and not (folder / RECORD).exists():
+        raise InputError(f"{folder} has no {RECORD}, so it is not an export; choose another place")
+    with new_folder(folder, overwrite, endings=(".conf", ".json")) as scratch:
+        for name, text in written.items():
+            (scratch / name).write_text(text)
+        (scratch / RECORD).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
+
+
+def record_of(wiring: Wiring, trees: Sequence[Tree], target: Target, settings: Settings) -> dict[str, Any]:
+    """What an export is made of: the trees, by the names of brokers, and how they were written."""
+    names = wiring.brokers
+
+    def named(pairs: Sequence[tuple[int, int]]) -> list[list[str]]:
+        return [[names[u], names[v]] for u, v in pairs]
+
+    return {
+        "broadloom": VERSION,
+        "target": target.name,
+        "tls": settings.tls,
+        "qos": settings.qos,
+        "brokers": list(names),
+        "trees": [
+            {"filters": list(tree.filters), "links": named(tree.edges), "publishers": named(tree.leaves)}
+            for tree in trees
+        ],
+    }

@@ -1,0 +1,86 @@
+"""Where brokers are, and how links prove who they are: by references to secrets, never by secrets."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from urllib.parse import quote
+
+from broadloom.errors import InputError
+from broadloom.model._check import whole, yes_or_no
+from broadloom.model.plan import Plan
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an export needs to know beside the links.
+
+    Attributes:
+        address: where a broker is, `host` or `host:port`, with `{broker}` for its id.
+        places: the addresses of brokers that are elsewhere.
+        tls: whether links are encrypted, and prove themselves by certificates.
+        certificates: the folder of certificates on each broker; None: the target's own.
+        credentials: whether links also log in, with a name and password from the environment.
+        accounts: for NATS, whether trees that close a ring together may have several accounts.
+        qos: for MQTT, 0, 1 or 2.
+
+    Examples:
+        >>> Settings(address="{broker}.example.org:1884").place("rome", 1883)
+        ('rome.example.org', 1884)
+    """
+
+    address: str = "{broker}"
+    places: Mapping[str, str] = field(default_factory=dict)
+    tls: bool = True
+    certificates: str | None = None
+    credentials: bool = False
+    accounts: bool = False
+    qos: int = 1
+
+    def __post_init__(self) -> None:
+        if "{broker}" not in self.address:
+            raise InputError(
+                f"address {self.address!r} is the same for all; put {{broker}} where the id goes"
+            )
+        for flag in ("tls", "credentials", "accounts"):
+            yes_or_no(getattr(self, flag), flag)
+        if whole(self.qos, "qos") > 2:
+            raise InputError(f"qos is {self.qos}; give 0, 1 or 2")
+
+    def place(self, broker: str, port: int) -> tuple[str, int]:
+        """The host and the port of a broker, which has the given port if nothing else is said."""
+        address = self.places.get(broker, self.address.replace("{broker}", broker))
+        host, colon, given = address.rpartition(":")
+        if not colon or "]" in given:  # no port, perhaps an IPv6 address in brackets
+            host, given = address, str(port)
+        if not host or any(char.isspace() or char in "\"'/" for char in host) or not given.isdecimal():
+            raise InputError(f"the address of broker {broker!r} is {address!r}; give host or host:port")
+        return host, int(given)
+
+
+def places_of(plan: Plan) -> dict[str, str]:
+    """The addresses in the plan's nodes table, if it has a column `address`."""
+    if plan.nodes is None or "address" not in plan.nodes.column_names:
+        return {}
+    found = zip(plan.interest.node_ids, plan.nodes.column("address").to_pylist(), strict=True)
+    return {broker: str(address) for broker, address in found if address}
+
+
+def safe(broker: str) -> str:
+    """A broker's id as a part of names: letters, digits and `_.-~`, the rest as `%` and its code.
+
+    Examples:
+        >>> safe("eu/1")
+        'eu%2F1'
+    """
+    return quote(broker, safe="")
+
+
+def link_name(one: str, other: str) -> str:
+    """The name of the link of two brokers; no other pair has it.
+
+    Examples:
+        >>> link_name("a", "b:c")
+        'broadloom-a:b%3Ac'
+    """
+    return f"broadloom-{safe(one)}:{safe(other)}"

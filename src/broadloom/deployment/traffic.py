@@ -1,0 +1,78 @@
+"""Who publishes what, and how much: from a log of messages."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broadloom.errors import InputError
+from broadloom.model._check import refuse
+from broadloom.model.interest import Interest
+from broadloom.model.tables import need_table, positions
+from broadloom.pipeline.filters import is_wild
+
+
+class Publication(NamedTuple):
+    """A broker whose clients publish a topic.
+
+    Attributes:
+        broker: the index of the broker.
+        topic: the topic, without wildcards.
+        rate: in bytes a second; 0 if nobody knows.
+    """
+
+    broker: int
+    topic: str
+    rate: float = 0.0
+
+
+def publications(messages: pa.Table, interest: Interest) -> list[Publication]:
+    """Every broker and topic of a log of messages, whose publishers are brokers, with its rate.
+
+    Args:
+        messages: the canonical table: publisher, at, bytes, topic.
+        interest: the brokers.
+
+    Raises:
+        InputError: no topics, an unknown broker, a topic with a wildcard, or negative bytes.
+
+    Examples:
+        >>> log = {"publisher": ["0", "1", "0"], "at": [0, 1, 2_000_000], "bytes": [6, 4, 2]}
+        >>> table = pa.table(log | {"topic": ["x", "x", "x"]})
+        >>> publications(table, Interest.from_lists([["x"], ["x"]]))
+        [Publication(broker=0, topic='x', rate=4.0), Publication(broker=1, topic='x', rate=2.0)]
+    """
+    for column in ("publisher", "at", "bytes", "topic"):
+        if column not in messages.column_names:
+            raise InputError(
+                f"messages have no column {column!r}; they have {', '.join(messages.column_names)}"
+            )
+    sizes = np.asarray(messages.column("bytes"), np.float64)
+    refuse(~(sizes >= 0), lambda row: f"message {row} has {sizes[row]} bytes", "give 0 or more")
+    keys = ["publisher", "topic"]
+    sums = messages.group_by(keys).aggregate([("bytes", "sum")]).sort_by([(key, "ascending") for key in keys])
+    brokers = positions(sums.column("publisher"), pa.array(interest.node_ids, pa.string()))
+    names, topics = sums.column("publisher").to_pylist(), sums.column("topic").to_pylist()
+    refuse(brokers < 0, lambda i: f"messages of {names[i]!r}, which is no broker", "name brokers of the plan")
+    bad = np.array([not topic or is_wild(topic) for topic in topics], bool)
+    refuse(bad, lambda i: f"{names[i]!r} publishes {topics[i]!r}", "a message has a topic without wildcards")
+    rates = np.asarray(sums.column("bytes_sum"), np.float64) / _seconds(messages)
+    rows = zip(brokers.tolist(), topics, rates.tolist(), strict=True)
+    return sorted(Publication(*row) for row in rows)
+
+
+def read_publications(folder: Path, interest: Interest) -> list[Publication]:
+    """The publications in the table `messages` of a folder."""
+    return publications(need_table(folder, "messages"), interest)
+
+
+def _seconds(messages: pa.Table) -> float:
+    """The time that the log covers; 1 if it is a moment."""
+    at = messages.column("at").cast(pa.timestamp("us")).cast(pa.int64())
+    if at.null_count:
+        raise InputError(f"{at.null_count:,} messages have no time; give each one")
+    return (pc.max(at).as_py() - pc.min(at).as_py()) / 1e6 or 1.0 if len(at) else 1.0

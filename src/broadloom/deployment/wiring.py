@@ -1,0 +1,188 @@
+"""What trees mean for each link: which filters it carries which way."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+from broadloom.deployment.traffic import Publication
+from broadloom.deployment.trees import Tree
+from broadloom.model.plan import Plan
+from broadloom.pipeline.filters import covers, is_wild
+
+Hop = tuple[str, str]
+
+
+class Link(NamedTuple):
+    """A connection between two brokers, configured at one of them.
+
+    Attributes:
+        owner: the broker that opens it.
+        peer: the other one.
+        out: the filters of what goes from the owner to the peer, ascending.
+        into: the filters of what comes from the peer, ascending.
+    """
+
+    owner: str
+    peer: str
+    out: tuple[str, ...]
+    into: tuple[str, ...]
+
+    def carried(self) -> tuple[tuple[Hop, tuple[str, ...]], ...]:
+        """Both directions with their filters."""
+        return ((self.owner, self.peer), self.out), ((self.peer, self.owner), self.into)
+
+
+@dataclass(frozen=True)
+class Wiring:
+    """Brokers, what is wanted and published at each, and the links between them.
+
+    Attributes:
+        brokers: their ids, in the plan's order.
+        wants: the filters that are subscribed to at each.
+        publishes: the topics that are known to be published at each, beside those that it wants.
+        links: the links, in the order of their ends.
+        relays: whether a broker passes on what it got over a link; in a full mesh it does not.
+    """
+
+    brokers: tuple[str, ...]
+    wants: Mapping[str, tuple[str, ...]]
+    publishes: Mapping[str, tuple[str, ...]]
+    links: tuple[Link, ...]
+    relays: bool = True
+
+    def next_hops(self, topic: str) -> Mapping[str, Sequence[str]]:
+        """Where each broker sends a message of a topic, or all that a filter matches."""
+        if topic not in self._next_hops:
+            hops = defaultdict[str, list[str]](list)
+            for text in (topic, *(wide for wide in self._wild if wide != topic and covers(wide, topic))):
+                for start, end in self._hops_of.get(text, ()):
+                    if end not in hops[start]:
+                        hops[start].append(end)
+            self._next_hops[topic] = dict(hops)
+        return self._next_hops[topic]
+
+    def wanting(self, topic: str) -> frozenset[str]:
+        """The brokers with a subscription that matches a topic, or all of a filter."""
+        if topic not in self._wanting:
+            texts = (topic, *(wide for wide in self._wild_wants if covers(wide, topic)))
+            self._wanting[topic] = frozenset().union(*(self._brokers_of.get(text, ()) for text in texts))
+        return self._wanting[topic]
+
+    @cached_property
+    def _next_hops(self) -> dict[str, dict[str, list[str]]]:
+        return {}
+
+    @cached_property
+    def _wanting(self) -> dict[str, frozenset[str]]:
+        return {}
+
+    @cached_property
+    def _hops_of(self) -> Mapping[str, list[Hop]]:
+        hops = defaultdict[str, list[Hop]](list)
+        for link in self.links:
+            for hop, filters in link.carried():
+                for text in filters:
+                    hops[text].append(hop)
+        return hops
+
+    @cached_property
+    def _brokers_of(self) -> Mapping[str, list[str]]:
+        brokers = defaultdict[str, list[str]](list)
+        for broker, filters in self.wants.items():
+            for text in filters:
+                brokers[text].append(broker)
+        return brokers
+
+    @cached_property
+    def _wild(self) -> list[str]:
+        return sorted(filter(is_wild, self._hops_of))
+
+    @cached_property
+    def _wild_wants(self) -> list[str]:
+        return sorted(filter(is_wild, self._brokers_of))
+
+
+def wire(plan: Plan, trees: Iterable[Tree], publications: Iterable[Publication] = ()) -> Wiring:
+    """The links of some trees. Towards each end a link carries what is wanted behind that end.
+
+    So a link among brokers that all want a topic carries it both ways, one to a broker that only publishes it
+    carries it one way, and of a group of filters only those that somebody behind it asked for.
+
+    Examples:
+        >>> import broadloom as bl
+        >>> from broadloom.deployment.trees import plan_trees
+        >>> plan = bl.link(bl.Interest.from_lists([["x"], ["x"], []]), algorithm="gm")
+        >>> sent = [Publication(2, "x")]
+        >>> for link in wire(plan, plan_trees(plan, sent), sent).links:
+        ...     print(link)
+        Link(owner='0', peer='1', out=('x',), into=('x',))
+        Link(owner='0', peer='2', out=(), into=('x',))
+    """
+    names, wants, publishes = plan.interest.node_ids, wanted_filters(plan), defaultdict[str, list[str]](list)
+    for broker, topic, _ in publications:
+        publishes[names[broker]].append(topic)
+    carried = defaultdict[tuple[int, int], set[str]](set)
+    for tree in trees:
+        for hop, filters in _behind(tree, [wants[name] for name in names]).items():
+            carried[hop] |= filters
+        for leaf, taker in tree.leaves:
+            carried[leaf, taker] |= _met(tree.filters, publishes[names[leaf]])
+    links = []
+    for u, v in sorted({(min(hop), max(hop)) for hop in carried}):
+        out, into = (tuple(sorted(_widest(carried[hop]))) for hop in ((u, v), (v, u)))
+        links.append(Link(names[u], names[v], out, into))
+    known = {broker: tuple(sorted(set(topics))) for broker, topics in sorted(publishes.items())}
+    return Wiring(names, wants, known, tuple(links))
+
+
+def wanted_filters(plan: Plan) -> dict[str, tuple[str, ...]]:
+    """What each broker of a plan wants."""
+    interest = plan.interest
+    return {
+        name: tuple(interest.topic_ids[topic] for topic in interest.topics_of(node))
+        for node, name in enumerate(interest.node_ids)
+    }
+
+
+def _behind(tree: Tree, wants: Sequence[tuple[str, ...]]) -> dict[tuple[int, int], set[str]]:
+    """Of each link of a tree and each direction, the filters that are wanted behind its far end."""
+    near = defaultdict[int, list[int]](list)
+    for u, v in tree.edges:
+        near[u].append(v)
+        near[v].append(u)
+    if not near:
+        return {}
+    order, above = [min(near)], {min(near): -1}
+    for v in order:
+        for w in near[v]:
+            if w not in above:
+                above[w] = v
+                order.append(w)
+    own = {v: set(wants[v]).intersection(tree.filters) for v in order}
+    down: dict[tuple[int, int], set[str]] = {}
+    for v in reversed(order):
+        below = own[v].union(*(down[v, w] for w in near[v] if w != above[v]))
+        down[above[v], v] = below
+    for v in order:
+        for w in near[v]:
+            if w != above[v]:
+                others = (down[v, x] for x in near[v] if x != w)
+                down[w, v] = own[v].union(*others)
+    del down[-1, order[0]]
+    return down
+
+
+def _met(filters: Iterable[str], topics: Iterable[str]) -> set[str]:
+    """The filters that match one of the topics."""
+    known = list(topics)
+    return {text for text in filters if any(covers(text, topic) for topic in known)}
+
+
+def _widest(filters: set[str]) -> set[str]:
+    """The filters without those that another one covers."""
+    wild = [text for text in filters if is_wild(text)]
+    return {text for text in filters if not any(wide != text and covers(wide, text) for wide in wild)}

@@ -1,0 +1,289 @@
+"""The shadow and the naive dynamics (paper 3, Alg. 3, 4 and 6 to 10) on a world that grows when it must."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broadloom._jit import compiled_for
+from broadloom.maintenance._backups import build_all_backups, forget, rebuild_backups
+from broadloom.maintenance._links import BACKUPS, PRIMARIES, all_pairs, listed, room_of
+from broadloom.maintenance._many import edges_among_many
+from broadloom.maintenance._places import place_node, with_room
+from broadloom.maintenance._repair import Rules, Split, attach, connect_pairs, detach, link_all, prune, split
+from broadloom.maintenance._world import LINKS, MAX_DEGREE, NODES, Contents, Room, World, new_world, rows_of
+from broadloom.maintenance.changes import Change
+from broadloom.model.weights import WeightArrays
+from broadloom.progress import stage
+
+Nodes = NDArray[np.int32]
+
+# Among more nodes than this a table of all pairs costs more than looking for the best pair lazily.
+TABLE_NODES = 2048
+# A node that joins, and a topic that grows, find room; this much of what is there, and a little.
+SPARE, A_LITTLE = 1.5, 64
+BACKUPS_AT_A_TIME = 512
+
+
+class Present(NamedTuple):
+    """All that there is, of the nodes that are there, numbered by the order of their ids."""
+
+    ids: NDArray[np.int64]
+    contents: Contents
+    weights: WeightArrays
+
+
+class Engine:
+    """An overlay that stays topic-connected while nodes come and go; nodes go by their ids."""
+
+    def __init__(self, rules: Rules, present: Present, topic_count: int, next_id: int) -> None:
+        self.rules = rules
+        self.topic_count = topic_count
+        self.next_id = next_id
+        self._slack = 0  # each topic has room for so many subscribers more, at least
+        self._settle(present)
+
+    @cached_property
+    def _attach(self) -> Callable[..., tuple[Nodes, Nodes]]:
+        """The kernel of joins, which are so quick that looking up its types would show."""
+        return compiled_for(attach, self._world, self._weights, self.rules, 0, np.empty(0, np.int32))
+
+    @property
+    def world(self) -> World:
+        """The arrays."""
+        return self._world
+
+    @property
+    def max_degree(self) -> int:
+        """The maximum degree."""
+        return int(self._world.tally[MAX_DEGREE])
+
+    @property
+    def edge_count(self) -> int:
+        """How many links there are."""
+        return int(self._world.tally[LINKS])
+
+    def ids(self) -> list[int]:
+        """The nodes that are there, ascending."""
+        return list(self._position)  # ids are given in ascending order, and a dict keeps it
+
+    def is_there(self, node: int) -> bool:
+        """Whether there is such a node."""
+        return node in self._position
+
+    def topics(self, node: int) -> Nodes:
+        """The topics of a node, ascending."""
+        return rows_of(self._world, np.array([self._position[node]]))[1]
+
+    def backups(self, node: int) -> NDArray[np.int64]:
+        """Who stands in for a node, ascending."""
+        return self._named(listed(self._world.backups, BACKUPS, self._position[node]))
+
+    def primaries(self, node: int) -> NDArray[np.int64]:
+        """For whom a node stands in, ascending."""
+        return self._named(listed(self._world.backups, PRIMARIES, self._position[node]))
+
+    def build_backups(self) -> None:
+        """Choose the backups of every node, in the order of their ids (Alg. 6)."""
+        if self.rules.naive:
+            return
+        nodes = int(self._world.tally[NODES])
+        with stage("backups", nodes) as done:
+            for first in range(0, nodes, BACKUPS_AT_A_TIME):
+                last = min(first + BACKUPS_AT_A_TIME, nodes)
+                build_all_backups(self._world, self.rules.coverage, self.rules.greedy, first, last)
+                done(last)
+
+    def join(self, topics: Nodes, at: object = None) -> Change:
+        """A node joins (Alg. 3, 9 and 10); its topics are int32, ascending."""
+        start, before = time.perf_counter(), self.edge_count
+        self._make_room(nodes=1, subscriptions=len(topics), links=len(topics))
+        node, v = self.next_id, int(self._world.tally[NODES])
+        if at is not None or self.rules.by_weight:
+            place_node(self._weights, v, at, self._position)
+        self._subscriptions += len(topics)
+        self._world.tally[NODES] += 1
+        self._ids[v], self._position[node] = node, v
+        self.next_id += 1
+        added, candidates = self._attach(self._world, self._weights, self.rules, v, topics)
+        seconds = time.perf_counter() - start
+        return self._change("join", node, before, added, candidates, seconds)
+
+    def leave(self, node: int) -> Change:
+        """A node leaves (Alg. 4, 7 and 8)."""
+        start, before, v = time.perf_counter(), self.edge_count, self._position[node]
+        topics = self.topics(node)
+        self._make_room(links=len(topics) * int(self._world.links.sizes[0, v]))
+        v = self._position.pop(node)
+        fell = detach(self._world, self.rules, v, topics, True)
+        added, fallbacks = self._reconnect(fell, topics)
+        seconds = time.perf_counter() - start
+        if not self.rules.naive:
+            forget(self._world, self.rules.coverage, self.rules.greedy, v)
+        self._subscriptions -= len(topics)
+        after = time.perf_counter() - start - seconds
+        removed = _star(v, fell.near)
+        return self._change("leave", node, before, added, fell.shadow, seconds, removed, fallbacks, after)
+
+    def resubscribe(self, node: int, topics: Nodes) -> Change:
+        """A node changes its topics; ours: a leave from those dropped, a join to those added."""
+        start, before, v = time.perf_counter(), self.edge_count, self._position[node]
+        old = self.topics(node)
+        dropped, more = np.setdiff1d(old, topics), np.setdiff1d(topics, old)
+        if not len(dropped) and not len(more):
+            none = np.empty(0, np.int32)
+            return self._change("resubscribe", node, before, _star(v, none), none, 0.0)
+        links = len(dropped) * int(self._world.links.sizes[0, v]) + len(more)
+        self._make_room(subscriptions=len(more), links=links)
+        self._subscriptions += len(more) - len(dropped)
+        w, v = self._world, self._position[node]
+        suspects = self._sharing(listed(w.links, 0, v), dropped)
+        wards = self._sharing(listed(w.backups, PRIMARIES, v), dropped)
+        fell = detach(w, self.rules, v, dropped, False)
+        repaired, fallbacks = self._reconnect(fell, dropped)
+        joined, candidates = attach(w, self._weights, self.rules, v, more)
+        removed = _star(v, prune(w, v, suspects))
+        seconds = time.perf_counter() - start
+        rebuild_backups(w, self.rules.coverage, self.rules.greedy, wards)
+        after = time.perf_counter() - start - seconds
+        shadow = np.union1d(fell.shadow if len(dropped) else [], candidates if len(more) else []).astype(int)
+        added = np.concatenate((repaired, joined))
+        return self._change("resubscribe", node, before, added, shadow, seconds, removed, fallbacks, after)
+
+    def present(self) -> Present:
+        """All that there is now."""
+        w, nodes = self._world, np.fromiter(self._position.values(), np.int64, len(self._position))
+        number = np.full(len(w.mark), -1, np.int32)
+        number[nodes] = np.arange(len(nodes))
+        edges, backups = (number[all_pairs(pairs, w.tally[NODES])] for pairs in (w.links, w.backups))
+        start, topics = rows_of(w, nodes)
+        contents = Contents(start, topics, _sorted(edges), _sorted(backups), int(w.chance[0]))
+        return Present(self._ids[nodes], contents, with_room(self._weights, nodes, len(nodes)))
+
+    def relink(self, edges: Nodes) -> Change:
+        """Move to other links between the nodes, numbered as in `present`; backups are chosen anew."""
+        start, present, before = time.perf_counter(), self.present(), self.edge_count
+        old, new = ({(u, v) for u, v in some.tolist()} for some in (present.contents.edges, edges))
+        none = np.empty((0, 2), np.int32)
+        self._settle(present._replace(contents=present.contents._replace(edges=edges, backups=none)))
+        seconds = time.perf_counter() - start
+        self.build_backups()
+        after = time.perf_counter() - start - seconds
+        added, removed = (np.array(sorted(some), np.int32).reshape(-1, 2) for some in (new - old, old - new))
+        return self._change("rebaseline", -1, before, added, none[:, 0], seconds, removed, 0, after)
+
+    def add_topics(self, count: int) -> None:
+        """There are so many topics from now on."""
+        self.topic_count = count
+        if count > len(self._world.size):
+            self._settle(self.present())
+
+    def _reconnect(self, fell: Split, topics: Nodes) -> tuple[Nodes, int]:
+        """Link nodes of the shadow until all is connected again; the edges, and how many needed all nodes."""
+        added, left = self._connect(fell)
+        if left == 0:
+            return added, 0
+        everybody = np.arange(self._world.tally[NODES], dtype=np.int32)
+        more, still = self._connect(split(self._world, fell.near, topics, everybody))
+        if still:
+            raise RuntimeError("a topic stayed disconnected: this is a bug in Broadloom")
+        return np.concatenate((added, more)), left
+
+    def _connect(self, fell: Split) -> tuple[Nodes, int]:
+        """Link nodes of the shadow; the edges, and how many merges are still to be done."""
+        if not len(fell.parts):
+            return np.empty((0, 2), np.int32), 0
+        concerned = (fell.labels >= 0).any(axis=0)
+        shadow, labels = fell.shadow[concerned], fell.labels[:, concerned]
+        if len(shadow) <= TABLE_NODES:
+            added, merged = connect_pairs(self._world, self._weights, self.rules, shadow, labels)
+        else:
+            added, merged = edges_among_many(self._world, self._weights, self.rules, shadow, labels)
+            link_all(self._world, added)
+        return added, int((fell.parts - 1).sum()) - merged
+
+    def _sharing(self, nodes: Nodes, topics: Nodes) -> Nodes:
+        """Those of the nodes that have one of the topics."""
+        words = np.zeros(self._world.bits.shape[1], np.uint64)
+        np.bitwise_or.at(words, topics >> 6, np.uint64(1) << (topics & 63).astype(np.uint64))
+        return nodes[(self._world.bits[nodes] & words).any(axis=1)]
+
+    def _make_room(self, nodes: int = 0, subscriptions: int = 0, links: int = 0) -> None:
+        """Make the world anew, larger, if what comes might not fit."""
+        w = self._world
+        if subscriptions:
+            if self._slack == 0:
+                self._slack = int((np.diff(w.start) - w.size).min(initial=A_LITTLE))
+            self._slack -= 1
+        if (
+            self._slack < 0
+            or w.tally[NODES] + nodes > len(w.mark)
+            or w.tally[LINKS] + links > room_of(w.links)
+            or self._most_backups(subscriptions) > room_of(w.backups)
+        ):
+            self._settle(self.present(), subscriptions, links)
+
+    def _most_backups(self, subscriptions: int) -> int:
+        """There are never more backups than this: in each cover, one for each subscription."""
+        return 1 if self.rules.naive else self.rules.coverage * (self._subscriptions + subscriptions)
+
+    def _settle(self, present: Present, subscriptions: int = 0, links: int = 0) -> None:
+        """Make the world of what is there, with room for more."""
+        n, contents = len(present.ids), present.contents
+        self._subscriptions = len(contents.topics)
+        subscribers = np.bincount(contents.topics, minlength=self.topic_count)
+        subscribers = np.concatenate((subscribers, np.zeros(_more(self.topic_count) - self.topic_count, int)))
+        room = Room(
+            nodes=_more(n),
+            topics=len(subscribers),
+            subscribers=(subscribers * SPARE).astype(np.int64) + A_LITTLE,
+            links=_more(len(contents.edges) + links),
+            backups=_more(self._most_backups(subscriptions)),
+        )
+        self._world = new_world(contents, room)
+        self._weights = with_room(present.weights, np.arange(n), room.nodes)
+        self._ids = np.concatenate((present.ids, np.zeros(room.nodes - n, np.int64)))
+        self._position = {node: v for v, node in enumerate(present.ids.tolist())}
+        self._slack = A_LITTLE - 1
+
+    def _named(self, nodes: NDArray[np.integer]) -> NDArray[np.int64]:
+        """Positions as ids."""
+        return self._ids[nodes]
+
+    def _change(
+        self,
+        kind: str,
+        node: int,
+        before: int,
+        added: Nodes,
+        shadow: NDArray[np.integer],
+        seconds: float,
+        removed: Nodes | None = None,
+        fallbacks: int = 0,
+        backup_seconds: float = 0.0,
+    ) -> Change:
+        none = np.empty((0, 2), np.int64)
+        gone = none if removed is None else self._named(removed)
+        candidates = self._named(shadow)
+        if self.rules.naive and len(candidates):  # positions of nodes that have left are among them
+            candidates = np.array([other for other in self._position if other != node], np.int64)
+        named = (self._named(added), gone, candidates)
+        return Change(node, *named, seconds, backup_seconds, kind, before, fallbacks)
+
+
+def _more(count: int) -> int:
+    return int(count * SPARE) + A_LITTLE
+
+
+def _star(v: int, others: Nodes) -> Nodes:
+    """The edges from v to others, each with its smaller end first."""
+    return np.sort(np.stack((np.full(len(others), v, np.int32), others), axis=1), axis=1)
+
+
+def _sorted(pairs: Nodes) -> Nodes:
+    return pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]

@@ -1,0 +1,361 @@
+"""Restoring topic-connectedness after a change: constructLowEdges among few nodes (paper 3, Alg. 2 to 10)."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broadloom._jit import inner_kernel, kernel
+from broadloom.linking._bits import bit_of, popcount
+from broadloom.maintenance._backups import build_backups
+from broadloom.maintenance._links import AFTER, BACKUPS, NOTHING, OTHER, listed
+from broadloom.maintenance._world import (
+    MARKS,
+    MAX_DEGREE,
+    NODES,
+    World,
+    degree_of,
+    half_towards,
+    link,
+    subscribe,
+    topics_of,
+    unlink,
+    unsubscribe,
+    wants,
+)
+from broadloom.model.weights import WeightArrays, weight_of
+
+
+class Rules(NamedTuple):
+    """How edges and backups are chosen.
+
+    Attributes:
+        naive: candidates are all nodes, and there are no backups.
+        greedy: backups by Alg. 11, not by Alg. 12.
+        by_weight: the least weight a contribution, not the rule of low degree.
+        rho: how many times worse than the best edge the chosen one may be, for the maximum degree's sake.
+        coverage: how often the backups of a node cover each of its topics.
+    """
+
+    naive: bool
+    greedy: bool
+    by_weight: bool
+    rho: float
+    coverage: int
+
+
+class Split(NamedTuple):
+    """What topics fell apart into.
+
+    Attributes:
+        near: the nodes that were linked to the one that left the topics, ascending.
+        shadow: the nodes among which edges may be added, ascending.
+        labels: for each topic that fell apart, and each node of the shadow, its component; -1: no subscriber.
+        parts: for each topic that fell apart, into how many components.
+    """
+
+    near: NDArray[np.int32]
+    shadow: NDArray[np.int32]
+    labels: NDArray[np.int32]
+    parts: NDArray[np.int32]
+
+
+@kernel
+def attach(
+    w: World, weights: WeightArrays, rules: Rules, v: int, topics: NDArray[np.int32]
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+    """Subscribe v to topics and connect it in each (Alg. 3, 9 and 10): the edges added, and the candidates.
+
+    Everybody else is connected in these topics, so v is either alone in one, or a neighbour has it too.
+    """
+    for t in topics:
+        subscribe(w, v, t)
+    if rules.naive:
+        candidates = _everybody_but(w, v)
+    else:
+        build_backups(w, rules.coverage, rules.greedy, v)
+        candidates = listed(w.backups, BACKUPS, v)
+    rest = np.zeros(w.bits.shape[1], np.uint64)
+    for t in topics:
+        if w.size[t] > 1:
+            rest[t >> 6] |= bit_of(t)
+    half = w.links.heads[0, v]
+    while half != NOTHING:
+        for k in range(len(rest)):
+            rest[k] &= ~w.bits[w.links.halves[half, OTHER], k]
+        half = w.links.halves[half, AFTER]
+    return _connect_star(w, weights, rules, v, candidates, rest), candidates
+
+
+@kernel
+def _everybody_but(w: World, v: int) -> NDArray[np.int32]:
+    others = np.arange(w.tally[NODES] - 1).astype(np.int32)
+    for i in range(v, len(others)):
+        others[i] += 1
+    return others
+
+
+@kernel
+def _connect_star(
+    w: World,
+    weights: WeightArrays,
+    rules: Rules,
+    v: int,
+    candidates: NDArray[np.int32],
+    rest: NDArray[np.uint64],
+) -> NDArray[np.int32]:
+    """Link v to candidates until it is connected in the topics of `rest`; the edges, in order."""
+    ends, mu = np.empty((len(candidates), 2), np.int32), np.empty(len(candidates), np.int32)
+    for i in range(len(candidates)):
+        ends[i, 0], ends[i, 1] = min(v, candidates[i]), max(v, candidates[i])
+        mu[i] = _shared(w, rest, candidates[i])
+    added, count = np.empty((len(candidates), 2), np.int32), 0
+    while True:
+        chosen = _best(w, weights, rules, ends, mu)
+        if chosen == NOTHING:
+            return added[:count]
+        link(w, ends[chosen, 0], ends[chosen, 1])
+        added[count] = ends[chosen]
+        count += 1
+        for k in range(len(rest)):
+            rest[k] &= ~w.bits[candidates[chosen], k]
+        for i in range(len(candidates)):
+            if mu[i] > 0:
+                mu[i] = _shared(w, rest, candidates[i])
+
+
+@inner_kernel
+def _shared(w: World, rest: NDArray[np.uint64], u: int) -> int:
+    count = 0
+    for k in range(len(rest)):
+        count += popcount(rest[k] & w.bits[u, k])
+    return count
+
+
+@inner_kernel
+def _best(
+    w: World, weights: WeightArrays, rules: Rules, ends: NDArray[np.int32], mu: NDArray[np.int32]
+) -> int:
+    """The candidate to add; candidates ascend, so the first of equals is the smallest edge."""
+    if rules.by_weight:
+        return _lightest(weights, ends, mu)
+    most = w.tally[MAX_DEGREE]
+    e1, e2 = NOTHING, NOTHING
+    mu1, mu2 = 0, 0
+    for i in range(len(mu)):
+        if mu[i] > mu2:
+            e2, mu2 = i, mu[i]
+        if mu[i] > mu1 and degree_of(w, ends[i, 0]) < most and degree_of(w, ends[i, 1]) < most:
+            e1, mu1 = i, mu[i]
+    return e1 if e1 != NOTHING and mu1 * rules.rho >= mu2 else e2
+
+
+@inner_kernel
+def _lightest(weights: WeightArrays, ends: NDArray[np.int32], mu: NDArray[np.int32]) -> int:
+    """The candidate of the least weight a contribution."""
+    best, least = NOTHING, np.inf
+    for i in range(len(mu)):
+        if mu[i] > 0:
+            key = weight_of(weights, ends[i, 0], ends[i, 1]) / mu[i]
+            if key < least:
+                best, least = i, key
+    return best
+
+
+@kernel
+def detach(w: World, rules: Rules, v: int, topics: NDArray[np.int32], leaves: bool) -> Split:
+    """Unsubscribe v from topics, and from the overlay if it leaves; what falls apart, and the shadow."""
+    near = listed(w.links, 0, v)
+    if rules.naive:
+        shadow = _everybody_but(w, v)
+    else:
+        backups = listed(w.backups, BACKUPS, v)
+        shadow = _union(near, backups)
+    for t in topics:
+        unsubscribe(w, v, t)
+    while leaves and w.links.heads[0, v] != NOTHING:
+        unlink(w, w.links.heads[0, v])
+    return split(w, near, topics, shadow)
+
+
+@kernel
+def _union(one: NDArray[np.int32], other: NDArray[np.int32]) -> NDArray[np.int32]:
+    """The union of two ascending lists, ascending."""
+    union, count, i, j = np.empty(len(one) + len(other), np.int32), 0, 0, 0
+    while i < len(one) or j < len(other):
+        if j == len(other) or (i < len(one) and one[i] <= other[j]):
+            j += j < len(other) and one[i] == other[j]
+            union[count] = one[i]
+            i += 1
+        else:
+            union[count] = other[j]
+            j += 1
+        count += 1
+    return union[:count].copy()
+
+
+@kernel
+def split(w: World, near: NDArray[np.int32], topics: NDArray[np.int32], shadow: NDArray[np.int32]) -> Split:
+    """Which topics have fallen apart, now that a node with these neighbours is gone from them.
+
+    Each component has one of the neighbours. So a topic is whole if a search from one of them meets all
+    others, and it stops there; only where it does not, all components are searched.
+    """
+    labels = np.empty((len(topics), len(shadow)), np.int32)
+    parts, broken = np.empty(len(topics), np.int32), 0
+    for u in near:
+        w.near[u] = True
+    for t in topics:
+        before = w.tally[MARKS]
+        count = _components(w, near, t)
+        if count > 1:
+            for i in range(len(shadow)):
+                u = shadow[i]
+                labels[broken, i] = w.mark[u] - before - 1 if wants(w, u, t) else NOTHING
+            parts[broken] = count
+            broken += 1
+    for u in near:
+        w.near[u] = False
+    return Split(near, shadow, labels[:broken].copy(), parts[:broken].copy())
+
+
+@inner_kernel
+def _components(w: World, near: NDArray[np.int32], t: int) -> int:
+    """Into how many components topic t has fallen; if several, each node's mark tells which."""
+    waiting = 0
+    for u in near:
+        waiting += wants(w, u, t)
+    if waiting <= 1:
+        return 1
+    before, count = w.tally[MARKS], 0
+    for u in near:
+        if wants(w, u, t) and w.mark[u] <= before:
+            count += 1
+            w.tally[MARKS] += 1
+            waiting = _search(w, u, t, waiting, count == 1)
+            if count == 1 and waiting == 0:
+                return 1
+    return count
+
+
+@inner_kernel
+def _search(w: World, u: int, t: int, waiting: int, stop: bool) -> int:
+    """Mark the component of u in topic t; how many near nodes are still to be met, at 0 it may stop."""
+    mark = w.tally[MARKS]
+    w.mark[u] = mark
+    w.queue[0] = u
+    waiting -= w.near[u]
+    head, tail = 0, 1
+    while head < tail and not (stop and waiting == 0):
+        half = w.links.heads[0, w.queue[head]]
+        head += 1
+        while half != NOTHING:
+            x = w.links.halves[half, OTHER]
+            if w.mark[x] != mark and wants(w, x, t):
+                w.mark[x] = mark
+                w.queue[tail] = x
+                tail += 1
+                waiting -= w.near[x]
+            half = w.links.halves[half, AFTER]
+    return waiting
+
+
+@kernel
+def connect_pairs(
+    w: World, weights: WeightArrays, rules: Rules, shadow: NDArray[np.int32], labels: NDArray[np.int32]
+) -> tuple[NDArray[np.int32], int]:
+    """Link nodes of the shadow until no pair of them contributes (Alg. 2): the edges, and how many merges.
+
+    A table of all pairs of the shadow says which candidate each one is, so that merging two components takes
+    one step for each pair that they contribute to. Labels are used up.
+    """
+    s, merged = len(shadow), 0
+    table = np.zeros((s, s), np.int32)
+    for d in range(len(labels)):
+        _count_contributions(labels[d], table)
+    count = int(np.count_nonzero(table))
+    place, ends = np.empty((count, 2), np.int32), np.empty((count, 2), np.int32)
+    mu, added, many = np.empty(count, np.int32), np.empty((count, 2), np.int32), 0
+    count = 0
+    for i in range(s):
+        for j in range(i + 1, s):
+            if table[i, j] > 0:
+                place[count, 0], place[count, 1] = i, j
+                ends[count, 0], ends[count, 1] = shadow[i], shadow[j]
+                mu[count] = table[i, j]
+                table[i, j] = count
+                count += 1
+    while True:
+        chosen = _best(w, weights, rules, ends, mu)
+        if chosen == NOTHING:
+            return added[:many].copy(), merged
+        link(w, ends[chosen, 0], ends[chosen, 1])
+        added[many] = ends[chosen]
+        many += 1
+        for d in range(len(labels)):
+            merged += _merge(labels[d], place[chosen, 0], place[chosen, 1], table, mu)
+
+
+@kernel
+def _count_contributions(label: NDArray[np.int32], table: NDArray[np.int32]) -> None:
+    """Add 1 for each pair, i < j, that is in different components of a topic.
+
+    One of the two is outside the largest component, and few are.
+    """
+    sizes = np.zeros(label.max() + 1, np.int32)
+    for i in range(len(label)):
+        if label[i] != NOTHING:
+            sizes[label[i]] += 1
+    largest = sizes.argmax()
+    for i in range(len(label)):
+        if label[i] != NOTHING and label[i] != largest:
+            for j in range(len(label)):
+                if label[j] == largest or (j > i and label[j] != NOTHING and label[j] != label[i]):
+                    table[min(i, j), max(i, j)] += 1
+
+
+@inner_kernel
+def _merge(label: NDArray[np.int32], i: int, j: int, table: NDArray[np.int32], mu: NDArray[np.int32]) -> int:
+    """Make one component of those of i and j in a topic; 0 if they are not in two."""
+    into, gone = label[i], label[j]
+    if min(into, gone) == NOTHING or into == gone:
+        return 0
+    for x in range(len(label)):
+        if label[x] == into:
+            for y in range(len(label)):
+                if label[y] == gone:
+                    mu[table[min(x, y), max(x, y)]] -= 1
+    for y in range(len(label)):
+        if label[y] == gone:
+            label[y] = into
+    return 1
+
+
+@kernel
+def prune(w: World, v: int, suspects: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Remove v's links to these nodes that no topic needs any more; the nodes, in order."""
+    removed, count = np.empty(len(suspects), np.int32), 0
+    topics = topics_of(w, v)
+    for u in suspects:
+        unlink(w, half_towards(w, v, u))
+        w.near[u] = True
+        for t in topics:
+            if wants(w, u, t):
+                w.tally[MARKS] += 1
+                if _search(w, v, t, 1, True) > 0:
+                    link(w, min(u, v), max(u, v))
+                    break
+        else:
+            removed[count] = u
+            count += 1
+        w.near[u] = False
+    return removed[:count].copy()
+
+
+@kernel
+def link_all(w: World, edges: NDArray[np.int32]) -> None:
+    """Add these edges."""
+    for e in range(len(edges)):
+        link(w, edges[e, 0], edges[e, 1])

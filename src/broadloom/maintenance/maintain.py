@@ -1,0 +1,92 @@
+"""The verb of maintenance: check, build, choose backups, and hand over an overlay that is alive."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from broadloom.errors import InputError
+from broadloom.linking._given import fitting_weights
+from broadloom.maintenance._engine import Engine, Present
+from broadloom.maintenance._places import with_room
+from broadloom.maintenance._world import Contents
+from broadloom.maintenance.fresh import fresh_edges
+from broadloom.maintenance.live import Live, new_live, options_of
+from broadloom.measures import disconnected_topics
+from broadloom.model import Interest, Overlay, Weights
+from broadloom.model._check import generator, more, whole
+from broadloom.progress import stage
+
+
+def maintain(
+    interest: Interest,
+    weights: Weights | None = None,
+    method: str = "shadow",
+    rho: float = 3,
+    coverage: int = 3,
+    seed: int = 0,
+    edges: ArrayLike | None = None,
+    backups: str = "primal-dual",
+) -> Live:
+    """Keep an overlay topic-connected while nodes join, leave and change their topics, without a rebuild.
+
+    Args:
+        interest: who wants what at the start.
+        weights: what links cost; with weights, links are chosen by weight a contribution, as grmaw does, and
+            a node that joins tells its place. None: all links weigh 1, and degrees stay low, as with low-oda.
+        method: "shadow" (repairs among few nodes, in microseconds) or "naive" (among all nodes).
+        rho: how many times worse than the best link the chosen one may be, for the maximum degree's sake.
+        coverage: for "shadow": how often a node's backups cover each of its topics.
+        seed: the seed of the choice of backups.
+        edges: start from these links, pairs of node indices; None: from a fresh build.
+        backups: for "shadow": how they are chosen, "primal-dual" or "greedy".
+
+    Returns:
+        The live overlay; see `broadloom.Live`.
+
+    Raises:
+        InputError: the edges leave a topic disconnected, or an option is wrong.
+
+    Examples:
+        >>> import broadloom as bl
+        >>> live = bl.maintain(bl.Interest.from_lists([[0, 1], [1], [0, 1]]))
+        >>> change = live.join([0, 1])
+        >>> change.node, change.added.tolist()
+        (3, [[2, 3]])
+    """
+    given, seed = fitting_weights(interest, weights), whole(seed, "seed")
+    options_of("shadow", rho=rho, coverage=coverage, backups=backups)  # all are checked, whichever apply
+    shadow = {"coverage": coverage, "backups": backups} if method != "naive" else {}
+    options = options_of(method, rho=rho, **shadow)
+    rules = options.rules(by_weight=not given.is_uniform)
+    with stage("fresh build"):
+        links = fresh_edges(interest, given, rules) if edges is None else _checked(interest, edges)
+    nodes = np.arange(interest.node_count)
+    chance = int(generator(seed).integers(2**64, dtype=np.uint64))
+    contents = Contents(interest.topic_start, interest.topics, links, np.empty((0, 2), np.int32), chance)
+    present = Present(nodes, contents, with_room(given.arrays(), nodes, len(nodes)))
+    engine = Engine(rules, present, interest.topic_count, interest.node_count)
+    engine.build_backups()
+    return new_live(interest, engine, method, options, seed)
+
+
+def _checked(interest: Interest, edges: ArrayLike) -> np.ndarray:
+    """Links to start from, if they connect every topic."""
+    links = Overlay.from_edges(interest.node_count, edges).edges
+    broken = disconnected_topics(interest, links)
+    if len(broken):
+        raise InputError(
+            f"the edges leave topic {interest.topic_ids[broken[0]]!r} disconnected{more(len(broken) - 1)}; "
+            "start from a topic-connected overlay, or from none"
+        )
+    return links
+
+
+def compile_kernels() -> None:
+    """Compile, or load, what changes need, so that the first of them is as fast as the others."""
+    small = Interest.from_lists([[0, 1], [0, 1], [1], [0]])
+    for method in ("shadow", "naive"):
+        live = maintain(small, method=method, edges=[(0, 1), (0, 2), (0, 3)])
+        live.join([0, 1])
+        live.resubscribe(1, [1])
+        live.leave(0)

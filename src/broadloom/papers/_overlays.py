@@ -1,0 +1,65 @@
+"""What the figures of papers 1 and 2 measure of an overlay, and the latencies that links weigh."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from broadloom.linking.link import link
+from broadloom.model import Interest, Weights
+from broadloom.papers.figure import Case, Row
+from broadloom.workload.latency import mean_weight, read_matrix, weights
+
+# Measured round trips, where a folder of data is given; nodes beyond their number share places.
+MEASURED = "latency_ripe_atlas723_2023-06-19.npz"
+FLOOR_MS = 0.5  # between nodes at one place
+MEASURES = (
+    "mean_degree",
+    "max_degree",
+    "weighted_mean_degree",
+    "mean_diameter",
+    "weighted_mean_diameter",
+)
+
+
+def latency_source() -> str:
+    """Where the weights of links come from on this machine."""
+    place = _measured()
+    return f"measured ({place.name})" if place else "generated (points in the plane)"
+
+
+def latencies(nodes: int, seed: int) -> Weights:
+    """Latencies between nodes, with mean 1: measured ones where the data is there, else in the plane."""
+    place = _measured()
+    if place is None:
+        return weights(nodes, "planar", mean=1.0, seed=seed)
+    matrix = read_matrix(place)
+    matrix = np.fmin(matrix, matrix.T)
+    matrix = np.maximum(np.where(np.isnan(matrix), np.nanmedian(matrix), matrix), FLOOR_MS)
+    at = np.random.default_rng(seed).permutation(-(-nodes // len(matrix)) * len(matrix))[:nodes] % len(matrix)
+    chosen = matrix[np.ix_(at, at)]
+    chosen[at[:, None] == at] = FLOOR_MS
+    np.fill_diagonal(chosen, 0.0)
+    given = Weights.dense(chosen)
+    return given.scaled(1.0 / mean_weight(given))
+
+
+def _measured() -> Path | None:
+    folder = os.environ.get("BROADLOOM_DATA")
+    place = Path(folder) / MEASURED if folder else None
+    return place if place is not None and place.exists() else None
+
+
+def measured(case: Case, interest: Interest, links: Weights | None, algorithm: str, **options: Any) -> Row:
+    """A row: the case, and what an algorithm's overlay of it is like. Seconds are of the processor."""
+    few = np.arange(min(8, interest.node_count))
+    link(interest.subset(few), None if links is None else links.subset(few), algorithm, **options)  # compiles
+    began = time.process_time()
+    plan = link(interest, links, algorithm, **options)
+    seconds = time.process_time() - began
+    found = plan.metrics()
+    return {**case, "algorithm": algorithm, "seconds": seconds} | {name: found[name] for name in MEASURES}

@@ -1,0 +1,91 @@
+"""One HTML file that works offline: the record, the script that shows it, and nothing from elsewhere."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from html import escape
+from importlib.resources import files
+from pathlib import Path
+from typing import Any
+
+from broadloom.errors import InputError
+
+_PAGE = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="generator" content="Broadloom {version}">
+<title>{title}</title>
+<style>{style}</style>
+</head>
+<body>
+<header id="top">
+<h1>{title}</h1>
+<div id="summary">{summary}</div>
+</header>
+<main id="report"><noscript>The map and the charts need JavaScript, which is off here.</noscript></main>
+<script type="application/json" id="record">{record}</script>
+<script>{script}</script>
+</body>
+</html>
+"""
+
+
+def html_of(record: dict[str, Any]) -> str:
+    """The page that shows a record.
+
+    The page's policy lets no request leave it, and runs no script but its own, which it knows by its hash.
+
+    Examples:
+        >>> from broadloom.report.record import record_of
+        >>> page = html_of(record_of({}, title="A <b>bold</b> title"))
+        >>> "<h1>A &lt;b&gt;bold&lt;/b&gt; title</h1>" in page
+        True
+    """
+    assets = files("broadloom.report") / "assets"
+    script = (assets / "report.js").read_text("utf-8")
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    policy = (
+        f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
+        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+    )
+    return _PAGE.format(
+        policy=policy,
+        version=escape(record["broadloom"]),
+        title=escape(record["title"]),
+        style=(assets / "report.css").read_text("utf-8"),
+        summary="".join(f"<p>{escape(plan['summary'])}</p>" for plan in record["plans"]),
+        record=as_script(record),
+        script=script,
+    )
+
+
+def as_script(record: Any) -> str:
+    r"""A record as JSON that no text in it can end or leave: `<` is escaped, and so are line separators.
+
+    Examples:
+        >>> as_script({"topic": "</script>"})
+        '{"topic":"\\u003c/script>"}'
+    """
+    text = json.dumps(record, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c")
+
+
+def write_page(page: str, place: Path) -> None:
+    """Write a page that appears at its place by one rename.
+
+    Raises:
+        InputError: it cannot be written there.
+    """
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        draft = place.with_name(f".{place.name}.{os.getpid()}.new")
+        draft.write_text(page, "utf-8")
+        draft.replace(place)
+    except OSError as error:
+        raise InputError(f"cannot write {place}: {error.strerror}") from error

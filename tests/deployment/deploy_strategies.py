@@ -1,0 +1,55 @@
+"""Plans with links to spare, and who publishes what in them."""
+
+from hypothesis import strategies as st
+
+import strategies
+from broadloom import Interest, Overlay, Plan, Weights, link
+from broadloom.deployment.traffic import Publication
+
+WILD = st.sampled_from(["a/#", "a/b", "a/c", "+/b", "b/#", "b/c", "d", "#", "a/+/e", "$x/b"])
+
+
+@st.composite
+def plans(draw, max_nodes=7, max_topics=4):
+    """A plan that connects every topic, with more links than it needs."""
+    interest, weights = draw(strategies.instances(max_nodes, max_topics))
+    built = link(interest, weights, "gm")
+    more = draw(strategies.overlays(interest.node_count))
+    edges = sorted({*map(tuple, built.edges.tolist()), *more})
+    return Plan(interest, weights, Overlay.from_edges(interest.node_count, edges), "gm")
+
+
+@st.composite
+def wild_plans(draw):
+    """A full mesh of brokers that want filters with wildcards."""
+    interest = Interest.from_lists(draw(st.lists(st.lists(WILD, unique=True, max_size=3), max_size=6)))
+    return mesh_of(interest)
+
+
+def mesh_of(interest):
+    n = interest.node_count
+    every = [(u, v) for u in range(n) for v in range(u + 1, n)]
+    return Plan(interest, Weights.uniform(n), Overlay.from_edges(n, every), "mesh")
+
+
+@st.composite
+def sendings(draw, plan, topics=None, max_size=8):
+    """Who publishes what in a plan; also brokers that do not want it."""
+    topics = topics or plan.interest.topic_ids
+    if not plan.interest.node_count or not topics:
+        return []
+    brokers = st.integers(0, plan.interest.node_count - 1)
+    one = st.builds(Publication, brokers, st.sampled_from(topics), st.floats(0, 100).map(round))
+    return draw(st.lists(one, max_size=max_size))
+
+
+@st.composite
+def instances(draw):
+    plan = draw(plans())
+    return plan, draw(sendings(plan))
+
+
+@st.composite
+def wild_instances(draw):
+    plan = draw(wild_plans())
+    return plan, draw(sendings(plan, ("a/b", "a/c", "a/x/e", "b/b", "d", "$x/b", "nobody/wants")))

@@ -1,0 +1,61 @@
+"""`broadloom deploy` as a user calls it."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.csv
+import pytest
+
+
+@pytest.fixture
+def plan(run, tmp_path):
+    made = ("generate", "--nodes", 6, "--topics", 4, "--sizes", 1, 3, "-q", "-o", tmp_path / "tables")
+    assert run(*made)[0] == 0
+    assert run("link", tmp_path / "tables", "-q", "-o", tmp_path / "plan")[0] == 0
+    return tmp_path / "plan"
+
+
+@pytest.mark.parametrize("target", ["mosquitto", "rabbitmq", "nats"])
+def test_export_writes_a_file_a_broker_and_the_same_each_time(run, plan, tmp_path, target):
+    more = ("--accounts",) if target == "nats" else ()
+    for name in ("one", "two"):
+        code, out, _ = run("deploy", "export", "--to", target, plan, "-o", tmp_path / name, "--json", *more)
+        assert code == 0
+    record = json.loads(out)
+    assert record["brokers"] == len(record["files"]) == 6
+    for file in (tmp_path / "one").iterdir():
+        assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
+    trees = json.loads((tmp_path / "one" / "deployment.json").read_text())["trees"]
+    assert sum(len(tree["filters"]) for tree in trees) <= 4
+
+
+def test_export_replaces_an_export_but_nothing_else(run, plan, tmp_path):
+    place = tmp_path / "conf"
+    export = ("deploy", "export", "--to", "mosquitto", plan, "-o", place)
+    assert run(*export)[0] == 0
+    assert run(*export)[0] == 2
+    assert run(*export, "--force")[0] == 0
+    (place / "deployment.json").unlink()
+    code, _, err = run(*export, "--force")
+    assert code == 2
+    assert "so it is not an export" in err
+
+
+def test_export_attaches_publishers_of_a_log(run, plan, tmp_path):
+    log = {"publisher": ["0", "1"], "at": ["2026-01-01 00:00:00"] * 2, "bytes": [10, 10], "topic": ["0", "0"]}
+    (tmp_path / "log").mkdir()
+    pa.csv.write_csv(pa.table(log), tmp_path / "log" / "messages.csv")
+    export = ("deploy", "export", "--to", "mosquitto", plan, "--messages", tmp_path / "log")
+    assert run(*export, "-o", tmp_path / "conf", "--least", "weight")[0] == 0
+    code, _, err = run(*export, "-o", tmp_path / "other", "--least", "hops")
+    assert (code, err) == (2, "broadloom: trees of least 'hops'; choose latency or weight\n")
+
+
+def test_words_for_what_is_wrong(run, plan, tmp_path):
+    code, _, err = run("deploy", "export", "--to", "kafka", plan, "-o", tmp_path / "x")
+    assert (code, err) == (2, "broadloom: no target 'kafka'; there are mosquitto, rabbitmq, nats\n")
+    code, _, err = run("deploy", "export", "--to", "mosquitto", tmp_path / "nothing", "-o", tmp_path / "x")
+    assert code == 2
+    assert "is not a plan" in err
+    code, _, err = run("deploy", "rehearse", plan, "--on", "kafka")
+    assert (code, err) == (2, "broadloom: no rehearsal on 'kafka'; choose mosquitto or rabbitmq\n")

@@ -1,0 +1,156 @@
+"""Configuration of brokers: what it says is what was planned, the same each time, without secrets."""
+
+import json
+import re
+
+import pytest
+from deploy_strategies import instances, wild_instances
+from hypothesis import given, settings
+
+from broadloom import InputError, Interest, link
+from broadloom.deployment import mosquitto, nats, rabbitmq
+from broadloom.deployment.export import TARGETS, export, target_named
+from broadloom.deployment.settings import Settings
+from broadloom.deployment.trees import plan_trees
+from broadloom.deployment.wiring import Link, Wiring, wire
+
+LAB = Settings(tls=False)
+
+
+def wiring_of(instance):
+    plan, sent = instance
+    return wire(plan, plan_trees(plan, sent), sent)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+@given(instance=instances() | wild_instances())
+@settings(max_examples=40)
+def test_what_is_written_is_what_was_planned(target, instance):
+    wiring = wiring_of(instance)
+    written = target.files(wiring, Settings(accounts=True))
+    assert len(written) == len(wiring.brokers)
+    assert sorted(target.read_links(written, wiring)) == sorted(wiring.links)
+    assert export(wiring, target, Settings(accounts=True)) == written
+
+
+ODD = Wiring(
+    ("eu/1", "eu 2", "a:b", "ü"),
+    dict.fromkeys(("eu/1", "eu 2", "a:b", "ü"), ("t/x",)),
+    {},
+    (
+        Link("eu/1", "eu 2", ("t/x",), ("t/x",)),
+        Link("eu 2", "a:b", ("t/x",), ("t/x",)),
+        Link("a:b", "ü", ("t/x",), ("t/x",)),
+    ),
+)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_odd_ids_make_safe_names_of_their_own(target):
+    places = {name: f"10.0.0.{i}:99" for i, name in enumerate(ODD.brokers)}
+    written = export(ODD, target, Settings(places=places))
+    assert len(written) == 4
+    assert all(re.fullmatch(r"broker-[A-Za-z0-9%_.~-]+\.(conf|json)", name) for name in written)
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_an_address_that_is_none_is_refused(target):
+    with pytest.raises(InputError, match=r"the address of broker 'eu.*give host or host:port"):
+        export(ODD, target, Settings())
+
+
+@pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
+def test_secrets_are_references(target):
+    plan = link(Interest.from_lists([["x"], ["x"]]), algorithm="gm")
+    wiring = wire(plan, plan_trees(plan))
+    text = "".join(export(wiring, target, Settings(credentials=True)).values())
+    assert "/certs/" in text
+    for word in re.findall(r"password:? (\S+)", text):
+        assert word.startswith("$")
+    assert re.search(r"\$\{?BROADLOOM_", text)
+    bare = "".join(export(wiring, target, LAB).values())
+    assert "certs" not in bare
+    assert "$" not in bare.replace(":1$", "")
+
+
+def test_one_filter_one_line_in_mosquitto():
+    link_ = Link("a", "b", ("x", "y"), ("x", "z"))
+    text = mosquitto.broker_file(Wiring(("a", "b"), {}, {}, (link_,)), "a", Settings(qos=2))
+    assert re.findall("topic .*", text) == ["topic x both 2", "topic y out 2", "topic z in 2"]
+    assert "bridge_protocol_version mqttv311\ntry_private true\ncleansession false\n" in text
+    other = mosquitto.broker_file(Wiring(("a", "b"), {}, {}, (link_,)), "b", Settings())
+    assert "connection" not in other
+    assert "# 'a' links here as r.broadloom-a:b" in other
+
+
+def test_a_topic_that_a_target_cannot_have_is_refused_with_the_reason():
+    def of(topic):
+        return Wiring(("a", "b"), {}, {}, (Link("a", "b", (topic,), (topic,)),))
+
+    with pytest.raises(InputError, match="topic 'x y' has a space or a quote"):
+        mosquitto.files(of("x y"), LAB)
+    with pytest.raises(InputError, match=r"topic 'x.y' has a dot or a star, which RabbitMQ"):
+        rabbitmq.files(of("x.y"), LAB)
+    with pytest.raises(InputError, match="longer than 255 bytes"):
+        rabbitmq.files(of("x" * 256), LAB)
+    for topic in ("x.y", "x y", "x//y", "a/>"):
+        with pytest.raises(InputError, match="NATS has no such subject"):
+            nats.files(of(topic), LAB)
+
+
+RING = Wiring(
+    ("a", "b", "c"),
+    {"a": ("x", "y"), "b": ("x", "y"), "c": ("x", "y")},
+    {},
+    (
+        Link("a", "b", ("x",), ("x",)),
+        Link("a", "c", ("y",), ("y",)),
+        Link("b", "c", ("x", "y"), ("x", "y")),
+    ),
+)
+
+
+def test_nats_refuses_trees_that_close_a_ring_and_says_what_would_do():
+    target = target_named("nats")
+    with pytest.raises(
+        InputError, match=r"the tree of 'y' closes a ring .* ask for accounts: there would be 2"
+    ):
+        export(RING, target, LAB)
+    written = export(RING, target, Settings(tls=False, accounts=True))
+    assert (
+        "BROADLOOM_2 { users: [ { user: BROADLOOM_2, password: $BROADLOOM_2_PASSWORD } ] }"
+        in (written["broker-a.conf"])
+    )
+    assert written["broker-a.conf"].count("url:") == 2
+    assert written["broker-b.conf"].count("url:") == 2  # both accounts use the link of b and c
+
+
+def test_rabbitmq_binds_what_goes_and_what_comes():
+    link_ = Link("a", "b", ("x/+",), ())
+    wiring = Wiring(("a", "b"), {}, {}, (link_,))
+    a, b = (rabbitmq.calls(wiring, broker, LAB) for broker in "ab")
+    assert [call["method"] for call in a] == ["PUT", "POST"]
+    assert a[1]["body"] == {"routing_key": "x.*"}
+    assert [call["path"].split("/")[2] for call in b] == ["exchanges", "parameters", "policies", "bindings"]
+    assert b[1]["body"]["value"]["uri"] == "amqp://a:5672"
+    assert rabbitmq.undone(a[1])["path"] == a[1]["path"] + "/x.%2A"
+    assert json.loads(rabbitmq.as_text(a)) == a
+
+
+def test_an_unknown_target_names_those_there_are():
+    with pytest.raises(InputError, match="no target 'kafka'; there are mosquitto, rabbitmq, nats"):
+        target_named("kafka")
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"address": "host"}, {"qos": 3}, {"qos": 1.5}, {"tls": "yes"}, {"accounts": 1}]
+)
+def test_wrong_settings_are_refused(wrong):
+    with pytest.raises(InputError):
+        Settings(**wrong)
+
+
+def test_addresses():
+    assert Settings().place("a", 1) == ("a", 1)
+    assert Settings("[::1]:5{broker}").place("7", 1) == ("[::1]", 57)
+    assert Settings(places={"a": "[::1]"}).place("a", 9) == ("[::1]", 9)

@@ -1,0 +1,62 @@
+"""Four real RabbitMQ nodes: trees that close rings, each delivery once, links as planned, a live change."""
+
+import pytest
+
+import broadloom as bl
+from broadloom.deployment import rabbitmq
+from broadloom.deployment._clients import Clients
+from broadloom.deployment.flow import sample_messages
+from broadloom.deployment.rabbitmq_lab import RabbitLab, rehearse_rabbitmq
+from broadloom.deployment.tally import Tally, publish_all, settle
+from broadloom.deployment.traffic import Publication
+from broadloom.deployment.trees import plan_trees
+from broadloom.deployment.wiring import Link, Wiring, wire
+
+pytestmark = [pytest.mark.rabbitmq, pytest.mark.needs("rabbitmq-server")]
+
+TREES = {"x": ("01", "12"), "y": ("23", "03"), "z": ("12", "23", "03")}
+
+
+def ring():
+    """Nodes 0 to 3; x on 0-1-2, y on 2-3-0 and z on 1-2-3-0."""
+    pairs = sorted({pair for tree in TREES.values() for pair in tree})
+    links = []
+    for u, v in pairs:
+        carried = tuple(topic for topic, tree in TREES.items() if u + v in tree)
+        links.append(Link(u, v, carried, carried))
+    wants = {"0": ("x", "y", "z"), "1": ("x", "z"), "2": ("x", "y", "z"), "3": ("y", "z")}
+    return Wiring(tuple("0123"), wants, {}, tuple(links))
+
+
+def test_four_nodes():
+    wiring = ring()
+    outcome = rehearse_rabbitmq(wiring, sample_messages(wiring, 50))
+    print(outcome.record())
+    assert outcome.ok, outcome.record()
+    assert outcome.counts["expected"] == 50 * (3 * 3 + 3 * 3 + 4 * 4)
+
+
+def test_a_live_change_and_a_publisher_that_wants_nothing():
+    """All is added first and removed then; when it is done every message comes once."""
+    plan = bl.link(bl.Interest.from_lists([["x", "y"], ["x", "y"], ["x"], []]), algorithm="gm")
+    sent = [Publication(3, "x", 1.0)]
+    old = wire(plan, plan_trees(plan, sent), sent)
+    other = Link("1", "2", ("x",), ("x",))
+    new = Wiring(old.brokers, old.wants, old.publishes, (old.links[0], other, old.links[2]))
+    tally = Tally(old)
+    with RabbitLab(old) as lab:
+        lab.apply({broker: rabbitmq.calls(old, broker, lab.settings()) for broker in old.brokers})
+        lab.wait_until_linked(old)
+        with Clients(lab.ports, tally.heard) as clients:
+            clients.subscribe({broker: list(old.wants[broker]) for broker in old.brokers})
+            publish_all(clients, tally, sample_messages(old, 5))
+            settle(clients, tally)
+            adds, removals = rabbitmq.change(old, new, lab.settings())
+            lab.apply(adds)
+            lab.wait_until_linked(new)
+            lab.apply(removals)
+            clients.run(lambda: False, 1)
+            publish_all(clients, tally, sample_messages(old, 5))
+            settle(clients, tally)
+    counts = tally.counts()
+    assert (counts["missing"], counts["duplicates"], counts["unexpected"]) == (0, 0, 0)

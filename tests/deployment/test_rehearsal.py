@@ -1,0 +1,204 @@
+"""Rehearsals on real mosquitto: each delivery once, nothing elsewhere, links and failures as predicted."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import broadloom as bl
+from broadloom.deployment import lab
+from broadloom.deployment._clients import Clients
+from broadloom.deployment._log import BrokerLog, packet_size
+from broadloom.deployment.comparison import compare
+from broadloom.deployment.flow import Message, sample_messages
+from broadloom.deployment.lab import Lab, free_ports
+from broadloom.deployment.rehearsal import ready, rehearse
+from broadloom.deployment.tally import Tally, publish_all
+from broadloom.deployment.traffic import Publication
+from broadloom.deployment.trees import plan_trees
+from broadloom.deployment.wiring import Link, Wiring, wire
+
+pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
+
+X = ("x",)
+PAIR = Wiring(("a", "b"), {"a": X, "b": X}, {}, (Link("a", "b", X, X),))
+
+
+def planned(lists, sent=(), **options):
+    plan = bl.link(bl.Interest.from_lists(lists), algorithm="gm", **options)
+    trees = plan_trees(plan, sent)
+    return plan, trees, wire(plan, trees, sent)
+
+
+def brokers_alive():
+    """The rehearsal's mosquitto processes of this process and its children."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = place.read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(b"broadloom-rehearsal-" in word for word in words):
+            found.append(int(place.parent.name))
+    return found
+
+
+def test_thirty_brokers_and_sixty_topics():
+    """Each delivery once, nothing elsewhere, links as planned; then a link and a broker die, as predicted."""
+    interest = bl.workload.interest(nodes=30, topics=60, sizes=(3, 8), seed=0)
+    plan = bl.link(interest, bl.workload.weights(nodes=30, kind="planar", seed=0), "grmaw")
+    only = [Publication(node, topic, 1.0) for node, topic in ((3, "0"), (7, "11"), (20, "40"))]
+    trees = plan_trees(plan, only)
+    wiring = wire(plan, trees, only)
+    messages = sample_messages(wiring, 10)
+    outcome = rehearse(wiring, messages, kill=1)
+    assert outcome.ok, outcome.record()
+    told = outcome.record()
+    assert told["expected"] == sum(10 * len(wiring.wanting(topic)) for _, topic in messages)
+    assert [told[key] for key in ("missing", "duplicates", "unexpected", "uninterested")] == [0, 0, 0, 0]
+    edges = sum(10 * len(tree.edges) for tree in trees for _, topic in messages if topic in tree.filters)
+    leaves = sum(10 * len(tree.leaves) for tree in trees)
+    assert told["messages_on_links"] == edges + leaves
+    for failure in told["failures"]:
+        assert failure["missing_while_down"] == failure["predicted"]
+        assert failure["lost"] == 0
+
+
+def test_filters_with_wildcards_and_a_publisher_that_wants_nothing():
+    sent = [Publication(3, "a/b", 1.0), Publication(3, "c", 1.0)]
+    _, _, wiring = planned([["a/#", "c"], ["a/#", "a/b"], ["a/#", "a/b", "+/b", "c"], []], sent)
+    outcome = rehearse(wiring, sample_messages(wiring, 3))
+    assert outcome.ok, outcome.record()
+
+
+def test_what_the_checker_refuses_really_loops():
+    """One message each: at both ends, twice for one pair, and filters that meet on two trees."""
+    both = {"a": X, "b": X}
+    three = dict.fromkeys("abc", ("a/#", "a/b"))
+    trees = Link("a", "b", ("a/#",), ("a/#",)), Link("b", "c", ("a/#", "a/b"), ("a/#", "a/b"))
+    looping = [
+        Wiring(("a", "b"), both, {}, (Link("a", "b", X, X), Link("b", "a", X, X))),
+        Wiring(("a", "b", "c"), three, {}, (*trees, Link("a", "c", ("a/b",), ("a/b",)))),
+    ]
+    for wiring in looping:
+        tally = run_one(wiring)
+        assert max(tally.got.values()) > 20
+
+
+def run_one(wiring):
+    """Publish one message at the first broker, and look for half a second."""
+    tally = Tally(wiring)
+    topic = wiring.wants["a"][-1]
+    with Lab(wiring) as brokers, Clients(brokers.ports, tally.heard) as clients:
+        ready(brokers, clients, wiring)
+        publish_all(clients, tally, {Message("a", topic): 1})
+        clients.run(lambda: max(tally.got.values(), default=0) > 20, 3)
+    return tally
+
+
+def test_faults_are_counted():
+    """Links that carry too little, too much, or nothing show in the counts of their kind."""
+    _, _, wiring = planned([["x"], ["x"], ["y"], ["y"]])
+    messages = sample_messages(wiring, 2)
+    first, second = wiring.links
+    deaf = rehearse(replace(wiring, links=(first._replace(into=()), second)), messages).record()
+    assert (deaf["ok"], deaf["missing"]) == (False, 2)
+    nosy = rehearse(replace(wiring, links=(first._replace(out=("x", "y")), second)), messages)
+    assert nosy.ok  # nobody publishes y at the first
+    wide = Link("1", "2", ("#",), ())
+    told = rehearse(replace(wiring, links=(first, wide, second)), messages).record()
+    assert told["uninterested"] == 4  # the messages of x at a broker of y
+    assert told["missing"] == told["duplicates"] == 0
+
+
+def test_the_alternatives_deliver_the_same_traffic():
+    plan, _, wiring = planned([["x", "y"], ["x"], ["y"], ["x", "z"], ["z"]])
+    messages = sample_messages(wiring, 2)
+    rows = compare(plan, (wiring, rehearse(wiring, messages)), (), messages)
+    assert [row["links"] for row in rows] == [len(wiring.links), 10, 4, 4, 4]
+    assert all(row["missing"] == row["duplicates"] == row["unexpected"] == 0 for row in rows)
+    assert rows[0]["uninterested"] == rows[1]["uninterested"] == 0
+    assert rows[1]["max_hops"] == 1
+
+
+def test_rehearse_on_the_command_line(run, tmp_path):
+    plan, _, _ = planned([["x"], ["x", "y"], ["y"]])
+    plan.save(tmp_path / "plan")
+    code, out, _ = run("deploy", "rehearse", tmp_path / "plan", "--kill", 0, "--json")
+    assert code == 0
+    told = json.loads(out)
+    for key in ("expected", "missing", "duplicates", "unexpected", "uninterested", "links", "comparison"):
+        assert key in told
+    assert told["expected"] == 2 * 2 * 2 * 5
+    assert told["links"][0] == {"from": "0", "to": "1", "messages": 5, "planned": 5}
+    code, out, _ = run("deploy", "rehearse", tmp_path / "plan", "--kill", 1, "--no-compare")
+    assert code == 0
+    assert "40 deliveries expected: 0 missing, 0 twice, 0 unexpected" in out
+    assert "broker 1 killed: " in out
+
+
+@pytest.mark.parametrize("lists", [[], [[], []], [["x"]], [["x"], ["y"]]], ids=str)
+def test_plans_without_links(run, tmp_path, lists):
+    """Also a mesh of brokers that want nothing has nothing to carry."""
+    planned(lists)[0].save(tmp_path / "plan")
+    assert run("deploy", "rehearse", tmp_path / "plan", "--kill", 0)[0] == 0
+
+
+INTERRUPTED = """
+from broadloom.deployment.lab import Lab
+from broadloom.deployment.wiring import Wiring
+import time
+with Lab(Wiring(("a", "b"), {}, {}, ())):
+    print("up", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_broker_outlives_a_rehearsal(how):
+    """Whether it is interrupted, terminated or killed."""
+    before = set(brokers_alive())
+    with subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "up\n"
+        own = set(brokers_alive()) - before
+        assert len(own) >= 2
+        os.kill(process.pid, how)
+        process.wait(10)
+    end = time.monotonic() + 5
+    while own & set(brokers_alive()) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not own & set(brokers_alive())
+
+
+def test_ports_are_free_and_different():
+    assert len(set(free_ports(50))) == 50
+
+
+def test_a_broker_that_cannot_start_says_why(monkeypatch):
+    monkeypatch.setattr(lab, "_LISTEN", "nonsense\n")
+    with pytest.raises(RuntimeError, match=r"broker 'b' ended: .*nonsense"), Lab(PAIR):
+        pass
+
+
+def test_the_log_is_read_as_it_grows(tmp_path):
+    place = tmp_path / "log"
+    line = "17: Sending PUBLISH to l.broadloom-a:b (d0, q1, r0, m6, 't', ... (5 bytes))\n"
+    place.write_text(line + line[:20])
+    log = BrokerLog(place)
+    log.read()
+    assert log.sent["l.broadloom-a:b", "t"] == 1
+    with place.open("a") as file:
+        file.write(line[20:])
+    log.read()
+    assert log.sent["l.broadloom-a:b", "t"] == 2
+    assert log.bytes_sent["l.broadloom-a:b"] == 2 * packet_size("t", 5, 1) == 24
+    log.close()

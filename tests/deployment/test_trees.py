@@ -1,0 +1,198 @@
+"""Trees of topics: spanning, the best that brute force finds, one for filters that meet, loads balanced."""
+
+import networkx as nx
+import numpy as np
+import pyarrow as pa
+import pytest
+from deploy_strategies import instances, mesh_of, plans, wild_plans
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import naive_deploy
+from broadloom import InputError, Interest, Overlay, Plan, Weights, link
+from broadloom.deployment.traffic import Publication, publications
+from broadloom.deployment.trees import filter_groups, plan_trees
+from broadloom.pipeline.filters import covers
+from shapes import SHAPES
+
+
+def graph_of(plan, topic):
+    members = set(plan.interest.nodes_of(topic).tolist())
+    return naive_deploy.sub_overlay(
+        members, plan.edges.tolist(), lambda u, v: float(plan.weights.of([u], [v])[0])
+    )
+
+
+def topic_of(plan, tree):
+    return plan.interest.topic_ids.index(tree.filters[0])
+
+
+@given(instances(), st.sampled_from(["latency", "weight"]), st.sampled_from([0, 0.1, 1]))
+def test_each_topic_has_a_spanning_tree_of_its_links(instance, least, slack):
+    plan, sent = instance
+    trees = plan_trees(plan, sent, least, slack)
+    assert [tree.filters for tree in trees] == [
+        (text,) for t, text in enumerate(plan.interest.topic_ids) if len(plan.interest.nodes_of(t))
+    ]
+    for tree in trees:
+        graph = graph_of(plan, topic_of(plan, tree))
+        assert all(graph.has_edge(*edge) for edge in tree.edges)
+        assert list(tree.edges) == sorted(tree.edges)
+        spanning = nx.Graph(tree.edges)
+        spanning.add_nodes_from(graph)
+        assert nx.is_tree(spanning)
+
+
+@given(plans())
+@settings(max_examples=40)
+def test_least_weight_is_the_least_of_all_spanning_trees(plan):
+    for tree in plan_trees(plan, least="weight"):
+        graph = graph_of(plan, topic_of(plan, tree))
+        best = min(map(naive_deploy.weight, naive_deploy.spanning_trees(graph)))
+        assert naive_deploy.weight(graph.edge_subgraph(tree.edges)) == pytest.approx(best)
+
+
+@given(plans(max_nodes=6), st.data())
+@settings(max_examples=40)
+def test_with_one_publisher_no_tree_has_less_delay(plan, data):
+    """And from several, at most twice the least."""
+    sent = [
+        Publication(data.draw(st.sampled_from(plan.interest.nodes_of(t).tolist())), text, 1.0)
+        for t, text in enumerate(plan.interest.topic_ids)
+        if len(plan.interest.nodes_of(t))
+    ]
+    for tree, published in zip(plan_trees(plan, sent, slack=0), sent, strict=True):
+        graph = graph_of(plan, topic_of(plan, tree))
+        chosen = nx.Graph(graph.edge_subgraph(tree.edges))
+        chosen.add_nodes_from(graph)
+        every = list(naive_deploy.spanning_trees(graph))
+        one = {published.broker: 1.0}
+        assert naive_deploy.delay(chosen, one) == pytest.approx(
+            min(naive_deploy.delay(other, one) for other in every)
+        )
+    for tree in plan_trees(plan):
+        graph = graph_of(plan, topic_of(plan, tree))
+        chosen = nx.Graph(graph.edge_subgraph(tree.edges))
+        chosen.add_nodes_from(graph)
+        everybody = dict.fromkeys(graph, 1.0)
+        least = min(naive_deploy.delay(other, everybody) for other in naive_deploy.spanning_trees(graph))
+        assert naive_deploy.delay(chosen, everybody) <= 2 * least * (1 + 1e-9)
+
+
+@given(instances())
+def test_brokers_that_only_publish_hang_on_by_one_link(instance):
+    """Over a link of the plan where there is one, and to the nearest broker that wants the topic."""
+    plan, sent = instance
+    linked = {frozenset(edge) for edge in plan.edges.tolist()}
+    for tree in plan_trees(plan, sent):
+        members = set(plan.interest.nodes_of(topic_of(plan, tree)).tolist())
+        senders = {broker for broker, topic, _ in sent if topic == tree.filters[0]}
+        assert [leaf for leaf, _ in tree.leaves] == sorted(senders - members)
+        for leaf, taker in tree.leaves:
+            near = {member for member in members if frozenset((leaf, member)) in linked} or members
+            lengths = {member: float(plan.weights.of([leaf], [member])[0]) for member in near}
+            assert lengths[taker] == min(lengths.values())
+
+
+def loads(trees):
+    load: dict[tuple[int, int], float] = {}
+    for tree in trees:
+        for edge in tree.edges:
+            load[edge] = load.get(edge, 0) + tree.rate
+    return load
+
+
+@given(instances())
+def test_balancing_lowers_loads_and_keeps_to_its_slack(instance):
+    plan, sent = instance
+    balanced = plan_trees(plan, sent, "weight", slack=0.5)
+    blind = plan_trees(plan, [one._replace(rate=0.0) for one in sent], "weight")
+    blind = [one._replace(rate=other.rate) for one, other in zip(blind, balanced, strict=True)]
+    squares = [sum(load**2 for load in loads(trees).values()) for trees in (balanced, blind)]
+    assert squares[0] <= squares[1] * (1 + 1e-9)
+    assert sum(loads(balanced).values()) == pytest.approx(sum(loads(blind).values()))
+    for one, other in zip(balanced, blind, strict=True):
+        graph = graph_of(plan, topic_of(plan, one))
+        weights = [naive_deploy.weight(graph.edge_subgraph(tree.edges)) for tree in (one, other)]
+        assert weights[0] <= 1.5 * weights[1] * (1 + 1e-9)
+
+
+def test_balancing_spreads_equal_trees():
+    """Four topics that all want the cheapest of many trees share out the links of a clique."""
+    interest = Interest.from_lists([["a", "b", "c", "d"]] * 4)
+    plan = mesh_of(interest)
+    sent = [Publication(0, topic, 1.0) for topic in "abcd"]
+    trees = plan_trees(plan, sent, "weight")
+    assert max(loads(trees).values()) == 2  # 12 uses of 6 links
+    assert max(loads(plan_trees(plan, (), "weight")).values(), default=0) == 0
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_awkward_shapes(name):
+    interest = Interest.from_lists(SHAPES[name])
+    trees = plan_trees(link(interest, algorithm="gm"))
+    subscribers = np.diff(interest.node_start)
+    assert sum(len(tree.edges) for tree in trees) == (subscribers - 1)[subscribers > 0].sum()
+
+
+@given(wild_plans())
+@settings(max_examples=60)
+def test_filters_that_meet_share_a_tree_that_keeps_each_together(plan):
+    """On a full mesh: no spanning tree leaves the filters' brokers in fewer parts."""
+    interest = plan.interest
+    lists = [[interest.topic_ids[t] for t in interest.topics_of(node)] for node in range(interest.node_count)]
+    for tree in plan_trees(plan):
+        wanted = [
+            {node for node, texts in enumerate(lists) if any(covers(text, narrow) for text in texts)}
+            for narrow in tree.filters
+        ]
+        graph = nx.complete_graph(sorted(set().union(*wanted)))
+        nx.set_edge_attributes(graph, 1, "weight")
+
+        def all_parts(spanning, wanted=wanted):
+            return sum(naive_deploy.parts(spanning, brokers) for brokers in wanted)
+
+        chosen = nx.Graph(tree.edges)
+        chosen.add_nodes_from(graph)
+        assert nx.is_tree(chosen)
+        if len(graph) < 6:
+            assert all_parts(chosen) == min(map(all_parts, naive_deploy.spanning_trees(graph)))
+
+
+def test_groups_follow_the_order_of_topics():
+    interest = Interest.from_lists([["d", "a/b"], ["a/#", "c"]])
+    assert filter_groups(interest) == [("a/#", "a/b"), ("c",), ("d",)]
+
+
+def test_a_group_that_is_not_connected_is_refused_with_its_filters():
+    interest = Interest.from_lists([["a/#"], ["a/#"], ["a/b"], ["a/b"]])
+    plan = link(interest, algorithm="gm")
+    with pytest.raises(InputError, match="filters 'a/#', 'a/b' can match one topic, so they need one tree"):
+        plan_trees(plan)
+
+
+def test_a_topic_that_is_not_connected_is_refused():
+    plan = Plan(Interest.from_lists([["x"], ["x"]]), Weights.uniform(2), Overlay.from_edges(2, []), "none")
+    for least in ("latency", "weight"):
+        with pytest.raises(InputError, match="does not connect topic 'x'"):
+            plan_trees(plan, least=least)
+
+
+@pytest.mark.parametrize("wrong", [{"least": "hops"}, {"slack": -1}, {"slack": float("nan")}])
+def test_wrong_options_are_refused(wrong):
+    with pytest.raises(InputError, match=r"least .hops.|slack is"):
+        plan_trees(link(Interest.from_lists([["x"]]), algorithm="gm"), **wrong)
+
+
+@pytest.mark.parametrize(
+    ("column", "value", "words"),
+    [
+        ("publisher", "z", "messages of 'z', which is no broker"),
+        ("topic", "a/#", "publishes 'a/#'; a message has a topic without wildcards"),
+        ("bytes", -1, "message 0 has -1.0 bytes"),
+    ],
+)
+def test_wrong_messages_are_refused(column, value, words):
+    row = {"publisher": ["0"], "topic": ["x"], "at": [0], "bytes": [5]} | {column: [value]}
+    with pytest.raises(InputError, match=words):
+        publications(pa.table(row), Interest.from_lists([["x"]]))

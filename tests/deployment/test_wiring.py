@@ -1,0 +1,162 @@
+"""Links as trees make them: each message once to all who want it; what would not do that is refused."""
+
+from dataclasses import replace
+
+import pytest
+from deploy_strategies import instances, wild_instances
+from hypothesis import given
+
+import naive_deploy
+from broadloom import InputError, Interest, link
+from broadloom.deployment.alternatives import ALTERNATIVES
+from broadloom.deployment.check import check
+from broadloom.deployment.flow import Message, crossings, delays, journey, sample_messages
+from broadloom.deployment.traffic import Publication
+from broadloom.deployment.trees import plan_trees
+from broadloom.deployment.wiring import Link, Wiring, wire
+
+
+def wired(instance):
+    plan, sent = instance
+    trees = plan_trees(plan, sent)
+    return plan, trees, wire(plan, trees, sent)
+
+
+@given(instances())
+def test_every_message_comes_once_to_all_who_want_it_and_to_nobody_else(instance):
+    _, _, wiring = wired(instance)
+    check(wiring)
+    for message in sample_messages(wiring):
+        counts = naive_deploy.arrivals(wiring.links, *message)
+        assert counts == dict.fromkeys(wiring.wanting(message.topic) | {message.broker}, 1)
+        assert set(journey(wiring, message)) == set(counts) - {message.broker}
+
+
+@given(wild_instances())
+def test_so_do_messages_that_filters_with_wildcards_match(instance):
+    """Here a broker may have to pass on what it does not want, but nobody gets anything twice."""
+    _, _, wiring = wired(instance)
+    check(wiring)
+    for message in sample_messages(wiring):
+        counts = naive_deploy.arrivals(wiring.links, *message)
+        assert set(counts) >= wiring.wanting(message.topic)
+        assert set(counts.values()) == {1}
+
+
+@given(instances())
+def test_messages_on_links_are_those_of_the_trees(instance):
+    """A message crosses each link of its tree once, and its publisher's leaf link."""
+    plan, trees, wiring = wired(instance)
+    messages = sample_messages(wiring, 3)
+    names, expected = plan.interest.node_ids, {}
+    for tree in trees:
+        for message, count in messages.items():
+            if message.topic == tree.filters[0]:
+                leaf = {(u, v) for u, v in tree.leaves if names[u] == message.broker}
+                for u, v in {*tree.edges, *leaf}:
+                    pair = frozenset((names[u], names[v]))
+                    expected[pair] = expected.get(pair, 0) + count
+    found: dict[frozenset[str], int] = {}
+    for hop, count in crossings(wiring, messages).items():
+        found[frozenset(hop)] = found.get(frozenset(hop), 0) + count
+    assert found == expected
+
+
+@pytest.mark.parametrize("name", ALTERNATIVES)
+@given(instance=instances())
+def test_what_people_wire_today_delivers_too(name, instance):
+    plan, sent = instance
+    wiring = ALTERNATIVES[name](plan, sent)
+    for message in sample_messages(wiring):
+        reached = {message.broker, *journey(wiring, message)}
+        assert reached >= wiring.wanting(message.topic)
+        if wiring.relays:
+            assert set(naive_deploy.arrivals(wiring.links, *message).values()) == {1}
+
+
+def test_a_mesh_takes_one_hop_and_a_hub_two():
+    plan = link(Interest.from_lists([["x"]] * 5), algorithm="gm")
+    hops = {name: make(plan, ()) for name, make in ALTERNATIVES.items()}
+    longest = {
+        name: delays(wiring, sample_messages(wiring), plan)["max_hops"] for name, wiring in hops.items()
+    }
+    assert longest["full mesh with interest"] == 1
+    assert longest["hub and spoke"] == 2
+    assert [len(wiring.links) for wiring in hops.values()] == [10, 4, 4, 4]
+
+
+def test_a_publisher_that_does_not_want_its_topic_gets_none_of_it():
+    plan = link(Interest.from_lists([["x"], ["x"], []]), algorithm="gm")
+    sent = [Publication(2, "x", 1.0)]
+    wiring = wire(plan, plan_trees(plan, sent), sent)
+    assert naive_deploy.arrivals(wiring.links, "2", "x") == {"2": 1, "0": 1, "1": 1}
+    assert naive_deploy.arrivals(wiring.links, "0", "x") == {"0": 1, "1": 1}
+
+
+X = ("x",)
+PAIR = Wiring(("a", "b"), {"a": X, "b": X}, {}, (Link("a", "b", X, X),))
+THREE = Wiring(("a", "b", "c"), dict.fromkeys("abc", X), {}, (Link("a", "b", X, X), Link("b", "c", X, X)))
+MIXED = Wiring(
+    ("a", "b", "c"),
+    dict.fromkeys("abc", ("a/#", "a/b")),
+    {},
+    (Link("a", "b", ("a/#",), ("a/#",)), Link("b", "c", ("a/#", "a/b"), ("a/#", "a/b"))),
+)
+REFUSED = {
+    "both ends": (PAIR, [Link("b", "a", X, X)], "'a' and 'b' is configured at both ends"),
+    "two links": (PAIR, [Link("a", "b", ("y",), ())], "'a' has 2 links with 'b'"),
+    "ring": (
+        THREE,
+        [Link("a", "c", X, X)],
+        "'x' goes round for ever over the links 'a'-'c', 'a'-'b', 'b'-'c'",
+    ),
+    "overlap": (
+        MIXED,
+        [Link("a", "c", ("a/b",), ("a/b",))],
+        "filters 'a/#' and 'a/b' can match one topic but go over different trees",
+    ),
+    "itself": (PAIR, [Link("a", "a", X, X)], "a link of 'a' with itself"),
+    "stranger": (PAIR, [Link("a", "z", X, X)], "a link ends at 'z', which is no broker"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_links_that_loop_are_refused_each_with_its_own_words(name):
+    wiring, more, words = REFUSED[name]
+    check(wiring)
+    with pytest.raises(InputError, match=words):
+        check(replace(wiring, links=(*wiring.links, *more)))
+    if name in ("ring", "overlap"):
+        topic = "x" if name == "ring" else "a/b"
+        assert max(naive_deploy.arrivals((*wiring.links, *more), "a", topic).values()) > 1
+
+
+def test_a_filter_that_is_listed_twice_is_refused():
+    with pytest.raises(InputError, match="has 'x' 2 times"):
+        check(replace(PAIR, links=(Link("a", "b", ("x", "x"), X),)))
+
+
+def test_a_publisher_that_is_left_out_is_refused_by_name():
+    alone = Wiring(("a", "b", "p"), {"a": X, "b": X}, {"p": X}, PAIR.links)
+    with pytest.raises(InputError, match="'p' publishes 'x' but no links carry it to 'a', which wants 'x'"):
+        check(alone)
+    check(replace(alone, links=(*alone.links, Link("a", "p", (), X))))
+    with pytest.raises(InputError, match="'p' publishes 'x'"):
+        check(replace(alone, links=(*alone.links, Link("a", "p", X, ()))))
+
+
+def test_a_subscriber_that_is_cut_off_is_refused():
+    one_way = (Link("a", "b", X, ()),)
+    with pytest.raises(InputError, match="'b' publishes 'x' but no links carry it to 'a'"):
+        check(replace(PAIR, links=one_way))
+
+
+def test_a_message_is_sampled_for_every_topic_and_broker():
+    wiring = Wiring(("a", "b"), {"a": ("x/+",), "b": ("x/y", "z")}, {"a": ("z",)}, ())
+    assert sorted(sample_messages(wiring)) == [
+        Message("a", "x/any"),
+        Message("a", "x/y"),
+        Message("a", "z"),
+        Message("b", "x/y"),
+        Message("b", "z"),
+    ]

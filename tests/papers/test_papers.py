@@ -1,0 +1,135 @@
+"""The papers' orderings at small size: who is better than whom, not by how much."""
+
+import html
+import json
+import re
+
+import pytest
+
+import broadloom as bl
+from broadloom.papers import FIGURES, content, figures_of, low_degree, markets, shadows, weighted
+from broadloom.papers.figure import Claim, Rows
+from broadloom.papers.results import write_figure, write_page
+
+
+def rows_of(figure, *cases):
+    """The rows of some cases of a figure."""
+    return Rows(tuple(row for case in cases for row in figure.run(case)))
+
+
+def test_weighted_overlays():
+    """Paper 1: GrMAW is below PdMAW and far below TrMAW, and lighter than GM, which has fewer edges."""
+    case = weighted._case(0, nodes=120, topics=60, popularity="zipf") | {"fewest": 10, "most": 30}
+    rows = rows_of(weighted.FIG4, case)
+    gr, pd, tr = (rows.mean("weighted_mean_degree", algorithm=name) for name in ("grmaw", "pdmaw", "trmaw"))
+    assert gr < pd < tr
+    greedy = rows_of(weighted.FIG8, case)
+    weight = {name: greedy.mean("weighted_mean_degree", algorithm=name) for name in ("grmaw", "gm")}
+    degree = {name: greedy.mean("mean_degree", algorithm=name) for name in ("grmaw", "gm")}
+    assert weight["grmaw"] < weight["gm"]
+    assert degree["gm"] < degree["grmaw"]
+
+
+def test_reverse_delete_and_sites():
+    """Paper 1: reverse delete only takes away; divide and conquer is hardly heavier than GrMAW."""
+    case = weighted._case(1, nodes=100, topics=60) | {"fewest": 10, "most": 30}
+    rows = rows_of(weighted.FIG7, case)
+    assert rows.mean("mean_degree", algorithm="pdrdmaw") < rows.mean("mean_degree", algorithm="pdmaw")
+    rows = rows_of(weighted.FIG9, weighted._case(0, nodes=300, topics=60))
+    assert rows.ratio("weighted_mean_degree", {"algorithm": "dcmaw"}, weighted.GR, "nodes") < 1.05
+
+
+def test_low_degrees():
+    """Paper 2: Low-ODA lies between GM and MinMax-ODA, and diameter 2 costs degrees."""
+    rows = rows_of(low_degree.FIG1, *(low_degree._case(seed, 150) for seed in range(3)))
+    assert low_degree.FIG1.claims[0].ours(rows) == 1
+    assert low_degree.FIG2.claims[0].ours(rows) == 1
+    rows = rows_of(low_degree.FIG5, *(low_degree._case(seed, 60, 20, "unif") for seed in range(3)))
+    gm, second, first = (rows.mean("mean_degree", algorithm=name) for name in ("gm", "cd-oda-2", "cd-oda"))
+    assert gm < second < first
+
+
+def test_markets():
+    """Paper 5: all are cheaper than chance, and ours is the cheapest."""
+    rows = rows_of(markets.FIG9, markets._case(0, 300))
+    reduction = {name: rows.mean("reduction", algorithm=name) for name in markets.ALGORITHMS}
+    assert min(reduction.values()) > 1
+    assert max(reduction, key=reduction.get) == "broadloom"
+
+
+def test_churn():
+    """Paper 3: shadows keep degrees near a fresh build's, with few repairs, in a small part of its time."""
+    case = shadows._case(0, quick=True) | {"nodes": 150, "rounds": 40}
+    rows = rows_of(shadows.FIG6, case)
+    assert rows.mean("repair", algorithm="shadow", kind="join") < rows.mean(
+        "repair", algorithm="shadow", kind="leave"
+    )
+    assert rows.mean("mean_degree", algorithm="low-oda") <= rows.mean("mean_degree", algorithm="shadow")
+    assert rows.mean("shadow", algorithm="shadow") < rows.mean("shadow", algorithm="naive")
+
+
+def test_subscriber_assignment():
+    """Paper 4: who ignores the event space needs far more bandwidth, who ignores latency far less."""
+    case = {"set": "1HH", "seed": 0, "subscribers": 1500, "brokers": 15}
+    names = ("gr*", "gr-no-latency", "closest", "balance")
+    rows = Rows(tuple(content._run(case, *names)))
+    star, careless, closest, balance = (rows.mean("bandwidth", algorithm=name) for name in names)
+    assert careless < star < min(closest, balance)
+    assert rows.mean("feasible", algorithm="gr*") == 1
+
+
+@pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.key)
+def test_figures_are_whole(figure):
+    """Cases are plain data, all different, smaller when quick; axes and curves are columns of the cases."""
+    quick, full = (list(figure.cases(quick)) for quick in (True, False))
+    for cases in (quick, full):
+        texts = [json.dumps(case, sort_keys=True) for case in cases]
+        assert len(set(texts)) == len(texts) > 0
+        assert all(figure.x in {"round", "topics", *case} for case in cases)
+        assert {*figure.curves} <= {"algorithm", "kind", *cases[0]}
+    assert quick != full
+    assert re.fullmatch(r"(fig|table)\d+", figure.name)
+    (source,) = (other for other in FIGURES if other.key == figure.source)
+    assert list(source.cases(True)) == quick, "who shows another's runs has its cases"
+
+
+@pytest.mark.parametrize(
+    ("relation", "ours", "verdict"),
+    [
+        ("about", 11, "reproduced"),
+        ("about", 14, "not reproduced"),
+        ("at most", -5, "reproduced"),
+        ("at most", 13, "not reproduced"),
+        ("at least", 99, "reproduced"),
+        ("at least", 7, "not reproduced"),
+        ("about", float("nan"), "not reproduced"),
+    ],
+)
+def test_verdicts(relation, ours, verdict):
+    claim = Claim("I", "ten", 10, lambda _: ours, relation, why="chance")
+    found = claim.verdict(Rows(()))
+    assert found["verdict"] == verdict
+    assert found["why"] == ("" if verdict == "reproduced" else "chance")
+
+
+def test_a_figure_is_written_and_shown(tmp_path):
+    """A table, a drawing without colours that matter, claims and a page that stands alone."""
+    pytest.importorskip("matplotlib")
+    figure = low_degree.FIG5
+    rows = rows_of(
+        figure, *(low_degree._case(seed, 20, size, "unif") for seed in (0, 1) for size in (10, 20))
+    )
+    claims = write_figure(figure, rows, tmp_path, quick=True)
+    page = write_page([figure], claims, tmp_path, quick=True).read_text()
+    assert "data:image/svg+xml" in page
+    assert "http" not in page.replace("http://www.w3.org", "")
+    assert all(html.escape(claim["claim"]) in page for claim in claims)
+    assert (tmp_path / "claims.parquet").exists()
+    assert (tmp_path / "paper2-fig5.svg").read_text().count("cd-oda-1") >= 1
+
+
+def test_unknown_figures_are_refused():
+    with pytest.raises(bl.InputError, match="no paper 9; there are 1, 2"):
+        figures_of(9)
+    with pytest.raises(bl.InputError, match="paper 1 has no 'fig1' here; there are fig4"):
+        figures_of(1, "fig1")

@@ -1,0 +1,170 @@
+"""A stream of events: applied in order and exactly once, whatever is killed; what cannot be is set aside."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import Counter
+
+import pyarrow.parquet as pq
+import pytest
+
+import broadloom as bl
+from broadloom import InputError
+from broadloom.maintenance.store import read_state
+from broadloom.pipeline import stream as module
+from broadloom.pipeline.stream import stream
+
+pytestmark = pytest.mark.spark
+
+INTEREST = bl.workload.interest(nodes=30, topics=10, sizes=(2, 4), seed=0)
+EVENTS = bl.workload.churn(INTEREST, rounds=60, change=0.3, seed=1)
+ROWS = bl.workload.events_table(INTEREST, EVENTS).to_pylist()
+
+
+def start():
+    return bl.maintain(INTEREST)
+
+
+def drop(folder, name, rows):
+    """Move a file of events into a folder, whole."""
+    folder.mkdir(exist_ok=True)
+    text = "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
+    (folder.parent / "draft").write_text(text)
+    (folder.parent / "draft").replace(folder / f"{name}.jsonl")
+
+
+def table(output, name):
+    return pq.read_table(output / f"{name}.parquet").to_pylist()
+
+
+def check(output, events=EVENTS):
+    """The newest version is what comes without a stream, and the links add up to it, each event once."""
+    newest = max((output / "versions").iterdir())
+    plain = start()
+    plain.apply(events)
+    assert read_state(newest).edges.tolist() == plain.edges.tolist()
+    seqs = [row["seq"] for row in table(output, "rounds")]
+    assert sorted(seqs) == [event.seq for event in events]
+    first = bl.Plan.load(output / "versions" / "000000000000")
+    links = {tuple(sorted(first.interest.node_ids[end] for end in edge)) for edge in first.edges.tolist()}
+    for row in sorted(table(output, "links"), key=lambda row: row["seq"]):
+        link = tuple(sorted((row["u"], row["v"])))
+        (links.add if row["action"] == "add" else links.remove)(link)
+    last = bl.Plan.load(newest)
+    assert links == {
+        tuple(sorted(last.interest.node_ids[end] for end in edge)) for edge in last.edges.tolist()
+    }
+
+
+def test_a_stream_gives_what_the_object_gives(spark, tmp_path):
+    """Batch after batch, and after a restart; the order within a batch does not matter."""
+    drop(tmp_path / "in", "a", ROWS[:20][::-1])
+    drop(tmp_path / "in", "b", ROWS[20:40])
+    told = stream(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True, files_at_a_time=2)
+    assert (told["applied"], told["quarantined"]) == (40, 0)
+    drop(tmp_path / "in", "c", ROWS[40:])
+    told = stream(pytest.fail, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
+    assert told["applied"] == 20
+    check(tmp_path / "out")
+    told = stream(pytest.fail, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
+    assert told["batches"] == 0
+
+
+def test_bad_events_are_set_aside_with_a_reason(spark, tmp_path):
+    stranger = {"seq": 61, "kind": "leave", "node": "nobody", "topics": None}
+    bad = ["{broken", "[1]", {"kind": "join", "node": "x"}, {"seq": "one", "kind": "join", "node": "x"}]
+    bad += [{"seq": 63, "kind": "fly", "node": "x"}, {"seq": 64, "kind": "join", "node": "x", "topics": [3]}]
+    drop(tmp_path / "in", "a", [*ROWS[:30], *ROWS[31:60], *bad, ROWS[3], stranger])
+    stream(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
+    drop(tmp_path / "in", "b", [ROWS[30], ROWS[5]])
+    told = stream(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
+    assert (told["applied"], told["quarantined"]) == (0, 2)
+    reasons = Counter(row["reason"] for row in table(tmp_path / "out", "quarantine"))
+    assert reasons["not a JSON object"] == 2
+    assert reasons["no seq"] == reasons["seq is not a whole number"] == 1
+    assert reasons["unknown kind"] == reasons["topics is not a list of texts"] == 1
+    assert reasons["duplicate: its seq was applied before"] == 2
+    assert reasons["late: a later seq was applied before"] == 1
+    assert reasons["unknown node"] >= 1
+    rows = len(table(tmp_path / "out", "rounds")) + sum(reasons.values())
+    assert rows == 59 + len(bad) + 2 + 2, "every event is applied or in quarantine"
+
+
+class KilledError(Exception):
+    """Stands for a kill: nothing after it is done, and all that was in memory is lost."""
+
+
+@pytest.mark.parametrize("phase", ["applied", "links", "quarantine", "published"])
+def test_a_restart_after_a_kill_in_any_phase_goes_on(spark, tmp_path, monkeypatch, phase):
+    """The second of three batches dies in a phase; afterwards every event is applied exactly once."""
+    for name, rows in (("a", ROWS[:20]), ("b", ROWS[20:40]), ("c", ROWS[40:])):
+        drop(tmp_path / "in", name, rows)
+        stamp = 1_700_000_000 + ord(name)
+        os.utime(tmp_path / "in" / f"{name}.jsonl", (stamp, stamp))
+    with monkeypatch.context() as patch:
+        die_in(patch, phase, version=2)
+        with pytest.raises(Exception, match="Killed"):
+            stream(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True, files_at_a_time=1)
+    stream(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True, files_at_a_time=1)
+    check(tmp_path / "out")
+    assert not table(tmp_path / "out", "quarantine")
+
+
+def die_in(patch, phase, version):
+    """Raise in a phase of the batch that makes this version."""
+    write, publish = module._write, module._State._publish
+
+    def dying_write(folder, number, rows):
+        if number == version and phase == "applied":
+            raise KilledError
+        write(folder, number, rows)
+        if number == version and folder.name == f"{phase}.parquet":
+            raise KilledError
+
+    def dying_publish(self, number):
+        publish(self, number)
+        if number == version and phase == "published":
+            raise KilledError
+
+    patch.setattr(module, "_write", dying_write)
+    patch.setattr(module._State, "_publish", dying_publish)
+
+
+KILLED = """
+import os, signal, sys
+import broadloom as bl
+from broadloom.pipeline import stream as module
+from broadloom.pipeline.session import Engine
+publish = module._State._publish
+def dying(self, version):
+    publish(self, version)
+    if version == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+module._State._publish = dying
+interest = bl.workload.interest(nodes=30, topics=10, sizes=(2, 4), seed=0)
+engine = Engine(master="local[1]", conf={"spark.driver.memory": "1g"})
+module.stream(lambda: bl.maintain(interest), sys.argv[1], sys.argv[2], engine, once=True, files_at_a_time=1)
+"""
+
+
+def test_a_real_kill_loses_nothing(spark, tmp_path):
+    """A process that is killed right after it published, before Spark knows: no event twice."""
+    drop(tmp_path / "in", "a", ROWS[:30])
+    words = [sys.executable, "-c", KILLED, str(tmp_path / "in"), str(tmp_path / "out")]
+    done = subprocess.run(words, capture_output=True, text=True)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    drop(tmp_path / "in", "b", ROWS[30:])
+    told = stream(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True, files_at_a_time=1)
+    assert told["applied"] == 30
+    check(tmp_path / "out")
+
+
+def test_what_cannot_be_streamed_is_refused(spark, tmp_path):
+    with pytest.raises(InputError, match="is not a folder"):
+        stream(start, tmp_path / "nowhere", tmp_path / "out", spark=spark, once=True)
+    with pytest.raises(InputError, match="names no topic"):
+        stream(start, "kafka://host:9092", tmp_path / "out", spark=spark, once=True)
+    with pytest.raises(InputError, match=r"no connector to Kafka; add --conf spark\.jars\.packages"):
+        stream(start, "kafka://host:9092/events", tmp_path / "out", spark=spark, once=True)

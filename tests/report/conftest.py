@@ -1,0 +1,93 @@
+"""A real Chromium for the tests of the page, one for all of them."""
+
+import os
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+from chromium import launch
+
+ARTEFACTS = Path(__file__).parents[2] / "artefacts" / "report"
+
+
+def _needed(module):
+    """A package that drives the browser; without it tests are skipped, but fail where BROADLOOM_CI=1."""
+    if os.environ.get("BROADLOOM_CI") == "1":
+        return import_module(module)
+    return pytest.importorskip(module, reason=f"not installed: {module}")
+
+
+@pytest.fixture(scope="session")
+def chromium():
+    """Debian's Chromium, driven by Playwright."""
+    with _needed("playwright.sync_api").sync_playwright() as playwright:
+        browser = launch(playwright)
+        yield browser
+        browser.close()
+
+
+class Page:
+    """A report in the browser, and what it complained of or asked for."""
+
+    def __init__(self, page):
+        self.page = page
+        self.complaints, self.requests = [], []
+        page.on("console", lambda message: self.complaints.append(message.text))
+        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        page.on("request", lambda request: self.requests.append(request.url))
+
+    def open(self, html, place):
+        """Show a page from a file, as a reader would."""
+        place.write_text(html)
+        self.page.goto(place.as_uri())
+        self.page.wait_for_selector("html[data-ready]")
+        self.page.wait_for_timeout(200)
+        return self
+
+    def find(self, name):
+        """Type a name into the box, and take the first match."""
+        self.page.fill("#find", name)
+        self.page.press("#find", "Enter")
+
+    @property
+    def panel(self):
+        """The words beside the map."""
+        return self.page.inner_text("#panel")
+
+    def fact(self, name):
+        """A number of the panel, by its name."""
+        return self.page.locator(f"#panel dt:text-is('{name}') + dd").inner_text()
+
+    def picture(self):
+        """What the first map shows, as bytes to compare."""
+        self.page.wait_for_timeout(300)
+        return self.page.locator(".map canvas").first.screenshot()
+
+    def check_accessible(self):
+        """The page as it is now breaks no rule of axe."""
+        found = _needed("axe_playwright_python.sync_playwright").Axe().run(self.page)
+        assert found.violations_count == 0, found.generate_report()
+
+    def keep(self, name):
+        """Keep a screenshot of the whole page among the artefacts."""
+        ARTEFACTS.mkdir(parents=True, exist_ok=True)
+        self.page.screenshot(path=ARTEFACTS / f"{name}.png", full_page=True)
+
+
+@pytest.fixture
+def shown(chromium, tmp_path):
+    """Opens a page in the browser; at the end it must have complained of nothing, and asked for nothing."""
+    opened = []
+
+    def show(html, **options):
+        context = chromium.new_context(viewport={"width": 1440, "height": 900}, **options)
+        page = Page(context.new_page())
+        opened.append((context, page))
+        return page.open(html, tmp_path / f"report-{len(opened)}.html")
+
+    yield show
+    for context, page in opened:
+        context.close()
+        assert page.complaints == []
+        assert [url for url in page.requests if not url.startswith(("file:", "blob:", "data:"))] == []

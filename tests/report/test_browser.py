@@ -1,0 +1,278 @@
+"""The page in a real browser: topics, brokers and failures are chosen; keys, themes, paper, other plans."""
+
+import re
+import time
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import broadloom as bl
+from broadloom.report import report
+from broadloom.report.failures import failures
+from broadloom.report.page import html_of
+from broadloom.report.record import record_of, record_of_folders
+from chromium import drag
+
+pytestmark = [pytest.mark.needs("chromium"), pytest.mark.xdist_group("chromium")]
+
+EVIL = "<script>window.hacked = 1</script>"
+WORSE = "\"><img src=x onerror='window.hacked=1'>&amp;{{}}${1}\u2028</title></style>"
+
+
+def in_regions(nodes=60, topics=25, algorithm="grmaw", seed=0):
+    interest = bl.workload.interest(nodes=nodes, topics=topics, sizes=(3, 8), seed=seed)
+    interest = bl.Interest.from_lists(
+        [[f"topic/{t}" for t in interest.topics_of(u)] for u in range(nodes)],
+        node_ids=[f"broker-{u}" for u in range(nodes)],
+    )
+    weights = bl.workload.weights(nodes=nodes, kind="regions", seed=0)
+    plan = bl.link(interest, weights, algorithm=algorithm)
+    sites = [bl.workload.regions.REGIONS[site].name for site in weights.site]
+    nodes_table = pa.table({"node": interest.node_ids, "site": sites})
+    return bl.Plan(
+        interest, weights, plan.overlay, algorithm, lower_bound=plan.total_weight * 0.9, nodes=nodes_table
+    )
+
+
+@pytest.fixture(scope="module")
+def plan():
+    """Sixty brokers in cloud regions, with a bound."""
+    return in_regions()
+
+
+@pytest.fixture(scope="module")
+def html(plan):
+    """Its page."""
+    return report({"today": plan})
+
+
+def test_a_topic_shows_its_tree(shown, html, plan):
+    """The numbers beside the map are those of the topic's sub-overlay; the map changes, and goes back."""
+    page = shown(html)
+    before = page.picture()
+    page.find("topic/7")
+    topic = plan.interest.topic_ids.index("topic/7")
+    members = set(plan.interest.nodes_of(topic).tolist())
+    links = [edge for edge in plan.edges.tolist() if set(edge) <= members]
+    assert page.fact("Brokers") == str(len(members))
+    assert page.fact("Links") == str(len(links))
+    assert page.fact("Links of the tree") == str(len(members) - 1)
+    cost = bl.measures.routing_costs(plan.interest, plan.overlay, plan.weights)[topic]
+    assert float(page.fact("Weight of the tree").replace(",", "")) == pytest.approx(cost, rel=1e-3)
+    assert page.picture() != before
+    page.keep("topic")
+    page.page.click("#panel .close")
+    page.page.mouse.move(5, 5)
+    assert page.picture() == before
+
+
+def test_a_topic_is_clicked(shown, html):
+    page = shown(html)
+    page.page.click("#panel .names button >> nth=0")
+    assert page.panel.startswith("Topic\n")
+    page.page.click("#panel .names button >> nth=0")
+    assert page.panel.startswith("Broker\n")
+
+
+def test_a_broker_on_the_map_is_clicked(shown):
+    """The broker in the middle of the others is in the middle of the map."""
+    points = [(0, 0), (10, 0), (0, 4), (10, 4), (5, 2)]
+    interest = bl.Interest.from_lists([["news"]] * 5, node_ids=["a", "b", "c", "d", "centre"])
+    plan = bl.link(interest, bl.Weights.euclidean(points), algorithm="grmaw")
+    page = shown(report({"square": plan}))
+    page.page.locator(".map canvas").click()
+    assert "centre" in page.panel.splitlines()[1]
+    assert page.fact("Links") == str(plan.overlay.degrees()[4])
+    page.page.locator(".map canvas").click(position={"x": 30, "y": 30})
+    assert "Choose a topic or a broker" in page.panel
+
+
+def test_a_failure_shows_what_breaks_and_what_mends_it(shown, html, plan):
+    broker = int(np.argmax(bl.measures.weak_points(plan.interest, plan.overlay).nodes))
+    page = shown(html)
+    page.find(f"broker-{broker}")
+    assert page.fact("Links") == str(plan.overlay.degrees()[broker])
+    broken = page.fact("Holds together alone").split()[0]
+    page.page.click("#fail")
+    found = failures(plan, plan.overlay.degrees())["failures"]
+    added = found["added"][found["brokers"].index(broker)]
+    assert page.fact("Links that mend it") == str(len(added))
+    assert page.fact("Topics that fall apart") == broken
+    rows = page.page.locator("#panel table tbody tr")
+    assert rows.count() == len(added)
+    assert rows.first.inner_text().split() == [f"broker-{u}" for u in added[0]]
+    page.keep("failure")
+
+
+def test_keys_alone_will_do(shown, html):
+    page = shown(html)
+    keys = page.page.keyboard
+    keys.press("/")
+    keys.type("topic/1")
+    keys.press("ArrowDown")
+    keys.press("ArrowDown")
+    keys.press("Enter")
+    assert page.panel.startswith("Topic\n")
+    keys.press("Escape")
+    assert "Choose a topic or a broker" in page.panel
+    page.page.locator(".map canvas").focus()
+    before = page.picture()
+    for key in ("ArrowLeft", "ArrowUp", "+", "+", "-"):
+        keys.press(key)
+    assert page.picture() != before
+    keys.press("0")
+    assert page.picture() == before
+    keys.press("n")
+    assert "broker-0" in page.panel
+    keys.press("p")
+    assert "broker-59" in page.panel
+    page.page.focus("#theme")
+    reached = set()
+    for _ in range(60):
+        keys.press("Tab")
+        reached.add(
+            page.page.evaluate("document.activeElement.textContent || document.activeElement.tagName")
+        )
+    assert {"INPUT", "CANVAS", "load", "forces", "Fit", "What if it fails?"} <= reached
+
+
+def test_names_stay_text(shown):
+    """A topic, broker, site or title that looks like HTML is shown as it is."""
+    interest = bl.Interest.from_lists([[EVIL], [EVIL, WORSE], [WORSE]], node_ids=[EVIL, WORSE, "c"])
+    nodes = pa.table(
+        {"node": [EVIL, WORSE, "c"], "site": [EVIL, WORSE, EVIL], "lat": [1.0, 2, 3], "lon": [1.0, 2, 3]}
+    )
+    plan = bl.Plan(
+        interest, bl.Weights.uniform(3), bl.Overlay.from_edges(3, [(0, 1), (1, 2)]), EVIL, nodes=nodes
+    )
+    record = record_of({EVIL: plan, WORSE: plan}, title=WORSE)
+    record["rows"] = {
+        "words": EVIL,
+        "notes": [WORSE],
+        "tables": [
+            {"table": EVIL, "rows": 1, "used": 0, "duplicates": 0, "quarantined": {WORSE: 1}, "written": 0}
+        ],
+        "examples": [{"table": EVIL, "reason": WORSE, "row": EVIL}],
+    }
+    page = shown(html_of(record))
+    for name in (EVIL, WORSE):
+        page.find(name)
+        assert name.split("\u2028")[0] in page.panel
+    page.find(WORSE)
+    page.page.click("#fail")
+    page.page.locator("button:text-is('Show on the map')").click()
+    page.page.locator(".map canvas").first.hover()
+    assert page.page.evaluate("window.hacked") is None
+    assert page.page.locator("img").count() == 0
+    assert page.page.locator("script").count() == 2
+    page.keep("names")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_it_is_readable_in_dark_and_light_and_accessible(shown, html, scheme):
+    page = shown(html, color_scheme=scheme)
+    page.keep(f"page-{scheme}")
+    for choose in (
+        lambda: None,
+        lambda: page.find("topic/3"),
+        lambda: page.find("broker-3"),
+        lambda: page.page.click("#fail"),
+    ):
+        choose()
+        page.check_accessible()
+    before = page.page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.page.click("#theme")
+    assert page.page.evaluate("getComputedStyle(document.body).backgroundColor") != before
+
+
+def test_it_prints(shown, html):
+    page = shown(html, color_scheme="dark")
+    page.page.emulate_media(media="print")
+    assert not page.page.locator("#find").is_visible()
+    printed = page.page.pdf(format="A4")
+    assert printed.startswith(b"%PDF")
+    assert 2 <= len(re.findall(rb"/Type\s*/Page[^s]", printed)) <= 12
+
+
+def test_plans_side_by_side(shown, plan):
+    """Three maps, a table of measures, and the links that change from one plan to the other."""
+    other = in_regions(algorithm="trmaw")
+    change = bl.link_change(plan, other)
+    page = shown(report({"today": plan, "proposed": other}))
+    row = page.page.locator("table", has_text="before").locator("tbody tr").first
+    assert row.inner_text().split()[2:4] == [str(len(change.added)), str(len(change.removed))]
+    page.page.locator("button:text-is('Show on the map')").click()
+    assert page.fact("Links added") == f"+ {len(change.added)}"
+    page.page.locator("button:text-is('side by side')").click()
+    assert page.page.locator(".map canvas").count() == 2
+    page.keep("side-by-side")
+    page.check_accessible()
+
+
+@pytest.mark.parametrize("lists", [[], [[]], [[], []], [["alone"]], [["a"], ["b"]]], ids=str)
+def test_there_may_be_next_to_nothing(shown, lists):
+    """No broker, no topic, no link: a page all the same."""
+    plan = bl.link(bl.Interest.from_lists(lists), algorithm="gm")
+    page = shown(report({"little": plan, "again": plan}))
+    assert f"{len(lists)} brokers" in page.page.inner_text("#summary")
+    page.page.locator("button:text-is('side by side')").click()
+
+
+def test_brokers_without_a_place_are_below_the_map(shown):
+    interest = bl.Interest.from_lists([["news"]] * 3, node_ids=["here", "nowhere", "lost"])
+    nodes = pa.table({"node": interest.node_ids, "lat": [51.5, None, 95.0], "lon": [0.0, None, 0.0]})
+    plan = bl.Plan(
+        interest, bl.Weights.uniform(3), bl.Overlay.from_edges(3, [(0, 1), (1, 2)]), "by hand", nodes=nodes
+    )
+    page = shown(report({"plan": plan}))
+    page.page.locator(".map canvas").focus()
+    for name in ("here", "nowhere", "lost"):
+        page.page.keyboard.press("n")
+        assert name in page.panel
+    page.keep("without-a-place")
+
+
+def test_content_plans(shown):
+    problem = bl.workload.subscribers(set=1, subscribers=400, brokers=6, seed=0)
+    page = shown(
+        report({"gr": bl.assign(problem, algorithm="gr"), "closest": bl.assign(problem, algorithm="closest")})
+    )
+    before = page.picture()
+    page.page.locator(".stage .names button").first.click()
+    assert "Subscribers" in page.page.locator(".about").first.inner_text()
+    page.page.mouse.move(5, 5)
+    assert page.picture() != before
+    page.keep("content")
+    page.check_accessible()
+
+
+def test_markets(shown, tmp_path):
+    result = bl.assign(
+        bl.workload.market(users=60, brokers=5, channels=8, seed=0), algorithm="greedy-packing"
+    )
+    result.save(tmp_path / "market")
+    page = shown(html_of(record_of_folders([tmp_path / "market"])))
+    assert "60 users on" in page.page.inner_text("#summary")
+    assert page.page.locator("table", has_text="rate").locator("tbody tr").count() > 0
+    page.check_accessible()
+    page.keep("market")
+
+
+def test_it_stays_quick_with_twenty_thousand_links(shown):
+    """Two thousand brokers: few elements, and frames go on while the map is moved."""
+    rng = np.random.default_rng(0)
+    interest = bl.Interest.from_lists([np.unique(rng.integers(0, 300, 30)) for _ in range(2000)], topics=300)
+    pairs = np.unique(np.sort(rng.integers(0, 2000, (21_000, 2)), axis=1), axis=0)
+    edges = pairs[pairs[:, 0] < pairs[:, 1]][:20_000]
+    overlay = bl.Overlay.from_edges(2000, edges)
+    plan = bl.Plan(interest, bl.Weights.euclidean(rng.random((2000, 2))), overlay, "by lot")
+    started = time.monotonic()
+    page = shown(report({"large": plan}))
+    assert time.monotonic() - started < 20
+    assert page.page.evaluate("document.querySelectorAll('*').length") < 3000
+    gaps = drag(page.page, steps=30)
+    assert np.median(gaps) < 60
+    page.find("1999")
+    assert "1999" in page.panel
+    page.keep("large")
