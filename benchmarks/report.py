@@ -4,7 +4,8 @@
 
 CPU seconds are of one process; kernels were compiled before. The browser is Chromium without a window or a
 graphics card: it draws on the processor, so that another is rather quicker. Frames are those while the map is
-dragged; a screen of 60 Hz has one every 16.7 ms.
+dragged; a screen of 60 Hz has one every 16.7 ms. A picture is the script's time to draw everything anew; what
+the browser takes to fill the pixels afterwards is not in it.
 """
 
 import sys
