@@ -38,7 +38,7 @@ $(VENV)/java.done: $(VENV)/broadloom.done requirements/java.txt
 	@touch $@
 
 $(VENV)/kernels.done: $(VENV)/broadloom.done
-	@echo "Compiling the kernels (about a minute, once)"
+	@echo "Compiling the kernels (a minute or two, once)"
 	@tools/compile-kernels $(VENV)
 	@touch $@
 

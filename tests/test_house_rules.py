@@ -102,3 +102,9 @@ def test_only_the_pipeline_knows_spark(file):
     if file.relative_to(SOURCE).parts[0] in ("pipeline", "papers"):
         return
     assert "pyspark" not in file.read_text()
+
+
+def test_test_files_have_names_of_their_own():
+    """Without packages, pytest imports test files by their names alone."""
+    names = [path.name for path in Path(__file__).parent.rglob("*.py") if path.name != "conftest.py"]
+    assert sorted(names) == sorted(set(names))

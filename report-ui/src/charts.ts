@@ -77,7 +77,7 @@ export function diameters(graph: Graph): HTMLElement {
     if (!hops.length) return section("Diameters", "No topic is connected, so none has a diameter.");
     const broken = graph.plan.topics.hops.length - hops.length;
     const words =
-        `From one broker of a topic to another are at most ${count(longest(hops), "hop")}; in the mean topic ${num(mean(hops))}.` +
+        `From one broker of a topic to another are ${graph.plan.topics.exact ? "at most" : "at least"} ${count(longest(hops), "hop")}; in the mean topic ${num(mean(hops))}.` +
         (broken ? ` ${count(broken, "topic is", "topics are")} not connected.` : "");
     return section(
         "Diameters",
@@ -94,7 +94,7 @@ export function diameters(graph: Graph): HTMLElement {
 export function lengths(graph: Graph): HTMLElement | null {
     const values = known(graph.plan.topics.length);
     if (!graph.plan.weighted || !values.length) return null;
-    const words = `The longest way in a topic weighs ${num(longest(values))}; in the mean topic ${num(mean(values))}.`;
+    const words = `The longest way in a topic weighs ${graph.plan.topics.exact ? "" : "at least "}${num(longest(values))}; in the mean topic ${num(mean(values))}.`;
     return section(
         "Diameters by weight",
         words,

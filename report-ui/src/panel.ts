@@ -209,8 +209,8 @@ function ofBroker(store: Store, graph: Graph, broker: number): Node[] {
 }
 
 function bounded(graph: Graph): string {
-    const known = graph.plan.failures?.brokers.length ?? 0;
-    if (!known) return "Not worked out: the plan does not connect every topic.";
+    if (graph.plan.failures === null) return "Not worked out: the plan does not connect every topic.";
+    const known = graph.plan.failures.brokers.length;
     return `Worked out for the ${num(known)} busiest of ${count(graph.brokerCount, "broker")} only, so that the report is soon done.`;
 }
 

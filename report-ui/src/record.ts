@@ -40,7 +40,7 @@ export interface OverlayRecord extends PlanRecord {
     links: { u: number[]; v: number[]; weight: number[]; load: number[]; holds: number[] };
     load: number[];
     holds: number[];
-    topics: { hops: (number | null)[]; length: (number | null)[]; cost: (number | null)[] };
+    topics: { hops: (number | null)[]; length: (number | null)[]; cost: (number | null)[]; exact: boolean };
     backups: number[][] | null;
     failures: { brokers: number[]; added: [number, number][][] } | null;
 }

@@ -38,8 +38,8 @@ def inner_kernel(function: F) -> F:
 def compiled_for(kernel: F, *arguments: object) -> F:
     """A kernel's machine code for arguments of these types, for a call that is made over and over.
 
-    It spares the look-up of types, which takes microseconds for a tuple of many arrays. Nothing is checked any
-    more: every later argument must be of the very same type.
+    It spares the look-up of types, which takes microseconds for a tuple of many arrays. Nothing is checked
+    any more: every later argument must be of the very same type.
     """
     code: F = kernel.compile(tuple(map(numba.typeof, arguments)))  # type: ignore[attr-defined]
     return code

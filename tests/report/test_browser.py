@@ -11,7 +11,7 @@ import broadloom as bl
 from broadloom.report import report
 from broadloom.report.failures import failures
 from broadloom.report.page import html_of
-from broadloom.report.record import record_of
+from broadloom.report.record import record_of, record_of_folders
 from chromium import drag
 
 pytestmark = [pytest.mark.needs("chromium"), pytest.mark.xdist_group("chromium")]
@@ -245,6 +245,18 @@ def test_content_plans(shown):
     assert page.picture() != before
     page.keep("content")
     page.check_accessible()
+
+
+def test_markets(shown, tmp_path):
+    result = bl.assign(
+        bl.workload.market(users=60, brokers=5, channels=8, seed=0), algorithm="greedy-packing"
+    )
+    result.save(tmp_path / "market")
+    page = shown(html_of(record_of_folders([tmp_path / "market"])))
+    assert "60 users on" in page.page.inner_text("#summary")
+    assert page.page.locator("table", has_text="rate").locator("tbody tr").count() > 0
+    page.check_accessible()
+    page.keep("market")
 
 
 def test_it_stays_quick_with_twenty_thousand_links(shown):

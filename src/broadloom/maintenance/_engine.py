@@ -269,7 +269,10 @@ class Engine:
     ) -> Change:
         none = np.empty((0, 2), np.int64)
         gone = none if removed is None else self._named(removed)
-        named = (self._named(added), gone, self._named(shadow))
+        candidates = self._named(shadow)
+        if self.rules.naive and len(candidates):  # positions of nodes that have left are among them
+            candidates = np.array([other for other in self._position if other != node], np.int64)
+        named = (self._named(added), gone, candidates)
         return Change(node, *named, seconds, backup_seconds, kind, before, fallbacks)
 
 

@@ -52,7 +52,7 @@ def maintain(
         >>> live = bl.maintain(bl.Interest.from_lists([[0, 1], [1], [0, 1]]))
         >>> change = live.join([0, 1])
         >>> change.node, change.added.tolist()
-        (3, [[0, 3]])
+        (3, [[2, 3]])
     """
     given, seed = fitting_weights(interest, weights), whole(seed, "seed")
     options_of("shadow", rho=rho, coverage=coverage, backups=backups)  # all are checked, whichever apply

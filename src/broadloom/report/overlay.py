@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom import measures
+from broadloom.measures.summary import LARGE_SEARCHES, LARGE_TOPIC
 from broadloom.model import Interest, Plan
 from broadloom.model._plain import plain
 from broadloom.progress import stage
@@ -18,8 +19,6 @@ from broadloom.report.places import places, site_names
 
 # A page has so many subscriptions at most, of the topics with the most subscribers; it says what it left out.
 MOST_SUBSCRIPTIONS = 1_000_000
-# Diameters of very large topics are lower bounds by so many searches.
-SEARCHES = 200
 LEAST = "no overlay that connects every topic weighs"
 
 
@@ -66,11 +65,13 @@ def overlay_record(plan: Plan, name: str, interest: int) -> dict[str, Any]:
     """
     given, overlay, weights = plan.interest, plan.overlay, plan.weights
     topics = shown_topics(given)
+    exact = np.diff(given.node_start).max(initial=0) <= LARGE_TOPIC
+    searches = None if exact else LARGE_SEARCHES
     with stage("loads and weak points"):
         loads = measures.link_loads(given, overlay, weights)
         weak = measures.weak_points(given, overlay)
         hops, lengths = (
-            measures.topic_diameters(given, overlay, kind, topics, SEARCHES) for kind in (None, weights)
+            measures.topic_diameters(given, overlay, kind, topics, searches) for kind in (None, weights)
         )
         costs = measures.routing_costs(given, overlay, weights)[topics]
     busy = np.bincount(plan.edges.ravel(), np.repeat(loads, 2), minlength=given.node_count).astype(np.int64)
@@ -92,7 +93,7 @@ def overlay_record(plan: Plan, name: str, interest: int) -> dict[str, Any]:
         },
         "load": busy.tolist(),
         "holds": weak.nodes.tolist(),
-        "topics": {"hops": short(hops), "length": short(lengths), "cost": short(costs)},
+        "topics": {"hops": short(hops), "length": short(lengths), "cost": short(costs), "exact": bool(exact)},
     } | failures(plan, busy)
 
 

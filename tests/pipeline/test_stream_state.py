@@ -1,0 +1,73 @@
+"""A stream's batches without Spark: killed between any two writes, every event is applied exactly once."""
+
+import json
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+import broadloom as bl
+from broadloom.maintenance.store import read_state
+from broadloom.pipeline import stream as module
+
+INTEREST = bl.workload.interest(nodes=30, topics=10, sizes=(2, 4), seed=0)
+EVENTS = bl.workload.churn(INTEREST, rounds=60, change=0.3, seed=1)
+LINES = [json.dumps(row) for row in bl.workload.events_table(INTEREST, EVENTS).to_pylist()]
+BATCHES = [LINES[:20], LINES[20:40], LINES[40:]]
+
+
+class Rows:
+    """As much of a data frame as a batch needs."""
+
+    def __init__(self, lines):
+        self.lines = lines
+
+    def select(self, _):
+        """The only column."""
+        return self
+
+    def toArrow(self):  # noqa: N802
+        """The lines."""
+        return pa.table({"value": pa.array(self.lines, pa.string())})
+
+
+class KilledError(Exception):
+    """Stands for a kill: all that was in memory is lost."""
+
+
+def run(output):
+    """What Spark does after a restart: the batches that it has not heard back from, and maybe one more."""
+    state = module._State(output, lambda: bl.maintain(INTEREST), keep=2, done=lambda _: None)
+    for number, lines in enumerate(BATCHES):
+        state.apply(Rows(lines), number)
+    return state
+
+
+@pytest.mark.parametrize("steps", range(13))
+def test_killed_after_any_write_every_event_counts_once(tmp_path, monkeypatch, steps):
+    """A start writes a version, a batch three tables and a version: die after each of them in turn."""
+    left = [steps]
+
+    def mortal(work):
+        def until_killed(*given):
+            if left[0] == 0:
+                raise KilledError
+            left[0] -= 1
+            work(*given)
+
+        return until_killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_write", mortal(module._write))
+        patch.setattr(module._State, "_publish", mortal(module._State._publish))
+        with pytest.raises(KilledError):
+            run(tmp_path)
+    run(tmp_path)
+    plain = bl.maintain(INTEREST)
+    plain.apply(EVENTS)
+    newest = max((tmp_path / "versions").iterdir())
+    assert read_state(newest).edges.tolist() == plain.edges.tolist()
+    seqs = pq.read_table(tmp_path / "rounds.parquet").column("seq").to_pylist()
+    assert sorted(seqs) == [event.seq for event in EVENTS]
+    assert pq.read_table(tmp_path / "quarantine.parquet").num_rows == 0
+    assert len(list((tmp_path / "versions").iterdir())) == 2, "old versions go"
