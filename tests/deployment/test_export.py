@@ -1,7 +1,9 @@
 """Configuration of brokers: what it says is what was planned, the same each time, without secrets."""
 
 import json
+import os
 import re
+import subprocess
 
 import pytest
 from deploy_strategies import instances, wild_instances
@@ -123,6 +125,19 @@ def test_nats_refuses_trees_that_close_a_ring_and_says_what_would_do():
     )
     assert written["broker-a.conf"].count("url:") == 2
     assert written["broker-b.conf"].count("url:") == 2  # both accounts use the link of b and c
+
+
+@pytest.mark.needs("nats-server")
+@pytest.mark.parametrize("several", [False, True])
+def test_nats_reads_what_is_written(several, tmp_path):
+    wiring = RING if several else Wiring(RING.brokers, RING.wants, {}, RING.links[:1])
+    given = {f"BROADLOOM_{i}_PASSWORD": "p" for i in (1, 2)}
+    given |= {f"BROADLOOM_{i}_URL_{b}": "nats-leaf://u:p@127.0.0.1:7422" for i in (1, 2) for b in "abc"}
+    for name, text in nats.files(wiring, Settings(tls=False, accounts=several)).items():
+        (tmp_path / name).write_text(text)
+        command = ["nats-server", "-t", "-c", str(tmp_path / name)]
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **given})
+        assert done.returncode == 0, done.stderr
 
 
 def test_rabbitmq_binds_what_goes_and_what_comes():

@@ -31,7 +31,6 @@ def ring():
 def test_four_nodes():
     wiring = ring()
     outcome = rehearse_rabbitmq(wiring, sample_messages(wiring, 50))
-    print(outcome.record())
     assert outcome.ok, outcome.record()
     assert outcome.counts["expected"] == 50 * (3 * 3 + 3 * 3 + 4 * 4)
 

@@ -179,6 +179,21 @@ def test_no_broker_outlives_a_rehearsal(how):
     assert not own & set(brokers_alive())
 
 
+def test_folders_of_killed_rehearsals_are_swept(tmp_path, monkeypatch):
+    """Those that are at work are not, nor those that are just being made."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    old, fresh = tmp_path / f"{lab.PREFIX}old", tmp_path / f"{lab.PREFIX}fresh"
+    for folder in (old, fresh):
+        folder.mkdir()
+    os.utime(old, (0, 0))
+    with Lab(Wiring((), {}, {}, ())) as first:
+        os.utime(first._folder, (0, 0))
+        assert not old.exists()
+        with Lab(Wiring((), {}, {}, ())):
+            assert first._folder.exists()
+    assert list(tmp_path.iterdir()) == [fresh]
+
+
 def test_ports_are_free_and_different():
     assert len(set(free_ports(50))) == 50
 

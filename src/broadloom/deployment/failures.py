@@ -10,11 +10,16 @@ from typing import Any
 from broadloom.deployment._clients import Clients
 from broadloom.deployment.flow import Message, crossings, journey
 from broadloom.deployment.lab import Lab
-from broadloom.deployment.tally import Tally, publish_all, settle, wait_quiet
+from broadloom.deployment.tally import (
+    QUIET_SECONDS,
+    SETTLE_SECONDS,
+    Tally,
+    publish_all,
+    settle,
+    wait_quiet,
+)
 from broadloom.deployment.wiring import Link, Wiring
 from broadloom.progress import stage
-
-QUIET_SECONDS = 0.7
 
 
 def busiest_brokers(wiring: Wiring, count: int) -> list[str]:
@@ -36,17 +41,15 @@ def kill_broker(
 ) -> dict[str, Any]:
     """Kill a broker, publish at all others, start it again, and tell what did not come."""
     left = [message for message in messages if message.broker != broker]
+    touched = [link for link in lab.wiring.links if broker in link[:2]]
+    predicted = _missed(_without(lab.wiring, touched), left, broker)
     first = len(tally.published)
     with stage(f"kill broker {broker}"):
         lab.stop(broker, kill=True)
-        _publish(clients, tally, left)
-        down = tally.counts(first)
+        down = _publish(clients, tally, left, predicted)
         lab.start(broker)
-        touched = [link for link in lab.wiring.links if broker in link[:2]]
         lab.wait_until_linked(replace(lab.wiring, links=tuple(touched)))
         settle(clients, tally)
-    links = tuple(link for link in lab.wiring.links if link not in touched)
-    predicted = _missed(replace(lab.wiring, links=links), left, without=broker)
     return {"killed": "broker", "name": broker, "predicted": predicted} | _told(down, tally.counts(first))
 
 
@@ -54,23 +57,29 @@ def cut_link(
     lab: Lab, clients: Clients, tally: Tally, messages: Sequence[Message], link: Link
 ) -> dict[str, Any]:
     """Cut a link, publish everywhere, mend it, and tell what did not come."""
-    first, alone = len(tally.published), replace(lab.wiring, links=(link,))
+    predicted = _missed(_without(lab.wiring, [link]), messages)
+    first = len(tally.published)
     with stage(f"cut link {link.owner}-{link.peer}"):
         lab.cut(link)
-        _publish(clients, tally, messages)
-        down = tally.counts(first)
+        down = _publish(clients, tally, messages, predicted)
         lab.mend(link)
-        lab.wait_until_linked(alone)
+        lab.wait_until_linked(replace(lab.wiring, links=(link,)))
         settle(clients, tally)
-    links = tuple(other for other in lab.wiring.links if other != link)
-    predicted = _missed(replace(lab.wiring, links=links), messages)
     name = f"{link.owner}-{link.peer}"
     return {"killed": "link", "name": name, "predicted": predicted} | _told(down, tally.counts(first))
 
 
-def _publish(clients: Clients, tally: Tally, messages: Iterable[Message]) -> None:
+def _publish(clients: Clients, tally: Tally, messages: Iterable[Message], predicted: int) -> dict[str, int]:
+    """Publish, and count when all has come that can, and a little later."""
+    first = len(tally.published)
     publish_all(clients, tally, dict.fromkeys(messages, 1))
-    wait_quiet(clients, tally, QUIET_SECONDS)
+    wait_quiet(clients, tally, QUIET_SECONDS, predicted)
+    clients.run(lambda: False, SETTLE_SECONDS)
+    return tally.counts(first)
+
+
+def _without(wiring: Wiring, gone: Sequence[Link]) -> Wiring:
+    return replace(wiring, links=tuple(link for link in wiring.links if link not in gone))
 
 
 def _missed(wiring: Wiring, messages: Iterable[Message], without: str | None = None) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import random
 import shutil
@@ -25,7 +26,9 @@ HOST = "127.0.0.1"
 # Below those that the system gives to clients, so that none of them takes a broker's port.
 PORTS = range(12_000, 32_000)
 START_SECONDS, LINK_SECONDS, STOP_SECONDS = 10.0, 30.0, 5.0
+SWEEP_SECONDS = 60.0
 TRIES = 3
+PREFIX = "broadloom-rehearsal-"
 
 _LISTEN = """\
 listener {port} {host}
@@ -48,7 +51,10 @@ class Scratch:
     """A context manager over processes and a folder of theirs; it leaves neither behind, however it ends."""
 
     def __enter__(self) -> Self:
-        self._folder = Path(tempfile.mkdtemp(prefix="broadloom-rehearsal-"))
+        _sweep()
+        self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
+        self._lock = os.open(self._folder, os.O_RDONLY)  # the system lets go of it if this process is killed
+        fcntl.flock(self._lock, fcntl.LOCK_EX)
         try:
             self._begin()
         except BaseException:
@@ -61,6 +67,7 @@ class Scratch:
             self._end()
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
+            os.close(self._lock)
 
     def _begin(self) -> None:
         """Start the processes."""
@@ -217,6 +224,23 @@ class Lab(Scratch):
             for log in logs:
                 log.close()
         self.logs.clear()
+
+
+def _sweep() -> None:
+    """Remove folders of rehearsals that were killed: nobody holds a lock on them."""
+    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+        try:
+            handle = os.open(left, os.O_RDONLY)
+        except OSError:
+            continue
+        try:
+            if time.time() - os.fstat(handle).st_mtime > SWEEP_SECONDS:  # not one that is just being made
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(left, ignore_errors=True)
+        except BlockingIOError:
+            continue
+        finally:
+            os.close(handle)
 
 
 def need_mosquitto() -> str:

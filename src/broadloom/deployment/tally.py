@@ -94,10 +94,10 @@ def settle(clients: Clients, tally: Tally) -> None:
         settle(clients, tally)
 
 
-def wait_quiet(clients: Clients, tally: Tally, seconds: float) -> None:
-    """Send and receive until nothing is missing, or nothing has come for so long."""
+def wait_quiet(clients: Clients, tally: Tally, seconds: float, left: int = 0) -> None:
+    """Send and receive until no more than `left` is missing, or nothing has come for so long."""
     for _ in range(int(LONGEST_SECONDS / seconds)):
         before = tally.got.total()
-        done = clients.run(lambda: not tally.open or tally.runs_away(), seconds)
+        done = clients.run(lambda: len(tally.open) <= left or tally.runs_away(), seconds)
         if done or tally.got.total() == before:
             return
