@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -16,8 +17,12 @@ settings.load_profile("broadloom")
 
 
 def pytest_configure() -> None:
-    """Find servers, which Debian keeps off a plain user's PATH."""
+    """Find servers, which Debian keeps off a plain user's PATH; let children be interrupted."""
     os.environ["PATH"] += os.pathsep + "/usr/sbin"
+    if (
+        signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    ):  # as in a shell's background, and all below inherits it
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(tryfirst=True)

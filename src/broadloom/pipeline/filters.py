@@ -74,6 +74,7 @@ def covers(wide: str, narrow: str) -> bool:
     """
     if narrow.startswith("$") and wide[:1] in ("#", "+"):
         return False
+    narrow = "+/#" if narrow == "#" else narrow  # a topic has a level at least, and these match the same
     wide_levels, levels = wide.split("/"), narrow.split("/")
     if wide_levels[-1] == "#":
         wide_levels.pop()
