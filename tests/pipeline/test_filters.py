@@ -20,7 +20,6 @@ WORLD = [
     "/".join(levels)
     for size in (1, 2, 3, 4)
     for levels in itertools.product(["a", "b", "", "$x", "c"], repeat=size)
-    if any(levels) or size > 1
 ]
 
 
