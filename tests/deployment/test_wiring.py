@@ -160,3 +160,10 @@ def test_a_message_is_sampled_for_every_topic_and_broker():
         Message("b", "x/y"),
         Message("b", "z"),
     ]
+
+
+@pytest.mark.parametrize("text", ["a+", "a#b", "a/#/b", "#/a"])
+def test_what_is_no_filter_is_refused(text):
+    wiring = Wiring(("a", "b"), {"a": (text,), "b": (text,)}, {}, (Link("a", "b", (text,), (text,)),))
+    with pytest.raises(InputError, match="is no filter of MQTT; a wildcard stands alone"):
+        check(wiring)

@@ -1,6 +1,7 @@
 """`broadloom report` as a user calls it."""
 
 import json
+import os
 
 import pytest
 
@@ -37,6 +38,18 @@ def test_a_page_is_not_overwritten_unasked(plan, tmp_path, capsys):
     assert run(plan, "-o", page) == 2
     assert "is there already" in capsys.readouterr().err
     assert run(plan, "-o", page, "--force", "-q") == 0
+
+
+def test_only_a_file_is_replaced(plan, tmp_path, capsys):
+    """A link stays a link to what it was, and a pipe, a device or a folder is refused."""
+    (tmp_path / "page.html").write_text("old")
+    (tmp_path / "link.html").symlink_to("page.html")
+    assert run(plan, "-o", tmp_path / "link.html", "--force", "-q") == 0
+    assert (tmp_path / "link.html").is_symlink()
+    assert "gm: 3 brokers" in (tmp_path / "page.html").read_text()
+    os.mkfifo(tmp_path / "pipe")
+    assert run(plan, "-o", tmp_path / "pipe", "--force") == 2
+    assert "is no file" in capsys.readouterr().err
 
 
 def test_plans_of_every_kind_in_one_page(plan, tmp_path, capsys):

@@ -5,13 +5,14 @@ It looks at links alone, and knows nothing of the trees that they come from.
 
 from __future__ import annotations
 
+import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from broadloom.deployment.wiring import Link, Wiring
 from broadloom.errors import InputError
 from broadloom.model._check import more
-from broadloom.pipeline.filters import FilterTree, covers, groups
+from broadloom.pipeline.filters import VALID, FilterTree, covers, groups
 
 
 def check(wiring: Wiring) -> None:
@@ -27,7 +28,7 @@ def check(wiring: Wiring) -> None:
         Traceback (most recent call last):
         broadloom.errors.InputError: the link of 'a' and 'b' is configured at both ends, ...
     """
-    for faults in (_strangers, _both_ends, _twice, _repeated, _rings, _left_out):
+    for faults in (_invalid, _strangers, _both_ends, _twice, _repeated, _rings, _left_out):
         found = list(faults(wiring))
         if found:
             fault, _, remedy = found[0].rpartition("; ")
@@ -43,6 +44,14 @@ def would_loop(links: Iterable[Link]) -> bool:
     """
     wiring = Wiring((), {}, {}, tuple(links))
     return any(next(faults(wiring), None) for faults in (_both_ends, _twice, _rings))
+
+
+def _invalid(wiring: Wiring) -> Iterator[str]:
+    """A text that is no topic and no filter: brokers refuse it, or read something else in it."""
+    texts = {text for link in wiring.links for text in (*link.out, *link.into)}
+    for text in sorted(texts):
+        if not re.search(VALID, text):
+            yield f"{text!r} is no filter of MQTT; a wildcard stands alone in its level, # in the last"
 
 
 def _strangers(wiring: Wiring) -> Iterator[str]:

@@ -66,7 +66,9 @@ def market_record(folder: Path, name: str) -> dict[str, Any]:
     record = json.loads((folder / "plan.json").read_text())
     try:
         return _market_record(folder, name, record)
-    except (KeyError, TypeError) as error:
+    except InputError:
+        raise
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{folder} is a damaged market: {error} is missing or wrong") from error
 
 

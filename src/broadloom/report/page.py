@@ -59,10 +59,17 @@ def html_of(record: dict[str, Any]) -> str:
         version=escape(record["broadloom"]),
         title=escape(record["title"]),
         style=(assets / "report.css").read_text("utf-8"),
-        summary="".join(f"<p>{escape(plan['summary'])}</p>" for plan in record["plans"]),
+        summary="".join(f"<p>{escape(line)}</p>" for line in _summaries(record["plans"])),
         record=as_script(record),
         script=script,
     )
+
+
+def _summaries(plans: list[dict[str, Any]]) -> list[str]:
+    """A sentence a plan, with its name where there are several."""
+    if len(plans) == 1:
+        return [plans[0]["summary"]]
+    return [f"{plan['name']}: {plan['summary']}" for plan in plans]
 
 
 def as_script(record: Any) -> str:
@@ -77,11 +84,14 @@ def as_script(record: Any) -> str:
 
 
 def write_page(page: str, place: Path) -> None:
-    """Write a page that appears at its place by one rename.
+    """Write a page that appears at its place by one rename; a link stays one, and its target is written.
 
     Raises:
-        InputError: it cannot be written there.
+        InputError: it cannot be written there, or what is there is no file.
     """
+    place = place.resolve()
+    if place.exists() and not place.is_file():
+        raise InputError(f"{place} is no file that a page can take the place of; choose another place")
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         draft = place.with_name(f".{place.name}.{os.getpid()}.new")
