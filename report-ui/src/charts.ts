@@ -64,6 +64,7 @@ const mean = (values: number[]): number => values.reduce((a, b) => a + b, 0) / M
 
 export function degrees(graph: Graph): HTMLElement {
     const values = graph.near.map((near) => near.length);
+    if (!values.length) return section("Degrees", "There are no brokers.");
     const words = `A broker has ${num(mean(values))} links on average, the most ${num(longest(values))}.`;
     return section(
         "Degrees",
@@ -73,9 +74,11 @@ export function degrees(graph: Graph): HTMLElement {
 }
 
 export function diameters(graph: Graph): HTMLElement {
-    const hops = known(graph.plan.topics.hops);
+    const all = wanted(graph, graph.plan.topics.hops);
+    const hops = known(all);
+    if (!all.length) return section("Diameters", "There are no topics that a broker wants.");
     if (!hops.length) return section("Diameters", "No topic is connected, so none has a diameter.");
-    const broken = graph.plan.topics.hops.length - hops.length;
+    const broken = all.length - hops.length;
     const words =
         `From one broker of a topic to another are ${graph.plan.topics.exact ? "at most" : "at least"} ${count(longest(hops), "hop")}; in the mean topic ${num(mean(hops))}.` +
         (broken ? ` ${count(broken, "topic is", "topics are")} not connected.` : "");
@@ -92,7 +95,7 @@ export function diameters(graph: Graph): HTMLElement {
 }
 
 export function lengths(graph: Graph): HTMLElement | null {
-    const values = known(graph.plan.topics.length);
+    const values = known(wanted(graph, graph.plan.topics.length));
     if (!graph.plan.weighted || !values.length) return null;
     const words = `The longest way in a topic weighs ${graph.plan.topics.exact ? "" : "at least "}${num(longest(values))}; in the mean topic ${num(mean(values))}.`;
     return section(
@@ -107,6 +110,9 @@ export function lengths(graph: Graph): HTMLElement | null {
     );
 }
 
+/** The values of the topics that some broker wants; a topic without any has no way in it. */
+const wanted = <T>(graph: Graph, values: T[]): T[] =>
+    values.filter((_, topic) => graph.interest.start[topic + 1]! > graph.interest.start[topic]!);
 const known = (values: (number | null)[]): number[] =>
     values.filter((value): value is number => value !== null);
 const longest = (values: number[]): number => values.reduce((a, b) => Math.max(a, b), 0);

@@ -22,11 +22,17 @@ function measures(plans: AnyPlan[]): HTMLElement {
     const names = [...new Set(rows.flatMap((row) => Object.keys(row)))].filter((name) =>
         rows.some((row) => row[name] !== null && row[name] !== undefined),
     );
+    // Only plans for the same brokers, subscriptions and kind of weights compete.
+    const kinds = plans.map((plan, i) =>
+        ["nodes", "subscriptions"]
+            .map((name) => rows[i]![name])
+            .concat("weighted" in plan ? plan.weighted : null),
+    );
+    const alike = plans.length > 1 && new Set(kinds.map((kind) => kind.join())).size === 1;
     const body = names.map((name) => {
         const values = rows.map((row) => row[name]);
         const numbers = values.filter((value): value is number => typeof value === "number");
-        const least =
-            plans.length > 1 && LESS.has(name) && new Set(numbers).size > 1 ? Math.min(...numbers) : null;
+        const least = alike && LESS.has(name) && new Set(numbers).size > 1 ? Math.min(...numbers) : null;
         return el(
             "tr",
             {},
