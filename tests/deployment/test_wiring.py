@@ -11,6 +11,7 @@ from broadloom import InputError, Interest, link
 from broadloom.deployment.alternatives import ALTERNATIVES
 from broadloom.deployment.check import check
 from broadloom.deployment.flow import Message, crossings, delays, journey, sample_messages
+from broadloom.deployment.settings import Settings
 from broadloom.deployment.traffic import Publication
 from broadloom.deployment.trees import plan_trees
 from broadloom.deployment.wiring import Link, Wiring, wire
@@ -167,3 +168,25 @@ def test_what_is_no_filter_is_refused(text):
     wiring = Wiring(("a", "b"), {"a": (text,), "b": (text,)}, {}, (Link("a", "b", (text,), (text,)),))
     with pytest.raises(InputError, match="is no filter of MQTT; a wildcard stands alone"):
         check(wiring)
+
+
+@pytest.mark.parametrize("text", ["$SYS/broker/load", "$share/g/x", "$queue/x"])
+def test_what_no_link_carries_is_refused(text):
+    wiring = Wiring(("a", "b"), {"a": (text,), "b": (text,)}, {}, (Link("a", "b", (text,), (text,)),))
+    with pytest.raises(InputError, match="which no link carries; leave it out"):
+        check(wiring)
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"address": "admin:secret@{broker}:1"}, "holds a login; give host or host:port alone"),
+        ({"address": "{broker}:99999"}, "give host or host:port"),
+        ({"address": "{broker}:0"}, "give host or host:port"),
+        ({"certificates": "/a\nallow_anonymous true"}, "without quotes or line breaks"),
+    ],
+)
+def test_settings_hold_no_secret_and_no_second_line(given, words):
+    with pytest.raises(InputError, match=words) as refused:
+        Settings(**given).place("a", 1883)
+    assert "secret" not in str(refused.value)

@@ -46,6 +46,13 @@ def test_levels_other_algorithms_and_thinning_connect_every_topic(instance, at_a
     assert set(map(tuple, thinned.edges.tolist())) <= set(map(tuple, plan.edges.tolist()))
 
 
+def test_thinning_leaves_out_what_is_not_needed():
+    interest = bl.workload.interest(nodes=120, topics=40, popularity="zipf", sizes=(2, 10), seed=1)
+    weights = bl.Weights.sites(np.arange(120) // 20)
+    plan, thinned = (bl.link(interest, weights, "dcmaw", by="site", thin=thin) for thin in (False, True))
+    assert thinned.total_weight < plan.total_weight
+
+
 @given(instances(), st.sampled_from(["kmeans", "random", "landmark", None]), st.integers(1, 5))
 def test_every_way_to_divide_gives_parts_without_gaps(instance, by, part_size):
     _, interest, weights, _ = instance

@@ -62,6 +62,9 @@ def test_pdmaw_takes_the_clique_and_pdrdmaw_the_star(n):
     """Paper 1, Lemma 10: the ratio of their weights tends to 3/2."""
     rows, matrix = handmade.clique_or_star(n)
     interest, weights = bl.Interest.from_lists(rows, topics=n * n), bl.Weights.dense(matrix)
-    assert len(bl.link(interest, weights, algorithm="pdmaw").edges) == n * (n + 1) // 2
-    star = bl.link(interest, weights, algorithm="pdrdmaw").edges.tolist()
-    assert sorted(star) == [[0, v] for v in range(1, n + 1)]
+    clique, star = (bl.link(interest, weights, algorithm=name) for name in ("pdmaw", "pdrdmaw"))
+    assert len(clique.edges) == n * (n + 1) // 2
+    assert sorted(star.edges.tolist()) == [[0, v] for v in range(1, n + 1)]
+    ratio = 1 + (n * n - n) / (2 * n * n - n + 0.5 * n)
+    assert clique.total_weight / star.total_weight == pytest.approx(ratio)
+    assert 1.5 - 1 / n < ratio < 1.5

@@ -50,7 +50,9 @@ def _invalid(wiring: Wiring) -> Iterator[str]:
     """A text that is no topic and no filter: brokers refuse it, or read something else in it."""
     texts = {text for link in wiring.links for text in (*link.out, *link.into)}
     for text in sorted(texts):
-        if not re.search(VALID, text):
+        if text.startswith(("$SYS/", "$share/", "$queue/")):
+            yield f"{text!r} is of the broker itself or of a group, which no link carries; leave it out"
+        elif not re.search(VALID, text):
             yield f"{text!r} is no filter of MQTT; a wildcard stands alone in its level, # in the last"
 
 

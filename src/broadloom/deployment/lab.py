@@ -11,6 +11,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Self
@@ -47,7 +48,7 @@ restart_timeout 0 1
 """
 
 
-class Scratch:
+class Scratch(ABC):
     """A context manager over processes and a folder of theirs; it leaves neither behind, however it ends."""
 
     def __enter__(self) -> Self:
@@ -69,13 +70,13 @@ class Scratch:
             shutil.rmtree(self._folder, ignore_errors=True)
             os.close(self._lock)
 
+    @abstractmethod
     def _begin(self) -> None:
         """Start the processes."""
-        raise NotImplementedError
 
+    @abstractmethod
     def _end(self) -> None:
         """Stop them."""
-        raise NotImplementedError
 
 
 class Lab(Scratch):

@@ -10,6 +10,8 @@ from broadloom.errors import InputError
 from broadloom.model._check import whole, yes_or_no
 from broadloom.model.plan import Plan
 
+LAST_PORT = 65_535
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -42,6 +44,10 @@ class Settings:
             raise InputError(
                 f"address {self.address!r} is the same for all; put {{broker}} where the id goes"
             )
+        if any(not char.isprintable() or char in "\"'" for char in self.certificates or ""):
+            raise InputError(
+                f"certificates is {self.certificates!r}; give a folder without quotes or line breaks"
+            )
         for flag in ("tls", "credentials", "accounts"):
             yes_or_no(getattr(self, flag), flag)
         if whole(self.qos, "qos") > 2:
@@ -53,7 +59,10 @@ class Settings:
         host, colon, given = address.rpartition(":")
         if not colon or "]" in given:  # no port, perhaps an IPv6 address in brackets
             host, given = address, str(port)
-        if not host or any(char.isspace() or char in "\"'/" for char in host) or not given.isdecimal():
+        if "@" in address:  # and do not repeat what may be a password
+            raise InputError(f"the address of broker {broker!r} holds a login; give host or host:port alone")
+        odd = any(char.isspace() or not char.isprintable() or char in "\"'/" for char in host)
+        if not host or odd or not (given.isdecimal() and 0 < int(given) <= LAST_PORT):
             raise InputError(f"the address of broker {broker!r} is {address!r}; give host or host:port")
         return host, int(given)
 

@@ -19,6 +19,7 @@ from broadloom._version import VERSION
 from broadloom.errors import InputError
 from broadloom.model._atomic import new_folder
 from broadloom.model._check import read_only
+from broadloom.model._gap import gap_to
 from broadloom.model._plain import plain
 from broadloom.model.assignment import AssignmentProblem
 from broadloom.model.assignment_tables import numbers_column, problem_tables, read_problem
@@ -106,9 +107,7 @@ class AssignmentResult:
     @property
     def gap(self) -> float | None:
         """How far at most the bandwidth is above the best possible: (objective - bound) / bound."""
-        if self.lower_bound is None or self.lower_bound <= 0:
-            return None
-        return (self.bandwidth - self.lower_bound) / self.lower_bound
+        return gap_to(self.lower_bound, self.bandwidth)
 
     def verify(self) -> None:
         """Assert what every algorithm promises, by independent code: filters that nest, none too complex."""

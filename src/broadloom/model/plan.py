@@ -19,6 +19,7 @@ from broadloom._version import VERSION
 from broadloom.errors import InputError
 from broadloom.model._atomic import new_folder
 from broadloom.model._check import read_only, refuse
+from broadloom.model._gap import gap_to
 from broadloom.model._plain import plain
 from broadloom.model.interest import Interest
 from broadloom.model.overlay import Overlay
@@ -102,11 +103,7 @@ class Plan:
     @property
     def gap(self) -> float | None:
         """How far at most the total weight is above the best possible: (objective - bound) / bound."""
-        if self.lower_bound is None:
-            return None
-        if self.lower_bound <= 0:
-            return 0.0 if self.total_weight == 0 else None
-        return (self.total_weight - self.lower_bound) / self.lower_bound
+        return gap_to(self.lower_bound, self.total_weight)
 
     def metrics(self) -> dict[str, Any]:
         """Every measure of the overlay; see `broadloom.measures`."""

@@ -18,6 +18,7 @@ from broadloom._version import VERSION
 from broadloom.errors import InputError
 from broadloom.model._atomic import new_folder
 from broadloom.model._check import read_only, refuse
+from broadloom.model._gap import gap_to
 from broadloom.model.market import MarketProblem, check_core
 from broadloom.model.tables import write_table
 
@@ -94,11 +95,7 @@ class MarketResult:
     @property
     def gap(self) -> float | None:
         """How far at most the cost is above the best possible: (objective - bound) / bound."""
-        if self.lower_bound is None:
-            return None
-        if self.lower_bound <= 0:
-            return 0.0 if self.cost == 0 else None
-        return (self.cost - self.lower_bound) / self.lower_bound
+        return gap_to(self.lower_bound, self.cost)
 
     @cached_property
     def flows(self) -> NDArray[np.float64]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -37,6 +39,28 @@ def places(plan: Plan) -> dict[str, Any]:
     if plane is not None:
         return {"kind": "plane", "x": short(plane[:, 0]), "y": short(plane[:, 1])}
     return {"kind": "none"}
+
+
+def with_places_of(plan: Plan, others: Iterable[Plan]) -> Plan:
+    """A plan that says nothing of places, with those that another plan knows of brokers of the same name.
+
+    So a plan after a change, with a broker that has just joined, is on the same map as the plan before.
+
+    Examples:
+        >>> import broadloom as bl
+        >>> nodes = pa.table({"node": ["0", "1"], "lat": [48.9, 50.1], "lon": [2.4, 8.7]})
+        >>> before, after = (bl.link(bl.Interest.from_lists([[0]] * n), algorithm="gm") for n in (2, 3))
+        >>> places(with_places_of(after, [replace(before, nodes=nodes)]))
+        {'kind': 'map', 'x': [2.4, 8.7, None], 'y': [48.9, 50.1, None]}
+    """
+    on_map = next((other for other in others if places(other)["kind"] == "map"), None)
+    if on_map is None or on_map.nodes is None or places(plan)["kind"] != "none":
+        return plan
+    at = {name: row for row, name in enumerate(on_map.interest.node_ids)}
+    rows = pa.array([at.get(name) for name in plan.interest.node_ids], pa.int64())
+    nodes = on_map.nodes.take(rows)
+    where = nodes.column_names.index("node")
+    return replace(plan, nodes=nodes.set_column(where, "node", pa.array(plan.interest.node_ids, pa.string())))
 
 
 def site_names(plan: Plan) -> list[str] | None:

@@ -13,7 +13,7 @@ from broadloom.model import AssignmentResult, Plan
 from broadloom.model.assigned import is_assignment
 from broadloom.report.content import content_record, market_record
 from broadloom.report.overlay import interest_record, overlay_record
-from broadloom.report.places import places, site_names
+from broadloom.report.places import places, site_names, with_places_of
 from broadloom.report.rows import rows_record
 
 FORMAT = 1
@@ -76,6 +76,7 @@ def _plan_record(plan: Plan | AssignmentResult, name: str, interests: list[Plan]
     """A plan's record; plans of the same interest and places share the record of them."""
     if isinstance(plan, AssignmentResult):
         return content_record(plan, name)
+    plan = with_places_of(plan, interests)
     for i, other in enumerate(interests):
         if other.interest == plan.interest and _setting(other) == _setting(plan):
             return overlay_record(plan, name, i)
