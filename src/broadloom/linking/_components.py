@@ -162,7 +162,7 @@ def same_group(c: Components, u: int, v: int) -> int:
 
 @inner_kernel
 def least_same_group(c: Components, u: int, v: int) -> int:
-    """At most what `same_group` says, and quicker: 0 if they are apart in the first topic that it looks at."""
+    """At most what `same_group` says, and quicker: 0 if they are apart in the first topic it looks at."""
     for w in range(c.grouped.shape[1]):
         both = c.grouped[u, w] & c.grouped[v, w]
         if both:
