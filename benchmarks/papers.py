@@ -1,7 +1,7 @@
 """The papers, ours beside theirs: runs `broadloom reproduce`, and keeps its claims and its page for the docs.
 
-    python benchmarks/papers.py            # at the papers' sizes: about an hour on two cores; goes on if killed
-    python benchmarks/papers.py --quick    # reduced sizes: minutes; nothing is kept
+python benchmarks/papers.py            # at the papers' sizes: about an hour on two cores; goes on if killed
+python benchmarks/papers.py --quick    # reduced sizes: minutes; nothing is kept
 """
 
 from __future__ import annotations
