@@ -182,7 +182,7 @@ def test_a_saved_result_comes_back(tmp_path):
     other = bl.workload.market(users=21, brokers=4, channels=8, seed=1)
     with pytest.raises(bl.InputError, match="other users than the market has"):
         bl.MarketResult.load(tmp_path / "plan", other)
-    with pytest.raises(bl.InputError, match=r"has no plan\\.json"):
+    with pytest.raises(bl.InputError, match=r"has no plan\.json"):
         bl.MarketResult.load(tmp_path, market)
     (tmp_path / "plan" / "plan.json").write_text('{"kind": "market"}')
     with pytest.raises(bl.InputError, match="has no 'core'; it is damaged"):
