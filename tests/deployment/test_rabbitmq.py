@@ -7,6 +7,7 @@ from broadloom.deployment import rabbitmq
 from broadloom.deployment._clients import Clients
 from broadloom.deployment.flow import sample_messages
 from broadloom.deployment.rabbitmq_lab import RabbitLab, rehearse_rabbitmq
+from broadloom.deployment.settings import Settings
 from broadloom.deployment.tally import Tally, publish_all, settle
 from broadloom.deployment.traffic import Publication
 from broadloom.deployment.trees import plan_trees
@@ -33,6 +34,21 @@ def test_four_nodes():
     outcome = rehearse_rabbitmq(wiring, sample_messages(wiring, 50))
     assert outcome.ok, outcome.record()
     assert outcome.counts["expected"] == 50 * (3 * 3 + 3 * 3 + 4 * 4)
+
+
+def test_whatever_is_made_can_be_taken_back():
+    """Also topics whose names have to be quoted; nothing but RabbitMQ's own exchanges is left."""
+    odd = ("a~b", "50%/c", "f/+/#", "ü x", "g%7Eh")
+    wiring = Wiring(("n", "m"), {}, {}, (Link("n", "m", odd, odd),))
+    alone = Wiring(("n",), {}, {}, ())
+    with RabbitLab(alone) as lab:
+        made = rabbitmq.calls(wiring, "n", Settings(tls=False))
+        lab.apply({"n": made})
+        assert len(lab.call("n", "GET", "/api/bindings/%2F/e/amq.topic/e/broadloom.link.n%3Am")) == len(odd)
+        lab.apply({"n": [rabbitmq.undone(call) for call in reversed(made)]})
+        assert lab.call("n", "GET", "/api/parameters/federation-upstream") == []
+        names = {exchange["name"] for exchange in lab.call("n", "GET", "/api/exchanges")}
+        assert not [name for name in names if name.startswith("broadloom")]
 
 
 def test_a_live_change_and_a_publisher_that_wants_nothing():

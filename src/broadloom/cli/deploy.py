@@ -150,7 +150,8 @@ def _failure(one: dict[str, Any]) -> str:
 def _compared(rows: list[dict[str, Any]]) -> Table | None:
     if not rows:
         return None
-    names = ("wiring", "links", "messages_on_links", "bytes_on_links", "mean_delay", "max_delay")
+    names = ("wiring", "links", "messages_on_links", "bytes_on_links")
+    names += ("mean_hops", "max_hops", "mean_delay", "max_delay")
     table = Table(*(name.replace("_", " ") for name in names), box=None, pad_edge=False)
     for row in rows:
         values = (row[name] for name in names)

@@ -63,7 +63,10 @@ class Clients:
             self._clients[broker].connect(HOST, self._ports[broker])
         if not self.run(lambda: len(self._ready) == len(self._clients), seconds):
             missing = len(self._clients) - len(self._ready)
-            raise RuntimeError(f"{missing} of {len(self._clients)} clients got no answer in {seconds:g} s")
+            raise InputError(
+                f"{missing} of {len(self._clients)} clients got no answer from their brokers in {seconds:g} s; "
+                "try again on a machine that is less busy"
+            )
 
     def publish(self, broker: str, topic: str, payload: bytes) -> None:
         """Send a message; while the broker is away it waits."""
@@ -167,7 +170,9 @@ def _visit(port: int, client_id: str, clean: bool, ask: Callable[[Client], objec
     end = time.monotonic() + VISIT_SECONDS
     while not answered:
         if time.monotonic() > end:
-            raise RuntimeError(f"the broker at port {port} gave no answer to {client_id!r}")
+            raise InputError(
+                f"the broker at port {port} gave no answer to {client_id!r} in {VISIT_SECONDS:g} s; does it run?"
+            )
         if client.loop(TICK) != paho.MQTT_ERR_SUCCESS:  # the link itself has come between
             client.reconnect()
     client.disconnect()

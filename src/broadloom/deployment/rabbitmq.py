@@ -131,11 +131,14 @@ def _made(call: Call) -> tuple[str, str | None]:
 
 
 def undone(call: Call) -> Call:
-    """The call that takes back what another one made."""
+    """The call that takes back what another one made.
+
+    RabbitMQ names a binding by its key, in quotes, and that name is a part of the path, quoted once more.
+    """
     if call["method"] == "PUT":
         return {"method": "DELETE", "path": call["path"]}
-    key = quote(call["body"]["routing_key"], safe="")
-    return {"method": "DELETE", "path": f"{call['path']}/{key or '~'}"}
+    name = quote(call["body"]["routing_key"], safe="").replace("~", "%7E") or "~"
+    return {"method": "DELETE", "path": f"{call['path']}/{quote(name, safe='')}"}
 
 
 def _upstream(link: Link, other: str, settings: Settings, hops: int) -> list[Call]:
