@@ -153,7 +153,8 @@ def test_rabbitmq_binds_what_goes_and_what_comes():
 
 
 @pytest.mark.parametrize(
-    ("key", "name"), [("x", "x"), ("a~b", "a%257Eb"), ("50%", "50%2525"), ("ü x", "%25C3%25BC%2520x"), ("", "~")]
+    ("key", "name"),
+    [("x", "x"), ("a~b", "a%257Eb"), ("50%", "50%2525"), ("ü x", "%25C3%25BC%2520x"), ("", "~")],
 )
 def test_rabbitmq_takes_back_a_binding_by_its_quoted_name(key, name):
     made = {"method": "POST", "path": "/api/bindings/%2F/e/a/e/b", "body": {"routing_key": key}}

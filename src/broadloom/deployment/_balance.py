@@ -22,7 +22,8 @@ def balance(groups: Sequence[Group], trees: Sequence[Edges], slack: float) -> li
         for pair in group.links(tree):
             load[pair] += group.rate
     limits = [group.cost(tree) * (1 + slack) for group, tree in zip(groups, trees, strict=True)]
-    busiest = sorted((i for i in range(len(groups)) if groups[i].rate > 0), key=lambda i: -groups[i].rate)
+    sending = (i for i in range(len(groups)) if groups[i].rate > 0)
+    busiest = sorted(sending, key=lambda i: (-groups[i].rate, min(groups[i].filters)))
     for _ in range(ROUNDS):
         before = list(result)
         for i in busiest:

@@ -11,7 +11,7 @@ afterwards: a few messages come twice, none is lost.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -22,6 +22,7 @@ from broadloom.deployment.wiring import Hop, Link, Wiring
 from broadloom.pipeline.filters import FilterTree, groups
 
 Links = tuple[Link, ...]
+_Texts = dict[str, tuple[str, ...]]
 
 TRIED = 8  # batches that are looked at before one of them is chosen
 
@@ -107,13 +108,31 @@ def changes(old: Wiring, new: Wiring) -> list[Change]:
     return found
 
 
-def order(old: Wiring, new: Wiring, at_once: bool = False) -> list[Batch]:
+def common(old: Wiring, new: Wiring) -> Wiring:
+    """The brokers of both, with what is wanted, and what is published, in both; without links.
+
+    Examples:
+        >>> one = Wiring(("a", "b"), {"a": ("x", "y")}, {"b": ("x",)}, ())
+        >>> common(one, Wiring(("a", "b", "c"), {"a": ("x",)}, {"b": ("x",), "c": ("x",)}, ()))
+        Wiring(brokers=('a', 'b', 'c'), wants={'a': ('x',)}, publishes={'b': ('x',)}, links=(), relays=True)
+    """
+    brokers = tuple(dict.fromkeys((*old.brokers, *new.brokers)))
+
+    def both(one: Mapping[str, tuple[str, ...]], other: Mapping[str, tuple[str, ...]]) -> _Texts:
+        shared = {name: tuple(sorted(set(one.get(name, ())) & set(other.get(name, ())))) for name in brokers}
+        return {name: texts for name, texts in shared.items() if texts}
+
+    return Wiring(brokers, both(old.wants, new.wants), both(old.publishes, new.publishes), ())
+
+
+def order(old: Wiring, new: Wiring, at_once: bool = False, also: Iterable[str] = ()) -> list[Batch]:
     """The batches of brokers that lead from the old links to the new ones; each broker restarts once.
 
     Args:
         old: how brokers are linked.
         new: how they are to be linked.
         at_once: restart all of them together; sooner over, but all are away in the same moment.
+        also: brokers that restart though their links carry what they did, since other settings change.
 
     Examples:
         >>> x, brokers = ("x",), ("a", "b", "c")
@@ -123,7 +142,7 @@ def order(old: Wiring, new: Wiring, at_once: bool = False) -> list[Batch]:
         >>> [batch.brokers for batch in order(path, other)]
         [('b',), ('a',)]
     """
-    planner = _Planner(old, new)
+    planner = _Planner(old, new, also)
     batches = []
     while planner.goal:
         state = planner.links
@@ -136,8 +155,9 @@ def order(old: Wiring, new: Wiring, at_once: bool = False) -> list[Batch]:
 class _Planner:
     """Where a change stands: the links that are up, the brokers that are still to change, what is cut off."""
 
-    def __init__(self, old: Wiring, new: Wiring) -> None:
-        own = {change.broker: _owned(old.links, change.broker) for change in changes(old, new)}
+    def __init__(self, old: Wiring, new: Wiring, also: Iterable[str]) -> None:
+        brokers = dict.fromkeys((*(change.broker for change in changes(old, new)), *also))
+        own = {broker: _owned(old.links, broker) for broker in brokers}
         self.links: Links = tuple(old.links)
         self.goal = {broker: tuple(_owned(new.links, broker).values()) for broker in own}
         self._drops = {broker: _dropped(own[broker].values(), self.goal[broker]) for broker in own}
@@ -224,13 +244,10 @@ def _batch(brokers: tuple[str, ...], state: Links, links: Links, goal: Links, cu
 
 
 class _Judge:
-    """How many deliveries some links cut off, of what brokers want in both plans."""
+    """How many deliveries some links cut off, of what is wanted and published in both plans."""
 
     def __init__(self, old: Wiring, new: Wiring) -> None:
-        both = {
-            broker: tuple(set(old.wants.get(broker, ())) & set(wants)) for broker, wants in new.wants.items()
-        }
-        self._stable = Wiring(new.brokers, both, {}, ())
+        self._stable = common(old, new)
         self._senders = defaultdict[str, list[Message]](list)
         for message in sample_messages(self._stable):
             self._senders[message.topic].append(message)

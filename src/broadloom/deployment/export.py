@@ -11,7 +11,16 @@ from typing import Any
 from broadloom._version import VERSION
 from broadloom.deployment import mosquitto, nats, rabbitmq
 from broadloom.deployment.check import check
+from broadloom.deployment.diff import changes
 from broadloom.deployment.settings import Settings
+from broadloom.deployment.steps import (
+    Deployment,
+    Step,
+    differing_files,
+    mosquitto_steps,
+    nats_steps,
+    rabbitmq_steps,
+)
 from broadloom.deployment.trees import Tree
 from broadloom.deployment.wiring import Link, Wiring
 from broadloom.errors import InputError
@@ -29,20 +38,48 @@ class Target:
         summary: what is written for it.
         files: the file of each broker, by name.
         read_links: the links that such files say.
+        steps: how one export becomes another.
         live: whether links change without a restart.
+        changes: what it can change while it runs, in words.
     """
 
     name: str
     summary: str
     files: Callable[[Wiring, Settings], dict[str, str]]
     read_links: Callable[[Mapping[str, str], Wiring], list[Link]]
+    steps: Callable[[Deployment, Deployment, bool], list[Step]]
     live: bool
+    changes: str
 
 
 TARGETS = (
-    Target("mosquitto", "a file of bridges a broker", mosquitto.files, mosquitto.read_links, live=False),
-    Target("rabbitmq", "a list of API calls a broker", rabbitmq.files, rabbitmq.read_links, live=True),
-    Target("nats", "a file of leaf nodes a broker", nats.files, nats.read_links, live=False),
+    Target(
+        "mosquitto",
+        "a file of bridges a broker",
+        mosquitto.files,
+        mosquitto.read_links,
+        mosquitto_steps,
+        live=False,
+        changes="mosquitto reads bridges when it starts: the broker that opens a link restarts",
+    ),
+    Target(
+        "rabbitmq",
+        "a list of API calls a broker",
+        rabbitmq.files,
+        rabbitmq.read_links,
+        rabbitmq_steps,
+        live=True,
+        changes="RabbitMQ changes everything live, by its HTTP API: nothing restarts",
+    ),
+    Target(
+        "nats",
+        "a file of leaf nodes a broker",
+        nats.files,
+        nats.read_links,
+        nats_steps,
+        live=False,
+        changes="NATS reads leaf nodes when it starts, and keeps nothing for a link that is away",
+    ),
 )
 
 
@@ -69,6 +106,24 @@ def export(wiring: Wiring, target: Target, settings: Settings) -> dict[str, str]
     written = target.files(wiring, settings)
     check(replace(wiring, links=tuple(target.read_links(written, wiring))))
     return written
+
+
+def compare_exports(
+    old: Deployment, new: Deployment, target: Target, at_once: bool = False
+) -> dict[str, Any]:
+    """What changes from one export to another, at which broker, and in which order, as JSON has it."""
+    steps = target.steps(old, new, at_once)
+    before, after = old.wiring.brokers, new.wiring.brokers
+    return {
+        "target": target.name,
+        "live": target.changes,
+        "joining": [broker for broker in after if broker not in before],
+        "leaving": [broker for broker in before if broker not in after],
+        "changes": [one.record() for one in changes(old.wiring, new.wiring)],
+        "files": differing_files(old, new),
+        "restarts": [broker for step in steps for broker in step["restart"]],
+        "order": steps,
+    }
 
 
 def save(

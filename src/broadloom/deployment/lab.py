@@ -158,8 +158,8 @@ class Lab(Scratch):
             if missing and time.monotonic() > end:
                 names = f"{missing[0].owner!r}-{missing[0].peer!r}"
                 raise InputError(
-                    f"{len(missing)} links are not up after {seconds:g} s, {names} among them; try again on a "
-                    "machine that is less busy"
+                    f"{len(missing)} links are not up after {seconds:g} s, {names} among them; try again on "
+                    "a machine that is less busy"
                 )
             time.sleep(0.02)
 
@@ -196,7 +196,7 @@ class Lab(Scratch):
         self.relays = {ends: Relay(HOST, next(ports), self.ports[ends[1]]) for ends in self._cuttable}
         for relay in self.relays.values():
             relay.mend()
-        for broker in reversed(self.wiring.brokers):  # peers before those that call them
+        for broker in sorted(self.wiring.brokers, reverse=True):  # peers before those that call them
             self.configure(broker, self.wiring)
             self.start(broker)
         if self.wait_until_listening(self.wiring.brokers):

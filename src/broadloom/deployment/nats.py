@@ -74,6 +74,31 @@ def accounts_of(wiring: Wiring) -> list[list[str]]:
     return [members for members, _ in accounts]
 
 
+def account_of(wiring: Wiring) -> dict[str, str]:
+    """The account of each filter that links carry; where one is enough it is the brokers' own."""
+    accounts = accounts_of(wiring)
+    named = (f"BROADLOOM_{i}" if len(accounts) > 1 else "$G" for i in range(1, len(accounts) + 1))
+    return {text: name for name, filters in zip(named, accounts, strict=True) for text in filters}
+
+
+def moved_topics(old: Wiring, new: Wiring) -> dict[str, tuple[str, str]]:
+    """The filters of both whose clients have to log in to another account, with both accounts.
+
+    Examples:
+        >>> one = Wiring(("a", "b", "c"), {}, {}, (Link("a", "b", ("x",), ("x",)),))
+        >>> ends = ("a", "b", "x"), ("b", "c", "xz"), ("a", "c", "z")
+        >>> two = Wiring(("a", "b", "c"), {}, {}, tuple(Link(u, v, tuple(x), tuple(x)) for u, v, x in ends))
+        >>> moved_topics(one, two)
+        {'x': ('$G', 'BROADLOOM_1')}
+    """
+    before, after = account_of(old), account_of(new)
+    return {
+        text: (before[text], after[text])
+        for text in sorted(before)
+        if text in after and before[text] != after[text]
+    }
+
+
 def _links_by_group(wiring: Wiring) -> dict[tuple[str, ...], set[tuple[str, str]]]:
     """The ends of the links of each group of filters that can match one topic."""
     named = defaultdict[str, list[str]](list)

@@ -11,6 +11,8 @@ from broadloom.model._check import whole, yes_or_no
 from broadloom.model.plan import Plan
 
 LAST_PORT = 65_535
+# Where links find the name and the password that they log in with.
+LOGIN = ("BROADLOOM_USER", "BROADLOOM_PASSWORD")
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def _senders(interest: Interest, publications: Sequence[Publication]) -> Mapping
 def _group(plan: Plan, filters: tuple[str, ...], by_name: NDArray[np.int64]) -> Group:
     """The part of the overlay among the brokers that want one of the filters."""
     wanted = _wanted(plan.interest, filters)
-    members = by_name[wanted.any(axis=0)[by_name]]
+    members = by_name[wanted[:, by_name].any(axis=0)]
     place = np.full(plan.interest.node_count, -1)
     place[members] = np.arange(len(members))
     ends = np.sort(place[plan.edges], axis=1)
