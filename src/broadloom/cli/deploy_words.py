@@ -49,7 +49,6 @@ def change_told(record: Record) -> str:
     if not record["files"] and not record["order"]:
         return "\n".join(["nothing changes", *_rehearsed(record)])
     lines = [record["live"], *_brokers_told(record), *_links_told(record["changes"])]
-    lines += _settings_told(record)
     for place, step in enumerate(record["order"], 1):
         lines += [f"step {place}: {_step_told(step)}", *(f"  {line}" for line in _commands_told(step))]
     return "\n".join([*lines, *_rehearsed(record)])
@@ -60,6 +59,8 @@ def _brokers_told(record: Record) -> Iterator[str]:
         yield f"{broker}: a new broker; it runs, without links, before the first step"
     for broker in record["leaving"]:
         yield f"{broker}: leaves; it runs until the last step is done"
+    for broker, (old, new) in record["moving"].items():
+        yield f"{broker}: moves from {old} to {new}"
 
 
 def _links_told(changes: Iterable[Record]) -> Iterator[str]:
@@ -96,14 +97,6 @@ def _ways(link: Record, start: str = ",") -> str:
 def _few(texts: Sequence[str]) -> str:
     shown = ", ".join(texts[:FEW])
     return f"{shown} and {len(texts) - FEW:,} more" if len(texts) > FEW else shown
-
-
-def _settings_told(record: Record) -> Iterator[str]:
-    """The lines of files that change although no link of theirs does: addresses, who is found where."""
-    told = {one["broker"] for one in record["changes"]}
-    for file in record["files"]:
-        if file["change"] == "changed" and file["broker"] not in told:
-            yield f"{file['broker']}: {file['file']} differs: {_few(file['lines'])}"
 
 
 def _step_told(step: Record) -> str:

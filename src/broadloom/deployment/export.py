@@ -113,12 +113,18 @@ def compare_exports(
 ) -> dict[str, Any]:
     """What changes from one export to another, at which broker, and in which order, as JSON has it."""
     steps = target.steps(old, new, at_once)
-    before, after = old.wiring.brokers, new.wiring.brokers
+    before, after = (dict.fromkeys(side.wiring.brokers) for side in (old, new))
+    places = {
+        broker: (old.settings.address_of(broker), new.settings.address_of(broker))
+        for broker in after
+        if broker in before
+    }
     return {
         "target": target.name,
         "live": target.changes,
         "joining": [broker for broker in after if broker not in before],
         "leaving": [broker for broker in before if broker not in after],
+        "moving": {broker: (here, there) for broker, (here, there) in places.items() if here != there},
         "changes": [one.record() for one in changes(old.wiring, new.wiring)],
         "files": differing_files(old, new),
         "restarts": [broker for step in steps for broker in step["restart"]],

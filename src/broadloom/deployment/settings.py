@@ -55,9 +55,13 @@ class Settings:
         if whole(self.qos, "qos") > 2:
             raise InputError(f"qos is {self.qos}; give 0, 1 or 2")
 
+    def address_of(self, broker: str) -> str:
+        """Where a broker is, as it was given."""
+        return self.places.get(broker, self.address.replace("{broker}", broker))
+
     def place(self, broker: str, port: int) -> tuple[str, int]:
         """The host and the port of a broker, which has the given port if nothing else is said."""
-        address = self.places.get(broker, self.address.replace("{broker}", broker))
+        address = self.address_of(broker)
         host, colon, given = address.rpartition(":")
         if not colon or "]" in given:  # no port, perhaps an IPv6 address in brackets
             host, given = address, str(port)
