@@ -161,8 +161,11 @@ class Access:
     def prepare(self, client: Client) -> None:
         """Give a client what it needs to get in."""
         if self.certificates is not None:
-            ca, own, key = (str(self.certificates / name) for name in ("ca.crt", "broker.crt", "broker.key"))
-            client.tls_set(ca, own, key)
+            files = [self.certificates / name for name in ("ca.crt", "broker.crt", "broker.key")]
+            for file in files:
+                if not file.exists():
+                    raise InputError(f"there is no {file}, and links prove themselves by it; put it there")
+            client.tls_set(*map(str, files))
         if self.login is not None:
             client.username_pw_set(*self.login)
 
