@@ -77,7 +77,7 @@ def export_plan(
     """
     keep_apart(output, plan, *(() if messages is None else (messages,)))
     if plan.resolve() in output.resolve().parents:
-        raise InputError(f"the output {output} is inside of the plan; choose a place beside it")
+        raise InputError(f"{output} is inside of the plan {plan}; choose a place beside it")
     loaded, target = bl.Plan.load(plan), target_named(to)
     settings = Settings(address, places_of(loaded), tls, certificates, credentials, accounts, qos)
     with progress(quiet):
