@@ -60,7 +60,7 @@ def test_a_live_change_and_a_publisher_that_wants_nothing():
     new = Wiring(old.brokers, old.wants, old.publishes, (old.links[0], other, old.links[2]))
     tally = Tally(old)
     with RabbitLab(old) as lab:
-        lab.apply({broker: rabbitmq.calls(old, broker, lab.settings()) for broker in old.brokers})
+        lab.apply(lab.calls(old))
         lab.wait_until_linked(old)
         with Clients(lab.ports, tally.heard) as clients:
             clients.subscribe({broker: list(old.wants[broker]) for broker in old.brokers})

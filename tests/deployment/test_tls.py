@@ -1,15 +1,20 @@
 """Exported TLS references on real mosquitto, with an authority that lives as long as a test."""
 
+import json
+import os
 import subprocess
 import sys
+import time
+import urllib.request
+from contextlib import suppress
 
 import pytest
 
 from broadloom import InputError
-from broadloom.deployment import mosquitto
+from broadloom.deployment import mosquitto, nats
 from broadloom.deployment._clients import Clients
 from broadloom.deployment.flow import sample_messages
-from broadloom.deployment.lab import HOST, Lab, free_ports
+from broadloom.deployment.lab import HOST, Lab, dying_with_us, free_ports
 from broadloom.deployment.rehearsal import outcome, ready
 from broadloom.deployment.settings import Settings
 from broadloom.deployment.tally import Tally, publish_all, settle
@@ -128,3 +133,40 @@ def test_sessions_are_seen_to_over_tls(run, tmp_path):
         done = subprocess.run(stranger, capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (2, 1)
     assert f"cannot open the session 'link' at {here}: " in done.stderr
+
+
+@pytest.mark.needs("nats-server")
+@pytest.mark.parametrize("credentials", [False, True])
+def test_leaf_links_of_nats_prove_themselves_too(tmp_path, credentials):
+    """Also with a login beside the certificate; the listening end says that the link is up."""
+    certificates = authority(tmp_path / "certs")
+    client_a, client_b, leaf, monitor = free_ports(4)
+    wiring = Wiring(("a", "b"), {}, {}, (Link("a", "b", X, X),))
+    places = {"b": f"{HOST}:{leaf}"}
+    written = nats.files(wiring, Settings("{broker}", places, True, str(certificates), credentials))
+    given = {"BROADLOOM_PASSWORD": "p", "BROADLOOM_URL_b": f"tls://BROADLOOM:p@{HOST}:{leaf}"}
+    processes = []
+    try:
+        for broker, port in (("b", client_b), ("a", client_a)):
+            (tmp_path / f"{broker}.conf").write_text(written[f"broker-{broker}.conf"])
+            own = ["-c", str(tmp_path / f"{broker}.conf"), "-a", HOST, "-p", str(port)]
+            own += ["-m", str(monitor)] if broker == "b" else []
+            log = (tmp_path / f"{broker}.log").open("wb")
+            with log:
+                command = [*dying_with_us(), "nats-server", *own]
+                processes.append(subprocess.Popen(command, stderr=log, env={**os.environ, **given}))
+        assert leaf_links(monitor, 1) == 1, [log.read_text() for log in tmp_path.glob("*.log")]
+    finally:
+        for process in processes:
+            process.terminate()
+            process.wait()
+
+
+def leaf_links(monitor, wanted):
+    """How many leaf links a server has, when it has as many as wanted, or after a while."""
+    found, end = 0, time.monotonic() + 8
+    while found != wanted and time.monotonic() < end:
+        time.sleep(0.1)
+        with suppress(OSError), urllib.request.urlopen(f"http://{HOST}:{monitor}/leafz") as answer:
+            found = json.loads(answer.read())["leafnodes"]
+    return found

@@ -37,7 +37,9 @@ def compared(rows: Sequence[Record]) -> Table | None:
         return None
     names = ["wiring", "links", "messages_on_links", "bytes_on_links"]
     names += ["mean_hops", "max_hops", "mean_delay", "max_delay"]
-    table = Table(*(name.replace("_", " ") for name in names), box=None, pad_edge=False)
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(name.replace("_", " "), no_wrap=name == "wiring")
     for row in rows:
         values = (row[name] for name in names)
         table.add_row(*(f"{value:,.4g}" if isinstance(value, float) else str(value) for value in values))
@@ -55,8 +57,9 @@ def change_told(record: Record) -> str:
 
 
 def _brokers_told(record: Record) -> Iterator[str]:
+    without = ", without links," if record["target"] == "mosquitto" else ""
     for broker in record["joining"]:
-        yield f"{broker}: a new broker; it runs, without links, before the first step"
+        yield f"{broker}: a new broker; it runs{without} before the first step"
     for broker in record["leaving"]:
         yield f"{broker}: leaves; it runs until the last step is done"
     for broker, (old, new) in record["moving"].items():

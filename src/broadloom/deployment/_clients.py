@@ -165,7 +165,8 @@ class Access:
             for file in files:
                 if not file.exists():
                     raise InputError(f"there is no {file}, and links prove themselves by it; put it there")
-            client.tls_set(*map(str, files))
+            ca, own, key = map(str, files)
+            client.tls_set(ca, own, key)
         if self.login is not None:
             client.username_pw_set(*self.login)
 

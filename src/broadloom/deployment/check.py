@@ -9,7 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
-from broadloom.deployment.wiring import Link, Wiring
+from broadloom.deployment.wiring import Hop, Link, Wiring
 from broadloom.errors import InputError
 from broadloom.model._check import more
 from broadloom.pipeline.filters import VALID, FilterTree, covers, groups
@@ -44,6 +44,28 @@ def would_loop(links: Iterable[Link]) -> bool:
     """
     wiring = Wiring((), {}, {}, tuple(links))
     return any(next(faults(wiring), None) for faults in (_both_ends, _twice, _rings))
+
+
+def is_forest(pairs: Iterable[Hop]) -> bool:
+    """Whether links between pairs of brokers close no ring; two links of one pair do.
+
+    Examples:
+        >>> is_forest([("a", "b"), ("b", "c")]), is_forest([("a", "b"), ("b", "a")])
+        (True, False)
+    """
+    parent: dict[str, str] = {}
+
+    def root(broker: str) -> str:
+        while parent.setdefault(broker, broker) != broker:
+            parent[broker] = broker = parent[parent[broker]]
+        return broker
+
+    for one, other in pairs:
+        a, b = root(one), root(other)
+        if a == b:
+            return False
+        parent[a] = b
+    return True
 
 
 def _invalid(wiring: Wiring) -> Iterator[str]:

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from broadloom.deployment.check import would_loop
+from broadloom.deployment.check import is_forest
 from broadloom.deployment.flow import Message, journey, sample_messages
 from broadloom.deployment.mosquitto import local_id, remote_id
 from broadloom.deployment.wiring import Hop, Link, Wiring
@@ -167,6 +167,8 @@ class _Planner:
         self._group = groups(
             sorted({text for link in (*old.links, *new.links) for text in link[2] + link[3]})
         )
+        self._up = self._pairs(self.links)
+        self._coming = {broker: self._pairs(links) for broker, links in self.goal.items()}
         self._judge = _Judge(old, new)
         self.cut = 0
 
@@ -188,6 +190,7 @@ class _Planner:
         """Let brokers have their new links."""
         touched = self._touched(brokers)
         self.links = self._with(brokers)
+        self._up = self._pairs(self.links)
         self.cut = self._judge.settle(self.links, touched)
         self.goal = {broker: links for broker, links in self.goal.items() if broker not in brokers}
 
@@ -204,11 +207,21 @@ class _Planner:
 
     def _loops(self, brokers: Iterable[str]) -> bool:
         """Whether the brokers' new links would close a ring; only what they gain can."""
-        gained = {self._group[text] for broker in brokers for text in self._gains[broker]}
-        return would_loop(
-            Link(*link[:2], *(tuple(text for text in way if self._group[text] in gained) for way in link[2:]))
-            for link in self._with(brokers)
-        )
+        chosen = set(brokers)
+        for group in {self._group[text] for broker in chosen for text in self._gains[broker]}:
+            kept = [pair for pair in self._up.get(group, ()) if pair[0] not in chosen]
+            coming = [pair for broker in chosen for pair in self._coming[broker].get(group, ())]
+            if not is_forest(kept + coming):
+                return True
+        return False
+
+    def _pairs(self, links: Links) -> dict[str, set[Hop]]:
+        """The ends of the links that carry each group of filters."""
+        found = defaultdict[str, set[Hop]](set)
+        for link in links:
+            for text in link.out + link.into:
+                found[self._group[text]].add(link[:2])
+        return found
 
     def _touched(self, brokers: Iterable[str]) -> set[str]:
         """The filters that go another way after a batch."""

@@ -111,7 +111,24 @@ def export(wiring: Wiring, target: Target, settings: Settings) -> dict[str, str]
 def compare_exports(
     old: Deployment, new: Deployment, target: Target, at_once: bool = False
 ) -> dict[str, Any]:
-    """What changes from one export to another, at which broker, and in which order, as JSON has it."""
+    """What changes from one export to another, at which broker, and in which order, as JSON has it.
+
+    Args:
+        old: what runs today.
+        new: what is to run.
+        target: the kind of broker.
+        at_once: restart all brokers that change together.
+
+    Examples:
+        >>> link, target = Link("a", "b", ("x",), ("x",)), target_named("mosquitto")
+        >>> wiring = Wiring(("a", "b"), {"a": ("x",), "b": ("x",)}, {}, (link,))
+        >>> old, new = (
+        ...     Deployment(wiring, places, export(wiring, target, places))
+        ...     for places in (Settings(), Settings("{broker}.example.org"))
+        ... )
+        >>> compare_exports(old, new, target)["restarts"]
+        ['a']
+    """
     steps = target.steps(old, new, at_once)
     before, after = (dict.fromkeys(side.wiring.brokers) for side in (old, new))
     places = {

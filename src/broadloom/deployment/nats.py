@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
+from broadloom.deployment.check import is_forest
 from broadloom.deployment.settings import Settings, link_name, safe
 from broadloom.deployment.wiring import Link, Wiring
 from broadloom.errors import InputError
@@ -65,7 +66,7 @@ def accounts_of(wiring: Wiring) -> list[list[str]]:
     accounts: list[tuple[list[str], set[tuple[str, str]]]] = []
     for filters, links in _links_by_group(wiring).items():
         for members, together in accounts:
-            if _is_forest(together | links):
+            if is_forest(together | links):
                 members.extend(filters)
                 together |= links
                 break
@@ -111,22 +112,6 @@ def _links_by_group(wiring: Wiring) -> dict[tuple[str, ...], set[tuple[str, str]
         for text in link.out + link.into:
             of_text[text].add(link[:2])
     return {tuple(texts): set().union(*(of_text[text] for text in texts)) for texts in named.values()}
-
-
-def _is_forest(links: Iterable[tuple[str, str]]) -> bool:
-    parent: dict[str, str] = {}
-
-    def root(broker: str) -> str:
-        while parent.setdefault(broker, broker) != broker:
-            broker = parent[broker]
-        return broker
-
-    for u, v in links:
-        a, b = root(u), root(v)
-        if a == b:
-            return False
-        parent[a] = b
-    return True
 
 
 def _broker_file(wiring: Wiring, broker: str, accounts: list[list[str]], settings: Settings) -> str:

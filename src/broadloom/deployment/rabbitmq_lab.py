@@ -85,6 +85,10 @@ class RabbitLab(Scratch):
             text = answer.read()
         return json.loads(text) if text else None
 
+    def calls(self, wiring: Wiring) -> rabbitmq.CallsAt:
+        """The calls that make the links of a wiring here."""
+        return {broker: rabbitmq.calls(wiring, broker, self.settings()) for broker in wiring.brokers}
+
     def apply(self, calls: Mapping[str, Iterable[rabbitmq.Call]]) -> None:
         """Make calls at nodes."""
         for broker, listed in calls.items():
@@ -187,8 +191,10 @@ def rehearse_rabbitmq(wiring: Wiring, messages: Mapping[Message, int], size: int
     def observed(broker: str, topic: str, _payload: bytes) -> None:
         seen[broker, topic] += 1
 
-    with RabbitLab(wiring) as lab:
-        lab.apply({broker: rabbitmq.calls(wiring, broker, lab.settings()) for broker in wiring.brokers})
+    lab = RabbitLab(wiring)
+    calls = lab.calls(wiring)  # what cannot be exported is refused before anything starts
+    with lab:
+        lab.apply(calls)
         lab.wait_until_linked(wiring)
         with Clients(lab.ports, observed, name="observer") as observers:
             observers.subscribe({broker: ["#"] for broker in wiring.brokers})

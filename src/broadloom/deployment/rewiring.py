@@ -54,17 +54,17 @@ def rehearse_live_change(old: Wiring, new: Wiring, rate: float = RATE) -> dict[s
     """The same on RabbitMQ, which restarts nothing: all is added first, and removed then."""
     stable = common(old, new)
     tally = Tally(stable)
-    with RabbitLab(stable) as lab, Clients(lab.ports, tally.heard) as clients:
-        places = lab.settings()
-        lab.apply({broker: rabbitmq.calls(old, broker, places) for broker in old.brokers})
+    lab = RabbitLab(stable)
+    adds, removals = rabbitmq.change(old, new, lab.settings())
+
+    def add() -> None:
+        lab.apply(adds)
+        lab.wait_until_linked(new)
+
+    with lab, Clients(lab.ports, tally.heard) as clients:
+        lab.apply(lab.calls(old))
         lab.wait_until_linked(old)
         clients.subscribe(subscriptions(stable))
-        adds, removals = rabbitmq.change(old, new, places)
-
-        def add() -> None:
-            lab.apply(adds)
-            lab.wait_until_linked(new)
-
         told = _under_load(clients, tally, rate, [add, partial(lab.apply, removals)])
     return told | {"batches": 2, "restarts": 0}
 
