@@ -35,17 +35,6 @@ def check(wiring: Wiring) -> None:
             raise InputError(f"{fault}{more(len(found) - 1)}; {remedy}")
 
 
-def would_loop(links: Iterable[Link]) -> bool:
-    """Whether messages would go round, or to and fro, on some links.
-
-    Examples:
-        >>> would_loop([Link("a", "b", ("x",), ()), Link("b", "c", ("x",), ()), Link("a", "c", ("x",), ())])
-        True
-    """
-    wiring = Wiring((), {}, {}, tuple(links))
-    return any(next(faults(wiring), None) for faults in (_both_ends, _twice, _rings))
-
-
 def is_forest(pairs: Iterable[Hop]) -> bool:
     """Whether links between pairs of brokers close no ring; two links of one pair do.
 
