@@ -121,8 +121,7 @@ def test_the_printed_commands_make_the_change_and_nothing_is_lost(run):
 def follow(run, brokers, line, new):
     """Do what a line of a step says."""
     if line.startswith("# stop "):
-        for broker in line.removeprefix("# stop ").split(", "):
-            brokers.stop(broker)
+        brokers.stop(line.removeprefix("# stop "))
     elif line.startswith("# start "):
         broker = line.split()[2]
         brokers.wiring = new

@@ -11,7 +11,7 @@ import broadloom as bl
 from broadloom.cli.deploy_words import change_told, compared, rehearsal_told
 from broadloom.cli.output import Force, Json, Quiet, keep_apart, progress, show
 from broadloom.deployment import mosquitto
-from broadloom.deployment._clients import Access, end_session, subscribe, unsubscribe
+from broadloom.deployment._sessions import Access, see_to
 from broadloom.deployment.check import check
 from broadloom.deployment.comparison import compare as run_alternatives
 from broadloom.deployment.export import TARGETS, compare_exports, export, record_of, save, target_named
@@ -228,12 +228,9 @@ def see_to_session(
     access = Access(host.strip("[]"), folder, _login() if credentials else None)
     if end == bool(opened or closed):
         raise InputError("give filters to --open or to --close, or --end the session")
-    if opened:
-        subscribe(port, client, opened, qos, access)
-    if closed:
-        unsubscribe(port, client, closed, access)
-    if end:
-        end_session(port, client, access)
+    for what, filters in (("open", opened), ("close", closed), ("end", [""] if end else [])):
+        if filters:
+            see_to(what, port, client, filters, qos, access)
     record = {
         "broker": broker,
         "client": client,

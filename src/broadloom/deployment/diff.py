@@ -11,7 +11,7 @@ afterwards: a few messages come twice, none is lost.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
@@ -41,6 +41,20 @@ class Session(NamedTuple):
     filters: tuple[str, ...] = ()
 
 
+class Act(NamedTuple):
+    """Something to do at a broker.
+
+    Attributes:
+        what: "stop" or "start" it, or "open", "close" or "end" a session there.
+        broker: where.
+        session: which session, with the filters to open or close.
+    """
+
+    what: str
+    broker: str
+    session: Session | None = None
+
+
 class Batch(NamedTuple):
     """Brokers that restart together.
 
@@ -49,9 +63,9 @@ class Batch(NamedTuple):
         links: all links of all brokers from then on.
         cut: how many deliveries, of a message of each topic from each broker, wait for a later batch.
         opened: sessions of new links, to be opened before; they queue what the old links no longer carry.
-        grown: what links that stay carry more from then on, to be subscribed to while their brokers are down.
-        shrunk: what links that stay carry no more, to be unsubscribed from while their brokers are down.
-        ended: sessions of links that are gone, to be ended while or after the brokers restart.
+        grown: what links that stay carry more from then on, to be subscribed to while their owners are down.
+        shrunk: what links that stay carry no more, to be unsubscribed from while their owners are down.
+        ended: sessions of links that are gone, to be ended while or after their owners restart.
     """
 
     brokers: tuple[str, ...]
@@ -61,6 +75,29 @@ class Batch(NamedTuple):
     grown: tuple[Session, ...]
     shrunk: tuple[Session, ...]
     ended: tuple[Session, ...]
+
+    def acts(self) -> Iterator[Act]:
+        """What is done, in order.
+
+        The owner of a link, whose id comes first, stops before its peer and starts after it: in between the
+        session at the peer is free to be seen to, and queues what is published as soon as the peer is back.
+        """
+        yield from (Act("open", session.broker, session) for session in self.opened)
+        at = defaultdict[str, list[Act]](list)
+        for what, sessions in (("open", self.grown), ("close", self.shrunk), ("end", self.ended)):
+            for session in sessions:
+                at[session.broker].append(Act(what, session.broker, session))
+        own = {
+            broker: [act for act in at[broker] if _is_local(act.session)] for broker in sorted(self.brokers)
+        }
+        for broker, local in own.items():
+            yield from (act for act in at.pop(broker) if act not in local)
+            yield Act("stop", broker)
+        for broker in sorted(at):
+            yield from at[broker]
+        for broker, local in reversed(own.items()):
+            yield Act("start", broker)
+            yield from local
 
     def record(self) -> dict[str, Any]:
         """The batch as JSON has it."""
@@ -232,6 +269,11 @@ class _Planner:
         chosen = set(brokers)
         kept = [link for link in self.links if link.owner not in chosen]
         return tuple(sorted([*kept, *(link for broker in sorted(chosen) for link in self.goal[broker])]))
+
+
+def _is_local(session: Session | None) -> bool:
+    """Whether it is the session of a link at its owner."""
+    return session is not None and session.client.startswith("l.")
 
 
 def _batch(brokers: tuple[str, ...], state: Links, links: Links, goal: Links, cut: int) -> Batch:

@@ -11,7 +11,8 @@ from itertools import cycle
 from typing import Any
 
 from broadloom.deployment import rabbitmq
-from broadloom.deployment._clients import Clients, end_session, subscribe, unsubscribe
+from broadloom.deployment._clients import Clients
+from broadloom.deployment._sessions import see_to
 from broadloom.deployment.diff import Batch, common, order
 from broadloom.deployment.flow import sample_messages
 from broadloom.deployment.lab import Lab
@@ -125,31 +126,16 @@ class _Load:
 
 
 def _take(lab: Lab, batch: Batch) -> None:
-    """Restart the brokers of a batch with their new files, and see to the sessions of links meanwhile."""
-    for session in batch.opened:
-        subscribe(lab.ports[session.broker], session.client, session.filters)
-    for broker in batch.brokers:
-        lab.stop(broker)
-    down = set(batch.brokers)
+    """Do what a batch says, and wait until its links are up."""
     lab.wiring = replace(lab.wiring, links=batch.links)
-    for broker in lab.wiring.brokers:
-        if broker not in down:
-            _see_to_sessions(lab, batch, broker)
-    for broker in sorted(down, reverse=True):  # a peer before the owner, who would use its session
-        lab.configure(broker, lab.wiring)
-        lab.start(broker)
-        lab.wait_until_listening([broker])
-        _see_to_sessions(lab, batch, broker)
-    touched = tuple(link for link in batch.links if down.intersection(link[:2]))
+    for what, broker, session in batch.acts():
+        if session is not None:
+            see_to(what, lab.ports[broker], session.client, session.filters)
+        elif what == "stop":
+            lab.stop(broker)
+        else:
+            lab.configure(broker, lab.wiring)
+            lab.start(broker)
+            lab.wait_until_listening([broker])
+    touched = tuple(link for link in batch.links if set(batch.brokers).intersection(link[:2]))
     lab.wait_until_linked(replace(lab.wiring, links=touched))
-
-
-def _see_to_sessions(lab: Lab, batch: Batch, broker: str) -> None:
-    """Let a broker forget links that are gone, and keep for links that stay what these will carry."""
-    port = lab.ports[broker]
-    for _, client, filters in (session for session in batch.grown if session.broker == broker):
-        subscribe(port, client, filters)
-    for _, client, filters in (session for session in batch.shrunk if session.broker == broker):
-        unsubscribe(port, client, filters)
-    for _, client, _ in (session for session in batch.ended if session.broker == broker):
-        end_session(port, client)

@@ -88,24 +88,15 @@ def mosquitto_steps(old: Deployment, new: Deployment, at_once: bool) -> list[Ste
 
 def _commands(batch: Batch, old: Deployment, new: Deployment) -> Iterator[str]:
     """What an operator runs for a batch, a line each; what is up to the broker's own machine as a comment."""
-
-    def session(one: Session, how: str) -> str:
-        there = new if one.broker in new.wiring.brokers else old
-        return session_command(one, how, there.settings)
-
-    def sessions_at(broker: str) -> Iterator[str]:
-        for how, kept in (("open", batch.grown), ("close", batch.shrunk), ("end", batch.ended)):
-            yield from (session(one, how) for one in kept if one.broker == broker)
-
     file_of = dict(zip(new.wiring.brokers, new.files, strict=True))
-    yield from (session(one, "open") for one in batch.opened)
-    yield f"# stop {', '.join(batch.brokers)}"
-    for broker in dict.fromkeys((*old.wiring.brokers, *new.wiring.brokers)):
-        if broker not in batch.brokers:
-            yield from sessions_at(broker)
-    for broker in sorted(batch.brokers, reverse=True):  # a peer before the owner, who would use its session
-        yield f"# start {broker} " + (f"with {file_of[broker]}" if broker in file_of else "without links")
-        yield from sessions_at(broker)
+    for what, broker, session in batch.acts():
+        if session is not None:
+            there = new if broker in file_of else old
+            yield session_command(session, what, there.settings)
+        elif what == "start":
+            yield f"# start {broker} " + (f"with {file_of[broker]}" if broker in file_of else "without links")
+        else:
+            yield f"# stop {broker}"
 
 
 def session_command(session: Session, how: str, settings: Settings) -> str:
