@@ -1,4 +1,4 @@
-"""Sessions that a mosquitto broker keeps for links that are away: opened, trimmed and ended in their place."""
+"""Sessions that a mosquitto broker keeps for links that are away: opened, trimmed, ended in their place."""
 
 from __future__ import annotations
 
@@ -47,34 +47,34 @@ class Access:
 LOOPBACK = Access()
 
 
-def end_session(port: int, client_id: str, access: Access = LOOPBACK) -> None:
-    """Make a broker forget a client that will not come back, and what it keeps for it."""
-    _visit(port, client_id, True, lambda _: None, access)
-
-
-def subscribe(
-    port: int, client_id: str, filters: Sequence[str], qos: int = 1, access: Access = LOOPBACK
-) -> None:
-    """Have a broker keep messages for a client that is away, from now on."""
-    wanted = [(text, qos) for text in filters]
-    _visit(port, client_id, False, lambda client: client.subscribe(wanted), access)
-
-
-def unsubscribe(port: int, client_id: str, filters: Sequence[str], access: Access = LOOPBACK) -> None:
-    """Take subscriptions from the session of a client that is away; what waits for it goes on waiting."""
-    _visit(port, client_id, False, lambda client: client.unsubscribe(list(filters)), access)
-
-
 def see_to(
-    what: str, port: int, client_id: str, filters: Sequence[str], qos: int = 1, access: Access = LOOPBACK
+    what: str,
+    port: int,
+    client_id: str,
+    filters: Sequence[str] = (),
+    qos: int = 1,
+    access: Access = LOOPBACK,
 ) -> None:
-    """Open, close or end a session."""
-    if what == "end":
-        end_session(port, client_id, access)
-    elif what == "open":
-        subscribe(port, client_id, filters, qos, access)
-    else:
-        unsubscribe(port, client_id, filters, access)
+    """Open, close or end the session of a client that is away.
+
+    Args:
+        what: "open": keep messages of the filters from now on; "close": keep no more of them, but what waits
+            goes on waiting; "end": forget the client, and all that waits for it.
+        port: where the broker listens.
+        client_id: whose session it is.
+        filters: what to open or close.
+        qos: of what is opened.
+        access: how the broker is reached.
+
+    Raises:
+        InputError: the broker cannot be reached, gives no answer, or refuses.
+    """
+    asks: dict[str, Callable[[Client], object]] = {
+        "open": lambda client: client.subscribe([(text, qos) for text in filters]),
+        "close": lambda client: client.unsubscribe(list(filters)),
+        "end": lambda _: None,  # to connect anew is enough
+    }
+    _visit(port, client_id, what == "end", asks[what], access)
 
 
 def _visit(port: int, client_id: str, clean: bool, ask: Callable[[Client], object], access: Access) -> None:
