@@ -198,6 +198,16 @@ def test_an_address_that_changes_restarts_those_who_call_there(run, moved):
     assert "2: moves from c.example:99 to d.example\n" in run("deploy", "diff", *moved)[1]
 
 
+def test_no_login_in_an_address_is_repeated(run, tmp_path):
+    """Not even of a broker without links."""
+    plan = bl.link(bl.Interest.from_lists([["x"], ["y"]]), algorithm="gm")
+    for name in ("one", "two"):
+        nodes = pa.table({"node": ["0", "1"], "address": ["a", f"admin:secret@{name}"]})
+        replace(plan, nodes=nodes).save(tmp_path / name)
+    code, out, err = run("deploy", "diff", tmp_path / "one", tmp_path / "two")
+    assert (code, "holds a login" in err, "secret" in out + err) == (2, True, False)
+
+
 def test_an_address_that_changes_is_one_call_in_rabbitmq(run, moved):
     (step,) = json.loads(run("deploy", "diff", *moved, "--to", "rabbitmq", "--json")[1])["order"]
     ((broker, (call,)),) = step["call"].items()

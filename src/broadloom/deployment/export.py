@@ -39,8 +39,7 @@ class Target:
         files: the file of each broker, by name.
         read_links: the links that such files say.
         steps: how one export becomes another.
-        live: whether links change without a restart.
-        changes: what it can change while it runs, in words.
+        live: what it can change while it runs, in words.
     """
 
     name: str
@@ -48,8 +47,7 @@ class Target:
     files: Callable[[Wiring, Settings], dict[str, str]]
     read_links: Callable[[Mapping[str, str], Wiring], list[Link]]
     steps: Callable[[Deployment, Deployment, bool], list[Step]]
-    live: bool
-    changes: str
+    live: str
 
 
 TARGETS = (
@@ -59,8 +57,7 @@ TARGETS = (
         mosquitto.files,
         mosquitto.read_links,
         mosquitto_steps,
-        live=False,
-        changes="mosquitto reads bridges when it starts: the broker that opens a link restarts",
+        live="mosquitto reads bridges when it starts: the broker that opens a link restarts",
     ),
     Target(
         "rabbitmq",
@@ -68,8 +65,7 @@ TARGETS = (
         rabbitmq.files,
         rabbitmq.read_links,
         rabbitmq_steps,
-        live=True,
-        changes="RabbitMQ changes everything live, by its HTTP API: nothing restarts",
+        live="RabbitMQ changes everything live, by its HTTP API: nothing restarts",
     ),
     Target(
         "nats",
@@ -77,8 +73,7 @@ TARGETS = (
         nats.files,
         nats.read_links,
         nats_steps,
-        live=False,
-        changes="NATS reads leaf nodes when it starts, and keeps nothing for a link that is away",
+        live="NATS reads leaf nodes when it starts, and keeps nothing for a link that is away",
     ),
 )
 
@@ -87,8 +82,8 @@ def target_named(name: str) -> Target:
     """The target of a name.
 
     Examples:
-        >>> target_named("mosquitto").live
-        False
+        >>> target_named("mosquitto").summary
+        'a file of bridges a broker'
     """
     for target in TARGETS:
         if target.name == name:
@@ -138,7 +133,7 @@ def compare_exports(
     }
     return {
         "target": target.name,
-        "live": target.changes,
+        "live": target.live,
         "joining": [broker for broker in after if broker not in before],
         "leaving": [broker for broker in before if broker not in after],
         "moving": {broker: (here, there) for broker, (here, there) in places.items() if here != there},

@@ -57,7 +57,10 @@ class Settings:
 
     def address_of(self, broker: str) -> str:
         """Where a broker is, as it was given."""
-        return self.places.get(broker, self.address.replace("{broker}", broker))
+        address = self.places.get(broker, self.address.replace("{broker}", broker))
+        if "@" in address:  # and do not repeat what may be a password
+            raise InputError(f"the address of broker {broker!r} holds a login; give host or host:port alone")
+        return address
 
     def place(self, broker: str, port: int) -> tuple[str, int]:
         """The host and the port of a broker, which has the given port if nothing else is said."""
@@ -65,8 +68,6 @@ class Settings:
         host, colon, given = address.rpartition(":")
         if not colon or "]" in given:  # no port, perhaps an IPv6 address in brackets
             host, given = address, str(port)
-        if "@" in address:  # and do not repeat what may be a password
-            raise InputError(f"the address of broker {broker!r} holds a login; give host or host:port alone")
         odd = any(char.isspace() or not char.isprintable() or char in "\"'/" for char in host)
         if not host or odd or not (given.isdecimal() and 0 < int(given) <= LAST_PORT):
             raise InputError(f"the address of broker {broker!r} is {address!r}; give host or host:port")
