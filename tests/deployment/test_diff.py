@@ -66,6 +66,29 @@ def test_sessions_are_opened_for_new_links_and_ended_for_old_ones(pair):
     assert opened <= {f"{owner}:{peer}" for owner, peer in after - before}
 
 
+@given(pairs(), st.booleans())
+@settings(max_examples=60)
+def test_sessions_are_seen_to_where_a_broker_runs_and_its_link_does_not(pair, at_once):
+    """At the peer while the owner is down; at the owner before it has the link, or when it no longer has it."""
+    up = {link[:2] for link in pair[0].links}
+    for batch in order(*pair, at_once):
+        down, seen = set(), []
+        for what, broker, session in batch.acts():
+            if session is None:
+                (down.add if what == "stop" else down.remove)(broker)
+                continue
+            seen.append(session)
+            assert broker not in down
+            peer = session.client.rpartition(":")[2]
+            if broker == session.owner and what == "end":
+                assert (broker, peer) not in {link[:2] for link in batch.links}
+            else:
+                assert session.owner in down or (session.owner, peer) not in up
+        assert not down
+        assert sorted(seen) == sorted((*batch.opened, *batch.grown, *batch.shrunk, *batch.ended))
+        up = {link[:2] for link in batch.links}
+
+
 @given(pairs())
 @settings(max_examples=40)
 def test_rabbitmq_adds_first_and_removes_what_nobody_needs(pair):

@@ -33,11 +33,13 @@ class Session(NamedTuple):
     Attributes:
         broker: where it is kept.
         client: under which client id.
+        owner: the broker that opens the link.
         filters: which subscriptions; for a session to be ended, none.
     """
 
     broker: str
     client: str
+    owner: str
     filters: tuple[str, ...] = ()
 
 
@@ -80,24 +82,20 @@ class Batch(NamedTuple):
         """What is done, in order.
 
         The owner of a link, whose id comes first, stops before its peer and starts after it: in between the
-        session at the peer is free to be seen to, and queues what is published as soon as the peer is back.
+        session at the peer is free to be seen to. That is done at once, so that the link queues what it is
+        to carry more before other links let go of it.
         """
-        yield from (Act("open", session.broker, session) for session in self.opened)
-        at = defaultdict[str, list[Act]](list)
-        for what, sessions in (("open", self.grown), ("close", self.shrunk), ("end", self.ended)):
+        kinds = (("open", self.grown), ("close", self.shrunk), ("end", self.ended))
+        at_owner, at_peer = defaultdict[str, list[Act]](list), defaultdict[str, list[Act]](list)
+        for what, sessions in kinds:
             for session in sessions:
-                at[session.broker].append(Act(what, session.broker, session))
-        own = {
-            broker: [act for act in at[broker] if _is_local(act.session)] for broker in sorted(self.brokers)
-        }
-        for broker, local in own.items():
-            yield from (act for act in at.pop(broker) if act not in local)
-            yield Act("stop", broker)
-        for broker in sorted(at):
-            yield from at[broker]
-        for broker, local in reversed(own.items()):
-            yield Act("start", broker)
-            yield from local
+                kept = at_owner if session.broker == session.owner else at_peer
+                kept[session.owner].append(Act(what, session.broker, session))
+        yield from (Act("open", session.broker, session) for session in self.opened)
+        for broker in sorted(self.brokers):
+            yield from (Act("stop", broker), *at_peer[broker])
+        for broker in sorted(self.brokers, reverse=True):
+            yield from (Act("start", broker), *at_owner[broker])
 
     def record(self) -> dict[str, Any]:
         """The batch as JSON has it."""
@@ -271,11 +269,6 @@ class _Planner:
         return tuple(sorted([*kept, *(link for broker in sorted(chosen) for link in self.goal[broker])]))
 
 
-def _is_local(session: Session | None) -> bool:
-    """Whether it is the session of a link at its owner."""
-    return session is not None and session.client.startswith("l.")
-
-
 def _batch(brokers: tuple[str, ...], state: Links, links: Links, goal: Links, cut: int) -> Batch:
     """A batch with the sessions that go with it."""
     dropped, up = _dropped(state, links), {link[:2]: link for link in state}
@@ -283,19 +276,27 @@ def _batch(brokers: tuple[str, ...], state: Links, links: Links, goal: Links, cu
     for link in goal:
         if link[:2] not in up:
             out, into = (_cut_off(hop, dropped.intersection(way), meanwhile) for hop, way in link.carried())
-            opened += [Session(link.peer, remote_id(link), into)] if into else []
-            opened += [Session(link.owner, local_id(link), out)] if out and link.owner not in brokers else []
+            opened += [_at_peer(link, into)] if into else []
+            opened += [_at_owner(link, out)] if out and link.owner not in brokers else []
     grown: list[Session] = []
     shrunk: list[Session] = []
     ended: list[Session] = []
     for ends, link in up.items():
         if ends not in later:
-            ended += [Session(link.peer, remote_id(link)), Session(link.owner, local_id(link))]
+            ended += [_at_peer(link), _at_owner(link)]
             continue
         for one, other, found in ((link, later[ends], shrunk), (later[ends], link, grown)):
             if less := tuple(sorted(set(one.into) - set(other.into))):
-                found.append(Session(link.peer, remote_id(link), less))
+                found.append(_at_peer(link, less))
     return Batch(brokers, links, cut, tuple(opened), tuple(grown), tuple(shrunk), tuple(ended))
+
+
+def _at_peer(link: Link, filters: tuple[str, ...] = ()) -> Session:
+    return Session(link.peer, remote_id(link), link.owner, filters)
+
+
+def _at_owner(link: Link, filters: tuple[str, ...] = ()) -> Session:
+    return Session(link.owner, local_id(link), link.owner, filters)
 
 
 class _Judge:

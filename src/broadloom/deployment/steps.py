@@ -103,7 +103,7 @@ def session_command(session: Session, how: str, settings: Settings) -> str:
     """The command that opens, closes or ends a session at a mosquitto broker.
 
     Examples:
-        >>> session_command(Session("b", "r.broadloom-a:b", ("x",)), "open", Settings(tls=False))
+        >>> session_command(Session("b", "r.broadloom-a:b", "a", ("x",)), "open", Settings(tls=False))
         'broadloom deploy session b:1883 r.broadloom-a:b --open=x --no-tls'
     """
     host, port = settings.place(session.broker, TLS_PORT if settings.tls else PORT)
