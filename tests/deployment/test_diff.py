@@ -69,7 +69,7 @@ def test_sessions_are_opened_for_new_links_and_ended_for_old_ones(pair):
 @given(pairs(), st.booleans())
 @settings(max_examples=60)
 def test_sessions_are_seen_to_where_a_broker_runs_and_its_link_does_not(pair, at_once):
-    """At the peer while the owner is down; at the owner before it has the link, or when it no longer has it."""
+    """At the peer while the owner is down; at the owner before it has the link, or after."""
     up = {link[:2] for link in pair[0].links}
     for batch in order(*pair, at_once):
         down, seen = set(), []
