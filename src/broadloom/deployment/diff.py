@@ -277,7 +277,7 @@ def _batch(brokers: tuple[str, ...], state: Links, links: Links, goal: Links, cu
         if link[:2] not in up:
             out, into = (_cut_off(hop, dropped.intersection(way), meanwhile) for hop, way in link.carried())
             opened += [_at_peer(link, into)] if into else []
-            opened += [_at_owner(link, out)] if out and link.owner not in brokers else []
+            opened += [_at_owner(link, out)] if out else []
     grown: list[Session] = []
     shrunk: list[Session] = []
     ended: list[Session] = []
