@@ -74,23 +74,20 @@ def _links_told(changes: Iterable[Record]) -> Iterator[str]:
             yield f"{one['broker']}: no more link to {link['peer']}"
         for both in one["changed"]:
             old, new = both["from"], both["to"]
-            more, less = (
-                {way: _without(a[way], b[way]) for way in ("out", "into")}
-                for a, b in ((new, old), (old, new))
-            )
-            parts = [_ways(more, ", more")] if any(more.values()) else []
-            parts += [_ways(less, ", no more")] if any(less.values()) else []
+            parts = (_ways(_beyond(new, old), ", more"), _ways(_beyond(old, new), ", no more"))
             yield f"{one['broker']}: link to {new['peer']}{''.join(parts)}"
 
 
-def _without(texts: Iterable[str], others: Iterable[str]) -> list[str]:
-    gone = set(others)
-    return [text for text in texts if text not in gone]
+def _beyond(link: Record, other: Record) -> Record:
+    """What a link carries that another one does not."""
+    return {way: [text for text in link[way] if text not in set(other[way])] for way in ("out", "into")}
 
 
 def _ways(link: Record, start: str = ",") -> str:
-    """What a link carries which way."""
+    """What a link carries which way; nothing if it is nothing."""
     out, into = link["out"], link["into"]
+    if not out and not into:
+        return ""
     if out == into:
         return f"{start} both ways: {_few(out)}"
     told = [f"{way}: {_few(texts)}" for way, texts in (("out", out), ("in", into)) if texts]
@@ -111,7 +108,8 @@ def _step_told(step: Record) -> str:
         f"; clients of {text} log in to {new}, not {old}"
         for text, (old, new) in step.get("accounts", {}).items()
     )
-    return f"restart {', '.join(step['restart'])}{together}{wait}{''.join(moved)}"
+    restart = f"restart {', '.join(step['restart'])}" if step["restart"] else "no restart"
+    return f"{restart}{together}{wait}{''.join(moved)}"
 
 
 def _commands_told(step: Record) -> Iterator[str]:

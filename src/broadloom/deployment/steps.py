@@ -133,7 +133,7 @@ def nats_steps(old: Deployment, new: Deployment, at_once: bool) -> list[Step]:
     everybody = restarting(old, new)
     moved = nats.moved_topics(old.wiring, new.wiring)
     if at_once or moved:
-        return [{"restart": everybody, "accounts": moved}] if everybody else []
+        return [{"restart": everybody, "accounts": moved}] if everybody or moved else []
     batches = [batch.brokers for batch in order(_by_account(old.wiring), _by_account(new.wiring))]
     linking = {broker for brokers in batches for broker in brokers}
     found = {link.peer for link in new.wiring.links}
