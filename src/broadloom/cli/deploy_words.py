@@ -80,7 +80,7 @@ def _links_told(changes: Iterable[Record]) -> Iterator[str]:
 
 def _beyond(link: Record, other: Record) -> Record:
     """What a link carries that another one does not."""
-    return {way: [text for text in link[way] if text not in set(other[way])] for way in ("out", "into")}
+    return {way: sorted(set(link[way]) - set(other[way])) for way in ("out", "into")}
 
 
 def _ways(link: Record, start: str = ",") -> str:
