@@ -222,8 +222,8 @@ def _components(
 ) -> tuple[int, int]:
     """Into how many components topic t has fallen, and the one that nodes without a mark are in.
 
-    Each component has one of the neighbours. Searches from all of them go on side by side until they have met,
-    or all but one have come to an end: mostly long before the largest component is searched through.
+    Each component has one of the neighbours. Searches from all of them go on side by side until they have
+    met, or all but one have come to an end: mostly long before the largest component is searched through.
 
     Args:
         w: the overlay.
@@ -266,7 +266,7 @@ def _components(
                 searching -= 1
         waiting[own] -= 1
         searching -= waiting[own] == 0
-    return count, waiting.argmax() if count > 1 else 0
+    return count, int(waiting.argmax()) if count > 1 else 0
 
 
 @inner_kernel
