@@ -109,7 +109,10 @@ class Twin:
                 u: len(self.neighbours(u)) + len(self.primaries(u)) for u in self.topics if u not in barred
             }
             cover = self.greedy_cover if self.greedy else self.primal_dual_cover
-            self.backups[v] |= cover(sorted(self.topics[v]), weight)
+            chosen = cover(sorted(self.topics[v]), weight)
+            if not chosen:
+                return
+            self.backups[v] |= chosen
 
     def greedy_cover(self, rest: list[int], weight: dict[int, int]) -> set[int]:
         """Alg. 11, lines 5 to 12."""

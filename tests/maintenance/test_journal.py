@@ -2,11 +2,11 @@
 
 import json
 import random
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import broadloom as bl
@@ -58,60 +58,160 @@ def test_loading_comes_back_to_the_last_change(saved):
     assert state_of(bl.Live.load(place)) == after
 
 
-def test_cut_at_every_byte_it_loads_to_the_last_whole_record(saved, tmp_path):
-    """A crash can leave any beginning of the last record; here the journal is cut at each byte of all."""
-    place, states = saved
-    data = (place / module.FILE).read_bytes()
+def journal_of(place):
+    """The one journal that is there."""
+    [journal] = module.journals_in(place)
+    return journal
+
+
+def ends_of(data):
+    """Where the records of a journal end."""
     ends, at = [], len(module.MAGIC)
     while (record := module._record(data, at)) is not None:
         at += module._HEAD.size + len(record)
         ends.append(at)
+    return ends
+
+
+def test_cut_at_every_byte_it_reads_to_the_last_whole_record(saved):
+    """A crash can leave any beginning of the last record; here the journal is cut at each byte of all."""
+    journal, states = journal_of(saved[0]), saved[1]
+    data = journal.read_bytes()
+    ends = ends_of(data)
     assert len(ends) == len(states) - 1
-    for cut in range(len(module.MAGIC), len(data) + 1):
-        (place / module.FILE).write_bytes(data[:cut])
-        entries = module.read_entries(place)
+    for cut in range(len(data) + 1):
+        journal.write_bytes(data[:cut])
+        entries = module.read_entries(journal)
         assert len(entries) == sum(end <= cut for end in ends)
-        assert (place / module.FILE).stat().st_size == ([len(module.MAGIC), *ends])[len(entries)]
-    for cut in random.Random(0).sample(range(len(module.MAGIC), len(data)), 15):
-        copy = tmp_path / f"cut-{cut}"
-        shutil.copytree(place, copy)
-        (copy / module.FILE).write_bytes(data[:cut])
-        with bl.Live.load(copy) as live:
+        assert journal.stat().st_size == ([len(module.MAGIC), *ends])[len(entries)]
+
+
+def test_cut_hundreds_of_times_it_loads_to_the_last_whole_record(saved):
+    """Three hundred crashes at random bytes, the very first ones among them, each loaded in full."""
+    place, states = saved
+    journal = journal_of(place)
+    data = journal.read_bytes()
+    ends, rng = ends_of(data), random.Random(0)
+    for cut in [0, 7, 19, 20, *(rng.randrange(len(data)) for _ in range(296))]:
+        journal.write_bytes(data[:cut])
+        with bl.Live.load(place) as live:
             assert state_of(live) == states[sum(end <= cut for end in ends)]
 
 
 def test_zeros_at_the_end_are_cut_but_damage_before_it_is_told(saved):
     """A file system may leave zeros after a crash. A change that was acknowledged never goes in silence."""
     place, states = saved
-    data = (place / module.FILE).read_bytes()
-    (place / module.FILE).write_bytes(data + bytes(100))
+    journal = journal_of(place)
+    data = journal.read_bytes()
+    journal.write_bytes(data + bytes(100))
     with bl.Live.load(place) as live:
         assert state_of(live) == states[-1]
     spoiled = bytearray(data)
     spoiled[len(module.MAGIC) + 12] ^= 1
-    (place / module.FILE).write_bytes(spoiled)
+    journal.write_bytes(spoiled)
     with pytest.raises(InputError, match="is damaged at byte 20, with more behind it"):
+        bl.Live.load(place)
+    journal.unlink()
+    with pytest.raises(InputError, match="cannot be read: No such file or directory; restore it"):
         bl.Live.load(place)
 
 
-def test_killed_between_saving_and_cutting_the_journal(saved):
-    """The new state knows the changes that the old journal still has; they are not applied twice."""
+class KilledError(BaseException):
+    """Stands for a kill: nothing after it is done."""
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("step", ["begin", "write_state", "new_folder", "go_on"])
+def test_killed_anywhere_in_a_save_every_change_is_there(saved, monkeypatch, step, overwrite):
+    """The old state with its journal, or the new one with its own: never one without the other's changes."""
     place, states = saved
-    old = (place / module.FILE).read_bytes()
-    with bl.Live.load(place) as live:
-        live.save()
-    (place / module.FILE).write_bytes(old)
-    with bl.Live.load(place) as live:
-        assert state_of(live) == states[-1]
+    live = bl.Live.load(place)
+
+    def die(*_, **__):
+        raise KilledError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module.Journal, "go_on", die)  # a process that is dead cleans nothing up
+        if step != "go_on":
+            patch.setattr(module.Journal if step == "begin" else store, step, die)
+        with pytest.raises(KilledError):
+            live.save(overwrite=overwrite)
+    live._journal.close()
+    with bl.Live.load(place) as again:
+        assert state_of(again) == states[-1]
+        assert len(module.journals_in(place)) == 1, "no litter stays"
 
 
-def test_killed_before_the_first_journal(saved):
-    place, _ = saved
-    (place / module.FILE).unlink()
-    with bl.Live.load(place) as live:
-        assert live.counts.total() == 0
-        live.leave(0)
-    assert bl.Live.load(place).counts["leave"] == 1
+def full(*_, **__):
+    """A disk without room."""
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("place", ["live", "other"])
+def test_a_save_that_fails_keeps_the_journal_on(saved, tmp_path, monkeypatch, place):
+    """Into its own folder or another: what changes afterwards is kept, and no lock stays behind."""
+    home, _ = saved
+    live = bl.Live.load(home)
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "write_state", full)
+        with pytest.raises(InputError, match=r"cannot write .*No space left"):
+            live.save(tmp_path / place, overwrite=True)
+    live.leave(live.named("somebody"))
+    after = state_of(live)
+    live.close()
+    with bl.Live.load(home) as again:
+        assert state_of(again) == after
+        again.save(tmp_path / "other")
+        again.join([0])
+        moved = state_of(again)
+    with bl.Live.load(tmp_path / "other") as there, bl.Live.load(home) as left:
+        assert state_of(there) == moved
+        assert state_of(left) == after, "what is saved elsewhere is kept there"
+
+
+def test_a_folder_of_other_things_is_refused(tmp_path):
+    (tmp_path / "letters.txt").write_text("mine")
+    with pytest.raises(InputError, match=r"holds 'letters\.txt', which is no live overlay's"):
+        bl.maintain(INTEREST).save(tmp_path)
+    with pytest.raises(InputError, match="is a file; choose a folder"):
+        bl.maintain(INTEREST).save(tmp_path / "letters.txt")
+
+
+def test_a_refused_join_leaves_no_topic_behind(tmp_path):
+    """Topics are made by changes that happen, so that the journal of those makes the same ones."""
+    places = bl.Weights.euclidean([[0.0], [1.0], [2.0]])
+    live = bl.maintain(bl.Interest.from_lists([["a", "b"], ["b"], ["a"]]), places)
+    live.save(tmp_path / "live")
+    with pytest.raises(InputError, match="give its point"):
+        live.join(["ghost"], at=None)
+    live.apply([(0, "unsubscribe", 0, ["nobody's"])])
+    assert live.topic_ids == ("a", "b")
+    live.join(["c"], at=[5.0])
+    live.join([2], at=[6.0])
+    live.close()
+    with bl.Live.load(tmp_path / "live") as again:
+        assert state_of(again) == state_of(live)
+
+
+def test_named_sites_and_weights_to_every_node_come_back(tmp_path):
+    """A new site is new after loading too; what is given for nodes that are not there does no harm."""
+    named = bl.maintain(INTEREST, bl.Weights.sites([0] * 15 + [1] * 15), sites=["fra", "nyc"])
+    named.save(tmp_path / "sites")
+    for at in ("nyc", "sin", "sin", 0):
+        named.join([1, 2], at=at)
+    assert named.site_ids == ("fra", "nyc", "sin")
+    with pytest.raises(InputError, match="sites are 0 to 2"):
+        named.join([1], at=3)
+    matrix = 1 + abs(np.subtract.outer(np.arange(30), np.arange(30)))
+    dense = bl.maintain(INTEREST, bl.Weights.dense(matrix))
+    dense.save(tmp_path / "dense")
+    dense.join([1, 2], at=dict.fromkeys(range(30), 2.5) | {"nobody": 1.0})
+    for live, folder in ((named, "sites"), (dense, "dense")):
+        live.close()
+        with bl.Live.load(tmp_path / folder) as again:
+            assert state_of(again) == state_of(live)
+            assert again.plan().weights == live.plan().weights
+            assert again.site_ids == live.site_ids
 
 
 def test_one_process_at_a_time(saved):
@@ -136,9 +236,6 @@ def test_a_full_disk_refuses_further_changes(saved, monkeypatch):
     """A change that could not be kept is not acknowledged, and nothing goes on as if it had been."""
     place, states = saved
     live = bl.Live.load(place)
-
-    def full(*_):
-        raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
         patch.setattr(module.os, "fsync", full)
@@ -185,7 +282,7 @@ def test_killed_a_hundred_times_nothing_is_lost(tmp_path):
 def test_the_journal_is_plain_to_read(saved):
     """Length, checksum, JSON: anybody can read it."""
     place, _ = saved
-    data = (place / module.FILE).read_bytes()
+    data = journal_of(place).read_bytes()
     assert data.startswith(b"broadloom journal 1\n")
     number, requests, _ = json.loads(module._record(data, len(module.MAGIC)))
     assert number == 0

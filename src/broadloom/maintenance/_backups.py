@@ -22,12 +22,15 @@ def build_backups(w: World, coverage: int, greedy: bool, v: int) -> None:
     topics = topics_of(w, v)
     rest = np.empty(len(topics), np.int32)
     for _ in range(coverage):
+        before = w.backups.sizes[BACKUPS, v]
         _weigh(w, v)
         rest[:] = topics
         if greedy:
             _cover_greedily(w, v, rest)
         else:
             _cover_by_primal_dual(w, v, rest)
+        if w.backups.sizes[BACKUPS, v] == before:
+            break  # all who could stand in do: no later round finds more
 
 
 @kernel

@@ -14,7 +14,7 @@ from broadloom._jit import compiled_for
 from broadloom.maintenance._backups import build_all_backups, forget, rebuild_backups
 from broadloom.maintenance._links import BACKUPS, PRIMARIES, all_pairs, listed, room_of
 from broadloom.maintenance._many import edges_among_many
-from broadloom.maintenance._places import place_node, with_room
+from broadloom.maintenance._places import Place, checked_place, put_at, with_room
 from broadloom.maintenance._repair import Rules, Split, attach, connect_pairs, detach, link_all, prune, split
 from broadloom.maintenance._world import LINKS, MAX_DEGREE, NODES, Contents, Room, World, new_world, rows_of
 from broadloom.maintenance.changes import Change
@@ -99,13 +99,21 @@ class Engine:
                 build_all_backups(self._world, self.rules.coverage, self.rules.greedy, first, last)
                 done(last)
 
-    def join(self, topics: Nodes, at: object = None) -> Change:
-        """A node joins (Alg. 3, 9 and 10); its topics are int32, ascending."""
+    @property
+    def has_table(self) -> bool:
+        """Whether a table has the weights, so that no site can be new."""
+        return len(self._weights.table) > 0
+
+    def checked_place(self, at: object, sites: int = 0) -> Place:
+        """The place of a node that is to join, if it can be one; of so many sites, if they are known."""
+        return checked_place(self._weights, at, self._position, sites)
+
+    def join(self, topics: Nodes, place: Place = None) -> Change:
+        """A node joins (Alg. 3, 9 and 10); its topics are int32, ascending, and its place is checked."""
         start, before = time.perf_counter(), self.edge_count
         self._make_room(nodes=1, subscriptions=len(topics), links=len(topics))
         node, v = self.next_id, int(self._world.tally[NODES])
-        if at is not None or self.rules.by_weight:
-            place_node(self._weights, v, at, self._position)
+        put_at(self._weights, v, place, self._position)
         self._subscriptions += len(topics)
         self._world.tally[NODES] += 1
         self._ids[v], self._position[node] = node, v
@@ -229,12 +237,14 @@ class Engine:
             self._settle(self.present(), subscriptions, links)
 
     def _most_backups(self, subscriptions: int) -> int:
-        """There are never more backups than this: in each cover, one for each subscription."""
-        return 1 if self.rules.naive else self.rules.coverage * (self._subscriptions + subscriptions)
+        """There are never more backups than this: in each cover, one for each subscription; or all pairs."""
+        nodes, each = len(self._position) + 1, self._subscriptions + subscriptions
+        return 1 if self.rules.naive else min(self.rules.coverage * each, nodes * nodes)
 
     def _settle(self, present: Present, subscriptions: int = 0, links: int = 0) -> None:
         """Make the world of what is there, with room for more."""
         n, contents = len(present.ids), present.contents
+        self._position = {node: v for v, node in enumerate(present.ids.tolist())}
         self._subscriptions = len(contents.topics)
         subscribers = np.bincount(contents.topics, minlength=self.topic_count)
         subscribers = np.concatenate((subscribers, np.zeros(_more(self.topic_count) - self.topic_count, int)))
@@ -248,7 +258,6 @@ class Engine:
         self._world = new_world(contents, room)
         self._weights = with_room(present.weights, np.arange(n), room.nodes)
         self._ids = np.concatenate((present.ids, np.zeros(room.nodes - n, np.int64)))
-        self._position = {node: v for v, node in enumerate(present.ids.tolist())}
         self._slack = A_LITTLE - 1
 
     def _named(self, nodes: NDArray[np.integer]) -> NDArray[np.int64]:

@@ -36,51 +36,64 @@ def as_weights(arrays: WeightArrays, count: int) -> Weights:
     )
 
 
-def place_node(arrays: WeightArrays, node: int, at: object, others: Mapping[int, int]) -> None:
-    """Put a new node at its place: what its links to the nodes that are there will cost.
+Place = list[float] | int | dict[int, float] | None
+
+
+def checked_place(arrays: WeightArrays, at: object, others: Mapping[int, int], sites: int = 0) -> Place:
+    """The place of a node that is to join, in plain values that a journal can keep.
 
     Args:
         arrays: the weights.
-        node: its position.
         at: its point, its site, or its weight to each present node, by their ids; None without weights.
         others: the position of each node that is there, by its id.
+        sites: how many sites there are; 0: any number is one, unless a table has their weights.
+
+    Raises:
+        InputError: it is not a place, or another node is there.
     """
     if arrays.kind == UNIFORM:
         if at is not None:
-            raise InputError(f"at is {at!r}, but there are no weights; leave it out")
-    elif arrays.kind == EUCLIDEAN:
-        arrays.points[node] = _point(arrays, at, others)
+            raise InputError(f"at is {at!r:.40}, but there are no weights; leave it out")
+        return None
+    if arrays.kind == EUCLIDEAN:
+        return _point(arrays, at, others)
+    return _site(at, sites or len(arrays.table)) if arrays.kind == SITES else _row(at, others)
+
+
+def put_at(arrays: WeightArrays, node: int, place: Any, others: Mapping[int, int]) -> None:
+    """Put the node of this position at a place that was checked: what its links will cost."""
+    if arrays.kind == EUCLIDEAN:
+        arrays.points[node] = place
     elif arrays.kind == SITES:
-        arrays.site[node] = _site(arrays, at)
-    else:
-        row = _row(at, others)
+        arrays.site[node] = place
+    elif arrays.kind == DENSE:
         positions = list(others.values())
+        row = [place[other] for other in others]
         arrays.table[node, positions] = arrays.table[positions, node] = row
 
 
-def _point(arrays: WeightArrays, at: object, others: Mapping[int, int]) -> NDArray[np.float64]:
+def _point(arrays: WeightArrays, at: object, others: Mapping[int, int]) -> list[float]:
     axes = arrays.points.shape[1]
     try:
         point = np.array(at, np.float64)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         point = np.empty(0)
     if point.shape != (axes,) or not np.isfinite(point).all():
-        raise InputError(f"the new node is at {at!r}; give its point: {axes} finite numbers")
+        raise InputError(f"the new node is at {at!r:.40}; give its point: {axes} finite numbers")
     here = arrays.points[list(others.values())]
     if (here == point).all(axis=1).any():
-        raise InputError(f"the new node is at the place of another, {at!r}; give it a place of its own")
-    return point
+        raise InputError(f"the new node is at the place of another, {at!r:.40}; give it a place of its own")
+    return [float(value) for value in point]
 
 
-def _site(arrays: WeightArrays, at: object) -> int:
-    site = whole(at, "the new node's site")
-    limit = len(arrays.table) or np.iinfo(np.int32).max
+def _site(at: object, sites: int) -> int:
+    site, limit = whole(at, "the new node's site"), sites or np.iinfo(np.int32).max
     if site >= limit:
         raise InputError(f"the new node's site is {site}; sites are 0 to {limit - 1}")
     return site
 
 
-def _row(at: object, others: Mapping[int, int]) -> NDArray[np.float64]:
+def _row(at: object, others: Mapping[int, int]) -> dict[int, float]:
     given: Mapping[Any, Any] = at if isinstance(at, Mapping) else {}
     missing = [node for node in others if node not in given]
     if missing or not isinstance(at, Mapping):
@@ -89,4 +102,4 @@ def _row(at: object, others: Mapping[int, int]) -> NDArray[np.float64]:
             "give at={node: weight} for every node that is there"
         )
     tiny = np.finfo(np.float64).tiny
-    return np.array([number(given[node], f"the weight to node {node}", least=tiny) for node in others])
+    return {node: number(given[node], f"the weight to node {node}", least=tiny) for node in others}

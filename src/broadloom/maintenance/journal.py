@@ -2,6 +2,9 @@
 
 After a line that says what it is come records: the length of the text, its CRC-32, and the text itself, JSON.
 Only the last record can be torn by a crash, and then it was never acknowledged: it is cut off.
+
+Every state has a journal of its own, `journal.<number>`, which it names, and which is there before it is. So
+one rename, that of the state, moves from one pair to the next; a journal that no state names is litter.
 """
 
 from __future__ import annotations
@@ -12,6 +15,7 @@ import os
 import struct
 import zlib
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -48,18 +52,32 @@ class Journal:
         self._number = 0
         self._fault: str | None = None
 
-    def start(self, number: int) -> None:
-        """Begin an empty journal, after so many changes; the old one is there until the new one is."""
-        draft = self.folder / f"{FILE}.new"
-        draft.write_bytes(MAGIC)
-        self._open(draft, number)
-        os.fsync(self._file)
-        draft.rename(self.folder / FILE)
+    def begin(self) -> str:
+        """Make an empty journal; it counts from when a state names it."""
+        last = max((int(place.suffix[1:]) for place in journals_in(self.folder)), default=0)
+        name = f"{FILE}.{last + 1}"
+        with (self.folder / name).open("wb") as file:
+            file.write(MAGIC)
+            file.flush()
+            os.fsync(file.fileno())
         os.fsync(self._lock)
+        return name
 
-    def resume(self, number: int) -> None:
-        """Go on behind the entries that are there, the last of which left so many changes."""
-        self._open(self.folder / FILE, number)
+    def go_on(self, name: str, number: int) -> None:
+        """Write to the journal of this name, behind what it has, after so many changes; others go."""
+        try:
+            file = os.open(self.folder / name, os.O_RDWR | os.O_APPEND)
+            os.fsync(self._lock)  # the state that names it is there for good before the old journal goes
+        except OSError as error:
+            self._fault = f"{self.folder / name} cannot be opened: {error.strerror}; load it again"
+            raise InputError(self._fault) from error
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._number = file, number
+        for litter in journals_in(self.folder):
+            if litter.name != name:
+                with suppress(OSError):
+                    litter.unlink()
 
     def append(self, requests: Sequence[Request], changes: Sequence[Change]) -> None:
         """Bring changes to the disk; when this returns, they are there."""
@@ -89,23 +107,25 @@ class Journal:
             if handle >= 0:
                 os.close(handle)
 
-    def _open(self, place: Path, number: int) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-        self._file, self._number = os.open(place, os.O_RDWR | os.O_APPEND), number
+
+def journals_in(folder: Path) -> list[Path]:
+    """The journals in a folder: that of its state, and litter."""
+    return [place for place in folder.glob(f"{FILE}.*") if place.suffix[1:].isdigit()]
 
 
-def read_entries(folder: Path) -> list[Entry]:
+def read_entries(place: Path) -> list[Entry]:
     """The entries of a journal; a torn record at its end is cut off.
 
     Raises:
         InputError: there is no journal, or a record before its end is damaged.
     """
-    place = folder / FILE
     try:
         data = place.read_bytes()
     except OSError as error:
-        raise InputError(f"{place} cannot be read: {error.strerror}") from error
+        raise InputError(f"{place} cannot be read: {error.strerror}; restore it from a copy") from error
+    if MAGIC.startswith(data) and data != MAGIC:  # cut before its first record
+        place.write_bytes(MAGIC)
+        return []
     if not data.startswith(MAGIC):
         raise InputError(f"{place} is not a journal; it was not written by broadloom, or is damaged")
     entries, at = [], len(MAGIC)

@@ -29,6 +29,7 @@ from broadloom.maintenance.requests import (
     Request,
     Topic,
     check_nodes,
+    is_text,
     topic_list,
 )
 from broadloom.model import Interest, Overlay, Plan
@@ -64,6 +65,7 @@ class Live:
         topic_ids: Sequence[str],
         names: dict[int, str],
         counts: Counter[str],
+        sites: Sequence[str] = (),
     ) -> None:
         self.method = method
         self.options = options
@@ -74,6 +76,7 @@ class Live:
         self._topic_index = {name: topic for topic, name in enumerate(topic_ids)}
         self._names = names
         self._ids = {name: node for node, name in names.items()}
+        self._sites = {name: site for site, name in enumerate(sites)}
         self._journal: Any = None
 
     # Changes.
@@ -84,7 +87,8 @@ class Live:
         Args:
             topics: its topics: by index, or by id, which makes a new topic where there is none of that id.
             name: what it is called; "joined-<id>" by default.
-            at: where links have weights, its place: its point, its site, or {node: weight} for every node.
+            at: where links have weights, its place: its point, its site (by number, or by name where sites
+                have names), or {node: weight} for every node.
 
         Raises:
             InputError: a topic is not there or given twice, the name is taken, or the place is wrong.
@@ -180,6 +184,11 @@ class Live:
     def topic_ids(self) -> tuple[str, ...]:
         """The id of each topic, by index."""
         return tuple(self._topic_ids)
+
+    @property
+    def site_ids(self) -> tuple[str, ...]:
+        """What each site is called, by number, where sites have names."""
+        return tuple(self._sites)
 
     def topics_of(self, node: int) -> NDArray[np.int32]:
         """The topics of a node, ascending."""
@@ -336,6 +345,7 @@ class Live:
         """Check all requests, do them one after the other, and keep them before they are acknowledged."""
         check_nodes(requests, self._names, self._engine.next_id)
         self._check_names(requests)
+        requests = [self._placed(request) if request.kind == JOIN else request for request in requests]
         if self._journal is not None:
             self._journal.check()
         changes: list[Change] = []
@@ -350,17 +360,28 @@ class Live:
         """Names of nodes that join are texts that nobody has."""
         taken: set[str] = set()
         for name in (request.name for request in requests if request.name is not None):
-            if not isinstance(name, str) or not name:
+            if not is_text(name):
                 raise InputError(f"the name of a node is {name!r}; give a text")
             if name in self._ids or name in taken:
                 raise InputError(f"there is a node {name!r} already; give each node a name of its own")
             taken.add(name)
 
+    def _placed(self, request: Request) -> Request:
+        """A join whose place is checked, and plain; a site that has a name keeps it."""
+        at, sites = request.at, self._sites
+        if not sites or not isinstance(at, str):
+            return request._replace(at=self._engine.checked_place(at, len(sites)))
+        if at not in sites and (not is_text(at) or self._engine.has_table):
+            raise InputError(f"there is no site {at!r}; there are {', '.join(sites):.60}")
+        return request
+
     def _run(self, request: Request) -> Change:
-        """Do one request."""
+        """Do one request, which was checked: it cannot fail any more."""
         node = request.node or 0
         if request.kind == JOIN:
-            change = self._engine.join(self._indices(request.topics), request.at)
+            at = request.at
+            place = self._sites.setdefault(at, len(self._sites)) if isinstance(at, str) else at
+            change = self._engine.join(self._indices(request.topics), place)
             name = request.name or self._unused(f"joined-{change.node}")
             self._names[change.node], self._ids[name] = name, change.node
         elif request.kind == LEAVE:
@@ -378,12 +399,13 @@ class Live:
 
     def _wanted(self, request: Request, node: int) -> NDArray[np.int32]:
         """The topics that a node is to have."""
+        if request.kind == UNSUBSCRIBE:  # from a topic that nobody knows, nothing
+            known = [
+                topic for topic in request.topics if isinstance(topic, int) or topic in self._topic_index
+            ]
+            return np.setdiff1d(self._engine.topics(node), self._indices(known))
         topics = self._indices(request.topics)
-        if request.kind == SUBSCRIBE:
-            return np.union1d(self._engine.topics(node), topics)
-        if request.kind == UNSUBSCRIBE:
-            return np.setdiff1d(self._engine.topics(node), topics)
-        return topics
+        return np.union1d(self._engine.topics(node), topics) if request.kind == SUBSCRIBE else topics
 
     def _indices(self, topics: Iterable[Topic]) -> NDArray[np.int32]:
         """Topics as ascending indices; ids that are not known become new topics."""
@@ -402,12 +424,6 @@ class Live:
         while name in self._ids:
             name += "'"
         return name
-
-
-def new_live(interest: Interest, engine: Engine, method: str, options: NaiveOptions, seed: int) -> Live:
-    """A live overlay whose nodes are those of an interest."""
-    names = dict(enumerate(interest.node_ids))
-    return Live(engine, method, options, seed, interest.topic_ids, names, Counter())
 
 
 def options_of(method: str, **given: Any) -> NaiveOptions:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike
 
@@ -11,7 +14,7 @@ from broadloom.maintenance._engine import Engine, Present
 from broadloom.maintenance._places import with_room
 from broadloom.maintenance._world import Contents
 from broadloom.maintenance.fresh import fresh_edges
-from broadloom.maintenance.live import Live, new_live, options_of
+from broadloom.maintenance.live import Live, options_of
 from broadloom.measures import disconnected_topics
 from broadloom.model import Interest, Overlay, Weights
 from broadloom.model._check import generator, more, whole
@@ -27,6 +30,7 @@ def maintain(
     seed: int = 0,
     edges: ArrayLike | None = None,
     backups: str = "primal-dual",
+    sites: Sequence[str] = (),
 ) -> Live:
     """Keep an overlay topic-connected while nodes join, leave and change their topics, without a rebuild.
 
@@ -40,6 +44,7 @@ def maintain(
         seed: the seed of the choice of backups.
         edges: start from these links, pairs of node indices; None: from a fresh build.
         backups: for "shadow": how they are chosen, "primal-dual" or "greedy".
+        sites: for weights by site: what each site is called, by number, so that a join can name one.
 
     Returns:
         The live overlay; see `broadloom.Live`.
@@ -55,6 +60,7 @@ def maintain(
         (3, [[2, 3]])
     """
     given, seed = fitting_weights(interest, weights), whole(seed, "seed")
+    _check_sites(given, sites)
     options_of("shadow", rho=rho, coverage=coverage, backups=backups)  # all are checked, whichever apply
     shadow = {"coverage": coverage, "backups": backups} if method != "naive" else {}
     options = options_of(method, rho=rho, **shadow)
@@ -67,7 +73,17 @@ def maintain(
     present = Present(nodes, contents, with_room(given.arrays(), nodes, len(nodes)))
     engine = Engine(rules, present, interest.topic_count, interest.node_count)
     engine.build_backups()
-    return new_live(interest, engine, method, options, seed)
+    names = dict(enumerate(interest.node_ids))
+    return Live(engine, method, options, seed, interest.topic_ids, names, Counter(), sites)
+
+
+def _check_sites(weights: Weights, sites: Sequence[str]) -> None:
+    """Names for sites are for weights by site, and one for each."""
+    if sites and weights.kind != "sites":
+        raise InputError(f"there are names of sites, but the weights are {weights.kind}; leave them out")
+    count = max(len(weights.table), int(weights.site.max(initial=-1)) + 1)
+    if sites and (len(set(sites)) < len(sites) or len(sites) < count):
+        raise InputError(f"there are {len(set(sites))} names for {count} sites; give each a name of its own")
 
 
 def _checked(interest: Interest, edges: ArrayLike) -> np.ndarray:

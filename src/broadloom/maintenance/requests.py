@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeGuard
 
 import numpy as np
 
@@ -72,8 +72,18 @@ def topic_list(topics: object, count: int) -> tuple[Topic, ...]:
     return checked
 
 
+def is_text(value: object) -> TypeGuard[str]:
+    """Whether a value is a text that can be written.
+
+    Examples:
+        >>> is_text("news"), is_text(""), is_text(3), is_text(chr(0xD800))
+        (True, False, False, False)
+    """
+    return isinstance(value, str) and value != "" and not any("\ud800" <= c <= "\udfff" for c in value)
+
+
 def _topic(topic: object, count: int) -> Topic:
-    if isinstance(topic, str) and topic:
+    if is_text(topic):
         return topic
     try:
         index = -1 if isinstance(topic, bool) else operator.index(topic)  # type: ignore[arg-type]

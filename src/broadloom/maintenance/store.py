@@ -15,7 +15,7 @@ from broadloom.errors import InputError
 from broadloom.maintenance._engine import Engine, Present
 from broadloom.maintenance._places import with_room
 from broadloom.maintenance._world import Contents
-from broadloom.maintenance.journal import FILE, Journal, mark_of, open_journal, read_entries
+from broadloom.maintenance.journal import Journal, journals_in, mark_of, open_journal, read_entries
 from broadloom.maintenance.live import Live, options_of
 from broadloom.model import Plan
 from broadloom.model._atomic import new_folder
@@ -27,24 +27,24 @@ FORMAT = 1
 
 def save(live: Live, path: str | Path | None = None, overwrite: bool = False) -> None:
     """What `Live.save` does."""
-    journal = live._journal
-    folder = Path(path).resolve() if path is not None else None if journal is None else journal.folder
+    old = live._journal
+    folder = Path(path).resolve() if path is not None else None if old is None else old.folder
     if folder is None:
         raise InputError("it was never saved, so there is no place yet; give a path")
-    if journal is None or journal.folder != folder:
-        if (folder / STATE).exists() and not overwrite:
-            raise InputError(
-                f"{folder} holds a live overlay already; load it, or ask for it to be overwritten"
-            )
-        folder.mkdir(parents=True, exist_ok=True)
-        journal = open_journal(folder)
-        live.close()
-    if overwrite:
-        (folder / FILE).unlink(missing_ok=True)  # its changes are of the overlay that is replaced
-    with new_folder(folder / STATE, overwrite=True) as state:
-        write_state(state, live)
-    journal.start(changes_of(live))
+    if old is not None and old.folder == folder:
+        _write(live, old)
+        return
+    _check_place(folder, overwrite)
+    folder.mkdir(parents=True, exist_ok=True)
+    journal = open_journal(folder)
+    try:
+        _write(live, journal)
+    except BaseException:
+        journal.close()
+        raise
     live._journal = journal
+    if old is not None:
+        old.close()
 
 
 def load(path: str | Path) -> Live:
@@ -53,10 +53,7 @@ def load(path: str | Path) -> Live:
     journal = open_journal(folder)
     try:
         live = read_state(folder / STATE)
-        if not (folder / FILE).exists():  # it died between the first state and the first journal
-            journal.start(changes_of(live))
-        else:
-            _replay(live, journal)
+        _replay(live, journal)
     except BaseException:
         journal.close()
         raise
@@ -64,13 +61,44 @@ def load(path: str | Path) -> Live:
     return live
 
 
+def _check_place(folder: Path, overwrite: bool) -> None:
+    """Refuse a folder that is another's."""
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"{folder} is a file; choose a folder")
+    if (folder / STATE).exists() and not overwrite:
+        raise InputError(f"{folder} holds a live overlay already; load it, or ask for it to be overwritten")
+    ours = {STATE, *(place.name for place in journals_in(folder))}
+    names = sorted(place.name for place in folder.iterdir()) if folder.is_dir() else []
+    foreign = [name for name in names if name not in ours and not name.startswith(f".{STATE}.")]
+    if foreign:
+        raise InputError(f"{folder} holds {foreign[0]!r}, which is no live overlay's; choose an empty folder")
+
+
+def _write(live: Live, journal: Journal) -> None:
+    """Write the state with a new journal; the old ones are there until the new ones are, whatever happens."""
+    state = journal.folder / STATE
+    try:
+        name = journal.begin()
+    except OSError as error:
+        raise InputError(f"cannot write to {journal.folder}: {error.strerror}") from error
+    try:
+        with new_folder(state, overwrite=True) as scratch:
+            write_state(scratch, live, name)
+    finally:  # an interrupt may come after the rename: the state that is there says which journal counts
+        if (state / RECORD).exists():
+            journal.go_on(_record(state)["journal"], changes_of(live))
+
+
 def changes_of(live: Live) -> int:
     """How many changes there have been."""
     return sum(live.counts[kind] for kind in ("join", "leave", "resubscribe", "rebaseline"))
 
 
-def write_state(folder: Path, live: Live) -> None:
-    """Write a live overlay into a folder: a plan, and beside it backups and what else there is to know."""
+def write_state(folder: Path, live: Live, journal: str | None = None) -> None:
+    """Write a live overlay into a folder: a plan, and beside it backups and what else there is to know.
+
+    `journal` is the name of the journal of what will have changed since, if there is one.
+    """
     plan, present = live.plan(), live._engine.present()
     plan.save(folder, overwrite=True)
     names, pairs = pa.array(plan.interest.node_ids, pa.string()), present.contents.backups
@@ -82,6 +110,8 @@ def write_state(folder: Path, live: Live) -> None:
         "next_id": live._engine.next_id,
         "chance": present.contents.chance,
         "counts": dict(live.counts),
+        "sites": live.site_ids,
+        "journal": journal,
     }
     (folder / RECORD).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
 
@@ -107,20 +137,20 @@ def read_state(folder: Path) -> Live:
     engine = Engine(rules, Present(ids, contents, weights), plan.interest.topic_count, record["next_id"])
     names = dict(zip(ids.tolist(), plan.interest.node_ids, strict=True))
     counts = Counter(record["counts"])
-    return Live(engine, plan.algorithm, options, plan.seed, plan.interest.topic_ids, names, counts)
+    topics, sites = plan.interest.topic_ids, record["sites"]
+    return Live(engine, plan.algorithm, options, plan.seed, topics, names, counts, sites)
 
 
 def _replay(live: Live, journal: Journal) -> None:
     """Do again what the journal says, from where the state stands; it must come out the same."""
-    for entry in read_entries(journal.folder):
-        if entry.number < changes_of(live):
-            continue  # it died after saving this, before the journal was cut
-        if entry.number > changes_of(live) or mark_of(live._do(entry.requests)) != entry.mark:
+    name = str(_record(journal.folder / STATE)["journal"])
+    for entry in read_entries(journal.folder / name):
+        if entry.number != changes_of(live) or mark_of(live._do(entry.requests)) != entry.mark:
             raise InputError(
-                f"{journal.folder / FILE} does not follow from its state: it is damaged, or of another "
+                f"{journal.folder / name} does not follow from its state: it is damaged, or of another "
                 "version of broadloom; load and save it with the version that wrote it"
             )
-    journal.resume(changes_of(live))
+    journal.go_on(name, changes_of(live))
 
 
 def _record(folder: Path) -> dict[str, Any]:

@@ -29,6 +29,11 @@ class Instance:
     weights: Weights
     nodes: pa.Table
 
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """What each site is called, by its number in the weights; none if they are not by site."""
+        return tuple(_site_numbers(self.nodes, "nodes")[1]) if self.weights.kind == "sites" else ()
+
 
 def read_instance(
     folder: str | Path,
