@@ -1,7 +1,9 @@
 """A stream of events: applied in order and exactly once, whatever is killed; what cannot be is set aside."""
 
+import gzip
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -14,6 +16,7 @@ import broadloom as bl
 from broadloom import InputError
 from broadloom.maintenance.store import read_state
 from broadloom.pipeline import stream as module
+from broadloom.pipeline.session import Engine
 from broadloom.pipeline.stream import stream
 
 pytestmark = pytest.mark.spark
@@ -105,7 +108,7 @@ def test_a_restart_after_a_kill_in_any_phase_goes_on(spark, tmp_path, monkeypatc
         os.utime(tmp_path / "in" / f"{name}.jsonl", (stamp, stamp))
     with monkeypatch.context() as patch:
         die_in(patch, phase, version=2)
-        with pytest.raises(Exception, match="Killed"):
+        with pytest.raises(KilledError):
             stream(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True, files_at_a_time=1)
     stream(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True, files_at_a_time=1)
     check(tmp_path / "out")
@@ -137,6 +140,7 @@ import os, signal, sys
 import broadloom as bl
 from broadloom.pipeline import stream as module
 from broadloom.pipeline.session import Engine
+from broadloom.pipeline.session import Engine
 publish = module._State._publish
 def dying(self, version):
     publish(self, version)
@@ -161,7 +165,72 @@ def test_a_real_kill_loses_nothing(spark, tmp_path):
     check(tmp_path / "out")
 
 
+def test_files_of_all_kinds_are_read_and_others_are_set_aside_by_name(spark, tmp_path):
+    """Whatever was there first; a file that cannot be read stops nothing, and neither does a bad row."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+
+    def go():
+        return stream(start, folder, tmp_path / "out", spark=spark, once=True)
+
+    assert go()["applied"] == 0, "a folder that is empty at the start"
+    events = bl.workload.events_table(INTEREST, EVENTS)
+    pq.write_table(events.slice(0, 20), folder / "1.parquet")
+    rows = [f"{row['seq']},{row['kind']},{row['node']}," for row in ROWS[20:40]]
+    rows = [line + csv_list(row["topics"]) for line, row in zip(rows, ROWS[20:40], strict=True)]
+    (folder / "2.csv").write_text("seq,kind,node,topics\n" + "\n".join(rows) + "\n7,leave\n")
+    (folder / "3.json.gz").write_bytes(gzip.compress("\n\n".join(map(json.dumps, ROWS[40:])).encode()))
+    wrong = events.slice(0, 1).set_column(0, "seq", [["one"]])
+    pq.write_table(wrong, folder / "4.parquet")
+    (folder / "5.parquet").write_bytes(b"PAR1abc")
+    (folder / "6.txt").write_text("hello")
+    far = [{"seq": 2**70, "kind": "leave", "node": "1"}, {"seq": 99, "kind": "join", "node": "\ud800"}]
+    drop(folder, "7", [*far, {"seq": 99, "kind": "join", "node": "x", "at": True}, "[" * 100_000])
+    assert go()["applied"] == 60
+    check(tmp_path / "out")
+    aside = {row["row"][-9:]: row["reason"] for row in table(tmp_path / "out", "quarantine")}
+    assert aside["7,leave"] == "wrong number of fields"
+    assert "in/5.parquet cannot be read" in aside["5.parquet"]
+    assert "is of no kind that is read" in aside["/in/6.txt"]
+    assert Counter(aside.values())["seq is not a whole number"] == 2
+    assert len(table(tmp_path / "out", "quarantine")) == 8
+    assert go()["batches"] == 0
+
+
+def csv_list(topics):
+    """A list as a CSV file has it."""
+    return '"' + json.dumps(topics).replace('"', '""') + '"'
+
+
+def test_a_stream_goes_on_without_its_checkpoint_but_not_with_other_events(spark, tmp_path):
+    drop(tmp_path / "in", "a", ROWS[:30])
+    stream(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
+    shutil.rmtree(tmp_path / "out" / "checkpoint")
+    drop(tmp_path / "in", "b", ROWS[30:])
+    told = stream(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
+    assert (told["applied"], told["quarantined"]) == (30, 30)
+    check(tmp_path / "out")
+    drop(tmp_path / "elsewhere", "a", ROWS)
+    with pytest.raises(InputError, match=r"was made from the events in .*/in, not in .*/elsewhere; give"):
+        stream(start, tmp_path / "elsewhere", tmp_path / "out", spark=spark, once=True)
+
+
+def test_a_disk_that_is_full_is_one_line(spark, tmp_path, monkeypatch):
+    drop(tmp_path / "in", "a", ROWS[:10])
+
+    def full(*_):
+        raise InputError("cannot write: No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(module, "_write", full)
+        with pytest.raises(InputError, match="^cannot write: No space left on device$"):
+            stream(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
+    assert stream(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)["applied"] == 10
+
+
 def test_what_cannot_be_streamed_is_refused(spark, tmp_path):
+    with pytest.raises(InputError, match="not on Spark Connect; give a master"):
+        stream(start, tmp_path, tmp_path / "out", Engine(remote="sc://host"), once=True)
     with pytest.raises(InputError, match="is not a folder"):
         stream(start, tmp_path / "nowhere", tmp_path / "out", spark=spark, once=True)
     with pytest.raises(InputError, match="names no topic"):

@@ -1,12 +1,14 @@
 """A stream's batches without Spark: killed between any two writes, every event is applied exactly once."""
 
 import json
+import shutil
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 import broadloom as bl
+from broadloom import InputError
 from broadloom.maintenance.store import read_state
 from broadloom.pipeline import stream as module
 
@@ -21,10 +23,6 @@ class Rows:
 
     def __init__(self, lines):
         self.lines = lines
-
-    def select(self, _):
-        """The only column."""
-        return self
 
     def toArrow(self):  # noqa: N802
         """The lines."""
@@ -41,6 +39,36 @@ def run(output):
     for number, lines in enumerate(BATCHES):
         state.apply(Rows(lines), number)
     return state
+
+
+def test_without_its_checkpoint_the_seq_says_what_was_applied(tmp_path):
+    """Spark begins with batch 0 again; events that were applied are duplicates, and new ones are applied."""
+
+    def checkpoint(query, batches):
+        (tmp_path / "checkpoint" / "offsets").mkdir(parents=True, exist_ok=True)
+        (tmp_path / "checkpoint" / "metadata").write_text(json.dumps({"id": query}))
+        for batch in range(batches):
+            (tmp_path / "checkpoint" / "offsets" / str(batch)).touch()
+
+    def state():
+        return module._State(tmp_path, lambda: bl.maintain(INTEREST), keep=2, done=lambda _: None)
+
+    checkpoint("first", 2)
+    one = state()
+    one.apply(Rows(BATCHES[0]), 0)
+    one.apply(Rows(BATCHES[1]), 1)
+    state().apply(Rows(BATCHES[2]), 1)
+    assert pq.read_table(tmp_path / "rounds.parquet").num_rows == 40, "batch 1 of this query was applied"
+    shutil.rmtree(tmp_path / "checkpoint")
+    checkpoint("second", 1)
+    two = state()
+    two.apply(Rows(LINES), 0)
+    assert (two.version, two.counts["applied"], two.counts["quarantined"]) == (3, 20, 40)
+    seqs = pq.read_table(tmp_path / "rounds.parquet").column("seq").to_pylist()
+    assert sorted(seqs) == [event.seq for event in EVENTS]
+    (tmp_path / "checkpoint" / "offsets" / "0").unlink()
+    with pytest.raises(InputError, match="is older than the versions beside it; remove it"):
+        state()
 
 
 @pytest.mark.parametrize("steps", range(13))

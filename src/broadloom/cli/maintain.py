@@ -9,13 +9,15 @@ from rich.table import Table
 
 import broadloom as bl
 from broadloom.cli.output import Force, Json, Quiet, Seed, keep_apart, progress, show
-from broadloom.cli.spark import Conf, Master
+from broadloom.cli.spark import Conf, Master, engine_of
 from broadloom.errors import InputError
-from broadloom.maintenance.feed import Feed, read_events
+from broadloom.maintenance.events import read_events
+from broadloom.maintenance.feed import Feed
 from broadloom.maintenance.maintain import compile_kernels
 from broadloom.maintenance.rounds import Rounds
 from broadloom.maintenance.store import write_state
 from broadloom.model._atomic import new_folder
+from broadloom.model._check import whole
 from broadloom.model.instance import read_instance
 from broadloom.model.tables import write_table
 
@@ -49,13 +51,21 @@ def maintain(
     Example: broadloom generate --churn 1000 -o tables; broadloom maintain tables --events tables -o out
     """
     keep_apart(output, tables)
+    whole(fresh_every, "fresh-every")
+    _refuse_unused(stream, once=once, master=master, conf=conf, fresh_every=fresh_every)
     with progress(quiet):
         options = {"method": method, "rho": rho, "coverage": coverage, "backups": backups, "seed": seed}
 
         def start() -> bl.Live:
             given = read_instance(tables, weights)
             edges = _edges(plan, given.interest)
-            return bl.maintain(given.interest, given.weights, edges=edges, **options)  # type: ignore[arg-type]
+            return bl.maintain(
+                given.interest,
+                given.weights,
+                edges=edges,
+                sites=given.sites,
+                **options,  # type: ignore[arg-type]
+            )
 
         if stream:
             record = _streamed(start, events, output, once, master, conf or [])
@@ -74,6 +84,15 @@ def maintain(
     show(record, _words(record, len(rounds.rounds), output), as_json, quiet, _table(record))
 
 
+def _refuse_unused(stream: bool, fresh_every: int, **of_a_stream: object) -> None:
+    """An option that does not apply is an error, not ignored."""
+    given = [name for name, value in of_a_stream.items() if value]
+    if given and not stream:
+        raise InputError(f"--{given[0]} is for a stream; add --stream, or leave it out")
+    if fresh_every and stream:
+        raise InputError("--fresh-every is for a file of events; leave it out with --stream")
+
+
 def _edges(plan: Path | None, interest: bl.Interest) -> Any:
     """The links of a plan, between the same nodes in the same order."""
     if plan is None:
@@ -88,12 +107,10 @@ def _streamed(
     start: Any, events: str, output: Path, once: bool, master: str | None, conf: list[str]
 ) -> dict[str, Any]:
     """Apply a stream of events on Spark."""
-    from broadloom.pipeline.session import Engine, need_spark, parse_conf
-
-    need_spark()
+    engine = engine_of(master, None, conf)
     from broadloom.pipeline.stream import stream
 
-    return stream(start, events, output, Engine(master, None, parse_conf(conf)), once=once)
+    return stream(start, events, output, engine, once=once)
 
 
 def _words(record: dict[str, Any], applied: int, output: Path) -> str:

@@ -18,7 +18,7 @@ from broadloom.maintenance._places import Place, checked_place, put_at, with_roo
 from broadloom.maintenance._repair import Rules, Split, attach, connect_pairs, detach, link_all, prune, split
 from broadloom.maintenance._world import LINKS, MAX_DEGREE, NODES, Contents, Room, World, new_world, rows_of
 from broadloom.maintenance.changes import Change
-from broadloom.model.weights import WeightArrays
+from broadloom.model.weights import KINDS, WeightArrays
 from broadloom.progress import stage
 
 Nodes = NDArray[np.int32]
@@ -98,6 +98,11 @@ class Engine:
                 last = min(first + BACKUPS_AT_A_TIME, nodes)
                 build_all_backups(self._world, self.rules.coverage, self.rules.greedy, first, last)
                 done(last)
+
+    @property
+    def weights_kind(self) -> str:
+        """Of which kind the weights are."""
+        return KINDS[self._weights.kind]
 
     @property
     def has_table(self) -> bool:

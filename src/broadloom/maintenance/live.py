@@ -186,6 +186,11 @@ class Live:
         return tuple(self._topic_ids)
 
     @property
+    def weights_kind(self) -> str:
+        """Of which kind the weights of links are: uniform, dense, euclidean or sites."""
+        return self._engine.weights_kind
+
+    @property
     def site_ids(self) -> tuple[str, ...]:
         """What each site is called, by number, where sites have names."""
         return tuple(self._sites)

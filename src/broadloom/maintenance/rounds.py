@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from broadloom.maintenance.feed import Applied, Event, Feed, Refused
+from broadloom.maintenance.events import Event
+from broadloom.maintenance.feed import Applied, Feed, Refused
 from broadloom.maintenance.live import Live
 from broadloom.progress import stage
 

@@ -1,9 +1,10 @@
 """Maintain on Spark: a stream of events, applied in order and exactly once (paper 3; SPEC, Dynamics).
 
 Spark's checkpoint says which events a batch has, and gives the same ones again after a crash. A batch first
-writes its tables, each under the batch's number, then the new version of the plan, whole, by one rename. That
-is what counts: a batch that has its version is not applied again, and one that has none starts from the
-version before it, and writes the same once more.
+writes its tables, each under the number of the version to come, then that version of the plan, whole, by one
+rename. That is what counts: a batch that has its version is not applied again, and one that has none starts
+from the version before it, and writes the same once more. Without its checkpoint Spark begins with the first
+file again; then the `seq` of each event says what was applied.
 """
 
 from __future__ import annotations
@@ -18,12 +19,13 @@ from urllib.parse import urlsplit
 
 import pyarrow as pa
 import pyarrow.parquet
-from pyspark.errors import PySparkException
+from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from broadloom.errors import InputError
-from broadloom.maintenance.feed import Event, Feed, Seqs, event_of
+from broadloom.maintenance.events import Event, event_of, events_of
+from broadloom.maintenance.feed import Feed, Seqs
 from broadloom.maintenance.journal import hold
 from broadloom.maintenance.live import Live
 from broadloom.maintenance.rounds import Rounds
@@ -33,7 +35,7 @@ from broadloom.model._check import whole
 from broadloom.pipeline.session import Engine, session
 from broadloom.progress import stage
 
-EVENTS = "seq long, kind string, node string, topics array<string>, at array<double>"
+FILES = "path string, modificationTime timestamp, length long, content binary"
 CONNECTOR = "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:<version of Spark>"
 VERSIONS, CHECKPOINT, FEED = "versions", "checkpoint", "feed.json"
 
@@ -56,8 +58,8 @@ def stream(
 
     Args:
         start: makes the overlay to begin with; not called where `output` has a version already.
-        events: a folder into which files are moved, JSON lines or Parquet; or kafka://host:port/topic, with
-            a JSON object a message, if Spark has its connector.
+        events: a folder into which files are moved, JSON lines, CSV or Parquet; or kafka://host:port/topic,
+            with a JSON object a message, if Spark has its connector.
         output: the folder for everything; one stream at a time may write to it.
         engine: where Spark runs.
         spark: a session of your own, in place of an engine.
@@ -67,52 +69,85 @@ def stream(
 
     Returns:
         How many batches and events this run has applied, how many it set aside, and the newest version.
+
+    Raises:
+        InputError: `output` was made from other events, is in use, or its checkpoint is older than it.
     """
+    if engine is not None and engine.remote:
+        raise InputError("a stream keeps its overlay in this process, not on Spark Connect; give a master")
     place, keep = Path(output), whole(keep, "keep", least=1)
+    whole(files_at_a_time, "files_at_a_time", least=1)
     place.mkdir(parents=True, exist_ok=True)
     lock = hold(place)
     try:
         with session(engine, spark) as running, stage("events") as done:
-            rows = _rows(running, str(events), whole(files_at_a_time, "files_at_a_time", least=1))
-            state = _State(place, start, keep, done)
-            writer = rows.writeStream.foreachBatch(state.apply)
-            writer = writer.option("checkpointLocation", str(place / CHECKPOINT))
-            query = (writer.trigger(availableNow=True) if once else writer).start()
-            try:
-                query.awaitTermination()
-            finally:
-                query.stop()
+            rows, source = _rows(running, str(events), files_at_a_time)
+            state = _State(place, start, keep, done, source)
+            _run(rows, state, place / CHECKPOINT, once)
             return {"output": str(place), "version": state.version} | state.counts
     finally:
         os.close(lock)
+
+
+def _run(rows: DataFrame, state: _State, checkpoint: Path, once: bool) -> None:
+    """Apply batch after batch until there is no more, or somebody interrupts."""
+    writer = rows.writeStream.foreachBatch(state.apply).option("checkpointLocation", str(checkpoint))
+    query = (writer.trigger(availableNow=True) if once else writer).start()
+    try:
+        query.awaitTermination()
+    except StreamingQueryException as error:
+        if state.fault is not None and not isinstance(state.fault, PySparkException):
+            raise state.fault from error
+        first = str(error).strip().partition("\n")[0]
+        raise InputError(f"Spark stopped the stream: {first}") from error
+    finally:
+        query.stop()
 
 
 class _State:
     """The overlay at its newest version, and how batches are applied to it."""
 
     def __init__(
-        self, output: Path, start: Callable[[], Live], keep: int, done: Callable[[float], None]
+        self,
+        output: Path,
+        start: Callable[[], Live],
+        keep: int,
+        done: Callable[[float], None],
+        source: str = "",
     ) -> None:
-        self._output, self._keep, self._done = output, keep, done
+        self._output, self._keep, self._done, self._source = output, keep, done, source
         self.counts = {"batches": 0, "applied": 0, "quarantined": 0}
+        self.fault: Exception | None = None
         versions = sorted(int(folder.name) for folder in (output / VERSIONS).glob("[0-9]*"))
         if versions:
             self.version = versions[-1]
             folder = self._folder(self.version)
-            self._feed = Feed(read_state(folder), Seqs(json.loads((folder / FEED).read_text())["seen"]))
+            record = json.loads((folder / FEED).read_text())
+            self._query, self._batch = record["query"], record["batch"]
+            self._feed = Feed(read_state(folder), Seqs(record["seen"]))
+            self._check(record["events"])
         else:
-            self.version, self._feed = 0, Feed(start())
+            self.version, self._query, self._batch = 0, None, -1
+            self._feed = Feed(start())
             self._publish(0)
 
     def apply(self, rows: DataFrame, batch: int) -> None:
         """Apply a batch, if it was not applied before."""
-        version = batch + 1
-        if version <= self.version:
+        query = self._query_there()
+        if query == self._query and batch <= self._batch:
             return
+        try:
+            self._apply(_events(rows), self.version + 1, query, batch)
+        except Exception as error:
+            self.fault = error  # Spark hands on its words only
+            raise
+
+    def _apply(self, events: Sequence[Event], version: int, query: str | None, batch: int) -> None:
         rounds = Rounds()
-        rounds.run(self._feed, _events(rows))
+        rounds.run(self._feed, events)
         for name, table in rounds.tables().items():
             _write(self._output / f"{name}.parquet", version, table)
+        self._query, self._batch = query, batch
         self._publish(version)
         self.version = version
         self.counts["batches"] += 1
@@ -126,26 +161,50 @@ class _State:
 
     def _publish(self, version: int) -> None:
         """Put the new version at its place: from now on the batch is applied."""
+        record = {
+            "seen": self._feed.seen.ranges,
+            "events": self._source,
+            "query": self._query,
+            "batch": self._batch,
+        }
         with new_folder(self._folder(version), overwrite=True) as folder:
             write_state(folder, self._feed.live)
-            (folder / FEED).write_text(json.dumps({"seen": self._feed.seen.ranges}) + "\n")
+            (folder / FEED).write_text(json.dumps(record) + "\n")
+
+    def _check(self, source: str) -> None:
+        """Refuse to go on with other events, or from a checkpoint that has forgotten what was applied."""
+        if source != self._source:
+            raise InputError(
+                f"{self._output} was made from the events in {source}, not in {self._source}; "
+                "give these, or another output"
+            )
+        checkpoint = self._output / CHECKPOINT
+        last = max((int(one.name) for one in (checkpoint / "offsets").glob("[0-9]*")), default=-1)
+        if self._query is not None and self._query == self._query_there() and last < self._batch:
+            raise InputError(
+                f"{checkpoint} is older than the versions beside it; remove it: events that were applied "
+                "are known by their seq, and are not applied again"
+            )
+
+    def _query_there(self) -> str | None:
+        """The id of the query whose checkpoint is there: the numbers of batches are its own."""
+        place = self._output / CHECKPOINT / "metadata"
+        return str(json.loads(place.read_text())["id"]) if place.exists() else None
 
     def _folder(self, version: int) -> Path:
         return self._output / VERSIONS / f"{version:012d}"
 
 
-def _rows(spark: SparkSession, events: str, files_at_a_time: int) -> DataFrame:
-    """The stream, a line of JSON a row."""
+def _rows(spark: SparkSession, events: str, files_at_a_time: int) -> tuple[DataFrame, str]:
+    """The stream, a file or a message a row, and where it comes from."""
     if events.startswith("kafka://"):
-        return _from_kafka(spark, events)
-    folder = Path(events)
+        return _from_kafka(spark, events), events
+    folder = Path(events).resolve()
     if not folder.is_dir():
         raise InputError(f"{folder} is not a folder; give one into which files of events are moved")
-    reader = spark.readStream.option("maxFilesPerTrigger", files_at_a_time)
-    if any(folder.glob("*.parquet")):
-        rows = reader.schema(EVENTS).option("pathGlobFilter", "*.parquet").parquet(str(folder))
-        return rows.select(sf.to_json(sf.struct("*")).alias("value"))
-    return reader.option("pathGlobFilter", "*.json*").text(str(folder))
+    reader = spark.readStream.format("binaryFile").schema(FILES)
+    rows = reader.option("maxFilesPerTrigger", files_at_a_time).load(str(folder))
+    return rows.select("path", "content"), str(folder)
 
 
 def _from_kafka(spark: SparkSession, events: str) -> DataFrame:
@@ -163,8 +222,18 @@ def _from_kafka(spark: SparkSession, events: str) -> DataFrame:
 
 def _events(rows: DataFrame) -> Sequence[Event]:
     """The events of a batch: changes of brokers are few, so that they fit the driver."""
-    lines = rows.select("value").toArrow().column("value").to_pylist()
-    return [event_of(line or "") for line in lines]
+    table = rows.toArrow()
+    if "value" in table.column_names:
+        return [event_of(message or "") for message in table.column("value").to_pylist()]
+    return [event for file in table.to_pylist() for event in _of_file(file["path"], file["content"])]
+
+
+def _of_file(path: str, content: bytes) -> list[Event]:
+    """The events of a file; one that cannot be read is set aside as a whole, by its name."""
+    try:
+        return events_of(path, content)
+    except InputError as error:
+        return [Event(path, None, str(error))]
 
 
 def _write(folder: Path, version: int, table: pa.Table) -> None:
