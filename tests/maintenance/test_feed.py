@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 import broadloom as bl
 from broadloom import InputError
 from broadloom.cli import main
-from broadloom.maintenance.feed import Applied, Event, Feed, Refused, Seqs, read_events
+from broadloom.maintenance.events import Event, event_of, events_of, read_events
+from broadloom.maintenance.feed import Applied, Feed, Refused, Seqs
 from broadloom.model.tables import read_table
 
 
@@ -68,8 +69,125 @@ def test_files_of_all_kinds_say_the_same(tmp_path):
         for place in (tmp_path, tmp_path / "e.jsonl", tmp_path / "e.csv")
     ]
     assert said[0] == said[1] == said[2] == [(0, "join", ["a", "b"]), (1, "leave", None)]
-    with pytest.raises(InputError, match="is not there; give a file of events"):
+    with pytest.raises(InputError, match="cannot be read: No such file or directory; give a file of events"):
         read_events(tmp_path / "nowhere.csv")
+
+
+PLACES = {
+    "uniform": None,
+    "euclidean": bl.Weights.euclidean([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0]]),
+    "sites": bl.Weights.sites([0, 0, 1]),
+    "dense": bl.Weights.dense([[0, 1, 2], [1, 0, 3], [2, 3, 0]]),
+}
+ODD = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(categories=["L", "Cs"])),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc"), inner, max_size=3),
+    max_leaves=4,
+)
+
+
+@pytest.mark.parametrize("kind", PLACES)
+@given(
+    rows=st.lists(
+        st.fixed_dictionaries(
+            {
+                "seq": st.integers(0, 9) | ODD,
+                "kind": st.sampled_from(["join", "leave", "subscribe", "unsubscribe"]) | ODD,
+                "node": st.sampled_from("abcd") | ODD,
+            },
+            optional={"topics": st.lists(st.sampled_from(["t", "u"])) | ODD, "at": ODD},
+        ),
+        max_size=4,
+    )
+)
+def test_whatever_an_event_says_nothing_stops_the_feed(kind, rows):
+    """Every event is applied or set aside, in texts that can be written, and the overlay can be saved."""
+    interest = bl.Interest.from_lists([["t"]] * 3, node_ids=["a", "b", "c"])
+    live = bl.maintain(interest, PLACES[kind], method="naive")
+    outcomes = list(Feed(live).take([event_of(json.dumps(row)) for row in rows]))
+    assert len(outcomes) == len(rows)
+    texts = [text for one in outcomes if isinstance(one, Refused) for text in one]
+    texts += [live.name_of(node) for node in live.nodes.tolist()]
+    pa.array([*texts, *live.topic_ids], pa.string())
+    pa.array([one.seq for one in outcomes if isinstance(one, Applied)], pa.int64())
+    assert bl.is_topic_connected(live.interest, live.edges)
+
+
+@pytest.mark.parametrize(
+    ("kind", "sites", "at", "words"),
+    [
+        ("euclidean", (), [5.0, 5.0], None),
+        ("euclidean", (), "[5.0, 5.0]", None),
+        ("euclidean", (), [0.0, 0.0], "at the place of another"),
+        ("euclidean", (), 3, "give its point: 2 finite numbers"),
+        ("sites", (), [1], None),
+        ("sites", (), 1, None),
+        ("sites", (), "1", None),
+        ("sites", (), [2.7], "the new node's site is 2.7; give a whole number"),
+        ("sites", ("fra", "nyc"), "nyc", None),
+        ("sites", ("fra", "nyc"), ["nyc"], None),
+        ("sites", ("fra", "nyc"), 2.7, "the new node's site is 2.7"),
+        ("sites", ("7", "8"), 8, None),
+        ("sites", ("7", "8"), [8.0], None),
+        ("dense", (), {"a": 1, "b": 2, "c": 3, "gone": 4}, None),
+        ("dense", (), '{"a": 1, "b": 2, "c": 3}', None),
+        ("dense", (), {"a": 1}, "no weight to node 1"),
+        ("dense", (), [1, 2, 3], "no weight to node 0"),
+        ("uniform", (), [1.0], "but there are no weights; leave it out"),
+    ],
+)
+def test_a_place_is_given_as_tables_have_it(kind, sites, at, words):
+    interest = bl.Interest.from_lists([["t"]] * 3, node_ids=["a", "b", "c"])
+    live = bl.maintain(interest, PLACES[kind], sites=sites)
+    said = {"seq": 1, "kind": "join", "node": "d", "topics": ["t"], "at": at}
+    [outcome] = Feed(live).take([event_of(json.dumps(said))])
+    if words is None:
+        assert isinstance(outcome, Applied), outcome
+        if kind == "sites":
+            assert live.plan().weights.site[3] == 1
+            assert outcome.change.added.tolist() == [[2, 3]], "to the node of its own site"
+    else:
+        assert words in outcome.reason
+
+
+def test_a_site_that_a_table_does_not_know_is_refused():
+    weights = bl.Weights.sites([0, 1], between=[[1, 2], [2, 1]])
+    live = bl.maintain(bl.Interest.from_lists([["t"]] * 2), weights, sites=["fra", "nyc"])
+    with pytest.raises(InputError, match="there is no site 'sin'; there are fra, nyc"):
+        live.join(["t"], at="sin")
+    assert live.site_ids == ("fra", "nyc")
+    with pytest.raises(InputError, match="1 names for 2 sites"):
+        bl.maintain(bl.Interest.from_lists([["t"]] * 2), weights, sites=["fra"])
+    with pytest.raises(InputError, match="the weights are uniform; leave them out"):
+        bl.maintain(bl.Interest.from_lists([["t"]] * 2), sites=["fra"])
+
+
+def test_a_bad_row_of_a_file_is_set_aside_alone_and_a_bad_file_is_told():
+    """A short row, an open quote, bytes that are no text; blank lines are nothing in every kind of file."""
+    rows = events_of("e.csv", b'\xef\xbb\xbfseq,kind,node\n1,leave,a\n2\n\n3,leave,"b\n\r\n4,leave,\xff\n')
+    feed = Feed(bl.maintain(bl.Interest.from_lists([["t"], ["t"]], node_ids=["a", "b"])))
+    reasons = [one.reason for one in feed.take(rows) if isinstance(one, Refused)]
+    assert reasons == [
+        "wrong number of fields",
+        "not a row of CSV: unexpected end of data",
+        "node is not a text",
+    ]
+    assert feed.live.named("a") is None
+    assert len(events_of("e.json", b'\n{"seq": 1}\n\n{"seq": 2}\n')) == 2
+    for name, data, words in (
+        ("e.parquet", b"PAR1abc", "e.parquet cannot be read"),
+        ("e.csv.gz", b"abc", "e.csv.gz cannot be read"),
+        ("e.xml", b"<a/>", "e.xml is of no kind that is read"),
+    ):
+        with pytest.raises(InputError, match=words):
+            events_of(name, data)
+
+
+def test_two_tables_of_events_are_refused(tmp_path):
+    for ending in ("csv", "jsonl"):
+        (tmp_path / f"events.{ending}").write_text("")
+    with pytest.raises(InputError, match=r"has both events\.csv and events\.jsonl; keep one"):
+        read_events(tmp_path)
 
 
 def run(*words):
@@ -125,5 +243,31 @@ def test_bad_input_is_one_line_and_exit_code_2(tables, tmp_path, capsys):
     assert run("maintain", tables, "--events", tmp_path / "none.csv", "-o", tmp_path / "out") == 2
     assert run("maintain", tables, "--events", tables, "--method", "x", "-o", tmp_path / "out") == 2
     assert run("maintain", tables, "--events", tables, "-o", tables) == 2
-    assert len(capsys.readouterr().err.splitlines()) == 3
+    assert run("maintain", tables, "--events", tables, "--once", "-o", tmp_path / "out") == 2
+    assert run("maintain", tables, "--events", tables, "--fresh-every", -1, "-o", tmp_path / "out") == 2
+    assert (
+        run("maintain", tables, "--events", tables, "--stream", "--fresh-every", 2, "-o", tmp_path / "out")
+        == 2
+    )
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == 6
+    assert "--once is for a stream; add --stream" in lines[3]
     assert not Path(tmp_path / "out").exists()
+
+
+def test_the_command_takes_sites_by_name(tmp_path, capsys):
+    """From the tables to the event, a site is a name."""
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    (tables / "nodes.csv").write_text("node,site\na,fra\nb,fra\nc,nyc\n")
+    (tables / "subscriptions.csv").write_text("node,topic\na,t\nb,t\nc,t\n")
+    (tables / "events.csv").write_text(
+        'seq,kind,node,topics,at\n1,join,d,"[""t""]",nyc\n2,join,e,"[""t""]",sin\n'
+    )
+    words = ("maintain", tables, "--events", tables, "--weights", "sites", "-o", tmp_path / "out", "--json")
+    assert run(*words) == 0
+    assert json.loads(capsys.readouterr().out)["quarantined"] == {}
+    links = {
+        (row["u"], row["v"]) for row in read_table(tmp_path / "out", "links").to_pylist() if row["seq"] == 1
+    }
+    assert links == {("c", "d")}

@@ -138,6 +138,9 @@ class _State:
             return
         try:
             self._apply(_events(rows), self.version + 1, query, batch)
+        except OSError as error:
+            self.fault = InputError(f"cannot write to {self._output}: {error.strerror or error}")
+            raise self.fault from error
         except Exception as error:
             self.fault = error  # Spark hands on its words only
             raise
