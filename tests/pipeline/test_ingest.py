@@ -9,7 +9,9 @@ import pytest
 from test_formats import EMQX, KAFKA, MOSQUITTO, VERNEMQ
 
 import naive_ingest
-from broadloom import InputError, workload
+from broadloom import InputError, Interest, maintain, workload
+from broadloom.maintenance.events import read_events
+from broadloom.maintenance.feed import Applied, Feed
 from broadloom.model.instance import read_instance
 from broadloom.model.tables import need_table
 from broadloom.pipeline.ingest import ingest
@@ -235,6 +237,32 @@ def test_other_tables(tmp_path, spark):
     assert account(ledger, "events").quarantined == {"seq is not a whole number": 1}
     assert rows_of(tmp_path / "out", "brokers", "broker", "place") == [("b", [1.0, 2.5])]
     assert account(ledger, "brokers").quarantined == {"place is not a list of numbers": 1}
+
+
+def test_events_are_checked_by_their_kind_and_keep_their_place(tmp_path, spark):
+    """A leave needs no topics; a seq of two different events is at fault, one that is said twice is not."""
+    lines = [
+        {"seq": 1, "kind": "leave", "node": "a"},
+        {"seq": 2, "kind": "join", "node": "b", "topics": ["t"], "at": [0.5, 2]},
+        {"seq": 3, "kind": "join", "node": "c", "topics": ["t"], "at": "fra"},
+        {"seq": 4, "kind": "join", "node": "d", "topics": ["t"], "at": {"b": 1.5}},
+        {"seq": 5, "kind": "fly", "node": "a"},
+        {"seq": 6, "kind": "subscribe", "node": "b"},
+        {"node": "a", "seq": 1, "kind": "leave"},
+        {"seq": 1, "kind": "leave", "node": "b"},
+    ]
+    (tmp_path / "events.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    (tmp_path / "events-2.csv").write_text("seq,kind,node\n7,leave,c\n")
+    ledger = ingest([str(tmp_path)], tmp_path / "out", spark=spark)
+    told = account(ledger, "events")
+    assert told.quarantined == {"another event has this seq": 1, "no topics": 1, "unknown kind": 1}
+    assert (told.rows, told.used, told.duplicates) == (9, 5, 1)
+    feed = Feed(maintain(Interest.from_lists([["t"]], node_ids=["a"])))
+    said = {event.values["seq"]: event.values for event in read_events(tmp_path / "out")}
+    assert [said[seq]["at"] for seq in (1, 2, 3, 4)] == [None, [0.5, 2], "fra", {"b": 1.5}]
+    assert said[1]["node"] == "a"
+    assert said[2]["topics"] == ["t"]
+    assert [one.seq for one in feed.take(read_events(tmp_path / "out")) if isinstance(one, Applied)] == [1]
 
 
 def test_a_million_bad_rows_and_no_good_one(tmp_path, spark):

@@ -25,7 +25,7 @@ REQUIRED: dict[str, dict[str, pa.DataType]] = {
     "assignments": {"subscriber": pa.string(), "broker": pa.string()},
     "filters": {"broker": pa.string(), "lo": _NUMBERS, "hi": _NUMBERS},
     "messages": {"publisher": pa.string(), "at": pa.timestamp("us"), "bytes": pa.int64()},
-    "events": {"seq": pa.int64(), "kind": pa.string(), "node": pa.string(), "topics": _TEXTS},
+    "events": {"seq": pa.int64(), "kind": pa.string(), "node": pa.string()},
     "edges": {"u": pa.string(), "v": pa.string(), "weight": pa.float64(), "rank": pa.int32()},
     "quarantine": {"table": pa.string(), "row": pa.string(), "reason": pa.string()},
     "topics": {"topic": pa.string()},
@@ -37,6 +37,7 @@ OPTIONAL: dict[str, dict[str, pa.DataType]] = {
     "brokers": {"parent": pa.string(), "capacity": pa.float64()},
     "publisher": dict.fromkeys(("max_delay", "alpha", "beta", "beta_max"), pa.float64()),
     "messages": {"point": _NUMBERS, "topic": pa.string()},
+    "events": {"topics": _TEXTS, "at": pa.string()},
 }
 
 

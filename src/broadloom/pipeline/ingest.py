@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 
 from broadloom.model._atomic import new_folder
-from broadloom.pipeline import latency, subscriptions
+from broadloom.pipeline import events, latency, subscriptions
 from broadloom.pipeline.ledger import Account, Ledger
 from broadloom.pipeline.read import HEADER, RAW, REASON, SOURCE, read_inputs
 from broadloom.pipeline.session import Engine, session
@@ -96,7 +96,8 @@ class _Ingest:
     def _plain(self, table: str) -> None:
         """A table that is taken as it is, each key once."""
         with stage(f"ingest {table}"):
-            taken = self._take(table, read_inputs(self.spark, self._of(table)))
+            rows = read_inputs(self.spark, self._of(table))
+            taken = self._take(table, events.checked(rows) if table == "events" else rows)
             kept, key = taken.rows.drop(SOURCE, REASON), KEYS.get(table)
             if key is not None:
                 first = sf.min_by(sf.struct(*kept.columns), RAW).alias("first")

@@ -18,6 +18,7 @@ BAD_TOPIC = "not a topic"
 UNKNOWN_NODE = "unknown node"
 UNKNOWN_TOPIC = "unknown topic"
 NOT_POSITIVE = "rtt_ms is not above 0"
+SAME_SEQ = "another event has this seq"
 SAME_ENDS = "src and dst are the same"
 
 

@@ -226,7 +226,10 @@ def _dump(path: Path, kind: str, node: str) -> Input:
 
 
 def _canonical(path: Path, kind: str | None, reader: str, names: list[str], header: str = "") -> Input:
-    return Input(path, _table(path, kind, names), reader, tuple(names), header)
+    table = _table(path, kind, names)
+    if table == "events" and reader == "jsonl":  # a first one that leaves has no topics, but others do
+        names = list(dict.fromkeys([*names, *OPTIONAL[table]]))
+    return Input(path, table, reader, tuple(names), header)
 
 
 def _parquet_columns(path: Path) -> list[str]:
