@@ -98,7 +98,7 @@ class Churn(RuleBasedStateMachine):
             assert sum(topic in self.wants[other] for other in backups) >= min(2, others)
 
 
-Churn.TestCase.settings = settings(max_examples=20, stateful_step_count=20, deadline=None)
+Churn.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
 TestChurn = Churn.TestCase
 
 
@@ -191,6 +191,17 @@ def test_topics_by_name_may_be_new():
     assert live.join(["b"]).added.tolist() == [[2, 3]]
     assert live.topic_ids == ("a", "b")
     assert live.join([f"topic-{i}" for i in range(300)]).added.tolist() == []
+
+
+def test_backups_that_cover_more_often_than_there_are_nodes_are_all_nodes():
+    """However large the coverage is, it takes no more room and no more time than all pairs of nodes."""
+    interest = bl.workload.interest(nodes=20, topics=5, sizes=(2, 4), seed=1)
+    live, most = bl.maintain(interest, coverage=10**9), bl.maintain(interest, coverage=20)
+    own = [set(live.topics_of(node).tolist()) for node in range(20)]
+    assert live.backups(0).tolist() == [node for node in range(1, 20) if own[node] & own[0]]
+    for some in (live, most):
+        some.apply(bl.workload.churn(interest, rounds=50, change=0.3, seed=2))
+    assert live.edges.tolist() == most.edges.tolist()
 
 
 def test_names_are_found_and_used_again():
