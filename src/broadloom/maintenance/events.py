@@ -29,7 +29,7 @@ class Event(NamedTuple):
 
     raw: str
     values: Mapping[str, Any] | None
-    fault: str | None = NOT_JSON
+    fault: str = NOT_JSON
 
 
 def read_events(path: Path) -> list[Event]:
@@ -69,7 +69,7 @@ def events_of(name: str, data: bytes) -> list[Event]:
     reader = {".parquet": _of_parquet, ".csv": _of_csv}.get(ending, _of_json)
     try:
         return list(reader(gzip.decompress(data) if name.endswith(".gz") else data))
-    except (pa.ArrowException, OSError, EOFError, UnicodeDecodeError, zlib.error) as error:
+    except (pa.ArrowException, ValueError, OSError, EOFError, zlib.error) as error:
         raise InputError(f"{name} cannot be read: {' '.join(str(error).split())}") from error
 
 
@@ -156,8 +156,8 @@ def _of_csv(data: bytes) -> Iterator[Event]:
             continue
         values: dict[str, Any] = dict(zip(header, row, strict=True))
         for name in {"seq", "topics"} & values.keys():
-            said = values[name]
-            values[name] = None if not said.strip() else said if _json(said) is None else _json(said)
+            said = _json(values[name])
+            values[name] = (values[name] or None) if said is None else said  # `fault_of` tells what is wrong
         yield _event(line, values)
 
 

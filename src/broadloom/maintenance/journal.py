@@ -110,7 +110,7 @@ class Journal:
 
 def journals_in(folder: Path) -> list[Path]:
     """The journals in a folder: that of its state, and litter."""
-    return [place for place in folder.glob(f"{FILE}.*") if place.suffix[1:].isdigit()]
+    return [place for place in folder.glob(f"{FILE}.*") if place.suffix[1:].isdecimal()]
 
 
 def read_entries(place: Path) -> list[Entry]:

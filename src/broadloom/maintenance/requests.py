@@ -79,7 +79,9 @@ def is_text(value: object) -> TypeGuard[str]:
         >>> is_text("news"), is_text(""), is_text(3), is_text(chr(0xD800))
         (True, False, False, False)
     """
-    return isinstance(value, str) and value != "" and not any("\ud800" <= c <= "\udfff" for c in value)
+    if not isinstance(value, str) or not value:
+        return False
+    return value.isascii() or not any("\ud800" <= sign <= "\udfff" for sign in value)
 
 
 def _topic(topic: object, count: int) -> Topic:

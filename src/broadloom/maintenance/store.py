@@ -35,7 +35,10 @@ def save(live: Live, path: str | Path | None = None, overwrite: bool = False) ->
         _write(live, old)
         return
     _check_place(folder, overwrite)
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"cannot write to {folder}: {error.strerror}") from error
     journal = open_journal(folder)
     try:
         _write(live, journal)
