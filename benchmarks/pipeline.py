@@ -100,7 +100,7 @@ def link(quick: bool) -> Section:
         alone, spark = (_linked(section, size, where) for where in ("process", "spark"))
         assert (alone["weight"], alone["edges"]) == (spark["weight"], spark["edges"])
         more = spark["CPU s"] - alone["CPU s"]
-        section.rows[-1] |= {"over one process, s": more, "share of Spark": more / spark["CPU s"]}
+        section.rows[-1] |= {"over one process s": more, "share of Spark": more / spark["CPU s"]}
         if size[0] <= BOTH_RUN:
             whole = _linked(section, size, "grmaw")
             ratio = alone["weight"] / whole["weight"]
