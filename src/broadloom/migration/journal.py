@@ -1,0 +1,64 @@
+"""The agent's journal: a change is on the disk before anybody is told of it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from broadloom.errors import InputError
+from broadloom.migration.registry import Change, Registry, from_plain, plain
+from broadloom.model._records import append, hold, read_records, start_file
+
+FILE = "moves"
+MAGIC = b"broadloom moves 1\n"
+
+
+class MoveJournal:
+    """An open journal; nobody else can open it meanwhile.
+
+    Args:
+        folder: where it is; made if it is not there.
+
+    Attributes:
+        registry: what its records lead to.
+
+    Raises:
+        InputError: another agent has it, or it is damaged.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._lock = hold(folder)
+        self._file = -1
+        try:
+            self.registry = self._replay(folder / FILE)
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, changes: Sequence[Change]) -> None:
+        """Keep changes, all of them or none, and take them into the registry."""
+        text = json.dumps([plain(change) for change in changes], separators=(",", ":"))
+        append(self._file, text.encode())
+        self.registry.apply(changes)
+
+    def close(self) -> None:
+        """Let go of it."""
+        for handle in (self._file, self._lock):
+            if handle >= 0:
+                os.close(handle)
+        self._file = self._lock = -1
+
+    def _replay(self, place: Path) -> Registry:
+        """Read what is there, and write it again without what has been overtaken."""
+        registry = Registry()
+        for text in read_records(place, MAGIC) if place.exists() else ():
+            try:
+                registry.apply([from_plain(values) for values in json.loads(text)])
+            except (ValueError, TypeError, KeyError) as error:
+                raise InputError(f"{place} has a record of another version: {error!r:.80}") from error
+        start_file(place, MAGIC, [json.dumps([plain(one)]).encode() for one in registry.changes()])
+        self._file = os.open(place, os.O_RDWR | os.O_APPEND)
+        return registry
