@@ -11,6 +11,7 @@ from pathlib import Path
 
 from broadloom.deployment.lab import HOST, Lab
 from broadloom.deployment.wiring import Link, Wiring
+from broadloom.migration._mqtt import connect, leave_now, loop_until, new_client
 from broadloom.migration.address import Address, Login
 from broadloom.migration.agent import Agent, Timing
 from broadloom.migration.client import Message, MovingClient
@@ -81,6 +82,7 @@ class Counted:
         self.sent: list[tuple[str, str]] = []
 
     def ear(self, name: str) -> Callable[[Message], None]:
+        """What a client calls with its messages."""
         counter = self.got.setdefault(name, Counter())
 
         def heard(message: Message) -> None:
@@ -89,6 +91,7 @@ class Counted:
         return heard
 
     def send(self, client: MovingClient, topic: str) -> None:
+        """Publish a message with an id of its own."""
         payload = f"{client.name}-{len(self.sent)}"
         self.sent.append((topic, payload))
         client.publish(topic, payload.encode())
@@ -119,3 +122,14 @@ def is_over(agent: Agent) -> bool:
 
 def states(agent: Agent) -> Counter[State]:
     return Counter(move.state for move in agent.registry.moves.values())
+
+
+def has_session(address: Address, name: str) -> bool:
+    """Whether a broker has a session of a client, which must be away."""
+    found: list[bool] = []
+    client = new_client(name, Login(), by_hand=True)
+    client.on_connect = lambda _c, _d, flags, *_: found.append(flags.session_present)
+    connect(client, address)
+    assert loop_until(client, lambda: bool(found), 5)
+    leave_now(client)
+    return found[0]

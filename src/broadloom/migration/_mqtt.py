@@ -75,9 +75,10 @@ def connect_later(client: Client, address: Address) -> None:
     client.loop_start()
 
 
-def leave(client: Client, end_session: bool = False) -> None:
-    """Disconnect; the broker keeps the session, or forgets it."""
-    client.disconnect(properties=_properties("DISCONNECT", 0) if end_session else None)
+def leave_now(client: Client) -> None:
+    """Disconnect a client that this thread drives."""
+    client.disconnect()
+    loop_until(client, lambda: client.socket() is None, 1.0)
 
 
 def wanted(filters: Filters, retained: int) -> list[tuple[str, SubscribeOptions]]:
@@ -140,11 +141,10 @@ def asked(
     client.on_subscribe = lambda _c, _d, _m, reasons, _p: heard(max(reasons, key=lambda one: one.value))
     client.on_publish = lambda _c, _d, _m, reason, _p: heard(reason)
     try:
-        connect(client, address, clean)
+        connect(client, address, clean, 0 if clean else SESSION_SECONDS)
         if not loop_until(client, lambda: bool(answers), ANSWER_SECONDS):
             return None, "no answer"
-        leave(client, end_session=clean)
-        client.loop(TICK)
+        leave_now(client)
     except OSError as error:
         return None, error.strerror or str(error)
     return answers[0]

@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broadloom.errors import InputError
 from broadloom.migration._mqtt import (
+    NO_SUBSCRIBERS,
     RETAINED_IF_NEW,
     connect_later,
-    leave,
     need_paho,
     new_client,
     told,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broadloom.migration")
 
-CONNECT_SECONDS = 10.0
+CONNECT_SECONDS, AGAIN_SECONDS = 10.0, 0.5
 TICK = 0.01
 
 
@@ -131,6 +131,8 @@ class MovingClient:
         self._client: Client | None = None
         self._outbox: dict[int, tuple[str, bytes, str]] = {}
         self._confirmed: deque[tuple[object, int]] = deque()
+        self._said: tuple[object, int] | None = None  # the last call, by its connection and packet number
+        self._unheard = False
         self._ready = threading.Event()
         self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
@@ -204,7 +206,7 @@ class MovingClient:
         client.on_connect = self._connected
         client.on_subscribe = lambda *_: self._subscribed()
         client.on_message = lambda _c, _d, message: self._received(message)
-        client.on_publish = lambda c, _d, number, _r, _p: self._confirmed.append((c, number))
+        client.on_publish = self._published
         with self._lock:
             self._forget_confirmed()
             self._client, waiting, self._outbox = client, list(self._outbox.values()), {}
@@ -215,7 +217,7 @@ class MovingClient:
     def _part(self) -> None:
         """Leave the broker; its session stays."""
         if self._client is not None:
-            leave(self._client)
+            self._client.disconnect()
             self._client.loop_stop()
 
     def _connected(self, client: Client, _d: object, _f: object, reason: Any, _p: object) -> None:
@@ -223,6 +225,15 @@ class MovingClient:
             log.warning("broker %r refuses client %s: %s", self.home, self.name, reason)
         else:
             client.subscribe(wanted(self._wants(), RETAINED_IF_NEW))
+
+    def _published(self, client: Client, _d: object, number: int, reason: Any, _p: object) -> None:
+        self._confirmed.append((client, number))
+        if reason.value == NO_SUBSCRIBERS:
+            self._work.put(lambda: self._nobody_heard(client, number))
+
+    def _nobody_heard(self, client: Client, number: int) -> None:
+        """There was no agent yet; if it was told something, it is told again."""
+        self._unheard = self._unheard or self._said == (client, number)
 
     def _resubscribe(self) -> None:
         with self._lock:
@@ -292,7 +303,13 @@ class MovingClient:
     # In the client's own thread: answer, move.
 
     def _do_work(self) -> None:
-        while (work := self._work.get()) is not None:
+        while True:
+            try:
+                work = self._work.get(timeout=AGAIN_SECONDS)
+            except queue.Empty:
+                work = self._register if self._unheard else lambda: None
+            if work is None:
+                return
             work()
 
     def _told(self, call: str, payload: bytes) -> None:
@@ -362,7 +379,8 @@ class MovingClient:
     def _say(self, call: str, message: Register | Reply) -> None:
         client = self._client
         if client is not None:
-            client.publish(from_client(self.name, call), dump(message), 1)
+            self._unheard = False
+            self._said = client, client.publish(from_client(self.name, call), dump(message), 1).mid
 
     def _next(self) -> int:
         with self._lock:

@@ -144,10 +144,13 @@ def from_plain(values: list[Any]) -> Change:
     if kind == "move":
         fields = fields | {"state": State(fields["state"])}
     elif kind == "resident":
-        place = fields["place"]
-        fields = fields | {
-            "filters": tuple((text, qos) for text, qos in fields["filters"]),
-            "place": None if place is None else tuple(place),
-        }
+        return resident_of(fields)
     change: Change = _KINDS[kind](**fields)
     return change
+
+
+def resident_of(fields: Mapping[str, Any]) -> Resident:
+    """A client as JSON has it."""
+    place, filters = fields["place"], tuple((text, qos) for text, qos in fields["filters"])
+    kept = dict(fields) | {"filters": filters, "place": None if place is None else tuple(place)}
+    return Resident(**kept)

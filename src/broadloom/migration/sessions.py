@@ -12,7 +12,7 @@ from broadloom.migration._mqtt import (
     TICK,
     asked,
     connect,
-    leave,
+    leave_now,
     new_client,
     told,
     user_properties,
@@ -93,9 +93,9 @@ class Redirection:
         except OSError as error:
             fault = error.strerror or str(error)
         for client in (self._new, self._old):
-            leave(client, end_session=client is self._old and fault is None)
-            client.loop(TICK)
-        return fault
+            leave_now(client)
+        # To end the session takes a new connection: unread messages would reset this one, and lose its end.
+        return fault or forget(self._left, self._name, self._login)
 
     def _loop(self) -> str | None:
         """Read here, write there, until the mark has come and all before it has arrived."""
