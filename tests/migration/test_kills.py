@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -78,8 +79,9 @@ class Load:
                 self._counted.send(client, "t/1")
 
 
-def outcome(home: str, sent: set[str], got: Callable[[], list[str]]) -> dict[str, object]:
-    """What has come of a scenario: what is lost, what came twice, and where there is a session."""
+def outcome(home: str, counted: Counted, got: Callable[[], list[tuple[str, str]]]) -> dict[str, object]:
+    """What has come of a scenario: what is lost, what came twice, and who serves the client."""
+    sent = set(counted.sent)
     wait_for(lambda: sent <= set(got()), 6)
     return {"lost": len(sent - set(got())), "twice": len(got()) - len(set(got())), "home": home}
 
@@ -89,42 +91,43 @@ def sessions(brokers: Lab) -> list[str]:
 
 
 def kill_broker(broker: str, state: State, folder: Path) -> dict[str, object]:
-    """Kill a broker in a state, and start it again."""
+    """Kill a broker in a state, and start it again, with the agent and the client in this process."""
+    counted, down = Counted(), threading.Event()
     with linked("hf") as brokers:
-        down = threading.Event()
 
         def watch(move: Move) -> None:
             if move.state is state and not down.is_set():
-                down.set()
                 brokers.stop(broker, kill=True)
-                threading.Timer(DOWN, brokers.start, [broker]).start()
+                down.set()
 
-        return in_process(brokers, folder, watch)
+        client = MovingClient("subject", known(brokers), "h", counted.ear("subject"), identify=payload_id)
+        client.subscribe("t/1")
+        with (
+            agent_of(addresses(brokers), folder, CAREFUL, watch) as agent,
+            client,
+            Load(brokers, counted) as load,
+        ):
+            begin_move(agent)
+            assert down.wait(15)
+            time.sleep(DOWN)
+            brokers.start(broker)  # in this thread: the system ends a broker with the thread that started it
+            assert wait_for(lambda: is_over(agent), 25), agent.registry
+            time.sleep(0.5)
+            load.stop()
+            told = outcome(home_of(agent), counted, lambda: list(counted.got["subject"].elements()))
+            client.stop()
+            return told | {"sessions": sessions(brokers), "state": last_state(agent)}
 
 
-def in_process(brokers: Lab, folder: Path, watch: Callable[[Move], None]) -> dict[str, object]:
-    """A move with the agent and the client in this process."""
-    counted = Counted()
-    client = MovingClient("subject", known(brokers), "h", counted.ear("subject"), identify=payload_id)
-    client.subscribe("t/1")
-    with (
-        agent_of(addresses(brokers), folder, CAREFUL, watch) as agent,
-        client,
-        Load(brokers, counted) as load,
-    ):
-        assert wait_for(lambda: "subject" in agent.registry.residents)
-        time.sleep(SAVED)
-        agent.ask(lambda own: own.request_to_move("subject", "f"))
-        assert wait_for(lambda: is_over(agent), 25), agent.registry
-        time.sleep(DOWN + 0.3)
-        load.stop()
-        sent = {payload for _, payload in counted.sent}
-        told = outcome(home_of(agent), sent, lambda: [one for _, one in counted.got["subject"].elements()])
-        client.stop()
-        return told | {
-            "sessions": sessions(brokers),
-            "state": str(*[m.state for m in agent.registry.moves.values()]),
-        }
+def begin_move(agent: Agent) -> None:
+    """Ask the client to move, once brokers have saved all sessions."""
+    assert wait_for(lambda: len(agent.registry.residents) == 3)
+    time.sleep(SAVED)
+    agent.ask(lambda own: own.request_to_move("subject", "f"))
+
+
+def last_state(agent: Agent) -> str:
+    return str(list(agent.registry.moves.values())[-1].state)
 
 
 def home_of(agent: Agent) -> str:
@@ -133,37 +136,37 @@ def home_of(agent: Agent) -> str:
 
 def kill_client(state: State, folder: Path) -> dict[str, object]:
     """Kill the client in a state, and start it again; it remembers its broker and nothing else."""
-    counted = Counted()
+    counted, killed = Counted(), threading.Event()
     with linked("hf") as brokers:
         arguments = "subject", known(brokers), ("t/1",), folder
-        running = [processes.Process(target=run_client, args=arguments)]
-
-        def restart() -> None:
-            running.append(processes.Process(target=run_client, args=arguments))
-            running[-1].start()
+        first, second = (processes.Process(target=run_client, args=arguments) for _ in range(2))
 
         def watch(move: Move) -> None:
-            if move.state is state and len(running) == 1:
-                running[0].kill()
-                running[0].join()
-                threading.Timer(DOWN, restart).start()
+            if move.state is state and not killed.is_set():
+                first.kill()
+                first.join()
+                killed.set()
 
-        running[0].start()
-        with agent_of(addresses(brokers), folder / "journal", CAREFUL, watch) as agent:
+        first.start()
+        with agent_of(addresses(brokers), folder / "journal", CAREFUL, watch) as agent, ExitStack() as stack:
             assert wait_for(lambda: "subject" in agent.registry.residents)
-            with Load(brokers, counted) as load:
-                time.sleep(SAVED)
-                agent.ask(lambda own: own.request_to_move("subject", "f"))
-                assert wait_for(lambda: len(running) == 2 and is_over(agent), 25), agent.registry
-                time.sleep(0.5)
-                load.stop()
-            sent = {payload for _, payload in counted.sent}
-            got = lambda: list(dict.fromkeys((folder / "got").read_text().split()))  # noqa: E731
-            told = outcome(home_of(agent), sent, got)
-            running[-1].kill()
-            running[-1].join()
-            last = next(iter(agent.registry.moves.values())).state
-            return told | {"sessions": sessions(brokers), "state": str(last)}
+            load = stack.enter_context(Load(brokers, counted))
+            begin_move(agent)
+            assert killed.wait(15)
+            time.sleep(DOWN)
+            second.start()
+            assert wait_for(lambda: is_over(agent), 25), agent.registry
+            time.sleep(0.5)
+            load.stop()
+            told = outcome(home_of(agent), counted, lambda: written(folder))
+            second.kill()
+            second.join()
+            return told | {"sessions": sessions(brokers), "state": last_state(agent)}
+
+
+def written(folder: Path) -> list[tuple[str, str]]:
+    """What a client that was killed wrote down; its own memory of ids went with it, so without repeats."""
+    return [("t/1", line) for line in dict.fromkeys((folder / "got").read_text().split())]
 
 
 def kill_agent(state: State, when: str, folder: Path) -> dict[str, object]:
@@ -188,8 +191,7 @@ def kill_agent(state: State, when: str, folder: Path) -> dict[str, object]:
             time.sleep(0.3)
             load.stop()
             (home,) = (one["broker"] for one in operator.clients() if one["client"] == "subject")
-            sent = {payload for _, payload in counted.sent}
-            told = outcome(home, sent, lambda: [one for _, one in counted.got["subject"].elements()])
+            told = outcome(home, counted, lambda: list(counted.got["subject"].elements()))
         told |= {"sessions": sessions(brokers), "state": operator.moves()[-1]["state"]}
         running[1].kill()
         running[1].join()

@@ -195,7 +195,7 @@ class Agent:
             raise InputError(f"move {message.move} is none of {message.client}")
         asked = move.state in (State.REQUESTED, State.STAYING)
         if asked and message.answer == "accept":
-            return [move.to(State.ACCEPTED, now)]
+            return [Drained(move.client, move.foreign), move.to(State.ACCEPTED, now)]  # it may go back there
         if asked and message.answer == "stay":
             return [replace(move, state=State.STAYING, since=now, until=message.until or now)]
         if asked and message.answer == "decline":
@@ -226,7 +226,9 @@ class Agent:
             self._replicate(move, now)
         elif move.state is State.REPLICATED and waited >= self.timing.settle:
             self._connect(move, now)
-        elif move.state is State.CONNECTED and not self.registry.strays_of(move.client):
+        elif move.state is State.CONNECTED and all(
+            stray.last for stray in self.registry.strays_of(move.client)
+        ):
             self._keep([move.to(State.REDIRECTED, now)])
 
     def _request_to_move(self, move: Move, now: float) -> None:
@@ -279,9 +281,10 @@ class Agent:
     def _is_ripe(self, stray: Stray, now: float) -> bool:
         """Whether the TTL is over since the client has left, and since links bring all to where it is."""
         key, home = (stray.client, stray.broker), self.registry.residents[stray.client]
-        if not self._links.carried(home.broker, [text for text, _ in home.filters]):
+        if stray.forward and not self._links.carried(home.broker, [text for text, _ in home.filters]):
             self._unlinked[key] = now
-        return not stray.forward or now >= max(stray.since, self._unlinked.get(key, 0.0)) + self.timing.ttl
+        since = max(stray.since, self._unlinked.get(key, 0.0)) if stray.forward else stray.since
+        return not (stray.forward or stray.last) or now >= since + self.timing.ttl
 
     def _emptied(self, stray: Stray, fault: str | None) -> None:
         key = stray.client, stray.broker
@@ -290,7 +293,8 @@ class Agent:
         if fault:
             log.info("the session of %s at %r is still there: %s", *key, fault)
         elif current is not None and current.token == stray.token:
-            self._keep([Drained(*key)])
+            gone = replace(current, since=time.time(), forward=False, last=True)
+            self._keep([Drained(*key) if stray.last else gone])
 
     def _keep(self, changes: list[Change]) -> None:
         """Bring changes to the disk, and follow them up."""
@@ -391,7 +395,7 @@ class Agent:
             raise InputError(f"client {client!r:.80} has not registered; it can be moved when it has")
         if resident.broker == to:
             raise InputError(f"client {client!r} is at {to!r} already")
-        if self.registry.active_move(client) or self.registry.strays_of(client):
+        if self.registry.is_moving(client):
             raise InputError(f"client {client!r} is being moved already; wait until that is over")
         move = Move(new_id(), client, resident.broker, to, State.REQUESTED, time.time(), key=key)
         self._keep([move])

@@ -100,6 +100,8 @@ class Stray:
         since: when the client left it, in seconds since 1970.
         forward: whether what waits there belongs to the client; not if the client never was there.
         token: marks the last message that waited there.
+        last: whether it has been ended before; a broker that dies right then comes back with the session that
+            it had saved, so a session is ended once more when the broker has saved that it is gone.
     """
 
     client: str
@@ -107,6 +109,7 @@ class Stray:
     since: float
     forward: bool
     token: str
+    last: bool = False
 
 
 def new_id() -> str:

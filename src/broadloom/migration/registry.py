@@ -108,8 +108,12 @@ class Registry:
         return [self.moves[move] for move in self._active.values()]
 
     def strays_of(self, client: str) -> list[Stray]:
-        """The sessions of a client that are to be emptied."""
+        """The sessions of a client that are to be ended."""
         return [stray for stray in self.strays.values() if stray.client == client]
+
+    def is_moving(self, client: str) -> bool:
+        """Whether a move of a client is under way, or what it left behind still waits for it."""
+        return client in self._active or not all(stray.last for stray in self.strays_of(client))
 
     def move_of_key(self, key: str) -> Move | None:
         """The move that the operator calls so."""
