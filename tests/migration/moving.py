@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from broadloom.deployment.lab import HOST, Lab
+from broadloom.deployment.lab import HOST, Lab, free_ports
 from broadloom.deployment.wiring import Link, Wiring
 from broadloom.migration._mqtt import connect, leave_now, loop_until, new_client
 from broadloom.migration.address import Address, Login
@@ -133,3 +133,16 @@ def has_session(address: Address, name: str) -> bool:
     assert loop_until(client, lambda: bool(found), 5)
     leave_now(client)
     return found[0]
+
+
+def write_config(folder: Path, brokers: Lab, timing: Timing) -> tuple[Path, int]:
+    """The configuration of an agent, and its port."""
+    (port,) = free_ports(1)
+    (folder / "token").write_text("token")
+    (folder / "token").chmod(0o600)
+    times = "\n".join(f"{name} = {value}" for name, value in vars(timing).items())
+    lines = [f'port = {port}\ntoken_file = "token"\n[timing]\n{times}']
+    lines += [f'[brokers.{name}]\naddress = "{address}"' for name, address in addresses(brokers).items()]
+    place = folder / "agent.toml"
+    place.write_text("\n".join(lines))
+    return place, port

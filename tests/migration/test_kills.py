@@ -24,10 +24,11 @@ from moving import (
     linked,
     payload_id,
     wait_for,
+    write_config,
 )
 from moving_child import run_agent, run_client
 
-from broadloom.deployment.lab import Lab, free_ports
+from broadloom.deployment.lab import Lab
 from broadloom.migration.agent import Agent, Timing
 from broadloom.migration.client import MovingClient
 from broadloom.migration.move import Move, State
@@ -42,7 +43,7 @@ CAREFUL = Timing(ttl=2.5, settle=0.2, answer=10.0, move=15.0, again=0.4)
 DOWN = 0.4
 
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["moving_child"])
+processes.set_forkserver_preload(["broadloom.migration.service", "broadloom.migration.client"])
 
 
 class Load:
@@ -139,7 +140,7 @@ def kill_client(state: State, folder: Path) -> dict[str, object]:
     counted, killed = Counted(), threading.Event()
     with linked("hf") as brokers:
         arguments = "subject", known(brokers), ("t/1",), folder
-        first, second = (processes.Process(target=run_client, args=arguments) for _ in range(2))
+        first, second = (processes.Process(target=run_client, args=arguments, daemon=True) for _ in range(2))
 
         def watch(move: Move) -> None:
             if move.state is state and not killed.is_set():
@@ -173,9 +174,9 @@ def kill_agent(state: State, when: str, folder: Path) -> dict[str, object]:
     """Kill the agent just before or after the journal has the state, and start it again."""
     counted = Counted()
     with linked("hf") as brokers:
-        config = write_config(folder, brokers)
+        config = write_config(folder, brokers, CAREFUL)
         operator = Operator(f"http://127.0.0.1:{config[1]}", "token", patience=20)
-        running = [processes.Process(target=run_agent, args=(config[0], str(state), when))]
+        running = [processes.Process(target=run_agent, args=(config[0], str(state), when), daemon=True)]
         running[0].start()
         client = MovingClient("subject", known(brokers), "h", counted.ear("subject"), identify=payload_id)
         client.subscribe("t/1")
@@ -184,7 +185,9 @@ def kill_agent(state: State, when: str, folder: Path) -> dict[str, object]:
             asked = threading.Thread(target=lambda: operator.request_to_move("subject", "f", "key"))
             asked.start()
             assert wait_for(lambda: not running[0].is_alive()), operator.moves()
-            running.append(processes.Process(target=run_agent, args=(config[0], str(state), when)))
+            running.append(
+                processes.Process(target=run_agent, args=(config[0], str(state), when), daemon=True)
+            )
             running[1].start()
             asked.join()
             assert wait_for(lambda: settled(operator), 25), operator.moves()
@@ -201,19 +204,6 @@ def kill_agent(state: State, when: str, folder: Path) -> dict[str, object]:
 def settled(operator: Operator) -> bool:
     health = operator.health()
     return health["strays"] == 0 and set(health["moves"]) <= {"redirected", "failed", "expired", "declined"}
-
-
-def write_config(folder: Path, brokers: Lab) -> tuple[Path, int]:
-    """The configuration of an agent, and its port."""
-    (port,) = free_ports(1)
-    (folder / "token").write_text("token")
-    (folder / "token").chmod(0o600)
-    timing = "\n".join(f"{name} = {value}" for name, value in vars(CAREFUL).items())
-    lines = [f'port = {port}\ntoken_file = "token"\n[timing]\n{timing}']
-    lines += [f'[brokers.{name}]\naddress = "{address}"' for name, address in addresses(brokers).items()]
-    place = folder / "agent.toml"
-    place.write_text("\n".join(lines))
-    return place, port
 
 
 def at_once(tmp_path: Path, scenarios: dict[str, Callable[[Path], dict[str, object]]]) -> None:
