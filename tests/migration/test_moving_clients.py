@@ -37,7 +37,7 @@ processes = multiprocessing.get_context("forkserver")
 
 
 def test_twenty_clients_under_load(tmp_path):
-    """18 accept and 2 decline, one is offline for two seconds, the agent is killed once: 0 lost, 0 doubled."""
+    """18 accept, 2 decline, one is offline for two seconds, the agent is killed once: 0 lost, 0 doubled."""
     counted, wants, over = Counted(), {}, threading.Event()
     with linked("hf") as brokers:
         config, port = write_config(tmp_path, brokers, QUICK)
@@ -99,3 +99,150 @@ def settled(operator: Operator) -> bool:
         "replicated",
         "connected",
     }
+
+
+def subject(brokers, counted, policy=accept, places=None, **options):
+    """A client at home that counts, in a thread of its own."""
+    places = places or known(brokers)
+    client = MovingClient(
+        "subject", places, "h", counted.ear("subject"), policy, identify=payload_id, **options
+    )
+    client.subscribe("t/1")
+    return client
+
+
+def publisher(brokers):
+    return MovingClient("publisher", known(brokers), "h")
+
+
+def move_it(agent, to="f"):
+    assert wait_for(lambda: "subject" in agent.registry.residents)
+    return agent.ask(lambda own: own.request_to_move("subject", to))
+
+
+def sessions(brokers):
+    return [name for name, address in addresses(brokers).items() if has_session(address, "subject")]
+
+
+def lossless(counted, clients):
+    """Everything that was sent has come, once."""
+    assert all(client.wait_until_confirmed() for client in clients)
+    assert wait_for(lambda: counted.faults({"subject": {"t/1"}})[1] == 0, 5)
+    return counted.faults({"subject": {"t/1"}})[1:] == (0, 0)
+
+
+def test_a_client_that_is_gone_for_good_stays_at_home(tmp_path):
+    """It said yes and vanished: after a time the move is given up, and everything waits at home."""
+    counted = Counted()
+    timing = Timing(ttl=0.3, settle=0.0, move=1.0, again=0.3)
+    with linked("hf") as brokers, agent_of(addresses(brokers), tmp_path, timing) as agent:
+        client, gone = subject(brokers, counted), threading.Event()
+        agent._watch = lambda move: (
+            threading.Thread(target=lambda: (client.stop(), gone.set())).start()
+            if move.state is State.ACCEPTED
+            else None
+        )
+        client.start()
+        with publisher(brokers) as other:
+            move_it(agent)
+            assert gone.wait(5)
+            for _ in range(20):
+                counted.send(other, "t/1")
+            assert wait_for(lambda: is_over(agent))
+            assert set(states(agent)) == {State.FAILED}
+            assert sessions(brokers) == ["h"]
+            client.start()  # it was not gone for good, after all
+            assert lossless(counted, [other])
+            client.stop()
+
+
+def test_a_foreign_broker_that_is_never_up(tmp_path):
+    """The client is not disturbed at all."""
+    counted = Counted()
+    timing = Timing(ttl=0.3, settle=0.0, move=1.0, again=0.3)
+    with linked("h") as brokers:
+        places = addresses(brokers) | {"f": Address("127.0.0.1", 1)}
+        names = {name: str(address) for name, address in places.items()}
+        with agent_of(places, tmp_path, timing) as agent, subject(brokers, counted, places=names) as client:
+            move_it(agent)
+            assert wait_for(lambda: State.FAILED in states(agent))
+            assert client.home == "h"
+            with publisher(brokers) as other:
+                counted.send(other, "t/1")
+                assert lossless(counted, [other])
+
+
+def test_a_client_that_cannot_reach_the_foreign_broker_goes_back(tmp_path):
+    """The agent reaches it, the client does not: it is at home again, and the prepared session is gone."""
+    counted = Counted()
+    with linked("hf") as brokers, agent_of(addresses(brokers), tmp_path) as agent:
+        places = known(brokers) | {"f": "127.0.0.1:1"}
+        with subject(brokers, counted, places=places, patience=0.5) as client, publisher(brokers) as other:
+            move_it(agent)
+            for _ in range(40):
+                counted.send(other, "t/1")
+                time.sleep(0.02)
+            assert wait_for(lambda: is_over(agent))
+            assert (client.home, set(states(agent))) == ("h", {State.FAILED})
+            assert lossless(counted, [other])
+            client.stop()
+            assert sessions(brokers) == ["h"]
+
+
+def test_nobody_is_forced(tmp_path):
+    """One declines, one knows no such broker, one stays until a moment and moves then."""
+    later = time.time() + 1.5
+    only_home = lambda brokers: {"h": known(brokers)["h"]}  # noqa: E731
+    with linked("hf") as brokers, agent_of(addresses(brokers), tmp_path) as agent:
+        clients = [
+            MovingClient("no", known(brokers), "h", policy=decline),
+            MovingClient("stranger", only_home(brokers), "h"),
+            MovingClient("learns", only_home(brokers), "h", learn=True),
+            MovingClient("later", known(brokers), "h", policy=stay_until(later)),
+        ]
+        for client in clients:
+            client.start()
+        assert wait_for(lambda: len(agent.registry.residents) == 4)
+        for client in clients:
+            agent.ask(lambda own, client=client: own.request_to_move(client.name, "f"))
+        assert wait_for(lambda: states(agent)[State.STAYING] == 1)
+        assert time.time() < later
+        assert wait_for(lambda: is_over(agent))
+        assert [client.home for client in clients] == ["h", "h", "f", "f"]
+        assert states(agent) == {State.DECLINED: 2, State.REDIRECTED: 2}
+        moved = next(move for move in agent.registry.moves.values() if move.client == "later")
+        assert moved.since > later
+        for client in clients:
+            client.stop()
+
+
+def test_a_client_may_go_elsewhere_by_itself(tmp_path):
+    """It is restarted with another broker: that is its home, and what waited at the old one follows it."""
+    counted = Counted()
+    with linked("hf") as brokers, agent_of(addresses(brokers), tmp_path) as agent:
+        with subject(brokers, counted), publisher(brokers) as other:
+            assert wait_for(lambda: len(agent.registry.residents) == 2)
+            counted.send(other, "t/1")
+            assert lossless(counted, [other])
+        with publisher(brokers) as other:
+            for _ in range(20):
+                counted.send(other, "t/1")
+            again = MovingClient("subject", known(brokers), "f", counted.ear("subject"), identify=payload_id)
+            again.subscribe("t/1")
+            again.start()
+            assert wait_for(lambda: is_over(agent) and agent.registry.residents["subject"].broker == "f")
+            counted.send(other, "t/1")
+            assert lossless(counted, [other])
+            again.stop()
+            assert sessions(brokers) == ["f"]
+
+
+def test_memory_of_where_a_client_was(tmp_path):
+    """It goes back to the broker that it knows of, and a name that is unknown is not believed."""
+    place = tmp_path / "home"
+    place.write_text("f")
+    assert MovingClient("a", {"h": "x:1", "f": "x:2"}, "h", memory=place).home == "f"
+    place.write_text("elsewhere")
+    assert MovingClient("a", {"h": "x:1", "f": "x:2"}, "h", memory=place).home == "h"
+    with pytest.raises(InputError, match="no broker 'g'; there are h"):
+        MovingClient("a", {"h": "x:1"}, "g")

@@ -96,6 +96,7 @@ class MovingClient:
         memory: a file that keeps its broker over a restart.
         identify: what tells a message from all others.
         learn: whether it believes its home broker where others are.
+        patience: for how many seconds it tries to connect to a foreign broker before it goes back.
 
     Example:
         >>> client = MovingClient("meter-1", {"rome": "10.0.0.1:8883", "oslo": "10.0.0.7:8883"}, "rome")
@@ -115,12 +116,13 @@ class MovingClient:
         memory: Path | None = None,
         identify: Identify = property_id,
         learn: bool = False,
+        patience: float = CONNECT_SECONDS,
     ) -> None:
         self.name = checked_client(name)
         self._addresses = {broker: Address.of(address) for broker, address in brokers.items()}
         self._heard, self._policy, self._login = heard, policy, login or Login()
         self._place = None if place is None else tuple(map(float, place))
-        self._memory, self._identify, self._learn = memory, identify, learn
+        self._memory, self._identify, self._learn, self._patience = memory, identify, learn, patience
         self.home = self._remembered(home)
         self._filters: dict[str, int] = {}
         self._seen = Seen()
@@ -219,6 +221,9 @@ class MovingClient:
         if self._client is not None:
             self._client.disconnect()
             self._client.loop_stop()
+        with self._lock:
+            self._forget_confirmed()
+            self._client = self._said = None
 
     def _connected(self, client: Client, _d: object, _f: object, reason: Any, _p: object) -> None:
         if reason.is_failure:
@@ -248,11 +253,12 @@ class MovingClient:
         return (*self._filters.items(), (to_client(self.name, "+"), 1))
 
     def _send(self, message: tuple[str, bytes, str]) -> None:
-        if self._client is None:
-            raise InputError(f"client {self.name!r} has not been started")
         topic, payload, key = message
-        sent = self._client.publish(topic, payload, 1, properties=told([(ID, key)]))
-        self._outbox[sent.mid] = message
+        if self._client is None:
+            self._outbox[-self._count] = message  # it waits for a connection
+        else:
+            sent = self._client.publish(topic, payload, 1, properties=told([(ID, key)]))
+            self._outbox[sent.mid] = message
 
     def _forget_confirmed(self) -> None:
         # Confirmations only queue up here: the connection holds a lock of its own while it tells them.
@@ -349,7 +355,7 @@ class MovingClient:
             return
         self._part()
         self._join(order.foreign)
-        if not self.wait_until_ready():
+        if not self.wait_until_ready(self._patience):
             log.warning("client %s cannot connect to %r and goes back", self.name, order.foreign)
             self._answers[order.move] = DECLINE
             self._part()

@@ -58,7 +58,7 @@ class MqttWire:
         for broker, address in self._addresses.items():
             self._clients[broker] = client = new_client(AGENT, self._login, by_hand=True)
             client.on_connect = self._connected(broker)
-            client.on_message = self._listener(broker, client, heard)
+            client.on_message = self._listener(broker, heard)
             connect_later(client, address)
 
     def stop(self) -> None:
@@ -67,6 +67,7 @@ class MqttWire:
         for client in self._clients.values():
             client.disconnect()
             client.loop_stop()
+        self._clients.clear()
 
     def send(self, broker: str, topic: str, payload: bytes) -> None:
         """Publish; paho keeps it while the broker is away."""
@@ -111,8 +112,8 @@ class MqttWire:
 
         return connected
 
-    def _listener(self, broker: str, client: Client, heard: Heard) -> Callable[..., None]:
-        def listener(_c: object, _d: object, message: Any) -> None:
+    def _listener(self, broker: str, heard: Heard) -> Callable[..., None]:
+        def listener(client: Client, _d: object, message: Any) -> None:
             def done() -> None:
                 client.ack(message.mid, message.qos)
 
