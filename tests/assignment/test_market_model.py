@@ -169,6 +169,26 @@ def test_the_verb(tables, capsys, algorithm):
     assert flows.num_rows == record["metrics"]["links_used"]
 
 
+def test_a_saved_result_comes_back(tmp_path):
+    market = bl.workload.market(users=20, brokers=4, channels=8, seed=1)
+    result = bl.assign(market, core="pair", seed=3)
+    result.save(tmp_path / "plan")
+    again = bl.MarketResult.load(tmp_path / "plan", market)
+    assert again.broker_of.tolist() == result.broker_of.tolist()
+    assert again.cost == result.cost
+    for name in ("core", "algorithm", "seed", "lower_bound"):
+        assert getattr(again, name) == getattr(result, name)
+    assert dict(again.options) == dict(result.options)
+    other = bl.workload.market(users=21, brokers=4, channels=8, seed=1)
+    with pytest.raises(bl.InputError, match="other users than the market has"):
+        bl.MarketResult.load(tmp_path / "plan", other)
+    with pytest.raises(bl.InputError, match=r"has no plan\.json"):
+        bl.MarketResult.load(tmp_path, market)
+    (tmp_path / "plan" / "plan.json").write_text('{"kind": "market"}')
+    with pytest.raises(bl.InputError, match="has no 'core'; it is damaged"):
+        bl.MarketResult.load(tmp_path / "plan", market)
+
+
 def test_generated_markets():
     """Twice the capacity, the ratio of prices asked for, and the same market from the same seed."""
     one, other = (bl.workload.market(users=200, brokers=5, channels=16, ratio=10, seed=3) for _ in range(2))

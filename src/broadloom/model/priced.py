@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from broadloom._version import VERSION
@@ -19,8 +20,9 @@ from broadloom.errors import InputError
 from broadloom.model._atomic import new_folder
 from broadloom.model._check import read_only, refuse
 from broadloom.model._gap import gap_to
+from broadloom.model._record import read_plan_json
 from broadloom.model.market import MarketProblem, check_core
-from broadloom.model.tables import write_table
+from broadloom.model.tables import need_table, write_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -130,6 +132,30 @@ class MarketResult:
             for name, table in self._tables().items():
                 write_table(folder, name, table)
             (folder / "plan.json").write_text(json.dumps(self._record(), indent=2, sort_keys=True) + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path, problem: MarketProblem) -> MarketResult:
+        """Read a result that `save` wrote.
+
+        Args:
+            path: its folder.
+            problem: the market that it is of, which is not kept with it.
+
+        Raises:
+            InputError: there is none at `path`, it is damaged, or it is of other users or brokers.
+        """
+        folder = Path(path)
+        record, table = read_plan_json(folder), need_table(folder, "assignment")
+        if record.get("kind") != "market":
+            raise InputError(f"{folder / 'plan.json'} is not of a market; it was written by another stage")
+        if table["user"].to_pylist() != list(problem.user_ids):
+            raise InputError(f"{folder} assigns other users than the market has; give the market it is of")
+        names = pa.array(problem.broker_ids, pa.string())
+        broker_of = pc.fill_null(pc.index_in(table["broker"], names), -1).to_numpy()
+        told = ("core", "algorithm", "seed", "options", "lower_bound", "notes")
+        if missing := [name for name in told if name not in record]:
+            raise InputError(f"{folder / 'plan.json'} has no {missing[0]!r}; it is damaged")
+        return cls(problem, broker_of, **{name: record[name] for name in told})
 
     def _record(self) -> dict[str, Any]:
         return {
