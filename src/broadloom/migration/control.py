@@ -16,7 +16,7 @@ from typing import Any, TypeVar
 from broadloom.errors import InputError
 
 ROOT = "broadloom"
-AGENT = "broadloom-agent"
+AGENT = "broadloom-mover"
 MOST_BYTES, MOST_FILTERS, MOST_AXES, MOST_NUMBER = 256 * 1024, 2_000, 16, 2**63
 ANSWERS = ("accept", "decline", "stay", "failed")
 
