@@ -135,14 +135,17 @@ def has_session(address: Address, name: str) -> bool:
     return found[0]
 
 
-def write_config(folder: Path, brokers: Lab, timing: Timing) -> tuple[Path, int]:
-    """The configuration of an agent, and its port."""
+def write_config(
+    folder: Path, brokers: Lab, timing: Timing, more: Mapping[str, str] | None = None
+) -> tuple[Path, int]:
+    """The configuration of an agent, and its port; `more` is what else it says of each broker."""
     (port,) = free_ports(1)
     (folder / "token").write_text("token")
     (folder / "token").chmod(0o600)
     times = "\n".join(f"{name} = {value}" for name, value in vars(timing).items())
     lines = [f'port = {port}\ntoken_file = "token"\n[timing]\n{times}']
-    lines += [f'[brokers.{name}]\naddress = "{address}"' for name, address in addresses(brokers).items()]
+    for name, address in addresses(brokers).items():
+        lines.append(f'[brokers.{name}]\naddress = "{address}"\n{(more or {}).get(name, "")}')
     place = folder / "agent.toml"
     place.write_text("\n".join(lines))
     return place, port

@@ -13,7 +13,7 @@ from broadloom.migration.registry import Resident, resident_of
 from broadloom.migration.running import RefusedError
 from broadloom.migration.summary import Sent, Site
 
-SECONDS, AGAIN_SECONDS = 30.0, 0.2
+SECONDS, AGAIN_SECONDS, PATIENCE = 30.0, 0.2, 10.0
 
 
 class Operator:
@@ -25,12 +25,12 @@ class Operator:
         patience: how many seconds an agent that does not answer is waited for.
     """
 
-    def __init__(self, url: str, token: str, patience: float = 10.0) -> None:
+    def __init__(self, url: str, token: str, patience: float | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname or parts.username:
             raise InputError(f"agent {parts.hostname or url:.80}; give http://HOST:PORT, without a login")
         self._host, self._port, self._token = parts.hostname, parts.port, token
-        self._patience = patience
+        self._patience = PATIENCE if patience is None else patience
 
     def clients(self) -> list[dict[str, Any]]:
         """Who is where."""

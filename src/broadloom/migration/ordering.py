@@ -181,8 +181,7 @@ class _Order:
         }
         user = min(self.left, key=lambda one: (short[one], one))
         name, broker = self.problem.user_ids[user], self.problem.broker_ids[self.goal[user]]
-        most = max(self.problem.demand[user], 0.0)
         return (
             f"{len(self.left):,} users wait for each other's room; {short[user]:.6g} more capacity at "
-            f"{broker!r}, or {most:.6g} at any spare broker, would let {name!r} move"
+            f"{broker!r}, or {self.problem.demand[user]:.6g} at a spare broker, would let {name!r} move"
         )
