@@ -55,7 +55,7 @@ def test_round_the_circle(run, tmp_path, monkeypatch):
                     str(tmp_path / f"{turn}-{what}") for what in ("live", "plan", "moves")
                 )
                 assert run("migrate", "summarize", *agent, "--seconds", 1, "-o", live)[0] == 0
-                assert run("market", live, "-o", planned, "--core-price", 0.1)[0] == 0
+                assert run("market", live, "-o", planned, "--core-price", 0.1, "-a", "greedy-packing")[0] == 0
                 code, out, _ = run(
                     "migrate",
                     "plan",
@@ -93,7 +93,7 @@ def test_round_the_circle(run, tmp_path, monkeypatch):
 
 
 def test_live_counts_become_the_market_that_they_are(tmp_path):
-    """Rates in bytes a second, wildcards as the topics that they match, places of brokers where none is told."""
+    """Rates in bytes a second, wildcards as topics that they match, brokers' places where none is told."""
     residents = [
         Resident("a", "h", (("x/#", 1),), None, 0.0),
         Resident("b", "f", (("y", 1), ("z", 0)), (3.0, 4.0), 0.0),

@@ -59,14 +59,18 @@ def new_client(name: str, login: Login, by_hand: bool = False) -> Client:
 def connect(client: Client, address: Address, clean: bool = False, seconds: int = SESSION_SECONDS) -> None:
     """Connect, and have the broker keep the session for so long after the connection ends."""
     client.connect(
-        address.host, address.port, KEEPALIVE, clean_start=clean, properties=_properties("CONNECT", seconds)
+        address.host.strip("[]"),
+        address.port,
+        KEEPALIVE,
+        clean_start=clean,
+        properties=_properties("CONNECT", seconds),
     )
 
 
 def connect_later(client: Client, address: Address) -> None:
     """Connect in the client's own thread, as often as it takes; the session is kept."""
     client.connect_async(
-        address.host,
+        address.host.strip("[]"),
         address.port,
         KEEPALIVE,
         clean_start=False,

@@ -150,6 +150,8 @@ def _capacity(brokers: pa.Table, draft: MarketProblem, headroom: float) -> NDArr
 
 
 def _distances(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
+    if not len(one):
+        return np.zeros((0, len(other)))
     if one.shape[1] != other.shape[1]:
         raise InputError(
             f"subscribers have {one.shape[1]} coordinates, brokers {other.shape[1]}; give as many"
