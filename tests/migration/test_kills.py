@@ -217,20 +217,28 @@ def at_once(tmp_path: Path, scenarios: dict[str, Callable[[Path], dict[str, obje
     assert {name: one.result() for name, one in told.items()} == dict.fromkeys(scenarios, right)
 
 
-@pytest.mark.parametrize("when", ["before", "after"])
-def test_the_agent_is_killed_in_each_state(tmp_path, when):
+def test_the_agent_is_killed_in_each_state(tmp_path):
+    """Just before the journal has it, and just after."""
     at_once(
-        tmp_path, {str(state): lambda place, state=state: kill_agent(state, when, place) for state in STATES}
+        tmp_path,
+        {
+            f"{when}-{state}": lambda place, state=state, when=when: kill_agent(state, when, place)
+            for when in ("before", "after")
+            for state in STATES
+        },
     )
 
 
 def test_the_client_is_killed_in_each_state(tmp_path):
-    at_once(tmp_path, {str(state): lambda place, state=state: kill_client(state, place) for state in STATES})
+    at_once(tmp_path, {state: lambda place, state=state: kill_client(state, place) for state in STATES})
 
 
-@pytest.mark.parametrize("broker", ["h", "f"], ids=["home", "foreign"])
-def test_a_broker_is_killed_in_each_state(tmp_path, broker):
+def test_either_broker_is_killed_in_each_state(tmp_path):
     at_once(
         tmp_path,
-        {str(state): lambda place, state=state: kill_broker(broker, state, place) for state in STATES},
+        {
+            f"{broker}-{state}": lambda place, state=state, broker=broker: kill_broker(broker, state, place)
+            for broker in "hf"
+            for state in STATES
+        },
     )
