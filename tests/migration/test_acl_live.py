@@ -169,3 +169,36 @@ def test_the_agent_lends_nobody_its_rights(tmp_path):
             assert wait_for(lambda: counted.got["alice"][("t/1", "for all")] == 1)
             assert number > 50
             assert counted.got["alice"].total() == 1
+
+
+def test_what_comes_while_the_agent_empties_a_session_is_left_out(tmp_path):
+    """Then the broker goes by the agent's rights; but only what came before is sent on."""
+    with guarded_brokers(tmp_path, "hf") as doors:
+        places = {name: pair[1] for name, pair in doors.items()}
+        known = {name: str(pair[0]) for name, pair in doors.items()}
+        counted = Counted()
+
+        def alice_at(home):
+            client = MovingClient(
+                "alice", known, home, counted.ear("alice"), login=login("alice"), identify=payload_id
+            )
+            client.subscribe("#")
+            return client
+
+        writer = MovingClient("writer-h", known, "h", login=login("writer-h"))
+        with agent_of(places, tmp_path / "journal", QUICK, login=login(AGENT)) as agent, writer:
+            with alice_at("h"):
+                assert wait_for(lambda: "alice" in agent.registry.residents)
+            for number in range(1_000):
+                writer.publish("t/1", f"{number}".encode())
+            assert writer.wait_until_confirmed()
+            with alice_at("f") as alice:
+                number = 0
+                while not is_over(agent) or alice.home not in agent.registry.residents["alice"].broker:
+                    number += 1
+                    writer.publish("secret/1", f"secret-{number}".encode())
+                    time.sleep(0.001)
+                assert wait_for(lambda: counted.got["alice"].total() >= 1_000)
+            assert number > 200
+            assert {topic for topic, _ in counted.got["alice"]} == {"t/1"}
+            assert counted.got["alice"].total() == 1_000

@@ -6,12 +6,16 @@ import http.client
 import json
 import logging
 import random
+import subprocess
+import sys
 import threading
+from pathlib import Path
 
 import pytest
 from test_agent import BROKERS, Still
 
 from broadloom import InputError
+from broadloom.deployment.lab import free_ports
 from broadloom.migration.address import Address, Login, read_secret
 from broadloom.migration.agent import Agent
 from broadloom.migration.config import AgentConfig
@@ -187,3 +191,29 @@ def test_addresses():
     for text in ("", "h", "h:0", "h:70000", ":1", "a b:1", "h:x"):
         with pytest.raises(InputError):
             Address.of(text)
+
+
+def test_the_agent_as_a_process_of_its_own(tmp_path):
+    """It tells its port, shows its secrets to nobody, is alone on its journal, and ends when it is told to."""
+    for name in ("token", "password"):
+        (tmp_path / name).write_text(TOKEN)
+        (tmp_path / name).chmod(0o600)
+    (port,) = free_ports(1)
+    (tmp_path / "agent.toml").write_text(
+        f'port = {port}\ntoken_file = "token"\n[login]\nuser = "u"\npassword_file = "password"\n'
+        '[brokers.h]\naddress = "127.0.0.1:1"\n'
+    )
+    command = [sys.executable, "-m", "broadloom.cli", "migrate", "agent", tmp_path / "agent.toml", "--json"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as first:
+        assert json.loads(first.stdout.readline()) == {"port": port, "brokers": ["h"]}
+        assert Operator(f"http://127.0.0.1:{port}", TOKEN).health()["clients"] == 0
+        for file in ("cmdline", "environ"):
+            assert TOKEN not in Path(f"/proc/{first.pid}/{file}").read_text(errors="replace")
+        second = subprocess.run(command, capture_output=True, text=True)
+        assert second.returncode == 2
+        assert "is open already" in second.stderr
+        first.terminate()
+        _, err = first.communicate(timeout=10)
+    assert first.returncode == 0
+    assert TOKEN not in err
