@@ -218,7 +218,7 @@ def test_ten_thousand_malformed_messages(world):
             client, move = chance.choice("abc"), chance.choice(moves)
             good = chance.choice(
                 [
-                    Register(client, 10**6, (("t", 1),), (1.0, 2.0)),
+                    Register(client, 10**6, (("t", 1),), (1.0, 2.0), ("u",)),
                     Reply(client, 10**6, move.id, "accept", 1.0),
                 ]
             )

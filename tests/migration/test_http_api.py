@@ -194,7 +194,7 @@ def test_addresses():
 
 
 def test_the_agent_as_a_process_of_its_own(tmp_path):
-    """It tells its port, shows its secrets to nobody, is alone on its journal, and ends when it is told to."""
+    """It tells its port, shows its secrets to nobody, is alone on its journal, and ends when told to."""
     for name in ("token", "password"):
         (tmp_path / name).write_text(TOKEN)
         (tmp_path / name).chmod(0o600)

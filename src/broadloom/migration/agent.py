@@ -169,7 +169,7 @@ class Agent:
     def _registered(self, broker: str, message: Register, now: float) -> list[Change]:
         """`register`: the broker at which a client is connected is its home; others hand over to it."""
         client, before = message.client, self.registry.residents.get(message.client)
-        changes: list[Change] = [Resident(client, broker, message.filters, message.place, now)]
+        changes: list[Change] = [Resident(client, broker, message.filters, message.place, now, message.sends)]
         for stray in self.registry.strays_of(client):
             gone_back = stray.broker == broker
             changes.append(Drained(client, broker) if gone_back else replace(stray, since=now))
@@ -239,8 +239,8 @@ class Agent:
 
     def _replicate(self, move: Move, now: float) -> None:
         """`replicate`: when the foreign broker gets what the client wants, a session collects it there."""
-        key, filters = (move.client, move.foreign), self.registry.residents[move.client].filters
-        if key in self._busy or not self._links.carried(move.foreign, [text for text, _ in filters]):
+        key, resident = (move.client, move.foreign), self.registry.residents[move.client]
+        if key in self._busy or not self._links.carried(move.foreign, resident.needs):
             return
         if not self._is_due((move.id, move.state), now):
             return
@@ -254,7 +254,7 @@ class Agent:
                 self._keep([current.to(State.REPLICATED, time.time())])
 
         self._busy[key] = lambda: None
-        self._wire.replicate(move.foreign, move.client, filters, self._posted(then))
+        self._wire.replicate(move.foreign, move.client, resident.filters, self._posted(then))
 
     def _connect(self, move: Move, now: float) -> None:
         """`connect`, said at both brokers: the client may be at either, and its register may be lost."""
@@ -281,7 +281,7 @@ class Agent:
     def _is_ripe(self, stray: Stray, now: float) -> bool:
         """Whether the TTL is over since the client has left, and since links bring all to where it is."""
         key, home = (stray.client, stray.broker), self.registry.residents[stray.client]
-        if stray.forward and not self._links.carried(home.broker, [text for text, _ in home.filters]):
+        if stray.forward and not self._links.carried(home.broker, home.needs):
             self._unlinked[key] = now
         since = max(stray.since, self._unlinked.get(key, 0.0)) if stray.forward else stray.since
         return not (stray.forward or stray.last) or now >= since + self.timing.ttl
@@ -308,25 +308,24 @@ class Agent:
                     self._claim(change)
                     self._watch(change)
                 case Resident():
-                    self._claims.hold(change.broker, change.client, [text for text, _ in change.filters])
+                    self._claims.hold(change.broker, change.client, change.needs)
                 case Drained() if self.registry.residents[change.client].broker != change.broker:
                     self._claims.drop(change.broker, change.client)
 
     def _claim(self, move: Move) -> None:
         """Have the foreign broker get what a client wants that is about to come."""
         if move.state in PREPARED:
-            filters = self.registry.residents[move.client].filters
-            self._claims.hold(move.foreign, move.client, [text for text, _ in filters])
+            needs = self.registry.residents[move.client].needs
+            self._claims.hold(move.foreign, move.client, needs)
 
     def _claim_all(self) -> None:
         """Ask for all links that are needed, as an agent that has just started."""
         for resident in self.registry.residents.values():
-            filters = [text for text, _ in resident.filters]
             for broker in {
                 resident.broker,
                 *(one.broker for one in self.registry.strays_of(resident.client)),
             }:
-                self._claims.hold(broker, resident.client, filters)
+                self._claims.hold(broker, resident.client, resident.needs)
         for move in self.registry.active_moves():
             self._claim(move)
 

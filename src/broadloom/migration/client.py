@@ -27,6 +27,7 @@ from broadloom.migration._mqtt import (
 )
 from broadloom.migration.address import Address, Login
 from broadloom.migration.control import (
+    MOST_FILTERS,
     ROOT,
     Connect,
     Filters,
@@ -38,6 +39,7 @@ from broadloom.migration.control import (
     dump,
     from_client,
     is_filter,
+    is_topic,
     parse,
     to_client,
 )
@@ -125,6 +127,7 @@ class MovingClient:
         self._memory, self._identify, self._learn, self._patience = memory, identify, learn, patience
         self.home = self._remembered(home)
         self._filters: dict[str, int] = {}
+        self._sends: dict[str, None] = {}  # topics, in the order of their first message
         self._seen = Seen()
         self._answers: dict[str, Answer] = {}
         self._number = 0
@@ -176,6 +179,13 @@ class MovingClient:
 
     def publish(self, topic: str, payload: bytes) -> str:
         """Send a message at least once, also if the client moves meanwhile; gives its id."""
+        if not is_topic(topic):
+            raise InputError(
+                f"{topic!r:.80} is no topic to publish to: it has a wildcard, or is a control topic"
+            )
+        if topic not in self._sends and len(self._sends) < MOST_FILTERS:
+            self._sends[topic] = None
+            self._work.put(self._register)
         with self._lock:
             self._count += 1
             key = f"{self.name}:{self._nonce}:{self._count}"
@@ -380,7 +390,7 @@ class MovingClient:
     def _register(self) -> None:
         """`register`: tell the broker who is here, and what it wants."""
         filters = tuple(self._filters.items())
-        self._say("register", Register(self.name, self._next(), filters, self._place))
+        self._say("register", Register(self.name, self._next(), filters, self._place, tuple(self._sends)))
 
     def _say(self, call: str, message: Register | Reply) -> None:
         client = self._client

@@ -35,12 +35,14 @@ class Register:
         number: above that of every message that the client has sent before.
         filters: what it wants, each with its quality of service.
         place: where it is in the network, if it tells.
+        sends: the topics that it has published to, so that links carry them from wherever it goes.
     """
 
     client: str
     number: int
     filters: Filters = ()
     place: tuple[float, ...] | None = None
+    sends: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -238,6 +240,20 @@ def _are_filters(value: Any) -> bool:
     )
 
 
+def is_topic(text: Any) -> bool:
+    """Whether a text is a topic that a client may publish to: no wildcard, none of the control topics."""
+    return is_filter(text) and not set(text) & {"+", "#"}
+
+
+def _are_topics(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) <= MOST_FILTERS
+        and all(map(is_topic, value))
+        and len(set(value)) == len(value)
+    )
+
+
 def _is_place(value: Any) -> bool:
     return value is None or (
         isinstance(value, list) and 0 < len(value) <= MOST_AXES and all(map(_is_number, value))
@@ -269,6 +285,7 @@ _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any]]] =
         f"1 to {MOST_AXES} finite numbers, or null",
         lambda value: None if value is None else tuple(map(float, value)),
     ),
+    "sends": (_are_topics, f"at most {MOST_FILTERS:,} different topics", tuple),
     "move": (
         lambda value: isinstance(value, str) and bool(_ID.fullmatch(value)),
         "16 hexadecimal digits",

@@ -8,13 +8,16 @@ from typing import Protocol
 
 
 class Links(Protocol):
-    """Makes brokers receive what their clients want. Control topics (`broadloom/...`) never cross a link."""
+    """Brings brokers what their clients want, and takes away what they publish.
+
+    Control topics (`broadloom/...`) never cross a link.
+    """
 
     def carry(self, broker: str, filters: Collection[str]) -> None:
-        """Begin to bring messages of these filters to this broker; returns at once, and may be repeated."""
+        """Begin to carry messages of these filters to and from a broker; returns at once, may be repeated."""
 
     def carried(self, broker: str, filters: Collection[str]) -> bool:
-        """Whether every message that is published from now on, at any broker, reaches this one."""
+        """Whether what is published from now on reaches this broker from all others, and all from it."""
 
     def release(self, broker: str, filters: Collection[str]) -> None:
         """No client of this broker wants these filters any more; may be repeated."""

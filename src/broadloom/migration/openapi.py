@@ -19,13 +19,14 @@ _MOVE = {
 }
 _CLIENT = {
     "type": "object",
-    "required": ["client", "broker", "filters", "place", "since"],
+    "required": ["client", "broker", "filters", "place", "since", "sends"],
     "properties": {
         "client": _TEXT,
         "broker": _TEXT,
         "filters": {"type": "array", "items": {"type": "array"}},
         "place": {"type": ["array", "null"], "items": _NUMBER},
         "since": _NUMBER,
+        "sends": {"type": "array", "items": _TEXT},
     },
 }
 

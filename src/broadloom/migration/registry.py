@@ -25,6 +25,7 @@ class Resident:
         filters: what it wants.
         place: where it is, if it tells.
         since: when it last connected.
+        sends: the topics that it publishes to.
     """
 
     client: str
@@ -32,6 +33,12 @@ class Resident:
     filters: Filters
     place: tuple[float, ...] | None
     since: float
+    sends: tuple[str, ...] = ()
+
+    @property
+    def needs(self) -> set[str]:
+        """What links must carry to and from its broker."""
+        return {text for text, _ in self.filters} | set(self.sends)
 
 
 @dataclass(frozen=True)
@@ -157,4 +164,5 @@ def resident_of(fields: Mapping[str, Any]) -> Resident:
     """A client as JSON has it."""
     place, filters = fields["place"], tuple((text, qos) for text, qos in fields["filters"])
     kept = dict(fields) | {"filters": filters, "place": None if place is None else tuple(place)}
+    kept["sends"] = tuple(fields["sends"])
     return Resident(**kept)
