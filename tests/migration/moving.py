@@ -16,6 +16,7 @@ from broadloom.migration.address import Address, Login
 from broadloom.migration.agent import Agent, Timing
 from broadloom.migration.client import Message, MovingClient
 from broadloom.migration.journal import MoveJournal
+from broadloom.migration.links import Links
 from broadloom.migration.move import Move, State
 from broadloom.migration.wire import MqttWire
 
@@ -53,10 +54,11 @@ def agent_of(
     timing: Timing = QUICK,
     watch: Callable[[Move], None] = lambda _: None,
     login: Login | None = None,
+    links: Links | None = None,
 ) -> Iterator[Agent]:
     """An agent at work in a thread of this process."""
     journal, wire = MoveJournal(folder), MqttWire(places, login or Login())
-    agent = Agent(places, wire, journal, timing=timing, watch=watch)
+    agent = Agent(places, wire, journal, links, timing, watch)
     wire.start(agent.heard)
     thread = threading.Thread(target=agent.run, name="agent", daemon=True)
     thread.start()

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection
 
 from broadloom.errors import InputError
-from broadloom.maintenance.maintain import maintain
+from broadloom.maintenance.maintain import compile_kernels, maintain
 from broadloom.model.plan import Plan
 
 
@@ -34,6 +34,7 @@ class PlannedLinks:
     """
 
     def __init__(self, plan: Plan, reached: Callable[[int], bool], seed: int = 0) -> None:
+        compile_kernels()  # or the first client would wait for it
         self._live = maintain(plan.interest, plan.weights, edges=plan.edges, seed=seed)
         self._node_of = {broker: node for node, broker in enumerate(plan.interest.node_ids)}
         self._needs = {
