@@ -397,3 +397,33 @@ def test_links_are_asked_for_once_and_released_by_the_last(steps):
         for place in "hf":
             needed = set().union(*(one for (at, _), one in needs.items() if at == place))
             assert carried[place] == claims.at(place) == needed
+
+
+def test_a_long_journal_is_written_anew(tmp_path, monkeypatch):
+    """It stays short, and of moves that are over it keeps the last ones."""
+    monkeypatch.setattr("broadloom.migration.journal.MOST_RECORDS", 20)
+    monkeypatch.setattr("broadloom.migration.registry.KEPT", 3)
+    world = World(tmp_path)
+    world.register("a", "h")
+    for _ in range(50):
+        world.agent.cancel(world.agent.request_to_move("a", "f").id)
+        assert (tmp_path / FILE).stat().st_size < 20_000
+    last = list(world.agent.registry.moves)[-3:]
+    world.start()
+    assert list(world.agent.registry.moves) == last
+    world.journal.close()
+
+
+def test_links_that_fail_do_not_end_the_agent():
+    """A filter that links cannot carry is not carried, and that is all."""
+
+    class Broken(Everywhere):
+        def carry(self, broker, filters):
+            raise InputError("no such topic")
+
+    logging.getLogger("broadloom.migration").setLevel(logging.CRITICAL + 1)
+    claims = Claims(Broken())
+    claims.hold("h", "a", ["x"])
+    claims.drop("h", "a")
+    logging.getLogger("broadloom.migration").setLevel(logging.NOTSET)
+    assert claims.at("h") == set()

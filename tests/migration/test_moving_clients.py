@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from moving import (
@@ -27,10 +28,12 @@ from broadloom import InputError
 from broadloom.migration.address import Address
 from broadloom.migration.agent import Timing
 from broadloom.migration.client import MovingClient
-from broadloom.migration.control import Request
+from broadloom.migration.control import Connect, Request, dump
 from broadloom.migration.move import State
 from broadloom.migration.operator import Operator
 from broadloom.migration.policy import Answer, accept, decline, stay_until
+from broadloom.migration.seen import ID
+from broadloom.migration.sessions import TOPIC
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
 
@@ -250,3 +253,60 @@ def test_memory_of_where_a_client_was(tmp_path):
     assert MovingClient("a", {"h": "x:1", "f": "x:2"}, "h", memory=place).home == "h"
     with pytest.raises(InputError, match="no broker 'g'; there are h"):
         MovingClient("a", {"h": "x:1"}, "g")
+
+
+def said(topic, payload=b"{}", **properties):
+    return SimpleNamespace(
+        topic=topic, payload=payload, properties=SimpleNamespace(UserProperty=list(properties.items()))
+    )
+
+
+def test_a_client_hears_only_what_is_said_to_it(caplog):
+    """One that reads everything does not obey what is said to another, nor what is no call."""
+    heard = []
+    client = MovingClient("a", {"h": "x:1", "f": "x:2"}, "h", heard.append)
+    order = dump(Connect("0" * 16, "f", "x:2"))
+    for topic in (
+        "broadloom/to/b/connect",
+        "broadloom/from/a/connect",
+        "broadloom/to/a/b/connect",
+        "broadloom/",
+    ):
+        client._received(said(topic, order))
+    assert client._work.empty()
+    assert caplog.text.count("said to another") == 4
+    for payload in (b"", b"{}", b"\xff", order[:-1]):
+        client._told("connect", payload)
+        client._told("move", payload)
+        client._told("refused", payload)
+    client._told("dance", order)
+    assert client.home == "h"
+    wrapped = {TOPIC: "t/1", ID: "p:1:1"}
+    for _ in range(2):
+        client._received(said("broadloom/to/a/redirect", b"once", **wrapped))
+    client._received(said("broadloom/to/a/redirect", b"never", **{TOPIC: "broadloom/to/a/move"}))
+    assert heard == [("t/1", b"once", "p:1:1")]
+
+
+def test_an_application_that_fails_does_not_end_the_connection(caplog):
+    def fails(_):
+        raise ValueError("of its own")
+
+    client = MovingClient("a", {"h": "x:1"}, "h", fails)
+    client._received(said("t/1", b"x"))
+    assert "could not take a message" in caplog.text
+
+
+def test_what_a_client_cannot_want_or_send():
+    client = MovingClient("a", {"h": "x:1"}, "h")
+    for text in ("", "a/#/b", "broadloom/to/b/+", "$share/g/t", "a+"):
+        with pytest.raises(InputError):
+            client.subscribe(text)
+    for text in ("a/+", "#", "", "broadloom/from/b/register"):
+        with pytest.raises(InputError):
+            client.publish(text, b"")
+    client.publish("t", b"waits for a connection")
+    assert client.unconfirmed() == 1
+    for name in ("", "a/b", "a+", "broadloom-mover", "x" * 129):
+        with pytest.raises(InputError):
+            MovingClient(name, {"h": "x:1"}, "h")

@@ -19,7 +19,6 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from broadloom.errors import InputError
-from broadloom.migration._mqtt import SESSION_SECONDS
 from broadloom.migration.address import Address
 from broadloom.migration.control import (
     Connect,
@@ -42,6 +41,7 @@ from broadloom.model._check import number
 log = logging.getLogger("broadloom.migration")
 
 TICK = 0.02
+MOST_LATER = 10_000
 T = TypeVar("T")
 
 
@@ -57,7 +57,7 @@ class Timing:
         answer: how long a client may think about a request.
         move: how long it may take from the client's yes until it is connected.
         again: how often the agent repeats what was not answered.
-        abandon: how long it tries to reach a broker that a client has left.
+        abandon: how long it tries to empty a session that a client has left.
 
     Examples:
         >>> Timing(ttl=-1)
@@ -70,7 +70,7 @@ class Timing:
     answer: float = 60.0
     move: float = 60.0
     again: float = 2.0
-    abandon: float = float(SESSION_SECONDS)
+    abandon: float = 3600.0
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -311,6 +311,7 @@ class Agent:
                     self._claims.hold(change.broker, change.client, change.needs)
                 case Drained() if self.registry.residents[change.client].broker != change.broker:
                     self._claims.drop(change.broker, change.client)
+                    self._unlinked.pop((change.client, change.broker), None)
 
     def _claim(self, move: Move) -> None:
         """Have the foreign broker get what a client wants that is about to come."""
@@ -339,6 +340,8 @@ class Agent:
         """Whether something was not done lately; then it counts as done now."""
         if now < self._later.get(key, 0.0):
             return False
+        if len(self._later) > MOST_LATER:
+            self._later = {one: moment for one, moment in self._later.items() if moment > now}
         self._later[key] = now + self.timing.again
         return True
 
@@ -371,8 +374,10 @@ class Agent:
         return answer.result(seconds)
 
     def stop(self) -> None:
-        """End `run`."""
+        """End `run`, and leave sessions that are being emptied to the next agent."""
         self._stopping.set()
+        for stop in list(self._busy.values()):
+            stop()
 
     # Asked through `ask`.
 

@@ -301,20 +301,24 @@ class MovingClient:
 
     def _received(self, message: Any) -> None:
         user = dict(user_properties(message.properties))
+        own, _, call = message.topic.rpartition("/")
         if not message.topic.startswith(f"{ROOT}/"):
             self._give(message.topic, message.payload, user)
-        elif message.topic == to_client(self.name, "redirect"):
-            topic = user.pop(TOPIC, "")
-            if topic and not topic.startswith(f"{ROOT}/"):
-                self._give(topic, message.payload, user)
-        else:
-            self._work.put(lambda: self._told(message.topic.rpartition("/")[2], message.payload))
+        elif own != to_client(self.name, call).rpartition("/")[0]:
+            log.warning("client %s refused what is said to another: %r", self.name, message.topic[:80])
+        elif call != "redirect":
+            self._work.put(lambda: self._told(call, message.payload))
+        elif is_topic(topic := user.pop(TOPIC, "")):
+            self._give(topic, message.payload, user)
 
     def _give(self, topic: str, payload: bytes, user: Mapping[str, str]) -> None:
         """Give a message to the application, if it is new."""
         key = self._identify(topic, payload, user)
         if self._seen.first(topic, key):
-            self._heard(Message(topic, payload, key))
+            try:
+                self._heard(Message(topic, payload, key))
+            except Exception:  # or the connection would end without a word
+                log.exception("client %s could not take a message of %r", self.name, topic)
 
     # In the client's own thread: answer, move.
 

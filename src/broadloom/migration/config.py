@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -14,6 +13,7 @@ from broadloom.migration.address import Address, Login, read_secret
 from broadloom.migration.agent import Timing
 from broadloom.migration.summary import Site
 from broadloom.model._check import number, whole
+from broadloom.model._toml import read_toml
 
 PORT = 8780
 PASSWORD, TOKEN = "BROADLOOM_AGENT_PASSWORD", "BROADLOOM_TOKEN"  # where they may be
@@ -54,12 +54,7 @@ class AgentConfig:
             InputError: it cannot be read, is not TOML, or has something that is wrong or not known.
         """
         place = Path(path)
-        try:
-            given = tomllib.loads(place.read_text())
-        except OSError as error:
-            raise InputError(f"{place} cannot be read: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{place} is not TOML: {error}") from error
+        given = read_toml(place)
         folder = place.absolute().parent
         _check(given, _PARTS, str(place))
         brokers = _part(given, "brokers", place)

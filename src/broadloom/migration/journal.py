@@ -13,6 +13,7 @@ from broadloom.model._records import append, hold, read_records, start_file
 
 FILE = "moves"
 MAGIC = b"broadloom moves 1\n"
+MOST_RECORDS = 100_000
 
 
 class MoveJournal:
@@ -31,9 +32,11 @@ class MoveJournal:
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         self._lock = hold(folder)
-        self._file = -1
+        self._file, self._place, self._records = -1, folder / FILE, 0
+        self.registry = Registry()
         try:
-            self.registry = self._replay(folder / FILE)
+            self._replay()
+            self._shorten()
         except BaseException:
             self.close()
             raise
@@ -43,6 +46,9 @@ class MoveJournal:
         text = json.dumps([plain(change) for change in changes], separators=(",", ":"))
         append(self._file, text.encode())
         self.registry.apply(changes)
+        self._records += 1
+        if self._records >= MOST_RECORDS:
+            self._shorten()
 
     def close(self) -> None:
         """Let go of it."""
@@ -51,14 +57,19 @@ class MoveJournal:
                 os.close(handle)
         self._file = self._lock = -1
 
-    def _replay(self, place: Path) -> Registry:
-        """Read what is there, and write it again without what has been overtaken."""
-        registry = Registry()
-        for text in read_records(place, MAGIC) if place.exists() else ():
+    def _replay(self) -> None:
+        """Take in what is there."""
+        for text in read_records(self._place, MAGIC) if self._place.exists() else ():
             try:
-                registry.apply([from_plain(values) for values in json.loads(text)])
+                self.registry.apply([from_plain(values) for values in json.loads(text)])
             except (ValueError, TypeError, KeyError) as error:
-                raise InputError(f"{place} has a record of another version: {error!r:.80}") from error
-        start_file(place, MAGIC, [json.dumps([plain(one)]).encode() for one in registry.changes()])
-        self._file = os.open(place, os.O_RDWR | os.O_APPEND)
-        return registry
+                raise InputError(f"{self._place} has a record of another version: {error!r:.80}") from error
+
+    def _shorten(self) -> None:
+        """Write anew what there is, without what has been overtaken."""
+        self.registry.forget_old()
+        changes = self.registry.changes()
+        start_file(self._place, MAGIC, [json.dumps([plain(change)]).encode() for change in changes])
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._records = os.open(self._place, os.O_RDWR | os.O_APPEND), 0

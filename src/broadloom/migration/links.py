@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import logging
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import Protocol
+
+log = logging.getLogger("broadloom.migration")
 
 
 class Links(Protocol):
@@ -66,7 +69,7 @@ class Claims:
         self._held[broker, client] = new
         self._count.update((broker, text) for text in new - old)
         if first := sorted(text for text in new - old if self._count[broker, text] == 1):
-            self._links.carry(broker, first)
+            self._ask(self._links.carry, broker, first)
         self._let_go(broker, old - new)
 
     def drop(self, broker: str, client: str) -> None:
@@ -80,7 +83,14 @@ class Claims:
     def _let_go(self, broker: str, filters: Collection[str]) -> None:
         self._count.subtract((broker, text) for text in filters)
         if last := sorted(text for text in filters if not self._count[broker, text]):
-            self._links.release(broker, last)
+            self._ask(self._links.release, broker, last)
         for text in filters:
             if not self._count[broker, text]:
                 del self._count[broker, text]
+
+    def _ask(self, call: Callable[[str, Collection[str]], None], broker: str, filters: list[str]) -> None:
+        """Ask links for something; no filter of a client that they cannot carry ends the agent."""
+        try:
+            call(broker, filters)
+        except Exception:
+            log.exception("links of broker %r cannot be changed", broker)

@@ -128,10 +128,15 @@ class Registry:
         return None if found is None else self.moves[found]
 
     def changes(self) -> list[Change]:
-        """The fewest changes that lead here from nothing; of moves that are over, the last ones."""
+        """The fewest changes that lead here from nothing."""
         numbers = [Numbered(client, number) for client, number in self.numbers.items()]
-        over = [move for move in self.moves.values() if move.is_over][-KEPT:]
-        return [*self.residents.values(), *numbers, *over, *self.active_moves(), *self.strays.values()]
+        return [*self.residents.values(), *numbers, *self.moves.values(), *self.strays.values()]
+
+    def forget_old(self) -> None:
+        """Forget moves that are over, but for the last ones."""
+        for move in [move for move in self.moves.values() if move.is_over][:-KEPT]:
+            del self.moves[move.id]
+            self._keys.pop(move.key, None)
 
 
 def plain(change: Change) -> list[Any]:
