@@ -174,8 +174,18 @@ class MovingClient:
         for text in filters:
             if not is_filter(text):
                 raise InputError(f"{text!r:.80} is no MQTT filter, or a control topic, or shared")
-        self._filters.update(dict.fromkeys(filters, qos))
+        if len({*self._filters, *filters}) > MOST_FILTERS:
+            raise InputError(f"more than {MOST_FILTERS:,} filters; a client that can be moved has fewer")
+        self._filters = self._filters | dict.fromkeys(filters, qos)
         self._resubscribe()
+
+    def unsubscribe(self, *filters: str) -> None:
+        """Want less; at a broker that the client moves to, too."""
+        self._filters = {text: qos for text, qos in self._filters.items() if text not in filters}
+        with self._lock:
+            if self._client is not None and self._client.is_connected() and filters:
+                self._client.unsubscribe(list(filters))
+        self._work.put(self._register)
 
     def publish(self, topic: str, payload: bytes) -> str:
         """Send a message at least once, also if the client moves meanwhile; gives its id."""
@@ -243,6 +253,8 @@ class MovingClient:
 
     def _published(self, client: Client, _d: object, number: int, reason: Any, _p: object) -> None:
         self._confirmed.append((client, number))
+        if reason.is_failure:
+            log.warning("broker %r does not take a message of client %s: %s", self.home, self.name, reason)
         if reason.value == NO_SUBSCRIBERS:
             self._work.put(lambda: self._nobody_heard(client, number))
 
@@ -330,7 +342,10 @@ class MovingClient:
                 work = self._register if self._unheard else lambda: None
             if work is None:
                 return
-            work()
+            try:
+                work()
+            except Exception:  # of a policy, perhaps; without an answer the client stays
+                log.exception("client %s could not do what it was asked", self.name)
 
     def _told(self, call: str, payload: bytes) -> None:
         """Do what the agent says, if it makes sense."""

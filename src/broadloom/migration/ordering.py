@@ -100,34 +100,27 @@ class _Order:
 
     def park(self) -> bool:
         """Add a step that parks one user elsewhere, so that others can move; false if nobody can be."""
-        best: tuple[tuple[bool, float, int, int], int, int] | None = None
+        least = {int(self.goal[user]): np.inf for user in self.left}  # demand that waits to come to a broker
         for user in self.left:
-            if user in self._parked:
-                continue
-            for spare in range(self.problem.broker_count):
-                if spare in (self.at[user], self.goal[user]) or not self._fits(user, spare, self.load):
-                    continue
-                frees = self._frees(user)
-                if frees is None:
-                    continue
-                rank = (not frees, self.cost.change(user, spare), user, spare)
-                if best is None or rank < best[0]:
-                    best = rank, user, spare
-        if best is None:
+            least[self.goal[user]] = min(least[self.goal[user]], self.problem.demand[user])
+        ranked = [
+            ((not self._frees(user, least[self.at[user]]), self.cost.change(user, spare)), user, spare)
+            for user in self.left
+            if user not in self._parked and self.at[user] in least
+            for spare in range(self.problem.broker_count)
+            if spare not in (self.at[user], self.goal[user]) and self._fits(user, spare, self.load)
+        ]
+        if not ranked:
             return False
-        rank, user, spare = best
+        (_, change), user, spare = min(ranked)
         self._parked.add(user)
-        self._make([self._planned(user, spare, -rank[1])])
+        self._make([self._planned(user, spare, -change)])
         return True
 
-    def _frees(self, user: int) -> bool | None:
-        """Whether a user's going lets another one in at once; None if nobody waits to come to its broker."""
-        room = self.load.copy()
-        room[self.at[user]] -= self.problem.demand[user]
-        waiting = [one for one in self.left if one != user and self.goal[one] == self.at[user]]
-        if not waiting:
-            return None
-        return any(self._fits(one, int(self.goal[one]), room) for one in waiting)
+    def _frees(self, user: int, waiting: float) -> bool:
+        """Whether a user's going lets another one in at once."""
+        home = self.at[user]
+        return bool(self.load[home] - self.problem.demand[user] + waiting <= self.problem.limit[home])
 
     def _fits(self, user: int, broker: int, load: NDArray[np.float64]) -> bool:
         return bool(load[broker] + self.problem.demand[user] <= self.problem.limit[broker])
