@@ -45,7 +45,7 @@ def test_round_the_circle(run, tmp_path, monkeypatch):
                 client = clients[len(counted.sent) % 6]
                 counted.send(client, "t/far" if client.name < "c3" else "t/near")
 
-        publishing = threading.Thread(target=load)
+        publishing = threading.Thread(target=load, daemon=True)
         with serving(AgentConfig.load(config)) as service:
             assert wait_for(lambda: len(service.agent.registry.residents) == 6)
             publishing.start()

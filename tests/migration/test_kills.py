@@ -53,7 +53,7 @@ class Load:
         self._counted = counted
         self._clients = [MovingClient(f"pub-{name}", known(brokers), name) for name in "hf"]
         self._over = threading.Event()
-        self._thread = threading.Thread(target=self._publish)
+        self._thread = threading.Thread(target=self._publish, daemon=True)
 
     def __enter__(self) -> Load:
         for client in self._clients:

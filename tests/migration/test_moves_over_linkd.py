@@ -76,7 +76,7 @@ def test_links_follow_a_reader_and_a_writer(tmp_path):
             while not over.wait(0.005):
                 counted.send(writer, "t/1")
 
-        publishing = threading.Thread(target=load)
+        publishing = threading.Thread(target=load, daemon=True)
         publishing.start()
         for client, to in (("reader", "f"), ("writer", "h")):
             time.sleep(0.3)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
+from contextlib import ExitStack
 from types import SimpleNamespace
 
 import pytest
@@ -43,7 +44,7 @@ processes = multiprocessing.get_context("forkserver")
 def test_twenty_clients_under_load(tmp_path):
     """18 accept, 2 decline, one is offline for two seconds, the agent is killed once: 0 lost, 0 doubled."""
     counted, wants, over = Counted(), {}, threading.Event()
-    with linked("hf") as brokers:
+    with linked("hf") as brokers, ExitStack() as stack:
         config, port = write_config(tmp_path, brokers, QUICK)
         operator = Operator(f"http://127.0.0.1:{port}", "token", patience=20)
         first, second = (
@@ -57,8 +58,7 @@ def test_twenty_clients_under_load(tmp_path):
             client = MovingClient(name, known(brokers), "h", counted.ear(name), policy, identify=payload_id)
             wants[name] = {f"t/{number % 10}", f"t/{(3 * number + 1) % 10}"}
             client.subscribe(*wants[name])
-            client.start()
-            clients.append(client)
+            clients.append(stack.enter_context(client))
         assert all(client.wait_until_ready() for client in clients)
         assert wait_for(lambda: len(operator.clients()) == 20)
 
@@ -67,13 +67,19 @@ def test_twenty_clients_under_load(tmp_path):
                 number = len(counted.sent)
                 counted.send(clients[number % 20], f"t/{number % 10}")
 
-        publishing = threading.Thread(target=load)
+        publishing = threading.Thread(target=load, daemon=True)
         publishing.start()
         clients[5].stop()  # offline: the application publishes on, and its broker collects
-        for client in clients:
-            operator.request_to_move(client.name, "f", client.name)
+
+        def ask() -> None:
+            for client in clients:
+                operator.request_to_move(client.name, "f", client.name)
+
+        asking = threading.Thread(target=ask, daemon=True)  # the agent may be gone before all are asked
+        asking.start()
         assert wait_for(lambda: not first.is_alive())
         second.start()
+        asking.join()
         time.sleep(2)
         clients[5].start()
         assert wait_for(lambda: settled(operator), 25), operator.moves()
@@ -84,8 +90,6 @@ def test_twenty_clients_under_load(tmp_path):
         expected, lost, doubled = counted.faults(wants)
         homes = {one["client"]: one["broker"] for one in operator.clients()}
         moves = operator.health()["moves"]
-        for client in clients:
-            client.stop()
         second.kill()
         second.join()
     assert (lost, doubled) == (0, 0)
@@ -302,6 +306,8 @@ def test_what_a_client_cannot_want_or_send():
     for text in ("", "a/#/b", "broadloom/to/b/+", "$share/g/t", "a+"):
         with pytest.raises(InputError):
             client.subscribe(text)
+    with pytest.raises(InputError, match="give 0 or 1"):
+        client.subscribe("t", qos=2)
     for text in ("a/+", "#", "", "broadloom/from/b/register"):
         with pytest.raises(InputError):
             client.publish(text, b"")

@@ -28,6 +28,7 @@ from broadloom.migration._mqtt import (
 from broadloom.migration.address import Address, Login
 from broadloom.migration.control import (
     MOST_FILTERS,
+    QUALITIES,
     ROOT,
     Connect,
     Filters,
@@ -160,9 +161,10 @@ class MovingClient:
 
     def stop(self) -> None:
         """Disconnect; the broker keeps the session, and what comes waits there."""
-        self._work.put(None)
         if self._worker is not None:
+            self._work.put(None)
             self._worker.join()
+            self._worker = None
         self._part()
 
     def wait_until_ready(self, seconds: float = CONNECT_SECONDS) -> bool:
@@ -174,6 +176,8 @@ class MovingClient:
         for text in filters:
             if not is_filter(text):
                 raise InputError(f"{text!r:.80} is no MQTT filter, or a control topic, or shared")
+        if qos not in QUALITIES:
+            raise InputError(f"qos is {qos!r}; give 0 or 1: ids do what 2 would")
         if len({*self._filters, *filters}) > MOST_FILTERS:
             raise InputError(f"more than {MOST_FILTERS:,} filters; a client that can be moved has fewer")
         self._filters = self._filters | dict.fromkeys(filters, qos)

@@ -18,6 +18,8 @@ from broadloom.errors import InputError
 ROOT = "broadloom"
 AGENT = "broadloom-mover"
 MOST_BYTES, MOST_FILTERS, MOST_AXES, MOST_NUMBER = 256 * 1024, 2_000, 16, 2**63
+# Not 2: a message of it may come after one that was sent later, and ids do what it would.
+QUALITIES = (0, 1)
 ANSWERS = ("accept", "decline", "stay", "failed")
 
 _CLIENT = re.compile(r"[A-Za-z0-9_.~-]{1,128}")
@@ -235,7 +237,7 @@ def _are_filters(value: Any) -> bool:
         isinstance(value, list)
         and len(value) <= MOST_FILTERS
         and all(isinstance(one, list) and len(one) == 2 for one in value)
-        and all(is_filter(text) and type(qos) is int and 0 <= qos <= 2 for text, qos in value)
+        and all(is_filter(text) and type(qos) is int and qos in QUALITIES for text, qos in value)
         and len({text for text, _ in value}) == len(value)
     )
 
@@ -277,7 +279,7 @@ _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any]]] =
     "number": _WHOLE,
     "filters": (
         _are_filters,
-        f"at most {MOST_FILTERS:,} different pairs of an MQTT filter and 0, 1 or 2",
+        f"at most {MOST_FILTERS:,} different pairs of an MQTT filter and 0 or 1",
         lambda pairs: tuple((text, qos) for text, qos in pairs),
     ),
     "place": (
