@@ -9,10 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from broadloom.errors import InputError
+from broadloom.linking import ALGORITHMS
 from broadloom.model._toml import read_toml
+from broadloom.model.algorithm import find
 from broadloom.model.assignment_tables import LIMITS
 from broadloom.pipeline.session import Engine
-from broadloom.pipeline.sources import Source
+from broadloom.pipeline.sources import Source, check_choices
 
 # What may stand in each part of the file, and of what type it is.
 _KNOWN: dict[str, dict[str, type | tuple[type, ...]]] = {
@@ -81,6 +83,8 @@ class Config:
         for section, known in _KNOWN.items():
             _check(given.get(section, {}), known, f"{place} [{section}]")
         _check_engine(given.get("link", {}), place)
+        find(given.get("link", {}).get("algorithm", "dcmaw"), ALGORITHMS)
+        check_choices(**given.get("ingest", {}))
         sources = tuple(_source(one, place) for one in given["sources"])
         sections = {section: given.get(section, {}) for section in _KNOWN}
         return cls(sources, place.absolute().parent / given["output"], **sections)
