@@ -124,16 +124,16 @@ def _has_topics(place: Path) -> bool:
 def _topic_traffic(place: Path, users: list[str]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
     """What each user sends into each topic, and which topics it wants."""
     messages, subscriptions = need_table(place, "messages"), need_table(place, "subscriptions")
-    wanted = subscriptions.column("topic").to_pylist()
-    topics = sorted({*wanted, *messages.column("topic").to_pylist()})
-    who = positions(subscriptions.column("node"), pa.array(users, pa.string()))
+    node, wanted = subscriptions.column("node"), subscriptions.column("topic")
+    topics = sorted({*wanted.to_pylist(), *messages.column("topic").to_pylist()} - {None})
+    who, what = (positions(one, pa.array(ids, pa.string())) for one, ids in ((node, users), (wanted, topics)))
     refuse(
-        who < 0,
-        lambda row: f"subscriptions row {row}: {subscriptions.column('node')[row].as_py()!r} is unknown",
-        "make it a subscriber or drop the row",
+        (who < 0) | (what < 0),
+        lambda row: f"subscriptions row {row}: {node[row].as_py()!r} is unknown, or wants nothing",
+        "make it a subscriber of a topic, or drop the row",
     )
     wants = np.zeros((len(users), len(topics)), bool)
-    wants[who, positions(subscriptions.column("topic"), pa.array(topics, pa.string()))] = True
+    wants[who, what] = True
     return summarize(messages, users, topics), wants
 
 
