@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 
 from broadloom.errors import InputError
 from broadloom.linking import ALGORITHMS
+from broadloom.model._toml import read_toml
 from broadloom.model.algorithm import find
 from broadloom.model.assignment_tables import LIMITS
 from broadloom.pipeline.session import Engine
@@ -75,12 +75,7 @@ class Config:
             InputError: it cannot be read, is not TOML, or has something that is not known.
         """
         place = Path(path)
-        try:
-            given = tomllib.loads(place.read_text())
-        except OSError as error:
-            raise InputError(f"{place} cannot be read: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{place} is not TOML: {error}") from error
+        given = read_toml(place)
         _check(given, {"sources": list, "output": str} | dict.fromkeys(_KNOWN, dict), str(place))
         for name in ("sources", "output"):
             if not given.get(name):
