@@ -13,6 +13,7 @@ import broadloom as bl
 from broadloom import InputError
 from broadloom.maintenance import journal as module
 from broadloom.maintenance import store
+from broadloom.model import _records
 
 INTEREST = bl.workload.interest(nodes=30, topics=10, sizes=(2, 4), seed=0)
 EVENTS = bl.workload.churn(INTEREST, rounds=400, change=0.3, seed=1)
@@ -67,8 +68,8 @@ def journal_of(place):
 def ends_of(data):
     """Where the records of a journal end."""
     ends, at = [], len(module.MAGIC)
-    while (record := module._record(data, at)) is not None:
-        at += module._HEAD.size + len(record)
+    while (record := _records.record_at(data, at)) is not None:
+        at += _records.HEAD.size + len(record)
         ends.append(at)
     return ends
 
@@ -112,7 +113,7 @@ def test_zeros_at_the_end_are_cut_but_damage_before_it_is_told(saved):
     with pytest.raises(InputError, match="is damaged at byte 20, with more behind it"):
         bl.Live.load(place)
     journal.unlink()
-    with pytest.raises(InputError, match="cannot be read: No such file or directory; restore it"):
+    with pytest.raises(InputError, match="cannot be read: No such file or directory"):
         bl.Live.load(place)
 
 
@@ -284,7 +285,7 @@ def test_the_journal_is_plain_to_read(saved):
     place, _ = saved
     data = journal_of(place).read_bytes()
     assert data.startswith(b"broadloom journal 1\n")
-    number, requests, _ = json.loads(module._record(data, len(module.MAGIC)))
+    number, requests, _ = json.loads(_records.record_at(data, len(module.MAGIC)))
     assert number == 0
     assert requests[0][0] in ("join", "leave", "subscribe", "unsubscribe")
     assert len(data) < 10_000

@@ -16,6 +16,7 @@ from broadloom.cli import (
     link,
     maintain,
     market,
+    migrate,
     report,
     reproduce,
     run,
@@ -58,6 +59,7 @@ app.command("measure")(inspect.measure)
 app.command("report")(report.report)
 app.command("run")(run.run)
 app.add_typer(deploy.app, name="deploy")
+app.add_typer(migrate.app, name="migrate")
 app.command("reproduce")(reproduce.reproduce)
 app.command("algorithms")(inspect.algorithms)
 

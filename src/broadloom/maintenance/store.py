@@ -15,7 +15,7 @@ from broadloom.errors import InputError
 from broadloom.maintenance._engine import Engine, Present
 from broadloom.maintenance._places import with_room
 from broadloom.maintenance._world import Contents
-from broadloom.maintenance.journal import Journal, journals_in, mark_of, open_journal, read_entries
+from broadloom.maintenance.journal import FILE, Journal, mark_of, open_journal, read_entries
 from broadloom.maintenance.live import Live, options_of
 from broadloom.model import Plan
 from broadloom.model._atomic import new_folder
@@ -70,9 +70,8 @@ def _check_place(folder: Path, overwrite: bool) -> None:
         raise InputError(f"{folder} is a file; choose a folder")
     if (folder / STATE).exists() and not overwrite:
         raise InputError(f"{folder} holds a live overlay already; load it, or ask for it to be overwritten")
-    ours = {STATE, *(place.name for place in journals_in(folder))}
     names = sorted(place.name for place in folder.iterdir()) if folder.is_dir() else []
-    foreign = [name for name in names if name not in ours and not name.startswith(f".{STATE}.")]
+    foreign = [name for name in names if name != STATE and not name.startswith((f".{STATE}.", f"{FILE}."))]
     if foreign:
         raise InputError(f"{folder} holds {foreign[0]!r}, which is no live overlay's; choose an empty folder")
 
