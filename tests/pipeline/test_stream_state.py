@@ -53,8 +53,8 @@ def test_without_its_checkpoint_the_seq_says_what_was_applied(tmp_path):
     def state():
         return module._State(tmp_path, lambda: bl.maintain(INTEREST), keep=2, done=lambda _: None)
 
-    checkpoint("first", 2)
     one = state()
+    checkpoint("first", 2)
     one.apply(Rows(BATCHES[0]), 0)
     one.apply(Rows(BATCHES[1]), 1)
     state().apply(Rows(BATCHES[2]), 1)
@@ -68,6 +68,10 @@ def test_without_its_checkpoint_the_seq_says_what_was_applied(tmp_path):
     assert sorted(seqs) == [event.seq for event in EVENTS]
     (tmp_path / "checkpoint" / "offsets" / "0").unlink()
     with pytest.raises(InputError, match="is older than the versions beside it; remove it"):
+        state()
+    checkpoint("second", 1)
+    shutil.rmtree(tmp_path / "versions")
+    with pytest.raises(InputError, match="has a checkpoint but no version; remove it"):
         state()
 
 

@@ -293,6 +293,10 @@ class Live:
         Args:
             path: a folder; by default where it was saved or loaded last.
             overwrite: replace what another live overlay has saved there.
+
+        Raises:
+            InputError: there is another overlay, or something else, or it cannot be written; what was saved
+                before, and its journal, go on then.
         """
         from broadloom.maintenance.store import save  # it loads live overlays, so it knows this module
 

@@ -22,7 +22,7 @@ from broadloom.model._atomic import new_folder
 from broadloom.model.tables import need_table, write_table
 
 STATE, RECORD = "state", "live.json"
-FORMAT = 1
+FORMAT = 2
 
 
 def save(live: Live, path: str | Path | None = None, overwrite: bool = False) -> None:

@@ -122,10 +122,12 @@ class _State:
         if versions:
             self.version = versions[-1]
             folder = self._folder(self.version)
-            record = json.loads((folder / FEED).read_text())
+            live, record = read_state(folder), json.loads((folder / FEED).read_text())
             self._query, self._batch = record["query"], record["batch"]
-            self._feed = Feed(read_state(folder), Seqs(record["seen"]))
+            self._feed = Feed(live, Seqs(record["seen"]))
             self._check(record["events"])
+        elif self._last_batch_there() >= 0:
+            raise InputError(f"{output} has a checkpoint but no version; remove it, or restore {VERSIONS}/")
         else:
             self.version, self._query, self._batch = 0, None, -1
             self._feed = Feed(start())
@@ -181,13 +183,17 @@ class _State:
                 f"{self._output} was made from the events in {source}, not in {self._source}; "
                 "give these, or another output"
             )
-        checkpoint = self._output / CHECKPOINT
-        last = max((int(one.name) for one in (checkpoint / "offsets").glob("[0-9]*")), default=-1)
-        if self._query is not None and self._query == self._query_there() and last < self._batch:
+        same = self._query is not None and self._query == self._query_there()
+        if same and self._last_batch_there() < self._batch:
             raise InputError(
-                f"{checkpoint} is older than the versions beside it; remove it: events that were applied "
-                "are known by their seq, and are not applied again"
+                f"{self._output / CHECKPOINT} is older than the versions beside it; remove it: events that "
+                "were applied are known by their seq, and are not applied again"
             )
+
+    def _last_batch_there(self) -> int:
+        """The last batch that the checkpoint knows of; -1: none."""
+        offsets = (self._output / CHECKPOINT / "offsets").glob("[0-9]*")
+        return max((int(one.name) for one in offsets), default=-1)
 
     def _query_there(self) -> str | None:
         """The id of the query whose checkpoint is there: the numbers of batches are its own."""
