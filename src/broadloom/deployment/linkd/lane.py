@@ -29,6 +29,7 @@ from collections.abc import Callable, Iterator
 from broadloom.deployment.linkd.packets import (
     DUP,
     FAILED,
+    OWN,
     PUBACK,
     PUBREL,
     Publish,
@@ -61,7 +62,7 @@ class Lane:
 
     Attributes:
         flight: the messages on their way, by packet id, in the order in which they came.
-        counts: of messages and bytes carried, dropped and refused.
+        counts: messages and bytes carried, messages dropped (of QoS 0) and refused (by the far broker).
     """
 
     def __init__(self, slots: Slots, admit: Admit) -> None:
@@ -121,7 +122,6 @@ class Lane:
             return  # sent once more over a new connection, while it is still on its way
         carried = self._admit(message)
         if carried is None:
-            self.counts["dropped"] += 1
             self._end(number)
             return
         if message.key and message.dup and self._slots[number] == message.key:
@@ -139,7 +139,9 @@ class Lane:
     def _pass_on(self, message: Publish) -> None:
         """A message of QoS 0: sent if it can be, with no promise."""
         carried = self._admit(message)
-        if carried is None or self._far is None or self.clogged:
+        if carried is None:
+            return
+        if self._far is None or self.clogged:
             self.counts["dropped"] += 1
         else:
             self._count(carried)
@@ -258,6 +260,8 @@ class Lane:
                 self._near(answer(PUBACK, first))
 
     def _count(self, message: Publish) -> None:
+        if message.topic.startswith(OWN):
+            return
         self.counts["messages"] += 1
         self.counts["bytes"] += len(message.raw)
 

@@ -7,14 +7,13 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from broadloom.deployment.linkd.lane import Lane
-from broadloom.deployment.linkd.packets import PUBCOMP, PUBREC, Publish, Welcome
+from broadloom.deployment.linkd.packets import OWN, PUBCOMP, PUBREC, Publish, Welcome
 from broadloom.deployment.linkd.session import Door, Session, limits
 from broadloom.deployment.linkd.slots import Slots
 from broadloom.deployment.settings import link_name, safe
 from broadloom.deployment.wiring import Hop
 
-# Probes of the agent itself; no wildcard of a client matches it.
-PROBE = "$broadloom/probe"
+PROBE = f"{OWN}probe"
 
 Admit = Callable[[Hop, Publish], Publish | None]
 Wanted = Callable[[Hop], Iterable[str]]
@@ -29,10 +28,17 @@ class Link:
         folder: where it keeps what a new agent must know; None: nowhere.
         admit: called with the hop of each message: what to carry, or None to drop it.
         wanted: the filters of a hop, for a session that is new.
+        fresh: whether sessions of before, if there are any, are of no use.
     """
 
     def __init__(
-        self, ends: Hop, doors: tuple[Door, Door], folder: Path | None, admit: Admit, wanted: Wanted
+        self,
+        ends: Hop,
+        doors: tuple[Door, Door],
+        folder: Path | None,
+        admit: Admit,
+        wanted: Wanted,
+        fresh: bool = False,
     ) -> None:
         self.ends, self._wanted = ends, wanted
         self.slots: dict[Hop, Slots] = {}
@@ -44,7 +50,7 @@ class Link:
             self.slots[hop] = Slots(place)
             self.lanes[hop] = Lane(self.slots[hop], lambda message, hop=hop: admit(hop, message))  # type: ignore[misc]
         self.sessions = {
-            broker: Session(broker, link_name(*ends), door, self)
+            broker: Session(broker, link_name(*ends), door, self, fresh=fresh)
             for broker, door in zip(ends, doors, strict=True)
         }
 

@@ -22,6 +22,8 @@ LARGEST = 268_435_455  # of any packet, by its length of four bytes
 FAILED = 0x80  # reasons from here on are refusals
 RETAIN, DUP = 0x01, 0x08
 QOS_2 = 0x04
+# How topics of the agent's own begin; no wildcard of a client matches them.
+OWN = "$broadloom/"
 # The user property that carries a message's id.
 ID = b"broadloom-id"
 

@@ -10,7 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import time
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from itertools import count
 
 from broadloom.deployment.linkd.packets import Publish
@@ -58,40 +60,44 @@ class Probes:
         Args:
             needs: the origins for each hop.
             along: the hops over which probes are carried.
-            patience: how many seconds to wait for brokers that are away.
+            patience: how many seconds to wait if a broker is away.
 
         Returns:
-            Brokers that were away too long, and were not waited for any more.
+            Brokers whose probes were not waited for any more, since they or one on the way were away.
         """
         number, barrier = next(self._numbers), Barrier(needs, along)
         self._open[number] = barrier
-        loop, away = asyncio.get_running_loop(), set[str]()
-        end = loop.time() + patience
         try:
-            while not barrier.passed.is_set():
-                sent = {
-                    origin: self._publish(origin, self._payload(number, origin))
-                    for origin in {origin for _, origin in barrier.missing}
-                }
-                try:
-                    await asyncio.wait_for(barrier.passed.wait(), REPEAT_SECONDS)
-                except TimeoutError:
-                    if loop.time() > end:
-                        away |= {origin for origin, done in sent.items() if not done}
-                        for hop, origin in [one for one in barrier.missing if one[1] in away]:
-                            barrier.come(hop, origin)
+            return await self._wait(number, barrier, patience)
         finally:
             del self._open[number]
-        return away
+
+    async def _wait(self, number: int, barrier: Barrier, patience: float) -> set[str]:
+        concerned = {broker for hop in barrier.along for broker in hop}
+        concerned |= {origin for _, origin in barrier.missing}
+        patient_until = time.monotonic() + patience
+        while not barrier.passed.is_set():
+            late = {origin for _, origin in barrier.missing}
+            away = [broker for broker in concerned if not self._send(number, broker, broker in late)]
+            if away and time.monotonic() > patient_until:
+                return late
+            with suppress(TimeoutError):
+                await asyncio.wait_for(barrier.passed.wait(), REPEAT_SECONDS)
+        return set()
+
+    def _send(self, number: int, broker: str, late: bool) -> bool:
+        """Publish a probe at a broker, or nothing; whether the broker is there."""
+        payload = json.dumps([self._agent, number, broker]).encode() if late else b""
+        return self._publish(broker, payload)
 
     def arrive(self, hop: Hop, message: Publish) -> bool:
         """A probe has come to the beginning of a hop; whether it goes on."""
-        agent, number, origin = json.loads(message.payload())
-        barrier = self._open.get(number) if agent == self._agent else None
+        try:
+            agent, number, origin = json.loads(message.payload())
+        except (ValueError, TypeError):
+            return False  # somebody else's
+        barrier = self._open.get(number) if agent == self._agent and isinstance(number, int) else None
         if barrier is None:
             return False  # of an agent that was killed, or of a barrier that is passed
-        barrier.come(hop, origin)
+        barrier.come(hop, str(origin))
         return hop in barrier.along
-
-    def _payload(self, number: int, origin: str) -> bytes:
-        return json.dumps([self._agent, number, origin]).encode()

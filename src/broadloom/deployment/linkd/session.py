@@ -7,7 +7,7 @@ import logging
 import random
 import ssl
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -17,12 +17,14 @@ from broadloom.deployment.linkd.packets import (
     FAILED,
     LAST_ID,
     LARGEST,
+    MAXIMUM_PACKET,
     PINGRESP,
     PING,
     PUBACK,
     PUBCOMP,
     PUBLISH,
     PUBREC,
+    RECEIVE_MAXIMUM,
     SUBACK,
     UNSUBACK,
     Login,
@@ -44,7 +46,7 @@ from broadloom.deployment.linkd.packets import (
 LOG = logging.getLogger("broadloom.live")
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
 CONNECT_SECONDS = 10.0
-FOR_EVER = 0xFFFF_FFFF
+DAY = 86_400
 FILTERS_AT_A_TIME = 200
 
 
@@ -72,7 +74,7 @@ class Door:
     login: Login | None = None
     keep_alive: int = 15
     window: int = 500
-    expiry: int = FOR_EVER
+    expiry: int = DAY
 
 
 class Owner(Protocol):
@@ -94,6 +96,25 @@ class Owner(Protocol):
         """The broker reads slower than we write, or no longer so."""
 
 
+class Nobody:
+    """An owner that does not care, of sessions that only send."""
+
+    async def opened(self, session: Session, welcome: Welcome) -> None:
+        """Nothing to do."""
+
+    def closed(self, session: Session) -> None:
+        """Nothing to do."""
+
+    def arrived(self, session: Session, message: Publish) -> None:
+        """Nothing to do."""
+
+    def answered(self, session: Session, kind: int, number: int, reason: int) -> None:
+        """Nothing to do."""
+
+    def clogged(self, session: Session, full: bool) -> None:
+        """Nothing to do."""
+
+
 class Session(asyncio.Protocol):
     """A client of one broker that connects again for ever.
 
@@ -103,10 +124,14 @@ class Session(asyncio.Protocol):
         door: how to reach the broker.
         owner: who is told.
         kept: whether the broker keeps the session while we are away.
+        fresh: whether a session of before, if there is one, is of no use.
     """
 
-    def __init__(self, broker: str, client: str, door: Door, owner: Owner, kept: bool = True) -> None:
+    def __init__(
+        self, broker: str, client: str, door: Door, owner: Owner, kept: bool = True, fresh: bool = False
+    ) -> None:
         self.broker, self.client, self._door, self._owner, self._kept = broker, client, door, owner, kept
+        self._clean = fresh or not kept
         self.up = asyncio.Event()  # connected, and the owner is ready
         self.connects = 0
         self._transport: asyncio.Transport | None = None
@@ -143,9 +168,9 @@ class Session(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._flush)
         self._out.append(packet)
 
-    def publish(self, topic: str, payload: bytes) -> None:
+    def publish(self, topic: str, payload: bytes, properties: Sequence[tuple[bytes, bytes]] = ()) -> None:
         """Send a message at QoS 1; its answer is not awaited."""
-        self.send(publish(topic, payload, self._number()))
+        self.send(publish(topic, payload, self._number(), properties))
 
     async def subscribe(self, filters: Iterable[str], retained: bool) -> None:
         """Subscribe, and wait for the answer.
@@ -201,12 +226,13 @@ class Session(asyncio.Protocol):
             await loop.create_connection(lambda: self, door.host, door.port, ssl=door.context)
             expiry = door.expiry if self._kept else 0
             self.send(
-                connect(self.client, not self._kept, door.keep_alive, expiry, door.window, door.login)
+                connect(self.client, self._clean, door.keep_alive, expiry, door.window, door.login)
             )
             welcome = await self._welcome
         if welcome.reason >= FAILED:
             raise Refused(f"it refuses the connection ({welcome.reason:#x})")
         self.connects += 1
+        self._clean = not self._kept
         self._heard = time.monotonic()
         loop.call_later(door.keep_alive / 2, self._beat, self._transport)
         await self._owner.opened(self, welcome)
@@ -298,6 +324,4 @@ class Session(asyncio.Protocol):
 
 def limits(welcome: Welcome) -> tuple[int, int]:
     """How many unfinished messages a broker takes, and how long a packet."""
-    from broadloom.deployment.linkd.packets import MAXIMUM_PACKET, RECEIVE_MAXIMUM
-
     return welcome.properties.get(RECEIVE_MAXIMUM, LAST_ID), welcome.properties.get(MAXIMUM_PACKET, LARGEST)
