@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import secrets
-import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from hashlib import blake2b
@@ -20,7 +19,7 @@ from broadloom.deployment.linkd.link import PROBE, Link
 from broadloom.deployment.linkd.packets import Publish
 from broadloom.deployment.linkd.probes import Probes
 from broadloom.deployment.linkd.session import Door, Nobody, Session
-from broadloom.deployment.linkd.steps import Hops, edge_of
+from broadloom.deployment.linkd.steps import Hops, edge_of, edges
 from broadloom.deployment.wiring import Hop
 from broadloom.pipeline.filters import covers, is_wild
 
@@ -60,6 +59,7 @@ class Agent:
         self._watched: dict[Hop, dict[str, Guard]] = defaultdict(dict)
         self._waiting: list[tuple[float, set[Filters]]] = []
         self._closing: set[asyncio.Task[None]] = set()
+        self._ending: dict[Hop, asyncio.Task[None]] = {}
         self._journal = Journal(folder)
 
     # From outside.
@@ -79,7 +79,7 @@ class Agent:
 
         Args:
             targets: the hops of each group.
-            since: when the change was asked for, by `time.monotonic`.
+            since: when the change was asked for, by the event loop's clock.
         """
         moved = set()
         for filters in sorted(targets.keys() | self.groups.keys()):
@@ -94,7 +94,7 @@ class Agent:
             if not group.settled:
                 moved.add(filters)
         if moved:
-            self._waiting.append((time.monotonic() if since is None else since, moved))
+            self._waiting.append((asyncio.get_running_loop().time() if since is None else since, moved))
 
     async def settled(self) -> None:
         """Wait until every group is where it shall be."""
@@ -124,8 +124,10 @@ class Agent:
         """Bring a state to the disk."""
         await self._journal.keep(state)
 
-    def open(self, hops: Hops) -> None:
+    async def open(self, hops: Hops) -> None:
         """See to it that the links of hops are there."""
+        ending = [self._ending[edge] for edge in edges(hops) if edge in self._ending]
+        await asyncio.gather(*ending, return_exceptions=True)
         self._open(hops, fresh=True)
 
     async def subscribe(self, hop: Hop, filters: Iterable[str], retained: bool) -> None:
@@ -148,12 +150,12 @@ class Agent:
 
     async def drained(self, hops: Hops, filters: Filters) -> None:
         """Wait until nothing of the filters is on its way over the hops."""
-        end = time.monotonic() + self._patience
+        end = asyncio.get_running_loop().time() + self._patience
         for hop in hops:
             link = self.links[edge_of(hop)]
             while any(_matches(filters, message.topic) for message in link.lanes[hop].on_the_way()):
                 up = all(session.up.is_set() for session in link.sessions.values())
-                if not up and time.monotonic() > end:
+                if not up and asyncio.get_running_loop().time() > end:
                     return
                 await asyncio.sleep(POLL_SECONDS)
 
@@ -181,9 +183,10 @@ class Agent:
     def release(self, hops: Hops) -> None:
         """The group needs these hops no more: a link that nobody needs is closed."""
         used = {edge_of(hop) for group in self.groups.values() for hop in group.used()}
-        for edge in {edge_of(hop) for hop in hops} - used:
+        for edge in edges(hops) - used:
             if link := self.links.pop(edge, None):
-                self._close(link.stop(forget=True))
+                self._ending[edge] = task = self._close(link.stop(forget=True))
+                task.add_done_callback(lambda _, edge=edge: self._ending.pop(edge))  # type: ignore[misc]
         brokers = {broker for edge in self.links for broker in edge}
         for broker in self.controls.keys() - brokers:
             self._close(self.controls.pop(broker).stop())
@@ -198,7 +201,7 @@ class Agent:
             moved.discard(filters)
             if not moved:
                 self.counts["changes"] += 1
-                self.seconds.append(time.monotonic() - since)
+                self.seconds.append(asyncio.get_running_loop().time() - since)
         self._waiting = [one for one in self._waiting if one[1]]
         del self.seconds[:-LAST_CHANGES]
 
@@ -225,7 +228,7 @@ class Agent:
     # Inside.
 
     def _open(self, hops: Hops, fresh: bool) -> None:
-        for edge in sorted({edge_of(hop) for hop in hops}):
+        for edge in sorted(edges(hops)):
             for broker in edge:
                 if broker not in self.controls:
                     control = Session(broker, CONTROL, self._door(broker), Nobody(), kept=False)
@@ -263,11 +266,12 @@ class Agent:
             control.publish(PROBE, payload)
         return True
 
-    def _close(self, closing: Coroutine[None, None, None]) -> None:
+    def _close(self, closing: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """End something beside all else."""
         task = asyncio.create_task(closing)
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
+        return task
 
     def _claims_of(self, filters: Filters) -> Path | None:
         if self._folder is None:

@@ -36,7 +36,7 @@ class Network(Protocol):
     async def keep(self, state: State) -> None:
         """Bring a state to the disk."""
 
-    def open(self, hops: Hops) -> None:
+    async def open(self, hops: Hops) -> None:
         """See to it that the links of hops are there."""
 
     async def subscribe(self, hop: Hop, filters: Iterable[str], retained: bool) -> None:
@@ -144,7 +144,7 @@ class Group:
         self.state = state
 
     async def _add(self, step: Step) -> None:
-        self._network.open(step.add)
+        await self._network.open(step.add)
         known = {broker for hop in self.state.hops for broker in hop}
         await self._ask(step.add, subscribe=True, newcomers=known)
         await self._keep(replace(self.state, hops=self.state.hops | step.add, step=None, phase=""))
@@ -155,7 +155,7 @@ class Group:
         self._network.release(step.drop)
 
     async def _mark(self, step: Step) -> None:
-        self._network.open(step.add)
+        await self._network.open(step.add)
         self._network.guard(self.state.filters, step.add | step.drop)
         await self._flush(step.add, self.state.hops - step.drop)
         await self._keep(replace(self.state, phase=BOTH))

@@ -37,7 +37,7 @@ from broadloom.deployment.linkd.packets import (
 )
 from broadloom.deployment.linkd.slots import Slots
 
-WAITING, CLEANING, SENT, RELEASED = range(4)
+WAITING, CLEANING, SENT, RELEASED, DROPPED = range(5)
 
 Send = Callable[[bytes], None]
 Admit = Callable[[Publish], "Publish | None"]
@@ -121,12 +121,13 @@ class Lane:
                 self._behind[number] = message
             return  # sent once more over a new connection, while it is still on its way
         carried = self._admit(message)
-        if carried is None:
+        if carried is None and not message.dup:
+            self._slots[number] = message.key  # should it come again, when nobody remembers that it was dropped
             self._end(number)
             return
-        if message.key and message.dup and self._slots[number] == message.key:
-            item = Item(carried, RELEASED)
-            self.flight[number] = item
+        if carried is None or (message.dup and message.key and self._slots[number] == message.key):
+            # The far broker may hold it from before: it has to let it go, even if nobody needs it any more.
+            self.flight[number] = Item(carried or message, DROPPED if carried is None else RELEASED)
             if self._far is not None:
                 self._room -= 1
                 self._far(answer(PUBREL, number))
@@ -195,8 +196,9 @@ class Lane:
         if item.state == CLEANING:
             self._cleaned.add(number)
             self._send(number, item)
-        elif item.state == RELEASED:
-            self._count(item.message)
+        elif item.state in (RELEASED, DROPPED):
+            if item.state == RELEASED:
+                self._count(item.message)
             self._room += 1
             self._finish(number)
 
@@ -204,7 +206,10 @@ class Lane:
         """Send once more what the far broker has not answered."""
         item = self.flight[number]
         self._room -= 1
-        if not present:
+        if item.state == DROPPED and not present:
+            self._room += 1
+            self._finish(number)
+        elif not present:
             self._send(number, item)  # it may have had the message: rather twice than never
         elif item.state == SENT:
             self._write(_again(item.message.forwarded()))

@@ -72,10 +72,13 @@ class Link:
     def _other(self, session: Session) -> str:
         return self.ends[self.ends[0] == session.broker]
 
+    def welcomed(self, session: Session, welcome: Welcome) -> None:
+        """A session is connected: messages come from it."""
+        self.lanes[session.broker, self._other(session)].near_opens(session.send, welcome.present)
+
     async def opened(self, session: Session, welcome: Welcome) -> None:
-        """A session is connected: it subscribes to all that its hop carries, and then takes messages."""
+        """It subscribes to all that its hop carries, and then takes messages."""
         here, there = session.broker, self._other(session)
-        self.lanes[here, there].near_opens(session.send, welcome.present)
         await session.subscribe([PROBE], retained=False)
         await session.subscribe(self._wanted((here, there)), retained=True)
         self.lanes[there, here].far_opens(session.send, welcome.present, *limits(welcome))

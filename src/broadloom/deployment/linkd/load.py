@@ -116,9 +116,12 @@ class Load:
 
     # What sessions call.
 
+    def welcomed(self, session: Session, welcome: Welcome) -> None:
+        """A client is connected."""
+        self._open[session.broker] = 0
+
     async def opened(self, session: Session, welcome: Welcome) -> None:
         """A client subscribes, unless its broker remembers."""
-        self._open[session.broker] = 0
         if not welcome.present:
             await session.subscribe(sorted(self.wants.get(session.broker, ())), retained=False)
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import time
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import count
@@ -75,11 +74,11 @@ class Probes:
     async def _wait(self, number: int, barrier: Barrier, patience: float) -> set[str]:
         concerned = {broker for hop in barrier.along for broker in hop}
         concerned |= {origin for _, origin in barrier.missing}
-        patient_until = time.monotonic() + patience
+        patient_until = asyncio.get_running_loop().time() + patience
         while not barrier.passed.is_set():
             late = {origin for _, origin in barrier.missing}
             away = [broker for broker in concerned if not self._send(number, broker, broker in late)]
-            if away and time.monotonic() > patient_until:
+            if away and asyncio.get_running_loop().time() > patient_until:
                 return late
             with suppress(TimeoutError):
                 await asyncio.wait_for(barrier.passed.wait(), REPEAT_SECONDS)

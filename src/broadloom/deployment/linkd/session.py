@@ -6,7 +6,6 @@ import asyncio
 import logging
 import random
 import ssl
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Protocol
@@ -76,12 +75,20 @@ class Door:
     window: int = 500
     expiry: int = DAY
 
+    async def dial(self, client: asyncio.Protocol) -> None:
+        """Open a connection for a client."""
+        loop = asyncio.get_running_loop()
+        await loop.create_connection(lambda: client, self.host, self.port, ssl=self.context)
+
 
 class Owner(Protocol):
     """Who is told what comes."""
 
+    def welcomed(self, session: Session, welcome: Welcome) -> None:
+        """A connection is there; messages may come from now on."""
+
     async def opened(self, session: Session, welcome: Welcome) -> None:
-        """A connection is there."""
+        """What there is to ask for on a new connection, before the session is up."""
 
     def closed(self, session: Session) -> None:
         """It is gone."""
@@ -98,6 +105,9 @@ class Owner(Protocol):
 
 class Nobody:
     """An owner that does not care, of sessions that only send."""
+
+    def welcomed(self, session: Session, welcome: Welcome) -> None:
+        """Nothing to do."""
 
     async def opened(self, session: Session, welcome: Welcome) -> None:
         """Nothing to do."""
@@ -223,7 +233,7 @@ class Session(asyncio.Protocol):
         self._gone.clear()
         self._welcome = loop.create_future()
         async with asyncio.timeout(CONNECT_SECONDS):
-            await loop.create_connection(lambda: self, door.host, door.port, ssl=door.context)
+            await door.dial(self)
             expiry = door.expiry if self._kept else 0
             self.send(
                 connect(self.client, self._clean, door.keep_alive, expiry, door.window, door.login)
@@ -233,7 +243,7 @@ class Session(asyncio.Protocol):
             raise Refused(f"it refuses the connection ({welcome.reason:#x})")
         self.connects += 1
         self._clean = not self._kept
-        self._heard = time.monotonic()
+        self._heard = loop.time()
         loop.call_later(door.keep_alive / 2, self._beat, self._transport)
         await self._owner.opened(self, welcome)
         self.up.set()
@@ -242,12 +252,13 @@ class Session(asyncio.Protocol):
         """See whether the broker is still there."""
         if transport is not self._transport:
             return
-        if time.monotonic() - self._heard > 1.5 * self._door.keep_alive:
+        loop = asyncio.get_running_loop()
+        if loop.time() - self._heard > 1.5 * self._door.keep_alive:
             LOG.warning("broker %r does not answer client %r", self.broker, self.client)
             transport.abort()
             return
         self.send(PING)
-        asyncio.get_running_loop().call_later(self._door.keep_alive / 2, self._beat, transport)
+        loop.call_later(self._door.keep_alive / 2, self._beat, transport)
 
     def _drop(self) -> None:
         """Whatever was under way on a connection ends with it."""
@@ -293,9 +304,11 @@ class Session(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         """Bytes have come."""
-        self._heard = time.monotonic()
+        self._heard = asyncio.get_running_loop().time()
         try:
             for kind, raw, head in self._packets.feed(data):
+                if kind != CONNACK and not self._welcomed():
+                    raise ProtocolError("a packet before the answer to CONNECT")
                 if kind == PUBLISH:
                     self._owner.arrived(self, read_publish(raw, head))
                 else:
@@ -305,6 +318,9 @@ class Session(asyncio.Protocol):
             assert self._transport is not None
             self._transport.abort()
 
+    def _welcomed(self) -> bool:
+        return self._welcome is not None and self._welcome.done()
+
     def _take(self, kind: int, raw: bytes, head: int) -> None:
         if kind in (PUBACK, PUBREC, PUBCOMP):
             self._owner.answered(self, kind, *read_number(raw, head))
@@ -313,8 +329,11 @@ class Session(asyncio.Protocol):
             request = self._requests.pop(number, None)
             if request is not None and not request.done():
                 request.set_result(reasons)
-        elif kind == CONNACK and self._welcome is not None and not self._welcome.done():
-            self._welcome.set_result(read_connack(raw, head))
+        elif kind == CONNACK and self._welcome is not None and not self._welcomed():
+            welcome = read_connack(raw, head)
+            self._welcome.set_result(welcome)
+            if welcome.reason < FAILED:
+                self._owner.welcomed(self, welcome)
         elif kind == DISCONNECT:
             reason = raw[head] if len(raw) > head else 0
             LOG.warning("broker %r ends the connection of %r (%#x)", self.broker, self.client, reason)
