@@ -1,7 +1,7 @@
 """MQTT brokers and a network of our own making, in one process and in a time of its own.
 
-Bytes take as long as chance wants, connections break, brokers keep their sessions. Nothing here shares code with
-the agent: packets are read and written anew.
+Bytes take as long as chance wants, connections break, brokers keep their sessions. Nothing here shares code
+with the agent: packets are read and written anew.
 """
 
 import asyncio
@@ -22,6 +22,7 @@ class OwnTime(asyncio.SelectorEventLoop):
         self.now = 0.0
 
     def time(self):
+        """Our own time."""
         return self.now
 
 
@@ -44,32 +45,40 @@ class Pipe(asyncio.Transport):
         self.coming = {"up": deque(), "down": deque()}
 
     def later(self, way, call, *values):
+        """Something happens at the end of a direction."""
         self.last[way] = max(self.last[way], self.loop.time()) + self.chance.choice((0, 0, 0.001, 0.03))
         self.coming[way].append((call, values))
         self.loop.call_at(self.last[way], self.next, way)  # timers of the same time are in no order
 
     def next(self, way):
+        """What comes next in a direction."""
         call, values = self.coming[way].popleft()
         call(*values)
 
     def write(self, data):
+        """The client writes."""
         if self.open:
             self.later("up", self.broker_hears, bytes(data))
 
     def broker_hears(self, data):
+        """Bytes come to the broker."""
         if self.open:
             self.rest += data
             while (packet := split(self.rest)) is not None:
-                self.rest = self.rest[len(packet[2]) :]
-                self.broker.take(self, *packet)
+                kind, flags, size, body = packet
+                self.rest = self.rest[size:]
+                self.broker.take(self, kind, flags, body)
 
     def down(self, data):
+        """The broker writes."""
         self.later("down", lambda: self.client.data_received(data) if self.open else None)
 
     def close(self):
+        """The client closes it."""
         self.later("up", self.cut)  # after all that was written
 
     def abort(self):
+        """The client closes it at once."""
         self.cut()
 
     def cut(self):
@@ -99,6 +108,7 @@ class FakeDoor(Door):
     chance: random.Random | None = None
 
     async def dial(self, client):
+        """Connect."""
         await asyncio.sleep(0.001)
         pipe = Pipe(client, self.broker, self.chance)
         self.broker.pipes.append(pipe)
@@ -133,6 +143,7 @@ class Broker:
                 self.pump(session)
 
     def pump(self, session):
+        """Send what waits."""
         while session.pipe and session.queue and len(session.sent) < session.window:
             if self.low_numbers:
                 number = next(n for n in range(1, 65536) if n not in session.sent)
@@ -141,7 +152,8 @@ class Broker:
             session.sent[number] = session.queue.popleft()
             session.pipe.down(written(0x32, number, session.sent[number]))
 
-    def take(self, pipe, kind, flags, packet, body):
+    def take(self, pipe, kind, flags, body):
+        """A packet has come."""
         session = pipe.session
         if kind == 1:
             self.connect(pipe, body)
@@ -171,6 +183,7 @@ class Broker:
             pipe.cut()
 
     def connect(self, pipe, body):
+        """CONNECT."""
         clean, at = body[7] & 2, 11 + body[10]
         size = int.from_bytes(body[at : at + 2])
         pipe.name = body[at + 2 : at + 2 + size].decode()
@@ -188,6 +201,7 @@ class Broker:
         self.pump(session)
 
     def change(self, pipe, kind, body):
+        """SUBSCRIBE or UNSUBSCRIBE."""
         at, filters = 3, []
         while at < len(body):
             size = int.from_bytes(body[at : at + 2])
@@ -205,14 +219,14 @@ class Broker:
 
 
 def split(data):
-    """Kind, flags, the packet and its body, if it is all there."""
+    """Kind, flags, length and body of the first packet, if it is all there."""
     size = shift = 0
     for at, byte in enumerate(data[1:5], 1):
         size |= (byte & 127) << shift
         shift += 7
         if byte < 128:
             end = at + 1 + size
-            return (data[0] >> 4, data[0] & 15, data[:end], data[at + 1 : end]) if len(data) >= end else None
+            return (data[0] >> 4, data[0] & 15, end, data[at + 1 : end]) if len(data) >= end else None
     return None
 
 
@@ -230,7 +244,9 @@ def written(first, number, message):
     """A PUBLISH of less than 16 kB."""
     topic, payload, properties = message
     name = topic.encode()
-    body = len(name).to_bytes(2) + name + number.to_bytes(2) + bytes((len(properties),)) + properties + payload
+    body = (
+        len(name).to_bytes(2) + name + number.to_bytes(2) + bytes((len(properties),)) + properties + payload
+    )
     size = bytes((len(body),)) if len(body) < 128 else bytes((len(body) & 127 | 128, len(body) >> 7))
     return bytes((first,)) + size + body
 

@@ -1,4 +1,4 @@
-"""The whole agent on brokers and a network of our own making: whatever is slow, breaks or dies, and whenever."""
+"""The whole agent on brokers and a network of our own making: whatever is slow, breaks or dies."""
 
 import asyncio
 import random
@@ -32,6 +32,7 @@ class World:
         self.agent, self.ours = None, set()
 
     async def start(self):
+        """A new agent takes over."""
         doors = {
             name: FakeDoor("", 0, broker=broker, chance=self.chance, keep_alive=1000)
             for name, broker in self.brokers.items()
@@ -50,6 +51,7 @@ class World:
         self.agent._journal.close()
 
     async def publish(self, count):
+        """Messages, here and there, now and then."""
         for _ in range(count):
             number = len(self.sent)
             self.sent.append(number)
@@ -59,6 +61,7 @@ class World:
             await asyncio.sleep(self.chance.choice((0, 0.001, 0.01, 0.05)))
 
     def break_a_connection(self):
+        """Any of them."""
         pipes = [pipe for broker in self.brokers.values() for pipe in broker.pipes if pipe.open]
         if pipes:
             self.chance.choice(pipes).cut()
@@ -124,25 +127,25 @@ CASES = {
 }
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(**CASES)
 def test_swaps_lose_and_double_nothing(seed, size, changes, window):
     assert run(seed, size, changes, kills=0, breaks=0, window=window).wrong() == {}
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(**CASES, kills=st.integers(1, 3))
 def test_an_agent_that_is_killed_anywhere_loses_and_doubles_nothing(seed, size, changes, window, kills):
     assert run(seed, size, changes, kills, breaks=0, window=window).wrong() == {}
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(**CASES, kills=st.integers(0, 2), breaks=st.integers(1, 4))
 def test_connections_that_break_lose_and_double_nothing(seed, size, changes, window, kills, breaks):
     assert run(seed, size, changes, kills, breaks, window=window).wrong() == {}
 
 
-@settings(max_examples=20)
+@settings(max_examples=12)
 @given(**CASES, kills=st.integers(0, 2), breaks=st.integers(0, 3))
 def test_messages_without_ids_are_never_lost_and_never_go_round(seed, size, changes, window, kills, breaks):
     wrong = run(seed, size, changes, kills, breaks, window=window, ids=False).wrong()

@@ -1,5 +1,7 @@
-"""`broadloom deploy export`, `rehearse` and `diff`: from a plan to real brokers."""
+"""`broadloom deploy export`, `rehearse`, `diff` and `live`: from a plan to real brokers."""
 
+import asyncio
+import logging
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,6 +16,10 @@ from broadloom.deployment.comparison import compare as run_alternatives
 from broadloom.deployment.diff import changes, order
 from broadloom.deployment.export import TARGETS, Target, export, record_of, save, target_named
 from broadloom.deployment.flow import sample_messages
+from broadloom.deployment.linkd.agent import Agent
+from broadloom.deployment.linkd.doors import doors
+from broadloom.deployment.linkd.serve import Run, Sent, serve, summary, take_down
+from broadloom.deployment.linkd.source import Events, Fixed, Versions
 from broadloom.deployment.rabbitmq_lab import rehearse_rabbitmq
 from broadloom.deployment.rehearsal import Outcome, rehearse
 from broadloom.deployment.rewiring import RATE, rehearse_change
@@ -32,6 +38,11 @@ Messages = Annotated[
 ]
 Least = Annotated[str, typer.Option(help="Trees of least latency (from publishers) or weight.")]
 Slack = Annotated[float, typer.Option(help="How much more a tree may cost to relieve busy links.")]
+Address = Annotated[str, typer.Option(help="Where a broker is: host or host:port, with {broker} for its id.")]
+Tls = Annotated[bool, typer.Option(help="Encrypt links, and prove them by certificates.")]
+Credentials = Annotated[
+    bool, typer.Option("--credentials", help="Log in with a name and password of the environment.")
+]
 
 app = typer.Typer(
     help="Native configuration of real brokers, a rehearsal on this machine, and changes in order.",
@@ -48,16 +59,12 @@ def export_plan(
     messages: Messages = None,
     least: Least = "latency",
     slack: Slack = 0.1,
-    address: Annotated[
-        str, typer.Option(help="Where a broker is: host or host:port, with {broker} for its id.")
-    ] = "{broker}",
-    tls: Annotated[bool, typer.Option(help="Encrypt links, and prove them by certificates.")] = True,
+    address: Address = "{broker}",
+    tls: Tls = True,
     certificates: Annotated[
         str | None, typer.Option(help="The folder of certificates on each broker.")
     ] = None,
-    credentials: Annotated[
-        bool, typer.Option("--credentials", help="Log in with a name and password of the environment.")
-    ] = False,
+    credentials: Credentials = False,
     accounts: Annotated[
         bool, typer.Option("--accounts", help="NATS: use several accounts where trees close a ring.")
     ] = False,
@@ -228,6 +235,64 @@ def _step_told(step: dict[str, Any]) -> str:
         return f"{sum(map(len, step['call'].values())):,} calls at {len(step['call']):,} brokers, no restart"
     wait = f"; {step['cut']:,} deliveries wait for a later step" if step["cut"] else ""
     return f"restart {', '.join(step['restart'])}{' together' if len(step['restart']) > 1 else ''}{wait}"
+
+
+@app.command("live")
+def live(
+    plan: PlanFolder,
+    state: Annotated[Path, typer.Option(help="The folder for what a new agent must know after a crash.")],
+    events: Annotated[
+        Path | None, typer.Option(help="A file of events (JSON lines) that grows; each changes the links.")
+    ] = None,
+    follow: Annotated[
+        Path | None,
+        typer.Option(help="The output of `broadloom maintain --stream`, whose versions to follow."),
+    ] = None,
+    messages: Messages = None,
+    least: Least = "latency",
+    slack: Slack = 0.1,
+    address: Address = "{broker}",
+    tls: Tls = True,
+    certificates: Annotated[
+        str | None, typer.Option(help="The folder of ca.crt, agent.crt and agent.key; else the system's.")
+    ] = None,
+    credentials: Credentials = False,
+    window: Annotated[int, typer.Option(help="Messages on their way over a link, each way, at most.")] = 500,
+    patience: Annotated[
+        float, typer.Option(help="Seconds that a change waits for a broker that is away.")
+    ] = 10,
+    metrics: Annotated[
+        int | None, typer.Option(help="A port on loopback for Prometheus; none by default.")
+    ] = None,
+    down: Annotated[bool, typer.Option("--down", help="Take all links down, and end.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Hold the links of a plan between running MQTT 5 brokers, and change them live; nothing is lost.
+
+    Example: broadloom deploy live plan --state live --events events.jsonl --address '{broker}.example.org'
+    """
+    if events is not None and follow is not None:
+        raise InputError("changes come from --events or from --follow; give one of them")
+    loaded = bl.Plan.load(plan)
+    settings = Settings(address, places_of(loaded), tls, certificates, credentials)
+    sent = [] if messages is None else read_publications(messages, loaded.interest)
+    named = [Sent(loaded.interest.node_ids[one.broker], one.topic, one.rate) for one in sent]
+    source = Events(loaded, events) if events else Versions(follow, loaded) if follow else Fixed(loaded)
+    logging.basicConfig(level=logging.ERROR if quiet else logging.INFO, format="broadloom: %(message)s")
+    door = doors(settings, whole(window, "window", least=1))
+
+    async def held() -> Agent:
+        agent = Agent(door, state, number(patience, "patience"))
+        if down:
+            await take_down(agent)
+        else:
+            run = Run(agent, source, named, least, slack)
+            await serve(run, metrics, lambda: logging.info("%d links are up", len(agent.links)))
+        return agent
+
+    record = {"state": str(state)} | summary(asyncio.run(held()))
+    show(record, f"{record['changes']:,} changes, {record['messages']:,} messages carried", as_json, quiet)
 
 
 def deployed(

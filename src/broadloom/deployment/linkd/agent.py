@@ -44,7 +44,9 @@ class Agent:
         seconds: how long the last changes took, from `aim` until every link was changed.
     """
 
-    def __init__(self, door: Callable[[str], Door], folder: Path | None = None, patience: float = 10.0) -> None:
+    def __init__(
+        self, door: Callable[[str], Door], folder: Path | None = None, patience: float = 10.0
+    ) -> None:
         self._door, self._folder, self._patience = door, folder, patience
         self.groups: dict[Filters, Group] = {}
         self.links: dict[Hop, Link] = {}

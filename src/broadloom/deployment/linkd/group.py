@@ -9,7 +9,8 @@ A guarded swap of edge e for edge f, the two parts of the tree being those witho
     leave   e is unsubscribed, and what waits in its queues is carried
     forget  a barrier at the ends of f: nothing that e has carried can come there any more; the guard goes
 
-No phase waits for a time to pass. Each is in the journal before it begins, and can be done again from its start.
+No phase waits for a time to pass. Each is in the journal before it begins, and can be done again from its
+start.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from broadloom.deployment.linkd.journal import State
-from broadloom.deployment.linkd.session import Refused
+from broadloom.deployment.linkd.session import RefusedError
 from broadloom.deployment.linkd.steps import Hops, Step, next_step, reaching
 from broadloom.deployment.wiring import Hop
 
@@ -119,7 +120,7 @@ class Group:
             self._woken.clear()
             try:
                 await self._advance()
-            except (OSError, Refused) as error:
+            except (OSError, RefusedError) as error:
                 LOG.warning("%s in phase %s: %s; trying again", self.state.filters, self.state.phase, error)
                 await asyncio.sleep(RETRY_SECONDS)
             if self.settled:
@@ -146,7 +147,7 @@ class Group:
     async def _add(self, step: Step) -> None:
         await self._network.open(step.add)
         known = {broker for hop in self.state.hops for broker in hop}
-        await self._ask(step.add, subscribe=True, newcomers=known)
+        await self._ask(step.add, subscribe=True, known=known)
         await self._keep(replace(self.state, hops=self.state.hops | step.add, step=None, phase=""))
 
     async def _drop(self, step: Step) -> None:
@@ -186,16 +187,14 @@ class Group:
         """Let all that is on its way now come to the beginnings of hops."""
         await self._network.barrier({hop: set(reaching(along, hop[0])) for hop in ends}, along)
 
-    async def _ask(self, hops: Hops, subscribe: bool, newcomers: set[str] | None = None) -> None:
-        """(Un)subscribe hops; what is retained goes to brokers that are new to the group, and nowhere else."""
+    async def _ask(self, hops: Hops, subscribe: bool, known: set[str] | None = None) -> None:
+        """(Un)subscribe hops; what is retained goes to brokers that are new to the group, nowhere else."""
         filters, net = self.state.filters, self._network
         await asyncio.gather(
             *(
-                net.subscribe(hop, filters, newcomers is not None and hop[1] not in newcomers)
+                net.subscribe(hop, filters, known is not None and hop[1] not in known)
                 if subscribe
                 else net.unsubscribe(hop, filters)
                 for hop in sorted(hops)
             )
         )
-
-

@@ -1,9 +1,9 @@
 """The guard of a swap: each message crosses by the old edge or by the new one, whichever sees it first.
 
-The two edges cut the topic's brokers in two parts. A message that one of the four hops has claimed is dropped at
-the three others, so it comes to the other part once and never back, though both edges are open for a while.
-Claims are in a file before the message is sent on, so that an agent that was killed goes on with them. A message
-that comes again on the hop that has claimed it was not finished: it goes on.
+The two edges cut the topic's brokers in two parts. A message that one of the four hops has claimed is dropped
+at the others, so it comes to the other part once and never back, though both edges are open for a while.
+Claims are in a file before the message is sent on, so that an agent that was killed goes on with them. A
+message that comes again on the hop that has claimed it was not finished: it goes on.
 """
 
 from __future__ import annotations

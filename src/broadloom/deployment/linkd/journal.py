@@ -1,8 +1,8 @@
 """What links carry and how far each swap is, on the disk before it is done.
 
-A file of lines: a checksum, and a JSON object with the state of one group of filters, the last of which counts.
-Only the last lines can be torn by a crash, and nothing was done on their account: they are cut off. A new
-agent writes the file anew, short, and puts it in place by one rename.
+A file of lines: a checksum, and a JSON object with the state of one group of filters; its last one counts.
+Only the last line can be torn by a crash, and nothing was done on its account: it is cut off. A new agent
+writes the file anew, short, and puts it in place by one rename.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from itertools import cycle
 
-from broadloom.deployment.linkd.packets import ID, PUBACK, Publish, Welcome, answer
+from broadloom.deployment.linkd.packets import FAILED, ID, PUBACK, Publish, Welcome, answer
 from broadloom.deployment.linkd.session import Door, Session
 
 IN_FLIGHT = 15  # of one client; a broker of default settings takes 20
@@ -79,7 +79,9 @@ class Load:
     async def _publish(self, rate: float) -> None:
         began, sent, turns = time.monotonic(), 0, cycle(range(1 << 30))
         while True:
-            places = [(broker, topic) for broker in sorted(self.wants) for topic in sorted(self.wants[broker])]
+            places = [
+                (broker, topic) for broker in sorted(self.wants) for topic in sorted(self.wants[broker])
+            ]
             behind = int((time.monotonic() - began) * rate) - sent
             for _ in range(min(behind, 4 * len(places)) if places else 0):
                 sent += self.publish(*places[next(turns) * 7919 % len(places)])
@@ -104,7 +106,12 @@ class Load:
         due = {(broker, number) for number, brokers in enumerate(self.due) for broker in brokers}
         came = {key for key in due if self.got[key]}
         doubled = sum(self.got[key] - 1 for key in came)
-        return {"published": len(self.published), "due": len(due), "lost": len(due - came), "doubled": doubled}
+        return {
+            "published": len(self.published),
+            "due": len(due),
+            "lost": len(due - came),
+            "doubled": doubled,
+        }
 
     async def settle(self, seconds: float = 10.0, quiet: float = 0.3) -> dict[str, int]:
         """Wait until all has come, and a little for what comes twice; the counts then."""
@@ -117,11 +124,11 @@ class Load:
     # What sessions call.
 
     def welcomed(self, session: Session, welcome: Welcome) -> None:
-        """A client is connected."""
-        self._open[session.broker] = 0
+        """It subscribes next."""
 
     async def opened(self, session: Session, welcome: Welcome) -> None:
         """A client subscribes, unless its broker remembers."""
+        self._open[session.broker] = 0
         if not welcome.present:
             await session.subscribe(sorted(self.wants.get(session.broker, ())), retained=False)
 
@@ -136,6 +143,7 @@ class Load:
 
     def answered(self, session: Session, kind: int, number: int, reason: int) -> None:
         """A broker has taken a message."""
+        assert (kind, reason >= FAILED) == (PUBACK, False), f"{kind:#x} for {number}: {reason:#x}"
         self._open[session.broker] = max(0, self._open[session.broker] - 1)
 
     def clogged(self, session: Session, full: bool) -> None:

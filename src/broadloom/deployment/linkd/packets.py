@@ -203,7 +203,7 @@ class Login(NamedTuple):
 def connect(
     client: str, clean: bool, keep_alive: int, expiry: int, window: int, login: Login | None = None
 ) -> bytes:
-    """CONNECT; the session is kept for `expiry` seconds, and at most `window` messages come unacknowledged."""
+    """CONNECT; the session is kept for `expiry` seconds, and at most `window` messages come unanswered."""
     flags = (0x02 if clean else 0) | (0xC0 if login else 0)
     properties = struct.pack(">BIBH", SESSION_EXPIRY, expiry, RECEIVE_MAXIMUM, window)
     body = _text(b"MQTT") + struct.pack(">BBH", 5, flags, keep_alive)

@@ -1,9 +1,9 @@
 """Barriers: everything that was on its way before a moment has come through.
 
-A probe is a message of the agent's own. Published at a broker, it goes into the queue of every link there behind
-all that the broker has taken before, and lanes carry it along the hops of a topic in the same order. So when a
-probe of each broker has come to the end of an edge, so has every message that was published at any of them
-before the probes were.
+A probe is a message of the agent's own. Published at a broker, it goes into the queue of every link there
+behind all that the broker has taken before, and lanes carry it along the hops of a topic in the same order.
+So when a probe of each broker has come to the end of an edge, so has every message that was published at any
+of them before the probes were.
 """
 
 from __future__ import annotations

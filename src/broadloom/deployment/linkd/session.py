@@ -14,11 +14,11 @@ from broadloom.deployment.linkd.packets import (
     CONNACK,
     DISCONNECT,
     FAILED,
-    LAST_ID,
     LARGEST,
+    LAST_ID,
     MAXIMUM_PACKET,
-    PINGRESP,
     PING,
+    PINGRESP,
     PUBACK,
     PUBCOMP,
     PUBLISH,
@@ -49,7 +49,7 @@ DAY = 86_400
 FILTERS_AT_A_TIME = 200
 
 
-class Refused(Exception):
+class RefusedError(Exception):
     """A broker does not allow what a link needs."""
 
 
@@ -186,7 +186,7 @@ class Session(asyncio.Protocol):
         """Subscribe, and wait for the answer.
 
         Raises:
-            Refused: the broker does not allow it.
+            RefusedError: the broker does not allow it.
             ConnectionError: the connection is lost meanwhile.
         """
         await self._ask(filters, lambda number, some: subscribe(number, some, retained))
@@ -204,7 +204,9 @@ class Session(asyncio.Protocol):
             self.send(packet(number, some))
             for text, reason in zip(some, await answer, strict=False):
                 if reason >= FAILED:
-                    raise Refused(f"broker {self.broker!r} refuses {text!r} to {self.client!r} ({reason:#x})")
+                    raise RefusedError(
+                        f"broker {self.broker!r} refuses {text!r} to {self.client!r} ({reason:#x})"
+                    )
 
     def _number(self) -> int:
         """A packet id for a request; those of messages grow from the other end."""
@@ -222,7 +224,7 @@ class Session(asyncio.Protocol):
                 await self._connect()
                 wait = FIRST_WAIT
                 await self._gone.wait()
-            except (OSError, ProtocolError, Refused, TimeoutError) as error:
+            except (OSError, ProtocolError, RefusedError, TimeoutError) as error:
                 LOG.warning("broker %r, client %r: %s", self.broker, self.client, error)
             self._drop()
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311
@@ -235,12 +237,10 @@ class Session(asyncio.Protocol):
         async with asyncio.timeout(CONNECT_SECONDS):
             await door.dial(self)
             expiry = door.expiry if self._kept else 0
-            self.send(
-                connect(self.client, self._clean, door.keep_alive, expiry, door.window, door.login)
-            )
+            self.send(connect(self.client, self._clean, door.keep_alive, expiry, door.window, door.login))
             welcome = await self._welcome
         if welcome.reason >= FAILED:
-            raise Refused(f"it refuses the connection ({welcome.reason:#x})")
+            raise RefusedError(f"it refuses the connection ({welcome.reason:#x})")
         self.connects += 1
         self._clean = not self._kept
         self._heard = loop.time()
@@ -248,9 +248,9 @@ class Session(asyncio.Protocol):
         await self._owner.opened(self, welcome)
         self.up.set()
 
-    def _beat(self, transport: asyncio.Transport) -> None:
+    def _beat(self, transport: asyncio.Transport | None) -> None:
         """See whether the broker is still there."""
-        if transport is not self._transport:
+        if transport is None or transport is not self._transport:
             return
         loop = asyncio.get_running_loop()
         if loop.time() - self._heard > 1.5 * self._door.keep_alive:

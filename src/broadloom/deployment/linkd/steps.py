@@ -1,8 +1,8 @@
 """From one tree of a topic to another by single steps, none of which cuts it or closes a ring unguarded.
 
-An edge of the new tree that joins two parts is added. One that closes a ring takes the place of an edge of that
-ring which the new tree does not have: a guarded swap. So a broker that leaves becomes a leaf first, and is
-dropped last. Between trees of the same brokers it takes a swap for each edge that only the new one has.
+An edge of the new tree that joins two parts is added. One that closes a ring takes the place of an edge of
+that ring which the new tree does not have: a guarded swap. So a broker that leaves becomes a leaf first, and
+is dropped last. Between trees of the same brokers it takes a swap for each edge that only the new one has.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ def _joins(now: Hops, target: Hops) -> Hops:
 
 
 def _new_hops(edge: Hop, others: set[Hop], target: Hops) -> Hops:
-    """How a new edge carries: as it shall, but both ways while there is more than one broker behind each end."""
+    """How a new edge carries: as it shall, but both ways while there is more behind each of its ends."""
     u, v = edge
     if all(any(end in other for other in others) for end in edge):
         return frozenset(((u, v), (v, u)))
@@ -87,9 +87,8 @@ def way(links: Iterable[Hop], start: str, end: str) -> list[Hop] | None:
     for here, gone in todo:
         if here == end:
             return gone
-        for edge in near[here]:
-            if not gone or edge != gone[-1]:
-                todo.append((edge[edge[0] == here], [*gone, edge]))
+        onward = [edge for edge in near[here] if not gone or edge != gone[-1]]
+        todo += [(edge[edge[0] == here], [*gone, edge]) for edge in onward]
     return None
 
 

@@ -75,7 +75,7 @@ def _check_together(filters: Filters, known: Mapping[Filters, Hops]) -> None:
     if other is not None:
         raise InputError(
             f"filters {_told(other)} become {_told(filters)}, which can match one topic and need one tree; "
-            "that is no live change: stop the agent with --forget, and start it anew"
+            "that is no live change: take the links down (--down) and start anew"
         )
 
 
