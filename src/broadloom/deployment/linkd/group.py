@@ -75,7 +75,8 @@ class Group:
 
     def __init__(self, state: State, network: Network) -> None:
         self.state, self._network = state, network
-        self.target = state.hops
+        step = state.step or Step()
+        self.target = state.hops - step.drop | step.add  # until somebody says otherwise
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         if state.step is not None and state.phase in (MARK, BOTH, LEAVE, FORGET):

@@ -141,7 +141,7 @@ class Session(asyncio.Protocol):
         self, broker: str, client: str, door: Door, owner: Owner, kept: bool = True, fresh: bool = False
     ) -> None:
         self.broker, self.client, self._door, self._owner, self._kept = broker, client, door, owner, kept
-        self._clean = fresh or not kept
+        self._fresh = fresh
         self.up = asyncio.Event()  # connected, and the owner is ready
         self.connects = 0
         self._transport: asyncio.Transport | None = None
@@ -221,6 +221,8 @@ class Session(asyncio.Protocol):
         wait = FIRST_WAIT
         while True:
             try:
+                if self._fresh:
+                    await self._wipe()
                 await self._connect()
                 wait = FIRST_WAIT
                 await self._gone.wait()
@@ -230,23 +232,39 @@ class Session(asyncio.Protocol):
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311
             wait = min(2 * wait, LONGEST_WAIT)
 
+    async def _wipe(self) -> None:
+        """Have the broker forget an earlier session, by a connection of its own.
+
+        Mosquitto 2.0 keeps no session over its restart that began with a clean start, whatever its expiry.
+        """
+        await self._greet(clean=True, expiry=0)
+        self.send(disconnect())
+        self._flush()
+        assert self._transport is not None
+        self._transport.close()
+        await asyncio.wait_for(self._gone.wait(), CONNECT_SECONDS)
+        self._fresh = False
+
     async def _connect(self) -> None:
-        loop, door = asyncio.get_running_loop(), self._door
+        loop = asyncio.get_running_loop()
+        welcome = await self._greet(not self._kept, self._door.expiry if self._kept else 0)
+        self.connects += 1
+        loop.call_later(self._door.keep_alive / 2, self._beat, self._transport)
+        await self._owner.opened(self, welcome)
+        self.up.set()
+
+    async def _greet(self, clean: bool, expiry: int) -> Welcome:
+        """Open a connection, and say who we are."""
+        door = self._door
         self._gone.clear()
-        self._welcome = loop.create_future()
+        self._welcome = asyncio.get_running_loop().create_future()
         async with asyncio.timeout(CONNECT_SECONDS):
             await door.dial(self)
-            expiry = door.expiry if self._kept else 0
-            self.send(connect(self.client, self._clean, door.keep_alive, expiry, door.window, door.login))
+            self.send(connect(self.client, clean, door.keep_alive, expiry, door.window, door.login))
             welcome = await self._welcome
         if welcome.reason >= FAILED:
             raise RefusedError(f"it refuses the connection ({welcome.reason:#x})")
-        self.connects += 1
-        self._clean = not self._kept
-        self._heard = loop.time()
-        loop.call_later(door.keep_alive / 2, self._beat, self._transport)
-        await self._owner.opened(self, welcome)
-        self.up.set()
+        return welcome
 
     def _beat(self, transport: asyncio.Transport | None) -> None:
         """See whether the broker is still there."""
@@ -332,7 +350,7 @@ class Session(asyncio.Protocol):
         elif kind == CONNACK and self._welcome is not None and not self._welcomed():
             welcome = read_connack(raw, head)
             self._welcome.set_result(welcome)
-            if welcome.reason < FAILED:
+            if welcome.reason < FAILED and not self._fresh:
                 self._owner.welcomed(self, welcome)
         elif kind == DISCONNECT:
             reason = raw[head] if len(raw) > head else 0
