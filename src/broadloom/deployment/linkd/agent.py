@@ -6,19 +6,18 @@ import asyncio
 import contextlib
 import logging
 import secrets
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from hashlib import blake2b
 from itertools import count
 from pathlib import Path
 
 from broadloom.deployment.linkd.group import Group
-from broadloom.deployment.linkd.guard import Guard
 from broadloom.deployment.linkd.journal import Journal, State
 from broadloom.deployment.linkd.link import PROBE, Link
 from broadloom.deployment.linkd.packets import Publish
 from broadloom.deployment.linkd.probes import Probes
-from broadloom.deployment.linkd.session import Door, Nobody, Session
+from broadloom.deployment.linkd.session import Door, Nobody, RefusedError, Session
 from broadloom.deployment.linkd.steps import Hops, edge_of, edges
 from broadloom.deployment.wiring import Hop
 from broadloom.pipeline.filters import covers, is_wild
@@ -27,7 +26,7 @@ LOG = logging.getLogger("broadloom.live")
 Filters = tuple[str, ...]
 CONTROL = "broadloom-agent"
 POLL_SECONDS = 0.005
-LAST_CHANGES = 10_000
+LAST_CHANGES, LAST_TOPICS = 10_000, 100_000
 
 
 class Agent:
@@ -55,12 +54,12 @@ class Agent:
         self.counts: Counter[str] = Counter()
         self.guarded: Counter[Hop] = Counter()
         self._name = secrets.token_hex(6)
-        self._probes = Probes(self._name, self._probe)
+        self._probes = Probes(self._name, self._probe, self._away)
         self._ids = count()
-        self._guards: dict[Filters, Guard] = {}
-        self._watched: dict[Hop, dict[str, Guard]] = defaultdict(dict)
+        self._group_of: dict[str, Group | None] = {}  # by topic
         self._waiting: list[tuple[float, set[Filters]]] = []
         self._closing: set[asyncio.Task[None]] = set()
+        self._strays: set[tuple[Hop, str]] = set()
         self._ending: dict[Hop, asyncio.Task[None]] = {}
         self._journal = Journal(folder)
 
@@ -72,7 +71,7 @@ class Agent:
             self.groups[filters] = Group(state, self)
         self._sweep()
         for group in self.groups.values():
-            self._open(group.used(), fresh=False)
+            self._open(group.used, fresh=False)
         for group in self.groups.values():
             group.start()
 
@@ -91,6 +90,7 @@ class Agent:
                 if not hops:
                     continue
                 group = self.groups[filters] = Group(State(filters), self)
+                self._group_of.clear()
                 group.start()
             group.aim(hops)
             if not group.settled:
@@ -116,8 +116,6 @@ class Agent:
         await asyncio.gather(*self._closing, return_exceptions=True)
         await asyncio.gather(*(link.stop() for link in self.links.values()))
         await asyncio.gather(*(control.stop() for control in self.controls.values()))
-        for guard in self._guards.values():
-            guard.close()
         self._journal.close()
 
     # What groups ask for.
@@ -145,46 +143,30 @@ class Agent:
     async def barrier(self, needs: Mapping[Hop, Iterable[str]], along: Hops) -> None:
         """Wait until all that was published at some brokers until now has come to the hops."""
         await asyncio.gather(*map(self._there, needs))  # a probe that is published before would be missed
-        away = await self._probes.pass_through(needs, along, self._patience)
-        if away:
+        if not await self._probes.pass_through(needs, along):
             self.counts["barriers_given_up"] += 1
-            LOG.warning("a change goes on without waiting for %s: a broker is away", ", ".join(sorted(away)))
 
     async def drained(self, hops: Hops, filters: Filters) -> None:
         """Wait until nothing of the filters is on its way over the hops."""
-        end = asyncio.get_running_loop().time() + self._patience
         for hop in hops:
-            link = self.links[edge_of(hop)]
-            while any(_matches(filters, message.topic) for message in link.lanes[hop].on_the_way()):
-                up = all(session.up.is_set() for session in link.sessions.values())
-                if not up and asyncio.get_running_loop().time() > end:
-                    return
+            while self.on_the_way(hop, filters) and not self._away(hop):
                 await asyncio.sleep(POLL_SECONDS)
 
-    def guard(self, filters: Filters, hops: Hops) -> None:
-        """Let each message cross by one of the hops; those on their way have their hop already."""
-        if filters in self._guards:
-            return
-        guard = self._guards[filters] = Guard(sorted(hops), self._claims_of(filters))
-        for hop in hops:
-            self._watched[hop].update(dict.fromkeys(filters, guard))
-            if link := self.links.get(edge_of(hop)):
-                for message in link.lanes[hop].on_the_way():
-                    if _matches(filters, message.topic):
-                        guard.claim(hop, message.key)
+    def claims(self, filters: Filters) -> Path | None:
+        """The file of the claims of a group's guard."""
+        if self._folder is None:
+            return None
+        return self._folder / f"{blake2b(repr(filters).encode(), digest_size=16).hexdigest()}.claims"
 
-    def unguard(self, filters: Filters) -> None:
-        """End that."""
-        guard = self._guards.pop(filters)
-        for watched in self._watched.values():
-            for text in filters:
-                if watched.get(text) is guard:
-                    del watched[text]
-        guard.close(forget=True)
+    def on_the_way(self, hop: Hop, filters: Filters) -> list[Publish]:
+        """The messages of the filters that a hop carries at this moment."""
+        link = self.links.get(edge_of(hop))
+        found = [] if link is None else link.lanes[hop].on_the_way()
+        return [message for message in found if _matches(filters, message.topic)]
 
     def release(self, hops: Hops) -> None:
         """The group needs these hops no more: a link that nobody needs is closed."""
-        used = {edge_of(hop) for group in self.groups.values() for hop in group.used()}
+        used = {edge_of(hop) for group in self.groups.values() for hop in group.used}
         for edge in edges(hops) - used:
             if link := self.links.pop(edge, None):
                 self._ending[edge] = task = self._close(link.stop(forget=True))
@@ -199,6 +181,7 @@ class Agent:
         if not group.state.hops:
             self._close(group.stop())
             del self.groups[filters]
+            self._group_of.clear()
         for since, moved in self._waiting:
             moved.discard(filters)
             if not moved:
@@ -215,11 +198,13 @@ class Agent:
             return message if self._probes.arrive(hop, message) else None
         if not message.key:
             message = message.stamped(b"%b-%x" % (self._name.encode(), next(self._ids)))
-        watched = self._watched.get(hop)
-        if watched and (guard := _find(watched, message.topic)) and not guard.claim(hop, message.key):
-            self.guarded[hop] += 1
-            return None
-        return message
+        group = self._find(message.topic)
+        if group is not None and group.admits(hop, message.key):
+            return message
+        self.guarded[hop] += 1
+        if group is None or hop not in group.used:
+            self._stray(hop, message.topic)
+        return None
 
     def wanted(self, hop: Hop) -> list[str]:
         """The filters of a hop."""
@@ -245,7 +230,7 @@ class Agent:
     def _sweep(self) -> None:
         """Remove claims of swaps that were over when an earlier agent died."""
         if self._folder is not None:
-            used = {self._claims_of(filters) for filters in self._guards}
+            used = {self.claims(filters) for filters, group in self.groups.items() if group.guard}
             for place in self._folder.glob("*.claims"):
                 if place not in used:
                     place.unlink()
@@ -253,20 +238,42 @@ class Agent:
     async def _there(self, hop: Hop) -> Session | None:
         """The session at the beginning of a hop, once it is connected; None if that takes too long."""
         session = self.links[edge_of(hop)].sessions[hop[0]]
-        try:
-            await asyncio.wait_for(session.up.wait(), self._patience)
-        except TimeoutError:
-            LOG.warning("a change goes on without broker %r, which is away", hop[0])
-            return None
-        return session
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(session.up.wait(), max(0.0, self._patience - session.away()))
+            return session
+        LOG.warning("a change goes on without broker %r, which is away", hop[0])
+        return None
 
-    def _probe(self, broker: str, payload: bytes) -> bool:
+    def _away(self, brokers: Iterable[str]) -> set[str]:
+        """Which brokers have been away for so long that nobody waits for them."""
+        controls = {broker: self.controls.get(broker) for broker in brokers}
+        return {
+            broker
+            for broker, control in controls.items()
+            if control is None or control.away() > self._patience
+        }
+
+    def _probe(self, broker: str, payload: bytes) -> None:
         control = self.controls.get(broker)
-        if control is None or not control.up.is_set():
-            return False
-        if payload:
+        if control is not None and control.up.is_set():
             control.publish(PROBE, payload)
-        return True
+
+    def _find(self, topic: str) -> Group | None:
+        """The group that a topic belongs to."""
+        if topic not in self._group_of:
+            if len(self._group_of) > LAST_TOPICS:
+                self._group_of.clear()
+            groups = self.groups.items()
+            self._group_of[topic] = next((one for filters, one in groups if _matches(filters, topic)), None)
+        return self._group_of[topic]
+
+    def _stray(self, hop: Hop, topic: str) -> None:
+        """What comes though nobody asked for it: of a subscription that a broker kept while it was away."""
+        session = self.links[edge_of(hop)].sessions[hop[0]]
+        if session.up.is_set() and (hop, topic) not in self._strays:
+            self._strays.add((hop, topic))
+            asked = self._close(_quietly(session.unsubscribe([topic])))
+            asked.add_done_callback(lambda _: self._strays.discard((hop, topic)))
 
     def _close(self, closing: Coroutine[None, None, None]) -> asyncio.Task[None]:
         """End something beside all else."""
@@ -275,18 +282,12 @@ class Agent:
         task.add_done_callback(self._closing.discard)
         return task
 
-    def _claims_of(self, filters: Filters) -> Path | None:
-        if self._folder is None:
-            return None
-        return self._folder / f"{blake2b(repr(filters).encode(), digest_size=16).hexdigest()}.claims"
-
 
 def _matches(filters: Iterable[str], topic: str) -> bool:
     return any(text == topic or (is_wild(text) and covers(text, topic)) for text in filters)
 
 
-def _find(watched: Mapping[str, Guard], topic: str) -> Guard | None:
-    """The guard of the group that a topic belongs to."""
-    if topic in watched:
-        return watched[topic]
-    return next((guard for text, guard in watched.items() if is_wild(text) and covers(text, topic)), None)
+async def _quietly(asked: Coroutine[None, None, None]) -> None:
+    """Ask for something that is no matter if it fails."""
+    with contextlib.suppress(OSError, RefusedError):
+        await asked

@@ -19,9 +19,12 @@ import asyncio
 import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Protocol
 
+from broadloom.deployment.linkd.guard import Guard
 from broadloom.deployment.linkd.journal import State
+from broadloom.deployment.linkd.packets import Publish
 from broadloom.deployment.linkd.session import RefusedError
 from broadloom.deployment.linkd.steps import Hops, Step, next_step, reaching
 from broadloom.deployment.wiring import Hop
@@ -52,11 +55,11 @@ class Network(Protocol):
     async def drained(self, hops: Hops, filters: tuple[str, ...]) -> None:
         """Wait until nothing of the filters is on its way over the hops."""
 
-    def guard(self, filters: tuple[str, ...], hops: Hops) -> None:
-        """Let each message cross by one of the hops; those on their way have their hop already."""
+    def claims(self, filters: tuple[str, ...]) -> Path | None:
+        """The file of the claims of a group's guard."""
 
-    def unguard(self, filters: tuple[str, ...]) -> None:
-        """End that."""
+    def on_the_way(self, hop: Hop, filters: tuple[str, ...]) -> list[Publish]:
+        """The messages of the filters that a hop carries at this moment."""
 
     def release(self, hops: Hops) -> None:
         """The group needs these hops no more: a link that nobody needs is closed."""
@@ -75,12 +78,14 @@ class Group:
 
     def __init__(self, state: State, network: Network) -> None:
         self.state, self._network = state, network
+        self.used = _used(state)  # the hops that it has to do with
+        self.guard: Guard | None = None
         step = state.step or Step()
         self.target = state.hops - step.drop | step.add  # until somebody says otherwise
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         if state.step is not None and state.phase in (MARK, BOTH, LEAVE, FORGET):
-            network.guard(state.filters, state.step.add | state.step.drop)  # before the first message
+            self._watch(state.step)  # before the first message comes
 
     def start(self) -> None:
         """Begin to move."""
@@ -91,6 +96,8 @@ class Group:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
+        if self.guard is not None:
+            self.guard.close()
 
     def aim(self, target: Hops) -> None:
         """Move there."""
@@ -111,10 +118,19 @@ class Group:
         less = step.drop if phase in (DROP, LEAVE, FORGET) else frozenset()
         return (hops | more) - less
 
-    def used(self) -> Hops:
-        """The hops that it has to do with."""
-        step = self.state.step or Step()
-        return self.state.hops | step.add | step.drop
+    def admits(self, hop: Hop, key: int) -> bool:
+        """Whether a hop may carry a message: one of the group's, and no other has claimed the message."""
+        if hop not in self.used:
+            return False
+        return self.guard is None or hop not in self.guard.hops or self.guard.claim(hop, key)
+
+    def _watch(self, step: Step) -> None:
+        """From now on a guard watches both edges; messages on their way have their hop already."""
+        if self.guard is None:
+            self.guard = Guard(step.add | step.drop, self._network.claims(self.state.filters))
+            for hop in sorted(step.drop):
+                for message in self._network.on_the_way(hop, self.state.filters):
+                    self.guard.claim(hop, message.key)
 
     async def _run(self) -> None:
         while True:
@@ -143,7 +159,7 @@ class Group:
     async def _keep(self, state: State) -> None:
         """From now on this is how it stands; on the disk first."""
         await self._network.keep(state)
-        self.state = state
+        self.state, self.used = state, _used(state)
 
     async def _add(self, step: Step) -> None:
         await self._network.open(step.add)
@@ -158,7 +174,7 @@ class Group:
 
     async def _mark(self, step: Step) -> None:
         await self._network.open(step.add)
-        self._network.guard(self.state.filters, step.add | step.drop)
+        self._watch(step)
         await self._flush(step.add, self.state.hops - step.drop)
         await self._keep(replace(self.state, phase=BOTH))
 
@@ -175,7 +191,9 @@ class Group:
     async def _forget(self, step: Step) -> None:
         await self._flush(step.add, self.state.hops - step.add)
         await self._keep(replace(self.state, step=None, phase=""))
-        self._network.unguard(self.state.filters)
+        if self.guard is not None:
+            self.guard.close(forget=True)
+            self.guard = None
         self._network.release(step.drop)
 
     async def _end(self, hops: Hops) -> None:
@@ -199,3 +217,8 @@ class Group:
                 for hop in sorted(hops)
             )
         )
+
+
+def _used(state: State) -> Hops:
+    step = state.step or Step()
+    return state.hops | step.add | step.drop

@@ -22,7 +22,7 @@ class Guard:
     """Claims of messages, by the digest of their id.
 
     Args:
-        hops: the hops of both edges, in an order that a new agent finds again.
+        hops: the hops of both edges.
         place: the file of the claims, which may be there from before; None: only memory.
 
     Examples:
@@ -32,7 +32,8 @@ class Guard:
     """
 
     def __init__(self, hops: Iterable[Hop], place: Path | None) -> None:
-        self._number = {hop: number for number, hop in enumerate(hops)}
+        self.hops = frozenset(hops)
+        self._number = {hop: number for number, hop in enumerate(sorted(self.hops))}
         self._claims: dict[int, int] = {}
         self._place, self._file = place, -1
         if place is not None:

@@ -76,8 +76,12 @@ class Journal:
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = hold(self.folder)
-            self.states = _read(self.folder / FILE)
-            self._start_anew(self.folder)
+            try:
+                self.states = _read(self.folder / FILE)
+                self._start_anew(self.folder)
+            except BaseException:
+                self.close()
+                raise
 
     async def keep(self, state: State) -> None:
         """Bring a state to the disk; when this returns, it is there."""

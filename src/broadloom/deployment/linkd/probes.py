@@ -15,25 +15,42 @@ from contextlib import suppress
 from itertools import count
 
 from broadloom.deployment.linkd.packets import Publish
-from broadloom.deployment.linkd.steps import Hops
+from broadloom.deployment.linkd.steps import Hops, reaching
 from broadloom.deployment.wiring import Hop
 
 REPEAT_SECONDS = 1.0
 
 
 class Barrier:
-    """What has to come where."""
+    """What has to come where.
+
+    Args:
+        needs: the origins whose probes have to come to the beginning of each hop.
+        along: the hops over which probes are carried.
+    """
 
     def __init__(self, needs: Mapping[Hop, Iterable[str]], along: Hops) -> None:
         self.missing = {(hop, origin) for hop, origins in needs.items() for origin in origins}
         self.along = along
         self.passed = asyncio.Event()
-        if not self.missing:
-            self.passed.set()
+        self._see()
 
     def come(self, hop: Hop, origin: str) -> None:
         """A probe has come to the beginning of a hop."""
         self.missing.discard((hop, origin))
+        self._see()
+
+    def without(self, away: set[str]) -> bool:
+        """Wait no more for what is at brokers that are away, or behind them; whether that is anything."""
+        along = [hop for hop in self.along if away.isdisjoint(hop)]
+        reached = {hop: set(reaching(along, hop[0])) for hop, _ in self.missing if hop[0] not in away}
+        kept = {(hop, origin) for hop, origin in self.missing if origin in reached.get(hop, ())}
+        fewer = len(kept) < len(self.missing)
+        self.missing = kept
+        self._see()
+        return fewer
+
+    def _see(self) -> None:
         if not self.missing:
             self.passed.set()
 
@@ -43,51 +60,37 @@ class Probes:
 
     Args:
         agent: a name that no other agent has, and no earlier one had.
-        publish: publishes a probe at a broker; false if the broker is not there.
+        publish: publishes a probe at a broker, if it is there.
+        away: which of some brokers have been away for so long that nobody waits for them.
     """
 
-    def __init__(self, agent: str, publish: Callable[[str, bytes], bool]) -> None:
-        self._agent, self._publish = agent, publish
+    def __init__(
+        self,
+        agent: str,
+        publish: Callable[[str, bytes], None],
+        away: Callable[[Iterable[str]], set[str]],
+    ) -> None:
+        self._agent, self._publish, self._away = agent, publish, away
         self._numbers = count()
         self._open: dict[int, Barrier] = {}
 
-    async def pass_through(
-        self, needs: Mapping[Hop, Iterable[str]], along: Hops, patience: float
-    ) -> set[str]:
-        """Wait until a probe of each origin has come to the beginning of each hop.
-
-        Args:
-            needs: the origins for each hop.
-            along: the hops over which probes are carried.
-            patience: how many seconds to wait if a broker is away.
-
-        Returns:
-            Brokers whose probes were not waited for any more, since they or one on the way were away.
-        """
+    async def pass_through(self, needs: Mapping[Hop, Iterable[str]], along: Hops) -> bool:
+        """Wait until a probe of each origin has come to the beginning of each hop; false if some did not."""
         number, barrier = next(self._numbers), Barrier(needs, along)
+        concerned = {broker for hop in along for broker in hop} | {origin for _, origin in barrier.missing}
         self._open[number] = barrier
+        whole = True
         try:
-            return await self._wait(number, barrier, patience)
+            while not barrier.passed.is_set():
+                if (away := self._away(concerned)) and barrier.without(away):
+                    whole = False
+                for origin in sorted({origin for _, origin in barrier.missing}):
+                    self._publish(origin, json.dumps([self._agent, number, origin]).encode())
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(barrier.passed.wait(), REPEAT_SECONDS)
         finally:
             del self._open[number]
-
-    async def _wait(self, number: int, barrier: Barrier, patience: float) -> set[str]:
-        concerned = {broker for hop in barrier.along for broker in hop}
-        concerned |= {origin for _, origin in barrier.missing}
-        patient_until = asyncio.get_running_loop().time() + patience
-        while not barrier.passed.is_set():
-            late = {origin for _, origin in barrier.missing}
-            away = [broker for broker in concerned if not self._send(number, broker, broker in late)]
-            if away and asyncio.get_running_loop().time() > patient_until:
-                return late
-            with suppress(TimeoutError):
-                await asyncio.wait_for(barrier.passed.wait(), REPEAT_SECONDS)
-        return set()
-
-    def _send(self, number: int, broker: str, late: bool) -> bool:
-        """Publish a probe at a broker, or nothing; whether the broker is there."""
-        payload = json.dumps([self._agent, number, broker]).encode() if late else b""
-        return self._publish(broker, payload)
+        return whole
 
     def arrive(self, hop: Hop, message: Publish) -> bool:
         """A probe has come to the beginning of a hop; whether it goes on."""

@@ -151,12 +151,14 @@ class Session(asyncio.Protocol):
         self._welcome: asyncio.Future[Welcome] | None = None
         self._task: asyncio.Task[None] | None = None
         self._heard = 0.0
+        self._away_since: float | None = None
         self._next = LAST_ID
 
     # From outside.
 
     def start(self) -> None:
         """Begin to connect."""
+        self._away_since = asyncio.get_running_loop().time()
         self._task = asyncio.create_task(self._run())
 
     async def stop(self, forget: bool = False) -> None:
@@ -171,6 +173,10 @@ class Session(asyncio.Protocol):
             await asyncio.gather(self._task, return_exceptions=True)
         if self._transport is not None:
             self._transport.abort()
+
+    def away(self) -> float:
+        """For how many seconds it has not been connected."""
+        return 0.0 if self._away_since is None else asyncio.get_running_loop().time() - self._away_since
 
     def send(self, packet: bytes) -> None:
         """Write a packet, together with all that is written in this turn of the loop."""
@@ -251,6 +257,7 @@ class Session(asyncio.Protocol):
         self.connects += 1
         loop.call_later(self._door.keep_alive / 2, self._beat, self._transport)
         await self._owner.opened(self, welcome)
+        self._away_since = None
         self.up.set()
 
     async def _greet(self, clean: bool, expiry: int) -> Welcome:
@@ -307,6 +314,8 @@ class Session(asyncio.Protocol):
         if self._welcome is not None and not self._welcome.done():
             self._welcome.set_exception(exc or ConnectionResetError("it closed the connection"))
             self._welcome.exception()
+        if self.up.is_set():
+            self._away_since = asyncio.get_running_loop().time()
         self.up.clear()
         self._drop()
         self._owner.closed(self)
