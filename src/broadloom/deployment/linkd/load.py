@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from itertools import cycle
 
 from broadloom.deployment.linkd.packets import FAILED, ID, PUBACK, Publish, Welcome, answer
@@ -23,17 +23,21 @@ class Load:
         identified: whether messages have ids.
 
     Attributes:
+        wants: the topics that are subscribed to at each broker now.
         published: broker and topic of each message, by its number.
-        due: at which brokers each message has to come.
+        missing: where each message has still to come.
+        due: how many deliveries there have to be in all.
         got: how often a message came to a broker.
     """
 
     def __init__(
         self, doors: Mapping[str, Door], wants: Mapping[str, Sequence[str]], identified: bool = True
     ) -> None:
-        self.wants, self._identified = {broker: set(topics) for broker, topics in wants.items()}, identified
+        self.wants = {broker: set(wants.get(broker, ())) for broker in doors}
+        self._identified = identified
         self.published: list[tuple[str, str]] = []
-        self.due: list[frozenset[str]] = []
+        self.missing: dict[int, set[str]] = {}
+        self.due = 0
         self.got: Counter[tuple[str, int]] = Counter()
         self._open: Counter[str] = Counter()
         self.clients = {
@@ -65,16 +69,21 @@ class Load:
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
-    async def move_off(self, broker: str) -> None:
-        """The clients of a broker are there no longer."""
-        topics = self.wants.pop(broker)
-        await self.clients[broker].unsubscribe(topics)
-        self.due = [due - {broker} for due in self.due]
+    async def move_off(self, broker: str, topics: Iterable[str] | None = None) -> None:
+        """Clients of a broker want some topics no longer, or nothing any more."""
+        gone = set(self.wants[broker] if topics is None else topics)
+        self.wants[broker] -= gone
+        await self.clients[broker].unsubscribe(sorted(gone))
+        for number, brokers in list(self.missing.items()):
+            if broker in brokers and self.published[number][1] in gone:
+                self.due -= 1
+                self._strike(number, broker)
 
-    async def move_to(self, broker: str, topics: Sequence[str]) -> None:
-        """Clients come to a broker; messages count from now on."""
-        await self.clients[broker].subscribe(topics, retained=False)
-        self.wants[broker] = set(topics)
+    async def move_to(self, broker: str, topics: Iterable[str]) -> None:
+        """Clients of a broker want more topics; messages count from now on."""
+        more = sorted(topics)
+        await self.clients[broker].subscribe(more, retained=False)
+        self.wants[broker].update(more)
 
     async def _publish(self, rate: float) -> None:
         began, sent, turns = time.monotonic(), 0, cycle(range(1 << 30))
@@ -94,8 +103,11 @@ class Load:
             return False
         number = len(self.published)
         self.published.append((broker, topic))
-        wanting = (one for one, topics in self.wants.items() if topic in topics)
-        self.due.append(frozenset(wanting) - {broker})  # clients subscribe to nothing of their own
+        wanting = {one for one, topics in self.wants.items() if topic in topics}
+        wanting.discard(broker)  # clients subscribe to nothing of their own
+        self.due += len(wanting)
+        if wanting:
+            self.missing[number] = wanting
         self._open[broker] += 1
         text = b"%d" % number
         client.publish(topic, text, [(ID, b"load-" + text)] if self._identified else ())
@@ -103,23 +115,24 @@ class Load:
 
     def counts(self) -> dict[str, int]:
         """What came of all messages so far."""
-        due = {(broker, number) for number, brokers in enumerate(self.due) for broker in brokers}
-        came = {key for key in due if self.got[key]}
-        doubled = sum(self.got[key] - 1 for key in came)
-        return {
-            "published": len(self.published),
-            "due": len(due),
-            "lost": len(due - came),
-            "doubled": doubled,
-        }
+        lost = sum(map(len, self.missing.values()))
+        doubled = self.got.total() - len(self.got)
+        return {"published": len(self.published), "due": self.due, "lost": lost, "doubled": doubled}
 
     async def settle(self, seconds: float = 10.0, quiet: float = 0.3) -> dict[str, int]:
         """Wait until all has come, and a little for what comes twice; the counts then."""
         end = time.monotonic() + seconds
-        while self.counts()["lost"] and time.monotonic() < end:
+        while self.missing and time.monotonic() < end:
             await asyncio.sleep(0.05)
         await asyncio.sleep(quiet)
         return self.counts()
+
+    def _strike(self, number: int, broker: str) -> None:
+        """A message has not to come to a broker any more."""
+        brokers = self.missing.get(number, set())
+        brokers.discard(broker)
+        if not brokers:
+            self.missing.pop(number, None)
 
     # What sessions call.
 
@@ -130,14 +143,16 @@ class Load:
         """A client subscribes, unless its broker remembers."""
         self._open[session.broker] = 0
         if not welcome.present:
-            await session.subscribe(sorted(self.wants.get(session.broker, ())), retained=False)
+            await session.subscribe(sorted(self.wants[session.broker]), retained=False)
 
     def closed(self, session: Session) -> None:
         """It connects again by itself."""
 
     def arrived(self, session: Session, message: Publish) -> None:
         """A message has come."""
-        self.got[session.broker, int(message.payload())] += 1
+        number = int(message.payload())
+        self.got[session.broker, number] += 1
+        self._strike(number, session.broker)
         if message.number:
             session.send(answer(PUBACK, message.number))
 

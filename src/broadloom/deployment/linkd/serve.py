@@ -39,6 +39,9 @@ class Run:
         sent: who publishes what.
         least: trees of least "latency" or "weight".
         slack: as for `plan_trees`.
+
+    Attributes:
+        plans: how many plans have come.
     """
 
     def __init__(
@@ -52,6 +55,7 @@ class Run:
         self.agent, self._source, self._sent = agent, source, tuple(sent)
         self._least, self._slack = least, slack
         self._stop = asyncio.Event()
+        self.plans = 0
 
     def stop(self) -> None:
         """Let `follow` end."""
@@ -63,6 +67,7 @@ class Run:
             plan = await asyncio.to_thread(self._source.poll)
             if plan is not None:
                 self._aim(plan)
+                self.plans += 1
             try:
                 await asyncio.wait_for(self._stop.wait(), POLL_SECONDS)
             except TimeoutError:

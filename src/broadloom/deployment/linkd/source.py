@@ -72,13 +72,14 @@ class Events:
         seed: for shadow.
 
     Attributes:
+        lines: how many lines have been read.
         refused: how many events were set aside.
     """
 
     def __init__(self, plan: Plan, place: Path, method: str = "shadow", seed: int = 0) -> None:
         live = bl.maintain(plan.interest, plan.weights, edges=plan.edges, method=method, seed=seed)
         self._feed, self._place, self._at, self._new = Feed(live), place, 0, True
-        self.refused = 0
+        self.lines = self.refused = 0
 
     def poll(self) -> Plan | None:
         """The plan after all events that have come, if any have."""
@@ -101,4 +102,6 @@ class Events:
             return []
         whole = data.rpartition(b"\n")[0]
         self._at += len(whole) + 1 if whole else 0
-        return [line for line in whole.decode("utf-8", "replace").splitlines() if line.strip()]
+        lines = whole.decode("utf-8", "replace").splitlines()
+        self.lines += len(lines)
+        return [line for line in lines if line.strip()]
