@@ -147,9 +147,8 @@ async def soak_story(
 def soak(quick: bool) -> Section:
     """Changes of all kinds under load, several minutes."""
     seconds = 10.0 if quick else 300.0
-    section = Section(
-        f"{BROKERS} brokers, {TOPICS} topics, {RATE:g} messages a second, changes for {seconds:g} s, {version()}"
-    )
+    title = f"{BROKERS} brokers, {TOPICS} topics, {RATE:g} messages a second, changes for {seconds:g} s"
+    section = Section(f"{title}, {version()}")
     with Lab(Wiring(instance()[0].node_ids, {}, {}, ())) as lab, scratch() as folder:
         counts, taken, agent = asyncio.run(soak_story(lab, folder, seconds))
     for kind in (*sorted({kind for kind, _ in taken}), "all"):

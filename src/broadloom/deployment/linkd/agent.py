@@ -24,7 +24,6 @@ from broadloom.pipeline.filters import covers, is_wild
 
 LOG = logging.getLogger("broadloom.live")
 Filters = tuple[str, ...]
-CONTROL = "broadloom-agent"
 POLL_SECONDS = 0.005
 LAST_CHANGES, LAST_TOPICS = 10_000, 100_000
 
@@ -218,7 +217,9 @@ class Agent:
         for edge in sorted(edges(hops)):
             for broker in edge:
                 if broker not in self.controls:
-                    control = Session(broker, CONTROL, self._door(broker), Nobody(), kept=False)
+                    control = Session(
+                        broker, f"broadloom-agent-{self._name}", self._door(broker), Nobody(), kept=False
+                    )
                     self.controls[broker] = control
                     control.start()
             if edge not in self.links:

@@ -25,7 +25,7 @@ from typing import Protocol
 from broadloom.deployment.linkd.guard import Guard
 from broadloom.deployment.linkd.journal import State
 from broadloom.deployment.linkd.packets import Publish
-from broadloom.deployment.linkd.session import RefusedError
+from broadloom.deployment.linkd.session import RefusedError, watched
 from broadloom.deployment.linkd.steps import Hops, Step, next_step, reaching
 from broadloom.deployment.wiring import Hop
 
@@ -89,7 +89,7 @@ class Group:
 
     def start(self) -> None:
         """Begin to move."""
-        self._task = asyncio.create_task(self._run())
+        self._task = watched(self._run())
 
     async def stop(self) -> None:
         """Stay where it is; a new agent goes on from there."""

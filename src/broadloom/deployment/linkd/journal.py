@@ -101,11 +101,14 @@ class Journal:
         written, self._written = self._written, None
         lines, self._lines = self._lines, []
         assert written is not None
+        data, end = b"".join(lines), os.lseek(self._file, 0, os.SEEK_END)
         try:
-            os.write(self._file, b"".join(lines))
+            while data:
+                data = data[os.write(self._file, data) :]
             os.fsync(self._file)
             written.set_result(None)
         except OSError as error:
+            os.ftruncate(self._file, end)  # nothing is done on account of half a line
             written.set_exception(error)
 
     def close(self) -> None:

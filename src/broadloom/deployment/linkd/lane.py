@@ -23,6 +23,7 @@ their own; of others nobody can tell a second one from a repeated one, so they a
 
 from __future__ import annotations
 
+import logging
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
 
@@ -37,6 +38,7 @@ from broadloom.deployment.linkd.packets import (
 )
 from broadloom.deployment.linkd.slots import Slots
 
+LOG = logging.getLogger("broadloom.live")
 WAITING, CLEANING, SENT, RELEASED, DROPPED = range(5)
 
 Send = Callable[[bytes], None]
@@ -182,7 +184,7 @@ class Lane:
         if item is None or item.state != SENT:
             return
         if reason >= FAILED:
-            self.counts["refused"] += 1
+            self._refuse(item, f"for reason {reason:#x}")
             self._room += 1
             self._finish(number)
             return
@@ -224,7 +226,7 @@ class Lane:
             number = self._waiting.popleft()
             item = self.flight[number]
             if len(item.message.raw) > self._largest:
-                self.counts["refused"] += 1
+                self._refuse(item, f"above {self._largest:,} bytes")
                 self._finish(number)
                 continue
             self._room -= 1
@@ -265,6 +267,10 @@ class Lane:
             self._open.remove(first)
             if self._near is not None:
                 self._near(answer(PUBACK, first))
+
+    def _refuse(self, item: Item, why: str) -> None:
+        LOG.error("a message of %r is lost: the far broker refuses it, %s", item.message.topic, why)
+        self.counts["refused"] += 1
 
     def _count(self, message: Publish) -> None:
         if message.topic.startswith(OWN):

@@ -54,6 +54,10 @@ class Link:
             for broker, door in zip(ends, doors, strict=True)
         }
 
+        for broker, session in self.sessions.items():
+            flight = self.lanes[self._other(session), broker].flight
+            session.taken = flight.__contains__
+
     def start(self) -> None:
         """Begin to connect."""
         for session in self.sessions.values():

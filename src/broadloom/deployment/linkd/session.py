@@ -6,7 +6,8 @@ import asyncio
 import logging
 import random
 import ssl
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -144,6 +145,7 @@ class Session(asyncio.Protocol):
         self._fresh = fresh
         self.up = asyncio.Event()  # connected, and the owner is ready
         self.connects = 0
+        self.taken: Callable[[int], bool] = lambda _: False  # packet ids that somebody else sends under
         self._transport: asyncio.Transport | None = None
         self._gone = asyncio.Event()
         self._out: list[bytes] = []
@@ -159,7 +161,7 @@ class Session(asyncio.Protocol):
     def start(self) -> None:
         """Begin to connect."""
         self._away_since = asyncio.get_running_loop().time()
-        self._task = asyncio.create_task(self._run())
+        self._task = watched(self._run())
 
     async def stop(self, forget: bool = False) -> None:
         """Disconnect; the broker keeps the session, or forgets it."""
@@ -167,7 +169,8 @@ class Session(asyncio.Protocol):
             self.send(disconnect(0 if forget else None))
             self._flush()
             self._transport.close()
-            await asyncio.wait([asyncio.create_task(self._gone.wait())], timeout=1.0)
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._gone.wait(), 1.0)
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -218,7 +221,7 @@ class Session(asyncio.Protocol):
         """A packet id for a request; those of messages grow from the other end."""
         while True:
             self._next = self._next - 1 if self._next > 1 else LAST_ID
-            if self._next not in self._requests:
+            if self._next not in self._requests and not self.taken(self._next):
                 return self._next
 
     # The connection.
@@ -366,6 +369,18 @@ class Session(asyncio.Protocol):
             LOG.warning("broker %r ends the connection of %r (%#x)", self.broker, self.client, reason)
         elif kind != PINGRESP:
             raise ProtocolError(f"a packet of kind {kind:#04x} that was not asked for")
+
+
+def watched(work: Coroutine[None, None, None]) -> asyncio.Task[None]:
+    """A task whose faults are told, since nobody waits for it."""
+
+    def tell(task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (fault := task.exception()):
+            LOG.critical("a part of the agent has failed: %r", fault, exc_info=fault)
+
+    task = asyncio.create_task(work)
+    task.add_done_callback(tell)
+    return task
 
 
 def limits(welcome: Welcome) -> tuple[int, int]:
