@@ -201,6 +201,43 @@ def test_a_broker_that_restarts_under_load_costs_nothing(tmp_path):
     assert counts["due"] > 200
 
 
+def test_a_broker_that_died_holds_up_no_change_for_long(tmp_path):
+    """The others go on without it, once and for each message; it comes back as a broker that joins."""
+
+    async def story(lab):
+        agent = Agent(doors_of(lab).__getitem__, tmp_path, patience=0.5)
+        load = Load(doors_of(lab), {"a": X, "c": X, "d": X})
+        await agent.start()
+        agent.aim({("x",): both("ab", "bc", "bd")})
+        await agent.settled()
+        await load.start()
+        lab.stop("b", kill=True)
+        began = time.monotonic()
+        agent.aim({("x",): both("ac", "cd")})
+        await agent.settled()
+        took = time.monotonic() - began
+        assert agent.counts["barriers_given_up"]
+        load.run(300)
+        await asyncio.sleep(0.3)
+        lab.start("b")
+        lab.wait_until_listening(["b"])
+        await load.clients["b"].up.wait()
+        agent.aim({("x",): both("ab", "ac", "cd")})
+        await agent.settled()
+        await load.move_to("b", X)
+        await asyncio.sleep(0.3)
+        await load.pause()
+        counts = await load.settle()
+        await agent.stop()
+        await load.stop()
+        return counts, took
+
+    with lab_of(*"abcd") as lab:
+        counts, took = asyncio.run(story(lab))
+    assert wrong(counts) == CLEAN
+    assert took < 5
+
+
 def test_a_far_broker_that_stands_still_stops_the_flow_and_memory_stays_bounded(tmp_path):
     """At most `window` messages wait in the agent; the near broker keeps the rest."""
 

@@ -40,6 +40,17 @@ class Agent:
         groups: the groups of filters that have links, by their filters.
         links: the links, by their ends.
         seconds: how long the last changes took, from `aim` until every link was changed.
+
+    Examples:
+        >>> async def hold(targets):
+        ...     agent = Agent(lambda broker: Door(f"{broker}.example.org", 1883))
+        ...     await agent.start()
+        ...     agent.aim(targets)
+        ...     await agent.settled()
+        ...     await agent.stop()
+        ...     return agent.counts["changes"]
+        >>> asyncio.run(hold({}))
+        0
     """
 
     def __init__(
