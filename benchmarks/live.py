@@ -21,7 +21,6 @@ import broadloom as bl
 from _common import Section, run
 from broadloom.deployment.lab import HOST, Lab, dying_with_us
 from broadloom.deployment.linkd.agent import Agent
-from broadloom.deployment.linkd.link import Link
 from broadloom.deployment.linkd.load import Load
 from broadloom.deployment.linkd.packets import (
     ID,
@@ -37,8 +36,7 @@ from broadloom.deployment.linkd.packets import (
 from broadloom.deployment.linkd.serve import Run
 from broadloom.deployment.linkd.session import Door
 from broadloom.deployment.linkd.source import Events
-from broadloom.deployment.wiring import Link as Bridge
-from broadloom.deployment.wiring import Wiring
+from broadloom.deployment.wiring import Link, Wiring
 from deploy import version
 
 BROKERS, TOPICS = 10, 30
@@ -297,7 +295,7 @@ async def _client(port: int, name: str) -> tuple[asyncio.StreamReader, asyncio.S
 def native(messages: int) -> float:
     """Over a bridge of mosquitto's own."""
     x = ("x",)
-    wiring = Wiring(("a", "b"), {"a": x, "b": x}, {}, (Bridge("a", "b", x, x),))
+    wiring = Wiring(("a", "b"), {"a": x, "b": x}, {}, (Link("a", "b", x, x),))
     with Lab(wiring) as lab:
         lab.wait_until_linked(wiring)
         return asyncio.run(pushed(lab, messages))
@@ -324,14 +322,13 @@ def one_of(kind: str) -> Callable[[dict[str, int]], subprocess.Popen[bytes]]:
 
 
 def link_process(ports: dict[str, int]) -> None:
-    """One link of the agent's, with its slots on the disk, alone in a process."""
+    """The agent with one link, in a process of its own."""
 
     async def story(folder: Path) -> None:
-        doors = (Door(HOST, ports["a"]), Door(HOST, ports["b"]))
-        link = Link(("a", "b"), doors, folder, lambda _, message: message, lambda _: ["x"])
-        link.start()
-        for session in link.sessions.values():
-            await session.up.wait()
+        agent = Agent(lambda broker: Door(HOST, ports[broker]), folder)
+        await agent.start()
+        agent.aim({("x",): frozenset({("a", "b"), ("b", "a")})})
+        await agent.settled()
         print("up", flush=True)
         await asyncio.Event().wait()
 

@@ -298,6 +298,33 @@ def test_messages_without_ids_are_never_lost(tmp_path):
     assert counts["doubled"] < counts["due"] / 10
 
 
+def test_filters_that_overlap_bring_each_message_once(tmp_path):
+    """A session with several filters that match a topic gets as many copies from mosquitto."""
+    wide, meeting = ("+/b", "a/#", "a/b"), ("+/b", "a/+")
+
+    async def story(lab, filters):
+        agent = Agent(doors_of(lab).__getitem__, tmp_path / filters[1][2:])
+        load = Load(doors_of(lab), dict.fromkeys("abc", ("a/b",)))
+        await agent.start()
+        agent.aim({filters: both("ab", "bc")})
+        await agent.settled()
+        await load.start()
+        load.run(300)
+        await asyncio.sleep(0.2)
+        agent.aim({filters: both("ab", "ac")})
+        await agent.settled()
+        await load.pause()
+        counts = await load.settle()
+        await agent.stop()
+        await load.stop()
+        return counts
+
+    with lab_of(*"abc") as lab:
+        for filters in (wide, meeting):
+            assert wrong(asyncio.run(story(lab, filters))) == CLEAN
+            asyncio.run(take_down(Agent(doors_of(lab).__getitem__, tmp_path / filters[1][2:])))
+
+
 def test_what_is_retained_comes_to_a_broker_that_joins(tmp_path):
     """Once, and a link that is connected anew does not bring it again."""
 

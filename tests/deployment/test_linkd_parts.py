@@ -307,6 +307,13 @@ def test_filters_that_come_together_are_no_live_change():
         targets(together, before=targets(apart))
 
 
+@pytest.mark.parametrize("topic", ["$SYS/x", "$share/g/x", "a#", "a/#/b", "x" * 70_000])
+def test_topics_that_no_link_can_carry_are_refused(topic):
+    plan = bl.link(bl.Interest.from_lists([[topic], [topic]]), algorithm="gm")
+    with pytest.raises(InputError, match="no filter that a link can carry"):
+        targets(plan)
+
+
 def test_events_are_followed_as_the_file_grows(tmp_path):
     place = tmp_path / "events.jsonl"
     source = Events(bl.link(bl.Interest.from_lists([["x"], ["x"]]), algorithm="gm"), place)

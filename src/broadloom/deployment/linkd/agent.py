@@ -209,7 +209,7 @@ class Agent:
         if not message.key:
             message = message.stamped(b"%b-%x" % (self._name.encode(), next(self._ids)))
         group = self._find(message.topic)
-        if group is not None and group.admits(hop, message.key):
+        if group is not None and group.admits(hop, message):
             return message
         self.guarded[hop] += 1
         if group is None or hop not in group.used:
@@ -219,7 +219,7 @@ class Agent:
     def wanted(self, hop: Hop) -> list[str]:
         """The filters of a hop."""
         return sorted(
-            text for group in self.groups.values() if hop in group.carried() for text in group.state.filters
+            text for group in self.groups.values() if hop in group.carried() for text in group.subscribed
         )
 
     # Inside.

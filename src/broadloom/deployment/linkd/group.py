@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -27,11 +28,12 @@ from broadloom.deployment.linkd.journal import State
 from broadloom.deployment.linkd.packets import Publish
 from broadloom.deployment.linkd.session import RefusedError, watched
 from broadloom.deployment.linkd.steps import Hops, Step, next_step, reaching
-from broadloom.deployment.wiring import Hop
+from broadloom.deployment.wiring import Hop, widest
 
 LOG = logging.getLogger("broadloom.live")
 ADD, DROP, MARK, BOTH, LEAVE, FORGET = "add", "drop", "mark", "both", "leave", "forget"
 RETRY_SECONDS = 1.0
+LAST_COPIES = 1000
 
 
 class Network(Protocol):
@@ -79,7 +81,9 @@ class Group:
     def __init__(self, state: State, network: Network) -> None:
         self.state, self._network = state, network
         self.used = _used(state)  # the hops that it has to do with
+        self.subscribed = tuple(sorted(widest(set(state.filters))))  # or a message would come twice
         self.guard: Guard | None = None
+        self._copies: dict[Hop, dict[int, int]] = defaultdict(dict)
         step = state.step or Step()
         self.target = state.hops - step.drop | step.add  # until somebody says otherwise
         self._woken = asyncio.Event()
@@ -118,11 +122,19 @@ class Group:
         less = step.drop if phase in (DROP, LEAVE, FORGET) else frozenset()
         return (hops | more) - less
 
-    def admits(self, hop: Hop, key: int) -> bool:
+    def admits(self, hop: Hop, message: Publish) -> bool:
         """Whether a hop may carry a message: one of the group's, and no other has claimed the message."""
-        if hop not in self.used:
+        if hop not in self.used or (len(self.subscribed) > 1 and self._is_copy(hop, message)):
             return False
-        return self.guard is None or hop not in self.guard.hops or self.guard.claim(hop, key)
+        return self.guard is None or hop not in self.guard.hops or self.guard.claim(hop, message.key)
+
+    def _is_copy(self, hop: Hop, message: Publish) -> bool:
+        """Whether a broker has just sent the same message for another one of the filters that it matches."""
+        last = self._copies[hop]
+        first = last.setdefault(message.key, message.number)
+        if len(last) > LAST_COPIES:
+            del last[next(iter(last))]
+        return first != message.number
 
     def _watch(self, step: Step) -> None:
         """From now on a guard watches both edges; messages on their way have their hop already."""
@@ -208,7 +220,7 @@ class Group:
 
     async def _ask(self, hops: Hops, subscribe: bool, known: set[str] | None = None) -> None:
         """(Un)subscribe hops; what is retained goes to brokers that are new to the group, nowhere else."""
-        filters, net = self.state.filters, self._network
+        filters, net = self.subscribed, self._network
         await asyncio.gather(
             *(
                 net.subscribe(hop, filters, known is not None and hop[1] not in known)

@@ -2,7 +2,7 @@
 
 A file of lines: a checksum, and a JSON object with the state of one group of filters; its last one counts.
 Only the last line can be torn by a crash, and nothing was done on its account: it is cut off. A new agent
-writes the file anew, short, and puts it in place by one rename.
+writes the file anew, short, and puts it in place by one rename, and so does one that has written much.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from broadloom.maintenance.journal import hold
 
 FILE = "live.journal"
 MAGIC = b"broadloom live 1\n"
+LONGEST_BYTES = 1 << 22  # then it is written anew
 
 
 @dataclass(frozen=True)
@@ -107,6 +108,8 @@ class Journal:
                 data = data[os.write(self._file, data) :]
             os.fsync(self._file)
             written.set_result(None)
+            if end > LONGEST_BYTES and self.folder is not None:
+                self._start_anew(self.folder)
         except OSError as error:
             os.ftruncate(self._file, end)  # nothing is done on account of half a line
             written.set_exception(error)
@@ -121,10 +124,13 @@ class Journal:
     def _start_anew(self, folder: Path) -> None:
         draft = folder / f"{FILE}.new"
         draft.write_bytes(MAGIC + b"".join(map(_line, self.states.values())))
-        self._file = os.open(draft, os.O_WRONLY | os.O_APPEND)
-        os.fsync(self._file)
+        new = os.open(draft, os.O_WRONLY | os.O_APPEND)
+        os.fsync(new)
         draft.rename(folder / FILE)
         os.fsync(self._lock)
+        if self._file >= 0:
+            os.close(self._file)
+        self._file = new
 
 
 def _line(state: State) -> bytes:

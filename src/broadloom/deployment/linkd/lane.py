@@ -124,9 +124,8 @@ class Lane:
             return  # sent once more over a new connection, while it is still on its way
         carried = self._admit(message)
         if carried is None and not message.dup:
-            self._slots[number] = (
-                message.key
-            )  # should it come again, when nobody remembers that it was dropped
+            # Should it come again, when nobody remembers that it was dropped.
+            self._slots[number] = message.key
             self._end(number)
             return
         if carried is None or (message.dup and message.key and self._slots[number] == message.key):

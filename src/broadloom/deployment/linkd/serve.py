@@ -64,30 +64,38 @@ class Run:
     async def follow(self) -> None:
         """Hold links, and change them with each new plan, until `stop` is called."""
         while not self._stop.is_set():
-            plan = await asyncio.to_thread(self._source.poll)
+            plan = await self._poll()
             if plan is not None:
-                self._aim(plan)
+                await self._aim(plan)
                 self.plans += 1
             try:
                 await asyncio.wait_for(self._stop.wait(), POLL_SECONDS)
             except TimeoutError:
                 continue
 
-    def _aim(self, plan: Plan) -> None:
+    async def _poll(self) -> Plan | None:
+        try:
+            return await asyncio.to_thread(self._source.poll)
+        except (InputError, OSError) as error:
+            LOG.error("changes cannot be read: %s", error)
+            return None
+
+    async def _aim(self, plan: Plan) -> None:
+        since = asyncio.get_running_loop().time()
         index = {broker: number for number, broker in enumerate(plan.interest.node_ids)}
         sent = [
             Publication(index[broker], topic, rate) for broker, topic, rate in self._sent if broker in index
         ]
         before = {filters: group.target for filters, group in self.agent.groups.items()}
         try:
-            wanted = targets(plan, sent, before, self._least, self._slack)
+            wanted = await asyncio.to_thread(targets, plan, sent, before, self._least, self._slack)
         except InputError as error:
             self.agent.counts["plans_refused"] += 1
             LOG.error("a plan is not followed: %s", error)
             if not before:
                 raise  # the first one: there is nothing to hold
             return
-        self.agent.aim(wanted)
+        self.agent.aim(wanted, since)
 
 
 async def serve(run: Run, metrics: int | None = None, ready: Callable[[], None] = lambda: None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from broadloom.deployment.linkd.steps import Hops, edges, way
@@ -10,8 +11,10 @@ from broadloom.deployment.trees import Tree, plan_trees
 from broadloom.deployment.wiring import Hop
 from broadloom.errors import InputError
 from broadloom.model.plan import Plan
+from broadloom.pipeline.filters import VALID
 
 Filters = tuple[str, ...]
+LONGEST_BYTES = 65_535  # of a text in MQTT
 
 
 def targets(
@@ -34,7 +37,7 @@ def targets(
 
     Raises:
         InputError: the plan does not connect a group, or filters that can match one topic would have to come
-            together from different trees, or part.
+            together from different trees, or part, or a topic is none of MQTT.
 
     Examples:
         >>> import broadloom as bl
@@ -46,6 +49,7 @@ def targets(
     links = {_named(edge, names) for edge in plan.edges.tolist()}
     found = {}
     for tree in plan_trees(plan, sent, least, slack):
+        _check(tree.filters)
         _check_together(tree.filters, known)
         found[tree.filters] = _near(tree, names, links, known.get(tree.filters, frozenset()))
     return found
@@ -65,6 +69,13 @@ def _near(tree: Tree, names: Sequence[str], links: set[Hop], now: Hops) -> Hops:
         takers = [stop for start, stop in now if start == names[leaf] and stop in members]
         hops.add((names[leaf], min(takers, default=names[taker])))
     return frozenset(hops)
+
+
+def _check(filters: Filters) -> None:
+    """Links carry what clients may subscribe to, and nothing of a broker's own."""
+    for text in filters:
+        if text.startswith("$") or not re.search(VALID, text) or len(text.encode()) > LONGEST_BYTES:
+            raise InputError(f"{text!r:.80} is no filter that a link can carry; leave it out of the plan")
 
 
 def _check_together(filters: Filters, known: Mapping[Filters, Hops]) -> None:
