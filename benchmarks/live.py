@@ -205,8 +205,8 @@ async def kill_story(lab: Lab, folder: Path, kills: int) -> tuple[dict[str, int]
 
 
 async def settled(folder: Path, events: Path) -> None:
-    """Wait until the agent has told that it has done all lines of the file."""
-    lines = events.read_text().count("\n")
+    """Wait until the agent has told that it has done all events of the file."""
+    lines = events.read_text().count("\n")  # their seq begins with 1
     while True:
         try:
             told = int((folder / "up").read_text() or -1)
@@ -217,24 +217,31 @@ async def settled(folder: Path, events: Path) -> None:
         await asyncio.sleep(0.005)
 
 
+class Counting(Run):
+    """A run that knows which event its links follow."""
+
+    last = -1
+
+    async def _aim(self, plan: bl.Plan) -> None:
+        await super()._aim(plan)
+        self.last = self._source.last  # nobody reads events meanwhile
+
+
 def agent_process(folder: Path, ports: dict[str, int]) -> None:
     """The agent of `kills`: it writes down how many events it has done."""
 
     async def story() -> None:
         source = Events(bl.Plan.load(folder / "plan"), folder / "events.jsonl")
         agent = Agent(lambda broker: Door(HOST, ports[broker]), folder / "state")
-        follower, last = Run(agent, source), -1
-        loop = asyncio.get_running_loop()
-        loop.add_signal_handler(signal.SIGTERM, follower.stop)
+        follower, told = Counting(agent, source), 0
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, follower.stop)
         await agent.start()
         following = asyncio.create_task(follower.follow())
         while not following.done():
-            lines = source.lines
-            if follower.plans and all(group.settled for group in agent.groups.values()) and lines != last:
-                draft = folder / "up.new"
-                draft.write_text(str(lines))
-                draft.rename(folder / "up")
-                last = lines
+            if follower.plans > told and all(group.settled for group in agent.groups.values()):
+                (folder / "up.new").write_text(str(follower.last))
+                (folder / "up.new").rename(folder / "up")
+                told = follower.plans
             await asyncio.sleep(0.005)
         await following
         await agent.stop()

@@ -72,14 +72,19 @@ class Events:
         seed: for shadow.
 
     Attributes:
-        lines: how many lines have been read.
         refused: how many events were set aside.
     """
 
     def __init__(self, plan: Plan, place: Path, method: str = "shadow", seed: int = 0) -> None:
         live = bl.maintain(plan.interest, plan.weights, edges=plan.edges, method=method, seed=seed)
         self._feed, self._place, self._at, self._new = Feed(live), place, 0, True
-        self.lines = self.refused = 0
+        self.refused = 0
+
+    @property
+    def last(self) -> int:
+        """The seq of the last event that was applied; -1 before the first."""
+        last = self._feed.seen.last
+        return -1 if last is None else last
 
     def poll(self) -> Plan | None:
         """The plan after all events that have come, if any have."""
@@ -102,6 +107,4 @@ class Events:
             return []
         whole = data.rpartition(b"\n")[0]
         self._at += len(whole) + 1 if whole else 0
-        lines = whole.decode("utf-8", "replace").splitlines()
-        self.lines += len(lines)
-        return [line for line in lines if line.strip()]
+        return [line for line in whole.decode("utf-8", "replace").splitlines() if line.strip()]
