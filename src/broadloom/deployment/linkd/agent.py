@@ -251,7 +251,8 @@ class Agent:
         """The session at the beginning of a hop, once it is connected; None if that takes too long."""
         session = self.links[edge_of(hop)].sessions[hop[0]]
         with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(session.up.wait(), max(0.0, self._patience - session.away()))
+            if not session.up.is_set():
+                await asyncio.wait_for(session.up.wait(), max(0.0, self._patience - session.away()))
             return session
         LOG.warning("a change goes on without broker %r, which is away", hop[0])
         return None

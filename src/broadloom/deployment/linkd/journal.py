@@ -102,6 +102,9 @@ class Journal:
         written, self._written = self._written, None
         lines, self._lines = self._lines, []
         assert written is not None
+        if self._file < 0:
+            written.cancel()  # it was closed meanwhile
+            return
         data, end = b"".join(lines), os.lseek(self._file, 0, os.SEEK_END)
         try:
             while data:

@@ -208,6 +208,8 @@ class Session(asyncio.Protocol):
         texts = list(filters)
         for first in range(0, len(texts), FILTERS_AT_A_TIME):
             some = texts[first : first + FILTERS_AT_A_TIME]
+            if self._transport is None:
+                raise ConnectionResetError(f"broker {self.broker!r} is gone")
             number = self._number()
             answer = self._requests[number] = asyncio.get_running_loop().create_future()
             self.send(packet(number, some))
