@@ -11,15 +11,17 @@ from hypothesis import strategies as st
 
 import broadloom as bl
 from broadloom.deployment.linkd import packets
+from broadloom.deployment.linkd.doors import doors
 from broadloom.deployment.linkd.guard import Guard
 from broadloom.deployment.linkd.journal import FILE, Journal, State
 from broadloom.deployment.linkd.lane import Lane
 from broadloom.deployment.linkd.packets import Packets, ProtocolError, Publish, publish, read_publish
-from broadloom.deployment.linkd.session import Door, Nobody, Session
+from broadloom.deployment.linkd.session import Door, Owner, Session
 from broadloom.deployment.linkd.slots import Slots
 from broadloom.deployment.linkd.source import Events, Versions
 from broadloom.deployment.linkd.steps import Step, edges, next_step, way
 from broadloom.deployment.linkd.targets import targets
+from broadloom.deployment.settings import Settings
 from broadloom.deployment.traffic import Publication
 from broadloom.errors import InputError
 
@@ -87,7 +89,7 @@ def test_ten_thousand_mangled_packets_end_in_a_word_or_in_nothing():
         chance = random.Random(0)
         refused = 0
         for _ in range(10_000):
-            session = Session("a", "client", Door("", 0), Nobody())
+            session = Session("a", "client", Door("", 0), Owner())
             session._welcome = asyncio.get_running_loop().create_future()
             session._welcome.set_result(None)
             session._transport, session._packets = Closing(), Packets()
@@ -252,28 +254,32 @@ def test_a_lane_acknowledges_in_order_and_only_what_is_done():
     assert list(lane.flight) == [4]
 
 
-def test_a_far_broker_without_its_session_gets_messages_again():
-    far = []
+def lane_with_a_message(far):
+    """The near broker has a new session, the far one an old one; a message has come."""
     lane = Lane(Slots(), lambda message: message)
     lane.near_opens(lambda _: None, present=False)
     lane.far_opens(far.append, present=True, room=20, largest=100)
     lane.arrive(Publish(publish("x", b"", 1), 2, "x", 1, 5))
-    lane.far_closes()
-    far.clear()
-    lane.far_opens(far.append, present=False, room=20, largest=100)
-    assert [packet[0] >> 4 for packet in far] == [3]
+    return lane
 
 
 def test_packet_ids_that_a_far_broker_may_still_hold_are_freed_first():
     """The near broker has lost its session, so its packet ids begin anew; the far one may hold old ones."""
     far = []
-    lane = Lane(Slots(), lambda message: message)
-    lane.near_opens(lambda _: None, present=False)
-    lane.far_opens(far.append, present=True, room=20, largest=100)
-    lane.arrive(Publish(publish("x", b"", 1), 2, "x", 1, 5))
-    assert [packet[0] for packet in far] == [packets.PUBREL | 2]
+    lane = lane_with_a_message(far)
+    assert [packet[0] >> 4 for packet in far] == [6]
     lane.completed(1)
     assert [packet[0] >> 4 for packet in far] == [6, 3]
+
+
+def test_a_far_broker_that_has_lost_its_session_gets_messages_again():
+    far = []
+    lane = lane_with_a_message(far)
+    lane.completed(1)
+    lane.stored(1, 0)
+    lane.far_closes()
+    lane.far_opens(far.append, present=False, room=20, largest=100)
+    assert [packet[0] >> 4 for packet in far] == [6, 3, 6, 3]
 
 
 # Targets and sources.
@@ -337,3 +343,32 @@ def test_versions_of_a_stream_are_followed(tmp_path):
         plans[version].save(tmp_path / "versions" / f"{version:012d}")
     assert source.poll().interest.node_count == 4
     assert source.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("--events", "e", "--follow", "f"), "give one of them"),
+        (("--credentials",), "set BROADLOOM_USER"),
+        (("--certificates", "nowhere"), "cannot be read"),
+        (("--window", "0"), "a whole number from 1"),
+        (("--address", "here"), "put {broker} where the id goes"),
+    ],
+)
+def test_the_command_refuses_in_one_line(run, tmp_path, monkeypatch, words, fault):
+    monkeypatch.delenv("BROADLOOM_USER", raising=False)
+    bl.link(bl.Interest.from_lists([["x"], ["x"]]), algorithm="gm").save(tmp_path / "plan")
+    code, out, err = run("deploy", "live", tmp_path / "plan", "--state", tmp_path / "state", *words)
+    assert (code, out) == (2, "")
+    assert fault in err
+    assert err.count("\n") == 1
+
+
+def test_a_password_may_be_in_a_file(tmp_path, monkeypatch):
+    (tmp_path / "password").write_text("secret\n")
+    monkeypatch.setenv("BROADLOOM_USER", "agent")
+    monkeypatch.delenv("BROADLOOM_PASSWORD", raising=False)
+    monkeypatch.setenv("BROADLOOM_PASSWORD_FILE", str(tmp_path / "password"))
+    door = doors(Settings(address="{broker}:1", tls=False, credentials=True))("a")
+    assert door.login == packets.Login("agent", "secret")
+    assert "secret" not in repr(door)

@@ -17,7 +17,7 @@ from broadloom.deployment.linkd.journal import Journal, State
 from broadloom.deployment.linkd.link import PROBE, Link
 from broadloom.deployment.linkd.packets import Publish
 from broadloom.deployment.linkd.probes import Probes
-from broadloom.deployment.linkd.session import Door, Nobody, RefusedError, Session
+from broadloom.deployment.linkd.session import Door, Owner, RefusedError, Session
 from broadloom.deployment.linkd.steps import Hops, edge_of, edges
 from broadloom.deployment.wiring import Hop
 from broadloom.pipeline.filters import covers, is_wild
@@ -229,7 +229,7 @@ class Agent:
             for broker in edge:
                 if broker not in self.controls:
                     control = Session(
-                        broker, f"broadloom-agent-{self._name}", self._door(broker), Nobody(), kept=False
+                        broker, f"broadloom-agent-{self._name}", self._door(broker), Owner(), kept=False
                     )
                     self.controls[broker] = control
                     control.start()

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from broadloom.deployment.linkd.lane import Lane
 from broadloom.deployment.linkd.packets import OWN, PUBCOMP, PUBREC, Publish, Welcome
-from broadloom.deployment.linkd.session import Door, Session, limits
+from broadloom.deployment.linkd.session import Door, Owner, Session, limits
 from broadloom.deployment.linkd.slots import Slots
 from broadloom.deployment.settings import link_name, safe
 from broadloom.deployment.wiring import Hop
@@ -19,7 +19,7 @@ Admit = Callable[[Hop, Publish], Publish | None]
 Wanted = Callable[[Hop], Iterable[str]]
 
 
-class Link:
+class Link(Owner):
     """Two sessions, and what goes over them.
 
     Args:

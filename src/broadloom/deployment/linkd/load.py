@@ -5,36 +5,34 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from itertools import cycle
 
 from broadloom.deployment.linkd.packets import FAILED, ID, PUBACK, Publish, Welcome, answer
-from broadloom.deployment.linkd.session import Door, Session
+from broadloom.deployment.linkd.session import Door, Owner, Session
 
 IN_FLIGHT = 15  # of one client; a broker of default settings takes 20
 
 
-class Load:
+class Load(Owner):
     """Clients with ids on their messages; the payload is the message's number.
 
     Args:
         doors: how to reach each broker.
         wants: the topics that are subscribed to at each.
-        identified: whether messages have ids.
 
     Attributes:
         wants: the topics that are subscribed to at each broker now.
+        identified: whether messages have ids.
         published: broker and topic of each message, by its number.
         missing: where each message has still to come.
         due: how many deliveries there have to be in all.
         got: how often a message came to a broker.
     """
 
-    def __init__(
-        self, doors: Mapping[str, Door], wants: Mapping[str, Sequence[str]], identified: bool = True
-    ) -> None:
+    def __init__(self, doors: Mapping[str, Door], wants: Mapping[str, Iterable[str]]) -> None:
         self.wants = {broker: set(wants.get(broker, ())) for broker in doors}
-        self._identified = identified
+        self.identified = True
         self.published: list[tuple[str, str]] = []
         self.missing: dict[int, set[str]] = {}
         self.due = 0
@@ -110,7 +108,7 @@ class Load:
             self.missing[number] = wanting
         self._open[broker] += 1
         text = b"%d" % number
-        client.publish(topic, text, [(ID, b"load-" + text)] if self._identified else ())
+        client.publish(topic, text, [(ID, b"load-" + text)] if self.identified else ())
         return True
 
     def counts(self) -> dict[str, int]:
@@ -136,17 +134,11 @@ class Load:
 
     # What sessions call.
 
-    def welcomed(self, session: Session, welcome: Welcome) -> None:
-        """It subscribes next."""
-
     async def opened(self, session: Session, welcome: Welcome) -> None:
         """A client subscribes, unless its broker remembers."""
         self._open[session.broker] = 0
         if not welcome.present:
             await session.subscribe(sorted(self.wants[session.broker]), retained=False)
-
-    def closed(self, session: Session) -> None:
-        """It connects again by itself."""
 
     def arrived(self, session: Session, message: Publish) -> None:
         """A message has come."""
@@ -160,6 +152,3 @@ class Load:
         """A broker has taken a message."""
         assert (kind, reason >= FAILED) == (PUBACK, False), f"{kind:#x} for {number}: {reason:#x}"
         self._open[session.broker] = max(0, self._open[session.broker] - 1)
-
-    def clogged(self, session: Session, full: bool) -> None:
-        """Its answers come later."""

@@ -9,7 +9,6 @@ import ssl
 from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Protocol
 
 from broadloom.deployment.linkd.packets import (
     CONNACK,
@@ -82,8 +81,8 @@ class Door:
         await loop.create_connection(lambda: client, self.host, self.port, ssl=self.context)
 
 
-class Owner(Protocol):
-    """Who is told what comes."""
+class Owner:
+    """Who is told what comes; this one does not care, as that of sessions which only send."""
 
     def welcomed(self, session: Session, welcome: Welcome) -> None:
         """A connection is there; messages may come from now on."""
@@ -102,28 +101,6 @@ class Owner(Protocol):
 
     def clogged(self, session: Session, full: bool) -> None:
         """The broker reads slower than we write, or no longer so."""
-
-
-class Nobody:
-    """An owner that does not care, of sessions that only send."""
-
-    def welcomed(self, session: Session, welcome: Welcome) -> None:
-        """Nothing to do."""
-
-    async def opened(self, session: Session, welcome: Welcome) -> None:
-        """Nothing to do."""
-
-    def closed(self, session: Session) -> None:
-        """Nothing to do."""
-
-    def arrived(self, session: Session, message: Publish) -> None:
-        """Nothing to do."""
-
-    def answered(self, session: Session, kind: int, number: int, reason: int) -> None:
-        """Nothing to do."""
-
-    def clogged(self, session: Session, full: bool) -> None:
-        """Nothing to do."""
 
 
 class Session(asyncio.Protocol):
