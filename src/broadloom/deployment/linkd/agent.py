@@ -152,7 +152,10 @@ class Agent:
 
     async def barrier(self, needs: Mapping[Hop, Iterable[str]], along: Hops) -> None:
         """Wait until all that was published at some brokers until now has come to the hops."""
-        await asyncio.gather(*map(self._there, needs))  # a probe that is published before would be missed
+        origins = {origin for some in needs.values() for origin in some}
+        controls = [self.controls[origin] for origin in sorted(origins & self.controls.keys())]
+        # A probe that is published before would be missed.
+        await asyncio.gather(*map(self._there, needs), *map(self._is_up, controls))
         if not await self._probes.pass_through(needs, along):
             self.counts["barriers_given_up"] += 1
 
@@ -250,12 +253,17 @@ class Agent:
     async def _there(self, hop: Hop) -> Session | None:
         """The session at the beginning of a hop, once it is connected; None if that takes too long."""
         session = self.links[edge_of(hop)].sessions[hop[0]]
-        with contextlib.suppress(TimeoutError):
-            if not session.up.is_set():
-                await asyncio.wait_for(session.up.wait(), max(0.0, self._patience - session.away()))
+        if await self._is_up(session):
             return session
         LOG.warning("a change goes on without broker %r, which is away", hop[0])
         return None
+
+    async def _is_up(self, session: Session) -> bool:
+        """Whether a session is connected, or is so before long."""
+        if not session.up.is_set():
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(session.up.wait(), max(0.0, self._patience - session.away()))
+        return session.up.is_set()
 
     def _away(self, brokers: Iterable[str]) -> set[str]:
         """Which brokers have been away for so long that nobody waits for them."""

@@ -9,6 +9,7 @@ from typing import Protocol
 import broadloom as bl
 from broadloom.errors import InputError
 from broadloom.maintenance.feed import Feed, Refused, event_of
+from broadloom.maintenance.maintain import compile_kernels
 from broadloom.model.plan import Plan
 
 LOG = logging.getLogger("broadloom.live")
@@ -76,6 +77,7 @@ class Events:
     """
 
     def __init__(self, plan: Plan, place: Path, method: str = "shadow", seed: int = 0) -> None:
+        compile_kernels()  # or the first events would be slow
         live = bl.maintain(plan.interest, plan.weights, edges=plan.edges, method=method, seed=seed)
         self._feed, self._place, self._at, self._new = Feed(live), place, 0, True
         self.refused = 0
