@@ -1,7 +1,7 @@
 # Broadloom's chores. `make help` lists them; all work in .venv, which `make setup` makes.
 
 # Debian packages that tests need. Root gets them installed; for others those tests are skipped.
-SYSTEM_PACKAGES = mosquitto nats-server chromium
+SYSTEM_PACKAGES = mosquitto nats-server openssl chromium
 
 PYTHON ?= python3
 UV ?= uv

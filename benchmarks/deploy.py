@@ -1,7 +1,8 @@
-"""Deployment: real mosquitto brokers on one machine, our trees against what people wire today.
+"""Deployment: real brokers on one machine, our trees against what people wire today.
 
-    python benchmarks/deploy.py                      # everything, about eight minutes
+    python benchmarks/deploy.py                      # everything, about twelve minutes
     python benchmarks/deploy.py --only wirings
+    python benchmarks/deploy.py --only rabbitmq      # four nodes of RabbitMQ, twice; three minutes
 
 Messages and bytes on links are counted in the brokers' logs. Delays are sums of the plan's latencies (round
 trips between cloud regions, in ms) on the ways that messages took: on loopback there is none to measure.
@@ -17,8 +18,9 @@ from _common import Section, run
 from broadloom.deployment.comparison import OURS, compare
 from broadloom.deployment.flow import Message, delays, sample_messages
 from broadloom.deployment.lab import need_mosquitto
+from broadloom.deployment.rabbitmq_lab import rehearse_rabbitmq
 from broadloom.deployment.rehearsal import rehearse
-from broadloom.deployment.rewiring import rehearse_change
+from broadloom.deployment.rewiring import rehearse_change, rehearse_live_change
 from broadloom.deployment.traffic import Publication
 from broadloom.deployment.trees import Tree, plan_trees
 from broadloom.deployment.wiring import Wiring, wire
@@ -101,6 +103,31 @@ def changes(quick: bool) -> Section:
     return section
 
 
+def rabbitmq(quick: bool) -> Section:
+    """The same on four nodes of RabbitMQ: a rehearsal, and a live change under load."""
+    section = Section("Four nodes of RabbitMQ: every message once, then the plan of trmaw becomes that of gm")
+    nodes, topics = (2, 4) if quick else (4, 12)
+    interest = bl.workload.interest(nodes=nodes, topics=topics, popularity="unif", sizes=(3, 6), seed=0)
+    weights = bl.workload.weights(nodes=nodes, kind="regions", seed=0)
+    old, new = (wired(bl.link(interest, weights, algorithm)) for algorithm in ("trmaw", "gm"))
+    told = rehearse_rabbitmq(old, sample_messages(old, 5 * EACH)).record()
+    counts = ("published", "expected", *COUNTS, "messages_on_links")
+    planned = sum(link["planned"] for link in told["links"])
+    row = {"what": "rehearsal", "brokers": nodes, "topics": topics, "links": len(old.links)}
+    section.rows.append(row | {name: told[name] for name in counts} | {"planned on links": planned})
+    for name in COUNTS:
+        section.claim(f"{name} on our plan", told[name], at_most=0)
+    off = sum(abs(link["messages"] - link["planned"]) for link in told["links"])
+    section.claim("messages on links that are not the plan's", off, at_most=0)
+    change = rehearse_live_change(old, new)
+    after = change.pop("afterwards")
+    section.rows.append(row | {"what": "live change", "links": len(new.links)} | change)
+    section.claim("lost in a live change", change["lost"], at_most=0)
+    wrong = after["missing"] + after["duplicates"] + after["unexpected"]
+    section.claim("wrong after a live change", wrong, at_most=0)
+    return section
+
+
 def loads(trees: list[Tree]) -> np.ndarray:
     """What each link carries."""
     load: dict[tuple[int, int], float] = {}
@@ -143,7 +170,13 @@ def _tree_row(plan: bl.Plan, chosen: list[Tree], sent: list[Publication]) -> dic
     }
 
 
-SECTIONS = {"wirings": wirings, "failures": failures, "changes": changes, "trees": trees}
+SECTIONS = {
+    "wirings": wirings,
+    "failures": failures,
+    "changes": changes,
+    "trees": trees,
+    "rabbitmq": rabbitmq,
+}
 
 if __name__ == "__main__":
     run("deploy", SECTIONS)

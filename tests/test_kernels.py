@@ -2,6 +2,9 @@
 
 import subprocess
 import sys
+from pathlib import Path
+
+import broadloom
 
 MODULE = """
 from typing import NamedTuple
@@ -32,3 +35,23 @@ def test_a_cache_of_another_version_is_compiled_anew(tmp_path):
         done = subprocess.run(command, capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         assert done.stdout == "3.0\n"
+
+
+def test_a_change_in_one_file_compiles_the_kernels_of_all_anew(tmp_path):
+    """They are compiled into one another, which numba does not look at."""
+    package = tmp_path / "broadloom"
+    package.mkdir()
+    (package / "_jit.py").write_text((Path(broadloom.__file__).parent / "_jit.py").read_text())
+    (package / "__init__.py").touch()
+    constant = package / "inner.py"
+    (package / "outer.py").write_text(
+        "from broadloom._jit import kernel\nfrom broadloom.inner import inner\n\n"
+        "@kernel\ndef outer():\n    return inner()\n\nprint(outer())\n"
+    )
+    for value in (1, 2):
+        constant.write_text(
+            f"from broadloom._jit import kernel\n\n@kernel\ndef inner():\n    return {value}\n"
+        )
+        command = [sys.executable, "-c", "import broadloom.outer"]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={"PATH": ""})
+        assert done.stdout == f"{value}\n", done.stderr

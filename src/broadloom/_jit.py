@@ -1,7 +1,10 @@
 """One place for numba's options: every kernel of the package is compiled by `kernel`."""
 
+import hashlib
 import os
 from collections.abc import Callable
+from functools import lru_cache
+from pathlib import Path
 from typing import Any, TypeVar
 
 import numba
@@ -46,7 +49,11 @@ def compiled_for(kernel: F, *arguments: object) -> F:
 
 
 def _forgiving(kernel: Any) -> Any:
-    """Compile anew where the cache on disk is of another version, whose types may be gone: numba fails."""
+    """Compile anew where the cache on disk is of another version.
+
+    Numba looks only at the file that a kernel is in, but kernels of other files are compiled into it; and
+    where the types of a version are gone, it fails.
+    """
     file = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
     if file is not None and hasattr(file, "_load_index"):
         load = file._load_index
@@ -58,4 +65,12 @@ def _forgiving(kernel: Any) -> Any:
                 return {}
 
         file._load_index = load_or_nothing
+        file._source_stamp = file._source_stamp, _stamp_of_all()
     return kernel
+
+
+@lru_cache
+def _stamp_of_all() -> str:
+    """Tells versions of the package apart by what is in its files of kernels."""
+    texts = (file.read_bytes() for file in sorted(Path(__file__).parent.rglob("*.py")))
+    return hashlib.sha256(b"".join(text for text in texts if b"broadloom._jit" in text)).hexdigest()

@@ -59,3 +59,26 @@ def test_words_for_what_is_wrong(run, plan, tmp_path):
     assert "is not a plan" in err
     code, _, err = run("deploy", "rehearse", plan, "--on", "kafka")
     assert (code, err) == (2, "broadloom: no rehearsal on 'kafka'; choose mosquitto or rabbitmq\n")
+
+
+def test_an_export_into_the_plan_itself_is_refused(run, plan):
+    """It would be in the way of the plan's next version."""
+    before = sorted(plan.rglob("*"))
+    for place in (plan / "conf", plan / "deep" / "conf", plan / ".." / "plan" / "conf"):
+        code, _, err = run("deploy", "export", "--to", "mosquitto", plan, "-o", place)
+        assert (code, err) == (
+            2,
+            f"broadloom: {place} is inside of the plan {plan}; choose a place beside it\n",
+        )
+    assert sorted(plan.rglob("*")) == before
+
+
+@pytest.mark.needs("mosquitto")
+@pytest.mark.xdist_group("mosquitto")
+def test_brokers_that_fail_are_told_in_one_line(run, plan, monkeypatch):
+    monkeypatch.setattr("broadloom.deployment.lab._LISTEN", "nonsense\n")
+    for verb in (("rehearse", plan), ("diff", plan, plan, "--rehearse")):
+        code, _, err = run("deploy", *verb)
+        assert (code, err.count("\n")) == (2, 1)
+        assert err.startswith("broadloom: broker ")
+        assert "ended; its last words: " in err

@@ -1,18 +1,23 @@
 """Changes from plan to plan: never a loop on the way, each broker once, next to nothing lost."""
 
 import json
+from dataclasses import replace
 
+import networkx as nx
+import pyarrow as pa
 import pytest
 from deploy_strategies import plans
-from hypothesis import given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
+from pyarrow import csv as pa_csv
 
 import broadloom as bl
-from broadloom.deployment import rabbitmq
-from broadloom.deployment.check import would_loop
-from broadloom.deployment.diff import changes, order
+import naive_deploy
+from broadloom.deployment import nats, rabbitmq
+from broadloom.deployment.diff import changes, common, order
 from broadloom.deployment.rewiring import rehearse_change
 from broadloom.deployment.settings import Settings
+from broadloom.deployment.steps import Deployment, nats_steps
 from broadloom.deployment.trees import plan_trees
 from broadloom.deployment.wiring import Link, Wiring, wire
 
@@ -36,7 +41,10 @@ def test_no_step_of_a_change_loops_and_the_last_one_is_the_new_plan(pair):
     batches = order(old, new)
     links = old.links
     for batch in batches:
-        assert not would_loop(batch.links)
+        for start, topic in {
+            (hop[0], text) for link in batch.links for hop, way in link.carried() for text in way
+        }:
+            assert max(naive_deploy.arrivals(batch.links, start, topic).values()) == 1
         kept = [link for link in links if link.owner not in batch.brokers]
         assert [link for link in batch.links if link.owner not in batch.brokers] == sorted(kept)
         links = batch.links
@@ -56,6 +64,29 @@ def test_sessions_are_opened_for_new_links_and_ended_for_old_ones(pair):
     assert len(ended) == len(set(ended)) == 2 * len(before - after)
     opened = {session.client.partition("broadloom-")[2] for batch in batches for session in batch.opened}
     assert opened <= {f"{owner}:{peer}" for owner, peer in after - before}
+
+
+@given(pairs(), st.booleans())
+@settings(max_examples=60)
+def test_sessions_are_seen_to_where_a_broker_runs_and_its_link_does_not(pair, at_once):
+    """At the peer while the owner is down; at the owner before it has the link, or after."""
+    up = {link[:2] for link in pair[0].links}
+    for batch in order(*pair, at_once):
+        down, seen = set(), []
+        for what, broker, session in batch.acts():
+            if session is None:
+                (down.add if what == "stop" else down.remove)(broker)
+                continue
+            seen.append(session)
+            assert broker not in down
+            peer = session.client.rpartition(":")[2]
+            if broker == session.owner and what == "end":
+                assert (broker, peer) not in {link[:2] for link in batch.links}
+            else:
+                assert session.owner in down or (session.owner, peer) not in up
+        assert not down
+        assert sorted(seen) == sorted((*batch.opened, *batch.grown, *batch.shrunk, *batch.ended))
+        up = {link[:2] for link in batch.links}
 
 
 @given(pairs())
@@ -131,13 +162,169 @@ def test_a_change_under_load_loses_next_to_nothing(two_plans):
 @pytest.mark.parametrize("target", ["mosquitto", "rabbitmq", "nats"])
 def test_diff_says_what_changes_and_who_restarts(run, two_plans, target):
     _, old, new = two_plans
-    code, out, _ = run("deploy", "diff", old, new, "--to", target, "--json")
+    diff = ("deploy", "diff", old, new, "--to", target, "--accounts")
+    code, out, _ = run(*diff, "--json")
     assert code == 0
     told = json.loads(out)
     assert told["changes"]
     assert bool(told["restarts"]) == (target != "rabbitmq")
-    assert "step 1: " in run("deploy", "diff", old, new, "--to", target)[1]
-    assert run("deploy", "diff", old, old, "--to", target)[:2] == (0, "nothing changes\n")
+    assert all(("commands" in step) == (target == "mosquitto") for step in told["order"])
+    assert "step 1: " in run(*diff)[1]
+    assert run("deploy", "diff", old, old, "--to", target, "--accounts")[:2] == (0, "nothing changes\n")
+
+
+def test_diff_names_links_and_the_commands_for_their_sessions(run, two_plans):
+    _, old, new = two_plans
+    lines = run("deploy", "diff", old, new, "--address", "{broker}.example", "--qos", 2)[1].splitlines()
+    assert "0: new link to 5, both ways: 5, 8" in lines
+    assert "1: link to 3, no more both ways: 3" in lines
+    assert "2: no more link to 3" in lines
+    assert "  broadloom deploy session 5.example:8883 r.broadloom-0:5 --open=8 --qos 2" in lines
+    assert "  broadloom deploy session 7.example:8883 r.broadloom-5:7 --end" in lines
+    live = run("deploy", "diff", old, new, "--to", "rabbitmq")[1]
+    assert '  0: POST /api/bindings/%2F/e/amq.topic/e/broadloom.link.0%3A5 {"routing_key": "5"}\n' in live
+
+
+def test_diff_refuses_what_export_refuses(run, two_plans, tmp_path):
+    """In the same words, and says of which plan."""
+    _, old, new = two_plans
+    code, _, err = run("deploy", "diff", old, new, "--to", "nats")
+    assert code == 2
+    assert err.startswith(f"broadloom: {old}: the tree of '10' closes a ring")
+    dotted = bl.link(bl.Interest.from_lists([["x.y"], ["x.y"]]), algorithm="gm")
+    dotted.save(tmp_path / "dotted")
+    code, _, err = run("deploy", "diff", old, tmp_path / "dotted", "--to", "rabbitmq")
+    assert code == 2
+    assert f"{tmp_path / 'dotted'}: topic 'x.y' has a dot or a star" in err
+    assert run("deploy", "diff", old, new, "--address", "here")[0] == 2
+    code, _, err = run("deploy", "diff", old, new, "--to", "rabbitmq", "--at-once")
+    assert (code, err.count("\n")) == (2, 1)
+    code, _, err = run("deploy", "diff", old, new, "--to", "nats", "--accounts", "--rehearse")
+    assert (code, "no rehearsal on nats" in err) == (2, True)
+
+
+@pytest.fixture
+def moved(tmp_path):
+    """A plan of three brokers in a row, and the same with one of them at another address."""
+    plan = bl.link(bl.Interest.from_lists([["x"], ["x", "y"], ["y"]]), algorithm="gm")
+    for name, last in (("here", "c.example:99"), ("there", "d.example")):
+        nodes = pa.table({"node": ["0", "1", "2"], "address": ["a.example", "b.example", last]})
+        replace(plan, nodes=nodes).save(tmp_path / name)
+    return tmp_path / "here", tmp_path / "there"
+
+
+def test_an_address_that_changes_restarts_those_who_call_there(run, moved):
+    told = json.loads(run("deploy", "diff", *moved, "--json")[1])
+    assert told["moving"] == {"2": ["c.example:99", "d.example"]}
+    assert (told["changes"], told["restarts"]) == ([], ["1"])
+    assert told["files"][0]["lines"] == ["-address c.example:99", "+address d.example:8883"]
+    assert "2: moves from c.example:99 to d.example\n" in run("deploy", "diff", *moved)[1]
+
+
+def test_no_login_in_an_address_is_repeated(run, tmp_path):
+    """Not even of a broker without links."""
+    plan = bl.link(bl.Interest.from_lists([["x"], ["y"]]), algorithm="gm")
+    for name in ("one", "two"):
+        nodes = pa.table({"node": ["0", "1"], "address": ["a", f"admin:secret@{name}"]})
+        replace(plan, nodes=nodes).save(tmp_path / name)
+    code, out, err = run("deploy", "diff", tmp_path / "one", tmp_path / "two")
+    assert (code, "holds a login" in err, "secret" in out + err) == (2, True, False)
+
+
+def test_an_address_that_changes_is_one_call_in_rabbitmq(run, moved):
+    (step,) = json.loads(run("deploy", "diff", *moved, "--to", "rabbitmq", "--json")[1])["order"]
+    ((broker, (call,)),) = step["call"].items()
+    assert (broker, call["path"]) == ("1", "/api/parameters/federation-upstream/%2F/broadloom-2")
+    assert call["body"]["value"]["uri"].startswith("amqps://d.example:5671?")
+
+
+def test_an_address_that_changes_restarts_both_ends_in_nats(run, moved):
+    """The one that listens at another port comes first; there are no sessions to speak of."""
+    told = json.loads(run("deploy", "diff", *moved, "--to", "nats", "--json")[1])
+    assert [step["restart"] for step in told["order"]] == [["1", "2"]]
+    assert not [key for step in told["order"] for key in step if key in ("sessions", "cut", "commands")]
+
+
+def test_nats_restarts_nobody_for_topics_on_the_links_that_it_has(run, tmp_path):
+    for name, topics in (("one", ["x"]), ("two", ["x", "y"])):
+        bl.link(bl.Interest.from_lists([topics, topics]), algorithm="gm").save(tmp_path / name)
+    told = json.loads(run("deploy", "diff", tmp_path / "one", tmp_path / "two", "--to", "nats", "--json")[1])
+    assert told["changes"]
+    assert told["restarts"] == told["order"] == []
+
+
+@given(pairs())
+@settings(max_examples=40)
+def test_nats_never_closes_a_ring_on_the_way(pair):
+    """After each step the leaf links of each account form a forest, in the end those of the new plan."""
+    both = Settings(tls=False, accounts=True)
+    old, new = (Deployment(wiring, both, nats.files(wiring, both)) for wiring in pair)
+    if nats.moved_topics(*pair):
+        return
+    links, account_of = {link.owner: [] for link in (*pair[0].links, *pair[1].links)}, {}
+    for wiring in pair:
+        account_of |= nats.account_of(wiring)
+    for link in pair[0].links:
+        links[link.owner].append(link)
+    for step in nats_steps(old, new, at_once=False):
+        for broker in step["restart"]:
+            links[broker] = [link for link in pair[1].links if link.owner == broker]
+        for account in set(account_of.values()):
+            graph = nx.MultiGraph(
+                link[:2]
+                for owned in links.values()
+                for link in owned
+                if any(account_of[text] == account for text in link.out + link.into)
+            )
+            assert not graph or nx.is_forest(graph)
+    ends = sorted(link[:2] for owned in links.values() for link in owned)
+    assert ends == sorted(link[:2] for link in pair[1].links)
+    event(f"steps: {len(nats_steps(old, new, at_once=False))}")
+
+
+P = {"p": X}
+
+
+def test_brokers_that_only_publish_count_in_a_change():
+    """Their deliveries are judged, and published under load."""
+    ab, ap, bp = Link("a", "b", X, X), Link("a", "p", (), X), Link("b", "p", (), X)
+    old, new = (Wiring(("a", "b", "p"), {"a": X, "b": X}, P, links) for links in ((ab, ap), (ab, bp)))
+    assert common(old, new).publishes == P
+    first, second = order(old, new)
+    assert (first.brokers, first.cut) == (("a",), 2)  # what p publishes for a and b waits
+    assert second.cut == 0
+
+
+def test_a_publisher_of_one_of_both_plans_is_left_out_of_the_other(run, tmp_path):
+    """And one of neither is refused."""
+    for name, lists in (("old", [["x"], ["x"], []]), ("new", [["x"], ["x"]])):
+        bl.link(bl.Interest.from_lists(lists), algorithm="gm").save(tmp_path / name)
+    log = {"publisher": ["2"], "at": ["2026-01-01 00:00:00"], "bytes": [10], "topic": ["x"]}
+    pa_csv.write_csv(pa.table(log), tmp_path / "messages.csv")
+    diff = ("deploy", "diff", tmp_path / "old", tmp_path / "new", "--messages", tmp_path)
+    code, out, _ = run(*diff)
+    assert code == 0
+    assert "2: leaves; it runs until the last step is done" in out
+    assert "0: no more link to 2" in out
+    pa_csv.write_csv(pa.table(log | {"publisher": ["9"]}), tmp_path / "messages.csv")
+    code, _, err = run(*diff)
+    assert (code, "messages of '9', which is no broker" in err) == (2, True)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "code"),
+    [
+        ({}, 0),
+        ({"unexpected": 1}, 1),
+        *(({"afterwards": {key: 1}}, 1) for key in ("missing", "duplicates", "unexpected")),
+    ],
+)
+def test_what_is_wrong_after_a_change_shows_in_the_exit_code(run, two_plans, monkeypatch, wrong, code):
+    clean = {"missing": 0, "duplicates": 0, "unexpected": 0}
+    told = {"lost": 1, "doubled": 1, "expected": 9, "unexpected": 0} | wrong
+    told["afterwards"] = clean | told.get("afterwards", {})
+    monkeypatch.setattr("broadloom.cli.deploy.rehearse_change", lambda *_, **__: told)
+    assert run("deploy", "diff", *two_plans[1:], "--rehearse")[0] == code
 
 
 @pytest.mark.needs("mosquitto")

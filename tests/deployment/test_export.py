@@ -148,8 +148,17 @@ def test_rabbitmq_binds_what_goes_and_what_comes():
     assert a[1]["body"] == {"routing_key": "x.*"}
     assert [call["path"].split("/")[2] for call in b] == ["exchanges", "parameters", "policies", "bindings"]
     assert b[1]["body"]["value"]["uri"] == "amqp://a:5672"
-    assert rabbitmq.undone(a[1])["path"] == a[1]["path"] + "/x.%2A"
+    assert rabbitmq.undone(a[1])["path"] == a[1]["path"] + "/x.%252A"
     assert json.loads(rabbitmq.as_text(a)) == a
+
+
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [("x", "x"), ("a~b", "a%257Eb"), ("50%", "50%2525"), ("ü x", "%25C3%25BC%2520x"), ("", "~")],
+)
+def test_rabbitmq_takes_back_a_binding_by_its_quoted_name(key, name):
+    made = {"method": "POST", "path": "/api/bindings/%2F/e/a/e/b", "body": {"routing_key": key}}
+    assert rabbitmq.undone(made) == {"method": "DELETE", "path": f"/api/bindings/%2F/e/a/e/b/{name}"}
 
 
 def test_an_unknown_target_names_those_there_are():

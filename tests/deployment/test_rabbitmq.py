@@ -1,12 +1,14 @@
 """Four real RabbitMQ nodes: trees that close rings, each delivery once, links as planned, a live change."""
 
 import pytest
+from certificates import authority
 
 import broadloom as bl
-from broadloom.deployment import rabbitmq
+from broadloom.deployment import rabbitmq, rabbitmq_lab
 from broadloom.deployment._clients import Clients
 from broadloom.deployment.flow import sample_messages
 from broadloom.deployment.rabbitmq_lab import RabbitLab, rehearse_rabbitmq
+from broadloom.deployment.settings import Settings
 from broadloom.deployment.tally import Tally, publish_all, settle
 from broadloom.deployment.traffic import Publication
 from broadloom.deployment.trees import plan_trees
@@ -35,6 +37,72 @@ def test_four_nodes():
     assert outcome.counts["expected"] == 50 * (3 * 3 + 3 * 3 + 4 * 4)
 
 
+def test_whatever_is_made_can_be_taken_back():
+    """Also topics whose names have to be quoted; nothing but RabbitMQ's own exchanges is left."""
+    odd = ("a~b", "50%/c", "f/+/#", "ü x", "g%7Eh")
+    wiring = Wiring(("n", "m"), {}, {}, (Link("n", "m", odd, odd),))
+    alone = Wiring(("n",), {}, {}, ())
+    with RabbitLab(alone) as lab:
+        made = rabbitmq.calls(wiring, "n", Settings(tls=False))
+        lab.apply({"n": made})
+        assert len(lab.call("n", "GET", "/api/bindings/%2F/e/amq.topic/e/broadloom.link.n%3Am")) == len(odd)
+        lab.apply({"n": [rabbitmq.undone(call) for call in reversed(made)]})
+        assert lab.call("n", "GET", "/api/parameters/federation-upstream") == []
+        names = {exchange["name"] for exchange in lab.call("n", "GET", "/api/exchanges")}
+        assert not [name for name in names if name.startswith("broadloom")]
+
+
+TLS_ONLY = """\
+listeners.tcp = none
+listeners.ssl.1 = {{host}}:{{amqp}}
+ssl_options.cacertfile = {folder}/ca.crt
+ssl_options.certfile = {folder}/broker.crt
+ssl_options.keyfile = {folder}/broker.key
+ssl_options.verify = verify_peer
+ssl_options.fail_if_no_peer_cert = true
+ssl_cert_login_from = common_name
+auth_mechanisms.1 = EXTERNAL
+"""
+
+
+class TlsRabbitLab(RabbitLab):
+    """Nodes that take links over TLS only, from whom the authority calls a broker."""
+
+    def __init__(self, wiring, certificates):
+        super().__init__(wiring)
+        self.certificates = certificates
+
+    def settings(self):
+        """Where the nodes are, and how links prove themselves."""
+        places = {broker: f"localhost:{amqp}" for broker, (amqp, *_) in self._ports.items()}
+        return Settings(places=places, certificates=str(self.certificates))
+
+
+@pytest.mark.needs("openssl")
+def test_links_prove_themselves_by_certificates(tmp_path, monkeypatch):
+    """Without any password: each message once, on nodes that take no link without a certificate."""
+    folder = authority(tmp_path / "certs")
+    listen = "listeners.tcp.1 = {host}:{amqp}\n"
+    config = rabbitmq_lab._CONFIG.replace(listen, TLS_ONLY.format(folder=folder))
+    monkeypatch.setattr(rabbitmq_lab, "_CONFIG", config)
+    plugins = rabbitmq_lab._PLUGINS.replace("[", "[rabbitmq_auth_mechanism_ssl,")
+    monkeypatch.setattr(rabbitmq_lab, "_PLUGINS", plugins)
+    pair = Wiring(("a", "b"), {"a": ("x",), "b": ("x",)}, {}, (Link("a", "b", ("x",), ("x",)),))
+    tally = Tally(pair)
+    with TlsRabbitLab(pair, folder) as lab, Clients(lab.ports, tally.heard) as clients:
+        for broker in pair.brokers:
+            lab.call(broker, "PUT", "/api/users/broker", {"password_hash": "", "tags": ""})
+            everything = dict.fromkeys(("configure", "write", "read"), ".*")
+            lab.call(broker, "PUT", "/api/permissions/%2F/broker", everything)
+        lab.apply(lab.calls(pair))
+        lab.wait_until_linked(pair)
+        clients.subscribe(pair.wants)
+        publish_all(clients, tally, sample_messages(pair, 5))
+        settle(clients, tally)
+    counts = tally.counts()
+    assert [counts[key] for key in ("expected", "missing", "duplicates", "unexpected")] == [20, 0, 0, 0]
+
+
 def test_a_live_change_and_a_publisher_that_wants_nothing():
     """All is added first and removed then; when it is done every message comes once."""
     plan = bl.link(bl.Interest.from_lists([["x", "y"], ["x", "y"], ["x"], []]), algorithm="gm")
@@ -44,7 +112,7 @@ def test_a_live_change_and_a_publisher_that_wants_nothing():
     new = Wiring(old.brokers, old.wants, old.publishes, (old.links[0], other, old.links[2]))
     tally = Tally(old)
     with RabbitLab(old) as lab:
-        lab.apply({broker: rabbitmq.calls(old, broker, lab.settings()) for broker in old.brokers})
+        lab.apply(lab.calls(old))
         lab.wait_until_linked(old)
         with Clients(lab.ports, tally.heard) as clients:
             clients.subscribe({broker: list(old.wants[broker]) for broker in old.brokers})

@@ -200,7 +200,7 @@ def test_ports_are_free_and_different():
 
 def test_a_broker_that_cannot_start_says_why(monkeypatch):
     monkeypatch.setattr(lab, "_LISTEN", "nonsense\n")
-    with pytest.raises(RuntimeError, match=r"broker '[ab]' ended: .*nonsense"), Lab(PAIR):
+    with pytest.raises(bl.InputError, match=r"broker '[ab]' ended; its last words: .*nonsense"), Lab(PAIR):
         pass
 
 

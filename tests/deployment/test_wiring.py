@@ -5,16 +5,17 @@ from dataclasses import replace
 import pytest
 from deploy_strategies import instances, wild_instances
 from hypothesis import given
+from hypothesis import strategies as st
 
 import naive_deploy
-from broadloom import InputError, Interest, link
+from broadloom import InputError, Interest, Overlay, Plan, Weights, link
 from broadloom.deployment.alternatives import ALTERNATIVES
 from broadloom.deployment.check import check
 from broadloom.deployment.flow import Message, crossings, delays, journey, sample_messages
 from broadloom.deployment.settings import Settings
 from broadloom.deployment.traffic import Publication
 from broadloom.deployment.trees import plan_trees
-from broadloom.deployment.wiring import Link, Wiring, wire
+from broadloom.deployment.wiring import Link, Wiring, wanted_filters, wire
 
 
 def wired(instance):
@@ -190,3 +191,18 @@ def test_settings_hold_no_secret_and_no_second_line(given, words):
     with pytest.raises(InputError, match=words) as refused:
         Settings(**given).place("a", 1883)
     assert "secret" not in str(refused.value)
+
+
+@given(instances() | wild_instances(), st.randoms(use_true_random=False))
+def test_another_order_of_the_same_brokers_is_the_same_wiring(instance, random):
+    """So that a plan whose table of nodes was written anew changes nothing at any broker."""
+    plan, sent = instance
+    order = random.sample(range(plan.interest.node_count), plan.interest.node_count)
+    place = {node: row for row, node in enumerate(order)}
+    wants, names = wanted_filters(plan), plan.interest.node_ids
+    interest = Interest.from_lists([wants[names[node]] for node in order], node_ids=[names[i] for i in order])
+    weights = Weights.dense(plan.weights.matrix()[order][:, order])
+    edges = sorted(sorted((place[u], place[v])) for u, v in plan.edges.tolist())
+    other = Plan(interest, weights, Overlay.from_edges(len(order), edges), "other")
+    moved = [one._replace(broker=place[one.broker]) for one in sent]
+    assert wired((other, moved))[2].links == wired(instance)[2].links

@@ -33,6 +33,13 @@ def test_the_plan_is_the_in_process_one_byte_for_byte(spark, tmp_path, kind):
     assert contents(found, tmp_path / "spark") == contents(expected, tmp_path / "process")
 
 
+def test_groups_of_parts_are_joined_by_tasks_level_by_level(spark):
+    interest = workload.interest(nodes=150, topics=40, popularity="zipf", alpha=1.0, sizes=(2, 8), seed=4)
+    weights = workload.weights(150, "sites", site_size=15)
+    expected = bl.link(interest, weights, "dcmaw", parts_at_a_time=3)
+    assert link(interest, weights, spark=spark, parts_at_a_time=3).edges.tolist() == expected.edges.tolist()
+
+
 def test_one_huge_site_and_a_topic_that_everybody_has(spark):
     """A part above the bound is cut, and the plan is that of the in-process dcmaw for the same cuts."""
     drawn = workload.interest(nodes=200, topics=30, sizes=(1, 5), seed=2)

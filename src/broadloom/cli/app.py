@@ -14,6 +14,7 @@ from broadloom.cli import (
     ingest,
     inspect,
     link,
+    live,
     maintain,
     market,
     report,
@@ -57,6 +58,7 @@ app.command("verify")(inspect.verify)
 app.command("measure")(inspect.measure)
 app.command("report")(report.report)
 app.command("run")(run.run)
+deploy.app.command("live")(live.live)
 app.add_typer(deploy.app, name="deploy")
 app.command("reproduce")(reproduce.reproduce)
 app.command("algorithms")(inspect.algorithms)

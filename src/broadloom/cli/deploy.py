@@ -1,29 +1,26 @@
-"""`broadloom deploy export`, `rehearse`, `diff` and `live`: from a plan to real brokers."""
+"""`broadloom deploy export`, `rehearse`, `diff` and `session`: from a plan to real brokers."""
 
-import asyncio
-import logging
+import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
 
 import broadloom as bl
+from broadloom.cli.deploy_words import change_told, compared, rehearsal_told
 from broadloom.cli.output import Force, Json, Quiet, keep_apart, progress, show
-from broadloom.deployment import rabbitmq
+from broadloom.deployment import mosquitto
+from broadloom.deployment._sessions import Access, see_to
 from broadloom.deployment.check import check
 from broadloom.deployment.comparison import compare as run_alternatives
-from broadloom.deployment.diff import changes, order
-from broadloom.deployment.export import TARGETS, Target, export, record_of, save, target_named
+from broadloom.deployment.export import TARGETS, compare_exports, export, record_of, save, target_named
 from broadloom.deployment.flow import sample_messages
-from broadloom.deployment.linkd.agent import Agent
-from broadloom.deployment.linkd.doors import doors
-from broadloom.deployment.linkd.serve import Run, Sent, serve, summary, take_down
-from broadloom.deployment.linkd.source import Events, Fixed, Versions
 from broadloom.deployment.rabbitmq_lab import rehearse_rabbitmq
-from broadloom.deployment.rehearsal import Outcome, rehearse
-from broadloom.deployment.rewiring import RATE, rehearse_change
-from broadloom.deployment.settings import Settings, places_of
+from broadloom.deployment.rehearsal import rehearse
+from broadloom.deployment.rewiring import RATE, rehearse_change, rehearse_live_change
+from broadloom.deployment.settings import LOGIN, Settings, places_of
+from broadloom.deployment.steps import Deployment
 from broadloom.deployment.traffic import Publication, read_publications
 from broadloom.deployment.trees import Tree, plan_trees
 from broadloom.deployment.wiring import Wiring, wire
@@ -40,9 +37,14 @@ Least = Annotated[str, typer.Option(help="Trees of least latency (from publisher
 Slack = Annotated[float, typer.Option(help="How much more a tree may cost to relieve busy links.")]
 Address = Annotated[str, typer.Option(help="Where a broker is: host or host:port, with {broker} for its id.")]
 Tls = Annotated[bool, typer.Option(help="Encrypt links, and prove them by certificates.")]
+Certificates = Annotated[str | None, typer.Option(help="The folder of certificates on each broker.")]
 Credentials = Annotated[
     bool, typer.Option("--credentials", help="Log in with a name and password of the environment.")
 ]
+Accounts = Annotated[
+    bool, typer.Option("--accounts", help="NATS: use several accounts where trees close a ring.")
+]
+Qos = Annotated[int, typer.Option(help="MQTT: the quality of service of links.")]
 
 app = typer.Typer(
     help="Native configuration of real brokers, a rehearsal on this machine, and changes in order.",
@@ -61,14 +63,10 @@ def export_plan(
     slack: Slack = 0.1,
     address: Address = "{broker}",
     tls: Tls = True,
-    certificates: Annotated[
-        str | None, typer.Option(help="The folder of certificates on each broker.")
-    ] = None,
+    certificates: Certificates = None,
     credentials: Credentials = False,
-    accounts: Annotated[
-        bool, typer.Option("--accounts", help="NATS: use several accounts where trees close a ring.")
-    ] = False,
-    qos: Annotated[int, typer.Option(help="MQTT: the quality of service of links.")] = 1,
+    accounts: Accounts = False,
+    qos: Qos = 1,
     force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -77,7 +75,9 @@ def export_plan(
 
     Example: broadloom deploy export --to mosquitto plan -o conf
     """
-    keep_apart(output, plan)
+    keep_apart(output, plan, *(() if messages is None else (messages,)))
+    if plan.resolve() in output.resolve().parents:
+        raise InputError(f"{output} is inside of the plan {plan}; choose a place beside it")
     loaded, target = bl.Plan.load(plan), target_named(to)
     settings = Settings(address, places_of(loaded), tls, certificates, credentials, accounts, qos)
     with progress(quiet):
@@ -123,7 +123,8 @@ def rehearse_plan(
         else:
             outcome = rehearse(wiring, traffic, size, whole(kill, "kill"))
             rows = run_alternatives(loaded, (wiring, outcome), sent, traffic, size) if compare else []
-    show(outcome.record() | {"comparison": rows}, _told(outcome), as_json, quiet, _compared(rows))
+    record = outcome.record() | {"comparison": rows}
+    show(record, rehearsal_told(record), as_json, quiet, compared(rows))
     return 0 if outcome.ok else 1
 
 
@@ -131,38 +132,6 @@ def _is_rabbitmq(on: str) -> bool:
     if on not in ("mosquitto", "rabbitmq"):
         raise InputError(f"no rehearsal on {on!r}; choose mosquitto or rabbitmq")
     return on == "rabbitmq"
-
-
-def _told(outcome: Outcome) -> str:
-    """A rehearsal in words."""
-    told = outcome.record()
-    as_planned = all(one["messages"] == one["planned"] for one in told["links"])
-    lines = [
-        f"{told['expected']:,} deliveries expected: {told['missing']:,} missing, {told['duplicates']:,} "
-        f"twice, {told['unexpected']:,} unexpected",
-        f"{told['uninterested']:,} messages at brokers that do not want them",
-        f"{told['messages_on_links']:,} messages on links, {'as' if as_planned else 'NOT as'} planned",
-    ]
-    return "\n".join([*lines, *map(_failure, told["failures"])])
-
-
-def _failure(one: dict[str, Any]) -> str:
-    return (
-        f"{one['killed']} {one['name']} killed: {one['missing_while_down']:,} of {one['expected']:,} "
-        f"deliveries held up ({one['predicted']:,} predicted), {one['lost']:,} lost for good, "
-        f"{one['duplicates']:,} twice"
-    )
-
-
-def _compared(rows: list[dict[str, Any]]) -> Table | None:
-    if not rows:
-        return None
-    names = ("wiring", "links", "messages_on_links", "bytes_on_links", "mean_delay", "max_delay")
-    table = Table(*(name.replace("_", " ") for name in names), box=None, pad_edge=False)
-    for row in rows:
-        values = (row[name] for name in names)
-        table.add_row(*(f"{value:,.4g}" if isinstance(value, float) else str(value) for value in values))
-    return table
 
 
 @app.command("diff")
@@ -173,132 +142,117 @@ def diff_plans(
     messages: Messages = None,
     least: Least = "latency",
     slack: Slack = 0.1,
+    address: Address = "{broker}",
+    tls: Tls = True,
+    certificates: Certificates = None,
+    credentials: Credentials = False,
+    accounts: Accounts = False,
+    qos: Qos = 1,
     at_once: Annotated[
         bool, typer.Option("--at-once", help="Restart all brokers that change together.")
     ] = False,
     rehearse: Annotated[
-        bool, typer.Option("--rehearse", help="Make the change on real mosquitto brokers here, under load.")
+        bool,
+        typer.Option("--rehearse", help="Make the change on real brokers here, under load; not on nats."),
     ] = False,
     rate: Annotated[float, typer.Option(help="Messages a second of that load.")] = RATE,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Say what changes on which broker, in which order, and which brokers must restart.
+    """Compare the exports of two plans: what changes at which broker, in which order, and who must restart.
 
-    Example: broadloom deploy diff plan new-plan --rehearse
+    Exits with 1 if a rehearsal finds anything wrong once the change is through.
+
+    Example: broadloom deploy diff --to mosquitto plan new-plan --rehearse
     """
-    target = target_named(to)
+    target, plans = target_named(to), [bl.Plan.load(folder) for folder in (old, new)]
+    if rehearse and to == "nats":
+        raise InputError("no rehearsal on nats; choose mosquitto or rabbitmq, or leave --rehearse out")
+    number(rate, "rate", least=1)
+    everybody = [name for plan in plans for name in plan.interest.node_ids]
     with progress(quiet):
-        before, after = (deployed(bl.Plan.load(plan), messages, least, slack)[1] for plan in (old, new))
-        check(after)
-        record: dict[str, Any] = {"target": to, "changes": [one.record() for one in changes(before, after)]}
-        record |= _in_order(before, after, target, at_once)
+        sides = []
+        for folder, plan in zip((old, new), plans, strict=True):
+            settings = Settings(address, places_of(plan), tls, certificates, credentials, accounts, qos)
+            try:
+                _, wiring, _ = deployed(plan, messages, least, slack, everybody)
+                sides.append(Deployment(wiring, settings, export(wiring, target, settings)))
+            except InputError as error:
+                raise InputError(f"{folder}: {error}") from error
+        before, after = sides
+        record = compare_exports(before, after, target, at_once)
         if rehearse:
-            record["rehearsal"] = rehearse_change(
-                before, after, number(rate, "rate", least=1), at_once=at_once
-            )
-    show(record, _change_told(record), as_json, quiet)
-    done = record.get("rehearsal", {}).get("afterwards", {})
-    return 1 if done.get("missing") or done.get("duplicates") else 0
+            record["rehearsal"] = _rehearsed(before.wiring, after.wiring, to, rate, at_once)
+    show(record, change_told(record), as_json, quiet)
+    return 1 if _wrong(record.get("rehearsal", {})) else 0
 
 
-def _in_order(before: Wiring, after: Wiring, target: Target, at_once: bool) -> dict[str, Any]:
-    """The order of a change, and who restarts."""
-    if target.live:
-        adds, removals = rabbitmq.change(before, after, Settings())
-        return {"restarts": [], "order": [{"call": adds}, {"call": removals}] if adds or removals else []}
-    batches = order(before, after, at_once)
-    restarts = [broker for batch in batches for broker in batch.brokers]
-    return {"restarts": restarts, "order": [batch.record() for batch in batches]}
+def _rehearsed(old: Wiring, new: Wiring, to: str, rate: float, at_once: bool) -> dict[str, Any]:
+    if _is_rabbitmq(to):
+        return rehearse_live_change(old, new, rate)
+    return rehearse_change(old, new, rate, at_once=at_once)
 
 
-def _change_told(record: dict[str, Any]) -> str:
-    """A change in words."""
-    lines = [f"{one['broker']}: links {_counted(one)}" for one in record["changes"]]
-    lines += [f"step {place}: {_step_told(step)}" for place, step in enumerate(record["order"], 1)]
-    if "rehearsal" in record:
-        told, after = record["rehearsal"], record["rehearsal"]["afterwards"]
-        lines += [
-            f"rehearsed: {told['lost']:,} of {told['expected']:,} deliveries lost, {told['doubled']:,} twice",
-            f"afterwards: {after['missing']:,} missing, {after['duplicates']:,} twice",
-        ]
-    return "\n".join(lines) or "nothing changes"
+def _wrong(rehearsal: Mapping[str, Any]) -> bool:
+    """Whether a change left anything wrong, or brought somebody what nobody sent to him."""
+    after = rehearsal.get("afterwards", {})
+    left = any(after.get(key) for key in ("missing", "duplicates", "unexpected"))
+    return left or bool(rehearsal.get("unexpected"))
 
 
-def _counted(change: dict[str, Any]) -> str:
-    kinds = ("added", "removed", "changed")
-    return ", ".join(f"{len(change[kind])} {kind}" for kind in kinds if change[kind])
-
-
-def _step_told(step: dict[str, Any]) -> str:
-    if "call" in step:
-        return f"{sum(map(len, step['call'].values())):,} calls at {len(step['call']):,} brokers, no restart"
-    wait = f"; {step['cut']:,} deliveries wait for a later step" if step["cut"] else ""
-    return f"restart {', '.join(step['restart'])}{' together' if len(step['restart']) > 1 else ''}{wait}"
-
-
-@app.command("live")
-def live(
-    plan: PlanFolder,
-    state: Annotated[Path, typer.Option(help="The folder for what a new agent must know after a crash.")],
-    events: Annotated[
-        Path | None, typer.Option(help="A file of events (JSON lines) that grows; each changes the links.")
+@app.command("session")
+def see_to_session(
+    broker: Annotated[str, typer.Argument(help="Where the mosquitto broker is: host or host:port.")],
+    client: Annotated[str, typer.Argument(help="The client id of the link, as `diff` names it.")],
+    opened: Annotated[
+        list[str] | None, typer.Option("--open", help="A filter to queue messages of from now on.")
     ] = None,
-    follow: Annotated[
-        Path | None,
-        typer.Option(help="The output of `broadloom maintain --stream`, whose versions to follow."),
+    closed: Annotated[
+        list[str] | None, typer.Option("--close", help="A filter to unsubscribe from; what waits stays.")
     ] = None,
-    messages: Messages = None,
-    least: Least = "latency",
-    slack: Slack = 0.1,
-    address: Address = "{broker}",
+    end: Annotated[bool, typer.Option("--end", help="Forget the session and all that waits in it.")] = False,
     tls: Tls = True,
-    certificates: Annotated[
-        str | None, typer.Option(help="The folder of ca.crt, agent.crt and agent.key; else the system's.")
-    ] = None,
+    certificates: Certificates = None,
     credentials: Credentials = False,
-    window: Annotated[int, typer.Option(help="Messages on their way over a link, each way, at most.")] = 500,
-    patience: Annotated[
-        float, typer.Option(help="Seconds that a change waits for a broker that is away.")
-    ] = 10,
-    metrics: Annotated[
-        int | None, typer.Option(help="A port on loopback for Prometheus; none by default.")
-    ] = None,
-    down: Annotated[bool, typer.Option("--down", help="Take all links down, and end.")] = False,
+    qos: Qos = 1,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Hold the links of a plan between running MQTT 5 brokers, and change them live; nothing is lost.
+    """Open, trim or end the session of a link at a mosquitto broker while the link is away, as `diff` asks.
 
-    Example: broadloom deploy live plan --state live --events events.jsonl --address '{broker}.example.org'
+    Example: broadloom deploy session rome:8883 r.broadloom-oslo:rome --open=t/1 --open=t/2
     """
-    if events is not None and follow is not None:
-        raise InputError("changes come from --events or from --follow; give one of them")
-    loaded = bl.Plan.load(plan)
-    settings = Settings(address, places_of(loaded), tls, certificates, credentials)
-    sent = [] if messages is None else read_publications(messages, loaded.interest)
-    named = [Sent(loaded.interest.node_ids[one.broker], one.topic, one.rate) for one in sent]
-    source = Events(loaded, events) if events else Versions(follow, loaded) if follow else Fixed(loaded)
-    logging.basicConfig(level=logging.ERROR if quiet else logging.INFO, format="broadloom: %(message)s")
-    door = doors(settings, whole(window, "window", least=1))
+    settings = Settings(places={broker: broker}, tls=tls, certificates=certificates, qos=qos)
+    host, port = settings.place(broker, mosquitto.TLS_PORT if tls else mosquitto.PORT)
+    folder = Path(certificates or mosquitto.CERTIFICATES) if tls else None
+    access = Access(host.strip("[]"), folder, _login() if credentials else None)
+    if end == bool(opened or closed):
+        raise InputError("give filters to --open or to --close, or --end the session")
+    for what, filters in (("open", opened), ("close", closed), ("end", [""] if end else [])):
+        if filters:
+            see_to(what, port, client, filters, qos, access)
+    record = {
+        "broker": broker,
+        "client": client,
+        "opened": opened or [],
+        "closed": closed or [],
+        "ended": end,
+    }
+    show(record, f"{client} at {broker}: {'ended' if end else 'done'}", as_json, quiet)
 
-    async def held() -> Agent:
-        agent = Agent(door, state, number(patience, "patience"))
-        if down:
-            await take_down(agent)
-        else:
-            run = Run(agent, source, named, least, slack)
-            await serve(run, metrics, lambda: logging.info("%d links are up", len(agent.links)))
-        return agent
 
-    record = {"state": str(state)} | summary(asyncio.run(held()))
-    show(record, f"{record['changes']:,} changes, {record['messages']:,} messages carried", as_json, quiet)
+def _login() -> tuple[str, str]:
+    """The name and the password of the environment."""
+    missing = [name for name in LOGIN if name not in os.environ]
+    if missing:
+        raise InputError(f"--credentials without {missing[0]} in the environment; set it")
+    return os.environ[LOGIN[0]], os.environ[LOGIN[1]]
 
 
 def deployed(
-    plan: bl.Plan, messages: Path | None, least: str, slack: float
+    plan: bl.Plan, messages: Path | None, least: str, slack: float, elsewhere: Sequence[str] = ()
 ) -> tuple[list[Tree], Wiring, list[Publication]]:
-    """The trees of a plan, their links, and who publishes."""
-    sent = [] if messages is None else read_publications(messages, plan.interest)
+    """The trees of a plan, their links, and who publishes, but for brokers of another plan."""
+    sent = [] if messages is None else read_publications(messages, plan.interest, elsewhere)
     trees = plan_trees(plan, sent, least, slack)
     return trees, wire(plan, trees, sent), sent

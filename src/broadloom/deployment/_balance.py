@@ -5,11 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence
 
-from broadloom.deployment._spanning import Edges, Group, neighbours
+from broadloom.deployment._spanning import Edges, Group, Pair, neighbours
 
 ROUNDS = 20
-
-Pair = tuple[int, int]
 
 
 def balance(groups: Sequence[Group], trees: Sequence[Edges], slack: float) -> list[Edges]:
@@ -24,7 +22,8 @@ def balance(groups: Sequence[Group], trees: Sequence[Edges], slack: float) -> li
         for pair in group.links(tree):
             load[pair] += group.rate
     limits = [group.cost(tree) * (1 + slack) for group, tree in zip(groups, trees, strict=True)]
-    busiest = sorted((i for i in range(len(groups)) if groups[i].rate > 0), key=lambda i: -groups[i].rate)
+    sending = (i for i in range(len(groups)) if groups[i].rate > 0)
+    busiest = sorted(sending, key=lambda i: (-groups[i].rate, min(groups[i].filters)))
     for _ in range(ROUNDS):
         before = list(result)
         for i in busiest:
@@ -36,7 +35,7 @@ def balance(groups: Sequence[Group], trees: Sequence[Edges], slack: float) -> li
 
 def _relieve(group: Group, tree: Edges, limit: float, load: dict[Pair, float]) -> Edges:
     """The tree after each link outside of it has had its chance to take over from a busier one."""
-    pairs = [(int(u), int(v)) for u, v in group.members[group.ends]]
+    pairs = group.pairs()
     for edge in sorted(range(len(pairs)), key=lambda edge: (load[pairs[edge]], edge)):
         if edge in tree:
             continue

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import selectors
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 TICK = 0.02
 RETRY_SECONDS = 0.1
-VISIT_SECONDS = 5.0
 
 Heard = Callable[[str, str, bytes], None]
 
@@ -63,7 +62,10 @@ class Clients:
             self._clients[broker].connect(HOST, self._ports[broker])
         if not self.run(lambda: len(self._ready) == len(self._clients), seconds):
             missing = len(self._clients) - len(self._ready)
-            raise RuntimeError(f"{missing} of {len(self._clients)} clients got no answer in {seconds:g} s")
+            raise InputError(
+                f"{missing} of {len(self._clients)} clients got no answer from their brokers in "
+                f"{seconds:g} s; try again on a machine that is less busy"
+            )
 
     def publish(self, broker: str, topic: str, payload: bytes) -> None:
         """Send a message; while the broker is away it waits."""
@@ -137,41 +139,6 @@ class Clients:
     def _forget(self, sock: Any) -> None:
         with suppress(KeyError, ValueError):
             self._selector.unregister(sock)
-
-
-def end_session(port: int, client_id: str) -> None:
-    """Make a broker forget a client that will not come back, and what it keeps for it."""
-    _visit(port, client_id, clean=True, ask=lambda _: None)
-
-
-def subscribe(port: int, client_id: str, filters: Sequence[str], qos: int = 1) -> None:
-    """Have a broker keep messages for a client that is away, from now on."""
-    wanted = [(text, qos) for text in filters]
-    _visit(port, client_id, clean=False, ask=lambda client: client.subscribe(wanted))
-
-
-def unsubscribe(port: int, client_id: str, filters: Sequence[str]) -> None:
-    """Take subscriptions from the session of a client that is away; what waits for it goes on waiting."""
-    _visit(port, client_id, clean=False, ask=lambda client: client.unsubscribe(list(filters)))
-
-
-def _visit(port: int, client_id: str, clean: bool, ask: Callable[[Client], object]) -> None:
-    """Connect in the place of a client, ask for something, and leave when it is answered."""
-    paho = need_paho()
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id, clean_session=clean, manual_ack=True)
-    client.enable_bridge_mode()  # or the broker would send the link's own messages back to it
-    answered: list[bool] = []
-    client.on_connect = lambda *_: answered.append(True) if ask(client) is None else None
-    client.on_subscribe = client.on_unsubscribe = lambda *_: answered.append(True)
-    client.connect(HOST, port)
-    end = time.monotonic() + VISIT_SECONDS
-    while not answered:
-        if time.monotonic() > end:
-            raise RuntimeError(f"the broker at port {port} gave no answer to {client_id!r}")
-        if client.loop(TICK) != paho.MQTT_ERR_SUCCESS:  # the link itself has come between
-            client.reconnect()
-    client.disconnect()
-    client.loop(TICK)
 
 
 def need_paho() -> Any:

@@ -13,6 +13,7 @@ from scipy.sparse.csgraph import dijkstra
 # Of a large topic so many roots are tried, the most central ones.
 ROOTS = 64
 
+Pair = tuple[int, int]
 Edges = tuple[int, ...]  # the links of a tree, by their number in the group, ascending
 
 
@@ -21,7 +22,7 @@ class Group(NamedTuple):
 
     Attributes:
         filters: the topic, or the filters.
-        members: the brokers that want one of them, ascending.
+        members: the brokers that want one of them, by name, so that ties do not hang on the plan's order.
         ends: the links, (m, 2), ends counted among the members.
         lengths: the weight of each link.
         shared: how many of the filters both ends of each link want.
@@ -37,9 +38,14 @@ class Group(NamedTuple):
     sent: NDArray[np.float64] | None
     rate: float
 
-    def links(self, tree: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    def pairs(self) -> list[Pair]:
+        """The ends of each link as a pair of brokers, ascending."""
+        return [(min(u, v), max(u, v)) for u, v in self.members[self.ends].tolist()]
+
+    def links(self, tree: Sequence[int]) -> tuple[Pair, ...]:
         """The links of a tree as pairs of brokers, ascending."""
-        return tuple(sorted((int(u), int(v)) for u, v in self.members[self.ends[list(tree)]]))
+        pairs = self.pairs()
+        return tuple(sorted(pairs[edge] for edge in tree))
 
     def cost(self, tree: Sequence[int]) -> float:
         """What a tree costs: its weight, or the delay from all who send to all members, by what they send."""

@@ -9,7 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
-from broadloom.deployment.wiring import Link, Wiring
+from broadloom.deployment.wiring import Hop, Link, Wiring
 from broadloom.errors import InputError
 from broadloom.model._check import more
 from broadloom.pipeline.filters import VALID, FilterTree, covers, groups
@@ -35,15 +35,26 @@ def check(wiring: Wiring) -> None:
             raise InputError(f"{fault}{more(len(found) - 1)}; {remedy}")
 
 
-def would_loop(links: Iterable[Link]) -> bool:
-    """Whether messages would go round, or to and fro, on some links.
+def is_forest(pairs: Iterable[Hop]) -> bool:
+    """Whether links between pairs of brokers close no ring; two links of one pair do.
 
     Examples:
-        >>> would_loop([Link("a", "b", ("x",), ()), Link("b", "c", ("x",), ()), Link("a", "c", ("x",), ())])
-        True
+        >>> is_forest([("a", "b"), ("b", "c")]), is_forest([("a", "b"), ("b", "a")])
+        (True, False)
     """
-    wiring = Wiring((), {}, {}, tuple(links))
-    return any(next(faults(wiring), None) for faults in (_both_ends, _twice, _rings))
+    parent: dict[str, str] = {}
+
+    def root(broker: str) -> str:
+        while parent.setdefault(broker, broker) != broker:
+            parent[broker] = broker = parent[parent[broker]]
+        return broker
+
+    for one, other in pairs:
+        a, b = root(one), root(other)
+        if a == b:
+            return False
+        parent[a] = b
+    return True
 
 
 def _invalid(wiring: Wiring) -> Iterator[str]:

@@ -11,17 +11,18 @@ afterwards: a few messages come twice, none is lost.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any, NamedTuple
 
-from broadloom.deployment.check import would_loop
+from broadloom.deployment.check import is_forest
 from broadloom.deployment.flow import Message, journey, sample_messages
 from broadloom.deployment.mosquitto import local_id, remote_id
 from broadloom.deployment.wiring import Hop, Link, Wiring
 from broadloom.pipeline.filters import FilterTree, groups
 
 Links = tuple[Link, ...]
+_Texts = dict[str, tuple[str, ...]]
 
 TRIED = 8  # batches that are looked at before one of them is chosen
 
@@ -32,12 +33,28 @@ class Session(NamedTuple):
     Attributes:
         broker: where it is kept.
         client: under which client id.
+        owner: the broker that opens the link.
         filters: which subscriptions; for a session to be ended, none.
     """
 
     broker: str
     client: str
+    owner: str
     filters: tuple[str, ...] = ()
+
+
+class Act(NamedTuple):
+    """Something to do at a broker.
+
+    Attributes:
+        what: "stop" or "start" it, or "open", "close" or "end" a session there.
+        broker: where.
+        session: which session, with the filters to open or close.
+    """
+
+    what: str
+    broker: str
+    session: Session | None = None
 
 
 class Batch(NamedTuple):
@@ -48,9 +65,9 @@ class Batch(NamedTuple):
         links: all links of all brokers from then on.
         cut: how many deliveries, of a message of each topic from each broker, wait for a later batch.
         opened: sessions of new links, to be opened before; they queue what the old links no longer carry.
-        grown: what links that stay carry more from then on, to be subscribed to while their brokers are down.
-        shrunk: what links that stay carry no more, to be unsubscribed from while their brokers are down.
-        ended: sessions of links that are gone, to be ended while or after the brokers restart.
+        grown: what links that stay carry more from then on, to be subscribed to while their owners are down.
+        shrunk: what links that stay carry no more, to be unsubscribed from while their owners are down.
+        ended: sessions of links that are gone, to be ended while or after their owners restart.
     """
 
     brokers: tuple[str, ...]
@@ -60,6 +77,25 @@ class Batch(NamedTuple):
     grown: tuple[Session, ...]
     shrunk: tuple[Session, ...]
     ended: tuple[Session, ...]
+
+    def acts(self) -> Iterator[Act]:
+        """What is done, in order.
+
+        The owner of a link, whose id comes first, stops before its peer and starts after it: in between the
+        session at the peer is free to be seen to. That is done at once, so that the link queues what it is
+        to carry more before other links let go of it.
+        """
+        kinds = (("open", self.grown), ("close", self.shrunk), ("end", self.ended))
+        at_owner, at_peer = defaultdict[str, list[Act]](list), defaultdict[str, list[Act]](list)
+        for what, sessions in kinds:
+            for session in sessions:
+                kept = at_owner if session.broker == session.owner else at_peer
+                kept[session.owner].append(Act(what, session.broker, session))
+        yield from (Act("open", session.broker, session) for session in self.opened)
+        for broker in sorted(self.brokers):
+            yield from (Act("stop", broker), *at_peer[broker])
+        for broker in sorted(self.brokers, reverse=True):
+            yield from (Act("start", broker), *at_owner[broker])
 
     def record(self) -> dict[str, Any]:
         """The batch as JSON has it."""
@@ -107,13 +143,31 @@ def changes(old: Wiring, new: Wiring) -> list[Change]:
     return found
 
 
-def order(old: Wiring, new: Wiring, at_once: bool = False) -> list[Batch]:
+def common(old: Wiring, new: Wiring) -> Wiring:
+    """The brokers of both, with what is wanted, and what is published, in both; without links.
+
+    Examples:
+        >>> one = Wiring(("a", "b"), {"a": ("x", "y")}, {"b": ("x",)}, ())
+        >>> common(one, Wiring(("a", "b", "c"), {"a": ("x",)}, {"b": ("x",), "c": ("x",)}, ()))
+        Wiring(brokers=('a', 'b', 'c'), wants={'a': ('x',)}, publishes={'b': ('x',)}, links=(), relays=True)
+    """
+    brokers = tuple(dict.fromkeys((*old.brokers, *new.brokers)))
+
+    def both(one: Mapping[str, tuple[str, ...]], other: Mapping[str, tuple[str, ...]]) -> _Texts:
+        shared = {name: tuple(sorted(set(one.get(name, ())) & set(other.get(name, ())))) for name in brokers}
+        return {name: texts for name, texts in shared.items() if texts}
+
+    return Wiring(brokers, both(old.wants, new.wants), both(old.publishes, new.publishes), ())
+
+
+def order(old: Wiring, new: Wiring, at_once: bool = False, also: Iterable[str] = ()) -> list[Batch]:
     """The batches of brokers that lead from the old links to the new ones; each broker restarts once.
 
     Args:
         old: how brokers are linked.
         new: how they are to be linked.
         at_once: restart all of them together; sooner over, but all are away in the same moment.
+        also: brokers that restart though their links carry what they did, since other settings change.
 
     Examples:
         >>> x, brokers = ("x",), ("a", "b", "c")
@@ -123,7 +177,7 @@ def order(old: Wiring, new: Wiring, at_once: bool = False) -> list[Batch]:
         >>> [batch.brokers for batch in order(path, other)]
         [('b',), ('a',)]
     """
-    planner = _Planner(old, new)
+    planner = _Planner(old, new, also)
     batches = []
     while planner.goal:
         state = planner.links
@@ -136,8 +190,9 @@ def order(old: Wiring, new: Wiring, at_once: bool = False) -> list[Batch]:
 class _Planner:
     """Where a change stands: the links that are up, the brokers that are still to change, what is cut off."""
 
-    def __init__(self, old: Wiring, new: Wiring) -> None:
-        own = {change.broker: _owned(old.links, change.broker) for change in changes(old, new)}
+    def __init__(self, old: Wiring, new: Wiring, also: Iterable[str]) -> None:
+        brokers = dict.fromkeys((*(change.broker for change in changes(old, new)), *also))
+        own = {broker: _owned(old.links, broker) for broker in brokers}
         self.links: Links = tuple(old.links)
         self.goal = {broker: tuple(_owned(new.links, broker).values()) for broker in own}
         self._drops = {broker: _dropped(own[broker].values(), self.goal[broker]) for broker in own}
@@ -147,6 +202,8 @@ class _Planner:
         self._group = groups(
             sorted({text for link in (*old.links, *new.links) for text in link[2] + link[3]})
         )
+        self._up = self._pairs(self.links)
+        self._coming = {broker: self._pairs(links) for broker, links in self.goal.items()}
         self._judge = _Judge(old, new)
         self.cut = 0
 
@@ -168,6 +225,7 @@ class _Planner:
         """Let brokers have their new links."""
         touched = self._touched(brokers)
         self.links = self._with(brokers)
+        self._up = self._pairs(self.links)
         self.cut = self._judge.settle(self.links, touched)
         self.goal = {broker: links for broker, links in self.goal.items() if broker not in brokers}
 
@@ -184,11 +242,21 @@ class _Planner:
 
     def _loops(self, brokers: Iterable[str]) -> bool:
         """Whether the brokers' new links would close a ring; only what they gain can."""
-        gained = {self._group[text] for broker in brokers for text in self._gains[broker]}
-        return would_loop(
-            Link(*link[:2], *(tuple(text for text in way if self._group[text] in gained) for way in link[2:]))
-            for link in self._with(brokers)
-        )
+        chosen = set(brokers)
+        for group in {self._group[text] for broker in chosen for text in self._gains[broker]}:
+            kept = [pair for pair in self._up.get(group, ()) if pair[0] not in chosen]
+            coming = [pair for broker in chosen for pair in self._coming[broker].get(group, ())]
+            if not is_forest(kept + coming):
+                return True
+        return False
+
+    def _pairs(self, links: Links) -> dict[str, set[Hop]]:
+        """The ends of the links that carry each group of filters."""
+        found = defaultdict[str, set[Hop]](set)
+        for link in links:
+            for text in link.out + link.into:
+                found[self._group[text]].add(link[:2])
+        return found
 
     def _touched(self, brokers: Iterable[str]) -> set[str]:
         """The filters that go another way after a batch."""
@@ -208,29 +276,34 @@ def _batch(brokers: tuple[str, ...], state: Links, links: Links, goal: Links, cu
     for link in goal:
         if link[:2] not in up:
             out, into = (_cut_off(hop, dropped.intersection(way), meanwhile) for hop, way in link.carried())
-            opened += [Session(link.peer, remote_id(link), into)] if into else []
-            opened += [Session(link.owner, local_id(link), out)] if out and link.owner not in brokers else []
+            opened += [_at_peer(link, into)] if into else []
+            opened += [_at_owner(link, out)] if out else []
     grown: list[Session] = []
     shrunk: list[Session] = []
     ended: list[Session] = []
     for ends, link in up.items():
         if ends not in later:
-            ended += [Session(link.peer, remote_id(link)), Session(link.owner, local_id(link))]
+            ended += [_at_peer(link), _at_owner(link)]
             continue
         for one, other, found in ((link, later[ends], shrunk), (later[ends], link, grown)):
             if less := tuple(sorted(set(one.into) - set(other.into))):
-                found.append(Session(link.peer, remote_id(link), less))
+                found.append(_at_peer(link, less))
     return Batch(brokers, links, cut, tuple(opened), tuple(grown), tuple(shrunk), tuple(ended))
 
 
+def _at_peer(link: Link, filters: tuple[str, ...] = ()) -> Session:
+    return Session(link.peer, remote_id(link), link.owner, filters)
+
+
+def _at_owner(link: Link, filters: tuple[str, ...] = ()) -> Session:
+    return Session(link.owner, local_id(link), link.owner, filters)
+
+
 class _Judge:
-    """How many deliveries some links cut off, of what brokers want in both plans."""
+    """How many deliveries some links cut off, of what is wanted and published in both plans."""
 
     def __init__(self, old: Wiring, new: Wiring) -> None:
-        both = {
-            broker: tuple(set(old.wants.get(broker, ())) & set(wants)) for broker, wants in new.wants.items()
-        }
-        self._stable = Wiring(new.brokers, both, {}, ())
+        self._stable = common(old, new)
         self._senders = defaultdict[str, list[Message]](list)
         for message in sample_messages(self._stable):
             self._senders[message.topic].append(message)

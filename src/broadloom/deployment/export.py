@@ -11,7 +11,16 @@ from typing import Any
 from broadloom._version import VERSION
 from broadloom.deployment import mosquitto, nats, rabbitmq
 from broadloom.deployment.check import check
+from broadloom.deployment.diff import changes
 from broadloom.deployment.settings import Settings
+from broadloom.deployment.steps import (
+    Deployment,
+    Step,
+    differing_files,
+    mosquitto_steps,
+    nats_steps,
+    rabbitmq_steps,
+)
 from broadloom.deployment.trees import Tree
 from broadloom.deployment.wiring import Link, Wiring
 from broadloom.errors import InputError
@@ -29,20 +38,43 @@ class Target:
         summary: what is written for it.
         files: the file of each broker, by name.
         read_links: the links that such files say.
-        live: whether links change without a restart.
+        steps: how one export becomes another.
+        live: what it can change while it runs, in words.
     """
 
     name: str
     summary: str
     files: Callable[[Wiring, Settings], dict[str, str]]
     read_links: Callable[[Mapping[str, str], Wiring], list[Link]]
-    live: bool
+    steps: Callable[[Deployment, Deployment, bool], list[Step]]
+    live: str
 
 
 TARGETS = (
-    Target("mosquitto", "a file of bridges a broker", mosquitto.files, mosquitto.read_links, live=False),
-    Target("rabbitmq", "a list of API calls a broker", rabbitmq.files, rabbitmq.read_links, live=True),
-    Target("nats", "a file of leaf nodes a broker", nats.files, nats.read_links, live=False),
+    Target(
+        "mosquitto",
+        "a file of bridges a broker",
+        mosquitto.files,
+        mosquitto.read_links,
+        mosquitto_steps,
+        live="mosquitto reads bridges when it starts: the broker that opens a link restarts",
+    ),
+    Target(
+        "rabbitmq",
+        "a list of API calls a broker",
+        rabbitmq.files,
+        rabbitmq.read_links,
+        rabbitmq_steps,
+        live="RabbitMQ changes everything live, by its HTTP API: nothing restarts",
+    ),
+    Target(
+        "nats",
+        "a file of leaf nodes a broker",
+        nats.files,
+        nats.read_links,
+        nats_steps,
+        live="NATS reads leaf nodes when it starts, and keeps nothing for a link that is away",
+    ),
 )
 
 
@@ -50,8 +82,8 @@ def target_named(name: str) -> Target:
     """The target of a name.
 
     Examples:
-        >>> target_named("mosquitto").live
-        False
+        >>> target_named("mosquitto").summary
+        'a file of bridges a broker'
     """
     for target in TARGETS:
         if target.name == name:
@@ -69,6 +101,47 @@ def export(wiring: Wiring, target: Target, settings: Settings) -> dict[str, str]
     written = target.files(wiring, settings)
     check(replace(wiring, links=tuple(target.read_links(written, wiring))))
     return written
+
+
+def compare_exports(
+    old: Deployment, new: Deployment, target: Target, at_once: bool = False
+) -> dict[str, Any]:
+    """What changes from one export to another, at which broker, and in which order, as JSON has it.
+
+    Args:
+        old: what runs today.
+        new: what is to run.
+        target: the kind of broker.
+        at_once: restart all brokers that change together.
+
+    Examples:
+        >>> link, target = Link("a", "b", ("x",), ("x",)), target_named("mosquitto")
+        >>> wiring = Wiring(("a", "b"), {"a": ("x",), "b": ("x",)}, {}, (link,))
+        >>> old, new = (
+        ...     Deployment(wiring, places, export(wiring, target, places))
+        ...     for places in (Settings(), Settings("{broker}.example.org"))
+        ... )
+        >>> compare_exports(old, new, target)["restarts"]
+        ['a']
+    """
+    steps = target.steps(old, new, at_once)
+    before, after = (dict.fromkeys(side.wiring.brokers) for side in (old, new))
+    places = {
+        broker: (old.settings.address_of(broker), new.settings.address_of(broker))
+        for broker in after
+        if broker in before
+    }
+    return {
+        "target": target.name,
+        "live": target.live,
+        "joining": [broker for broker in after if broker not in before],
+        "leaving": [broker for broker in before if broker not in after],
+        "moving": {broker: (here, there) for broker, (here, there) in places.items() if here != there},
+        "changes": [one.record() for one in changes(old.wiring, new.wiring)],
+        "files": differing_files(old, new),
+        "restarts": [broker for step in steps for broker in step["restart"]],
+        "order": steps,
+    }
 
 
 def save(

@@ -157,7 +157,10 @@ class Lab(Scratch):
             missing = [link for link in missing if not self._is_up(link, wiring)]
             if missing and time.monotonic() > end:
                 names = f"{missing[0].owner!r}-{missing[0].peer!r}"
-                raise RuntimeError(f"{len(missing)} links are not up after {seconds:g} s, {names} among them")
+                raise InputError(
+                    f"{len(missing)} links are not up after {seconds:g} s, {names} among them; try again on "
+                    "a machine that is less busy"
+                )
             time.sleep(0.02)
 
     def wait_until_listening(self, brokers: Sequence[str], seconds: float = START_SECONDS) -> bool:
@@ -168,7 +171,10 @@ class Lab(Scratch):
                 if self._processes[broker].poll() is not None:
                     return False
                 if time.monotonic() > end:
-                    raise RuntimeError(f"broker {broker!r} does not listen after {seconds:g} s")
+                    raise InputError(
+                        f"broker {broker!r} does not listen after {seconds:g} s; try again on a machine that "
+                        "is less busy"
+                    )
                 time.sleep(0.01)
         return all(self._processes[broker].poll() is None for broker in brokers)
 
@@ -190,7 +196,7 @@ class Lab(Scratch):
         self.relays = {ends: Relay(HOST, next(ports), self.ports[ends[1]]) for ends in self._cuttable}
         for relay in self.relays.values():
             relay.mend()
-        for broker in reversed(self.wiring.brokers):  # peers before those that call them
+        for broker in sorted(self.wiring.brokers, reverse=True):  # peers before those that call them
             self.configure(broker, self.wiring)
             self.start(broker)
         if self.wait_until_listening(self.wiring.brokers):
@@ -198,7 +204,7 @@ class Lab(Scratch):
         if last:
             ended = next(broker for broker, process in self._processes.items() if process.poll() is not None)
             place = self._folder_of(ended) / f"log.{len(self.logs[ended]) - 1}"
-            raise RuntimeError(f"broker {ended!r} ended: {place.read_text().strip()[-500:]}")
+            raise InputError(f"broker {ended!r} ended; its last words: {last_words(place)}")
         self._end()
         return False
 
@@ -273,6 +279,11 @@ def dying_with_us() -> list[str]:
     """A wrapper that has the system end a broker even if this process is killed; nothing where it is not."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
+
+
+def last_words(log: Path) -> str:
+    """The end of what a program said, in one line."""
+    return " ".join(log.read_text(errors="replace").split())[-300:]
 
 
 def _wait_for(process: subprocess.Popen[bytes]) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
+from broadloom.deployment.check import is_forest
 from broadloom.deployment.settings import Settings, link_name, safe
 from broadloom.deployment.wiring import Link, Wiring
 from broadloom.errors import InputError
@@ -65,13 +66,38 @@ def accounts_of(wiring: Wiring) -> list[list[str]]:
     accounts: list[tuple[list[str], set[tuple[str, str]]]] = []
     for filters, links in _links_by_group(wiring).items():
         for members, together in accounts:
-            if _is_forest(together | links):
+            if is_forest(together | links):
                 members.extend(filters)
                 together |= links
                 break
         else:
             accounts.append((list(filters), set(links)))
     return [members for members, _ in accounts]
+
+
+def account_of(wiring: Wiring) -> dict[str, str]:
+    """The account of each filter that links carry; where one is enough it is the brokers' own."""
+    accounts = accounts_of(wiring)
+    named = (f"BROADLOOM_{i}" if len(accounts) > 1 else "$G" for i in range(1, len(accounts) + 1))
+    return {text: name for name, filters in zip(named, accounts, strict=True) for text in filters}
+
+
+def moved_topics(old: Wiring, new: Wiring) -> dict[str, tuple[str, str]]:
+    """The filters of both whose clients have to log in to another account, with both accounts.
+
+    Examples:
+        >>> one = Wiring(("a", "b", "c"), {}, {}, (Link("a", "b", ("x",), ("x",)),))
+        >>> ends = ("a", "b", "x"), ("b", "c", "xz"), ("a", "c", "z")
+        >>> two = Wiring(("a", "b", "c"), {}, {}, tuple(Link(u, v, tuple(x), tuple(x)) for u, v, x in ends))
+        >>> moved_topics(one, two)
+        {'x': ('$G', 'BROADLOOM_1')}
+    """
+    before, after = account_of(old), account_of(new)
+    return {
+        text: (before[text], after[text])
+        for text in sorted(before)
+        if text in after and before[text] != after[text]
+    }
 
 
 def _links_by_group(wiring: Wiring) -> dict[tuple[str, ...], set[tuple[str, str]]]:
@@ -86,22 +112,6 @@ def _links_by_group(wiring: Wiring) -> dict[tuple[str, ...], set[tuple[str, str]
         for text in link.out + link.into:
             of_text[text].add(link[:2])
     return {tuple(texts): set().union(*(of_text[text] for text in texts)) for texts in named.values()}
-
-
-def _is_forest(links: Iterable[tuple[str, str]]) -> bool:
-    parent: dict[str, str] = {}
-
-    def root(broker: str) -> str:
-        while parent.setdefault(broker, broker) != broker:
-            broker = parent[broker]
-        return broker
-
-    for u, v in links:
-        a, b = root(u), root(v)
-        if a == b:
-            return False
-        parent[a] = b
-    return True
 
 
 def _broker_file(wiring: Wiring, broker: str, accounts: list[list[str]], settings: Settings) -> str:

@@ -101,9 +101,15 @@ def routing_key(text: str) -> str:
 
 
 def change(
-    old: Wiring, new: Wiring, settings: Settings
-) -> tuple[dict[str, list[Call]], dict[str, list[Call]]]:
+    old: Wiring, new: Wiring, settings: Settings, later: Settings | None = None
+) -> tuple[CallsAt, CallsAt]:
     """What to call at each broker first, and then, when all of that is done, to take the old back.
+
+    Args:
+        old: how brokers are linked.
+        new: how they are to be linked.
+        settings: where brokers are.
+        later: where they will be, if that changes too.
 
     Examples:
         >>> one, two = (Wiring(("a", "b"), {}, {}, (Link("a", "b", (x,), ()),)) for x in "xy")
@@ -114,10 +120,10 @@ def change(
     adds: CallsAt = {}
     removals: CallsAt = {}
     for broker in dict.fromkeys((*old.brokers, *new.brokers)):
-        before, after = (calls(wiring, broker, settings) for wiring in (old, new))
-        later = {_made(call) for call in after}
+        before, after = calls(old, broker, settings), calls(new, broker, later or settings)
+        made = {_made(call) for call in after}
         added = [call for call in after if call not in before]
-        removed = [undone(call) for call in reversed(before) if _made(call) not in later]
+        removed = [undone(call) for call in reversed(before) if _made(call) not in made]
         if added:
             adds[broker] = added
         if removed:
@@ -131,11 +137,14 @@ def _made(call: Call) -> tuple[str, str | None]:
 
 
 def undone(call: Call) -> Call:
-    """The call that takes back what another one made."""
+    """The call that takes back what another one made.
+
+    RabbitMQ names a binding by its key, in quotes, and that name is a part of the path, quoted once more.
+    """
     if call["method"] == "PUT":
         return {"method": "DELETE", "path": call["path"]}
-    key = quote(call["body"]["routing_key"], safe="")
-    return {"method": "DELETE", "path": f"{call['path']}/{key or '~'}"}
+    name = quote(call["body"]["routing_key"], safe="").replace("~", "%7E") or "~"
+    return {"method": "DELETE", "path": f"{call['path']}/{quote(name, safe='')}"}
 
 
 def _upstream(link: Link, other: str, settings: Settings, hops: int) -> list[Call]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -20,7 +21,7 @@ from broadloom.deployment import rabbitmq
 from broadloom.deployment._clients import Clients
 from broadloom.deployment._log import packet_size
 from broadloom.deployment.flow import Message, crossings
-from broadloom.deployment.lab import HOST, Scratch, dying_with_us, free_ports, listens
+from broadloom.deployment.lab import HOST, Scratch, dying_with_us, free_ports, last_words, listens
 from broadloom.deployment.rehearsal import Outcome, subscriptions
 from broadloom.deployment.settings import Settings, safe
 from broadloom.deployment.tally import PAYLOAD_BYTES, Tally, publish_all, settle
@@ -54,7 +55,7 @@ class RabbitLab(Scratch):
     """
 
     def __init__(self, wiring: Wiring) -> None:
-        if not SERVER.exists():
+        if not SERVER.exists() or shutil.which("epmd") is None:
             raise InputError(f"RabbitMQ is not at {SERVER}; `apt-get install rabbitmq-server`")
         if len(wiring.brokers) > MOST_NODES:
             raise InputError(f"{len(wiring.brokers)} nodes of RabbitMQ; on one machine {MOST_NODES} at most")
@@ -84,11 +85,19 @@ class RabbitLab(Scratch):
             text = answer.read()
         return json.loads(text) if text else None
 
+    def calls(self, wiring: Wiring) -> rabbitmq.CallsAt:
+        """The calls that make the links of a wiring here."""
+        return {broker: rabbitmq.calls(wiring, broker, self.settings()) for broker in wiring.brokers}
+
     def apply(self, calls: Mapping[str, Iterable[rabbitmq.Call]]) -> None:
         """Make calls at nodes."""
         for broker, listed in calls.items():
             for call in listed:
-                self.call(broker, call["method"], call["path"], call.get("body"))
+                try:
+                    self.call(broker, call["method"], call["path"], call.get("body"))
+                except urllib.error.HTTPError as error:
+                    said = f"{call['method']} {call['path']}: {error.code} {error.reason}"
+                    raise InputError(f"the node of {broker!r} refuses a call; {said}") from error
 
     def settings(self) -> Settings:
         """Where the nodes are."""
@@ -155,7 +164,7 @@ class RabbitLab(Scratch):
 
     def _is_up(self, broker: str) -> bool:
         if any(process.poll() is not None for process in self._processes):
-            raise RuntimeError(f"a node ended: {(self._folder / 'output').read_text()[-500:]}")
+            raise InputError(f"a node ended; its last words: {last_words(self._folder / 'output')}")
         try:
             self.call(broker, "GET", "/api/overview")
         except (urllib.error.URLError, OSError):
@@ -182,8 +191,10 @@ def rehearse_rabbitmq(wiring: Wiring, messages: Mapping[Message, int], size: int
     def observed(broker: str, topic: str, _payload: bytes) -> None:
         seen[broker, topic] += 1
 
-    with RabbitLab(wiring) as lab:
-        lab.apply({broker: rabbitmq.calls(wiring, broker, lab.settings()) for broker in wiring.brokers})
+    lab = RabbitLab(wiring)
+    calls = lab.calls(wiring)  # what cannot be exported is refused before anything starts
+    with lab:
+        lab.apply(calls)
         lab.wait_until_linked(wiring)
         with Clients(lab.ports, observed, name="observer") as observers:
             observers.subscribe({broker: ["#"] for broker in wiring.brokers})
@@ -231,5 +242,5 @@ def _wait(done: Any, seconds: float, what: str) -> None:
     end = time.monotonic() + seconds
     while not done():
         if time.monotonic() > end:
-            raise RuntimeError(f"not all {what} after {seconds:g} s")
+            raise InputError(f"not all {what} after {seconds:g} s; try again on a machine that is less busy")
         time.sleep(0.2)

@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import cycle
 from typing import Any
 
-from broadloom.deployment._clients import Clients, end_session, subscribe, unsubscribe
-from broadloom.deployment.diff import Batch, order
+from broadloom.deployment import rabbitmq
+from broadloom.deployment._clients import Clients
+from broadloom.deployment._sessions import see_to
+from broadloom.deployment.diff import Batch, common, order
 from broadloom.deployment.flow import sample_messages
 from broadloom.deployment.lab import Lab
-from broadloom.deployment.rehearsal import ready
+from broadloom.deployment.rabbitmq_lab import RabbitLab
+from broadloom.deployment.rehearsal import ready, subscriptions
 from broadloom.deployment.tally import PAYLOAD_BYTES, Tally, publish_all, settle
 from broadloom.deployment.wiring import Wiring
 from broadloom.progress import stage
@@ -24,9 +29,9 @@ CALM_SECONDS = 0.5  # of load before the first step, and after the last one
 def rehearse_change(
     old: Wiring, new: Wiring, rate: float = RATE, queued: bool = True, at_once: bool = False
 ) -> dict[str, Any]:
-    """Run the change under load; counts of the load, and of a round of messages afterwards.
+    """Run the change on mosquitto under load; counts of the load, and of a round of messages afterwards.
 
-    What is published and counted is what brokers want in both plans.
+    What is published and counted is what brokers want and publish in both plans.
 
     Args:
         old: how brokers are linked.
@@ -41,40 +46,54 @@ def rehearse_change(
         batches = [batch._replace(opened=(), grown=()) for batch in batches]
     with Lab(replace(stable, links=old.links)) as lab, Clients(lab.ports, tally.heard) as clients:
         ready(lab, clients, replace(stable, links=old.links))
-        load = _Load(clients, tally, rate)
-        with load, stage("rewire brokers", len(batches)) as done:
-            began = time.monotonic()
-            for number, batch in enumerate(batches, 1):
-                _take(lab, batch)
-                done(number)
-            seconds = time.monotonic() - began
-        settle(clients, tally)
-        counts, first = tally.counts(), len(tally.published)
-        publish_all(clients, tally, sample_messages(stable))
-        settle(clients, tally)
-        after = tally.counts(first)
-    lost, doubled = counts["missing"], counts["duplicates"]
+        steps = [partial(_take, lab, batch) for batch in batches]
+        told = _under_load(clients, tally, rate, steps)
+    return told | {"batches": len(batches), "restarts": sum(len(batch.brokers) for batch in batches)}
+
+
+def rehearse_live_change(old: Wiring, new: Wiring, rate: float = RATE) -> dict[str, Any]:
+    """The same on RabbitMQ, which restarts nothing: all is added first, and removed then."""
+    stable = common(old, new)
+    tally = Tally(stable)
+    lab = RabbitLab(stable)
+    adds, removals = rabbitmq.change(old, new, lab.settings())
+
+    def add() -> None:
+        lab.apply(adds)
+        lab.wait_until_linked(new)
+
+    with lab, Clients(lab.ports, tally.heard) as clients:
+        lab.apply(lab.calls(old))
+        lab.wait_until_linked(old)
+        clients.subscribe(subscriptions(stable))
+        told = _under_load(clients, tally, rate, [add, partial(lab.apply, removals)])
+    return told | {"batches": 2, "restarts": 0}
+
+
+def _under_load(
+    clients: Clients, tally: Tally, rate: float, steps: Sequence[Callable[[], None]]
+) -> dict[str, Any]:
+    """Take the steps while messages are published; what came of these, and of a round of them afterwards."""
+    with _Load(clients, tally, rate), stage("rewire brokers", len(steps)) as done:
+        began = time.monotonic()
+        for number, step in enumerate(steps, 1):
+            step()
+            done(number)
+        seconds = time.monotonic() - began
+    settle(clients, tally)
+    counts, first = tally.counts(), len(tally.published)
+    publish_all(clients, tally, sample_messages(tally.wiring))
+    settle(clients, tally)
+    after = tally.counts(first)
     return {
         "published": counts["published"],
         "expected": counts["expected"],
-        "lost": lost,
-        "doubled": doubled,
+        "lost": counts["missing"],
+        "doubled": counts["duplicates"],
         "unexpected": counts["unexpected"],
-        "batches": len(batches),
-        "restarts": sum(len(batch.brokers) for batch in batches),
         "seconds": seconds,
         "afterwards": {key: after[key] for key in ("expected", "missing", "duplicates", "unexpected")},
     }
-
-
-def common(old: Wiring, new: Wiring) -> Wiring:
-    """The brokers of both, with what is wanted in both."""
-    brokers = tuple(dict.fromkeys((*old.brokers, *new.brokers)))
-    wants = {
-        broker: tuple(sorted(set(old.wants.get(broker, ())) & set(new.wants.get(broker, ()))))
-        for broker in brokers
-    }
-    return Wiring(brokers, wants, {}, ())
 
 
 class _Load:
@@ -107,34 +126,16 @@ class _Load:
 
 
 def _take(lab: Lab, batch: Batch) -> None:
-    """Restart the brokers of a batch with their new files, and see to the sessions of links meanwhile."""
-    for session in batch.opened:
-        subscribe(lab.ports[session.broker], session.client, session.filters)
-    for broker in batch.brokers:
-        lab.stop(broker)
-    down = set(batch.brokers)
+    """Do what a batch says, and wait until its links are up."""
     lab.wiring = replace(lab.wiring, links=batch.links)
-    for broker in lab.wiring.brokers:
-        if broker not in down:
-            _see_to_sessions(lab, batch, broker)
-    for broker in reversed(
-        lab.wiring.brokers
-    ):  # a peer before the owner of the link, who would use its session
-        if broker in down:
+    for what, broker, session in batch.acts():
+        if session is not None:
+            see_to(what, lab.ports[broker], session.client, session.filters)
+        elif what == "stop":
+            lab.stop(broker)
+        else:
             lab.configure(broker, lab.wiring)
             lab.start(broker)
             lab.wait_until_listening([broker])
-            _see_to_sessions(lab, batch, broker)
-    touched = tuple(link for link in batch.links if down.intersection(link[:2]))
+    touched = tuple(link for link in batch.links if set(batch.brokers).intersection(link[:2]))
     lab.wait_until_linked(replace(lab.wiring, links=touched))
-
-
-def _see_to_sessions(lab: Lab, batch: Batch, broker: str) -> None:
-    """Let a broker forget links that are gone, and keep for links that stay what these will carry."""
-    port = lab.ports[broker]
-    for _, client, filters in (session for session in batch.grown if session.broker == broker):
-        subscribe(port, client, filters)
-    for _, client, filters in (session for session in batch.shrunk if session.broker == broker):
-        unsubscribe(port, client, filters)
-    for _, client, _ in (session for session in batch.ended if session.broker == broker):
-        end_session(port, client)

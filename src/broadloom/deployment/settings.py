@@ -11,6 +11,8 @@ from broadloom.model._check import whole, yes_or_no
 from broadloom.model.plan import Plan
 
 LAST_PORT = 65_535
+# Where links find the name and the password that they log in with.
+LOGIN = ("BROADLOOM_USER", "BROADLOOM_PASSWORD")
 
 
 @dataclass(frozen=True)
@@ -53,14 +55,19 @@ class Settings:
         if whole(self.qos, "qos") > 2:
             raise InputError(f"qos is {self.qos}; give 0, 1 or 2")
 
+    def address_of(self, broker: str) -> str:
+        """Where a broker is, as it was given."""
+        address = self.places.get(broker, self.address.replace("{broker}", broker))
+        if "@" in address:  # and do not repeat what may be a password
+            raise InputError(f"the address of broker {broker!r} holds a login; give host or host:port alone")
+        return address
+
     def place(self, broker: str, port: int) -> tuple[str, int]:
         """The host and the port of a broker, which has the given port if nothing else is said."""
-        address = self.places.get(broker, self.address.replace("{broker}", broker))
+        address = self.address_of(broker)
         host, colon, given = address.rpartition(":")
         if not colon or "]" in given:  # no port, perhaps an IPv6 address in brackets
             host, given = address, str(port)
-        if "@" in address:  # and do not repeat what may be a password
-            raise InputError(f"the address of broker {broker!r} holds a login; give host or host:port alone")
         odd = any(char.isspace() or not char.isprintable() or char in "\"'/" for char in host)
         if not host or odd or not (given.isdecimal() and 0 < int(given) <= LAST_PORT):
             raise InputError(f"the address of broker {broker!r} is {address!r}; give host or host:port")

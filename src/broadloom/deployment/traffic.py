@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,12 +31,15 @@ class Publication(NamedTuple):
     rate: float = 0.0
 
 
-def publications(messages: pa.Table, interest: Interest) -> list[Publication]:
+def publications(
+    messages: pa.Table, interest: Interest, elsewhere: Collection[str] = ()
+) -> list[Publication]:
     """Every broker and topic of a log of messages, whose publishers are brokers, with its rate.
 
     Args:
         messages: the canonical table: publisher, at, bytes, topic.
         interest: the brokers.
+        elsewhere: brokers of another plan; what they publish is left out.
 
     Raises:
         InputError: no topics, an unknown broker, a topic with a wildcard, or negative bytes.
@@ -53,6 +57,10 @@ def publications(messages: pa.Table, interest: Interest) -> list[Publication]:
             )
     sizes = np.asarray(messages.column("bytes"), np.float64)
     refuse(~(sizes >= 0), lambda row: f"message {row} has {sizes[row]} bytes", "give 0 or more")
+    own = set(interest.node_ids)
+    away = [name for name in dict.fromkeys(elsewhere) if name not in own]
+    seconds = _seconds(messages)
+    messages = messages.filter(pc.invert(pc.is_in(messages.column("publisher"), pa.array(away, pa.string()))))
     keys = ["publisher", "topic"]
     sums = messages.group_by(keys).aggregate([("bytes", "sum")]).sort_by([(key, "ascending") for key in keys])
     brokers = positions(sums.column("publisher"), pa.array(interest.node_ids, pa.string()))
@@ -60,14 +68,14 @@ def publications(messages: pa.Table, interest: Interest) -> list[Publication]:
     refuse(brokers < 0, lambda i: f"messages of {names[i]!r}, which is no broker", "name brokers of the plan")
     bad = np.array([not topic or is_wild(topic) for topic in topics], bool)
     refuse(bad, lambda i: f"{names[i]!r} publishes {topics[i]!r}", "a message has a topic without wildcards")
-    rates = np.asarray(sums.column("bytes_sum"), np.float64) / _seconds(messages)
+    rates = np.asarray(sums.column("bytes_sum"), np.float64) / seconds
     rows = zip(brokers.tolist(), topics, rates.tolist(), strict=True)
     return sorted(Publication(*row) for row in rows)
 
 
-def read_publications(folder: Path, interest: Interest) -> list[Publication]:
+def read_publications(folder: Path, interest: Interest, elsewhere: Collection[str] = ()) -> list[Publication]:
     """The publications in the table `messages` of a folder."""
-    return publications(need_table(folder, "messages"), interest)
+    return publications(need_table(folder, "messages"), interest, elsewhere)
 
 
 def _seconds(messages: pa.Table) -> float:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from math import fsum
 from typing import NamedTuple
 
 import numpy as np
@@ -70,9 +71,11 @@ def plan_trees(
         raise InputError(f"trees of least {least!r}; choose {' or '.join(LEAST)}")
     number(slack, "slack")
     senders = _senders(plan.interest, publications)
+    names = plan.interest.node_ids
+    by_name = np.array(sorted(range(len(names)), key=names.__getitem__), np.int64)
     planned, leaves, trees = [], [], []
     for filters in filter_groups(plan.interest):
-        group = _group(plan, filters)
+        group = _group(plan, filters, by_name)
         if len(group.members):
             leaves.append(_hand_over(plan, group, senders[filters[0]]))
             planned.append(_with_senders(group, senders[filters[0]], dict(leaves[-1]), least))
@@ -110,19 +113,18 @@ def _senders(interest: Interest, publications: Sequence[Publication]) -> Mapping
     return senders
 
 
-def _group(plan: Plan, filters: tuple[str, ...]) -> Group:
+def _group(plan: Plan, filters: tuple[str, ...], by_name: NDArray[np.int64]) -> Group:
     """The part of the overlay among the brokers that want one of the filters."""
     wanted = _wanted(plan.interest, filters)
-    members = np.flatnonzero(wanted.any(axis=0))
-    inside = np.zeros(plan.interest.node_count, bool)
-    inside[members] = True
-    kept = inside[plan.edges].all(axis=1)
-    edges = plan.edges[kept]
-    order = np.lexsort((edges[:, 1], edges[:, 0]))
-    u, v = edges[order].T
+    members = by_name[wanted[:, by_name].any(axis=0)]
+    place = np.full(plan.interest.node_count, -1)
+    place[members] = np.arange(len(members))
+    ends = np.sort(place[plan.edges], axis=1)
+    order = np.lexsort((ends[:, 1], ends[:, 0]))
+    order = order[ends[order, 0] >= 0]
+    u, v = plan.edges[order].T
     shared = (wanted[:, u] & wanted[:, v]).sum(axis=0)
-    ends = np.searchsorted(members, np.stack((u, v), axis=1))
-    return Group(filters, members, ends, plan.edge_weights[kept][order], shared, None, 0.0)
+    return Group(filters, members, ends[order], plan.edge_weights[order], shared, None, 0.0)
 
 
 def _wanted(interest: Interest, filters: tuple[str, ...]) -> NDArray[np.bool_]:
@@ -141,7 +143,7 @@ def _hand_over(plan: Plan, group: Group, senders: Mapping[int, float]) -> tuple[
     leaves = []
     for broker in sorted(set(senders) - set(group.members.tolist())):
         linked = np.concatenate([plan.edges[plan.edges[:, 1 - end] == broker, end] for end in (0, 1)])
-        near = np.intersect1d(linked, group.members)
+        near = group.members[np.isin(group.members, linked)]
         near = near if len(near) else group.members
         weights = plan.weights.of(np.full(len(near), broker), near)
         leaves.append((broker, int(near[np.argmin(weights)])))
@@ -150,13 +152,13 @@ def _hand_over(plan: Plan, group: Group, senders: Mapping[int, float]) -> tuple[
 
 def _with_senders(group: Group, senders: Mapping[int, float], taker: Mapping[int, int], least: str) -> Group:
     """The group with what each member sends, or takes from those that only publish."""
-    rate = sum((senders[broker] for broker in sorted(senders)), 0.0)
+    rate = fsum(senders.values())  # the same in any order
     together = len(group.filters) > 1
     if least == "weight" or together:
         return group._replace(rate=rate)
     sent = np.zeros(len(group.members))
     for broker in sorted(senders):
-        at = np.searchsorted(group.members, taker.get(broker, broker))
+        at = group.members == taker.get(broker, broker)
         sent[at] += senders[broker] if rate > 0 else 1.0
     return group._replace(rate=rate, sent=sent if senders else np.ones(len(sent)))
 

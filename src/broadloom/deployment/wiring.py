@@ -20,7 +20,7 @@ class Link(NamedTuple):
     """A connection between two brokers, configured at one of them.
 
     Attributes:
-        owner: the broker that opens it.
+        owner: the broker that opens it; of the two the one whose id comes first, in every plan.
         peer: the other one.
         out: the filters of what goes from the owner to the peer, ascending.
         into: the filters of what comes from the peer, ascending.
@@ -44,7 +44,7 @@ class Wiring:
         brokers: their ids, in the plan's order.
         wants: the filters that are subscribed to at each.
         publishes: the topics that are known to be published at each, beside those that it wants.
-        links: the links, in the order of their ends.
+        links: the links, in the order of their ends' ids.
         relays: whether a broker passes on what it got over a link; in a full mesh it does not.
     """
 
@@ -125,16 +125,16 @@ def wire(plan: Plan, trees: Iterable[Tree], publications: Iterable[Publication] 
     names, wants, publishes = plan.interest.node_ids, wanted_filters(plan), defaultdict[str, list[str]](list)
     for broker, topic, _ in publications:
         publishes[names[broker]].append(topic)
-    carried = defaultdict[tuple[int, int], set[str]](set)
+    carried = defaultdict[Hop, set[str]](set)
     for tree in trees:
-        for hop, filters in _behind(tree, [wants[name] for name in names]).items():
-            carried[hop] |= filters
+        for (u, v), filters in _behind(tree, [wants[name] for name in names]).items():
+            carried[names[u], names[v]] |= filters
         for leaf, taker in tree.leaves:
-            carried[leaf, taker] |= _met(tree.filters, publishes[names[leaf]])
+            carried[names[leaf], names[taker]] |= _met(tree.filters, publishes[names[leaf]])
     links = []
-    for u, v in sorted({(min(hop), max(hop)) for hop in carried}):
-        out, into = (tuple(sorted(widest(carried[hop]))) for hop in ((u, v), (v, u)))
-        links.append(Link(names[u], names[v], out, into))
+    for owner, peer in sorted({(min(hop), max(hop)) for hop in carried}):
+        out, into = (tuple(sorted(widest(carried[hop]))) for hop in ((owner, peer), (peer, owner)))
+        links.append(Link(owner, peer, out, into))
     known = {broker: tuple(sorted(set(topics))) for broker, topics in sorted(publishes.items())}
     return Wiring(names, wants, known, tuple(links))
 

@@ -21,7 +21,7 @@ from broadloom.model.weights import UNIFORM, WeightArrays, weight_of
 # Screening compares w <= key * mu, which rounds otherwise than w / mu <= key: this much is let through.
 SLACK = 1 + 1e-12
 
-KEPT = 3  # partners a row: more of them are found more slowly, but last longer
+KEPT = 6  # partners a row: more of them are found more slowly, but last longer
 NONE = -1
 GATHER = 16  # the members are gathered anew when a row was looked through for every so many of them
 MEMBERS, ROWS_LEFT, GATHERED = range(3)  # places in `Partners.state`

@@ -18,6 +18,7 @@ from broadloom.linking._components import (
     STILL_TO_MERGE,
     Components,
     add_edge,
+    least_same_group,
     most_contribution,
     same_group,
 )
@@ -81,7 +82,7 @@ def _sample_levels(c: Components, rows: NDArray[np.int64], ceiling: int) -> NDAr
         for v in range(len(c.topic_start) - 1):
             level = most_contribution(c, rows[r], v)
             if level > 0 and counts_for(c, rows[r], v):
-                at_level[level - same_group(c, rows[r], v)] += 1
+                at_level[level - least_same_group(c, rows[r], v)] += 1
     return at_level
 
 
@@ -110,7 +111,7 @@ def _collect_rows(c: Components, counter: RowCounter, floor: int, rows: Rows) ->
                 continue
             for v in range(first, last):
                 if counts[v] >= floor:
-                    level = counts[v] - same_group(c, u, v)
+                    level = counts[v] - least_same_group(c, u, v)
                     if level >= floor:
                         found[0, size], found[1, size], found[2, size] = u, v, level
                         size += 1

@@ -20,7 +20,7 @@ from broadloom.model.weights import EUCLIDEAN, WeightArrays, weight_of
 Columns = TypeVar("Columns", NDArray[np.int32], NDArray[np.int64], NDArray[np.float64])
 
 # Nanoseconds, as measured; only their ratios matter, and only for speed.
-BITS_A_PAIR, BITS_A_WORD = 0.4, 0.26
+BITS_A_PAIR, BITS_A_WORD, SHARED_A_WORD = 0.4, 0.26, 0.15
 LISTS_A_PAIR, LISTS_A_SUBSCRIPTION, LISTS_AN_ADDITION = 0.7, 10.0, 0.95
 
 
@@ -40,7 +40,8 @@ class RowCounter(NamedTuple):
     Attributes:
         by_bits: whether rows are counted by bits, so that the lists are empty; otherwise the words are.
         subscribed: as in `Components`, but a row a word, and as many rows as are a multiple of WORDS_AT_ONCE.
-        outside: likewise.
+        outside: likewise; empty as long as no main component has two members, since then all that is shared
+            counts.
         start: where each topic's nodes outside its main component start, with the end appended.
         nodes: these nodes, ascending, topic after topic.
         after: for each subscription, where the list that is to be counted for it goes on behind its node:
@@ -60,10 +61,12 @@ def row_counter(components: Components, by_bits: bool | None = None) -> RowCount
     c = components
     outside = np.diff(c.node_start) - c.size[c.main].astype(np.int64)
     words, none = np.empty((0, 0), np.uint64), np.empty(0, np.int32)
+    merged = bool((c.size[c.main] > 1).any())
     if by_bits is None:
-        by_bits = _bits_are_cheaper(c, outside)
+        by_bits = _bits_are_cheaper(c, outside, BITS_A_WORD if merged else SHARED_A_WORD)
     if by_bits:
-        return RowCounter(True, by_word(c.subscribed), by_word(c.outside), np.zeros(1, np.int64), none, none)
+        outside_words = by_word(c.outside) if merged else words
+        return RowCounter(True, by_word(c.subscribed), outside_words, np.zeros(1, np.int64), none, none)
     start = np.concatenate((np.zeros(1, np.int64), np.cumsum(outside, dtype=np.int64)))
     nodes, after = np.empty(start[-1], np.int32), np.empty(len(c.topics), np.int32)
     counter = RowCounter(False, words, words, start, nodes, after)
@@ -71,13 +74,13 @@ def row_counter(components: Components, by_bits: bool | None = None) -> RowCount
     return counter
 
 
-def _bits_are_cheaper(c: Components, outside: NDArray[np.int64]) -> bool:
+def _bits_are_cheaper(c: Components, outside: NDArray[np.int64], a_word: float) -> bool:
     n, words = c.subscribed.shape
     subscribers = np.diff(c.node_start)
     inside = subscribers - outside
     additions = float(np.sum(subscribers * (subscribers - 1) - inside * (inside - 1))) / 2
     pairs = n * (n - 1) / 2
-    by_bits = pairs * (BITS_A_PAIR + BITS_A_WORD * words)
+    by_bits = pairs * (BITS_A_PAIR + a_word * words)
     by_lists = pairs * LISTS_A_PAIR + len(c.topics) * LISTS_A_SUBSCRIPTION + additions * LISTS_AN_ADDITION
     return by_bits < by_lists
 
@@ -144,7 +147,19 @@ def count_bits(
     for w in range(0, len(subscribed), WORDS_AT_ONCE):
         s, o = subscribed[w : w + WORDS_AT_ONCE], outside[w : w + WORDS_AT_ONCE]
         if s[0, u] | s[1, u] | s[2, u] | s[3, u]:
-            _count_words(s, o, u, start, counts)
+            if len(o):
+                _count_words(s, o, u, start, counts)
+            else:
+                _count_shared(s, u, start, counts)
+
+
+@inner_kernel
+def _count_shared(s: NDArray[np.uint64], u: int, start: int, counts: NDArray[np.int32]) -> None:
+    """As `_count_words`, where two are never in one main component."""
+    s0, s1, s2, s3 = s[0, u], s[1, u], s[2, u], s[3, u]
+    t0, t1, t2, t3 = s[0, start:], s[1, start:], s[2, start:], s[3, start:]
+    for v in range(len(counts)):
+        counts[v] += popcount(s0 & t0[v]) + popcount(s1 & t1[v]) + popcount(s2 & t2[v]) + popcount(s3 & t3[v])
 
 
 @inner_kernel

@@ -10,8 +10,9 @@ The steps are functions of their own, each on plain arrays, so that parts can be
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +30,18 @@ from broadloom.model import Interest, Weights
 from broadloom.model._check import whole, yes_or_no
 from broadloom.model.algorithm import find
 
-# With more parts than this, combine some at a time: a little heavier, much faster.
-MANY_PARTS, PARTS_AT_A_TIME = 2000, 32
+# With more representatives than this, combine some parts at a time: a little heavier, much faster.
+MANY_REPRESENTATIVES, PARTS_AT_A_TIME = 50_000, 256
+
+
+class Group(NamedTuple):
+    """Nodes to be joined, and the part that each is in."""
+
+    nodes: NDArray[np.int64]
+    part: NDArray[np.int64]
+
+
+JoinAll = Callable[[Sequence[Group]], Sequence[NDArray[np.int32]]]
 
 
 @dataclass(frozen=True)
@@ -47,7 +58,8 @@ class DivideOptions:
         representatives: how many nodes of a part stand for each topic that it shares with other parts. With
             1 the result is about 4 % heavier; 10 hardly helps and takes three times as long.
         conquer: the algorithm for the inside of each part.
-        parts_at_a_time: how many parts to combine at a time, level by level; None: all, unless they are many.
+        parts_at_a_time: how many parts to combine at a time, level by level; None: all, unless their
+            representatives are many.
         thin: whether to drop, at the end and heaviest first, the links that the whole overlay can do without.
     """
 
@@ -90,9 +102,10 @@ def assemble(
     part_of_node: NDArray[np.int32],
     inner: Sequence[NDArray[np.int32]],
     options: DivideOptions,
+    join_all: JoinAll | None = None,
 ) -> Built:
     """The whole overlay from the inner edges of each part, wherever they were found."""
-    edges = np.concatenate([*inner, combine(interest, weights, part_of_node, options)])
+    edges = np.concatenate([*inner, combine(interest, weights, part_of_node, options, join_all)])
     if options.thin:
         edges = edges[reverse_delete(interest, edges, heaviest_first(weights, edges))]
     sizes = np.bincount(part_of_node)
@@ -141,32 +154,41 @@ def conquer(
 
 
 def combine(
-    interest: Interest, weights: Weights, part_of_node: NDArray[np.int32], options: DivideOptions
+    interest: Interest,
+    weights: Weights,
+    part_of_node: NDArray[np.int32],
+    options: DivideOptions,
+    join_all: JoinAll | None = None,
 ) -> NDArray[np.int32]:
     """The edges that join the parts, inside each of which every topic is connected already.
 
-    Where there are many parts, some neighbours are joined first; the groups are then the parts of the next
-    level, and of their representatives fewer are needed.
+    Where there are very many representatives, some neighbours are joined first; the groups are then the parts
+    of the next level, and of their representatives fewer are needed.
+
+    Args:
+        interest: who wants what.
+        weights: what links cost.
+        part_of_node: the part of each node.
+        options: how many representatives, and how many parts at a time.
+        join_all: joins each of some groups, wherever it likes, as `join` does; None: in threads.
     """
+    join_all = join_all or (lambda groups: in_threads(lambda one: join(interest, weights, one), groups))
     nodes, part = np.arange(len(part_of_node)), part_of_node.astype(np.int64)
     edges = [np.empty((0, 2), np.int32)]
     while len(part) and part.max() > 0:
         chosen = representatives_of(interest, nodes, part, options.representatives)
         nodes, part = nodes[chosen], part[chosen]
-        at_a_time = options.parts_at_a_time or (
-            PARTS_AT_A_TIME if len(part) and part.max() >= MANY_PARTS else len(part_of_node)
-        )
-        group = part // at_a_time
-        groups = members(group.astype(np.int32))
-        edges += [_join(interest, weights, nodes[here], part[here]) for here in groups if len(here) > 1]
+        many = len(nodes) > MANY_REPRESENTATIVES
+        group = part // (options.parts_at_a_time or (PARTS_AT_A_TIME if many else len(part_of_node)))
+        here = [chosen for chosen in members(group.astype(np.int32)) if len(chosen) > 1]
+        edges += join_all([Group(nodes[chosen], part[chosen]) for chosen in here])
         part = group
     return np.concatenate(edges)
 
 
-def _join(
-    interest: Interest, weights: Weights, nodes: NDArray[np.int64], part: NDArray[np.int64]
-) -> NDArray[np.int32]:
-    """GrMAW among these nodes, a part's subscribers of a topic being one component from the start."""
+def join(interest: Interest, weights: Weights, group: Group) -> NDArray[np.int32]:
+    """GrMAW among the nodes of a group; a part's subscribers of a topic are one component from the start."""
+    nodes, part = group
     start, topics = rows_of(interest, nodes)
     components = separate(start, topics, interest.topic_count)
     join_parts(components, np.unique(part, return_inverse=True)[1].astype(np.int32), len(part))

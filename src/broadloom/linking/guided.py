@@ -20,8 +20,8 @@ from broadloom.model import Interest, Weights
 from broadloom.model._check import whole
 from broadloom.progress import stage
 
-# At its first level the ascent makes so many steps, and at each further one twice as many as before.
-FIRST_STEPS = 20
+# How many steps the ascent has made after its first levels; each further one doubles them.
+FIRST_STEPS, SECOND_STEPS = 16, 40
 FIRST_SWEEPS = 5  # of annealing, likewise, from the second level on
 # A candidate that the trees always use costs the greedy algorithm this much less than it weighs.
 DISCOUNTS = (0.5, 0.7)
@@ -72,7 +72,7 @@ def broadloom(interest: Interest, weights: Weights, options: GuidedOptions, seed
     rng = np.random.default_rng(seed)
     with stage("improve", options.effort) as done:
         for level in range(options.effort):
-            ascent.climb_to(FIRST_STEPS << level)
+            ascent.climb_to(_steps(level))
             ascent.certify()
             best = _improved(interest, weights, best, ascent, rng, FIRST_SWEEPS << level if level else 0)
             done(level + 1)
@@ -80,12 +80,17 @@ def broadloom(interest: Interest, weights: Weights, options: GuidedOptions, seed
     return Built(best, ascent.bound, notes)
 
 
+def _steps(level: int) -> int:
+    """How many steps of the ascent there are after a level."""
+    return SECOND_STEPS << (level - 1) if level else FIRST_STEPS
+
+
 def _unguided(
     interest: Interest, weights: Weights, overlay: NDArray[np.int32], options: GuidedOptions, why: str
 ) -> Built:
     """The greedy overlay with edges exchanged, and a bound from as many topics as can be looked at."""
     best, _ = improved_edges(interest, weights, overlay, options.effort, options.max_degree)
-    bound = lower_bound(interest, weights, iterations=FIRST_STEPS << (options.effort - 1))
+    bound = lower_bound(interest, weights, iterations=_steps(options.effort - 1))
     return Built(best, bound, {"method": "grmaw and improvement", "why": why})
 
 

@@ -138,13 +138,31 @@ def take_back(links: Links, u: int, v: int) -> None:
 @kernel
 def still_joined(bits: NDArray[np.uint64], links: Links, u: int, v: int, scratch: Scratch) -> bool:
     """Whether the links connect u and v in every topic that they share."""
+    common = _common_neighbours(links, u, v, scratch)
     for word in range(bits.shape[1]):
         shared = bits[u, word] & bits[v, word]
+        for x in common:
+            shared &= ~bits[x, word]
         while shared:
             if cut_off(bits[:, word], np.uint64(lowest(shared)), links, u, v, scratch)[1] > 0:
                 return False
             shared &= shared - np.uint64(1)
     return True
+
+
+@kernel
+def _common_neighbours(links: Links, u: int, v: int, scratch: Scratch) -> NDArray[np.int32]:
+    """The neighbours of both: each of them connects u and v in all its topics at once."""
+    seen, found = scratch.seen, scratch.queues[0]
+    scratch.searches[0] += 1
+    stamp, size = 2 * scratch.searches[0], 0
+    for i in range(links.start[u], links.start[u] + links.degree[u]):
+        seen[links.neighbours[i]] = stamp
+    for i in range(links.start[v], links.start[v] + links.degree[v]):
+        if seen[links.neighbours[i]] == stamp:
+            found[size] = links.neighbours[i]
+            size += 1
+    return found[:size].copy()
 
 
 @kernel

@@ -198,46 +198,83 @@ def _union(one: NDArray[np.int32], other: NDArray[np.int32]) -> NDArray[np.int32
 
 @kernel
 def split(w: World, near: NDArray[np.int32], topics: NDArray[np.int32], shadow: NDArray[np.int32]) -> Split:
-    """Which topics have fallen apart, now that a node with these neighbours is gone from them.
-
-    Each component has one of the neighbours. So a topic is whole if a search from one of them meets all
-    others, and it stops there; only where it does not, all components are searched.
-    """
+    """Which topics have fallen apart, now that a node with these neighbours is gone from them."""
     labels = np.empty((len(topics), len(shadow)), np.int32)
     parts, broken = np.empty(len(topics), np.int32), 0
-    for u in near:
-        w.near[u] = True
+    root, waiting = np.empty(len(near), np.int32), np.empty(len(near), np.int32)
     for t in topics:
         before = w.tally[MARKS]
-        count = _components(w, near, t)
+        count, rest = _components(w, near, t, root, waiting)
         if count > 1:
             for i in range(len(shadow)):
                 u = shadow[i]
-                labels[broken, i] = w.mark[u] - before - 1 if wants(w, u, t) else NOTHING
+                labels[broken, i] = _root(root, w.mark[u] - before - 1) if w.mark[u] > before else rest
+                if not wants(w, u, t):
+                    labels[broken, i] = NOTHING
             parts[broken] = count
             broken += 1
-    for u in near:
-        w.near[u] = False
     return Split(near, shadow, labels[:broken].copy(), parts[:broken].copy())
 
 
 @inner_kernel
-def _components(w: World, near: NDArray[np.int32], t: int) -> int:
-    """Into how many components topic t has fallen; if several, each node's mark tells which."""
-    waiting = 0
+def _components(
+    w: World, near: NDArray[np.int32], t: int, root: NDArray[np.int32], waiting: NDArray[np.int32]
+) -> tuple[int, int]:
+    """Into how many components topic t has fallen, and the one that nodes without a mark are in.
+
+    Each component has one of the neighbours. Searches from all of them go on side by side until they have
+    met, or all but one have come to an end: mostly long before the largest component is searched through.
+
+    Args:
+        w: the overlay.
+        near: the neighbours of the node that is gone.
+        t: the topic.
+        root: filled with a forest over the searches: those that have met are in one tree.
+        waiting: filled, for each root, with how many nodes its searches have still to go on from.
+    """
+    before, count, tail = w.tally[MARKS], 0, 0
+    waiting[:] = 0
     for u in near:
-        waiting += wants(w, u, t)
-    if waiting <= 1:
-        return 1
-    before, count = w.tally[MARKS], 0
-    for u in near:
-        if wants(w, u, t) and w.mark[u] <= before:
-            count += 1
+        if wants(w, u, t):
             w.tally[MARKS] += 1
-            waiting = _search(w, u, t, waiting, count == 1)
-            if count == 1 and waiting == 0:
-                return 1
-    return count
+            w.mark[u], w.queue[tail] = w.tally[MARKS], u
+            root[count], waiting[count] = count, 1
+            count += 1
+            tail += 1
+    searching, head = count, 0
+    while searching > 1:
+        x = w.queue[head]
+        head += 1
+        own = _root(root, w.mark[x] - before - 1)
+        half = w.links.heads[0, x]
+        while half != NOTHING:
+            y = w.links.halves[half, OTHER]
+            half = w.links.halves[half, AFTER]
+            if not wants(w, y, t):
+                continue
+            if w.mark[y] <= before:
+                w.mark[y], w.queue[tail] = w.mark[x], y
+                waiting[own] += 1
+                tail += 1
+                continue
+            other = _root(root, w.mark[y] - before - 1)
+            if other != own:
+                root[other] = own
+                waiting[own] += waiting[other]
+                waiting[other] = 0
+                count -= 1
+                searching -= 1
+        waiting[own] -= 1
+        searching -= waiting[own] == 0
+    return count, int(waiting.argmax()) if count > 1 else 0
+
+
+@inner_kernel
+def _root(root: NDArray[np.int32], i: int) -> int:
+    """The root of the tree that i is in."""
+    while root[i] != i:
+        i = root[i]
+    return i
 
 
 @inner_kernel

@@ -21,6 +21,7 @@ from broadloom.model._atomic import new_folder
 from broadloom.model._check import read_only
 from broadloom.model._gap import gap_to
 from broadloom.model._plain import plain
+from broadloom.model._record import read_plan_json
 from broadloom.model.assignment import AssignmentProblem
 from broadloom.model.assignment_tables import numbers_column, problem_tables, read_problem
 from broadloom.model.tables import need_table, write_table
@@ -226,14 +227,8 @@ def is_assignment(folder: str | Path) -> bool:
 
 def read_record(folder: Path) -> dict[str, Any]:
     """The `plan.json` of an assignment, if it is one that this version can read."""
-    place = folder / "plan.json"
-    try:
-        record = json.loads(place.read_text())
-    except FileNotFoundError as error:
-        raise InputError(f"{folder} is not a plan: it has no plan.json") from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{place} cannot be read: {error}") from error
-    if not isinstance(record, dict) or record.get("stage") != "assign":
+    place, record = folder / "plan.json", read_plan_json(folder)
+    if record.get("stage") != "assign":
         raise InputError(f"{place} is not of an assignment; it was written by another stage, or is damaged")
     if record.get("format", 0) > FORMAT:
         raise InputError(

@@ -21,6 +21,7 @@ from broadloom.model._atomic import new_folder
 from broadloom.model._check import read_only, refuse
 from broadloom.model._gap import gap_to
 from broadloom.model._plain import plain
+from broadloom.model._record import read_plan_json
 from broadloom.model.interest import Interest
 from broadloom.model.overlay import Overlay
 from broadloom.model.tables import need_table, positions, write_table
@@ -224,15 +225,7 @@ class Plan:
 
 def read_record(folder: Path) -> dict[str, Any]:
     """The plan's `plan.json`, if it is one that this version can read."""
-    place = folder / "plan.json"
-    try:
-        record: dict[str, Any] = json.loads(place.read_text())
-    except FileNotFoundError as error:
-        raise InputError(f"{folder} is not a plan: it has no plan.json") from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{place} cannot be read: {error}") from error
-    if not isinstance(record, dict):
-        raise InputError(f"{place} is not a plan's record; it was not written by broadloom, or is damaged")
+    place, record = folder / "plan.json", read_plan_json(folder)
     for key, kinds in RECORD.items():
         if not isinstance(record.get(key, ...), kinds):
             raise InputError(

@@ -1,4 +1,4 @@
-"""Link on Spark: dcmaw (paper 1, Alg. 6), its parts conquered by the executors with the same kernels.
+"""Link on Spark: dcmaw (paper 1, Alg. 6), its parts conquered and joined by executors with the same kernels.
 
 The plan is that of the in-process `dcmaw` for the same division, byte for byte: a part's edges depend on the
 part alone, and parts are put together in the order of their numbers, whichever task came first.
@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,11 @@ from pyspark.sql import SparkSession
 from broadloom.errors import InputError
 from broadloom.linking import ALGORITHMS
 from broadloom.linking._built import Built
-from broadloom.linking.divide import DivideOptions, assemble, conquer, divide, members
+from broadloom.linking.divide import DivideOptions, Group, assemble, conquer, divide, join, members
 from broadloom.linking.link import run
 from broadloom.model import Interest, Plan, Weights
 from broadloom.model.algorithm import find
-from broadloom.pipeline.parts import bounded, frame_of, read_parts, write_parts
+from broadloom.pipeline.parts import Part, bounded, frame_of, read_parts, write_parts
 from broadloom.pipeline.session import Engine, session
 from broadloom.progress import stage
 
@@ -67,12 +67,11 @@ def link(
             with stage("divide"):
                 part_of_node = _divided(running, weights, settings, seed, mllib)
                 part_of_node = bounded(interest, weights, part_of_node, part_bytes)
-            with stage("conquer"), tempfile.TemporaryDirectory(dir=scratch, prefix="link-") as place:
-                inner = conquered(
-                    running, interest, weights, part_of_node, settings.conquer, seed, Path(place)
-                )
+            solve = Solver(running, interest, weights, settings.conquer, seed, scratch)
+            with stage("conquer"):
+                inner = solve([Group(nodes, nodes[:0]) for nodes in members(part_of_node)])
             with stage("combine"):
-                return assemble(interest, weights, part_of_node, inner, settings)
+                return assemble(interest, weights, part_of_node, inner, settings, solve)
 
         return dcmaw
 
@@ -81,31 +80,50 @@ def link(
         return run(algorithm, interest, given, seed, options)
 
 
-def conquered(
-    spark: SparkSession,
-    interest: Interest,
-    weights: Weights,
-    part_of_node: NDArray[np.int32],
-    algorithm: str,
-    seed: int,
-    place: Path,
-) -> list[NDArray[np.int32]]:
-    """The inner edges of each part, in the order of the parts."""
-    parts, topic_count, frame = members(part_of_node), interest.topic_count, frame_of(weights)
-    with stage("hand out"):
-        write_parts(place / "parts.parquet", interest, weights, parts)
+@dataclass(frozen=True)
+class Solver:
+    """Conquers parts, and joins groups of them, by tasks of Spark; a group by itself stays where it is."""
 
-    def solve(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        for batch in batches:
-            for part in read_parts(batch, topic_count, frame):
-                everybody = np.arange(len(part.nodes))
-                edges = part.nodes[conquer(part.interest, part.weights, everybody, algorithm, seed)]
-                yield _edges_batch(part.number, edges)
+    spark: SparkSession
+    interest: Interest
+    weights: Weights
+    algorithm: str
+    seed: int
+    scratch: str | Path | None
 
-    rows = spark.read.parquet(str(place / "parts.parquet")).repartition(_tasks(spark, len(parts)))
-    edges = rows.mapInArrow(solve, "part int, u int, v int")
-    edges.write.parquet(str(place / "inner.parquet"))
-    return _by_part(pa.parquet.read_table(place / "inner.parquet"), len(parts))
+    def __call__(self, parts: Sequence[Group]) -> list[NDArray[np.int32]]:
+        """The edges of each part, in the order of the parts."""
+        if not parts:
+            return []
+        if len(parts) == 1 and len(parts[0].part):
+            return [join(self.interest, self.weights, parts[0])]
+        with tempfile.TemporaryDirectory(dir=self.scratch, prefix="link-") as place:
+            return self._by_tasks(parts, Path(place))
+
+    def _by_tasks(self, parts: Sequence[Group], place: Path) -> list[NDArray[np.int32]]:
+        topic_count, frame = self.interest.topic_count, frame_of(self.weights)
+        algorithm, seed = self.algorithm, self.seed  # the executors need no more of this than these
+        with stage("hand out"):
+            write_parts(place / "parts.parquet", self.interest, self.weights, parts)
+
+        def solve(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                for part in read_parts(batch, topic_count, frame):
+                    yield _edges_batch(part.number, part.nodes[_solved(part, algorithm, seed)])
+
+        rows = self.spark.read.parquet(str(place / "parts.parquet"))
+        rows = rows.repartition(_tasks(self.spark, len(parts)))
+        edges = rows.mapInArrow(solve, "part int, u int, v int")
+        edges.write.parquet(str(place / "edges.parquet"))
+        return _by_part(pa.parquet.read_table(place / "edges.parquet"), len(parts))
+
+
+def _solved(part: Part, algorithm: str, seed: int) -> NDArray[np.int32]:
+    """The edges of a part, as places among its nodes."""
+    everybody = np.arange(len(part.nodes))
+    if len(part.joined):
+        return join(part.interest, part.weights, Group(everybody, part.joined.astype(np.int64)))
+    return conquer(part.interest, part.weights, everybody, algorithm, seed)
 
 
 def _edges_batch(part: int, edges: NDArray[np.int32]) -> pa.RecordBatch:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet
 from numpy.typing import NDArray
 
-from broadloom.linking.divide import members, rows_of
+from broadloom.linking.divide import Group, members, rows_of
 from broadloom.model import Interest, Weights
 
 _INTS, _NUMBERS = pa.list_(pa.int32()), pa.list_(pa.float64())
@@ -24,17 +24,22 @@ SCHEMA = pa.schema(
         ("sites", _INTS),
         ("points", _NUMBERS),
         ("table", _NUMBERS),
+        ("joined", _INTS),
     ]
 )
 
 
 class Part(NamedTuple):
-    """One part: which nodes it has, what they want, and what links among them cost."""
+    """One part: which nodes it has, what they want, and what links among them cost.
+
+    Where its nodes come from parts that are connected already, `joined` is the one of each; else it is empty.
+    """
 
     number: int
     nodes: NDArray[np.int32]
     interest: Interest
     weights: Weights
+    joined: NDArray[np.int32]
 
 
 def bounded(
@@ -55,14 +60,14 @@ def bounded(
     return np.unique(both, return_inverse=True)[1].astype(np.int32)
 
 
-def write_parts(place: Path, interest: Interest, weights: Weights, parts: list[NDArray[np.int64]]) -> None:
+def write_parts(place: Path, interest: Interest, weights: Weights, parts: Sequence[Group]) -> None:
     """Write one row a part, a row group each, so that a task need not hold more than the part it works on."""
     with pa.parquet.ParquetWriter(place, SCHEMA) as writer:
-        for number, nodes in enumerate(parts):
+        for number, (nodes, joined) in enumerate(parts):
             starts, topics = rows_of(interest, nodes)
             cost = weights.subset(nodes)
             table = cost.table.ravel() if weights.kind == "dense" else np.empty(0)
-            row = (number, nodes, starts, topics, cost.site, cost.points.ravel(), table)
+            row = (number, nodes, starts, topics, cost.site, cost.points.ravel(), table, joined)
             columns = [_one(value, field.type) for value, field in zip(row, SCHEMA, strict=True)]
             writer.write_table(pa.table(columns, schema=SCHEMA))
 
@@ -71,7 +76,7 @@ def read_parts(batch: pa.RecordBatch, topic_count: int, frame: Weights) -> Itera
     """The parts in a batch of rows; `frame` is the weights without what they say of single nodes."""
     for row in range(batch.num_rows):
         number, *lists = (batch.column(name)[row] for name in SCHEMA.names)
-        nodes, starts, topics, sites, points, table = (np.array(value.values) for value in lists)
+        nodes, starts, topics, sites, points, table, joined = (np.array(value.values) for value in lists)
         interest = Interest.from_rows(starts, topics, topic_count)
         weights = Weights(
             frame.kind,
@@ -82,7 +87,7 @@ def read_parts(batch: pa.RecordBatch, topic_count: int, frame: Weights) -> Itera
             inner=frame.inner,
             outer=frame.outer,
         )
-        yield Part(number.as_py(), nodes, interest, weights)
+        yield Part(number.as_py(), nodes, interest, weights, joined)
 
 
 def frame_of(weights: Weights) -> Weights:

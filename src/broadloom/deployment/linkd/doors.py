@@ -10,10 +10,10 @@ from pathlib import Path
 from broadloom.deployment.linkd.packets import Login
 from broadloom.deployment.linkd.session import Door
 from broadloom.deployment.mosquitto import PORT, TLS_PORT
-from broadloom.deployment.settings import Settings
+from broadloom.deployment.settings import LOGIN, Settings
 from broadloom.errors import InputError
 
-USER, PASSWORD, PASSWORD_FILE = "BROADLOOM_USER", "BROADLOOM_PASSWORD", "BROADLOOM_PASSWORD_FILE"
+(USER, PASSWORD), PASSWORD_FILE = LOGIN, "BROADLOOM_PASSWORD_FILE"
 AUTHORITY, CERTIFICATE, KEY = "ca.crt", "agent.crt", "agent.key"
 
 

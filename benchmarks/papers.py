@@ -1,0 +1,35 @@
+"""The papers, ours beside theirs: runs `broadloom reproduce`, and keeps its claims and its page for the docs.
+
+python benchmarks/papers.py            # at the papers' sizes: about an hour on two cores; goes on if killed
+python benchmarks/papers.py --quick    # reduced sizes: minutes; nothing is kept
+"""
+
+from __future__ import annotations
+
+import argparse
+import shutil
+from pathlib import Path
+
+from rich.console import Console
+
+from _common import Section, keep, show
+from broadloom.papers import FIGURES
+from broadloom.pipeline.reproduce import reproduce
+
+ROOT = Path(__file__).parents[1]
+
+
+def main() -> None:
+    """Run everything, and keep what a reader of the docs wants to see."""
+    parser = argparse.ArgumentParser(description="The papers' figures and claims, ours beside theirs.")
+    parser.add_argument("--quick", default="", help="papers to run at reduced size: 4,5")
+    quick = {int(paper) for paper in parser.parse_args().quick.split(",") if paper}
+    found = reproduce(FIGURES, ROOT / "build" / "reproduction", quick)
+    section = Section("Claims of the papers", found.claims)
+    show(Console(), section)
+    keep("papers", "claims", section)
+    shutil.copy(found.page, ROOT / "docs" / "reproduction.html")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,132 @@
+"""`broadloom deploy session` on real mosquitto, and the printed commands of a change, run as they are."""
+
+import shlex
+
+import pytest
+
+from broadloom.deployment import lab, mosquitto
+from broadloom.deployment._clients import Clients
+from broadloom.deployment.flow import sample_messages
+from broadloom.deployment.lab import Lab, free_ports
+from broadloom.deployment.rehearsal import ready
+from broadloom.deployment.settings import Settings
+from broadloom.deployment.steps import Deployment, mosquitto_steps
+from broadloom.deployment.tally import Tally, publish_all, settle
+from broadloom.deployment.wiring import Link, Wiring
+
+pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
+
+X = ("x",)
+ALONE = Wiring(("a",), {}, {}, ())
+
+
+@pytest.fixture
+def broker():
+    """One broker that runs."""
+    with Lab(ALONE) as brokers:
+        yield brokers
+
+
+def waiting(brokers, client):
+    """The topics of the messages that wait for a client."""
+    found = []
+    with Clients(brokers.ports, lambda _broker, topic, _payload: found.append(topic), name=client) as clients:
+        clients.subscribe({"a": ()})
+        clients.run(lambda: False, 0.3)
+    return sorted(found)
+
+
+def publish(brokers, *topics):
+    with Clients(brokers.ports, lambda *_: None, name="publisher") as clients:
+        clients.subscribe({"a": ()})
+        for topic in topics:
+            clients.publish("a", topic, b"1")
+        clients.run(lambda: False, 0.3)
+
+
+def test_a_session_queues_from_the_moment_it_is_opened_until_it_is_closed(run, broker):
+    """What waits goes on waiting while the session is seen to."""
+    session = ("deploy", "session", f"127.0.0.1:{broker.ports['a']}", "link-0", "--no-tls")
+    publish(broker, "x", "y")
+    assert run(*session, "--open=x", "--open=y/#")[:2] == (0, f"link-0 at {session[2]}: done\n")
+    publish(broker, "x", "y/1", "z")
+    assert run(*session, "--close=x", "--open=z")[0] == 0
+    publish(broker, "x", "y/2", "z")
+    assert waiting(broker, "link") == ["x", "y/1", "y/2", "z"]
+    publish(broker, "y/3")
+    assert run(*session, "--end")[0] == 0
+    assert waiting(broker, "link") == []
+
+
+def test_what_is_wrong_with_a_session_is_one_line(run, broker, monkeypatch):
+    (port,) = free_ports(1)
+    code, _, err = run("deploy", "session", f"127.0.0.1:{port}", "link", "--open=x", "--no-tls")
+    assert code == 2
+    assert f"cannot open the session 'link' at 127.0.0.1:{port}: Connection refused" in err
+    here = f"127.0.0.1:{broker.ports['a']}"
+    for given in ((), ("--end", "--open=x")):
+        code, _, err = run("deploy", "session", here, "link", "--no-tls", *given)
+        assert (code, err) == (2, "broadloom: give filters to --open or to --close, or --end the session\n")
+    code, _, err = run("deploy", "session", here, "link", "--end", "--certificates", "/nowhere")
+    assert (code, err.count("\n"), "/nowhere" in err) == (2, 1, True)
+    monkeypatch.delenv("BROADLOOM_USER", raising=False)
+    code, _, err = run("deploy", "session", here, "link", "--end", "--no-tls", "--credentials")
+    assert (code, "without BROADLOOM_USER in the environment" in err) == (2, True)
+
+
+def test_a_broker_that_lets_nobody_in_says_so(run, monkeypatch):
+    monkeypatch.setattr(lab, "_LISTEN", lab._LISTEN.replace("allow_anonymous true", "allow_anonymous false"))
+    with Lab(ALONE) as brokers:
+        here = f"127.0.0.1:{brokers.ports['a']}"
+        code, _, err = run("deploy", "session", here, "link", "--open=x", "--no-tls")
+    assert (code, err) == (
+        2,
+        f"broadloom: {here} refuses the session 'link': Not authorized; may it log in there?\n",
+    )
+
+
+def test_the_printed_commands_make_the_change_and_nothing_is_lost(run):
+    """Topic x moves from b-c to a-c and y from a-b to a-c, with a round of messages before each line."""
+    wants = {"a": ("x", "y"), "b": ("x", "y"), "c": ("x", "y")}
+    both = ("x", "y")
+    old = Wiring(tuple("abc"), wants, {}, (Link("a", "b", both, both), Link("b", "c", both, both)))
+    new = Wiring(
+        tuple("abc"),
+        wants,
+        {},
+        (Link("a", "b", X, X), Link("a", "c", both, both), Link("b", "c", ("y",), ("y",))),
+    )
+    tally = Tally(old)
+    with Lab(old) as brokers, Clients(brokers.ports, tally.heard) as clients:
+        ready(brokers, clients, old)
+        places = Settings(
+            places={name: f"127.0.0.1:{port}" for name, port in brokers.ports.items()}, tls=False
+        )
+        sides = [Deployment(wiring, places, mosquitto.files(wiring, places)) for wiring in (old, new)]
+        for step in mosquitto_steps(*sides, at_once=False):
+            for line in step["commands"]:
+                publish_all(clients, tally, sample_messages(old))
+                follow(run, brokers, line, new)
+        brokers.wait_until_linked(new)
+        settle(clients, tally)
+        during, first = tally.counts(), len(tally.published)
+        publish_all(clients, tally, sample_messages(old))
+        settle(clients, tally)
+        after = tally.counts(first)
+    assert during["published"] > 50
+    assert (during["missing"], during["unexpected"]) == (0, 0)
+    assert [after[key] for key in ("missing", "duplicates", "unexpected")] == [0, 0, 0]
+
+
+def follow(run, brokers, line, new):
+    """Do what a line of a step says."""
+    if line.startswith("# stop "):
+        brokers.stop(line.removeprefix("# stop "))
+    elif line.startswith("# start "):
+        broker = line.split()[2]
+        brokers.wiring = new
+        brokers.configure(broker, new)
+        brokers.start(broker)
+        brokers.wait_until_listening([broker])
+    else:
+        assert run(*shlex.split(line)[1:])[0] == 0

@@ -1,0 +1,132 @@
+"""Exported TLS references on real mosquitto, with an authority that lives as long as a test."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+import urllib.request
+from contextlib import suppress
+
+import pytest
+from certificates import authority
+
+from broadloom import InputError
+from broadloom.deployment import mosquitto, nats
+from broadloom.deployment._clients import Clients
+from broadloom.deployment.flow import sample_messages
+from broadloom.deployment.lab import HOST, Lab, dying_with_us, free_ports
+from broadloom.deployment.rehearsal import outcome, ready
+from broadloom.deployment.settings import Settings
+from broadloom.deployment.tally import Tally, publish_all, settle
+from broadloom.deployment.wiring import Link, Wiring
+
+pytestmark = [pytest.mark.needs("mosquitto", "openssl"), pytest.mark.xdist_group("mosquitto")]
+
+X = ("x",)
+ROW = Wiring(tuple("abc"), dict.fromkeys("abc", X), {}, (Link("a", "b", X, X), Link("b", "c", X, X)))
+LISTEN = """\
+per_listener_settings false
+allow_anonymous true
+user root
+persistence_location {folder}/
+log_dest stderr
+log_type all
+listener {plain} {host}
+listener {tls} {host}
+cafile {certificates}/ca.crt
+certfile {certificates}/broker.crt
+keyfile {certificates}/broker.key
+require_certificate true
+include_dir {folder}/links
+"""
+
+
+class TlsLab(Lab):
+    """Brokers that take links over TLS only, and include a folder with the exported file as it is."""
+
+    def __init__(self, wiring, certificates, presented=None):
+        super().__init__(wiring)
+        self.certificates, self.presented = certificates, presented or certificates
+        self.tls_ports = dict(zip(wiring.brokers, free_ports(len(wiring.brokers)), strict=True))
+
+    def configure(self, broker, wiring):
+        """Write the broker's own file, and the exported one beside it."""
+        folder = self._folder_of(broker)
+        (folder / "links").mkdir(parents=True, exist_ok=True)
+        ports = {"plain": self.ports[broker], "tls": self.tls_ports[broker]}
+        text = LISTEN.format(folder=folder, host=HOST, certificates=self.certificates, **ports)
+        (folder / "mosquitto.conf").write_text(text)
+        places = {name: f"{HOST}:{port}" for name, port in self.tls_ports.items()}
+        exported = mosquitto.files(wiring, Settings(places=places, certificates=str(self.presented)))
+        (folder / "links" / "broker.conf").write_text(exported[f"broker-{broker}.conf"])
+
+
+def test_links_prove_themselves_by_the_certificates_that_the_export_names(tmp_path):
+    """Every delivery once, over links as planned, on brokers that take no link without a certificate."""
+    tally, messages = Tally(ROW), sample_messages(ROW, 5)
+    with (
+        TlsLab(ROW, authority(tmp_path / "certs")) as brokers,
+        Clients(brokers.ports, tally.heard) as clients,
+    ):
+        ready(brokers, clients, ROW)
+        publish_all(clients, tally, messages)
+        settle(clients, tally)
+        counted = outcome(brokers, tally, messages)
+    assert counted.ok, counted.record()
+    assert counted.counts["expected"] == 45
+
+
+def test_a_link_with_certificates_of_another_authority_stays_out(tmp_path):
+    own, other = authority(tmp_path / "own"), authority(tmp_path / "other")
+    with TlsLab(ROW, own, presented=other) as brokers, pytest.raises(InputError, match="2 links are not up"):
+        brokers.wait_until_linked(ROW, 2)
+
+
+def test_sessions_are_seen_to_over_tls(run, tmp_path):
+    certificates = authority(tmp_path / "certs")
+    with TlsLab(ROW, certificates) as brokers:
+        here = f"{HOST}:{brokers.tls_ports['c']}"
+        session = ("deploy", "session", here, "link", "--open=x", "--certificates")
+        assert run(*session, certificates)[0] == 0
+        stranger = [sys.executable, "-m", "broadloom.cli", *session, str(authority(tmp_path / "other"))]
+        done = subprocess.run(stranger, capture_output=True, text=True)
+    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert f"cannot open the session 'link' at {here}: " in done.stderr
+
+
+@pytest.mark.needs("nats-server")
+@pytest.mark.parametrize("credentials", [False, True])
+def test_leaf_links_of_nats_prove_themselves_too(tmp_path, credentials):
+    """Also with a login beside the certificate; the listening end says that the link is up."""
+    certificates = authority(tmp_path / "certs")
+    client_a, client_b, leaf, monitor = free_ports(4)
+    wiring = Wiring(("a", "b"), {}, {}, (Link("a", "b", X, X),))
+    places = {"b": f"{HOST}:{leaf}"}
+    written = nats.files(wiring, Settings("{broker}", places, True, str(certificates), credentials))
+    given = {"BROADLOOM_PASSWORD": "p", "BROADLOOM_URL_b": f"tls://BROADLOOM:p@{HOST}:{leaf}"}
+    processes = []
+    try:
+        for broker, port in (("b", client_b), ("a", client_a)):
+            (tmp_path / f"{broker}.conf").write_text(written[f"broker-{broker}.conf"])
+            own = ["-c", str(tmp_path / f"{broker}.conf"), "-a", HOST, "-p", str(port)]
+            own += ["-m", str(monitor)] if broker == "b" else []
+            log = (tmp_path / f"{broker}.log").open("wb")
+            with log:
+                command = [*dying_with_us(), "nats-server", *own]
+                processes.append(subprocess.Popen(command, stderr=log, env={**os.environ, **given}))
+        assert leaf_links(monitor, 1) == 1, [log.read_text() for log in tmp_path.glob("*.log")]
+    finally:
+        for process in processes:
+            process.terminate()
+            process.wait()
+
+
+def leaf_links(monitor, wanted):
+    """How many leaf links a server has, when it has as many as wanted, or after a while."""
+    found, end = 0, time.monotonic() + 8
+    while found != wanted and time.monotonic() < end:
+        time.sleep(0.1)
+        with suppress(OSError), urllib.request.urlopen(f"http://{HOST}:{monitor}/leafz") as answer:
+            found = json.loads(answer.read())["leafnodes"]
+    return found
