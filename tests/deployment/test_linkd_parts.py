@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import random
 import struct
 
@@ -10,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import broadloom as bl
+from broadloom.deployment.linkd import journal as journal_module
 from broadloom.deployment.linkd import packets
 from broadloom.deployment.linkd.doors import doors
 from broadloom.deployment.linkd.guard import Guard
@@ -208,7 +210,7 @@ def test_the_journal_keeps_states_and_cuts_what_is_torn(tmp_path):
         await asyncio.gather(*map(journal.keep, states))
         with pytest.raises(InputError, match="open already"):
             Journal(tmp_path)
-        journal.close()
+        await journal.end()
 
     asyncio.run(story())
     place = tmp_path / FILE
@@ -372,3 +374,43 @@ def test_a_password_may_be_in_a_file(tmp_path, monkeypatch):
     door = doors(Settings(address="{broker}:1", tls=False, credentials=True))("a")
     assert door.login == packets.Login("agent", "secret")
     assert "secret" not in repr(door)
+
+
+def test_a_long_journal_is_written_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal_module, "LONGEST_BYTES", 1000)
+    hops = frozenset({("a", "b"), ("b", "a")})
+
+    async def story():
+        journal = Journal(tmp_path)
+        for turn in range(50):
+            await journal.keep(State(("x",), hops, Step(hops, frozenset()), f"phase {turn}"))
+        await journal.end()
+
+    asyncio.run(story())
+    assert (tmp_path / FILE).stat().st_size < 1500
+    journal = Journal(tmp_path)
+    assert journal.states[("x",)].phase == "phase 49"
+    journal.close()
+
+
+def test_a_disk_that_is_full_keeps_nothing_by_halves(tmp_path, monkeypatch):
+    """Who asked is told; the journal is whole, and goes on when there is room again."""
+    write = os.write
+
+    def half(file, data):
+        write(file, data[: len(data) // 2])
+        raise OSError(28, "No space left on device")
+
+    async def story():
+        journal = Journal(tmp_path)
+        monkeypatch.setattr(os, "write", half)
+        with pytest.raises(OSError, match="No space"):
+            await journal.keep(State(("x",), frozenset({("a", "b")})))
+        monkeypatch.setattr(os, "write", write)
+        await journal.keep(State(("y",), frozenset({("a", "b")})))
+        await journal.end()
+
+    asyncio.run(story())
+    journal = Journal(tmp_path)
+    assert list(journal.states) == [("y",)]
+    journal.close()

@@ -5,11 +5,23 @@ import random
 import tempfile
 from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broadloom.deployment.linkd.agent import Agent
+from broadloom.deployment.linkd.journal import Journal
 from naive_mqtt import Broker, FakeDoor, OwnTime, identified
+
+
+@pytest.fixture(autouse=True)
+def disk_in_our_time(monkeypatch):
+    """A thread of its own would take another kind of time."""
+
+    async def at_once(_, call, *values):
+        return call(*values)
+
+    monkeypatch.setattr(Journal, "aside", at_once)
 
 
 def random_tree(brokers, chance):

@@ -126,7 +126,7 @@ class Agent:
         await asyncio.gather(*self._closing, return_exceptions=True)
         await asyncio.gather(*(link.stop() for link in self.links.values()))
         await asyncio.gather(*(control.stop() for control in self.controls.values()))
-        self._journal.close()
+        await self._journal.end()
 
     # What groups ask for.
 

@@ -11,7 +11,7 @@ import asyncio
 import json
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -73,13 +73,14 @@ class Journal:
     def __post_init__(self) -> None:
         self._file = self._lock = -1
         self._lines: list[bytes] = []
-        self._written: asyncio.Future[None] | None = None
+        self._written: asyncio.Future[None] | None = None  # of those lines
+        self._writer: asyncio.Task[None] | None = None
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = hold(self.folder)
             try:
                 self.states = _read(self.folder / FILE)
-                self._start_anew(self.folder)
+                self._start_anew(self.folder, self._all())
             except BaseException:
                 self.close()
                 raise
@@ -92,30 +93,48 @@ class Journal:
         if self._file < 0:
             return
         self._lines.append(_line(state))
-        if self._written is None:  # all that is asked for in this turn of the loop goes by one write
-            loop = asyncio.get_running_loop()
-            self._written = loop.create_future()
-            loop.call_soon(self._write)
+        if self._written is None:
+            self._written = asyncio.get_running_loop().create_future()
+        if self._writer is None or self._writer.done():
+            self._writer = asyncio.create_task(self._write())
         await asyncio.shield(self._written)
 
-    def _write(self) -> None:
-        written, self._written = self._written, None
-        lines, self._lines = self._lines, []
-        assert written is not None
-        if self._file < 0:
-            written.cancel()  # it was closed meanwhile
-            return
-        data, end = b"".join(lines), os.lseek(self._file, 0, os.SEEK_END)
+    async def _write(self) -> None:
+        """Write all that is asked for; what comes meanwhile goes together the next time."""
+        while self._written is not None:
+            data, self._lines = b"".join(self._lines), []
+            written, self._written = self._written, None
+            try:
+                long = await self.aside(self._put, data)
+                if long and self.folder is not None:
+                    await self.aside(self._start_anew, self.folder, self._all())
+            except OSError as error:
+                written.set_exception(error)
+                written.exception()  # who waited may be gone
+            else:
+                written.set_result(None)
+
+    async def aside(self, call: Callable[..., Any], *values: Any) -> Any:
+        """Do something that may take long, in a thread of its own: messages do not wait for a disk."""
+        return await asyncio.to_thread(call, *values)
+
+    def _put(self, data: bytes) -> bool:
+        """Append; whether the file has become long."""
+        end = os.lseek(self._file, 0, os.SEEK_END)
         try:
             while data:
                 data = data[os.write(self._file, data) :]
             os.fsync(self._file)
-            written.set_result(None)
-            if end > LONGEST_BYTES and self.folder is not None:
-                self._start_anew(self.folder)
-        except OSError as error:
+        except OSError:
             os.ftruncate(self._file, end)  # nothing is done on account of half a line
-            written.set_exception(error)
+            raise
+        return end > LONGEST_BYTES
+
+    async def end(self) -> None:
+        """Finish writing, and let go of it."""
+        if self._writer is not None:
+            await self._writer
+        self.close()
 
     def close(self) -> None:
         """Let go of it."""
@@ -124,9 +143,12 @@ class Journal:
                 os.close(handle)
         self._file = self._lock = -1
 
-    def _start_anew(self, folder: Path) -> None:
+    def _all(self) -> bytes:
+        return MAGIC + b"".join(map(_line, self.states.values()))
+
+    def _start_anew(self, folder: Path, data: bytes) -> None:
         draft = folder / f"{FILE}.new"
-        draft.write_bytes(MAGIC + b"".join(map(_line, self.states.values())))
+        draft.write_bytes(data)
         new = os.open(draft, os.O_WRONLY | os.O_APPEND)
         os.fsync(new)
         draft.rename(folder / FILE)
