@@ -173,3 +173,30 @@ def test_messages_without_ids_are_never_lost_and_never_go_round(seed, size, chan
 @given(**CASES | {"size": st.integers(3, 6)}, kills=st.integers(0, 2), breaks=st.integers(0, 2))
 def test_brokers_that_come_and_go_cost_the_others_nothing(seed, size, changes, window, kills, breaks):
     assert run(seed, size, changes, kills, breaks, window=window, stay=2).wrong() == {}
+
+
+def test_a_subscription_that_a_broker_kept_brings_nothing_and_is_ended(tmp_path):
+    """A ring of them, of a topic that no plan has: not one message crosses."""
+    world = World(1, 3, 20, tmp_path)
+
+    async def story():
+        await world.start()
+        ring = frozenset(hop for u, v in ("ab", "bc", "ca") for hop in ((u, v), (v, u)))
+        world.agent.aim({("x",): ring - {("c", "a"), ("a", "c")}, ("y",): ring - {("a", "b"), ("b", "a")}})
+        await world.agent.settled()
+        sessions = [
+            one for broker in world.brokers.values() for one in broker.sessions.values() if one.filters
+        ]
+        assert len(sessions) == 6
+        for session in sessions:
+            session.filters.add("z")
+        world.brokers["a"].wanted = world.brokers["b"].wanted = {"z"}
+        world.brokers["a"].publish("z", b"1", identified(b"1"))
+        await asyncio.sleep(10)
+        assert not any("z" in session.filters for session in world.brokers["a"].sessions.values())
+        await world.agent.stop()
+
+    loop = OwnTime()
+    loop.run_until_complete(story())
+    loop.close()
+    assert (world.brokers["a"].got[b"1"], world.brokers["b"].got[b"1"]) == (1, 0)

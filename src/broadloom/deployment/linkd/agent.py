@@ -290,10 +290,10 @@ class Agent:
 
     def _stray(self, hop: Hop, topic: str) -> None:
         """What comes though nobody asked for it: of a subscription that a broker kept while it was away."""
-        session = self.links[edge_of(hop)].sessions[hop[0]]
-        if session.up.is_set() and (hop, topic) not in self._strays:
+        link = self.links.get(edge_of(hop))  # none, if it is just being closed
+        if link is not None and link.sessions[hop[0]].up.is_set() and (hop, topic) not in self._strays:
             self._strays.add((hop, topic))
-            asked = self._close(_quietly(session.unsubscribe([topic])))
+            asked = self._close(_quietly(link.sessions[hop[0]].unsubscribe([topic])))
             asked.add_done_callback(lambda _: self._strays.discard((hop, topic)))
 
     def _close(self, closing: Coroutine[None, None, None]) -> asyncio.Task[None]:
