@@ -12,6 +12,12 @@ from broadloom.maintenance.changes import Change
 from broadloom.maintenance.live import Live
 from broadloom.maintenance.maintain import maintain
 from broadloom.measures import is_topic_connected
+from broadloom.migration.address import Login
+from broadloom.migration.client import MovingClient
+from broadloom.migration.control import Request as MoveRequest
+from broadloom.migration.moveplan import MovePlan
+from broadloom.migration.ordering import plan_moves
+from broadloom.migration.running import run_moves
 from broadloom.model import (
     AssignmentProblem,
     AssignmentResult,
@@ -35,8 +41,12 @@ __all__ = [
     "InputError",
     "Interest",
     "Live",
+    "Login",
     "MarketProblem",
     "MarketResult",
+    "MovePlan",
+    "MoveRequest",
+    "MovingClient",
     "Overlay",
     "Plan",
     "Weights",
@@ -49,6 +59,8 @@ __all__ = [
     "lower_bound",
     "maintain",
     "measures",
+    "plan_moves",
+    "run_moves",
     "summarize",
     "workload",
 ]

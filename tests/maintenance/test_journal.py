@@ -13,6 +13,7 @@ import broadloom as bl
 from broadloom import InputError
 from broadloom.maintenance import journal as module
 from broadloom.maintenance import store
+from broadloom.model import _records
 
 INTEREST = bl.workload.interest(nodes=30, topics=10, sizes=(2, 4), seed=0)
 EVENTS = bl.workload.churn(INTEREST, rounds=400, change=0.3, seed=1)
@@ -63,8 +64,8 @@ def test_cut_at_every_byte_it_loads_to_the_last_whole_record(saved, tmp_path):
     place, states = saved
     data = (place / module.FILE).read_bytes()
     ends, at = [], len(module.MAGIC)
-    while (record := module._record(data, at)) is not None:
-        at += module._HEAD.size + len(record)
+    while (record := _records.record_at(data, at)) is not None:
+        at += _records.HEAD.size + len(record)
         ends.append(at)
     assert len(ends) == len(states) - 1
     for cut in range(len(module.MAGIC), len(data) + 1):
@@ -187,7 +188,7 @@ def test_the_journal_is_plain_to_read(saved):
     place, _ = saved
     data = (place / module.FILE).read_bytes()
     assert data.startswith(b"broadloom journal 1\n")
-    number, requests, _ = json.loads(module._record(data, len(module.MAGIC)))
+    number, requests, _ = json.loads(_records.record_at(data, len(module.MAGIC)))
     assert number == 0
     assert requests[0][0] in ("join", "leave", "subscribe", "unsubscribe")
     assert len(data) < 10_000

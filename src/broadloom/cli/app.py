@@ -17,6 +17,7 @@ from broadloom.cli import (
     live,
     maintain,
     market,
+    migrate,
     report,
     reproduce,
     run,
@@ -60,6 +61,7 @@ app.command("report")(report.report)
 app.command("run")(run.run)
 deploy.app.command("live")(live.live)
 app.add_typer(deploy.app, name="deploy")
+app.add_typer(migrate.app, name="migrate")
 app.command("reproduce")(reproduce.reproduce)
 app.command("algorithms")(inspect.algorithms)
 

@@ -82,7 +82,7 @@ def export_plan(
     settings = Settings(address, places_of(loaded), tls, certificates, credentials, accounts, qos)
     with progress(quiet):
         trees, wiring, _ = deployed(loaded, messages, least, slack)
-        written = export(wiring, target, settings)
+        written = {**export(wiring, target, settings), **target.shared}
         save(output, written, record_of(wiring, trees, target, settings), force)
     record: dict[str, Any] = {"output": str(output), "target": to, "brokers": len(wiring.brokers)}
     record |= {"links": len(wiring.links), "trees": len(trees), "files": sorted(written)}

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from broadloom._version import VERSION
-from broadloom.deployment import mosquitto, nats, rabbitmq
+from broadloom.deployment import acl, mosquitto, nats, rabbitmq
 from broadloom.deployment.check import check
 from broadloom.deployment.diff import changes
 from broadloom.deployment.settings import Settings
@@ -40,6 +40,7 @@ class Target:
         read_links: the links that such files say.
         steps: how one export becomes another.
         live: what it can change while it runs, in words.
+        shared: files that are the same for all brokers, by name.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Target:
     read_links: Callable[[Mapping[str, str], Wiring], list[Link]]
     steps: Callable[[Deployment, Deployment, bool], list[Step]]
     live: str
+    shared: Mapping[str, str] = field(default_factory=dict)
 
 
 TARGETS = (
@@ -58,6 +60,7 @@ TARGETS = (
         mosquitto.read_links,
         mosquitto_steps,
         live="mosquitto reads bridges when it starts: the broker that opens a link restarts",
+        shared={acl.FILE: acl.rules()},
     ),
     Target(
         "rabbitmq",

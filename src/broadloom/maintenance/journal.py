@@ -1,15 +1,9 @@
-"""The journal of a live overlay: every change is on the disk before it is acknowledged.
-
-After a line that says what it is come records: the length of the text, its CRC-32, and the text itself, JSON.
-Only the last record can be torn by a crash, and then it was never acknowledged: it is cut off.
-"""
+"""The journal of a live overlay: every change is on the disk before it is acknowledged."""
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import struct
 import zlib
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,10 +12,10 @@ from typing import NamedTuple
 from broadloom.errors import InputError
 from broadloom.maintenance.changes import Change
 from broadloom.maintenance.requests import Request
+from broadloom.model._records import append, hold, read_records, start_file
 
 FILE = "journal"
 MAGIC = b"broadloom journal 1\n"
-_HEAD = struct.Struct("<II")
 
 
 class Entry(NamedTuple):
@@ -50,28 +44,21 @@ class Journal:
 
     def start(self, number: int) -> None:
         """Begin an empty journal, after so many changes; the old one is there until the new one is."""
-        draft = self.folder / f"{FILE}.new"
-        draft.write_bytes(MAGIC)
-        self._open(draft, number)
-        os.fsync(self._file)
-        draft.rename(self.folder / FILE)
-        os.fsync(self._lock)
+        start_file(self.folder / FILE, MAGIC)
+        self.resume(number)
 
     def resume(self, number: int) -> None:
         """Go on behind the entries that are there, the last of which left so many changes."""
-        self._open(self.folder / FILE, number)
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._number = os.open(self.folder / FILE, os.O_RDWR | os.O_APPEND), number
 
     def append(self, requests: Sequence[Request], changes: Sequence[Change]) -> None:
         """Bring changes to the disk; when this returns, they are there."""
         text = json.dumps([self._number, [request.plain() for request in requests], mark_of(changes)])
-        data = text.encode()
-        record, end = _HEAD.pack(len(data), zlib.crc32(data)) + data, os.lseek(self._file, 0, os.SEEK_END)
         try:
-            while record:
-                record = record[os.write(self._file, record) :]
-            os.fsync(self._file)
+            append(self._file, text.encode())
         except OSError as error:
-            os.ftruncate(self._file, end)  # none of it was acknowledged
             self._fault = (
                 f"the journal of {self.folder} could not be written: {error.strerror}; load it again"
             )
@@ -89,11 +76,6 @@ class Journal:
             if handle >= 0:
                 os.close(handle)
 
-    def _open(self, place: Path, number: int) -> None:
-        if self._file >= 0:
-            os.close(self._file)
-        self._file, self._number = os.open(place, os.O_RDWR | os.O_APPEND), number
-
 
 def read_entries(folder: Path) -> list[Entry]:
     """The entries of a journal; a torn record at its end is cut off.
@@ -101,21 +83,10 @@ def read_entries(folder: Path) -> list[Entry]:
     Raises:
         InputError: there is no journal, or a record before its end is damaged.
     """
-    place = folder / FILE
-    try:
-        data = place.read_bytes()
-    except OSError as error:
-        raise InputError(f"{place} cannot be read: {error.strerror}") from error
-    if not data.startswith(MAGIC):
-        raise InputError(f"{place} is not a journal; it was not written by broadloom, or is damaged")
-    entries, at = [], len(MAGIC)
-    while (record := _record(data, at)) is not None:
-        number, requests, mark = json.loads(record)
+    entries = []
+    for text in read_records(folder / FILE, MAGIC):
+        number, requests, mark = json.loads(text)
         entries.append(Entry(number, [Request.from_plain(values) for values in requests], mark))
-        at += _HEAD.size + len(record)
-    if at < len(data):
-        _check_torn(data, at, place)
-        os.truncate(place, at)
     return entries
 
 
@@ -126,40 +97,6 @@ def mark_of(changes: Sequence[Change]) -> int:
         for links in (change.added, change.removed):
             mark = zlib.crc32(links.astype("<i8").tobytes(), mark)
     return mark
-
-
-def _record(data: bytes, at: int) -> bytes | None:
-    """The text of the record at a place, or None if there is no whole one."""
-    if at + _HEAD.size > len(data):
-        return None
-    length, check = _HEAD.unpack_from(data, at)
-    text = data[at + _HEAD.size : at + _HEAD.size + length]
-    return text if 0 < length == len(text) and zlib.crc32(text) == check else None
-
-
-def _check_torn(data: bytes, at: int, place: Path) -> None:
-    """What follows a torn record is nothing: otherwise acknowledged changes are damaged, not torn."""
-    rest = data[at:]
-    if len(rest) < _HEAD.size or not any(rest):
-        return
-    length, _ = _HEAD.unpack_from(rest)
-    if _HEAD.size + length < len(rest):
-        raise InputError(f"{place} is damaged at byte {at:,}, with more behind it; restore it from a copy")
-
-
-def hold(folder: Path) -> int:
-    """A handle on a folder with a lock, which the system lets go of if this process dies.
-
-    Raises:
-        InputError: somebody else holds it.
-    """
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(handle)
-        raise InputError(f"{folder} is open already, here or in another process; close it first") from error
-    return handle
 
 
 def open_journal(folder: Path) -> Journal:

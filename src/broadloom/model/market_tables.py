@@ -14,7 +14,7 @@ from broadloom.errors import InputError
 from broadloom.model._check import refuse
 from broadloom.model.grid import Grid
 from broadloom.model.market import MarketProblem
-from broadloom.model.tables import need_table
+from broadloom.model.tables import need_table, positions
 from broadloom.model.traffic import summarize
 
 # From a folder's messages, the names of users, corners of what they want and a number of cells: a grid of
@@ -32,7 +32,8 @@ def read_market(
     """The market in a folder of canonical tables.
 
     Users are the subscribers, publishers among them; one that wants nothing has empty `lo` and `hi`. Rates
-    come from `messages` (bytes a second). Prices are distances of places.
+    come from `messages` (bytes a second). Prices are distances of places. Where messages have a `topic` and
+    no `point`, each topic is a channel, and `subscriptions` says who wants it.
 
     Args:
         folder: holds `subscribers`, `brokers` and `messages`.
@@ -53,12 +54,16 @@ def read_market(
     subscribers, brokers = need_table(place, "subscribers"), need_table(place, "brokers")
     users, names = subscribers.column("subscriber").to_pylist(), brokers.column("broker").to_pylist()
     at, broker_at = _points(subscribers, "place", "subscriber"), _points(brokers, "place", "broker")
-    lo, hi = _borders(subscribers, "lo"), _borders(subscribers, "hi")
-    grid, rates = (traffic or _traffic)(place, users, np.concatenate([lo, hi]), channels)
+    if traffic is None and _has_topics(place):
+        rates, wants = _topic_traffic(place, users)
+    else:
+        lo, hi = _borders(subscribers, "lo"), _borders(subscribers, "hi")
+        grid, rates = (traffic or _traffic)(place, users, np.concatenate([lo, hi]), channels)
+        wants = grid.touched(lo, hi)
     core = core_price * _distances(broker_at, broker_at)
     draft = MarketProblem(
         rates,
-        grid.touched(lo, hi),
+        wants,
         _distances(at, broker_at),
         core,
         np.zeros(len(names)),
@@ -110,6 +115,28 @@ def _traffic(
     return grid, summarize(messages, users, grid)
 
 
+def _has_topics(place: Path) -> bool:
+    """Whether messages are told apart by topics, and not by points of a content space."""
+    columns = need_table(place, "messages").column_names
+    return "topic" in columns and "point" not in columns
+
+
+def _topic_traffic(place: Path, users: list[str]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """What each user sends into each topic, and which topics it wants."""
+    messages, subscriptions = need_table(place, "messages"), need_table(place, "subscriptions")
+    node, wanted = subscriptions.column("node"), subscriptions.column("topic")
+    topics = sorted({*wanted.to_pylist(), *messages.column("topic").to_pylist()} - {None})
+    who, what = (positions(one, pa.array(ids, pa.string())) for one, ids in ((node, users), (wanted, topics)))
+    refuse(
+        (who < 0) | (what < 0),
+        lambda row: f"subscriptions row {row}: {node[row].as_py()!r} is unknown, or wants nothing",
+        "make it a subscriber of a topic, or drop the row",
+    )
+    wants = np.zeros((len(users), len(topics)), bool)
+    wants[who, what] = True
+    return summarize(messages, users, topics), wants
+
+
 def _capacity(brokers: pa.Table, draft: MarketProblem, headroom: float) -> NDArray[np.float64]:
     """The brokers' capacities; or, where they are shares as `assign` reads them, or none, parts of all."""
     everything = headroom * float(draft.demand.sum())
@@ -126,6 +153,8 @@ def _capacity(brokers: pa.Table, draft: MarketProblem, headroom: float) -> NDArr
 
 
 def _distances(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:
+    if not len(one):
+        return np.zeros((0, len(other)))
     if one.shape[1] != other.shape[1]:
         raise InputError(
             f"subscribers have {one.shape[1]} coordinates, brokers {other.shape[1]}; give as many"

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import difflib
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from broadloom.errors import InputError
+from broadloom.linking import ALGORITHMS
+from broadloom.model._toml import read_toml
+from broadloom.model.algorithm import find
 from broadloom.model.assignment_tables import LIMITS
 from broadloom.pipeline.session import Engine
-from broadloom.pipeline.sources import Source
+from broadloom.pipeline.sources import Source, check_choices
 
 # What may stand in each part of the file, and of what type it is.
 _KNOWN: dict[str, dict[str, type | tuple[type, ...]]] = {
@@ -73,12 +75,7 @@ class Config:
             InputError: it cannot be read, is not TOML, or has something that is not known.
         """
         place = Path(path)
-        try:
-            given = tomllib.loads(place.read_text())
-        except OSError as error:
-            raise InputError(f"{place} cannot be read: {error.strerror}") from error
-        except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-            raise InputError(f"{place} is not TOML: {error}") from error
+        given = read_toml(place)
         _check(given, {"sources": list, "output": str} | dict.fromkeys(_KNOWN, dict), str(place))
         for name in ("sources", "output"):
             if not given.get(name):
@@ -86,6 +83,8 @@ class Config:
         for section, known in _KNOWN.items():
             _check(given.get(section, {}), known, f"{place} [{section}]")
         _check_engine(given.get("link", {}), place)
+        find(given.get("link", {}).get("algorithm", "dcmaw"), ALGORITHMS)
+        check_choices(**given.get("ingest", {}))
         sources = tuple(_source(one, place) for one in given["sources"])
         sections = {section: given.get(section, {}) for section in _KNOWN}
         return cls(sources, place.absolute().parent / given["output"], **sections)

@@ -24,12 +24,12 @@ from pyspark.sql import functions as sf
 
 from broadloom.errors import InputError
 from broadloom.maintenance.feed import Event, Feed, Seqs, event_of
-from broadloom.maintenance.journal import hold
 from broadloom.maintenance.live import Live
 from broadloom.maintenance.rounds import Rounds
 from broadloom.maintenance.store import read_state, write_state
 from broadloom.model._atomic import new_folder
 from broadloom.model._check import whole
+from broadloom.model._records import hold
 from broadloom.pipeline.session import Engine, session
 from broadloom.progress import stage
 

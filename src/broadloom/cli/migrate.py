@@ -1,0 +1,173 @@
+"""`broadloom migrate agent`, `summarize`, `plan` and `run`: move live clients to their planned brokers."""
+
+import logging
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Annotated, Any
+
+import pyarrow as pa
+import typer
+from rich.table import Table
+
+from broadloom.cli.output import Force, Json, Quiet, keep_apart, progress, show
+from broadloom.errors import InputError
+from broadloom.migration.address import read_secret
+from broadloom.migration.config import PORT, TOKEN, AgentConfig
+from broadloom.migration.move import State
+from broadloom.migration.moveplan import MovePlan
+from broadloom.migration.operator import Operator
+from broadloom.migration.ordering import plan_moves
+from broadloom.migration.running import run_moves
+from broadloom.migration.service import serving
+from broadloom.migration.summary import live_tables, save_tables
+from broadloom.model._check import number
+from broadloom.model.market import MarketProblem
+from broadloom.model.market_tables import read_market
+from broadloom.model.tables import need_table, positions
+
+AgentUrl = Annotated[str, typer.Option("--agent", help="Where the agent answers.")]
+TokenFile = Annotated[
+    Path | None, typer.Option(help=f"The file of the agent's token; else {TOKEN} of the environment.")
+]
+HERE = f"http://127.0.0.1:{PORT}"
+
+app = typer.Typer(
+    help="Move live clients to the brokers that a plan has for them; nothing is lost, nobody is forced.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+
+
+@app.command("agent")
+def agent(
+    config: Annotated[Path, typer.Argument(help="The file that says where brokers are.")],
+    verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log each step of each move.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Run the agent that moves clients, until it is interrupted; killed, it goes on where it was.
+
+    Example: broadloom migrate agent agent.toml
+    """
+    level = logging.INFO if verbose else logging.ERROR if quiet else logging.WARNING
+    logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
+    over = threading.Event()
+    for one in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(one, lambda *_: over.set())
+    with serving(AgentConfig.load(config)) as service:
+        record = {"port": service.port, "brokers": list(service.brokers)}
+        show(record, f"the agent answers at http://127.0.0.1:{service.port}", as_json, quiet)
+        while service.thread.is_alive() and not over.wait(0.2):
+            pass
+        return 0 if service.thread.is_alive() else 1
+
+
+@app.command("summarize")
+def summarize(
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the tables.")],
+    seconds: Annotated[float, typer.Option(help="How long to count.")] = 10.0,
+    agent: AgentUrl = HERE,
+    token_file: TokenFile = None,
+    force: Force = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write who is where, who wants what and who sends what as the tables that `market` reads.
+
+    Example: broadloom migrate summarize -o live; broadloom market live -o planned
+    """
+    told = _operator(agent, token_file).summarize(number(seconds, "seconds", least=0.001))
+    tables = live_tables(*told)
+    save_tables(output, tables, force)
+    record = {"output": str(output), "clients": len(told[0]), "messages": len(told[1])}
+    words = f"{len(told[0]):,} clients, {len(told[1]):,} messages in {seconds:g} s -> {output}"
+    show(record, words, as_json, quiet)
+
+
+@app.command("plan")
+def plan(
+    tables: Annotated[Path, typer.Argument(help="The folder of the live tables, with `assignment`.")],
+    planned: Annotated[Path, typer.Argument(help="The folder of a plan of `market`.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the moves.")],
+    at_once: Annotated[int, typer.Option(help="How many clients may move at the same time.")] = 10,
+    core: Annotated[str, typer.Option(help="How traffic crosses the core: mst, pair or tree.")] = "mst",
+    headroom: Annotated[float, typer.Option(help="Capacity over demand, where brokers have none.")] = 2.0,
+    core_price: Annotated[float, typer.Option(help="The price of distance between brokers.")] = 1.0,
+    force: Force = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Compare who is where with the plan, and order the moves; exit with 1 if some have no room.
+
+    Example: broadloom migrate plan live planned -o moves
+    """
+    keep_apart(output, tables, planned)
+    with progress(quiet):
+        problem = read_market(tables, headroom=headroom, core_price=core_price)
+        present, goal = (_assignment(folder, problem) for folder in (tables, planned))
+        found = plan_moves(problem, present, goal, at_once, core)
+        found.save(output, force)
+    show({"output": str(output)} | found.record(), f"{found.summary()} -> {output}", as_json, quiet)
+    return 1 if found.blocked else 0
+
+
+@app.command("run")
+def run(
+    moves: Annotated[Path, typer.Argument(help="The folder of moves that `migrate plan` wrote.")],
+    agent: AgentUrl = HERE,
+    token_file: TokenFile = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> int:
+    """Ask the clients to move, step by step; stopped by Ctrl-C, it is taken up by running it again.
+
+    Exits with 1 if a client did not move, by its own choice or not.
+
+    Example: broadloom migrate run moves
+    """
+    found, operator = MovePlan.load_from(moves), _operator(agent, token_file)
+    stopped = threading.Event()
+    before = signal.signal(signal.SIGINT, lambda *_: stopped.set())
+    try:
+        with progress(quiet):
+            ended = run_moves(found, operator, stopped.is_set)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    moved = ended[State.REDIRECTED]
+    record: dict[str, Any] = {"moves": found.move_count, "moved": moved, "ended": dict(ended)}
+    show(record, f"{moved:,} of {found.move_count:,} clients moved", as_json, quiet, _table(ended))
+    return 0 if moved == found.move_count else 1
+
+
+def _table(ended: dict[str, int]) -> Table:
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, count in sorted(ended.items()):
+        table.add_row(name.replace("_", " "), f"{count:,}")
+    return table
+
+
+def _operator(url: str, token_file: Path | None) -> Operator:
+    token = read_secret(token_file) if token_file else os.environ.get(TOKEN, "")
+    if not token:
+        raise InputError(f"no --token-file and no {TOKEN} in the environment; give one of them")
+    return Operator(url, token)
+
+
+def _assignment(folder: Path, problem: MarketProblem) -> Any:
+    """The broker of each user of a market, from a table `assignment`."""
+    table = need_table(folder, "assignment")
+    if not {"user", "broker"} <= set(table.column_names):
+        raise InputError(f"{folder}: assignment has no columns user and broker")
+    row = positions(pa.array(problem.user_ids, pa.string()), table.column("user").combine_chunks())
+    for user, place in zip(problem.user_ids, row, strict=True):
+        if place < 0:
+            raise InputError(
+                f"{folder}: assignment has no user {user!r}; summarize and plan the same clients"
+            )
+    brokers = positions(table.column("broker"), pa.array(problem.broker_ids, pa.string()))[row]
+    for user, broker in zip(problem.user_ids, brokers, strict=True):
+        if broker < 0:
+            raise InputError(f"{folder}: user {user!r} is at a broker that the tables do not have")
+    return brokers

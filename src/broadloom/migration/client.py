@@ -1,0 +1,427 @@
+"""A client that can be moved: it answers by its policy, and gets each message once (paper 5, section V)."""
+
+from __future__ import annotations
+
+import logging
+import os
+import queue
+import secrets
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from broadloom.errors import InputError
+from broadloom.migration._mqtt import (
+    NO_SUBSCRIBERS,
+    RETAINED_IF_NEW,
+    connect_later,
+    need_paho,
+    new_client,
+    told,
+    user_properties,
+    wanted,
+)
+from broadloom.migration.address import Address, Login
+from broadloom.migration.control import (
+    MOST_FILTERS,
+    QUALITIES,
+    ROOT,
+    Connect,
+    Filters,
+    Refused,
+    Register,
+    Reply,
+    Request,
+    checked_client,
+    dump,
+    from_client,
+    is_filter,
+    is_topic,
+    parse,
+    to_client,
+)
+from broadloom.migration.policy import DECLINE, Answer, Policy, accept
+from broadloom.migration.seen import ID, Seen
+from broadloom.migration.sessions import TOPIC
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import Client
+
+log = logging.getLogger("broadloom.migration")
+
+CONNECT_SECONDS, AGAIN_SECONDS = 10.0, 0.5
+TICK = 0.01
+
+
+class Message(NamedTuple):
+    """A message as the application gets it, once.
+
+    Attributes:
+        topic: where it was published.
+        payload: what it says.
+        id: what tells it from all others, if it has one.
+    """
+
+    topic: str
+    payload: bytes
+    id: str | None
+
+
+# The id of a message, from its topic, its payload and its user properties.
+Identify = Callable[[str, bytes, Mapping[str, str]], str | None]
+
+
+def property_id(_topic: str, _payload: bytes, properties: Mapping[str, str]) -> str | None:
+    """The id in the user property `broadloom-id`, which MQTT 3 and native bridges do not carry."""
+    return properties.get(ID)
+
+
+class MovingClient:
+    """An MQTT 5 client that brokers may ask to move, and that loses nothing when it does.
+
+    It is connected to one broker at a time. Its policy decides on each request; it moves only to brokers that
+    it knows, or, with `learn`, to those that its home broker tells it of. Messages that it has sent but that
+    no broker has confirmed go with it.
+
+    Args:
+        name: its MQTT client id, and its user name where brokers ask for one.
+        brokers: where the brokers that it knows are, as host:port.
+        home: the broker that it connects to at first.
+        heard: called with each message, in the thread of the connection; when it returns, the broker is told
+            that the message arrived.
+        policy: what it answers to requests.
+        login: how it proves itself to brokers.
+        place: where it is in the network, for the planner.
+        memory: a file that keeps its broker over a restart.
+        identify: what tells a message from all others.
+        learn: whether it believes its home broker where others are.
+        patience: for how many seconds it tries to connect to a foreign broker before it goes back.
+
+    Example:
+        >>> client = MovingClient("meter-1", {"rome": "10.0.0.1:8883", "oslo": "10.0.0.7:8883"}, "rome")
+        >>> client.home
+        'rome'
+    """
+
+    def __init__(
+        self,
+        name: str,
+        brokers: Mapping[str, str],
+        home: str,
+        heard: Callable[[Message], None] = lambda _: None,
+        policy: Policy = accept,
+        login: Login | None = None,
+        place: Sequence[float] | None = None,
+        memory: Path | None = None,
+        identify: Identify = property_id,
+        learn: bool = False,
+        patience: float = CONNECT_SECONDS,
+    ) -> None:
+        self.name = checked_client(name)
+        self._addresses = {broker: Address.of(address) for broker, address in brokers.items()}
+        self._heard, self._policy, self._login = heard, policy, login or Login()
+        self._place = None if place is None else tuple(map(float, place))
+        self._memory, self._identify, self._learn, self._patience = memory, identify, learn, patience
+        self.home = self._remembered(home)
+        self._filters: dict[str, int] = {}
+        self._sends: dict[str, None] = {}  # topics, in the order of their first message
+        self._seen = Seen()
+        self._answers: dict[str, Answer] = {}
+        self._number = 0
+        self._nonce, self._count = secrets.token_hex(4), 0
+        self._lock = threading.Lock()  # over the connection, the outbox and the numbers
+        self._client: Client | None = None
+        self._outbox: dict[int, tuple[str, bytes, str]] = {}
+        self._confirmed: deque[tuple[object, int]] = deque()
+        self._said: tuple[object, int] | None = None  # the last call, by its connection and packet number
+        self._unheard = False
+        self._ready = threading.Event()
+        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._worker: threading.Thread | None = None
+
+    def __enter__(self) -> MovingClient:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def start(self) -> None:
+        """Connect to the home broker, as often as it takes."""
+        need_paho()
+        self._worker = threading.Thread(target=self._do_work, name=f"{ROOT}-{self.name}", daemon=True)
+        self._worker.start()
+        self._join(self.home)
+
+    def stop(self) -> None:
+        """Disconnect; the broker keeps the session, and what comes waits there."""
+        if self._worker is not None:
+            self._work.put(None)
+            self._worker.join()
+            self._worker = None
+        self._part()
+
+    def wait_until_ready(self, seconds: float = CONNECT_SECONDS) -> bool:
+        """Wait until the broker has confirmed the subscriptions; false if that takes longer."""
+        return self._ready.wait(seconds)
+
+    def subscribe(self, *filters: str, qos: int = 1) -> None:
+        """Want more; the home broker is told, and each broker that the client moves to."""
+        for text in filters:
+            if not is_filter(text):
+                raise InputError(f"{text!r:.80} is no MQTT filter, or a control topic, or shared")
+        if qos not in QUALITIES:
+            raise InputError(f"qos is {qos!r}; give 0 or 1: ids do what 2 would")
+        if len({*self._filters, *filters}) > MOST_FILTERS:
+            raise InputError(f"more than {MOST_FILTERS:,} filters; a client that can be moved has fewer")
+        self._filters = self._filters | dict.fromkeys(filters, qos)
+        self._resubscribe()
+
+    def unsubscribe(self, *filters: str) -> None:
+        """Want less; at a broker that the client moves to, too."""
+        self._filters = {text: qos for text, qos in self._filters.items() if text not in filters}
+        with self._lock:
+            if self._client is not None and self._client.is_connected() and filters:
+                self._client.unsubscribe(list(filters))
+        self._work.put(self._register)
+
+    def publish(self, topic: str, payload: bytes) -> str:
+        """Send a message at least once, also if the client moves meanwhile; gives its id."""
+        if not is_topic(topic):
+            raise InputError(
+                f"{topic!r:.80} is no topic to publish to: it has a wildcard, or is a control topic"
+            )
+        if topic not in self._sends and len(self._sends) < MOST_FILTERS:
+            self._sends[topic] = None
+            self._work.put(self._register)
+        with self._lock:
+            self._count += 1
+            key = f"{self.name}:{self._nonce}:{self._count}"
+            self._send((topic, payload, key))
+            self._forget_confirmed()
+        return key
+
+    def unconfirmed(self) -> int:
+        """How many messages no broker has confirmed yet."""
+        with self._lock:
+            self._forget_confirmed()
+            return len(self._outbox)
+
+    def wait_until_confirmed(self, seconds: float = CONNECT_SECONDS) -> bool:
+        """Wait until brokers have confirmed everything that was sent; false if that takes longer."""
+        end = time.monotonic() + seconds
+        while self.unconfirmed():
+            if time.monotonic() > end:
+                return False
+            time.sleep(TICK)
+        return True
+
+    # The connection: one at a time.
+
+    def _join(self, broker: str) -> None:
+        """Connect to a broker, and send there what no other has confirmed."""
+        self._remember(broker)
+        client = new_client(self.name, self._login)
+        self._ready.clear()
+        client.on_connect = self._connected
+        client.on_subscribe = lambda *_: self._subscribed()
+        client.on_message = lambda _c, _d, message: self._received(message)
+        client.on_publish = self._published
+        with self._lock:
+            self._forget_confirmed()
+            self._client, waiting, self._outbox = client, list(self._outbox.values()), {}
+            for message in waiting:
+                self._send(message)
+        connect_later(client, self._addresses[broker])
+
+    def _part(self) -> None:
+        """Leave the broker; its session stays."""
+        if self._client is not None:
+            self._client.disconnect()
+            self._client.loop_stop()
+        with self._lock:
+            self._forget_confirmed()
+            self._client = self._said = None
+
+    def _connected(self, client: Client, _d: object, _f: object, reason: Any, _p: object) -> None:
+        if reason.is_failure:
+            log.warning("broker %r refuses client %s: %s", self.home, self.name, reason)
+        else:
+            client.subscribe(wanted(self._wants(), RETAINED_IF_NEW))
+
+    def _published(self, client: Client, _d: object, number: int, reason: Any, _p: object) -> None:
+        self._confirmed.append((client, number))
+        if reason.is_failure:
+            log.warning("broker %r does not take a message of client %s: %s", self.home, self.name, reason)
+        if reason.value == NO_SUBSCRIBERS:
+            self._work.put(lambda: self._nobody_heard(client, number))
+
+    def _nobody_heard(self, client: Client, number: int) -> None:
+        """There was no agent yet; if it was told something, it is told again."""
+        self._unheard = self._unheard or self._said == (client, number)
+
+    def _resubscribe(self) -> None:
+        with self._lock:
+            if self._client is not None and self._client.is_connected():
+                self._client.subscribe(wanted(self._wants(), RETAINED_IF_NEW))
+
+    def _subscribed(self) -> None:
+        self._ready.set()
+        self._work.put(self._register)
+
+    def _wants(self) -> Filters:
+        return (*self._filters.items(), (to_client(self.name, "+"), 1))
+
+    def _send(self, message: tuple[str, bytes, str]) -> None:
+        topic, payload, key = message
+        if self._client is None:
+            self._outbox[-self._count] = message  # it waits for a connection
+        else:
+            sent = self._client.publish(topic, payload, 1, properties=told([(ID, key)]))
+            self._outbox[sent.mid] = message
+
+    def _forget_confirmed(self) -> None:
+        # Confirmations only queue up here: the connection holds a lock of its own while it tells them.
+        while self._confirmed:
+            client, number = self._confirmed.popleft()
+            if client is self._client:
+                self._outbox.pop(number, None)
+
+    def _remembered(self, home: str) -> str:
+        """The broker where the client was last, if it kept that."""
+        kept = home
+        if self._memory is not None and self._memory.exists():
+            kept = self._memory.read_text().strip()
+        found = kept if kept in self._addresses else home
+        if found not in self._addresses:
+            raise InputError(f"no broker {found!r}; there are {', '.join(self._addresses) or 'none'}")
+        return found
+
+    def _remember(self, broker: str) -> None:
+        self.home = broker
+        if self._memory is not None:
+            draft = self._memory.with_name(f"{self._memory.name}.new")
+            with draft.open("w") as file:
+                file.write(broker)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.rename(self._memory)
+
+    # What comes.
+
+    def _received(self, message: Any) -> None:
+        user = dict(user_properties(message.properties))
+        own, _, call = message.topic.rpartition("/")
+        if not message.topic.startswith(f"{ROOT}/"):
+            self._give(message.topic, message.payload, user)
+        elif own != to_client(self.name, call).rpartition("/")[0]:
+            log.warning("client %s refused what is said to another: %r", self.name, message.topic[:80])
+        elif call != "redirect":
+            self._work.put(lambda: self._told(call, message.payload))
+        elif is_topic(topic := user.pop(TOPIC, "")):
+            self._give(topic, message.payload, user)
+
+    def _give(self, topic: str, payload: bytes, user: Mapping[str, str]) -> None:
+        """Give a message to the application, if it is new."""
+        key = self._identify(topic, payload, user)
+        if self._seen.first(topic, key):
+            try:
+                self._heard(Message(topic, payload, key))
+            except Exception:  # or the connection would end without a word
+                log.exception("client %s could not take a message of %r", self.name, topic)
+
+    # In the client's own thread: answer, move.
+
+    def _do_work(self) -> None:
+        while True:
+            try:
+                work = self._work.get(timeout=AGAIN_SECONDS)
+            except queue.Empty:
+                work = self._register if self._unheard else lambda: None
+            if work is None:
+                return
+            try:
+                work()
+            except Exception:  # of a policy, perhaps; without an answer the client stays
+                log.exception("client %s could not do what it was asked", self.name)
+
+    def _told(self, call: str, payload: bytes) -> None:
+        """Do what the agent says, if it makes sense."""
+        try:
+            if call == "move":
+                self._asked(parse(Request, payload))
+            elif call == "connect":
+                self._go(parse(Connect, payload))
+            elif call == "refused":
+                self._count_from(parse(Refused, payload))
+        except InputError as error:
+            log.warning("client %s refused %r: %s", self.name, call[:40], error)
+
+    def _asked(self, request: Request) -> None:
+        """`request_to_move`: `accept`, `decline` or stay, by the policy; a repeated request as before."""
+        answer = self._answers.get(request.move)
+        if answer is None or answer.answer == "stay":
+            known = self._learn_of(request.foreign, request.address)
+            answer = self._policy(request) if known and request.home == self.home else DECLINE
+            self._answers[request.move] = answer
+        self._say("reply", Reply(self.name, self._next(), request.move, answer.answer, answer.until))
+
+    def _learn_of(self, broker: str, address: str) -> bool:
+        if broker not in self._addresses and self._learn:
+            self._addresses[broker] = Address.of(address)
+        return broker in self._addresses
+
+    def _go(self, order: Connect) -> None:
+        """`connect`: go to the foreign broker, and back if it does not answer."""
+        if order.foreign == self.home:
+            self._register()  # the agent has not heard it
+            return
+        home = self.home
+        if not self._consents(order):
+            self._say("reply", Reply(self.name, self._next(), order.move, "decline"))
+            return
+        self._part()
+        self._join(order.foreign)
+        if not self.wait_until_ready(self._patience):
+            log.warning("client %s cannot connect to %r and goes back", self.name, order.foreign)
+            self._answers[order.move] = DECLINE
+            self._part()
+            self._join(home)
+            self._say("reply", Reply(self.name, self._next(), order.move, "failed"))
+
+    def _consents(self, order: Connect) -> bool:
+        """Whether it said yes, or, if it has been restarted since, would say so again."""
+        if order.move not in self._answers:
+            known = self._learn_of(order.foreign, order.address)
+            request = Request(order.move, self.home, order.foreign, order.address, 0.0)
+            self._answers[order.move] = self._policy(request) if known else DECLINE
+        return self._answers[order.move].answer == "accept"
+
+    def _count_from(self, refused: Refused) -> None:
+        """The agent has heard a higher number, perhaps from before a clock was set back."""
+        with self._lock:
+            behind, self._number = refused.number > self._number, max(refused.number, self._number)
+        if behind:
+            self._register()
+
+    def _register(self) -> None:
+        """`register`: tell the broker who is here, and what it wants."""
+        filters = tuple(self._filters.items())
+        self._say("register", Register(self.name, self._next(), filters, self._place, tuple(self._sends)))
+
+    def _say(self, call: str, message: Register | Reply) -> None:
+        client = self._client
+        if client is not None:
+            self._unheard = False
+            self._said = client, client.publish(from_client(self.name, call), dump(message), 1).mid
+
+    def _next(self) -> int:
+        with self._lock:
+            self._number = max(self._number + 1, time.time_ns())
+            return self._number

@@ -1,0 +1,183 @@
+"""The HTTP API for operators: on loopback only, and only for who has the token."""
+
+from __future__ import annotations
+
+import hmac
+import json
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import asdict
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from broadloom.errors import InputError
+from broadloom.migration.agent import Agent
+from broadloom.migration.openapi import document
+
+log = logging.getLogger("broadloom.migration")
+
+LOOPBACK = "127.0.0.1"
+MOST_BYTES = 64 * 1024
+SECONDS = 30.0
+# What clients sent in so many seconds, with who is where and where brokers are.
+Summarize = Callable[[float], dict[str, Any]]
+
+
+class _RefusedError(Exception):
+    """A request that is answered with an error."""
+
+    def __init__(self, code: int, words: str) -> None:
+        super().__init__(words)
+        self.code = code
+
+
+class Api:
+    """What operators may ask; each method is one operation."""
+
+    def __init__(self, agent: Agent, summarize: Summarize) -> None:
+        self._agent, self._summarize = agent, summarize
+
+    def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
+        """The code and the JSON of an answer."""
+        match (method, *path.strip("/").split("/")):
+            case ("GET", "openapi.json"):
+                return 200, document()
+            case ("GET", "health"):
+                return 200, self._agent.ask(_health)
+            case ("GET", "clients"):
+                return 200, self._agent.ask(lambda own: list(map(asdict, own.registry.residents.values())))
+            case ("GET", "moves"):
+                return 200, self._agent.ask(lambda own: list(map(asdict, own.registry.moves.values())))
+            case ("GET", "moves", move):
+                return 200, self._agent.ask(lambda own: _move(own, move))
+            case ("POST", "moves"):
+                client, to, key = _texts(body, "client", "to", "key")
+                return 201, asdict(self._agent.ask(lambda own: own.request_to_move(client, to, key)))
+            case ("POST", "moves", move, "cancel"):
+                return 200, asdict(self._agent.ask(lambda own: own.cancel(move)))
+            case ("POST", "summarize"):
+                return 200, self._summarize(_seconds(body))
+        raise _RefusedError(404, f"no {method} {path:.80}; see /openapi.json")
+
+
+def _health(agent: Agent) -> dict[str, Any]:
+    moves: dict[str, int] = {}
+    for move in agent.registry.moves.values():
+        moves[move.state] = moves.get(move.state, 0) + 1
+    counts = {"clients": len(agent.registry.residents), "strays": len(agent.registry.strays)}
+    return counts | {"moves": moves, "refused": dict(agent.refused)}
+
+
+def _move(agent: Agent, move: str) -> dict[str, Any]:
+    if move not in agent.registry.moves:
+        raise _RefusedError(404, f"no move {move!r:.40}")
+    return asdict(agent.registry.moves[move])
+
+
+def _texts(body: dict[str, Any], *names: str) -> list[str]:
+    if unknown := sorted(set(body) - set(names)):
+        raise InputError(f"{unknown[0]!r:.40} is not known; there are {', '.join(names)}")
+    values = [body.get(name, "") for name in names]
+    for name, value in zip(names, values, strict=True):
+        if not isinstance(value, str) or len(value) > 256 or (not value and name != "key"):
+            raise InputError(f"{name} is {value!r:.80}; give a text of at most 256 characters")
+    return values
+
+
+def _seconds(body: dict[str, Any]) -> float:
+    seconds: Any = body.get("seconds")
+    if type(seconds) not in (int, float) or not 0 < seconds <= 3600 or len(body) != 1:
+        raise InputError(f"seconds is {seconds!r:.40}; give a number above 0, at most 3600")
+    return float(seconds)
+
+
+class _Handler(BaseHTTPRequestHandler):
+    """Checks who asks, reads what, and writes the answer."""
+
+    server: HttpServer
+    server_version, sys_version = "broadloom", ""
+    timeout = SECONDS
+
+    def do_GET(self) -> None:
+        """Answer a question."""
+        self._do("GET")
+
+    def do_POST(self) -> None:
+        """Answer a command."""
+        self._do("POST")
+
+    def _do(self, method: str) -> None:
+        try:
+            self._check_host()
+            self._check_token()
+            code, answer = self.server.api.answer(method, self.path.partition("?")[0], self._body(method))
+        except _RefusedError as refused:
+            code, answer = refused.code, {"error": str(refused)}
+        except InputError as error:
+            code, answer = 400, {"error": str(error)}
+        except Exception:
+            log.exception("a request failed")
+            code, answer = 500, {"error": "the agent failed; its log says why"}
+        self._write(code, answer)
+
+    def _check_host(self) -> None:
+        """Refuse pages of other sites that a browser on this machine was tricked into asking from."""
+        host = self.headers.get("Host", "").rpartition(":")[0]
+        if host not in (LOOPBACK, "localhost"):
+            raise _RefusedError(403, f"ask by the name {LOOPBACK} or localhost")
+
+    def _check_token(self) -> None:
+        given = self.headers.get("Authorization", "").removeprefix("Bearer ").encode()
+        if not hmac.compare_digest(given, self.server.token):
+            raise _RefusedError(401, "no token, or a wrong one; send Authorization: Bearer TOKEN")
+
+    def _body(self, method: str) -> dict[str, Any]:
+        length = self.headers.get("Content-Length", "0")
+        if not length.isdecimal() or int(length) > MOST_BYTES:
+            raise _RefusedError(413, f"a body of {length:.20} bytes; send at most {MOST_BYTES:,}")
+        data = self.rfile.read(int(length))
+        if method == "GET" or not data:
+            return {}
+        try:
+            body = json.loads(data)
+        except (ValueError, RecursionError):
+            body = None
+        if not isinstance(body, dict):
+            raise _RefusedError(400, "the body is no JSON object")
+        return body
+
+    def _write(self, code: int, answer: Any) -> None:
+        data = json.dumps(answer).encode()
+        self.send_response(code)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.send_header("Cache-Control", "no-store")
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, format: str, *values: Any) -> None:  # noqa: A002
+        """Requests, without headers, for who wants to see them."""
+        log.debug(format, *values)
+
+
+class HttpServer(ThreadingHTTPServer):
+    """The API at a port of loopback.
+
+    Args:
+        api: what answers.
+        token: what operators must show.
+        port: 0: any that is free.
+    """
+
+    daemon_threads = True
+
+    def __init__(self, api: Api, token: str, port: int = 0) -> None:
+        if not token:
+            raise InputError("the token is empty; give one that nobody can guess")
+        self.api, self.token = api, token.encode()
+        super().__init__((LOOPBACK, port), _Handler)
+
+    def start(self) -> None:
+        """Answer in a thread of its own."""
+        threading.Thread(target=self.serve_forever, name="broadloom-http", daemon=True).start()

@@ -1,0 +1,97 @@
+"""The operators' HTTP API as OpenAPI has it; a test compares it with what the server answers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from broadloom._version import VERSION
+from broadloom.migration.move import State
+
+_TEXT, _NUMBER = {"type": "string"}, {"type": "number"}
+_MOVE = {
+    "type": "object",
+    "required": ["id", "client", "home", "foreign", "state", "since", "until", "key", "note"],
+    "properties": {
+        **dict.fromkeys(("id", "client", "home", "foreign", "key", "note"), _TEXT),
+        **dict.fromkeys(("since", "until"), _NUMBER),
+        "state": {"type": "string", "enum": [str(state) for state in State]},
+    },
+}
+_CLIENT = {
+    "type": "object",
+    "required": ["client", "broker", "filters", "place", "since", "sends"],
+    "properties": {
+        "client": _TEXT,
+        "broker": _TEXT,
+        "filters": {"type": "array", "items": {"type": "array"}},
+        "place": {"type": ["array", "null"], "items": _NUMBER},
+        "since": _NUMBER,
+        "sends": {"type": "array", "items": _TEXT},
+    },
+}
+
+
+def _answer(words: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": words, "content": {"application/json": {"schema": schema}}}
+
+
+def _operation(name: str, words: str, answer: dict[str, Any], code: str = "200") -> dict[str, Any]:
+    error = {"$ref": "#/components/responses/Error"}
+    return {
+        "operationId": name,
+        "summary": words,
+        "responses": {code: _answer(words, answer), "4XX": error},
+    }
+
+
+def _body(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
+    schema = {
+        "type": "object",
+        "properties": properties,
+        "required": required,
+        "additionalProperties": False,
+    }
+    return {"required": True, "content": {"application/json": {"schema": schema}}}
+
+
+def document() -> dict[str, Any]:
+    """The whole description.
+
+    Examples:
+        >>> sorted(document()["paths"])[:3]
+        ['/clients', '/health', '/moves']
+    """
+    move, client = ({"$ref": f"#/components/schemas/{name}"} for name in ("Move", "Client"))
+    one_of_them = [{"name": "id", "in": "path", "required": True, "schema": _TEXT}]
+    ask = _body({"client": _TEXT, "to": _TEXT, "key": _TEXT}, ["client", "to"])
+    cancel = _operation("cancel", "Give up a move whose client is not connected there yet.", move)
+    paths = {
+        "/openapi.json": {"get": _operation("describe", "This description.", {"type": "object"})},
+        "/health": {"get": _operation("health", "Counts, and messages refused.", {"type": "object"})},
+        "/clients": {
+            "get": _operation("clients", "Who is where.", {"type": "array", "items": client}),
+        },
+        "/moves": {
+            "get": _operation("moves", "All moves, oldest first.", {"type": "array", "items": move}),
+            "post": _operation("request_to_move", "Ask a client to move.", move, "201")
+            | {"requestBody": ask},
+        },
+        "/moves/{id}": {"get": _operation("move", "One move.", move) | {"parameters": one_of_them}},
+        "/moves/{id}/cancel": {"post": cancel | {"parameters": one_of_them}},
+        "/summarize": {
+            "post": _operation("summarize", "Count for some seconds what clients send.", {"type": "object"})
+            | {"requestBody": _body({"seconds": _NUMBER}, ["seconds"])},
+        },
+    }
+    error = {"type": "object", "required": ["error"], "properties": {"error": _TEXT}}
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "Broadloom migration agent", "version": VERSION},
+        "security": [{"token": []}],
+        "paths": paths,
+        "components": {
+            "schemas": {"Move": _MOVE, "Client": _CLIENT},
+            "responses": {"Error": _answer("What is wrong, in one line.", error)},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
+        },
+    }

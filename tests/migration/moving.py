@@ -1,0 +1,153 @@
+"""A small live system for tests: brokers linked by native bridges, an agent, clients that count."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from broadloom.deployment.lab import HOST, Lab, free_ports
+from broadloom.deployment.wiring import Link, Wiring
+from broadloom.migration._mqtt import connect, leave_now, loop_until, new_client
+from broadloom.migration.address import Address, Login
+from broadloom.migration.agent import Agent, Timing
+from broadloom.migration.client import Message, MovingClient
+from broadloom.migration.journal import MoveJournal
+from broadloom.migration.links import Links
+from broadloom.migration.move import Move, State
+from broadloom.migration.wire import MqttWire
+
+ALL = ("t/#",)
+QUICK = Timing(ttl=0.6, settle=0.1, answer=5.0, move=8.0, again=0.5)
+
+
+def star(names: str) -> Wiring:
+    """Brokers around the first one, by bridges that carry everything but control topics."""
+    links = tuple(Link(names[0], other, ALL, ALL) for other in names[1:])
+    return Wiring(tuple(names), dict.fromkeys(names, ALL), {}, links)
+
+
+@contextmanager
+def linked(names: str) -> Iterator[Lab]:
+    """Brokers whose bridges are up."""
+    wiring = star(names)
+    with Lab(wiring) as brokers:
+        brokers.wait_until_linked(wiring)
+        yield brokers
+
+
+def addresses(brokers: Lab) -> dict[str, Address]:
+    return {name: Address(HOST, port) for name, port in brokers.ports.items()}
+
+
+def known(brokers: Lab) -> dict[str, str]:
+    return {name: str(address) for name, address in addresses(brokers).items()}
+
+
+@contextmanager
+def agent_of(
+    places: Mapping[str, Address],
+    folder: Path,
+    timing: Timing = QUICK,
+    watch: Callable[[Move], None] = lambda _: None,
+    login: Login | None = None,
+    links: Links | None = None,
+) -> Iterator[Agent]:
+    """An agent at work in a thread of this process."""
+    journal, wire = MoveJournal(folder), MqttWire(places, login or Login())
+    agent = Agent(places, wire, journal, links, timing, watch)
+    wire.start(agent.heard)
+    thread = threading.Thread(target=agent.run, name="agent", daemon=True)
+    thread.start()
+    try:
+        yield agent
+    finally:
+        agent.stop()
+        thread.join()
+        wire.stop()
+        journal.close()
+
+
+def payload_id(_topic: str, payload: bytes, _properties: object) -> str:
+    """Native bridges speak MQTT 3.1.1 and drop user properties, so ids are in the payload."""
+    return payload.decode()
+
+
+class Counted:
+    """Counts what each client got, after its own deduplication."""
+
+    def __init__(self) -> None:
+        self.got: dict[str, Counter[tuple[str, str]]] = {}
+        self.sent: list[tuple[str, str]] = []
+
+    def ear(self, name: str) -> Callable[[Message], None]:
+        """What a client calls with its messages."""
+        counter = self.got.setdefault(name, Counter())
+
+        def heard(message: Message) -> None:
+            counter[message.topic, message.payload.decode()] += 1
+
+        return heard
+
+    def send(self, client: MovingClient, topic: str) -> None:
+        """Publish a message with an id of its own."""
+        payload = f"{client.name}-{len(self.sent)}"
+        self.sent.append((topic, payload))
+        client.publish(topic, payload.encode())
+
+    def faults(self, wants: Mapping[str, set[str]]) -> tuple[int, int, int]:
+        """How many deliveries are expected, lost, and doubled."""
+        lost = doubled = expected = 0
+        for name, topics in wants.items():
+            due = {one for one in self.sent if one[0] in topics}
+            expected += len(due)
+            lost += len(due - set(self.got[name]))
+            doubled += sum(count - 1 for count in self.got[name].values())
+        return expected, lost, doubled
+
+
+def wait_for(done: Callable[[], bool], seconds: float = 15.0) -> bool:
+    end = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > end:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def is_over(agent: Agent) -> bool:
+    return not agent.registry.active_moves() and not agent.registry.strays
+
+
+def states(agent: Agent) -> Counter[State]:
+    return Counter(move.state for move in agent.registry.moves.values())
+
+
+def has_session(address: Address, name: str) -> bool:
+    """Whether a broker has a session of a client, which must be away."""
+    found: list[bool] = []
+    client = new_client(name, Login(), by_hand=True)
+    client.on_connect = lambda _c, _d, flags, *_: found.append(flags.session_present)
+    connect(client, address)
+    assert loop_until(client, lambda: bool(found), 5)
+    leave_now(client)
+    return found[0]
+
+
+def write_config(
+    folder: Path, brokers: Lab, timing: Timing, more: Mapping[str, str] | None = None
+) -> tuple[Path, int]:
+    """The configuration of an agent, and its port; `more` is what else it says of each broker."""
+    (port,) = free_ports(1)
+    (folder / "token").write_text("token")
+    (folder / "token").chmod(0o600)
+    times = "\n".join(f"{name} = {value}" for name, value in vars(timing).items())
+    lines = [f'port = {port}\ntoken_file = "token"\n[timing]\n{times}']
+    for name, address in addresses(brokers).items():
+        lines.append(f'[brokers.{name}]\naddress = "{address}"\n{(more or {}).get(name, "")}')
+    place = folder / "agent.toml"
+    place.write_text("\n".join(lines))
+    return place, port

@@ -1,0 +1,429 @@
+"""The agent without brokers: what it refuses, what it keeps, and that a replay leads to the same."""
+
+# ruff: noqa: D102, ARG002  # stand-ins have the methods of what they stand for
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+import time
+from contextlib import suppress
+from dataclasses import asdict
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broadloom import InputError
+from broadloom.migration.address import Address
+from broadloom.migration.agent import Agent, Timing
+from broadloom.migration.control import (
+    Connect,
+    Refused,
+    Register,
+    Reply,
+    Request,
+    dump,
+    from_client,
+    is_filter,
+    matches,
+    parse,
+)
+from broadloom.migration.journal import FILE, MoveJournal
+from broadloom.migration.links import Claims, Everywhere
+from broadloom.migration.move import NEXT, State
+from broadloom.migration.registry import Resident, from_plain, plain
+
+BROKERS = {name: Address("127.0.0.1", 1) for name in "hfg"}
+NOW = 1e9
+
+
+class Still:
+    """A wire that does nothing by itself; a test says how its work ends."""
+
+    def __init__(self):
+        self.sent = []
+        self.work = []
+
+    def send(self, broker, topic, payload):
+        self.sent.append((broker, topic, payload))
+
+    def replicate(self, broker, client, filters, then):
+        self.work.append(("replicate", broker, client, then))
+
+    def forget(self, broker, client, then):
+        self.work.append(("forget", broker, client, then))
+
+    def redirect(self, left, now, client, token, then):
+        self.work.append(("redirect", left, client, then))
+        return lambda: None
+
+
+class World:
+    """An agent, its wire, and a clock."""
+
+    def __init__(self, folder):
+        self.folder, self.number, self.journal = folder, 0, None
+        self.start()
+
+    def start(self):
+        """Start the agent, as after a crash if there was one before."""
+        if self.journal is not None:
+            self.journal.close()
+        self.wire, self.journal = Still(), MoveJournal(self.folder)
+        self.agent = Agent(BROKERS, self.wire, self.journal, timing=Timing(ttl=0, settle=0, again=0))
+
+    def say(self, broker, message, call=None):
+        call = call or type(message).__name__.lower()
+        return self.agent.hear(broker, from_client(message.client, call), dump(message))
+
+    def register(self, client, broker, filters=(("t", 1),)):
+        self.number += 1
+        return self.say(broker, Register(client, self.number, filters))
+
+    def reply(self, move, answer, broker="h", until=None):
+        self.number += 1
+        return self.say(broker, Reply(move.client, self.number, move.id, answer, until))
+
+    def step(self, fault=None):
+        """Let the agent do what is due, and end all its work."""
+        self.agent.step(time.time())
+        work, self.wire.work = self.wire.work, []
+        for *_, then in work:
+            then(fault)
+        while not self.agent._inbox.empty():
+            self.agent._inbox.get()()
+
+    def state(self, move):
+        return self.agent.registry.moves[move.id].state
+
+
+@pytest.fixture
+def world(tmp_path):
+    made = World(tmp_path / "journal")
+    yield made
+    made.journal.close()
+
+
+def test_a_move_from_request_to_redirect(world):
+    world.register("a", "h")
+    move = world.agent.request_to_move("a", "f")
+    world.step()
+    assert parse(Request, world.wire.sent[-1][2]).foreign == "f"
+    assert world.reply(move, "accept")
+    world.step()
+    assert world.state(move) is State.REPLICATED
+    world.step()
+    assert {broker for broker, topic, _ in world.wire.sent if topic.endswith("connect")} == {"h", "f"}
+    world.register("a", "f")
+    assert world.state(move) is State.CONNECTED
+    world.step()
+    world.step()
+    assert world.state(move) is State.REDIRECTED
+    world.step()
+    assert not world.agent.registry.strays
+
+
+def test_what_operators_cannot_ask_for(world):
+    """Unknown clients and brokers, the broker where it is, and two moves of one client."""
+    world.register("a", "h")
+    ask = world.agent.request_to_move
+    for client, to, words in (("b", "f", "not registered"), ("a", "x", "no broker 'x'; there are h, f, g")):
+        with pytest.raises(InputError, match=words):
+            ask(client, to)
+    with pytest.raises(InputError, match="client 'a' is at 'h' already"):
+        ask("a", "h")
+    move = ask("a", "f", "key")
+    assert ask("a", "f", "key") == move
+    with pytest.raises(InputError, match="that of another move"):
+        ask("a", "g", "key")
+    with pytest.raises(InputError, match="being moved already"):
+        ask("a", "g")
+    assert world.agent.cancel(move.id).state is State.CANCELLED
+    with pytest.raises(InputError, match="too late"):
+        world.agent.cancel(move.id)
+    with pytest.raises(InputError, match="no move"):
+        world.agent.cancel("?")
+
+
+def test_a_move_that_was_given_up_leaves_no_session(world):
+    """After its yes the foreign broker may have one: it is ended, and never sent on."""
+    world.register("a", "h")
+    move = world.agent.request_to_move("a", "f")
+    world.reply(move, "accept")
+    world.agent.cancel(move.id)
+    world.agent.step(time.time())
+    assert [work[:3] for work in world.wire.work] == [("forget", "f", "a")]
+
+
+def test_forged_and_replayed_messages_are_refused_and_logged(world, caplog):
+    """A client speaks for itself only, and each of its messages counts once; nothing of it is kept."""
+    world.register("a", "h")
+    world.register("b", "h")
+    move = world.agent.request_to_move("b", "f")
+    before = world.agent.registry.changes()
+    with caplog.at_level(logging.WARNING):
+        topic = from_client("a", "register")
+        assert not world.agent.hear("f", topic, dump(Register("b", 99, ())))
+        assert "forged: a speaks for b" in caplog.text
+        assert not world.agent.hear("f", from_client("a", "reply"), dump(Reply("a", 99, move.id, "accept")))
+        assert f"move {move.id} is none of a" in caplog.text
+        assert not world.agent.hear("f", topic, dump(Register("a", 1, ())))
+        assert "replayed: a sent number 1 after 1" in caplog.text
+    assert world.agent.registry.changes() == before
+    assert world.agent.refused.total() == 3
+
+
+def test_a_client_with_a_clock_that_was_set_back_is_told(world):
+    world.number = 50
+    world.register("a", "h")
+    assert not world.say("h", Register("a", 7, ()))
+    assert parse(Refused, world.wire.sent[-1][2]).number == 51
+
+
+def _mutated(chance: random.Random, message: bytes) -> bytes:
+    """A message with something wrong, perhaps."""
+    kind = chance.randrange(6)
+    if kind == 0:
+        data = bytearray(message)
+        for _ in range(chance.randrange(1, 6)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        return bytes(data)
+    if kind == 1:
+        return message[: chance.randrange(len(message))]
+    if kind == 2:
+        return chance.randbytes(chance.randrange(200))
+    fields = json.loads(message)
+    odd = [None, True, -1, 2**70, 1e308, "", "x" * 300, "a/b", [], [[]], [["#", 9]], {}, "\0", [["+a", 1]]]
+    if kind == 3:
+        fields[chance.choice(list(fields))] = chance.choice(odd)
+    elif kind == 4:
+        fields.pop(chance.choice(list(fields)))
+    else:
+        fields[chance.choice(["cmd", "client ", "__class__"])] = chance.choice(odd)
+    return json.dumps(fields).encode()
+
+
+def test_ten_thousand_malformed_messages(world):
+    """None is more than refused: nobody moves, no home changes, and the agent goes on."""
+    chance = random.Random(0)
+    for client in "abc":
+        world.register(client, "h")
+    moves = [world.agent.request_to_move(client, "f") for client in "abc"]
+    homes = {name: one.broker for name, one in world.agent.registry.residents.items()}
+    logging.getLogger("broadloom.migration").setLevel(logging.CRITICAL)
+    try:
+        for _ in range(10_000):
+            client, move = chance.choice("abc"), chance.choice(moves)
+            good = chance.choice(
+                [
+                    Register(client, 10**6, (("t", 1),), (1.0, 2.0), ("u",)),
+                    Reply(client, 10**6, move.id, "accept", 1.0),
+                ]
+            )
+            topics = [from_client("abc"[("abc".index(client) + 1) % 3], "register"), "broadloom/from/a"]
+            topics += ["broadloom/to/a/move", from_client(client, "obey"), "x", "broadloom/from//register"]
+            topic = from_client(client, type(good).__name__.lower())
+            data = _mutated(chance, dump(good))
+            if chance.random() < 0.3:
+                topic, data = chance.choice(topics), dump(good)
+            elif data == dump(good) or world_would_take(topic, data):
+                continue
+            assert not world.agent.hear(chance.choice("hf?"), topic, data)
+    finally:
+        logging.getLogger("broadloom.migration").setLevel(logging.NOTSET)
+    assert {name: one.broker for name, one in world.agent.registry.residents.items()} == homes
+    assert {world.state(move) for move in moves} == {State.REQUESTED}
+    assert world.register("a", "h")
+    assert world.agent.refused.total() > 7_000
+
+
+def world_would_take(topic: str, data: bytes) -> bool:
+    """Whether a mutation happens to be what its client may say."""
+    try:
+        message = parse(Register if topic.endswith("register") else Reply, data)
+    except InputError:
+        return False
+    return topic == from_client(message.client, topic.rpartition("/")[2])
+
+
+@given(data=st.binary(max_size=300))
+def test_any_bytes_are_parsed_or_refused(data):
+    for kind in (Register, Reply, Request, Connect, Refused):
+        try:
+            parse(kind, data)
+        except InputError:
+            continue
+
+
+names = st.text("ab/+#$", max_size=6)
+
+
+@given(pattern=names, topic=st.text("ab/$", min_size=1, max_size=6))
+def test_filters_match_as_paho_says(pattern, topic):
+    from paho.mqtt.client import topic_matches_sub
+
+    if is_filter(pattern):
+        assert matches(pattern, topic) == topic_matches_sub(pattern, topic)
+
+
+EVENTS = st.lists(
+    st.one_of(
+        st.tuples(st.just("register"), st.sampled_from("ab"), st.sampled_from("hfg")),
+        st.tuples(st.just("ask"), st.sampled_from("ab"), st.sampled_from("hfg")),
+        st.tuples(
+            st.just("reply"), st.sampled_from("ab"), st.sampled_from(["accept", "decline", "stay", "failed"])
+        ),
+        st.tuples(st.just("step"), st.sampled_from([None, "away"]), st.none()),
+        st.tuples(st.just("cancel"), st.sampled_from("ab"), st.none()),
+        st.tuples(st.just("crash"), st.none(), st.none()),
+    ),
+    max_size=40,
+)
+
+
+@settings(max_examples=60)
+@given(events=EVENTS)
+def test_whatever_happens_a_client_has_one_home(tmp_path_factory, events):
+    """Home is where it registered last; states follow each other; a crash changes nothing; all ends well."""
+    world, homes, past = World(tmp_path_factory.mktemp("j")), {}, {}
+    logging.getLogger("broadloom.migration").setLevel(logging.CRITICAL)
+    for kind, one, other in events:
+        registry = world.agent.registry
+        move = registry.active_move(one) if one in ("a", "b") else None
+        if kind == "register":
+            assert world.register(one, other)
+            homes[one] = other
+        elif kind == "ask":
+            with suppress(InputError):
+                world.agent.request_to_move(one, other)
+        elif kind == "reply" and move is not None:
+            assert world.reply(move, other)
+        elif kind == "cancel" and move is not None and move.state is not State.CONNECTED:
+            world.agent.cancel(move.id)
+        elif kind == "step":
+            world.step(one)
+        elif kind == "crash":
+            before = {plain_key(change) for change in registry.changes()}
+            world.start()
+            assert {plain_key(change) for change in world.agent.registry.changes()} == before
+        check(world, homes, past)
+    for client in homes:
+        if (move := world.agent.registry.active_move(client)) and move.state is not State.CONNECTED:
+            world.agent.cancel(move.id)
+    for _ in range(4):
+        world.step()
+    check(world, homes, past)
+    assert not world.agent.registry.strays
+    assert not world.agent.registry.active_moves()
+    world.journal.close()
+    logging.getLogger("broadloom.migration").setLevel(logging.NOTSET)
+
+
+def plain_key(change):
+    return json.dumps(plain(change), sort_keys=True)
+
+
+def check(world, homes, past):
+    registry = world.agent.registry
+    assert {name: one.broker for name, one in registry.residents.items()} == homes
+    for move in registry.moves.values():
+        was = past.get(move.id, State.REQUESTED)
+        assert move.state == was or reachable(was, move.state)
+        past[move.id] = move.state
+    for stray in registry.strays.values():
+        assert stray.broker != homes[stray.client]
+    for client in homes:
+        assert sum(move.client == client for move in registry.active_moves()) <= 1
+
+
+def reachable(one, other):
+    seen, front = set(), {one}
+    while front:
+        seen |= front
+        front = {after for state in front for after in NEXT.get(state, ())} - seen
+    return other in seen
+
+
+def test_the_journal_is_held_by_one_agent_and_survives_a_torn_end(tmp_path):
+    first = MoveJournal(tmp_path)
+    with pytest.raises(InputError, match="open already"):
+        MoveJournal(tmp_path)
+    first.append([Resident("a", "h", (("t", 1),), (1.0,), NOW)])
+    first.append([Resident("b", "h", (), None, NOW)])
+    first.close()
+    whole = (tmp_path / FILE).read_bytes()
+    for cut in range(len(whole) - 40, len(whole)):
+        (tmp_path / FILE).write_bytes(whole[:cut])
+        again = MoveJournal(tmp_path)
+        assert list(again.registry.residents) == ["a"]
+        again.close()
+    (tmp_path / FILE).write_bytes(whole)
+    again = MoveJournal(tmp_path)
+    assert again.registry.residents["a"] == Resident("a", "h", (("t", 1),), (1.0,), NOW)
+    again.close()
+
+
+def test_changes_are_written_as_they_are_read(world):
+    world.register("a", "h")
+    world.agent.request_to_move("a", "f")
+    for change in world.agent.registry.changes():
+        assert from_plain(json.loads(json.dumps(plain(change)))) == change
+        assert "password" not in json.dumps(asdict(change))
+
+
+@given(st.lists(st.tuples(st.sampled_from("hf"), st.sampled_from("abc"), st.sets(st.sampled_from("xyz")))))
+def test_links_are_asked_for_once_and_released_by_the_last(steps):
+    """At each broker exactly what somebody needs is carried."""
+    carried = {"h": set(), "f": set()}
+
+    class Counting(Everywhere):
+        def carry(self, broker, filters):
+            assert not carried[broker] & set(filters)
+            carried[broker] |= set(filters)
+
+        def release(self, broker, filters):
+            assert carried[broker] >= set(filters)
+            carried[broker] -= set(filters)
+
+    claims, needs = Claims(Counting()), {}
+    for broker, client, filters in steps:
+        if filters:
+            claims.hold(broker, client, filters)
+        else:
+            claims.drop(broker, client)
+        needs[broker, client] = filters
+        for place in "hf":
+            needed = set().union(*(one for (at, _), one in needs.items() if at == place))
+            assert carried[place] == claims.at(place) == needed
+
+
+def test_a_long_journal_is_written_anew(tmp_path, monkeypatch):
+    """It stays short, and of moves that are over it keeps the last ones."""
+    monkeypatch.setattr("broadloom.migration.journal.MOST_RECORDS", 20)
+    monkeypatch.setattr("broadloom.migration.registry.KEPT", 3)
+    world = World(tmp_path)
+    world.register("a", "h")
+    for _ in range(50):
+        world.agent.cancel(world.agent.request_to_move("a", "f").id)
+        assert (tmp_path / FILE).stat().st_size < 20_000
+    last = list(world.agent.registry.moves)[-3:]
+    world.start()
+    assert list(world.agent.registry.moves) == last
+    world.journal.close()
+
+
+def test_links_that_fail_do_not_end_the_agent():
+    """A filter that links cannot carry is not carried, and that is all."""
+
+    class Broken(Everywhere):
+        def carry(self, broker, filters):
+            raise InputError("no such topic")
+
+    logging.getLogger("broadloom.migration").setLevel(logging.CRITICAL + 1)
+    claims = Claims(Broken())
+    claims.hold("h", "a", ["x"])
+    claims.drop("h", "a")
+    logging.getLogger("broadloom.migration").setLevel(logging.NOTSET)
+    assert claims.at("h") == set()

@@ -1,0 +1,163 @@
+"""The circle closes: live system -> tables -> assign -> moves -> live system, by the command line."""
+
+from __future__ import annotations
+
+import json
+import threading
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from moving import QUICK, Counted, is_over, known, linked, payload_id, wait_for, write_config
+
+import broadloom as bl
+from broadloom.migration.client import MovingClient
+from broadloom.migration.config import AgentConfig
+from broadloom.migration.registry import Resident
+from broadloom.migration.service import serving
+from broadloom.migration.summary import Sent, Site, live_tables, save_tables, traffic_matrix
+from broadloom.model.market_tables import read_market
+
+SITES = {"h": "place = [0, 0]\ncapacity = 100000", "f": "place = [10, 0]\ncapacity = 100000"}
+
+
+@pytest.mark.needs("mosquitto")
+@pytest.mark.xdist_group("mosquitto")
+def test_round_the_circle(run, tmp_path, monkeypatch):
+    """Six clients at one broker, three of them near the other: these move, and then nothing is left to do."""
+    counted, over = Counted(), threading.Event()
+    with linked("hf") as brokers:
+        config, port = write_config(tmp_path, brokers, QUICK, SITES)
+        monkeypatch.setenv("BROADLOOM_TOKEN", "token")
+        agent = ("--agent", f"http://127.0.0.1:{port}")
+        clients = []
+        for number in range(6):
+            place, name = (9.0, 1.0) if number < 3 else (1.0, 0.0), f"c{number}"
+            client = MovingClient(
+                name, known(brokers), "h", counted.ear(name), identify=payload_id, place=place
+            )
+            client.subscribe("t/far" if number < 3 else "t/near", "t/all")
+            client.start()
+            clients.append(client)
+
+        def load() -> None:
+            while not over.wait(0.01):
+                client = clients[len(counted.sent) % 6]
+                counted.send(client, "t/far" if client.name < "c3" else "t/near")
+
+        publishing = threading.Thread(target=load, daemon=True)
+        with serving(AgentConfig.load(config)) as service:
+            assert wait_for(lambda: len(service.agent.registry.residents) == 6)
+            publishing.start()
+            moved = []
+            for turn in ("first", "second"):
+                live, planned, moves = (
+                    str(tmp_path / f"{turn}-{what}") for what in ("live", "plan", "moves")
+                )
+                assert run("migrate", "summarize", *agent, "--seconds", 1, "-o", live)[0] == 0
+                assert run("market", live, "-o", planned, "--core-price", 0.1, "-a", "greedy-packing")[0] == 0
+                code, out, _ = run(
+                    "migrate",
+                    "plan",
+                    live,
+                    planned,
+                    "-o",
+                    moves,
+                    "--at-once",
+                    2,
+                    "--core-price",
+                    0.1,
+                    "--json",
+                )
+                assert code == 0
+                told = json.loads(out)
+                assert told["cost_after"] <= told["cost_before"]
+                code, out, _ = run("migrate", "run", moves, *agent, "--json")
+                assert code == 0, out
+                moved.append((json.loads(out)["moved"], len(told["steps"])))
+            assert wait_for(lambda: is_over(service.agent))
+            over.set()
+            publishing.join()
+            assert moved == [(3, 2), (0, 0)]
+            assert [client.home for client in clients] == ["f"] * 3 + ["h"] * 3
+            assert all(client.wait_until_confirmed() for client in clients)
+            wants = {f"c{number}": {"t/far" if number < 3 else "t/near"} for number in range(6)}
+            wait_for(lambda: counted.faults(wants)[1] == 0, 5)
+            assert counted.faults(wants)[1:] == (0, 0)
+            for client in clients:
+                client.stop()
+        market = read_market(tmp_path / "first-live")
+        matrix = traffic_matrix(market)
+        assert matrix[:3, 3:].sum() == matrix[3:, :3].sum() == 0
+        assert matrix.sum() == pytest.approx((market.rates.sum(axis=1) * 2).sum())
+
+
+def test_live_counts_become_the_market_that_they_are(tmp_path):
+    """Rates in bytes a second, wildcards as topics that they match, brokers' places where none is told."""
+    residents = [
+        Resident("a", "h", (("x/#", 1),), None, 0.0),
+        Resident("b", "f", (("y", 1), ("z", 0)), (3.0, 4.0), 0.0),
+    ]
+    sent = [
+        Sent("a", 10.0, "y", 30),
+        Sent("b", 12.0, "x/1", 50),
+        Sent("b", 15.0, "x/2", 20),
+        Sent("?", 16.0, "y", 9),
+    ]
+    tables = live_tables(residents, sent, {"h": Site((0.0, 0.0)), "f": Site((3.0, 0.0))})
+    save_tables(tmp_path / "live", tables)
+    market = read_market(tmp_path / "live", headroom=3)
+    assert market.user_ids == ("a", "b")
+    assert market.rates.tolist() == [[0, 0, 6, 0], [10, 4, 0, 0]]  # x/1, x/2, y, z in 5 seconds
+    assert market.wants.astype(int).tolist() == [[1, 1, 0, 0], [0, 0, 1, 1]]
+    assert market.access.tolist() == [[0, 3], [5, 4]]
+    assert traffic_matrix(market).tolist() == [[0, 6], [14, 0]]
+    assert market.capacity.tolist() == [60, 60]
+    assert tables["assignment"].to_pylist() == [{"user": "a", "broker": "h"}, {"user": "b", "broker": "f"}]
+    assert bl.assign(market, "greedy-packing").feasible
+
+
+def test_an_empty_system_has_tables_too(tmp_path):
+    save_tables(tmp_path / "live", live_tables([], [], {"h": Site()}))
+    market = read_market(tmp_path / "live")
+    assert (market.user_count, market.broker_count) == (0, 1)
+    assert bl.plan_moves(market, [], []).move_count == 0
+
+
+def test_subscriptions_of_strangers_are_refused(tmp_path):
+    tables = live_tables([], [], {"h": Site()})
+    tables["subscriptions"] = pa.table({"node": ["who"], "topic": ["x"]})
+    save_tables(tmp_path / "live", tables)
+    with pytest.raises(bl.InputError, match="subscriptions row 0: 'who' is unknown"):
+        read_market(tmp_path / "live")
+
+
+def test_what_plan_and_run_refuse(run, tmp_path, monkeypatch):
+    residents = [Resident("a", "h", (("x", 1),), None, 0.0)]
+    sites = {"h": Site(capacity=9.0), "f": Site(capacity=9.0)}
+    save_tables(tmp_path / "live", live_tables(residents, [Sent("a", 1.0, "x", 1)], sites))
+    save_tables(tmp_path / "other", live_tables([], [], sites))
+    plan = ("migrate", "plan", tmp_path / "live")
+    for planned, words in (
+        (tmp_path / "other", "assignment has no user 'a'"),
+        (tmp_path / "nowhere", "is not a folder; expected assignment"),
+    ):
+        code, _, err = run(*plan, planned, "-o", tmp_path / "moves")
+        assert (code, err.count("\n")) == (2, 1)
+        assert words in err
+    code, out, _ = run(*plan, tmp_path / "live", "-o", tmp_path / "moves")
+    assert (code, "0 moves in 0 steps" in out) == (0, True)
+    monkeypatch.delenv("BROADLOOM_TOKEN", raising=False)
+    code, _, err = run("migrate", "run", tmp_path / "moves")
+    assert (code, "no --token-file and no BROADLOOM_TOKEN" in err) == (2, True)
+    monkeypatch.setenv("BROADLOOM_TOKEN", "token")
+    assert run("migrate", "run", tmp_path / "moves", "--quiet")[0] == 0  # nobody has to be asked
+    monkeypatch.setattr("broadloom.migration.operator.Operator._ask_once", _nobody)
+    monkeypatch.setattr("broadloom.migration.operator.PATIENCE", 0.0)
+    code, _, err = run("migrate", "summarize", "-o", tmp_path / "s")
+    assert (code, "does not answer" in err, "token" in err.replace("token-file", "")) == (2, True, False)
+    assert not np.any([(tmp_path / "s").exists()])
+
+
+def _nobody(*_):
+    raise ConnectionRefusedError

@@ -1,0 +1,219 @@
+"""The operators' HTTP API: on loopback, only with the token, and as its own description says."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import logging
+import random
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import pytest
+from test_agent import BROKERS, Still
+
+from broadloom import InputError
+from broadloom.deployment.lab import free_ports
+from broadloom.migration.address import Address, Login, read_secret
+from broadloom.migration.agent import Agent
+from broadloom.migration.config import AgentConfig
+from broadloom.migration.control import Register, dump, from_client
+from broadloom.migration.http_api import Api, HttpServer
+from broadloom.migration.journal import MoveJournal
+from broadloom.migration.openapi import document
+from broadloom.migration.operator import Operator
+from broadloom.migration.running import RefusedError
+
+TOKEN = "a-token-that-is-never-shown"
+
+
+@pytest.fixture
+def port(tmp_path):
+    """The port of an agent that knows two clients and has no brokers."""
+    journal = MoveJournal(tmp_path / "journal")
+    agent = Agent(BROKERS, Still(), journal)
+    for client in ("a", "b"):
+        agent.hear("h", from_client(client, "register"), dump(Register(client, 1, (("t", 1),), (1.0, 2.0))))
+    server = HttpServer(Api(agent, lambda seconds: {"seconds": seconds}), TOKEN)
+    thread = threading.Thread(target=agent.run)
+    thread.start()
+    server.start()
+    yield server.server_port
+    server.shutdown()
+    server.server_close()
+    agent.stop()
+    thread.join()
+    journal.close()
+
+
+def ask(port, method, path, body=b"", token=TOKEN, **headers):
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    headers = {name: value for name, value in headers.items() if value is not None}
+    if token is not None:
+        headers["Authorization"] = f"Bearer {token}"
+    connection.request(method, path, body, headers)
+    answer = connection.getresponse()
+    told = json.loads(answer.read())
+    connection.close()
+    return answer.status, told
+
+
+def test_moves_by_an_operator(port):
+    operator = Operator(f"http://127.0.0.1:{port}", TOKEN, patience=0)
+    assert [one["client"] for one in operator.clients()] == ["a", "b"]
+    move = operator.request_to_move("a", "f", "key")
+    assert operator.request_to_move("a", "f", "key")["id"] == move["id"]
+    assert operator.move(move["id"])["state"] == "requested"
+    assert operator.health()["moves"] == {"requested": 1}
+    assert operator.cancel(move["id"])["state"] == "cancelled"
+    assert [one["state"] for one in operator.moves()] == ["cancelled"]
+    for client, to, words in (
+        ("a", "h", "is at 'h' already"),
+        ("a", "x", "no broker 'x'"),
+        ("z", "f", "not reg"),
+    ):
+        with pytest.raises(RefusedError, match=words):
+            operator.request_to_move(client, to)
+    with pytest.raises(InputError, match="without a login"):
+        Operator("http://me:secret@host:1", TOKEN)
+    with pytest.raises(InputError, match="does not answer") as error:
+        Operator("http://127.0.0.1:1", TOKEN, patience=0).health()
+    assert TOKEN not in str(error.value)
+
+
+def test_it_is_bound_to_loopback_and_needs_the_token(port):
+    for token in (None, "", "wrong", TOKEN[:-1], TOKEN + "x"):
+        code, told = ask(port, "GET", "/clients", token=token)
+        assert code == 401
+        assert TOKEN not in json.dumps(told)
+    assert ask(port, "GET", "/clients", Host="evil.example:80")[0] == 403
+    assert ask(port, "GET", "/openapi.json", token=None)[0] == 401
+    with pytest.raises(InputError, match="the token is empty"):
+        HttpServer(None, "")
+
+
+def test_every_operation_answers_as_it_is_described(port):
+    """Codes and fields of the description are those of the answers."""
+    described = ask(port, "GET", "/openapi.json")[1]
+    assert described == json.loads(json.dumps(document()))
+    code, move = ask(port, "POST", "/moves", json.dumps({"client": "b", "to": "f"}).encode())
+    assert code == 201
+    assert sorted(move) == sorted(described["components"]["schemas"]["Move"]["required"])
+    assert sorted(ask(port, "GET", "/clients")[1][0]) == sorted(
+        described["components"]["schemas"]["Client"]["required"]
+    )
+    for path, operations in described["paths"].items():
+        for method, operation in operations.items():
+            body = b'{"seconds": 1}' if "summarize" in path else b'{"client": "a", "to": "g"}'
+            code, told = ask(port, method.upper(), path.replace("{id}", move["id"]), body)
+            assert str(code) in operation["responses"], (path, told)
+
+
+def test_what_is_not_understood_is_refused(port):
+    for method, path, body, code in (
+        ("GET", "/nothing", b"", 404),
+        ("GET", "/moves/nothing", b"", 404),
+        ("POST", "/moves/nothing/cancel", b"", 400),
+        ("POST", "/moves", b"[]", 400),
+        ("POST", "/moves", b"{", 400),
+        ("POST", "/moves", b'{"client": 1, "to": "f"}', 400),
+        ("POST", "/moves", b'{"client": "a", "to": "f", "now": true}', 400),
+        ("POST", "/summarize", b'{"seconds": -1}', 400),
+        ("POST", "/summarize", b'{"seconds": true}', 400),
+    ):
+        assert ask(port, method, path, body)[0] == code, (path, body)
+    assert ask(port, "POST", "/moves", b"", **{"Content-Length": str(10**9)})[0] == 413
+
+
+def test_three_hundred_odd_bodies(port):
+    """Each is answered with an error of the asker, never of the server."""
+    chance = random.Random(0)
+    for _ in range(300):
+        body = bytes(chance.randrange(256) for _ in range(chance.randrange(1, 60)))
+        assert ask(port, "POST", chance.choice(["/moves", "/summarize", "/moves/%00/cancel"]), body)[0] in (
+            400,
+            404,
+        )
+
+
+def test_secrets_are_in_files_of_their_owner(tmp_path, caplog):
+    """A password shows in no text of ours; a file that others may read is refused."""
+    place = tmp_path / "token"
+    place.write_text(f"{TOKEN}\n")
+    place.chmod(0o644)
+    with pytest.raises(InputError, match="others may read"):
+        read_secret(place)
+    place.chmod(0o600)
+    assert read_secret(place) == TOKEN
+    config = tmp_path / "agent.toml"
+    config.write_text(
+        'token_file = "token"\n[brokers.h]\naddress = "h.example:1883"\nagent_address = "h.example:1884"'
+    )
+    with caplog.at_level(logging.DEBUG):
+        loaded = AgentConfig.load(config)
+    shown = repr(loaded) + repr(Login("u", TOKEN)) + caplog.text
+    assert loaded.token == TOKEN
+    assert TOKEN not in shown
+    assert (loaded.brokers["h"].port, loaded.doors["h"].port) == (1883, 1884)
+
+
+CONFIGS = {
+    "": "no brokers",
+    "[brokers.h]": "address is ''; give a text",
+    '[brokers.h]\naddress = "h"': "give host:port",
+    '[brokers.h]\naddress = "me:secret@h:1"': "holds a login",
+    '[brokers.h]\naddress = "h:1"\npassword = "x"': "'password' is not known",
+    "brokers = 1": r"expected a section \[brokers\]",
+    '[brokers.h]\naddress = "h:1"\nplace = "x"': "give a list of coordinates",
+    '[brokers.h]\naddress = "h:1"\n[timing]\nttl = -1': "ttl is -1",
+    '[brokers.h]\naddress = "h:1"\n[timing]\nslow = 1': "'slow' is not known",
+    "x": "is not TOML",
+}
+
+
+@pytest.mark.parametrize(("text", "words"), CONFIGS.items())
+def test_what_a_configuration_cannot_be(tmp_path, monkeypatch, text, words):
+    monkeypatch.setenv("BROADLOOM_TOKEN", TOKEN)
+    (tmp_path / "agent.toml").write_text(text)
+    with pytest.raises(InputError, match=words) as error:
+        AgentConfig.load(tmp_path / "agent.toml")
+    assert "secret" not in str(error.value)
+    monkeypatch.delenv("BROADLOOM_TOKEN")
+    (tmp_path / "agent.toml").write_text('[brokers.h]\naddress = "h:1"')
+    with pytest.raises(InputError, match="no token_file and no BROADLOOM_TOKEN"):
+        AgentConfig.load(tmp_path / "agent.toml")
+
+
+def test_addresses():
+    assert str(Address.of("[::1]:1883")) == "[::1]:1883"
+    for text in ("", "h", "h:0", "h:70000", ":1", "a b:1", "h:x"):
+        with pytest.raises(InputError):
+            Address.of(text)
+
+
+def test_the_agent_as_a_process_of_its_own(tmp_path):
+    """It tells its port, shows its secrets to nobody, is alone on its journal, and ends when told to."""
+    for name in ("token", "password"):
+        (tmp_path / name).write_text(TOKEN)
+        (tmp_path / name).chmod(0o600)
+    (port,) = free_ports(1)
+    (tmp_path / "agent.toml").write_text(
+        f'port = {port}\ntoken_file = "token"\n[login]\nuser = "u"\npassword_file = "password"\n'
+        '[brokers.h]\naddress = "127.0.0.1:1"\n'
+    )
+    command = [sys.executable, "-m", "broadloom.cli", "migrate", "agent", tmp_path / "agent.toml", "--json"]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as first:
+        assert json.loads(first.stdout.readline()) == {"port": port, "brokers": ["h"]}
+        assert Operator(f"http://127.0.0.1:{port}", TOKEN).health()["clients"] == 0
+        for file in ("cmdline", "environ"):
+            assert TOKEN not in Path(f"/proc/{first.pid}/{file}").read_text(errors="replace")
+        second = subprocess.run(command, capture_output=True, text=True)
+        assert second.returncode == 2
+        assert "is open already" in second.stderr
+        first.terminate()
+        _, err = first.communicate(timeout=10)
+    assert first.returncode == 0
+    assert TOKEN not in err

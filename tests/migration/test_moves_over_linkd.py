@@ -1,0 +1,92 @@
+"""Moves over links that follow the clients: a broker gets a topic when somebody comes who needs it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from contextlib import contextmanager
+
+import pytest
+from moving import QUICK, Counted, addresses, agent_of, is_over, known, wait_for
+
+import broadloom as bl
+from broadloom.deployment.lab import Lab
+from broadloom.deployment.planned_links import PlannedLinks
+from broadloom.deployment.wiring import Wiring
+from broadloom.migration.client import MovingClient
+
+linkd = pytest.importorskip("broadloom.deployment.linkd", reason="there is no link agent here")
+
+pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
+
+
+@contextmanager
+def links_of(brokers, folder):
+    """A link agent at work in a thread of its own, between brokers that nothing else links."""
+    from broadloom.deployment.linkd.agent import Agent as LinkAgent
+    from broadloom.deployment.linkd.serve import Run
+    from broadloom.deployment.linkd.session import Door
+
+    names = list(brokers.ports)
+    nothing = bl.link(bl.Interest.from_lists([[] for _ in names], node_ids=names), algorithm="gm")
+    agent = LinkAgent(lambda broker: Door("127.0.0.1", brokers.ports[broker]), folder)
+    started, loops = threading.Event(), []
+
+    def reached(number):
+        return run.plans >= number and all(group.settled for group in list(agent.groups.values()))
+
+    links = PlannedLinks(nothing, reached)
+    run = Run(agent, links)
+
+    async def work():
+        await agent.start()
+        loops.append(asyncio.get_running_loop())
+        started.set()
+        await run.follow()
+        await agent.stop()
+
+    thread = threading.Thread(target=lambda: asyncio.run(work()))
+    thread.start()
+    assert started.wait(10)
+    try:
+        yield links
+    finally:
+        loops[0].call_soon_threadsafe(run.stop)
+        thread.join()
+
+
+def test_links_follow_a_reader_and_a_writer(tmp_path):
+    """The reader moves to a broker that never had its topic, then the writer does: 0 lost, 0 doubled."""
+    counted, over = Counted(), threading.Event()
+    (tmp_path / "links").mkdir()
+    with (
+        Lab(Wiring(("h", "f", "g"), {}, {}, ())) as brokers,
+        links_of(brokers, tmp_path / "links") as links,
+        agent_of(addresses(brokers), tmp_path / "journal", QUICK, links=links) as agent,
+        MovingClient("reader", known(brokers), "h", counted.ear("reader")) as reader,
+        MovingClient("writer", known(brokers), "g") as writer,
+    ):
+        reader.subscribe("t/1")
+        writer.publish("t/1", b"the first one, before there are links")
+        assert wait_for(lambda: {"reader", "writer"} <= set(agent.registry.residents))
+        assert wait_for(lambda: links.carried("h", ["t/1"]) and links.carried("g", ["t/1"]))
+
+        def load():
+            while not over.wait(0.005):
+                counted.send(writer, "t/1")
+
+        publishing = threading.Thread(target=load, daemon=True)
+        publishing.start()
+        for client, to in (("reader", "f"), ("writer", "h")):
+            time.sleep(0.3)
+            agent.ask(lambda own, client=client, to=to: own.request_to_move(client, to))
+            assert wait_for(lambda: is_over(agent)), agent.registry
+        over.set()
+        publishing.join()
+        assert writer.wait_until_confirmed()
+        wait_for(lambda: counted.faults({"reader": {"t/1"}})[1] == 0, 5)
+        assert (reader.home, writer.home) == ("f", "h")
+        assert counted.faults({"reader": {"t/1"}})[1:] == (0, 0)
+        assert len(counted.sent) > 100
+        assert not links.carried("g", ["t/1"])  # nobody there needs it any more

@@ -1,0 +1,318 @@
+"""Live moves on real mosquitto brokers under load: nothing lost, nothing doubled, nobody forced."""
+
+from __future__ import annotations
+
+import multiprocessing
+import threading
+import time
+from contextlib import ExitStack
+from types import SimpleNamespace
+
+import pytest
+from moving import (
+    QUICK,
+    Counted,
+    addresses,
+    agent_of,
+    has_session,
+    is_over,
+    known,
+    linked,
+    payload_id,
+    states,
+    wait_for,
+    write_config,
+)
+from moving_child import run_agent
+
+from broadloom import InputError
+from broadloom.migration.address import Address
+from broadloom.migration.agent import Timing
+from broadloom.migration.client import MovingClient
+from broadloom.migration.control import Connect, Request, dump
+from broadloom.migration.move import State
+from broadloom.migration.operator import Operator
+from broadloom.migration.policy import Answer, accept, decline, stay_until
+from broadloom.migration.seen import ID
+from broadloom.migration.sessions import TOPIC
+
+pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
+
+processes = multiprocessing.get_context("forkserver")
+
+
+def test_twenty_clients_under_load(tmp_path):
+    """18 accept, 2 decline, one is offline for two seconds, the agent is killed once: 0 lost, 0 doubled."""
+    counted, wants, over = Counted(), {}, threading.Event()
+    with linked("hf") as brokers, ExitStack() as stack:
+        config, port = write_config(tmp_path, brokers, QUICK)
+        operator = Operator(f"http://127.0.0.1:{port}", "token", patience=20)
+        first, second = (
+            processes.Process(target=run_agent, args=(config, "connected", "after"), daemon=True)
+            for _ in range(2)
+        )
+        first.start()
+        clients = []
+        for number in range(20):
+            policy, name = (decline if number in (3, 7) else accept), f"c{number}"
+            client = MovingClient(name, known(brokers), "h", counted.ear(name), policy, identify=payload_id)
+            wants[name] = {f"t/{number % 10}", f"t/{(3 * number + 1) % 10}"}
+            client.subscribe(*wants[name])
+            clients.append(stack.enter_context(client))
+        assert all(client.wait_until_ready() for client in clients)
+        assert wait_for(lambda: len(operator.clients()) == 20)
+
+        def load() -> None:
+            while not over.wait(1 / 300):
+                number = len(counted.sent)
+                counted.send(clients[number % 20], f"t/{number % 10}")
+
+        publishing = threading.Thread(target=load, daemon=True)
+        publishing.start()
+        clients[5].stop()  # offline: the application publishes on, and its broker collects
+
+        def ask() -> None:
+            for client in clients:
+                operator.request_to_move(client.name, "f", client.name)
+
+        asking = threading.Thread(target=ask, daemon=True)  # the agent may be gone before all are asked
+        asking.start()
+        assert wait_for(lambda: not first.is_alive())
+        second.start()
+        asking.join()
+        time.sleep(2)
+        clients[5].start()
+        assert wait_for(lambda: settled(operator), 25), operator.moves()
+        over.set()
+        publishing.join()
+        assert all(client.wait_until_confirmed() for client in clients)
+        wait_for(lambda: counted.faults(wants)[1] == 0, 5)
+        expected, lost, doubled = counted.faults(wants)
+        homes = {one["client"]: one["broker"] for one in operator.clients()}
+        moves = operator.health()["moves"]
+        second.kill()
+        second.join()
+    assert (lost, doubled) == (0, 0)
+    assert expected > 2_000
+    assert moves == {"redirected": 18, "declined": 2}
+    assert homes == {client.name: client.home for client in clients}
+    assert sorted(name for name, home in homes.items() if home == "h") == ["c3", "c7"]
+
+
+def settled(operator: Operator) -> bool:
+    health = operator.health()
+    return not health["strays"] and not set(health["moves"]) & {
+        "requested",
+        "accepted",
+        "replicated",
+        "connected",
+    }
+
+
+def subject(brokers, counted, policy=accept, places=None, **options):
+    """A client at home that counts, in a thread of its own."""
+    places = places or known(brokers)
+    client = MovingClient(
+        "subject", places, "h", counted.ear("subject"), policy, identify=payload_id, **options
+    )
+    client.subscribe("t/1")
+    return client
+
+
+def publisher(brokers):
+    return MovingClient("publisher", known(brokers), "h")
+
+
+def move_it(agent, to="f"):
+    assert wait_for(lambda: "subject" in agent.registry.residents)
+    return agent.ask(lambda own: own.request_to_move("subject", to))
+
+
+def sessions(brokers):
+    return [name for name, address in addresses(brokers).items() if has_session(address, "subject")]
+
+
+def lossless(counted, clients):
+    """Everything that was sent has come, once."""
+    assert all(client.wait_until_confirmed() for client in clients)
+    assert wait_for(lambda: counted.faults({"subject": {"t/1"}})[1] == 0, 5)
+    return counted.faults({"subject": {"t/1"}})[1:] == (0, 0)
+
+
+def test_a_client_that_is_gone_for_good_stays_at_home(tmp_path):
+    """It said yes and vanished: after a time the move is given up, and everything waits at home."""
+    counted = Counted()
+    timing = Timing(ttl=0.3, settle=0.0, move=1.0, again=0.3)
+    with linked("hf") as brokers, agent_of(addresses(brokers), tmp_path, timing) as agent:
+        client, gone = subject(brokers, counted), threading.Event()
+        agent._watch = lambda move: (
+            threading.Thread(target=lambda: (client.stop(), gone.set())).start()
+            if move.state is State.ACCEPTED
+            else None
+        )
+        client.start()
+        with publisher(brokers) as other:
+            move_it(agent)
+            assert gone.wait(5)
+            for _ in range(20):
+                counted.send(other, "t/1")
+            assert wait_for(lambda: is_over(agent))
+            assert set(states(agent)) == {State.FAILED}
+            assert sessions(brokers) == ["h"]
+            client.start()  # it was not gone for good, after all
+            assert lossless(counted, [other])
+            client.stop()
+
+
+def test_a_foreign_broker_that_is_never_up(tmp_path):
+    """The client is not disturbed at all."""
+    counted = Counted()
+    timing = Timing(ttl=0.3, settle=0.0, move=1.0, again=0.3)
+    with linked("h") as brokers:
+        places = addresses(brokers) | {"f": Address("127.0.0.1", 1)}
+        names = {name: str(address) for name, address in places.items()}
+        with agent_of(places, tmp_path, timing) as agent, subject(brokers, counted, places=names) as client:
+            move_it(agent)
+            assert wait_for(lambda: State.FAILED in states(agent))
+            assert client.home == "h"
+            with publisher(brokers) as other:
+                counted.send(other, "t/1")
+                assert lossless(counted, [other])
+
+
+def test_a_client_that_cannot_reach_the_foreign_broker_goes_back(tmp_path):
+    """The agent reaches it, the client does not: it is at home again, and the prepared session is gone."""
+    counted = Counted()
+    with linked("hf") as brokers, agent_of(addresses(brokers), tmp_path) as agent:
+        places = known(brokers) | {"f": "127.0.0.1:1"}
+        with subject(brokers, counted, places=places, patience=0.5) as client, publisher(brokers) as other:
+            move_it(agent)
+            for _ in range(40):
+                counted.send(other, "t/1")
+                time.sleep(0.02)
+            assert wait_for(lambda: is_over(agent))
+            assert (client.home, set(states(agent))) == ("h", {State.FAILED})
+            assert lossless(counted, [other])
+            client.stop()
+            assert sessions(brokers) == ["h"]
+
+
+def test_nobody_is_forced(tmp_path):
+    """One declines, one knows no such broker, one stays until a moment and moves then."""
+    answered: list[float] = []
+
+    def later(request: Request) -> Answer:
+        answered.append(time.time())
+        return stay_until(answered[0] + 0.7)(request)
+
+    only_home = lambda brokers: {"h": known(brokers)["h"]}  # noqa: E731
+    with linked("hf") as brokers, agent_of(addresses(brokers), tmp_path) as agent:
+        clients = [
+            MovingClient("no", known(brokers), "h", policy=decline),
+            MovingClient("stranger", only_home(brokers), "h"),
+            MovingClient("learns", only_home(brokers), "h", learn=True),
+            MovingClient("later", known(brokers), "h", policy=later),
+        ]
+        for client in clients:
+            client.start()
+        assert wait_for(lambda: len(agent.registry.residents) == 4)
+        for client in clients:
+            agent.ask(lambda own, client=client: own.request_to_move(client.name, "f"))
+        assert wait_for(lambda: is_over(agent))
+        assert [client.home for client in clients] == ["h", "h", "f", "f"]
+        assert states(agent) == {State.DECLINED: 2, State.REDIRECTED: 2}
+        assert len(answered) >= 2  # it was asked again when the moment had come
+        assert answered[1] >= answered[0] + 0.7
+        for client in clients:
+            client.stop()
+
+
+def test_a_client_may_go_elsewhere_by_itself(tmp_path):
+    """It is restarted with another broker: that is its home, and what waited at the old one follows it."""
+    counted = Counted()
+    with linked("hf") as brokers, agent_of(addresses(brokers), tmp_path) as agent:
+        with subject(brokers, counted), publisher(brokers) as other:
+            assert wait_for(lambda: len(agent.registry.residents) == 2)
+            counted.send(other, "t/1")
+            assert lossless(counted, [other])
+        with publisher(brokers) as other:
+            for _ in range(20):
+                counted.send(other, "t/1")
+            again = MovingClient("subject", known(brokers), "f", counted.ear("subject"), identify=payload_id)
+            again.subscribe("t/1")
+            again.start()
+            assert wait_for(lambda: is_over(agent) and agent.registry.residents["subject"].broker == "f")
+            counted.send(other, "t/1")
+            assert lossless(counted, [other])
+            again.stop()
+            assert sessions(brokers) == ["f"]
+
+
+def test_memory_of_where_a_client_was(tmp_path):
+    """It goes back to the broker that it knows of, and a name that is unknown is not believed."""
+    place = tmp_path / "home"
+    place.write_text("f")
+    assert MovingClient("a", {"h": "x:1", "f": "x:2"}, "h", memory=place).home == "f"
+    place.write_text("elsewhere")
+    assert MovingClient("a", {"h": "x:1", "f": "x:2"}, "h", memory=place).home == "h"
+    with pytest.raises(InputError, match="no broker 'g'; there are h"):
+        MovingClient("a", {"h": "x:1"}, "g")
+
+
+def said(topic, payload=b"{}", **properties):
+    return SimpleNamespace(
+        topic=topic, payload=payload, properties=SimpleNamespace(UserProperty=list(properties.items()))
+    )
+
+
+def test_a_client_hears_only_what_is_said_to_it(caplog):
+    """One that reads everything does not obey what is said to another, nor what is no call."""
+    heard = []
+    client = MovingClient("a", {"h": "x:1", "f": "x:2"}, "h", heard.append)
+    order = dump(Connect("0" * 16, "f", "x:2"))
+    for topic in (
+        "broadloom/to/b/connect",
+        "broadloom/from/a/connect",
+        "broadloom/to/a/b/connect",
+        "broadloom/",
+    ):
+        client._received(said(topic, order))
+    assert client._work.empty()
+    assert caplog.text.count("said to another") == 4
+    for payload in (b"", b"{}", b"\xff", order[:-1]):
+        client._told("connect", payload)
+        client._told("move", payload)
+        client._told("refused", payload)
+    client._told("dance", order)
+    assert client.home == "h"
+    wrapped = {TOPIC: "t/1", ID: "p:1:1"}
+    for _ in range(2):
+        client._received(said("broadloom/to/a/redirect", b"once", **wrapped))
+    client._received(said("broadloom/to/a/redirect", b"never", **{TOPIC: "broadloom/to/a/move"}))
+    assert heard == [("t/1", b"once", "p:1:1")]
+
+
+def test_an_application_that_fails_does_not_end_the_connection(caplog):
+    def fails(_):
+        raise ValueError("of its own")
+
+    client = MovingClient("a", {"h": "x:1"}, "h", fails)
+    client._received(said("t/1", b"x"))
+    assert "could not take a message" in caplog.text
+
+
+def test_what_a_client_cannot_want_or_send():
+    client = MovingClient("a", {"h": "x:1"}, "h")
+    for text in ("", "a/#/b", "broadloom/to/b/+", "$share/g/t", "a+"):
+        with pytest.raises(InputError):
+            client.subscribe(text)
+    with pytest.raises(InputError, match="give 0 or 1"):
+        client.subscribe("t", qos=2)
+    for text in ("a/+", "#", "", "broadloom/from/b/register"):
+        with pytest.raises(InputError):
+            client.publish(text, b"")
+    client.publish("t", b"waits for a connection")
+    assert client.unconfirmed() == 1
+    for name in ("", "a/b", "a+", "broadloom-mover", "x" * 129):
+        with pytest.raises(InputError):
+            MovingClient(name, {"h": "x:1"}, "h")
