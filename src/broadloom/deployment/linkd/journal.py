@@ -18,7 +18,7 @@ from typing import Any
 
 from broadloom.deployment.linkd.steps import Hops, Step
 from broadloom.errors import InputError
-from broadloom.maintenance.journal import hold
+from broadloom.model._records import hold
 
 FILE = "live.journal"
 MAGIC = b"broadloom live 1\n"
