@@ -1,8 +1,7 @@
 """What links carry and how far each swap is, on the disk before it is done.
 
-A file of lines: a checksum, and a JSON object with the state of one group of filters; its last one counts.
-Only the last line can be torn by a crash, and nothing was done on its account: it is cut off. A new agent
-writes the file anew, short, and puts it in place by one rename, and so does one that has written much.
+A file of records, each of them the states of some groups of filters as JSON; the last of a group counts. A
+new agent writes the file anew, short, and so does one that has written much.
 """
 
 from __future__ import annotations
@@ -10,15 +9,13 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from broadloom.deployment.linkd.steps import Hops, Step
-from broadloom.errors import InputError
-from broadloom.model._records import hold
+from broadloom.model._records import append, hold, read_records, start_file
 
 FILE = "live.journal"
 MAGIC = b"broadloom live 1\n"
@@ -72,15 +69,15 @@ class Journal:
 
     def __post_init__(self) -> None:
         self._file = self._lock = -1
-        self._lines: list[bytes] = []
-        self._written: asyncio.Future[None] | None = None  # of those lines
+        self._new: list[State] = []
+        self._written: asyncio.Future[None] | None = None  # of those states
         self._writer: asyncio.Task[None] | None = None
         if self.folder is not None:
             self.folder.mkdir(parents=True, exist_ok=True)
             self._lock = hold(self.folder)
             try:
                 self.states = _read(self.folder / FILE)
-                self._start_anew(self.folder, self._all())
+                self._start_anew(self.folder, _text(self.states.values()))
             except BaseException:
                 self.close()
                 raise
@@ -92,7 +89,7 @@ class Journal:
             del self.states[state.filters]
         if self._file < 0:
             return
-        self._lines.append(_line(state))
+        self._new.append(state)
         if self._written is None:
             self._written = asyncio.get_running_loop().create_future()
         if self._writer is None or self._writer.done():
@@ -102,12 +99,12 @@ class Journal:
     async def _write(self) -> None:
         """Write all that is asked for; what comes meanwhile goes together the next time."""
         while self._written is not None:
-            data, self._lines = b"".join(self._lines), []
+            text, self._new = _text(self._new), []
             written, self._written = self._written, None
             try:
-                long = await self.aside(self._put, data)
+                long = await self.aside(self._put, text)
                 if long and self.folder is not None:
-                    await self.aside(self._start_anew, self.folder, self._all())
+                    await self.aside(self._start_anew, self.folder, _text(self.states.values()))
             except OSError as error:
                 written.set_exception(error)
                 written.exception()  # who waited may be gone
@@ -118,17 +115,10 @@ class Journal:
         """Do something that may take long, in a thread of its own: messages do not wait for a disk."""
         return await asyncio.to_thread(call, *values)
 
-    def _put(self, data: bytes) -> bool:
+    def _put(self, text: bytes) -> bool:
         """Append; whether the file has become long."""
-        end = os.lseek(self._file, 0, os.SEEK_END)
-        try:
-            while data:
-                data = data[os.write(self._file, data) :]
-            os.fsync(self._file)
-        except OSError:
-            os.ftruncate(self._file, end)  # nothing is done on account of half a line
-            raise
-        return end > LONGEST_BYTES
+        append(self._file, text)
+        return os.lseek(self._file, 0, os.SEEK_END) > LONGEST_BYTES
 
     async def end(self) -> None:
         """Finish writing, and let go of it."""
@@ -143,43 +133,24 @@ class Journal:
                 os.close(handle)
         self._file = self._lock = -1
 
-    def _all(self) -> bytes:
-        return MAGIC + b"".join(map(_line, self.states.values()))
-
-    def _start_anew(self, folder: Path, data: bytes) -> None:
-        draft = folder / f"{FILE}.new"
-        draft.write_bytes(data)
-        new = os.open(draft, os.O_WRONLY | os.O_APPEND)
-        os.fsync(new)
-        draft.rename(folder / FILE)
-        os.fsync(self._lock)
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = new
+    def _start_anew(self, folder: Path, text: bytes) -> None:
+        start_file(folder / FILE, MAGIC, [text])
+        old, self._file = self._file, os.open(folder / FILE, os.O_WRONLY | os.O_APPEND)
+        if old >= 0:
+            os.close(old)
 
 
-def _line(state: State) -> bytes:
-    text = json.dumps(state.plain()).encode()
-    return b"%08x %b\n" % (zlib.crc32(text), text)
+def _text(states: Iterable[State]) -> bytes:
+    return json.dumps([state.plain() for state in states]).encode()
 
 
 def _read(place: Path) -> dict[tuple[str, ...], State]:
-    """The states of a journal, as far as it is whole."""
+    """The states of a journal, if there is one."""
     if not place.exists():
         return {}
-    data = place.read_bytes()
-    if not data.startswith(MAGIC):
-        raise InputError(f"{place} is not a journal of links; it was not written by broadloom, or is damaged")
-    states: dict[tuple[str, ...], State] = {}
-    lines = data[len(MAGIC) :].split(b"\n")[:-1]
-    for number, line in enumerate(lines, 1):
-        check, _, text = line.partition(b" ")
-        if not text or check != b"%08x" % zlib.crc32(text):
-            if number < len(lines):
-                raise InputError(f"{place} is damaged at line {number + 1}, with more behind it")
-            break
-        state = State.from_plain(json.loads(text))
-        states[state.filters] = state
+    records = map(json.loads, read_records(place, MAGIC))
+    found = (State.from_plain(values) for record in records for values in record)
+    states = {state.filters: state for state in found}
     return {filters: state for filters, state in states.items() if state.hops or state.step}
 
 
