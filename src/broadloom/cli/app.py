@@ -14,6 +14,7 @@ from broadloom.cli import (
     ingest,
     inspect,
     link,
+    live,
     maintain,
     market,
     migrate,
@@ -58,6 +59,7 @@ app.command("verify")(inspect.verify)
 app.command("measure")(inspect.measure)
 app.command("report")(report.report)
 app.command("run")(run.run)
+deploy.app.command("live")(live.live)
 app.add_typer(deploy.app, name="deploy")
 app.add_typer(migrate.app, name="migrate")
 app.command("reproduce")(reproduce.reproduce)

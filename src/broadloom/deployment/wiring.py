@@ -133,7 +133,7 @@ def wire(plan: Plan, trees: Iterable[Tree], publications: Iterable[Publication] 
             carried[names[leaf], names[taker]] |= _met(tree.filters, publishes[names[leaf]])
     links = []
     for owner, peer in sorted({(min(hop), max(hop)) for hop in carried}):
-        out, into = (tuple(sorted(_widest(carried[hop]))) for hop in ((owner, peer), (peer, owner)))
+        out, into = (tuple(sorted(widest(carried[hop]))) for hop in ((owner, peer), (peer, owner)))
         links.append(Link(owner, peer, out, into))
     known = {broker: tuple(sorted(set(topics))) for broker, topics in sorted(publishes.items())}
     return Wiring(names, wants, known, tuple(links))
@@ -182,7 +182,7 @@ def _met(filters: Iterable[str], topics: Iterable[str]) -> set[str]:
     return {text for text in filters if any(covers(text, topic) for topic in known)}
 
 
-def _widest(filters: set[str]) -> set[str]:
+def widest(filters: set[str]) -> set[str]:
     """The filters without those that another one covers."""
     wild = [text for text in filters if is_wild(text)]
     return {text for text in filters if not any(wide != text and covers(wide, text) for wide in wild)}

@@ -1,0 +1,400 @@
+"""The link agent on real mosquitto: hundreds of changes under load, kills at random, and one link's rate."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import broadloom as bl
+from _common import Section, run
+from broadloom.deployment.lab import HOST, Lab, dying_with_us
+from broadloom.deployment.linkd.agent import Agent
+from broadloom.deployment.linkd.load import Load
+from broadloom.deployment.linkd.packets import (
+    ID,
+    PUBACK,
+    PUBLISH,
+    Packets,
+    answer,
+    connect,
+    publish,
+    read_publish,
+    subscribe,
+)
+from broadloom.deployment.linkd.serve import Run
+from broadloom.deployment.linkd.session import Door
+from broadloom.deployment.linkd.source import Events
+from broadloom.deployment.wiring import Link, Wiring
+from deploy import version
+
+BROKERS, TOPICS = 10, 30
+RATE = 400.0
+CLEAN = ("lost", "doubled")
+
+
+class Churn:
+    """Brokers that leave and come back and change their topics, written to a file of events."""
+
+    def __init__(self, interest: bl.Interest, place: Path, load: Load, seed: int) -> None:
+        self._place, self._load, self._chance, self._seq = place, load, random.Random(seed), 0
+        self._topics = interest.topic_ids
+        self._gone: dict[str, list[str]] = {}
+
+    async def change(self, done: Callable[[], Any]) -> tuple[str, float]:
+        """One event: its kind, and the seconds from its line in the file until all links are changed."""
+        wants = self._load.wants
+        broker = self._chance.choice(sorted(wants))
+        others = [topic for topic in self._topics if topic not in wants[broker]]
+        if broker in self._gone:
+            return await self._gain("join", broker, self._gone.pop(broker), done)
+        if len(self._gone) < 3 and self._chance.random() < 0.3:
+            self._gone[broker] = sorted(wants[broker])
+            return await self._lose("leave", broker, None, done)
+        if len(wants[broker]) > 3 and (not others or self._chance.random() < 0.5):
+            dropped = self._chance.sample(sorted(wants[broker]), 2)
+            return await self._lose("unsubscribe", broker, dropped, done)
+        return await self._gain("subscribe", broker, self._chance.sample(others, min(2, len(others))), done)
+
+    async def _lose(
+        self, kind: str, broker: str, topics: list[str] | None, done: Callable[[], Any]
+    ) -> tuple[str, float]:
+        await self._load.move_off(broker, topics)  # clients first
+        return await self._tell(kind, broker, topics, done)
+
+    async def _gain(
+        self, kind: str, broker: str, topics: list[str], done: Callable[[], Any]
+    ) -> tuple[str, float]:
+        told = await self._tell(kind, broker, topics, done)
+        await self._load.move_to(broker, topics)
+        return told
+
+    async def _tell(
+        self, kind: str, broker: str, topics: list[str] | None, done: Callable[[], Any]
+    ) -> tuple[str, float]:
+        self._seq += 1
+        began = time.monotonic()
+        with self._place.open("a") as file:
+            file.write(json.dumps({"seq": self._seq, "kind": kind, "node": broker, "topics": topics}) + "\n")
+        await done()
+        return kind, time.monotonic() - began
+
+
+def instance(seed: int = 0) -> tuple[bl.Interest, bl.Plan, dict[str, list[str]]]:
+    """Brokers, their plan, and what each wants."""
+    interest = bl.workload.interest(nodes=BROKERS, topics=TOPICS, sizes=(5, 10), seed=seed)
+    wants = {
+        name: [interest.topic_ids[topic] for topic in interest.topics_of(node)]
+        for node, name in enumerate(interest.node_ids)
+    }
+    return interest, bl.link(interest, algorithm="grmaw"), wants
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """A folder that goes with the block."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+async def soak_story(
+    lab: Lab, folder: Path, seconds: float
+) -> tuple[dict[str, int], list[tuple[str, float]], Agent]:
+    """Load and changes for so long; counts, and the time of each change."""
+    interest, plan, wants = instance()
+    doors = {broker: Door(HOST, port) for broker, port in lab.ports.items()}
+    agent, load = Agent(doors.__getitem__, folder / "state"), Load(doors, wants)
+    follower = Run(agent, Events(plan, folder / "events.jsonl"))
+    churn, taken = Churn(interest, folder / "events.jsonl", load, 0), []
+    await agent.start()
+    following = asyncio.create_task(follower.follow())
+
+    async def done() -> None:
+        awaited = len(taken) + 2  # the first plan is none of ours
+        while follower.plans < awaited or not all(group.settled for group in agent.groups.values()):
+            await asyncio.sleep(0.002)
+
+    while not agent.counts["changes"]:
+        await asyncio.sleep(0.01)
+    await load.start()
+    load.run(RATE)
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        await asyncio.sleep(0.3)
+        taken.append(await churn.change(done))
+    await load.pause()
+    counts = await load.settle(30)
+    follower.stop()
+    await following
+    await agent.stop()
+    await load.stop()
+    return counts, taken, agent
+
+
+def soak(quick: bool) -> Section:
+    """Changes of all kinds under load, several minutes."""
+    seconds = 10.0 if quick else 300.0
+    title = f"{BROKERS} brokers, {TOPICS} topics, {RATE:g} messages a second, changes for {seconds:g} s"
+    section = Section(f"{title}, {version()}")
+    with Lab(Wiring(instance()[0].node_ids, {}, {}, ())) as lab, scratch() as folder:
+        counts, taken, agent = asyncio.run(soak_story(lab, folder, seconds))
+    for kind in (*sorted({kind for kind, _ in taken}), "all"):
+        times = [took for what, took in taken if kind in (what, "all")]
+        row = {"change": kind, "changes": len(times)}
+        spread = {"p50 s": np.quantile(times, 0.5), "p99 s": np.quantile(times, 0.99), "max s": max(times)}
+        section.rows.append(row | {name: float(value) for name, value in spread.items()})
+    section.rows[-1] |= counts | {"guarded": agent.guarded.total()}
+    for name in CLEAN:
+        section.claim(f"{name} in {len(taken):,} changes", counts[name], at_most=0)
+    section.claim("changes", len(taken), at_least=200)
+    section.claim("p99 seconds from event to changed links", section.rows[-1]["p99 s"], at_most=2)
+    return section
+
+
+async def kill_story(lab: Lab, folder: Path, kills: int) -> tuple[dict[str, int], int]:
+    """The agent as a command, killed again and again while links change."""
+    interest, plan, wants = instance()
+    plan.save(folder / "plan")
+    doors = {broker: Door(HOST, port) for broker, port in lab.ports.items()}
+    load, chance = Load(doors, wants), random.Random(1)
+    events = folder / "events.jsonl"
+    churn, changes = Churn(interest, events, load, 1), 0
+
+    def begin() -> subprocess.Popen[bytes]:
+        command = [sys.executable, __file__, "agent", str(folder), json.dumps(lab.ports)]
+        return subprocess.Popen([*dying_with_us(), *command])
+
+    async def up() -> None:
+        while not (folder / "up").exists():
+            await asyncio.sleep(0.01)
+
+    agent = begin()
+    await up()
+    await load.start()
+    load.run(RATE / 2)
+    for _ in range(kills):
+        for _ in range(3):  # joins and subscriptions count only when a living agent has made them
+            await churn.change(lambda: settled(folder, events))
+            changes += 1
+        task = asyncio.create_task(churn.change(lambda: settled(folder, events)))
+        await asyncio.sleep(chance.uniform(0, 0.25))
+        agent.send_signal(signal.SIGKILL)
+        agent.wait()
+        (folder / "up").unlink(missing_ok=True)
+        agent = begin()
+        await up()
+        await task
+        changes += 1
+    await load.pause()
+    counts = await load.settle(30)
+    agent.send_signal(signal.SIGTERM)
+    agent.wait()
+    await load.stop()
+    return counts, changes
+
+
+async def settled(folder: Path, events: Path) -> None:
+    """Wait until the agent has told that it has done all events of the file."""
+    lines = events.read_text().count("\n")  # their seq begins with 1
+    while True:
+        try:
+            told = int((folder / "up").read_text() or -1)
+        except (FileNotFoundError, ValueError):
+            told = -1
+        if told >= lines:
+            return
+        await asyncio.sleep(0.005)
+
+
+class Counting(Run):
+    """A run that knows which event its links follow."""
+
+    last = -1
+
+    async def _aim(self, plan: bl.Plan) -> None:
+        await super()._aim(plan)
+        self.last = self._source.last  # nobody reads events meanwhile
+
+
+def agent_process(folder: Path, ports: dict[str, int]) -> None:
+    """The agent of `kills`: it writes down how many events it has done."""
+
+    async def story() -> None:
+        source = Events(bl.Plan.load(folder / "plan"), folder / "events.jsonl")
+        agent = Agent(lambda broker: Door(HOST, ports[broker]), folder / "state")
+        follower, told = Counting(agent, source), 0
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, follower.stop)
+        await agent.start()
+        following = asyncio.create_task(follower.follow())
+        while not following.done():
+            if follower.plans > told and all(group.settled for group in agent.groups.values()):
+                (folder / "up.new").write_text(str(follower.last))
+                (folder / "up.new").rename(folder / "up")
+                told = follower.plans
+            await asyncio.sleep(0.005)
+        await following
+        await agent.stop()
+
+    asyncio.run(story())
+
+
+def kills(quick: bool) -> Section:
+    """The agent is killed at random moments, in the middle of changes and beside them."""
+    count = 2 if quick else 25
+    section = Section(f"The agent killed (SIGKILL) while links change under load, {version()}")
+    with Lab(Wiring(instance()[0].node_ids, {}, {}, ())) as lab, scratch() as folder:
+        counts, changes = asyncio.run(kill_story(lab, folder, count))
+    section.rows.append({"kills": count, "changes": changes} | counts)
+    for name in CLEAN:
+        section.claim(f"{name} in {count} kills", counts[name], at_most=0)
+    return section
+
+
+async def pushed(lab: Lab, messages: int) -> float:
+    """Messages a second from a client at one broker to a client at the other, through whatever links them."""
+    out, reader = Packets(), Packets()
+    source, sink = await asyncio.gather(*(_client(lab.ports[broker], broker) for broker in "ab"))
+    sink[1].write(subscribe(1, ["x"], retained=False))
+    await asyncio.sleep(0.1)
+    began, got = time.monotonic(), 0
+
+    async def publish_all() -> None:
+        sent = acked = 0
+        while acked < messages:
+            while sent < messages and sent - acked < 100:
+                sent += 1
+                source[1].write(publish("x", b"." * 100, sent % 65_000 + 1, [(ID, b"%d" % sent)]))
+            acked += sum(kind == PUBACK for kind, _, _ in out.feed(await source[0].read(1 << 16)))
+
+    async def take_all() -> None:
+        nonlocal got
+        while got < messages:
+            for kind, raw, head in reader.feed(await sink[0].read(1 << 16)):
+                if kind == PUBLISH:
+                    got += 1
+                    sink[1].write(answer(PUBACK, read_publish(raw, head).number))
+
+    await asyncio.gather(publish_all(), take_all())
+    seconds = time.monotonic() - began
+    for _, writer in (source, sink):
+        writer.close()
+    return messages / seconds
+
+
+async def _client(port: int, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    reader, writer = await asyncio.open_connection(HOST, port)
+    writer.write(connect(f"rate-{name}", True, 60, 0, 500))
+    await reader.read(1 << 16)
+    return reader, writer
+
+
+def native(messages: int) -> float:
+    """Over a bridge of mosquitto's own."""
+    x = ("x",)
+    wiring = Wiring(("a", "b"), {"a": x, "b": x}, {}, (Link("a", "b", x, x),))
+    with Lab(wiring) as lab:
+        lab.wait_until_linked(wiring)
+        return asyncio.run(pushed(lab, messages))
+
+
+def linked(messages: int, start: Callable[[dict[str, int]], subprocess.Popen[bytes]]) -> float:
+    """Over a process that links two brokers."""
+    with Lab(Wiring(("a", "b"), {}, {}, ())) as lab:
+        process = start(lab.ports)
+        try:
+            assert process.stdout is not None
+            process.stdout.readline()  # it is up
+            return asyncio.run(pushed(lab, messages))
+        finally:
+            process.kill()
+            process.wait()
+
+
+def one_of(kind: str) -> Callable[[dict[str, int]], subprocess.Popen[bytes]]:
+    """A process of this file that links two brokers."""
+    return lambda ports: subprocess.Popen(
+        [*dying_with_us(), sys.executable, __file__, kind, json.dumps(ports)], stdout=subprocess.PIPE
+    )
+
+
+def link_process(ports: dict[str, int]) -> None:
+    """The agent with one link, in a process of its own."""
+
+    async def story(folder: Path) -> None:
+        agent = Agent(lambda broker: Door(HOST, ports[broker]), folder)
+        await agent.start()
+        agent.aim({("x",): frozenset({("a", "b"), ("b", "a")})})
+        await agent.settled()
+        print("up", flush=True)
+        await asyncio.Event().wait()
+
+    with scratch() as folder:
+        asyncio.run(story(folder))
+
+
+def paho_process(ports: dict[str, int]) -> None:
+    """The same with paho: QoS 1 both ways, acknowledged when the far broker has acknowledged."""
+    import paho.mqtt.client as paho
+
+    clients, waiting = {}, {}
+    for broker, port in ports.items():
+        client = paho.Client(paho.CallbackAPIVersion.VERSION2, "paho", protocol=paho.MQTTv5, manual_ack=True)
+        client.max_inflight_messages_set(200)
+        client.connect(HOST, port)
+        clients[broker] = client
+
+    def pass_on(_client: Any, _data: Any, message: Any) -> None:
+        done = clients["b"].publish(message.topic, message.payload, 1, properties=message.properties)
+        waiting[done.mid] = message.mid
+
+    clients["a"].on_message = pass_on
+    clients["b"].on_publish = lambda _c, _d, mid, *_: clients["a"].ack(waiting.pop(mid), 1)
+    for client in clients.values():
+        client.loop_start()
+    clients["a"].subscribe("x", 1)
+    time.sleep(0.5)
+    print("up", flush=True)
+    signal.pause()
+
+
+def rate(quick: bool) -> Section:
+    """One link: the agent's, mosquitto's own bridge, and one made with a library."""
+    messages, rounds = (2_000, 1) if quick else (50_000, 5)
+    ways = {
+        "native bridge": native,
+        "broadloom link": lambda count: linked(count, one_of("link")),
+        "paho-mqtt link": lambda count: linked(count // 5, one_of("paho")),
+    }
+    section = Section(f"One link, QoS 1, 100 bytes, {messages:,} messages, best of {rounds}, {version()}")
+    best = dict.fromkeys(ways, 0.0)
+    for _ in range(rounds):
+        for name, way in ways.items():
+            best[name] = max(best[name], way(messages))
+    for name, value in best.items():
+        share = value / best["native bridge"]
+        section.rows.append({"link": name, "messages a second": value, "of the native bridge": share})
+    section.claim("rate beside the native bridge", section.rows[1]["of the native bridge"], at_least=1 / 3)
+    return section
+
+
+SECTIONS = {"soak": soak, "kills": kills, "rate": rate}
+PROCESSES = {"link": link_process, "paho": paho_process}
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["agent"]:
+        agent_process(Path(sys.argv[2]), json.loads(sys.argv[3]))
+    elif sys.argv[1:2] and sys.argv[1] in PROCESSES:
+        PROCESSES[sys.argv[1]](json.loads(sys.argv[2]))
+    else:
+        run("live", SECTIONS)

@@ -1,0 +1,77 @@
+"""`broadloom deploy live`: links between running brokers, changed as plans change."""
+
+import asyncio
+import logging
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+import broadloom as bl
+from broadloom.cli.deploy import Address, Credentials, Least, Messages, PlanFolder, Slack, Tls
+from broadloom.cli.output import Json, Quiet, show
+from broadloom.deployment.linkd.agent import Agent
+from broadloom.deployment.linkd.doors import doors
+from broadloom.deployment.linkd.serve import Run, Sent, serve, summary, take_down
+from broadloom.deployment.linkd.source import Events, Fixed, Versions
+from broadloom.deployment.settings import Settings, places_of
+from broadloom.deployment.traffic import read_publications
+from broadloom.errors import InputError
+from broadloom.model._check import number, whole
+
+
+def live(
+    plan: PlanFolder,
+    state: Annotated[Path, typer.Option(help="The folder for what a new agent must know after a crash.")],
+    events: Annotated[
+        Path | None, typer.Option(help="A file of events (JSON lines) that grows; each changes the links.")
+    ] = None,
+    follow: Annotated[
+        Path | None,
+        typer.Option(help="The output of `broadloom maintain --stream`, whose versions to follow."),
+    ] = None,
+    messages: Messages = None,
+    least: Least = "latency",
+    slack: Slack = 0.1,
+    address: Address = "{broker}",
+    tls: Tls = True,
+    certificates: Annotated[
+        str | None, typer.Option(help="The folder of ca.crt, agent.crt and agent.key; else the system's.")
+    ] = None,
+    credentials: Credentials = False,
+    window: Annotated[int, typer.Option(help="Messages on their way over a link, each way, at most.")] = 500,
+    patience: Annotated[
+        float, typer.Option(help="Seconds that a change waits for a broker that is away.")
+    ] = 10,
+    metrics: Annotated[
+        int | None, typer.Option(help="A port on loopback for Prometheus; none by default.")
+    ] = None,
+    down: Annotated[bool, typer.Option("--down", help="Take all links down, and end.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Hold the links of a plan between running MQTT 5 brokers, and change them live; nothing is lost.
+
+    Example: broadloom deploy live plan --state live --events events.jsonl --address '{broker}.example.org'
+    """
+    if events is not None and follow is not None:
+        raise InputError("changes come from --events or from --follow; give one of them")
+    loaded = bl.Plan.load(plan)
+    settings = Settings(address, places_of(loaded), tls, certificates, credentials)
+    sent = [] if messages is None else read_publications(messages, loaded.interest)
+    named = [Sent(loaded.interest.node_ids[one.broker], one.topic, one.rate) for one in sent]
+    source = Events(loaded, events) if events else Versions(follow, loaded) if follow else Fixed(loaded)
+    logging.basicConfig(level=logging.ERROR if quiet else logging.INFO, format="broadloom: %(message)s")
+    door = doors(settings, whole(window, "window", least=1))
+
+    async def held() -> Agent:
+        agent = Agent(door, state, number(patience, "patience"))
+        if down:
+            await take_down(agent)
+        else:
+            run = Run(agent, source, named, least, slack)
+            await serve(run, metrics, lambda: logging.info("%d links are up", len(agent.links)))
+        return agent
+
+    record = {"state": str(state)} | summary(asyncio.run(held()))
+    show(record, f"{record['changes']:,} changes, {record['messages']:,} messages carried", as_json, quiet)

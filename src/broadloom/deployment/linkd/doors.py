@@ -1,0 +1,70 @@
+"""How the agent reaches brokers: addresses, TLS and logins, by references to secrets, never by secrets."""
+
+from __future__ import annotations
+
+import os
+import ssl
+from collections.abc import Callable
+from pathlib import Path
+
+from broadloom.deployment.linkd.packets import Login
+from broadloom.deployment.linkd.session import Door
+from broadloom.deployment.mosquitto import PORT, TLS_PORT
+from broadloom.deployment.settings import LOGIN, Settings
+from broadloom.errors import InputError
+
+(USER, PASSWORD), PASSWORD_FILE = LOGIN, "BROADLOOM_PASSWORD_FILE"
+AUTHORITY, CERTIFICATE, KEY = "ca.crt", "agent.crt", "agent.key"
+
+
+def doors(settings: Settings, window: int = Door.window) -> Callable[[str], Door]:
+    """How to reach each broker.
+
+    With TLS, `ca.crt` in the folder of certificates says whom to trust, and `agent.crt` and `agent.key`, if
+    they are there, prove who the agent is; without a folder the system's authorities are trusted.
+
+    Args:
+        settings: addresses, whether there is TLS, the folder of certificates, and whether to log in.
+        window: how many messages may come unacknowledged over a link each way.
+
+    Raises:
+        InputError: a certificate or a login is not there.
+
+    Examples:
+        >>> doors(Settings(address="{broker}.example.org", tls=False))("rome").host
+        'rome.example.org'
+    """
+    context = _context(settings.certificates) if settings.tls else None
+    login = _login() if settings.credentials else None
+
+    def door(broker: str) -> Door:
+        host, port = settings.place(broker, TLS_PORT if settings.tls else PORT)
+        return Door(host.strip("[]"), port, context, login, window=window)
+
+    return door
+
+
+def _context(certificates: str | None) -> ssl.SSLContext:
+    if certificates is None:
+        return ssl.create_default_context()
+    folder = Path(certificates)
+    try:
+        context = ssl.create_default_context(cafile=str(folder / AUTHORITY))
+        if (folder / CERTIFICATE).exists():
+            context.load_cert_chain(folder / CERTIFICATE, folder / KEY)
+    except (OSError, ssl.SSLError) as error:
+        raise InputError(f"the certificates of {folder} cannot be read: {error}") from error
+    return context
+
+
+def _login() -> Login:
+    """The name and the password, from the environment or from a file that it names."""
+    user, password, place = (os.environ.get(name) for name in (USER, PASSWORD, PASSWORD_FILE))
+    if not password and place:
+        try:
+            password = Path(place).read_text().strip("\n")
+        except OSError as error:
+            raise InputError(f"{PASSWORD_FILE} names a file that cannot be read: {error.strerror}") from error
+    if not user or not password:
+        raise InputError(f"a login is asked for; set {USER}, and {PASSWORD} or {PASSWORD_FILE}")
+    return Login(user, password)

@@ -1,0 +1,52 @@
+"""Which message the far broker has stored last under each packet id, kept where a killed agent leaves it.
+
+A page of memory that belongs to a file is written by the system even if the process is killed. Nothing is
+forced to the disk: if the machine itself fails, what was on its way may come twice.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+from pathlib import Path
+
+from broadloom.deployment.linkd.packets import LAST_ID
+
+_BYTES = 8 * (LAST_ID + 1)
+
+
+class Slots:
+    """A number for each packet id; 0: none.
+
+    Args:
+        place: the file; None: only memory.
+    """
+
+    def __init__(self, place: Path | None = None) -> None:
+        self._handle = -1
+        if place is not None:
+            self._handle = os.open(place, os.O_RDWR | os.O_CREAT, 0o600)
+            os.ftruncate(self._handle, _BYTES)  # sparse: packet ids that were never used take no room
+        self._map = mmap.mmap(self._handle, _BYTES)
+        self._keys = memoryview(self._map).cast("Q")
+
+    def __getitem__(self, number: int) -> int:
+        return self._keys[number]
+
+    def __setitem__(self, number: int, key: int) -> None:
+        self._keys[number] = key
+
+    def clear(self) -> None:
+        """Forget all, and give the room back."""
+        if self._handle < 0:
+            self._map.madvise(mmap.MADV_DONTNEED)
+        else:
+            os.ftruncate(self._handle, 0)
+            os.ftruncate(self._handle, _BYTES)
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._keys.release()
+        self._map.close()
+        if self._handle >= 0:
+            os.close(self._handle)
