@@ -8,7 +8,8 @@ from typing import Protocol
 
 import broadloom as bl
 from broadloom.errors import InputError
-from broadloom.maintenance.feed import Feed, Refused, event_of
+from broadloom.maintenance.events import event_of
+from broadloom.maintenance.feed import Feed, Refused
 from broadloom.maintenance.maintain import compile_kernels
 from broadloom.model.plan import Plan
 
