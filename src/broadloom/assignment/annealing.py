@@ -16,8 +16,8 @@ from broadloom.assignment.flow import limits, max_flow
 from broadloom.assignment.greedy import feasible_beta, guarded
 from broadloom.assignment.reach import Reach, reach_of
 from broadloom.assignment.search import Search
-from broadloom.errors import InputError
 from broadloom.model import AssignmentProblem, AssignmentResult
+from broadloom.model._check import whole
 
 # Where bundles make passes quick, so many times as many are made at most.
 MOST_BY_BUNDLES, REHEATS = 20, 4
@@ -45,8 +45,7 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         for name, least in (("starts", 1), ("many_starts", 1), ("passes", 0), ("sample", 1), ("polish", 0)):
-            if getattr(self, name) < least:
-                raise InputError(f"option {name} is {getattr(self, name)}; give {least} or more")
+            whole(getattr(self, name), f"option {name}", least)
 
 
 def broadloom(problem: AssignmentProblem, options: SearchOptions, seed: int) -> AssignmentResult:

@@ -313,7 +313,7 @@ def _one_of(index: NDArray[np.int64]) -> Callable[[pa.RecordBatch], NDArray[np.b
 def _write_rest(folder: Path, place: Path, frame: AssignmentProblem, filters: tuple[Filter, ...]) -> None:
     """The tables of a plan that are as they were given, and the filters."""
     tables = problem_tables(frame)
-    write_table(folder, "publisher", tables["publisher"])
-    write_table(folder, "brokers", tables["brokers"])
+    for name in tables.keys() - {"subscribers"}:
+        write_table(folder, name, tables[name])
     write_table(folder, "filters", filters_table(filters, tables["brokers"]["broker"]))
     (shutil.copytree if place.is_dir() else shutil.copy)(place, folder / place.name)
