@@ -43,7 +43,7 @@ def slp1(problem: AssignmentProblem, options: SlpOptions, seed: int) -> Assignme
     if options.literal:
         made, notes["unplaced"] = _by_max_flow(problem, reach, guess.phi)
     else:
-        made = _best_inside(problem, reach, limit, guess, rng)
+        made = _best_inside(problem, reach, limit, guess.phi, _seeds(problem, guess.sparing), rng)
     return _result(problem, reach, made, notes)
 
 
@@ -61,8 +61,7 @@ def slp(problem: AssignmentProblem, options: SlpOptions, seed: int) -> Assignmen
     beta, notes = feasible_beta(problem, reach)
     limit = limits(problem, beta)
     phi, told = _top_down(problem, reach, limit, options, rng)
-    order = rng.permutation(problem.subscriber_count)
-    return _result(problem, reach, _inside(problem, reach, limit, phi, order), notes | told)
+    return _result(problem, reach, _best_inside(problem, reach, limit, phi, None, rng), notes | told)
 
 
 def _result(problem: AssignmentProblem, reach: Reach, made: Made, notes: dict[str, Any]) -> AssignmentResult:
@@ -100,7 +99,8 @@ def _top_down(
         child_of = np.zeros(len(mine), np.int64)
         if len(mine) and len(children) > 1:
             guess = filter_assign(_view(part, part_reach, part_limit), options, rng)
-            child_of, _ = _best_inside(part, part_reach, part_limit, guess, rng)
+            seeds = _seeds(part, guess.sparing)
+            child_of, _ = _best_inside(part, part_reach, part_limit, guess.phi, seeds, rng)
             for i, child in enumerate(children):
                 boxes = slice(guess.phi.start[i], guess.phi.start[i + 1])
                 lo[child], hi[child] = guess.phi.lo[boxes], guess.phi.hi[boxes]
@@ -158,13 +158,14 @@ def _best_inside(
     problem: AssignmentProblem,
     reach: Reach,
     limit: NDArray[np.int64],
-    guess: Guess,
+    phi: Phi,
+    seeds: Filters | None,
     rng: np.random.Generator,
 ) -> Made:
     """The better of two: inside the preliminary filters, or anywhere from a start with few of their boxes."""
     order = rng.permutation(problem.subscriber_count)
-    seeded = guarded(problem, reach, limit, order, _seeds(problem, guess.sparing))
-    ways = _inside(problem, reach, limit, guess.phi, order), tighter(problem, *seeded)
+    seeded = guarded(problem, reach, limit, order, seeds)
+    ways = _inside(problem, reach, limit, phi, order), tighter(problem, *seeded)
     return min(ways, key=lambda made: float(made[1].measure.sum()))
 
 
@@ -196,16 +197,17 @@ def _opened(level: NDArray[np.uint8], most: int) -> Reach:
     return grouped(level <= most, np.arange(level.shape[1], dtype=np.int32))
 
 
-def _seeds(problem: AssignmentProblem, phi: Phi) -> Filters:
+def _seeds(problem: AssignmentProblem, phi: Phi) -> Filters | None:
     """Leaf filters of at most alpha boxes around the preliminary ones; none where there are more levels."""
+    if not problem.is_one_level:
+        return None
     filters = empty_filters(problem.broker_count, problem.alpha, problem.dimensions)
-    if problem.is_one_level:
-        for b in range(problem.broker_count):
-            mine = slice(phi.start[b], phi.start[b + 1])
-            lo, hi = few_boxes(problem.density_arrays, phi.lo[mine], phi.hi[mine], problem.alpha)
-            filters.used[b] = len(lo)
-            filters.lo[b, : len(lo)], filters.hi[b, : len(lo)] = lo, hi
-            refresh(problem.density_arrays, filters, b)
+    for b in range(problem.broker_count):
+        mine = slice(phi.start[b], phi.start[b + 1])
+        lo, hi = few_boxes(problem.density_arrays, phi.lo[mine], phi.hi[mine], problem.alpha)
+        filters.used[b] = len(lo)
+        filters.lo[b, : len(lo)], filters.hi[b, : len(lo)] = lo, hi
+        refresh(problem.density_arrays, filters, b)
     return filters
 
 
