@@ -15,7 +15,7 @@ from broadloom.progress import watched_by
 
 
 class Stages:
-    """CPU and wall seconds of each stage of the outermost kind, of this process and all below it."""
+    """Wall and CPU seconds of each stage, all its runs together, of this process and all below it."""
 
     def __init__(self) -> None:
         self.open: list[tuple[str, float, float]] = []
@@ -34,7 +34,8 @@ class Stages:
 
     def end(self) -> None:
         stage, wall, cpu = self.open.pop()
-        self.seconds[stage] = time.monotonic() - wall, self.cpu() - cpu
+        walls, cpus = self.seconds.get(stage, (0.0, 0.0))
+        self.seconds[stage] = walls + time.monotonic() - wall, cpus + self.cpu() - cpu
 
     @contextmanager
     def of(self, stage: str):

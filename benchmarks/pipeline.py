@@ -25,7 +25,7 @@ INSTANCES = ((10_000, 200, 100), (100_000, 200, 100), (1_000_000, 1000, 500))
 BOTH_RUN = 10_000
 # CPU seconds by stage; "hand out" is inside "conquer", and what "all" has beyond divide, conquer and combine
 # is the check of the finished plan.
-STAGES = ("start", "divide", "hand out", "conquer", "combine", "all")
+STAGES = ("start", "divide", "hand out", "tasks", "conquer", "combine", "all")
 CLI = [sys.executable, "-m", "broadloom.cli"]
 
 
@@ -100,7 +100,7 @@ def link(quick: bool) -> Section:
         alone, spark = (_linked(section, size, where) for where in ("process", "spark"))
         assert (alone["weight"], alone["edges"]) == (spark["weight"], spark["edges"])
         more = spark["CPU s"] - alone["CPU s"]
-        section.rows[-1] |= {"over one process, s": more, "share of Spark": more / spark["CPU s"]}
+        section.rows[-1] |= {"over one process s": more, "share of Spark": more / spark["CPU s"]}
         if size[0] <= BOTH_RUN:
             whole = _linked(section, size, "grmaw")
             ratio = alone["weight"] / whole["weight"]
@@ -126,15 +126,15 @@ def _linked(section: Section, size: tuple[int, int, int], where: str) -> dict[st
 def cluster(quick: bool) -> Section:  # noqa: ARG001 (computed, not run)
     """What more machines of two cores would take, from the CPU seconds of `link`.
 
-    T(M) = start + driver + shared / (2 M): the executors share what conquer takes beyond handing out,
-    and the rest (divide, hand out, combine, the last check) is the driver's own. Nothing is said of the
-    network, which one machine does not show.
+    T(M) = start + driver + shared / (2 M): the executors share the tasks that conquer parts and join groups
+    of them, and the rest (divide, hand out, the last join, the last check) is the driver's own. Nothing is
+    said of the network, which one machine does not show.
     """
     section = Section("Computed, not run: T(M) = start + driver + shared / (2 M), in seconds")
     kept = json.loads((RESULTS / "pipeline.json").read_text())["link"]["rows"]
     for row in kept:
         if row["where"] == "spark":
-            shared = row["conquer"] - row["hand out"]
+            shared = row["tasks"]
             driver = row["all"] - shared
             times = {
                 f"{machines} machines": row["start"] + driver + shared / (2 * machines)

@@ -166,3 +166,10 @@ def test_wrong_options_are_refused():
 def test_ilp_refuses_what_is_too_large():
     with pytest.raises(bl.InputError, match="too many for ilp under mst"):
         bl.assign(bl.workload.market(users=100, brokers=20, channels=16), "ilp")
+
+
+def test_where_nothing_fits_the_optimum_says_by_how_much():
+    """Three users of 6 each on two brokers of 9: one of them gets two users."""
+    market = bl.MarketProblem([[2]] * 3, [[1]] * 3, np.ones((3, 2)), np.zeros((2, 2)), capacity=9)
+    with pytest.raises(bl.InputError, match="at best a broker is overloaded by 3; raise capacities"):
+        bl.assign(market, "ilp")

@@ -77,3 +77,11 @@ def test_awkward_markets(core):
     assert market_cost(alone, [0], core).total == 0
     bare = bl.MarketProblem(np.empty((2, 0)), np.empty((2, 0)), np.ones((2, 2)), np.zeros((2, 2)), 1)
     assert market_metrics(bare, [0, 1], core)["cost"] == 0
+
+
+@pytest.mark.parametrize(("user", "to"), [(0, 5), (50, 0), (0, -1), (-1, 0)])
+def test_moves_of_nobody_or_to_nowhere_are_refused(user, to):
+    moving = bl.measures.MovingCost(bl.workload.market(users=50, brokers=5, channels=8), np.zeros(50, int))
+    for call in (moving.change, moving.move):
+        with pytest.raises(bl.InputError, match="users are 0 to 49, brokers 0 to 4"):
+            call(user, to)

@@ -87,7 +87,7 @@ def test_cells_at_borders():
     assert rows.tolist() == [[True, False], [False, True], [False, True], [False, False], [False, False]]
     with pytest.raises(bl.InputError, match=r"rectangle 0 goes from \[1.0\] to \[0.0\]"):
         grid.touched([[1.0]], [[0.0]])
-    with pytest.raises(bl.InputError, match="axis 0 has 0 cells"):
+    with pytest.raises(bl.InputError, match="cells of axis 0 is 0"):
         bl.Grid.over([0], [1], [0])
 
 
@@ -187,6 +187,56 @@ def test_a_saved_result_comes_back(tmp_path):
     (tmp_path / "plan" / "plan.json").write_text('{"kind": "market"}')
     with pytest.raises(bl.InputError, match="has no 'core'; it is damaged"):
         bl.MarketResult.load(tmp_path / "plan", market)
+
+
+def test_what_runs_today_can_be_improved_and_saved(tmp_path):
+    market = bl.workload.market(users=20, brokers=4, channels=8, seed=1)
+    today = bl.assign(market, "random")
+    bl.assign(market, "migration", start=today.broker_of).save(tmp_path / "plan")
+    assert len(json.loads((tmp_path / "plan" / "plan.json").read_text())["options"]["start"]) == 20
+
+
+@pytest.mark.parametrize("overload", [False, True])
+def test_saved_markets_are_verified_and_measured(tmp_path, capsys, overload):
+    market = bl.workload.market(users=20, brokers=4, channels=8, seed=1)
+    result = bl.assign(market)
+    result.save(tmp_path / "plan")
+    if overload:
+        loads = pa.parquet.read_table(tmp_path / "plan" / "loads.parquet")
+        less = loads.set_column(2, "capacity", pa.array(np.full(4, 1e-3)))
+        pa.parquet.write_table(less, tmp_path / "plan" / "loads.parquet")
+    with pytest.raises(SystemExit) as left:
+        main(["verify", str(tmp_path / "plan"), "--json"])
+    assert left.value.code == (1 if overload else 0)
+    assert json.loads(capsys.readouterr().out)["feasible"] is not overload
+    with pytest.raises(SystemExit):
+        main(["measure", str(tmp_path / "plan"), "--json"])
+    assert json.loads(capsys.readouterr().out)["cost"] == result.cost
+
+
+def test_capacities_that_sum_to_1_are_shares(tables):
+    """As `assign` reads them: one folder of tables serves both."""
+    brokers = pa.parquet.read_table(tables / "brokers.parquet")
+    shares = [0.5, 0.3, 0.2]
+    pa.parquet.write_table(brokers.append_column("capacity", [shares]), tables / "brokers.parquet")
+    market = read_market(tables, channels=16, headroom=3.0)
+    assert market.capacity == pytest.approx(3.0 * market.demand.sum() * np.array(shares))
+
+
+def test_rates_from_functions():
+    """The mean over each cell, as the generator of the paper's quadratics has it."""
+    grid = bl.Grid.over([0, 0], [2, 1], [2, 1])
+    assert grid.rates([lambda at: at[:, 0], lambda at: np.ones(len(at))]).tolist() == [[0.5, 1.5], [1, 1]]
+    with pytest.raises(bl.InputError, match="density of user 0 is not a finite number"):
+        grid.rates([lambda at: at[:, 0] - 1])
+    with pytest.raises(bl.InputError, match=r"cells of axis 0 is 1\.5"):
+        bl.Grid.over([0], [1], [1.5])
+
+
+def test_a_user_named_twice_is_refused():
+    log = pa.table({"publisher": ["a"], "topic": ["x"], "at": [0], "bytes": [1]})
+    with pytest.raises(bl.InputError, match="1 users are named twice"):
+        bl.summarize(log, ["a", "a"], ["x"])
 
 
 def test_generated_markets():

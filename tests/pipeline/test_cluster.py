@@ -69,6 +69,7 @@ def test_a_cluster_gives_the_plan_of_one_process_and_so_does_one_that_loses_a_wo
         process = start(place, "-c", DRIVER, made.master, json.dumps(SMALL), *configs)
         tasks = ".ingest.*.new/tally.parquet/_temporary"
         wait_for(lambda: process.poll() is not None or any((place / "killed").glob(tasks)))
+        assert process.poll() is None, "the run ended before a worker could be killed"
         made.kill_worker()
         finish(place, process)
         wait_for(lambda: made.alive() == 1)

@@ -184,3 +184,46 @@ def test_entries_of_a_document_that_is_none():
     assert list(entries("", "data")) == []
     deep = "[" * 100_000
     assert [row.reason for row in entries(deep, "data")] == ["cut in the middle"]
+
+
+def page(*names):
+    return json.dumps({"data": [{"node": "e1", "clientid": name, "topic": "t"} for name in names]})
+
+
+@pytest.mark.parametrize("between", ["", "\n"])
+def test_what_comes_after_a_break_is_kept(between):
+    """A page cut in the middle, or one broken entry, costs no more than itself."""
+    whole, cut = page("c3", "c4"), page("c1", "c2")[:-30]
+    rows = list(BY_NAME["emqx"].rows((cut + between + whole).encode()))
+    assert [row.client for row in rows if row.reason is None] == ["c1", "c3", "c4"]
+    assert sum(row.reason == "cut in the middle" for row in rows) == 1
+    broken = page("c1", "c2", "c3").replace('"c2",', '"c2"')
+    rows = list(BY_NAME["emqx"].rows(broken.encode()))
+    assert [row.client for row in rows if row.reason is None] == ["c1", "c3"]
+
+
+def test_mosquitto_with_dates_and_with_messages_that_look_like_subscriptions():
+    log = "2024-01-01 10:00:00: c1 1 t/1\n2024-01-01T10:00:01+0100: c2 0 t/2\n"
+    log += "2024-01-01 10:00:02: Received PUBLISH from c1 (d0, q1, r0, m1, 'room 1 temp', ... (5 bytes))\n"
+    rows = list(BY_NAME["mosquitto"].rows(log.encode()))
+    assert [(row.client, row.filter, row.reason) for row in rows] == [
+        ("c1", "t/1", None),
+        ("c2", "t/2", None),
+    ]
+
+
+def test_rabbitmq_bindings_of_other_exchanges_are_no_topics():
+    bindings = [
+        {"source": source, "destination": "q", "destination_type": "queue", "routing_key": "t.1"}
+        for source in ("", "amq.direct", "mine", "amq.topic", "events")
+    ]
+    exchanges = [{"name": "mine", "type": "fanout"}, {"name": "events", "type": "topic"}]
+    text = json.dumps({"rabbit_version": "3", "exchanges": exchanges, "bindings": bindings})
+    rows = list(BY_NAME["rabbitmq"].rows(text.encode()))
+    assert [row.reason is None for row in rows] == [False, False, False, True, True]
+
+
+def test_nats_connections_that_only_count_their_subscriptions_are_told():
+    text = json.dumps({"server_id": "N", "connections": [{"cid": 1, "subscriptions": 3}, {"cid": 2}]})
+    (row,) = BY_NAME["nats"].rows(text.encode())
+    assert "subs=detail" in row.reason

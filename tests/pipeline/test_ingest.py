@@ -249,3 +249,29 @@ def test_nothing_is_left_behind_by_an_ingest_that_fails(tmp_path, spark):
     with pytest.raises(InputError, match="no way 'guess'"):
         ingest([str(tmp_path / "subscriptions.csv")], tmp_path / "out", wildcards="guess", spark=spark)
     assert [file.name for file in tmp_path.iterdir()] == ["subscriptions.csv"]
+
+
+def test_json_lines_may_name_their_columns_as_they_like(spark, tmp_path):
+    """What one line calls node another calls broker; a column that the first lacks is not lost."""
+    lines = [
+        {"node": "a", "topic": "t"},
+        {"broker": "b", "filter": "t", "device": "d1"},
+        {"broker": "b", "filter": "t", "client": "d2"},
+        {"node": "b", "topic": "t", "client": "tco-9"},
+        {"node": "b"},
+    ]
+    (tmp_path / "subscriptions.jsonl").write_text("garbage\n" + "\n".join(map(json.dumps, lines)) + "\n")
+    ledger = ingest([str(tmp_path / "subscriptions.jsonl")], tmp_path / "out", spark=spark)
+    (account,) = ledger.accounts
+    assert (account.rows, account.used, account.duplicates) == (6, 3, 0)
+    assert sorted(account.quarantined) == ["no topic", "not a JSON object", "our own link"]
+
+
+def test_parquet_of_any_names_and_types(spark, tmp_path):
+    """Columns called as our own are, and files of one table that differ in their types."""
+    for name, ms in (("one", [1.5]), ("two", [2])):
+        table = pa.table({"source": ["a"], "target": [name], "rtt": ms, "line": ["x"]})
+        pa.parquet.write_table(table, tmp_path / f"{name}.parquet")
+    sources = [f"latency={tmp_path / name}.parquet" for name in ("one", "two")]
+    ledger = ingest(sources, tmp_path / "out", spark=spark)
+    assert [account.written for account in ledger.accounts] == [2]

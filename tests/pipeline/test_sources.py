@@ -90,3 +90,17 @@ def test_an_empty_file_has_no_rows(tmp_path):
     with pytest.raises(InputError, match="every source is empty"):
         find_inputs([Source(str(tmp_path))])
     assert count_lines(tmp_path / "subscriptions.csv") == 0
+
+
+@pytest.mark.parametrize("name", ["a[1].csv", "a{b}.csv", "12:30.csv"])
+def test_names_that_spark_would_take_for_patterns_are_refused(tmp_path, name):
+    (tmp_path / name).write_text("node,topic\na,t\n")
+    with pytest.raises(InputError, match="rename it"):
+        find_inputs([Source(str(tmp_path))])
+
+
+def test_columns_of_json_lines_are_those_of_any_line(tmp_path):
+    (tmp_path / "subscriptions.jsonl").write_text('garbage\n{"node": "a"}\n{"broker": "b", "topic": "t"}\n')
+    (one,) = find_inputs([Source(str(tmp_path))])
+    assert (one.table, one.reader) == ("subscriptions", "jsonl")
+    assert {"node", "broker", "topic", "client"} <= set(one.names)

@@ -36,8 +36,9 @@ class SearchOptions:
         many_starts: how many when the first ones differ widely.
         passes: how many passes of annealing; 0: descent alone. More is better and takes longer.
         sample: above twice so many subscribers, search on a sample of so many and finish on all.
-        polish: how many gentle passes over all subscribers follow the search on a sample.
-        polish_up_to: above so many subscribers there are none: that is for machines that do not hold all.
+        polish: how many gentle passes over all subscribers follow the search on a sample; where many are
+            alike and passes are quick, all of the annealing follows.
+        polish_up_to: above so many subscribers none follow, so that no machine has to hold them all.
     """
 
     starts: int = 3

@@ -28,6 +28,9 @@ from broadloom.model.priced import MarketResult
 # Above this many variables nobody should wait for an answer.
 MOST_VARIABLES = 200_000
 
+# How far to look for the least overload, where nothing fits.
+MOST_NODES = 10_000
+
 # The solver takes a rule as kept, and a bound as proven, up to this share.
 TOLERANCE = 1e-6
 
@@ -71,9 +74,7 @@ def ilp(problem: MarketProblem, options: IlpOptions, seed: int) -> MarketResult:
             options=limits,
         )
         if solved.x is None:
-            raise InputError(
-                f"no assignment within the capacities was found: {' '.join(solved.message.split())}"
-            )
+            raise InputError(_why_not(problem, " ".join(solved.message.split())))
         broker_of = model.assignment(solved.x)
         if not model.forbid_overload(broker_of):
             break
@@ -81,6 +82,29 @@ def ilp(problem: MarketProblem, options: IlpOptions, seed: int) -> MarketResult:
     notes = {"optimal": bool(solved.status == 0), "nodes": int(solved.mip_node_count)}
     cost = market_cost(problem, broker_of, options.core).total
     return MarketResult(problem, broker_of, options.core, lower_bound=min(float(bound), cost), notes=notes)
+
+
+def _why_not(problem: MarketProblem, message: str) -> str:
+    """Why there is no assignment: by how much a broker is overloaded at best, or what the solver says."""
+    users, brokers = problem.user_count, problem.broker_count
+    each = np.kron(np.eye(users), np.ones(brokers))
+    load = np.kron(problem.demand, np.eye(brokers))
+    least = milp(
+        np.append(np.zeros(users * brokers), 1.0),
+        integrality=np.append(np.ones(users * brokers), 0),
+        bounds=Bounds(0, np.append(np.ones(users * brokers), np.inf)),
+        constraints=[
+            LinearConstraint(np.pad(each, ((0, 0), (0, 1))), 1, 1),
+            LinearConstraint(np.pad(load, ((0, 0), (0, 1)), constant_values=-1.0), ub=problem.capacity),
+        ],
+        options={"node_limit": MOST_NODES},
+    )
+    if least.status != 0 or least.fun <= float(problem.limit.max() - problem.capacity.max()):
+        return f"no assignment within the capacities was found: {message}"
+    return (
+        f"no assignment keeps every capacity: at best a broker is overloaded by {least.fun:.6g}; "
+        "raise capacities or add brokers"
+    )
 
 
 class _Model:

@@ -15,6 +15,7 @@ from broadloom.errors import InputError
 from broadloom.measures import disconnected_topics
 from broadloom.model.assigned import is_assignment
 from broadloom.model.plan import read_record
+from broadloom.model.priced import is_market, overloaded_brokers, saved_metrics
 
 if TYPE_CHECKING:
     from broadloom.pipeline.session import Engine
@@ -30,7 +31,7 @@ def verify(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Check a plan: every topic connected, or every limit of an assignment kept; exit with 1 if not.
+    """Check a plan: every topic connected, or every limit of an assignment or market kept; else exit with 1.
 
     With a master, a remote or a conf, Spark looks at each topic on its own, for plans beyond one machine.
 
@@ -43,6 +44,8 @@ def verify(
         result = bl.AssignmentResult.load(plan)
         show({"feasible": result.feasible} | result.metrics(), result.summary(), as_json, quiet)
         return 0 if result.feasible else 1
+    if is_market(plan):
+        return _verify_market(plan, as_json, quiet)
     loaded = bl.Plan.load(plan)
     broken = disconnected_topics(loaded.interest, loaded.overlay)
     names = [loaded.interest.topic_ids[topic] for topic in broken]
@@ -54,6 +57,15 @@ def verify(
         words = f"every one of {loaded.interest.topic_count:,} topics is connected"
     show(record, words, as_json, quiet)
     return 1 if names else 0
+
+
+def _verify_market(plan: Path, as_json: bool, quiet: bool) -> int:
+    over = overloaded_brokers(plan)
+    words = (
+        f"{len(over):,} brokers are overloaded: {', '.join(over[:5])}" if over else "no broker is overloaded"
+    )
+    show({"feasible": not over, "overloaded": over}, words, as_json, quiet)
+    return 1 if over else 0
 
 
 def _verify_on_spark(plan: Path, engine: Engine, as_json: bool, quiet: bool) -> int:
@@ -90,6 +102,10 @@ def measure(
     if engine is not None:
         _measure_on_spark(plan, engine, as_json, quiet)
         return
+    if is_market(plan):
+        metrics = saved_metrics(plan)
+        show(metrics, f"a market of {metrics['users']:,} users", as_json, quiet, measures_table(metrics))
+        return
     loaded = bl.AssignmentResult.load(plan) if is_assignment(plan) else bl.Plan.load(plan)
     with progress(quiet):
         metrics = loaded.metrics()
@@ -110,7 +126,7 @@ def _measure_on_spark(plan: Path, engine: Engine, as_json: bool, quiet: bool) ->
 
 
 def _refuse_assignment(plan: Path) -> None:
-    if is_assignment(plan):
+    if is_assignment(plan) or is_market(plan):
         raise InputError(f"{plan} is an assignment, which is looked at without Spark; leave out its options")
 
 
@@ -125,13 +141,6 @@ def algorithms(as_json: Json = False, quiet: Quiet = False) -> None:
     )
     for row in rows:
         options = ", ".join(f"{name}={value!r}" for name, value in row["options"].items())
-        told = (
-            row["name"],
-            row["stage"],
-            row["problem"] or "",
-            row["paper"],
-            row["objective"],
-            row["summary"],
-        )
-        table.add_row(*told, options)
+        told = ("name", "stage", "problem", "paper", "objective", "summary")
+        table.add_row(*(row[name] or "" for name in told), options)
     show({"algorithms": rows}, f"{len(rows)} algorithms", as_json, quiet, table)

@@ -279,11 +279,20 @@ class MovingCost:
 
     def change(self, user: int, to: int) -> float:
         """By how much the cost would change if the user moved there."""
+        self._check(user, to)
         return float(change_of_move(self._core, self._traffic, self._ledger, user, to))
 
     def move(self, user: int, to: int) -> None:
         """Move the user there."""
+        self._check(user, to)
         traffic, home = self._traffic, self._ledger.broker_of[user]
         paid = traffic.access[user, to] - traffic.access[user, home]
         self._access += float(traffic.demand[user] * paid)
         move_user(self._core, traffic, self._ledger, user, to)
+
+    def _check(self, user: int, to: int) -> None:
+        users, brokers = self._traffic.access.shape
+        if not (0 <= user < users and 0 <= to < brokers):
+            raise InputError(
+                f"user {user} to broker {to}; users are 0 to {users - 1}, brokers 0 to {brokers - 1}"
+            )

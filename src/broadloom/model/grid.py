@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from broadloom.errors import InputError
-from broadloom.model._check import refuse
+from broadloom.model._check import refuse, whole
+
+Density = Callable[[NDArray[np.float64]], ArrayLike]
 
 
 @dataclass(frozen=True)
@@ -48,8 +50,7 @@ class Grid:
         for axis, (low, high, count) in enumerate(zip(lo, hi, cells, strict=True)):
             if not (np.isfinite(low) and np.isfinite(high) and low < high):
                 raise InputError(f"axis {axis} goes from {low} to {high}; give finite numbers that ascend")
-            if count < 1:
-                raise InputError(f"axis {axis} has {count} cells; give 1 or more")
+            whole(count, f"the number of cells of axis {axis}", least=1)
         return cls(tuple(map(float, lo)), tuple(map(float, hi)), tuple(map(int, cells)))
 
     @classmethod
@@ -105,8 +106,37 @@ class Grid:
             first = np.where(low[:, axis] == self.hi[axis], count - 1, first)
             cell = np.arange(count)
             along = (cell >= first[:, None]) & (cell <= last[:, None])
-            touched = (touched[:, :, None] & along[:, None, :]).reshape(len(low), -1)
+            touched = (touched[:, :, None] & along[:, None, :]).reshape(len(low), touched.shape[1] * count)
         return touched
+
+    def rates(self, densities: Sequence[Density], samples: int = 8) -> NDArray[np.float64]:
+        """What each user sends into each channel, from functions: the mean of the density over the cell.
+
+        Args:
+            densities: a function for each user, of points, a row of coordinates each, to the rate there.
+            samples: at how many points along each axis of a cell the function is asked.
+
+        Raises:
+            InputError: a function gives something else than a finite number from 0 for each point.
+
+        Example:
+            >>> Grid.over([0], [1], [2]).rates([lambda at: np.maximum(2 * at[:, 0] - 1, 0)]).tolist()
+            [[0.0, 0.5]]
+        """
+        fine = [count * whole(samples, "samples", least=1) for count in self.cells]
+        axes = [
+            low + (high - low) * (np.arange(count) + 0.5) / count
+            for low, high, count in zip(self.lo, self.hi, fine, strict=True)
+        ]
+        points = np.stack([one.ravel() for one in np.meshgrid(*axes, indexing="ij")], axis=1)
+        rates = np.zeros((len(densities), self.channel_count))
+        channel = self.channel_of(points)
+        for user, density in enumerate(densities):
+            values = np.asarray(density(points), np.float64)
+            if values.shape != (len(points),) or not (np.isfinite(values) & (values >= 0)).all():
+                raise InputError(f"the density of user {user} is not a finite number from 0 at each point")
+            rates[user] = np.bincount(channel, values, minlength=self.channel_count)
+        return rates / samples ** len(self.cells)
 
     def _scaled(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
         """Coordinates in cells from the lower border."""

@@ -37,7 +37,8 @@ def read_market(
     Args:
         folder: holds `subscribers`, `brokers` and `messages`.
         channels: about how many cells the box of all subscriptions and messages is cut into.
-        headroom: where brokers have no capacity: that of all together, evenly, over the demand of all users.
+        headroom: where brokers have no capacity, or shares that sum to 1: the capacity of all together over
+            the demand of all users.
         core_price: what a unit of distance costs between brokers, where it costs 1 between users and brokers.
         traffic: who summarizes the messages; None: this process.
 
@@ -110,7 +111,8 @@ def _traffic(
 
 
 def _capacity(brokers: pa.Table, draft: MarketProblem, headroom: float) -> NDArray[np.float64]:
-    """The brokers' capacities, or equal ones."""
+    """The brokers' capacities; or, where they are shares as `assign` reads them, or none, parts of all."""
+    everything = headroom * float(draft.demand.sum())
     if "capacity" in brokers.column_names:
         given = brokers.column("capacity")
         refuse(
@@ -118,8 +120,9 @@ def _capacity(brokers: pa.Table, draft: MarketProblem, headroom: float) -> NDArr
             lambda i: f"broker {draft.broker_ids[i]!r} has no capacity",
             "give each one",
         )
-        return given.to_numpy().astype(np.float64)
-    return np.full(draft.broker_count, headroom * draft.demand.sum() / max(1, draft.broker_count))
+        capacity = given.to_numpy().astype(np.float64)
+        return capacity * everything if np.isclose(capacity.sum(), 1.0) else capacity
+    return np.full(draft.broker_count, everything / max(1, draft.broker_count))
 
 
 def _distances(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[np.float64]:

@@ -20,8 +20,9 @@ from broadloom.errors import InputError
 from broadloom.model._atomic import new_folder
 from broadloom.model._check import read_only, refuse
 from broadloom.model._gap import gap_to
+from broadloom.model._plain import plain
 from broadloom.model._record import read_plan_json
-from broadloom.model.market import MarketProblem, check_core
+from broadloom.model.market import LOAD_TOLERANCE, MarketProblem, check_core
 from broadloom.model.tables import need_table, write_table
 
 
@@ -121,7 +122,7 @@ class MarketResult:
         )
 
     def save(self, path: str | Path, overwrite: bool = False) -> None:
-        """Write the result as a folder: `plan.json`, the assignment, and the flow on each core link.
+        """Write the result as a folder: `plan.json`, the assignment, loads, and the flow on each core link.
 
         Raises:
             InputError: a broker is overloaded, or there is something at `path` already.
@@ -131,7 +132,9 @@ class MarketResult:
         with new_folder(Path(path), overwrite) as folder:
             for name, table in self._tables().items():
                 write_table(folder, name, table)
-            (folder / "plan.json").write_text(json.dumps(self._record(), indent=2, sort_keys=True) + "\n")
+            (folder / "plan.json").write_text(
+                json.dumps(plain(self._record()), indent=2, sort_keys=True) + "\n"
+            )
 
     @classmethod
     def load(cls, path: str | Path, problem: MarketProblem) -> MarketResult:
@@ -175,10 +178,43 @@ class MarketResult:
         users = pa.array(self.problem.user_ids, pa.string())
         brokers = pa.array(self.problem.broker_ids, pa.string())
         u, v = np.nonzero(np.triu(self.flows, 1))
+        load = np.bincount(self.broker_of, self.problem.demand, minlength=len(brokers))
         return {
-            "assignment": pa.table({"user": users, "broker": brokers.take(self.broker_of)}),
+            "assignment": pa.table(
+                {"user": users, "broker": brokers.take(self.broker_of), "demand": self.problem.demand}
+            ),
+            "loads": pa.table({"broker": brokers, "load": load, "capacity": self.problem.capacity}),
             "flows": pa.table({"u": brokers.take(u), "v": brokers.take(v), "rate": self.flows[u, v]}),
         }
 
     def __repr__(self) -> str:
         return f"MarketResult({self.algorithm}, {self.problem!r})"
+
+
+def is_market(folder: str | Path) -> bool:
+    """Whether a folder holds the result of a market, rather than the plan of another stage."""
+    return (Path(folder) / "assignment.parquet").exists()
+
+
+def saved_metrics(folder: str | Path) -> dict[str, Any]:
+    """What was measured of a saved market, whether or not the market is at hand; its bound and gap as well.
+
+    Raises:
+        InputError: there is none at `folder`, or it is damaged.
+    """
+    record = read_plan_json(Path(folder))
+    if record.get("kind") != "market" or not isinstance(record.get("metrics"), dict):
+        raise InputError(f"{Path(folder) / 'plan.json'} is not of a market, or is damaged")
+    return {**record["metrics"], "lower_bound": record.get("lower_bound"), "gap": record.get("gap")}
+
+
+def overloaded_brokers(folder: str | Path) -> list[str]:
+    """The brokers that carry more than they can, counted anew from the tables of a saved market."""
+    users, brokers = need_table(Path(folder), "assignment"), need_table(Path(folder), "loads")
+    names = brokers["broker"]
+    at = pc.fill_null(pc.index_in(users["broker"], pa.array(names.to_pylist(), pa.string())), -1).to_numpy()
+    if (at < 0).any():
+        raise InputError(f"{folder} assigns to a broker that table loads does not have; it is damaged")
+    load = np.bincount(at, users["demand"].to_numpy(), minlength=len(names))
+    over = load > brokers["capacity"].to_numpy() * (1 + LOAD_TOLERANCE)
+    return [names[i].as_py() for i in np.flatnonzero(over)]

@@ -34,6 +34,8 @@ def summarize(
         >>> summarize(log, ["a", "b"], ["x", "y"]).tolist()
         [[3.0, 2.0], [0.0, 0.0]]
     """
+    if len(set(users)) < len(users):
+        raise InputError(f"{len(users) - len(set(users)):,} users are named twice; give each one once")
     for column in ("publisher", "at", "bytes", "point" if isinstance(channels, Grid) else "topic"):
         if column not in messages.column_names:
             raise InputError(

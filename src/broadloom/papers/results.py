@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,8 @@ def write_figure(figure: Figure, rows: Rows, folder: Path, quick: bool) -> list[
     pa.parquet.write_table(pa.Table.from_pylist(list(rows.all)), folder / f"{figure.key}.parquet")
     draw(figure, rows, folder / f"{figure.key}.svg")
     about = [claim for claim in figure.claims if not (quick and claim.at_full_size)]
-    return [{"figure": figure.key, **claim.verdict(rows)} for claim in about]
+    size = "reduced" if quick else "the paper's"
+    return [{"figure": figure.key, "size": size, **claim.verdict(rows)} for claim in about]
 
 
 def draw(figure: Figure, rows: Rows, place: Path) -> None:
@@ -73,26 +74,24 @@ def _panel(axes: Any, figure: Figure, panel: Panel, rows: Rows) -> None:
     axes.legend(fontsize="x-small")
 
 
-def write_page(
-    figures: Iterable[Figure], claims: Sequence[Mapping[str, Any]], folder: Path, quick: bool
-) -> Path:
-    """One page with everything, and the claims as a table."""
+def write_page(reduced: Mapping[Figure, bool], claims: Sequence[Mapping[str, Any]], folder: Path) -> Path:
+    """One page with everything, and the claims as a table; `reduced`: the figures, and whether small ones."""
     if claims:
         pa.parquet.write_table(
             pa.Table.from_pylist([dict(claim) for claim in claims]), folder / "claims.parquet"
         )
     reproduced = sum(claim["verdict"] == "reproduced" for claim in claims)
-    size = "at reduced size" if quick else "at full size"
     parts = [
         "<!doctype html><html lang='en'><meta charset='utf-8'><title>Broadloom: the papers</title>",
         f"<style>{STYLE}</style><h1>The papers, ours beside theirs</h1>",
-        f"<p>{reproduced} of {len(claims)} claims reproduced, {size}. Latencies of paper 1: "
+        f"<p>{reproduced} of {len(claims)} claims reproduced. Latencies of paper 1: "
         f"{html.escape(latency_source())}. Seconds are of the processor, on the machine of this run.</p>",
     ]
-    for figure in figures:
+    for figure, small in reduced.items():
         parts.append(
             f"<h2 id='{figure.key}'>Paper {figure.paper}, {figure.name}: {html.escape(figure.title)}</h2>"
         )
+        parts.append(f"<p>{'Reduced size' if small else 'As large as in the paper'}.</p>")
         parts.append(_picture(figure, folder))
         parts.append(_table([claim for claim in claims if claim["figure"] == figure.key]))
     page = folder / "index.html"

@@ -10,9 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from broadloom.errors import InputError
+from broadloom.linking import ALGORITHMS
+from broadloom.model.algorithm import find
 from broadloom.model.assignment_tables import LIMITS
 from broadloom.pipeline.session import Engine
-from broadloom.pipeline.sources import Source
+from broadloom.pipeline.sources import Source, check_choices
 
 # What may stand in each part of the file, and of what type it is.
 _KNOWN: dict[str, dict[str, type | tuple[type, ...]]] = {
@@ -92,6 +94,8 @@ class Config:
             _check(given.get(section, {}), known, f"{place} [{section}]")
         for section, algorithm in ON_SPARK.items():
             _check_engine(given.get(section, {}), algorithm, f"{place} [{section}]")
+        find(given.get("link", {}).get("algorithm", "dcmaw"), ALGORITHMS)
+        check_choices(**given.get("ingest", {}))
         sources = tuple(_source(one, place) for one in given["sources"])
         sections = {section: given.get(section, {}) for section in _KNOWN}
         return cls(sources, place.absolute().parent / given["output"], **sections)

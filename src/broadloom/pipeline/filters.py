@@ -103,16 +103,20 @@ def topics_of(filters: Iterable[str], topics: Iterable[str]) -> dict[str, list[s
     """Which topics of the plan each filter stands for.
 
     A filter stands for the known topics that it matches. Filters that match none are grouped with those among
-    them that they can meet, and each group is a topic of its own.
+    them that they can meet, and each group is a topic of its own, which all stand for that can meet it.
 
     Examples:
-        >>> topics_of(["a/#", "x/+", "x/y/#", "z/#"], ["a/b", "a/c"])
-        {'a/#': ['a/b', 'a/c'], 'x/+': ['x/+'], 'x/y/#': ['x/+'], 'z/#': ['z/#']}
+        >>> topics_of(["a/#", "x/+", "x/y/#", "z/#", "a/+/c"], ["a/b"])
+        {'a/#': ['a/b', 'a/+/c'], 'x/+': ['x/+'], 'x/y/#': ['x/+'], 'z/#': ['z/#'], 'a/+/c': ['a/+/c']}
     """
     tree = FilterTree(topics)
     matched = {text: sorted(tree.meeting(text)) for text in filters}
     alone = groups(text for text, found in matched.items() if not found)
-    return {text: found or [alone[text]] for text, found in matched.items()}
+    unmatched = FilterTree(alone)
+    return {
+        text: found + sorted({alone[other] for other in unmatched.meeting(text)})
+        for text, found in matched.items()
+    }
 
 
 def groups(filters: Iterable[str]) -> dict[str, str]:

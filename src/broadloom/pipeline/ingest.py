@@ -18,7 +18,16 @@ from broadloom.pipeline import latency, subscriptions
 from broadloom.pipeline.ledger import Account, Ledger
 from broadloom.pipeline.read import HEADER, RAW, REASON, SOURCE, read_inputs
 from broadloom.pipeline.session import Engine, session
-from broadloom.pipeline.sources import MATRIX, PLAIN, Input, Source, count_lines, find_inputs, total_bytes
+from broadloom.pipeline.sources import (
+    MATRIX,
+    PLAIN,
+    Input,
+    Source,
+    check_choices,
+    count_lines,
+    find_inputs,
+    total_bytes,
+)
 from broadloom.progress import stage
 
 # What makes a row of these tables another one; of equal ones the first in the order of their text is kept.
@@ -51,6 +60,7 @@ def ingest(
     Raises:
         InputError: a source is missing or of no known kind; or `output` is there already.
     """
+    check_choices(wildcards, symmetric)
     inputs = find_inputs([one if isinstance(one, Source) else Source.parse(one) for one in sources])
     fitting = (engine or Engine()).sized(total_bytes(inputs))
     with session(fitting, spark) as running, new_folder(Path(output), overwrite) as folder:

@@ -114,7 +114,8 @@ class Solver:
         rows = self.spark.read.parquet(str(place / "parts.parquet"))
         rows = rows.repartition(_tasks(self.spark, len(parts)))
         edges = rows.mapInArrow(solve, "part int, u int, v int")
-        edges.write.parquet(str(place / "edges.parquet"))
+        with stage("tasks"):
+            edges.write.parquet(str(place / "edges.parquet"))
         return _by_part(pa.parquet.read_table(place / "edges.parquet"), len(parts))
 
 

@@ -16,13 +16,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from broadloom.pipeline import reasons
-from broadloom.pipeline.sources import DUMPS, Input, column_of, columns_of, separator
+from broadloom.pipeline.sources import DUMPS, Input, columns_for, columns_of, separator
 
 RAW, SOURCE, REASON = "raw", "source", "reason"
 # The reason of a line that is no row: it is counted, and not kept.
 HEADER = "header"
 
 _LINE, _CELLS, _ENTRY = "line", "cells", "entry"
+_COLUMN = "in:{}"  # a column of a Parquet file, whatever its name is
 _MARK = "\ufeff"
 _ROWS_AT_A_TIME = 20_000
 _WORDS = {
@@ -87,8 +88,8 @@ def _csv(spark: SparkSession, inputs: list[Input]) -> DataFrame:
         (sf.size(_CELLS) != len(names), reasons.FIELDS),
     ]
 
-    def value(name: str, there: str, kind: str) -> Value:
-        cell = sf.nullif(sf.trim(sf.get(_CELLS, sf.lit(names.index(name)))), sf.lit(""))
+    def value(found: list[str], there: str, kind: str) -> Value:
+        cell = sf.nullif(sf.trim(sf.get(_CELLS, sf.lit(names.index(found[0])))), sf.lit(""))
         if kind.startswith("array"):
             return cell, sf.try_variant_get(sf.try_parse_json(there), "$", kind)
         return cell, sf.col(there).try_cast(kind)
@@ -113,11 +114,13 @@ def _json_lines(spark: SparkSession, inputs: list[Input]) -> DataFrame:
         (entry.isNull() | ~line.rlike(r"^\s*\{") | ~alone, reasons.NOT_JSON),
     ]
 
-    def value(name: str, there: str, kind: str) -> Value:
-        path = f"$[0]['{name}']"
+    def value(found: list[str], there: str, kind: str) -> Value:
+        paths = [f"$[0]['{name}']" for name in found]
         if kind == "string":
-            return sf.nullif(sf.try_variant_get(entry, path, kind), sf.lit("")), sf.col(there)
-        return sf.try_variant_get(entry, path, "variant"), sf.try_variant_get(sf.col(there), "$", kind)
+            texts = [sf.nullif(sf.try_variant_get(entry, path, kind), sf.lit("")) for path in paths]
+            return sf.coalesce(*texts), sf.col(there)
+        values = [sf.try_variant_get(entry, path, "variant") for path in paths]
+        return sf.coalesce(*values), sf.try_variant_get(sf.col(there), "$", kind)
 
     return _typed(_lines(spark, inputs).withColumn(_ENTRY, listed), inputs[0], value, faults)
 
@@ -126,15 +129,16 @@ def _parquet(spark: SparkSession, inputs: list[Input]) -> DataFrame:
     """Parquet files with the same columns; what stands for a row in quarantine is its JSON."""
     table = spark.read.parquet(*(str(one.path) for one in inputs))
     line = sf.to_json(sf.struct(*(f"`{name}`" for name in table.columns)))
+    columns = [sf.col(f"`{name}`").alias(_COLUMN.format(name)) for name in table.columns]
 
-    def value(name: str, there: str, kind: str) -> Value:
-        column = sf.col(f"`{name}`")
+    def value(found: list[str], there: str, kind: str) -> Value:
+        column = sf.col(f"`{_COLUMN.format(found[0])}`")
         if kind == "string":
             return sf.nullif(column.cast(kind), sf.lit("")), sf.col(there)
         return column, sf.col(there).try_cast(kind)
 
     path = sf.col("_metadata.file_path").alias(SOURCE)
-    return _typed(table.select("*", line.alias(_LINE), path), inputs[0], value, [])
+    return _typed(table.select(*columns, line.alias(_LINE), path), inputs[0], value, [])
 
 
 def _dumps(spark: SparkSession, inputs: list[Input]) -> DataFrame:
@@ -180,17 +184,17 @@ def _parsed(source: str, form: str, node: str, data: bytes) -> Iterator[pa.Recor
 
 
 def _typed(
-    rows: DataFrame, one: Input, value: Callable[[str, str, str], Value], faults: list[Fault]
+    rows: DataFrame, one: Input, value: Callable[[list[str], str, str], Value], faults: list[Fault]
 ) -> DataFrame:
     """The table's columns in their types, and the first fault of each row as its reason."""
     needed, checks = columns_of(one.table, optional=False), list(faults)
     there: dict[str, Column] = {}
     typed: dict[str, Column] = {}
     for column, kind in columns_of(one.table, one.names).items():
-        name, spark_kind = column_of(one.names, column), _kind(kind)
-        if name is None:
+        found, spark_kind = columns_for(one.names, column), _kind(kind)
+        if not found:
             continue
-        there[f"_{column}"], typed[column] = value(name, f"_{column}", spark_kind)
+        there[f"_{column}"], typed[column] = value(found, f"_{column}", spark_kind)
         if column in needed:
             checks.append((sf.col(f"_{column}").isNull(), reasons.missing(column)))
         if spark_kind != "string":

@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ class Reproduction(NamedTuple):
 def reproduce(
     figures: Sequence[Figure],
     output: str | Path,
-    quick: bool = False,
+    quick: bool | Collection[int] = False,
     engine: Engine | None = None,
     spark: SparkSession | None = None,
 ) -> Reproduction:
@@ -44,13 +44,14 @@ def reproduce(
     Args:
         figures: which, see `broadloom.papers.figures_of`.
         output: the folder; the executors must see it under the same path.
-        quick: fewer and smaller cases, for all papers within ten minutes.
+        quick: fewer and smaller cases, for all papers within ten minutes; or for these papers only.
         engine: where Spark runs.
         spark: a session of your own, in place of an engine.
     """
     folder = Path(output).absolute()
     (folder / "cases").mkdir(parents=True, exist_ok=True)
-    wanted = {figure.source: list(figure.cases(quick)) for figure in figures}
+    reduced = {figure: quick if isinstance(quick, bool) else figure.paper in quick for figure in figures}
+    wanted = {figure.source: list(figure.cases(reduced[figure])) for figure in figures}
     every = [(source, case) for source, cases in wanted.items() for case in cases]
     pending = [(source, case) for source, case in every if not _place(folder, source, case).exists()]
     if pending:
@@ -60,10 +61,8 @@ def reproduce(
     for figure in figures:
         places = (_place(folder, figure.source, case) for case in wanted[figure.source])
         rows = [row for place in places for row in read_case(place)]
-        claims += write_figure(figure, Rows(tuple(rows)), folder, quick)
-    return Reproduction(
-        write_page(figures, claims, folder, quick), claims, len(pending), len(every) - len(pending)
-    )
+        claims += write_figure(figure, Rows(tuple(rows)), folder, reduced[figure])
+    return Reproduction(write_page(reduced, claims, folder), claims, len(pending), len(every) - len(pending))
 
 
 def _place(folder: Path, key: str, case: Case) -> Path:

@@ -120,7 +120,7 @@ class _Work(ExitStack):
                     step(folder)
                 seconds[name] = round(time.monotonic() - started, 3)
             done[name] = mark
-            self._save_record(done)
+            self._save_record(before | done)
         metrics = json.loads((self.output / "measure" / "measures.json").read_text())
         sentence, served = Plan.load(self.output / "plan").summary(), self._assignment()
         ledger = Ledger.load(self.output / "ingest")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 import tempfile
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 GIB = 2**30
-CONNECT_PORT = 15002
+CONNECT_PORT, MASTER_PORT = 15002, 7077
 
 # The first compiler alone, and the plain collector, start fast: better below about 4 million rows.
 SHORT_JOB = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
@@ -63,7 +64,9 @@ class Engine:
     @property
     def is_local(self) -> bool:
         """Whether the work is done inside this machine's embedded Spark."""
-        return self.remote is None and (self.master is None or self.master.startswith("local["))
+        return self.remote is None and (
+            self.master is None or re.match(r"local($|\[)", self.master) is not None
+        )
 
     def sized(self, size: int) -> Engine:
         """This engine, compiled for throughput if so many bytes of input are worth it."""
@@ -134,6 +137,8 @@ def _launch(engine: Engine, folder: Path) -> SparkSession:
     from pyspark.sql import SparkSession
 
     settings = _settings(engine) | dict(engine.conf)
+    if engine.master and engine.master.startswith("spark://"):
+        _check_reachable(engine.master.partition(",")[0], "Spark master", MASTER_PORT)
     if engine.is_local:
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     builder = SparkSession.builder.appName("broadloom").master(engine.master or f"local[{_cores()}]")
@@ -155,7 +160,7 @@ def _connect(engine: Engine, folder: Path) -> SparkSession:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
-    _check_reachable(str(engine.remote))
+    _check_reachable(str(engine.remote), "Spark Connect", CONNECT_PORT)
     try:
         started = SparkSession.builder.remote(engine.remote).getOrCreate()
         for name, value in engine.conf.items():
@@ -166,13 +171,13 @@ def _connect(engine: Engine, folder: Path) -> SparkSession:
     return started
 
 
-def _check_reachable(remote: str) -> None:
+def _check_reachable(place: str, what: str, port: int) -> None:
     """Refuse an address where nobody listens: the client itself would try for minutes."""
-    address = urlsplit(remote)
     try:
-        socket.create_connection((address.hostname or "", address.port or CONNECT_PORT), timeout=20).close()
-    except OSError as error:
-        raise InputError(f"no Spark Connect at {remote}: {error.strerror or error}") from error
+        address = urlsplit(place)
+        socket.create_connection((address.hostname or "", address.port or port), timeout=20).close()
+    except (OSError, ValueError) as error:
+        raise InputError(f"no {what} at {place}: {getattr(error, 'strerror', None) or error}") from error
 
 
 def _settings(engine: Engine) -> dict[str, str]:

@@ -34,11 +34,16 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "rtt_ms": ("rtt_ms", "rtt", "latency_ms", "ms"),
 }
 
+# What ingest can do with wildcards, and with the two directions of a latency.
+WILDCARDS = ("match", "group")
+SYMMETRIC = ("none", "mean", "min", "max")
+
 MATRIX = "matrix"
 DUMPS = {form.name: form for form in FORMATS}
 KINDS = (*TABLES, MATRIX, *DUMPS)
 
 _HEAD = 64 * 1024
+_SIGNS = set("[]{}*?:\\")
 _BLOCK = 4 * 1024 * 1024
 _LARGEST_DUMP = 2**31 - 1
 
@@ -86,7 +91,7 @@ class Input:
         table: the canonical table that its rows are for.
         reader: "csv", "jsonl", "parquet", "matrix", or the name of a dump's format.
         names: the columns that it has, as far as its beginning tells.
-        header: of a CSV file: its first line.
+        header: of a CSV file its first line, of a Parquet file its types: what files that are alike share.
         node: the broker that a dump is of, where it does not say so itself.
     """
 
@@ -96,6 +101,14 @@ class Input:
     names: tuple[str, ...] = ()
     header: str = ""
     node: str = ""
+
+
+def check_choices(wildcards: str = "match", symmetric: str = "none") -> None:
+    """Refuse what ingest cannot do, before anything starts."""
+    if wildcards not in WILDCARDS:
+        raise InputError(f"no way {wildcards!r} to treat wildcards; there are {', '.join(WILDCARDS)}")
+    if symmetric not in SYMMETRIC:
+        raise InputError(f"no symmetric rule {symmetric!r}; there are {', '.join(SYMMETRIC)}")
 
 
 def find_inputs(sources: Iterable[Source]) -> list[Input]:
@@ -148,6 +161,12 @@ def fields(header: str) -> list[str]:
     return [name.strip().strip('"').lower() for name in header.split(separator(header))]
 
 
+def columns_for(names: Iterable[str], column: str) -> list[str]:
+    """All of `names` that a canonical column goes by."""
+    have = set(names)
+    return [name for name in ALIASES.get(column, (column,)) if name in have]
+
+
 def column_of(names: Iterable[str], column: str) -> str | None:
     """The one of `names` that a canonical column goes by here, or None.
 
@@ -155,8 +174,7 @@ def column_of(names: Iterable[str], column: str) -> str | None:
         >>> column_of(["device", "broker"], "node")
         'broker'
     """
-    have = list(names)
-    return next((name for name in ALIASES.get(column, (column,)) if name in have), None)
+    return next(iter(columns_for(names, column)), None)
 
 
 def _files(path: str) -> list[Path]:
@@ -169,6 +187,11 @@ def _files(path: str) -> list[Path]:
     )
     if not chosen:
         raise InputError(f"source {path}: there is no such file; give a file, a folder or a pattern")
+    odd = next((file for file in chosen if set(str(file)) & _SIGNS), None)
+    if odd is not None:
+        raise InputError(
+            f"{odd}: Spark takes the signs {' '.join(sorted(_SIGNS))} in a name for others; rename it"
+        )
     return chosen
 
 
@@ -185,12 +208,13 @@ def _recognise(path: Path, source: Source) -> Input | None:
     if source.kind in DUMPS:
         return _dump(path, source.kind, node)
     if head.startswith("PAR1"):
-        return _canonical(path, source.kind, "parquet", _parquet_columns(path))
+        schema = _parquet_schema(path)
+        return _canonical(path, source.kind, "parquet", schema.names, str(schema.types))
     line = head.partition("\n")[0].rstrip("\r")
     form = next((form for form in FORMATS if source.kind is None and form.looks_like(head)), None)
     if form is not None:
         return _dump(path, form.name, node)
-    if line.lstrip().startswith("{"):
+    if line.lstrip().startswith("{") or {".jsonl", ".ndjson"} & set(path.suffixes):
         return _canonical(path, source.kind, "jsonl", _keys(head))
     return _canonical(path, source.kind, "csv", fields(line), line)
 
@@ -229,23 +253,23 @@ def _canonical(path: Path, kind: str | None, reader: str, names: list[str], head
     return Input(path, _table(path, kind, names), reader, tuple(names), header)
 
 
-def _parquet_columns(path: Path) -> list[str]:
+def _parquet_schema(path: Path) -> pa.Schema:
     try:
-        return list(pa.parquet.read_schema(path).names)
+        return pa.parquet.read_schema(path)
     except (pa.ArrowInvalid, OSError) as error:
         raise InputError(f"{path} is cut or damaged: {str(error).partition(chr(10))[0]}") from error
 
 
 def _keys(head: str) -> list[str]:
-    """The keys of the first line that is a JSON object."""
+    """The keys of the lines that are JSON objects, and one that any line of subscriptions may have."""
+    keys: dict[str, None] = {}
     for line in head.split("\n"):
         try:
             value = json.loads(line)
         except ValueError:
             continue
-        if isinstance(value, dict):
-            return list(value)
-    return []
+        keys |= dict.fromkeys(value) if isinstance(value, dict) else {}
+    return [*keys, *({"client"} - keys.keys())]
 
 
 def _table(path: Path, asked: str | None, names: list[str]) -> str:

@@ -9,11 +9,8 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from broadloom.errors import InputError
 from broadloom.pipeline import filters, reasons
 from broadloom.pipeline.read import RAW, REASON, SOURCE, first_fault
-
-WILDCARDS = ("match", "group")
 
 
 def checked(rows: DataFrame, nodes: DataFrame | None, topics: DataFrame | None) -> DataFrame:
@@ -68,8 +65,6 @@ def interest(
         wildcards: "match": a filter stands for the topics that it matches. "group": filters that can meet in
             a topic become one topic, for topics that nobody knows beforehand.
     """
-    if wildcards not in WILDCARDS:
-        raise InputError(f"no way {wildcards!r} to treat wildcards; there are {', '.join(WILDCARDS)}")
     wild = _is_wild("filter")
     patterns = _texts(wanted.where(wild).select("filter"))
     if not patterns:

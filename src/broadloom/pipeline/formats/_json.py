@@ -15,8 +15,8 @@ _SPACE = re.compile(r"[\s,]*")
 def entries(text: str, key: str) -> Iterator[dict[str, Any] | Row]:
     """The objects in the list `key` of each document in `text` (or in the list that a document is).
 
-    What cannot be read comes as a bad row: an entry that is no object, a document without the list, and the
-    rest of the text from the place where it stops being JSON.
+    What cannot be read comes as a bad row: an entry that is no object, a document without the list, and text
+    from the place where it stops being JSON up to the next entry or document that can be read.
 
     Examples:
         >>> [entry["a"] for entry in entries('{"data": [{"a": 1}]} {"data": [{"a": 2}]}', "data")]
@@ -24,19 +24,30 @@ def entries(text: str, key: str) -> Iterator[dict[str, Any] | Row]:
         >>> list(entries('{"data": [{"a": 1}, {"a"', "data"))[1].reason
         'cut in the middle'
     """
-    at = _skip(text, 0)
-    while at < len(text):
+    at, inside = 0, False  # inside: in the list of a document that cannot be read as a whole
+    while (at := _skip(text, at)) < len(text):
         try:
-            document, end = _decoder.raw_decode(text, at)
+            value, end = _decoder.raw_decode(text, at)
         except (json.JSONDecodeError, RecursionError):
-            yield from _saved(text, at, key)
-            return
-        found = document.get(key) if isinstance(document, dict) else document
+            start = None if inside else _list_start(text, at, key)
+            inside = True
+            if start is None:
+                start = _next_object(text, at + 1, key)
+                inside = start < len(text)
+                yield Row(text[at:start], reason=reasons.CUT)
+            at = start
+            continue
+        found = value.get(key) if isinstance(value, dict) else value
         if isinstance(found, list):
             yield from map(_entry, found)
+            inside = False
+        elif inside:
+            yield _entry(value)
         else:
             yield Row(text[at:end], reason=reasons.NO_LIST)
-        at = _skip(text, end)
+        at = end
+    if inside:
+        yield Row("", reason=reasons.CUT)
 
 
 def string(entry: dict[str, Any], *names: str) -> str | None:
@@ -59,19 +70,24 @@ def _entry(value: Any) -> dict[str, Any] | Row:
     return value if isinstance(value, dict) else Row(json.dumps(value), reason=reasons.NOT_JSON)
 
 
-def _saved(text: str, at: int, key: str) -> Iterator[dict[str, Any] | Row]:
-    """The whole entries of a document that is cut or broken, then the rest of it as one bad row."""
+def _list_start(text: str, at: int, key: str) -> int | None:
+    """Where the list of a document starts that is cut or broken further on; None if it is not there."""
     opening = re.compile(rf'"{re.escape(key)}"\s*:\s*\[').search(text, at)
-    if opening is not None or text[at] == "[":
-        at = _skip(text, opening.end() if opening else at + 1)
-        while at < len(text) and text[at] != "]":
-            try:
-                value, end = _decoder.raw_decode(text, at)
-            except (json.JSONDecodeError, RecursionError):
-                break
-            yield _entry(value)
-            at = _skip(text, end)
-    yield Row(text[at:], reason=reasons.CUT)
+    if opening is not None:
+        return opening.end()
+    return at + 1 if text[at] == "[" else None
+
+
+def _next_object(text: str, at: int, key: str) -> int:
+    """Where the next entry or document begins that can be read; the end of the text if there is none."""
+    starts = re.compile(rf'(?<=[,\[\n}}])\s*(?=\{{)|(?=\{{\s*"{re.escape(key)}")')
+    for found in starts.finditer(text, at):
+        try:
+            _decoder.raw_decode(text, found.end())
+        except (json.JSONDecodeError, RecursionError):
+            continue
+        return found.end()
+    return len(text)
 
 
 def _skip(text: str, at: int) -> int:

@@ -11,8 +11,13 @@ from dataclasses import dataclass, field
 from broadloom.pipeline import reasons
 from broadloom.pipeline.formats._row import Format, Row
 
-_LINE = re.compile(r"(\S+): ?(.*)", re.DOTALL)
-_SUBSCRIBE = re.compile(r"(\S.*) ([012]) (\S.*)")
+_DATE = r"\d{4}-\d\d-\d\d[T ][\d:.+-]+Z?"
+_LINE = re.compile(rf"({_DATE}|\S+): ?(.*)", re.DOTALL)
+# What other lines begin with: a message's topic may look like a client, a quality and a filter.
+_OTHER = (
+    "Received|Sending|New|Client|Socket|Opening|Saving|Config|Bridge|Connecting|mosquitto|Warning:|Error:"
+)
+_SUBSCRIBE = re.compile(rf"(?!(?:{_OTHER}) )(\S.*) ([012]) (\S.*)")
 _UNSUBSCRIBE = re.compile(r"Received UNSUBSCRIBE from (.+)")
 _CONNECT = re.compile(r"New client connected from .* as (.+) \(p\d+, c([01]), ")
 _GONE = re.compile(
@@ -86,5 +91,5 @@ FORMAT = Format(
     "mosquitto",
     "Mosquitto's log with log_type subscribe (and debug, for unsubscribe)",
     parse,
-    lambda head: re.match(r"\d{9,}: |\d{4}-\d\d-\d\d[T ][\d:.+-]+Z?: ", head) is not None,
+    lambda head: re.match(rf"\d{{9,}}: |{_DATE}: ", head) is not None,
 )

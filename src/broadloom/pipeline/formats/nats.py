@@ -44,6 +44,8 @@ def _connection(connection: dict[str, Any]) -> Iterator[Row]:
     client = string(connection, "name", "cid")
     details = connection.get("subscriptions_list_detail")
     listed = details if isinstance(details, list) else connection.get("subscriptions_list")
+    if not isinstance(listed, list) and connection.get("subscriptions"):
+        yield Row(raw(connection), None, client, reason=reasons.NOT_LISTED)
     for entry in listed if isinstance(listed, list) else ():
         yield _row(entry if isinstance(entry, dict) else {"subject": entry}, client)
 

@@ -9,6 +9,8 @@ from broadloom.pipeline.formats._json import entries, raw, string
 from broadloom.pipeline.formats._row import Format, Row
 
 _MQTT_QUEUE = re.compile(r"mqtt-subscription-(.*)qos[01]")
+# Exchanges that every broker has and that do not go by topics; the first is the one without a name.
+_NO_TOPICS = {"", "amq.direct", "amq.fanout", "amq.headers", "amq.match"}
 _TO_MQTT = str.maketrans("./*", "/.+")
 
 
@@ -21,8 +23,16 @@ def parse(text: str) -> Iterator[Row]:
         >>> next(parse(f'{{"bindings": [{binding}]}}'))[1:4]
         (None, 'c1', 't/+/temp')
     """
+    other = _NO_TOPICS | _no_topic_exchanges(text)
     for entry in entries(text, "bindings"):
-        yield entry if isinstance(entry, Row) else _row(entry)
+        yield entry if isinstance(entry, Row) else _row(entry, other)
+
+
+def _no_topic_exchanges(text: str) -> set[str]:
+    """The exchanges that definitions list with another type than topic."""
+    listed = entries(text, "exchanges") if '"exchanges"' in text else ()
+    found = [one for one in listed if not isinstance(one, Row) and "type" in one]
+    return {str(one.get("name")) for one in found if one["type"] != "topic"}
 
 
 def to_mqtt(key: str) -> str:
@@ -35,12 +45,14 @@ def to_mqtt(key: str) -> str:
     return key.translate(_TO_MQTT)
 
 
-def _row(binding: dict[str, Any]) -> Row:
+def _row(binding: dict[str, Any], no_topics: set[str]) -> Row:
     queue, key = string(binding, "destination"), string(binding, "routing_key")
     if binding.get("destination_type") == "exchange":
         own = (queue or "").startswith(("tco.link.", "broadloom.link."))
         reason = reasons.OWN if own else reasons.BETWEEN_EXCHANGES
         return Row(raw(binding), None, queue, key, reason)
+    if binding.get("source", "amq.topic") in no_topics:
+        return Row(raw(binding), None, queue, key, reasons.NO_TOPIC_EXCHANGE)
     mqtt = _MQTT_QUEUE.fullmatch(queue or "")
     return Row(raw(binding), None, mqtt[1] if mqtt else queue, key and to_mqtt(key))
 
