@@ -109,11 +109,17 @@ def test_the_default_is_far_below_gr_star():
     assert ours.bandwidth < 0.9 * greedy.bandwidth
 
 
-def test_a_sample_is_searched_for_many_subscribers():
-    problem = bl.workload.subscribers(subscribers=5000, brokers=20)
-    result = bl.assign(problem, sample=1000, passes=5)
-    assert result.feasible
-    assert result.bandwidth < bl.assign(problem, "gr*").bandwidth
+@pytest.mark.parametrize("given", [{"brokers": 20}, {"set": 2, "brokers": 12}])
+def test_a_sample_is_searched_for_many_subscribers(given):
+    """Polish over all makes it better, and a bound needs a look at all."""
+    problem = bl.workload.subscribers(subscribers=5000, **given)
+    plain, polished = (bl.assign(problem, sample=1000, passes=5, polish=polish) for polish in (0, 3))
+    assert plain.feasible
+    assert polished.feasible
+    assert polished.bandwidth <= plain.bandwidth
+    assert polished.bandwidth < bl.assign(problem, "gr*").bandwidth
+    assert plain.lower_bound is None
+    assert 0 < polished.lower_bound < polished.bandwidth
 
 
 def test_inner_brokers_have_filters_around_those_below():
