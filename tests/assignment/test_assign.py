@@ -109,11 +109,17 @@ def test_the_default_is_far_below_gr_star():
     assert ours.bandwidth < 0.9 * greedy.bandwidth
 
 
-def test_a_sample_is_searched_for_many_subscribers():
-    problem = bl.workload.subscribers(subscribers=5000, brokers=20)
-    result = bl.assign(problem, sample=1000, passes=5)
-    assert result.feasible
-    assert result.bandwidth < bl.assign(problem, "gr*").bandwidth
+@pytest.mark.parametrize("given", [{"brokers": 20}, {"set": 2, "brokers": 12}])
+def test_a_sample_is_searched_for_many_subscribers(given):
+    """Polish over all makes it better, and a bound needs a look at all."""
+    problem = bl.workload.subscribers(subscribers=5000, **given)
+    plain, polished = (bl.assign(problem, sample=1000, passes=5, polish=polish) for polish in (0, 3))
+    assert plain.feasible
+    assert polished.feasible
+    assert polished.bandwidth <= plain.bandwidth
+    assert polished.bandwidth < bl.assign(problem, "gr*").bandwidth
+    assert plain.lower_bound is None
+    assert 0 < polished.lower_bound < polished.bandwidth
 
 
 def test_inner_brokers_have_filters_around_those_below():
@@ -161,8 +167,27 @@ def test_an_unknown_option_names_the_nearest():
     problem = bl.AssignmentProblem([0], [[1]], [-1], [[2]], [[0]], [[1]])
     with pytest.raises(bl.InputError, match="did you mean 'passes'"):
         bl.assign(problem, "broadloom", pases=3)
-    with pytest.raises(bl.InputError, match="option starts is 0; give 1 or more"):
+    with pytest.raises(bl.InputError, match="option starts is 0; give a whole number from 1"):
         bl.assign(problem, "broadloom", starts=0)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("broadloom", {"passes": "x"}, "option passes is 'x'; give a whole number from 0"),
+        ("broadloom", {"starts": 1.5}, "option starts is 1.5; give a whole number from 1"),
+        ("gr*", {"shuffle": "x"}, "option shuffle is 'x'; give true or false"),
+        ("slp1", {"literal": 1}, "option literal is 1; give true or false"),
+        ("slp1", {"passes": 1.5}, "option passes is 1.5; give a whole number from 1"),
+        ("slp", {"eps": "a"}, "option eps is 'a'; give a number from 0"),
+        ("gr", {"seed": -1}, "seed is -1; give a whole number from 0"),
+        ("gr", {"seed": 1.5}, "seed is 1.5; give a whole number from 0"),
+    ],
+)
+def test_values_of_the_wrong_type_are_told_in_one_line(name, options, message):
+    problem = bl.AssignmentProblem([0], [[1]], [-1], [[2]], [[0]], [[1]])
+    with pytest.raises(bl.InputError, match=message):
+        bl.assign(problem, name, **options)
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -84,3 +84,13 @@ def test_ours_is_above_the_bound_on_the_workloads(number):
     result = bl.assign(problem, passes=2, starts=1, many_starts=1)
     assert result.lower_bound is not None
     assert 0 < result.lower_bound <= result.bandwidth
+
+
+def test_many_dimensions_have_no_bound():
+    """A grid in seven dimensions is either huge or says nothing: none is made, and it is quick."""
+    lo = np.random.default_rng(0).random((30, 7))
+    problem = bl.AssignmentProblem([0], [[1], [2]], [-1, -1], np.ones((30, 1)), lo, lo + 1, max_delay=9)
+    assert lower_bound(problem, reach_of(problem)) is None
+    assert bl.assign(problem, passes=1).feasible
+    flat = problem.replace(lo=lo[:, :6], hi=lo[:, :6] + 1)
+    assert lower_bound(flat, reach_of(flat)) >= 0

@@ -1,10 +1,13 @@
 """The independent checker finds each kind of fault, and the problem refuses what is wrong."""
 
 import numpy as np
+import pyarrow as pa
 import pytest
 
 import broadloom as bl
 from broadloom.measures import content_metrics
+from broadloom.model.assignment_tables import read_problem, write_problem
+from broadloom.model.tables import write_table
 
 
 @pytest.fixture
@@ -73,12 +76,24 @@ def test_a_rectangle_may_be_covered_by_several_boxes(problem):
         ({"broker_parent": [-1, 0, 9, -1]}, "broker 2 has parent 9"),
         ({"capacity": [1, 1, 0, 1]}, "capacity of broker 2 is 0.0; give finite numbers above 0"),
         ({"alpha": 0}, "alpha is 0; give a whole number from 1"),
-        ({"beta": 3}, "beta_max is 2.0; give a finite number of at least 3"),
-        ({"max_delay": -1}, "max_delay is -1; give a finite number of at least 0"),
+        ({"beta": 3}, "beta_max is 2.0; give a number from 3"),
+        ({"max_delay": -1}, "max_delay is -1; give a number from 0"),
         ({"publisher": [1, 2]}, "broker_place has shape"),
         ({"subscriber_place": [[1.0]]}, "1 subscribers but 3 lower and 3 upper corners"),
         ({"broker_ids": ["a", "a", "b", "c"]}, "broker id 'a' appears twice"),
         ({"density": bl.Density([[0, 1]], [1])}, "events have 2 dimensions, their density 1"),
+        ({"density": [1, 2]}, "density is a list; give a broadloom.Density"),
+        ({"alpha": np.nan}, "alpha is nan; give a whole number from 1"),
+        ({"alpha": 17}, "alpha is 17; give a whole number from 1 to 16"),
+        ({"beta": "3"}, "beta is '3'; give a number from 1"),
+        ({"beta": None}, "beta is None; give a number from 1"),
+        ({"beta_max": np.nan}, "beta_max is nan; give a number"),
+        ({"max_latency": "x"}, "max_latency is not an array of numbers"),
+        ({"capacity": ["x"] * 4}, "capacity is not an array of numbers"),
+        ({"capacity": [1e308] * 4}, "the capacities add up to more than there are numbers for"),
+        ({"hi": np.full((3, 2), 1e155)}, "volumes overflow; give smaller coordinates"),
+        ({"lo": np.full((3, 2), -1e308), "hi": np.full((3, 2), 1e308)}, "volumes overflow"),
+        ({"publisher": [1e200]}, "distances overflow; give smaller coordinates"),
     ],
 )
 def test_a_problem_refuses_what_is_wrong(problem, change, message):
@@ -94,3 +109,62 @@ def test_a_result_comes_back_as_it_was_saved(problem, tmp_path):
     assert loaded.broker_of.tolist() == result.broker_of.tolist()
     with pytest.raises(bl.InputError, match="is there already"):
         result.save(tmp_path / "plan")
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: bl.Density([["a", "b"]], [1]), "edges and mass are not arrays of numbers"),
+        (lambda: bl.Density([[0, 1, 2]], [1e308, 1e308]), "mass or grid overflows"),
+        (lambda: bl.Density([[-1e308, 1e308]], [1]), "mass or grid overflows"),
+        (lambda: bl.Density.from_events([[1.0], [2.0]], bins=0), "bins is 0; give a whole number from 1"),
+        (lambda: bl.Density.from_events([["a"]]), "events are not an array of numbers"),
+    ],
+)
+def test_a_density_refuses_what_is_wrong(make, message):
+    with pytest.raises(bl.InputError, match=message):
+        make()
+
+
+def test_a_density_comes_back_with_a_result(problem, tmp_path):
+    """Bandwidth is a mass of events: the plan holds the density, cells without events too."""
+    density = bl.Density([[0, 0.1, 0.3, 9], [0, 1, 9]], [[0.5, 0], [0.1, 3], [0, 0]])
+    result = bl.assign(problem.replace(density=density), "gr*")
+    result.save(tmp_path / "plan")
+    loaded = bl.AssignmentResult.load(tmp_path / "plan")
+    assert loaded.metrics() == result.metrics()
+    found = loaded.problem.density
+    assert [line.tolist() for line in found.edges] == [line.tolist() for line in density.edges]
+    assert found.mass.tolist() == density.mass.tolist()
+
+
+def cells(*rows):
+    """A table of cells, each (lo, hi, mass)."""
+    lo, hi, mass = zip(*rows, strict=True)
+    return pa.table({"lo": lo, "hi": hi, "mass": mass})
+
+
+def test_cells_that_are_left_out_have_no_events(problem, tmp_path):
+    """A table of those cells that have events, in any order, is a density: the rest of the grid is empty."""
+    write_problem(tmp_path / "tables", problem)
+    write_table(tmp_path / "tables", "density", cells(([2.0, 1], [5.0, 4], 2.0), ([0.0, 0], [2.0, 1], 7.0)))
+    density = read_problem(tmp_path / "tables").density
+    assert [line.tolist() for line in density.edges] == [[0, 2, 5], [0, 1, 4]]
+    assert density.mass.tolist() == [[7, 0], [0, 2]]
+
+
+@pytest.mark.parametrize(
+    ("rows", "message"),
+    [
+        ([([0.0, 0], [2.0, 1], 7.0), ([1.0, 0], [2.0, 1], 1.0)], "row 0: .* is not one cell of the grid"),
+        ([([0.0, 0], [2.0, 1], 7.0), ([0.0, 0], [2.0, 1], 1.0)], "row 1: .* is there twice"),
+        ([([0.0, 0], [0.0, 1], 7.0)], "row 0: .* is not one cell of the grid"),
+        ([([0.0, 0], [2.0, 1], -7.0)], "negative or missing entry"),
+        ([([0.0], [2.0], 7.0)], "events have 2 dimensions, their density 1"),
+    ],
+)
+def test_a_table_that_is_no_grid_is_refused(problem, tmp_path, rows, message):
+    write_problem(tmp_path / "tables", problem)
+    write_table(tmp_path / "tables", "density", cells(*rows))
+    with pytest.raises(bl.InputError, match=message):
+        read_problem(tmp_path / "tables")

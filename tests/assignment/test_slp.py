@@ -10,9 +10,18 @@ from scipy.optimize import linprog
 import broadloom as bl
 import naive_assign as naive
 from broadloom.assignment.candidates import candidate_rectangles, intervals
-from broadloom.assignment.coreset import Phi, covered, may_serve, rounded
+from broadloom.assignment.coreset import (
+    Phi,
+    SlpOptions,
+    View,
+    _literal_loads,
+    covered,
+    may_serve,
+    reweigh,
+    rounded,
+)
 from broadloom.assignment.lp import Sample, relax
-from broadloom.assignment.reach import reach_of
+from broadloom.assignment.reach import grouped, reach_of
 
 
 def random_boxes(seed, count, dimensions=2):
@@ -125,9 +134,60 @@ def test_the_fractional_value_is_told_beside_a_proven_bound(name):
     assert 0 < result.lower_bound < result.bandwidth
 
 
-def test_the_literal_slp1_runs_and_tells_who_is_unplaced():
+def test_the_value_of_a_program_that_was_not_solved_is_no_value():
+    """After two iterations of the solver nothing is known, and the result is good all the same."""
     pytest.importorskip("ortools")
-    problem = bl.workload.subscribers(subscribers=2000, brokers=10)
-    result = bl.assign(problem, "slp1", literal=True, size=8)
-    assert result.notes["unplaced"] >= 0
-    assert not set(result.metrics()["violated"]) & {"latency", "nesting", "alpha", "leaf"}
+    problem = bl.workload.subscribers(subscribers=1000, brokers=8)
+    result = bl.assign(problem, "slp1", size=8, iterations=2, tolerance=1e-9)
+    assert result.feasible
+    assert not result.notes["solved"]
+    assert result.notes["fractional"] is None
+
+
+def test_the_literal_slp1_goes_on_until_everybody_is_covered():
+    """Algorithm 1: the certificate, or the limit on programs, is told; max-flow leaves some unplaced."""
+    pytest.importorskip("ortools")
+    problem = bl.workload.subscribers(subscribers=300, brokers=4, geography=0).replace(beta=4, beta_max=4)
+    whole = bl.assign(problem, "slp1", literal=True)
+    assert whole.notes["certificate"]
+    assert whole.notes["outside"] == 0
+    assert 1 < whole.notes["programs"] < 100
+    short = bl.assign(problem, "slp1", literal=True, passes=1)
+    assert short.notes["programs"] == 1
+    assert not short.notes["certificate"]
+    assert short.notes["outside"] > 0
+    for result in (whole, short):
+        assert result.notes["unplaced"] >= 0
+        assert not set(result.metrics()["violated"]) & {"latency", "nesting", "alpha", "leaf"}
+
+
+def test_several_levels_have_no_literal_form():
+    problem = bl.AssignmentProblem([0], [[1], [2]], [-1, 0], [[2]], [[0]], [[1]])
+    with pytest.raises(bl.InputError, match="slp is not literal with several levels of brokers"):
+        bl.assign(problem, "slp", literal=True)
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 10**6), st.integers(1, 40), st.floats(0, 1))
+def test_those_who_are_missed_weigh_twice_if_they_are_few(seed, count, eps):
+    """Algorithm 1, lines 14 and 15: an iteration is valid if the weight missed is a share of at most eps."""
+    rng = np.random.default_rng(seed)
+    before, missed = 2.0 ** rng.integers(0, 5, count), rng.random(count) < eps
+    weight = before.copy()
+    valid = reweigh(weight, missed, eps)
+    assert valid == (sum(before[missed]) <= eps * sum(before))
+    assert weight.tolist() == [w * (1 + (valid and m)) for w, m in zip(before, missed, strict=True)]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_load_sample_is_drawn_until_its_program_has_a_solution(seed):
+    """Half of all can go to the first broker alone, which has room for just them: few samples fit."""
+    m = 400
+    is_open = np.ones((m, 2), bool)
+    is_open[: m // 2, 1] = False
+    reach = grouped(is_open, np.arange(2, dtype=np.int32))
+    flat = np.zeros((m, 1))
+    view = View(flat, flat, flat, reach, np.array([m / 2, m / 2]), None, 3)
+    loads = _literal_loads(view, SlpOptions(literal=True), np.random.default_rng(seed))
+    assert len(np.unique(loads)) == 20
+    assert np.count_nonzero(loads < m // 2) <= 10

@@ -103,6 +103,11 @@ def test_a_run_that_died_goes_on_at_the_step_it_was_in(again, spark, monkeypatch
         ("sources = [", "is not TOML"),
         ('sources = ["nowhere"]\noutput = "out"\n', "there is no such file"),
         ('sources = [3]\noutput = "out"\n', "source 3 is not a text"),
+        (f"{CONFIG}[assign]\nengine = 'x'\n", r"\[assign\]: no engine 'x'; there are process, spark"),
+        (
+            f"{CONFIG}[assign]\nengine = 'spark'\nalgorithm = 'gr'\n",
+            "gr does not run on Spark; broadloom does",
+        ),
     ],
 )
 def test_a_bad_configuration_is_refused(tmp_path, text, words):
@@ -132,6 +137,21 @@ def test_subscribers_are_assigned_before_brokers_are_linked(spark, tmp_path):
     (tmp_path / "run.toml").write_text(CONFIG + "[assign]\nmax_delay = 0\nbeta = 1\nbeta_max = 1\n")
     with pytest.raises(InputError, match=r"NOT feasible .* larger limits"):
         pipeline.run(Config.load(tmp_path / "run.toml"), spark=spark)
+
+
+def test_both_engines_assign_alike(spark, tmp_path):
+    """The step assign on Spark: the same brokers and filters as in one process."""
+    workload.devices(tmp_path / "raw", brokers=8, subscriptions=500, subscribers=60, seed=2)
+    found = []
+    for engine in ("process", "spark"):
+        section = f"[assign]\nmax_delay = 2.0\nengine = '{engine}'\n"
+        options = "[assign.options]\nsample = 20\npasses = 2\npolish_up_to = 0\n"
+        (tmp_path / "run.toml").write_text(CONFIG + section + options)
+        pipeline.run(Config.load(tmp_path / "run.toml"), spark=spark)
+        found.append(bl.AssignmentResult.load(tmp_path / "out" / "assign"))
+    assert (tmp_path / "out" / "assign" / "assignments.parquet").is_dir()  # so it was Spark that wrote it
+    assert found[0].broker_of.tolist() == found[1].broker_of.tolist()
+    assert found[0].metrics() == found[1].metrics()
 
 
 @pytest.mark.parametrize(

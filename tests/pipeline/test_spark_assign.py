@@ -12,15 +12,17 @@ from broadloom.pipeline.assign import assign, indexed
 
 pytestmark = pytest.mark.spark
 
-OPTIONS = {"sample": 400, "passes": 2, "starts": 1, "many_starts": 1}
+OPTIONS = {"sample": 400, "passes": 2, "starts": 1, "many_starts": 1, "polish_up_to": 1000}
 
 
-def compare(spark, tables, plan, **limits):
+def compare(spark, tables, plan, options=OPTIONS, **limits):
     """Assign on Spark and in process, and assert that the plans are equal."""
-    metrics = assign(tables, plan, seed=3, spark=spark, limits=limits, **OPTIONS)
+    metrics = assign(tables, plan, seed=3, spark=spark, limits=limits, **options)
     found = bl.AssignmentResult.load(plan)
-    expected = bl.assign(read_problem(tables, **limits), seed=3, polish=0, **OPTIONS)
+    expected = bl.assign(read_problem(tables, **limits), seed=3, **options)
     assert np.array_equal(found.broker_of, expected.broker_of)
+    for what in ("algorithm", "seed", "options", "notes", "lower_bound"):
+        assert getattr(found, what) == getattr(expected, what)
     assert found.metrics() == expected.metrics()
     assert metrics == pytest.approx(expected.metrics(), rel=1e-9)
     assert json.loads((plan / "plan.json").read_text())["metrics"] == metrics
@@ -58,9 +60,32 @@ def test_many_files_latencies_and_limits_of_the_call(spark, tmp_path):
     compare(spark, tables, tmp_path / "plan", alpha=2, beta=2.0, beta_max=2.5)
 
 
-def test_few_subscribers_are_searched_on_the_driver(spark, tmp_path):
+@pytest.mark.parametrize("more", [{}, {"sample": 100, "polish": 2}, {"sample": 100, "polish": 0}])
+def test_few_subscribers_are_searched_or_polished_on_the_driver(spark, tmp_path, more):
+    """Up to `polish_up_to` the driver holds them all; without polish nobody has to."""
     write_problem(tmp_path / "tables", bl.workload.subscribers(subscribers=500, brokers=5))
-    assert compare(spark, tmp_path / "tables", tmp_path / "plan").metrics()["subscribers"] == 500
+    found = compare(spark, tmp_path / "tables", tmp_path / "plan", OPTIONS | more)
+    assert found.metrics()["subscribers"] == 500
+    assert (found.lower_bound is None) == (more.get("polish") == 0)
+
+
+def test_a_density_counts_on_spark_too(spark, tmp_path):
+    problem = bl.workload.subscribers(subscribers=1500, brokers=6)
+    density = bl.Density([[0, 2000, 9000], [0, 5000, 10000]], [[1, 2], [0, 4]])
+    write_problem(tmp_path / "tables", problem.replace(density=density))
+    assert compare(spark, tmp_path / "tables", tmp_path / "plan").bandwidth <= 7 * 6
+
+
+def test_an_id_that_appears_twice_is_refused(spark, tmp_path):
+    problem = bl.workload.subscribers(subscribers=1500, brokers=6)
+    write_problem(tmp_path / "tables", problem)
+    place = tmp_path / "tables" / "subscribers.parquet"
+    table = pq.read_table(place)
+    for wrong, message in (("7", "id '7' appears twice"), ("", "has no id")):
+        names = [*table["subscriber"].to_pylist()[:-1], wrong]
+        pq.write_table(table.set_column(0, "subscriber", [names]), place)
+        with pytest.raises(bl.InputError, match=message):
+            assign(tmp_path / "tables", tmp_path / "plan", spark=spark, **OPTIONS)
 
 
 def test_what_is_wrong_is_told_in_one_line(spark, tmp_path):
@@ -79,8 +104,6 @@ def test_what_is_wrong_is_told_in_one_line(spark, tmp_path):
     with pytest.raises(bl.InputError, match="lo is at most hi on every axis"):
         assign(tmp_path / "far", tmp_path / "plan", spark=spark, **OPTIONS | {"sample": 10})
     assert not (tmp_path / "plan").exists()
-    with pytest.raises(bl.InputError, match="option polish is 3; on Spark it is 0"):
-        assign(tmp_path / "far", tmp_path / "plan", spark=spark, polish=3)
     (tmp_path / "far" / "subscribers.parquet").unlink()
     with pytest.raises(bl.InputError, match=r"no subscribers.parquet"):
         assign(tmp_path / "far", tmp_path / "plan", spark=spark)

@@ -80,16 +80,17 @@ def cheapest_way(
 
     Growth above the ceiling may come back as infinite: then nobody wants it exactly.
     """
-    used = filters.used[b]
+    used, alpha = filters.used[b], filters.lo.shape[1]
     boxes_lo, boxes_hi = filters.lo[b, :used], filters.hi[b, :used]
     for i in range(used):
         if is_inside(lo, hi, boxes_lo, boxes_hi, i):
             return 0.0, INSIDE
     # Whatever the way, the rectangle itself is let through afterwards.
     least = uncovered(density, lo, hi, boxes_lo, boxes_hi)
+    # A full filter has no room for a new box, even if all growth is infinite.
+    best, way = (least, NEW) if used < alpha else (np.inf, 0)
     if least > ceiling:
-        return np.inf, NEW
-    best, way = least if used < filters.lo.shape[1] else np.inf, NEW
+        return np.inf, way
     around_lo, around_hi = filters.around[0], filters.around[1]
     for i in range(used):
         span(lo, hi, boxes_lo, boxes_hi, i, around_lo, around_hi)

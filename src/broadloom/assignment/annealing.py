@@ -15,12 +15,14 @@ from broadloom.assignment.filling import fill
 from broadloom.assignment.flow import limits, max_flow
 from broadloom.assignment.greedy import feasible_beta, guarded
 from broadloom.assignment.reach import Reach, reach_of
-from broadloom.assignment.search import Search
-from broadloom.errors import InputError
+from broadloom.assignment.search import HEAT, Search
 from broadloom.model import AssignmentProblem, AssignmentResult
+from broadloom.model._check import whole
 
-# Where bundles make passes quick, so many times as many are made at most.
-MOST_BY_BUNDLES, REHEATS = 20, 4
+# Where bundles make passes quick, so many times as many are made at most, from a greater heat.
+MOST_BY_BUNDLES, HOT = 20, 2.0
+# The heat of the passes over all subscribers that follow a sample.
+GENTLE = 0.2
 # If the greedy starts differ by more than this, many more of them are made.
 WIDE_SPREAD = 0.2
 
@@ -34,19 +36,25 @@ class SearchOptions:
         many_starts: how many when the first ones differ widely.
         passes: how many passes of annealing; 0: descent alone. More is better and takes longer.
         sample: above twice so many subscribers, search on a sample of so many and finish on all.
-        polish: the most passes of descent over all subscribers after a sample.
+        polish: how many gentle passes over all subscribers follow the search on a sample; where many are
+            alike and passes are quick, all of the annealing follows.
+        polish_up_to: above so many subscribers none follow, so that no machine has to hold them all.
     """
 
     starts: int = 3
     many_starts: int = 24
     passes: int = 150
     sample: int = 100_000
-    polish: int = 5
+    polish: int = 12
+    polish_up_to: int = 2_000_000
 
     def __post_init__(self) -> None:
-        for name, least in (("starts", 1), ("many_starts", 1), ("passes", 0), ("sample", 1), ("polish", 0)):
-            if getattr(self, name) < least:
-                raise InputError(f"option {name} is {getattr(self, name)}; give {least} or more")
+        for name, value in vars(self).items():
+            whole(value, f"option {name}", least=1 if name in ("starts", "many_starts", "sample") else 0)
+
+    def holds_all(self, count: int) -> bool:
+        """Whether so many subscribers are searched or polished together, on one machine."""
+        return count <= 2 * self.sample or (self.polish > 0 and count <= self.polish_up_to)
 
 
 def broadloom(problem: AssignmentProblem, options: SearchOptions, seed: int) -> AssignmentResult:
@@ -59,7 +67,8 @@ def broadloom(problem: AssignmentProblem, options: SearchOptions, seed: int) -> 
         broker_of, filters = _through_sample(problem, reach, beta, options, rng)
     else:
         broker_of, filters = _searched(problem, reach, limit, options, rng)
-    bound = lower_bound(problem, reach)
+    # Without a look at all subscribers there is no bound either, here as on Spark.
+    bound = lower_bound(problem, reach) if options.holds_all(problem.subscriber_count) else None
     return AssignmentResult(
         problem, broker_of.astype(np.int32), as_tuples(filters), lower_bound=bound, notes=notes
     )
@@ -76,12 +85,15 @@ def _searched(
     broker_of, filters = _best_start(problem, reach, limit, options, rng)
     search = Search(problem, reach, limit, broker_of, filters, rng)
     search.descend(15)
-    # Where bundles make passes quick, there are more of them, and it is heated again.
-    quick = min(MOST_BY_BUNDLES, search.by_bundles())
-    for _ in range(min(quick, REHEATS)):
-        search.anneal(options.passes * -(-quick // REHEATS))
-        search.descend(8)
+    _anneal(search, options)
     return search.best()
+
+
+def _anneal(search: Search, options: SearchOptions) -> None:
+    """Annealing to the end; where bundles make passes quick, there are more, from a greater heat."""
+    quick = min(MOST_BY_BUNDLES, search.by_bundles())
+    search.anneal(options.passes * quick, HOT if quick > 1 else HEAT)
+    search.descend(8)
 
 
 def _best_start(
@@ -109,15 +121,19 @@ def _best_start(
 def _through_sample(
     problem: AssignmentProblem, reach: Reach, beta: float, options: SearchOptions, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], Filters]:
-    """Search on a sample, put all into its filters, and go downhill."""
+    """Search on a sample, put all into its filters, and polish."""
     chosen = draw(problem.subscriber_count, options.sample, rng)
     filters = sample_filters(problem.subset(chosen), beta, options, rng)
     limit = limits(problem, beta)
     broker_of, filters = fill(problem, filters, limit, rng)
-    if options.polish == 0:
+    if not options.holds_all(problem.subscriber_count):
         return broker_of, filters
     search = Search(problem, reach, limit, broker_of, filters, rng)
-    search.descend(options.polish)
+    if search.by_bundles() > 1:
+        _anneal(search, options)
+    else:
+        search.anneal(options.polish, GENTLE)
+        search.descend(4)
     return search.best()
 
 
@@ -131,9 +147,7 @@ def sample_filters(
 ) -> Filters:
     """The filters that a search on a sample makes."""
     reach = reach_of(part)
-    # A little less room than there is: the sample is not exactly like the whole.
-    for room in (0.97, 0.985, 1.0, None):
-        limit = limits(part, feasible_beta(part, reach)[0] if room is None else beta * room)
-        if max_flow(reach, limit)[1] == 0:
-            break
+    limit = limits(part, beta)
+    if max_flow(reach, limit)[1] > 0:  # the sample is not exactly like the whole
+        limit = limits(part, feasible_beta(part, reach)[0])
     return _searched(part, reach, limit, options, rng)[1]

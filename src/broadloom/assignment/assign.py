@@ -6,6 +6,7 @@ from typing import Any, overload
 from broadloom.assignment import ALGORITHMS
 from broadloom.errors import InputError
 from broadloom.model import AssignmentProblem, AssignmentResult, MarketProblem, MarketResult
+from broadloom.model._check import whole
 from broadloom.model.algorithm import find
 
 
@@ -48,6 +49,7 @@ def assign(
         raise InputError(f"a {type(problem).__name__} cannot be assigned; give one of {', '.join(kinds)}")
     chosen = find(algorithm, fitting)
     settings = chosen.with_options(options)
+    whole(seed, "seed")
     found: AssignmentResult | MarketResult = chosen.run(problem, settings, seed)
     result = replace(found, algorithm=algorithm, seed=seed, options=vars(settings))
     result.verify()

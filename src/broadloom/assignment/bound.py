@@ -17,14 +17,19 @@ from broadloom.model.density import DensityArrays, measure_of
 
 # About so many cells, and so many ways to choose zones; the best way counts, cell by cell.
 CELLS, FAMILIES = 40_000, 6
+# Beyond so many axes a grid of that many cells has two or three lines an axis, and says next to nothing.
+MOST_AXES = 6
 
 
 def lower_bound(problem: AssignmentProblem, reach: Reach) -> float | None:
-    """A bandwidth that no assignment within the limits can be below; None if there is no such assignment."""
+    """A bandwidth that no assignment within the limits can be below.
+
+    None if there is no such assignment, or above six dimensions.
+    """
     limit = limits(problem, problem.beta_max)
     if problem.subscriber_count == 0:
         return 0.0
-    if max_flow(reach, limit)[1] > 0:
+    if problem.dimensions > MOST_AXES or max_flow(reach, limit)[1] > 0:
         return None
     lines = _lines(problem)
     most = np.zeros(_shape(lines), np.int64)

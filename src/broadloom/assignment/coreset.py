@@ -12,12 +12,18 @@ from broadloom.assignment.candidates import candidate_rectangles
 from broadloom.assignment.flow import max_flow
 from broadloom.assignment.lp import Relaxed, Sample, relax
 from broadloom.assignment.reach import Reach, take
-from broadloom.errors import InputError
+from broadloom.model._check import number, whole, yes_or_no
 from broadloom.model.density import DensityArrays
 from broadloom.progress import stage
 
 # Draws of a load sample before its limits are raised, and roundings before the best so far is taken.
 MOST_DRAWS, MOST_ROUNDINGS = 20, 20
+# The paper's sizes: `g` at the start, and subscribers a broker that are sampled for loads.
+LITERAL_SIZE, LITERAL_LOADS = 4, 10
+# Linear programs until the best filters so far are taken: one is enough for ours, which mends the rest.
+MOST_PROGRAMS, MOST_LITERAL = 1, 100
+# Parts of a subscriber that may go to different brokers, as in a linear program.
+PARTS = 1000
 
 
 @dataclass(frozen=True)
@@ -25,10 +31,10 @@ class SlpOptions:
     """Options of slp1 and slp.
 
     Attributes:
-        literal: run as printed: samples of `10 |B|` for loads, `g` from 4, and a max-flow that is blind to
-            bandwidth. Its result is seldom feasible.
-        passes: the most linear programs before the best filters so far are taken. The paper has no limit, and
-            no end is in sight.
+        literal: run as printed: `g` from 4, samples of `10 |B|` for loads, linear programs until the filters
+            cover everybody, and a max-flow that is blind to bandwidth. Its result is seldom feasible.
+        passes: the most linear programs before the best filters so far are taken; None: 1, and 100 if
+            literal. The paper has no limit.
         eps: how much filters are expanded before a sample counts as a certificate; the paper does not say.
         size: the paper's `g` at the start, from which samples of `10 g ln g` are drawn.
         load_sample: so many subscribers a broker are sampled for loads.
@@ -37,7 +43,7 @@ class SlpOptions:
     """
 
     literal: bool = False
-    passes: int = 1
+    passes: int | None = None
     eps: float = 0.2
     size: int = 64
     load_sample: int = 20
@@ -45,10 +51,17 @@ class SlpOptions:
     iterations: int = 20_000
 
     def __post_init__(self) -> None:
-        least = {"passes": 1, "eps": 0, "size": 2, "load_sample": 1, "tolerance": 1e-12, "iterations": 1}
-        for name, value in least.items():
-            if not getattr(self, name) >= value:
-                raise InputError(f"option {name} is {getattr(self, name)}; give {value} or more")
+        yes_or_no(self.literal, "option literal")
+        for name, least in (("passes", 1), ("size", 2), ("load_sample", 1), ("iterations", 1)):
+            if getattr(self, name) is not None or name != "passes":
+                whole(getattr(self, name), f"option {name}", least)
+        for name, floor in (("eps", 0.0), ("tolerance", 1e-12)):
+            number(getattr(self, name), f"option {name}", floor)
+
+    @property
+    def most_programs(self) -> int:
+        """How many linear programs there may be."""
+        return self.passes or (MOST_LITERAL if self.literal else MOST_PROGRAMS)
 
 
 class View(NamedTuple):
@@ -79,7 +92,8 @@ class Phi(NamedTuple):
 class Guess(NamedTuple):
     """What sampling has found: the fractional solution, filters rounded from it, how many are outside them.
 
-    `sparing` are filters rounded with an exponent of 1, so that few boxes are kept.
+    `sparing` are filters rounded with an exponent of 1, so that few boxes are kept. `passes` is how many
+    linear programs there were.
     """
 
     relaxed: Relaxed
@@ -91,37 +105,58 @@ class Guess(NamedTuple):
 
 
 def filter_assign(view: View, options: SlpOptions, rng: np.random.Generator) -> Guess:
-    """Sample, relax and round until all subscribers are inside the expanded filters, or passes run out."""
-    m, g, done = len(view.lo), 4 if options.literal else options.size, 0
+    """Sample, relax and round until all subscribers are inside the expanded filters, or programs run out.
+
+    The filters that leave the fewest outside are kept. The sizes of samples double after as many valid
+    iterations as a certificate of that size could need.
+    """
+    m, g, done = len(view.lo), LITERAL_SIZE if options.literal else options.size, 0
     best: Guess | None = None
-    with stage("linear programs", options.passes) as report:
-        while done < options.passes:
-            weight = np.ones(m)
-            for _ in range(max(1, int(4 * g * np.log(max(m / g, 2))))):
-                sample, who = _draw(view, weight, g, options, rng)
-                boxes = candidate_rectangles(view.place[who], sample.lo, sample.hi, 5 * len(view.limit), rng)
-                room = view.limit * sample.counts.sum() / m
-                relaxed = relax(
-                    view.density, sample, boxes, room, view.alpha, options.tolerance, options.iterations
-                )
-                phi, sparing = (
-                    rounded(relaxed, sample, exponent, len(view.limit), rng)
-                    for exponent in (2 * np.log(len(who)), 1.0)
-                )
+    with stage("linear programs", options.most_programs) as report:
+        while best is None or g <= m:
+            weight, valid = np.ones(m), 0
+            while valid < max(1.0, 4 * g * np.log(max(m / g, 1.0))):
+                guess, phi = _iteration(view, weight, g, options, rng)
                 done += 1
                 report(done)
-                outside = ~covered(phi.expanded(options.eps), view.lo, view.hi, view.reach)
-                guess = Guess(relaxed, phi.expanded(options.eps), sparing, len(who), int(outside.sum()), done)
                 if best is None or guess.outside < best.outside:
                     best = guess
-                if not outside.any() or done == options.passes:
+                if guess.outside == 0 or done == options.most_programs:
                     return best._replace(passes=done)
-                missed = ~covered(phi, view.lo, view.hi, view.reach)
-                if weight[missed].sum() <= options.eps * weight.sum():
-                    weight[missed] *= 2
+                valid += reweigh(weight, ~covered(phi, view.lo, view.hi, view.reach), options.eps)
             g *= 2
-    assert best is not None
-    return best
+    return best._replace(passes=done)
+
+
+def _iteration(
+    view: View, weight: NDArray[np.float64], g: int, options: SlpOptions, rng: np.random.Generator
+) -> tuple[Guess, Phi]:
+    """One sample and its linear program: expanded filters, and those as they were rounded."""
+    sample, who = _draw(view, weight, g, options, rng)
+    boxes = candidate_rectangles(view.place[who], sample.lo, sample.hi, 5 * len(view.limit), rng)
+    room = view.limit * sample.counts.sum() / len(view.lo)
+    relaxed = relax(view.density, sample, boxes, room, view.alpha, options.tolerance, options.iterations)
+    phi, sparing = (
+        rounded(relaxed, sample, exponent, len(view.limit), rng) for exponent in (2 * np.log(len(who)), 1.0)
+    )
+    outside = ~covered(phi.expanded(options.eps), view.lo, view.hi, view.reach)
+    return Guess(relaxed, phi.expanded(options.eps), sparing, len(who), int(outside.sum()), 1), phi
+
+
+def reweigh(weight: NDArray[np.float64], missed: NDArray[np.bool_], eps: float) -> bool:
+    """Double the weight of those who were missed if it is a small share: then an iteration is valid.
+
+    Examples:
+        >>> weight = np.ones(4)
+        >>> reweigh(weight, np.array([True, False, False, False]), eps=0.3), weight.tolist()
+        (True, [2.0, 1.0, 1.0, 1.0])
+        >>> reweigh(weight, np.array([True, False, False, False]), eps=0.3), weight.tolist()
+        (False, [2.0, 1.0, 1.0, 1.0])
+    """
+    valid = bool(weight[missed].sum() <= eps * weight.sum())
+    if valid:
+        weight[missed] *= 2
+    return valid
 
 
 def _draw(
@@ -130,18 +165,40 @@ def _draw(
     """A sample by weight for coverage, and a uniform one for loads that can be met by itself."""
     m, n = len(view.lo), len(view.limit)
     cover = rng.choice(m, min(m, int(10 * g * np.log(g))), replace=False, p=weight / weight.sum())
-    count = min(m, (10 if options.literal else options.load_sample) * n)
-    slack = 1.0
-    for draw in range(1, 10 * MOST_DRAWS):
-        loads = rng.choice(m, count, replace=False)
-        room = np.floor(slack * view.limit * count / m + 1e-9).astype(np.int64)
-        if options.literal or max_flow(take(view.reach, loads), room)[1] == 0:
-            break
-        if draw % MOST_DRAWS == 0:
-            slack *= 1.1
+    loads = (_literal_loads if options.literal else _loads)(view, options, rng)
     who = np.unique(np.concatenate((cover, loads)))
     sample = Sample(view.lo[who], view.hi[who], may_serve(view.reach, who, n), np.isin(who, loads))
     return sample, who
+
+
+def _loads(view: View, options: SlpOptions, rng: np.random.Generator) -> NDArray[np.int64]:
+    """A sample that fits within its share of the limits, which are raised if hardly any does."""
+    m, slack = len(view.lo), 1.0
+    count = min(m, options.load_sample * len(view.limit))
+    for draw in range(1, 10 * MOST_DRAWS):
+        loads = rng.choice(m, count, replace=False)
+        room = np.floor(slack * view.limit * count / m + 1e-9).astype(np.int64)
+        if max_flow(take(view.reach, loads), room)[1] == 0:
+            break
+        if draw % MOST_DRAWS == 0:
+            slack *= 1.1
+    return loads
+
+
+def _literal_loads(view: View, options: SlpOptions, rng: np.random.Generator) -> NDArray[np.int64]:  # noqa: ARG001
+    """A sample as printed: drawn anew, up to ln |S| times, while its linear program has no solution.
+
+    It has one if and only if the sample, cut into parts, fits within its share of the limits.
+    """
+    m = len(view.lo)
+    count = min(m, LITERAL_LOADS * len(view.limit))
+    room = np.floor(PARTS * view.limit * count / m).astype(np.int64)
+    for _ in range(int(np.log(m)) + 1):
+        loads = rng.choice(m, count, replace=False)
+        reach = take(view.reach, loads)
+        if max_flow(reach._replace(size=PARTS * reach.size), room)[1] == 0:
+            break
+    return loads
 
 
 def may_serve(reach: Reach, who: NDArray[np.int64], n: int) -> NDArray[np.bool_]:

@@ -12,6 +12,7 @@ from broadloom.assignment.flow import least_lbf, limits, max_flow, spread
 from broadloom.assignment.reach import Reach, everywhere, reach_of
 from broadloom.assignment.tighten import tight_filters
 from broadloom.model import AssignmentProblem, AssignmentResult
+from broadloom.model._check import yes_or_no
 from broadloom.model.algorithm import NoOptions
 
 # "We increase the value of beta by a small factor": the paper leaves it open.
@@ -27,6 +28,9 @@ class OrderOptions:
     """
 
     shuffle: bool = False
+
+    def __post_init__(self) -> None:
+        yes_or_no(self.shuffle, "option shuffle")
 
 
 def gr(problem: AssignmentProblem, options: OrderOptions, seed: int) -> AssignmentResult:

@@ -62,11 +62,11 @@ class Search:
                     break
         self._keep_best()
 
-    def anneal(self, passes: int) -> None:
+    def anneal(self, passes: int, heat: float = HEAT) -> None:
         """Passes that allow uphill moves, fewer and smaller ones as it cools."""
         with stage("annealing", passes) as done:
             for i in range(passes):
-                self._pass(HEAT * (1 - i / passes) ** COOLING)
+                self._pass(heat * (1 - i / passes) ** COOLING)
                 done(i + 1)
                 if i >= passes // 2:
                     self._keep_best()

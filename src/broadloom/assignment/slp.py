@@ -20,6 +20,7 @@ from broadloom.assignment.flow import least_lbf, limits, max_flow, spread
 from broadloom.assignment.greedy import feasible_beta, guarded, rising_betas
 from broadloom.assignment.reach import Reach, grouped, reach_of, take
 from broadloom.assignment.tighten import few_boxes, tight_filters, tighter
+from broadloom.errors import InputError
 from broadloom.model import AssignmentProblem, AssignmentResult
 from broadloom.model.density import DensityArrays, measure_of
 
@@ -38,11 +39,11 @@ def slp1(problem: AssignmentProblem, options: SlpOptions, seed: int) -> Assignme
         return AssignmentResult(problem, np.empty(0, np.int32), ((),) * problem.broker_count, notes=notes)
     limit = limits(problem, beta)
     guess = filter_assign(_view(problem, reach, limit), options, rng)
-    notes |= {"fractional": guess.relaxed.value, "programs": guess.passes, "outside": guess.outside}
+    notes |= _told([guess])
     if options.literal:
         made, notes["unplaced"] = _by_max_flow(problem, reach, guess.phi)
     else:
-        made = _best_inside(problem, reach, limit, guess, rng)
+        made = _best_inside(problem, reach, limit, guess.phi, _seeds(problem, guess.sparing), rng)
     return _result(problem, reach, made, notes)
 
 
@@ -50,19 +51,35 @@ def slp(problem: AssignmentProblem, options: SlpOptions, seed: int) -> Assignmen
     """From the top of the tree down: a linear program among the children of each broker."""
     if problem.is_one_level or problem.subscriber_count == 0:
         return slp1(problem, options, seed)
+    if options.literal:
+        raise InputError(
+            "slp is not literal with several levels of brokers: the paper leaves open what the latency and "
+            "the load of inner brokers are; leave literal out, or choose slp1"
+        )
     rng = np.random.default_rng(seed)
     reach = reach_of(problem)
     beta, notes = feasible_beta(problem, reach)
     limit = limits(problem, beta)
     phi, told = _top_down(problem, reach, limit, options, rng)
-    order = rng.permutation(problem.subscriber_count)
-    return _result(problem, reach, _inside(problem, reach, limit, phi, order), notes | told)
+    return _result(problem, reach, _best_inside(problem, reach, limit, phi, None, rng), notes | told)
 
 
 def _result(problem: AssignmentProblem, reach: Reach, made: Made, notes: dict[str, Any]) -> AssignmentResult:
     """An assignment as a result. The fractional value is no bound for the whole problem; another one is."""
     broker_of, filters = made[0].astype(np.int32), as_tuples(made[1])
     return AssignmentResult(problem, broker_of, filters, lower_bound=lower_bound(problem, reach), notes=notes)
+
+
+def _told(guesses: list[Guess]) -> dict[str, Any]:
+    """What there is to tell of linear programs. The value of one that was not solved is no value."""
+    solved = all(guess.relaxed.solved for guess in guesses)
+    return {
+        "fractional": float(sum(guess.relaxed.value for guess in guesses)) if solved else None,
+        "solved": solved,
+        "programs": sum(guess.passes for guess in guesses),
+        "outside": sum(guess.outside for guess in guesses),
+        "certificate": all(guess.outside == 0 for guess in guesses),
+    }
 
 
 def _top_down(
@@ -75,23 +92,22 @@ def _top_down(
     """Preliminary filters of all brokers, level by level; subscribers are divided on the way, for a start."""
     lo, hi = [problem.lo[:0]] * problem.broker_count, [problem.hi[:0]] * problem.broker_count
     below = {-1: np.arange(problem.subscriber_count)}
-    told = {"fractional": 0.0, "programs": 0, "outside": 0}
+    guesses: list[Guess] = []
     for parent in (-1, *map(int, problem.top_down[~problem.is_leaf[problem.top_down]])):
         children, mine = np.flatnonzero(problem.broker_parent == parent), below.pop(parent)
         part, part_reach, part_limit = _among_children(problem, reach, limit, mine, children)
         child_of = np.zeros(len(mine), np.int64)
         if len(mine) and len(children) > 1:
             guess = filter_assign(_view(part, part_reach, part_limit), options, rng)
-            child_of, _ = _best_inside(part, part_reach, part_limit, guess, rng)
+            seeds = _seeds(part, guess.sparing)
+            child_of, _ = _best_inside(part, part_reach, part_limit, guess.phi, seeds, rng)
             for i, child in enumerate(children):
                 boxes = slice(guess.phi.start[i], guess.phi.start[i + 1])
                 lo[child], hi[child] = guess.phi.lo[boxes], guess.phi.hi[boxes]
-            told["fractional"] += guess.relaxed.value
-            told["programs"] += guess.passes
-            told["outside"] += guess.outside
+            guesses.append(guess)
         below |= {int(child): mine[child_of == i] for i, child in enumerate(children)}
     start = np.concatenate(([0], np.cumsum([len(boxes) for boxes in lo])))
-    return Phi(np.concatenate(lo), np.concatenate(hi), start), told
+    return Phi(np.concatenate(lo), np.concatenate(hi), start), _told(guesses)
 
 
 def _among_children(
@@ -142,13 +158,14 @@ def _best_inside(
     problem: AssignmentProblem,
     reach: Reach,
     limit: NDArray[np.int64],
-    guess: Guess,
+    phi: Phi,
+    seeds: Filters | None,
     rng: np.random.Generator,
 ) -> Made:
     """The better of two: inside the preliminary filters, or anywhere from a start with few of their boxes."""
     order = rng.permutation(problem.subscriber_count)
-    seeded = guarded(problem, reach, limit, order, _seeds(problem, guess.sparing))
-    ways = _inside(problem, reach, limit, guess.phi, order), tighter(problem, *seeded)
+    seeded = guarded(problem, reach, limit, order, seeds)
+    ways = _inside(problem, reach, limit, phi, order), tighter(problem, *seeded)
     return min(ways, key=lambda made: float(made[1].measure.sum()))
 
 
@@ -180,16 +197,17 @@ def _opened(level: NDArray[np.uint8], most: int) -> Reach:
     return grouped(level <= most, np.arange(level.shape[1], dtype=np.int32))
 
 
-def _seeds(problem: AssignmentProblem, phi: Phi) -> Filters:
+def _seeds(problem: AssignmentProblem, phi: Phi) -> Filters | None:
     """Leaf filters of at most alpha boxes around the preliminary ones; none where there are more levels."""
+    if not problem.is_one_level:
+        return None
     filters = empty_filters(problem.broker_count, problem.alpha, problem.dimensions)
-    if problem.is_one_level:
-        for b in range(problem.broker_count):
-            mine = slice(phi.start[b], phi.start[b + 1])
-            lo, hi = few_boxes(problem.density_arrays, phi.lo[mine], phi.hi[mine], problem.alpha)
-            filters.used[b] = len(lo)
-            filters.lo[b, : len(lo)], filters.hi[b, : len(lo)] = lo, hi
-            refresh(problem.density_arrays, filters, b)
+    for b in range(problem.broker_count):
+        mine = slice(phi.start[b], phi.start[b + 1])
+        lo, hi = few_boxes(problem.density_arrays, phi.lo[mine], phi.hi[mine], problem.alpha)
+        filters.used[b] = len(lo)
+        filters.lo[b, : len(lo)], filters.hi[b, : len(lo)] = lo, hi
+        refresh(problem.density_arrays, filters, b)
     return filters
 
 

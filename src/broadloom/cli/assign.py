@@ -38,8 +38,8 @@ def assign(
 ) -> int:
     """Choose the broker of each subscriber and the filter of each broker; exit with 1 if limits are broken.
 
-    With a master or a remote, subscribers stay on Spark: broadloom searches on a sample of them, and the
-    rest is assigned there. The plan is that of `-O polish=0` without Spark.
+    With a master or a remote, many subscribers stay on Spark: broadloom searches on a sample of them, and
+    the rest is assigned there. The plan is the same as without Spark.
 
     Example: broadloom assign tables --algorithm slp -o plan
     """

@@ -131,13 +131,16 @@ def _refuse_assignment(plan: Path) -> None:
 
 
 def algorithms(as_json: Json = False, quiet: Quiet = False) -> None:
-    """List the algorithms: name, stage, paper, objective, options.
+    """List the algorithms: name, stage, problem, paper, objective, options.
 
     Example: broadloom algorithms
     """
     rows = bl.algorithms()
-    table = Table("name", "stage", "paper", "objective", "rule", "options", box=None, pad_edge=False)
+    table = Table(
+        "name", "stage", "problem", "paper", "objective", "rule", "options", box=None, pad_edge=False
+    )
     for row in rows:
         options = ", ".join(f"{name}={value!r}" for name, value in row["options"].items())
-        table.add_row(row["name"], row["stage"], row["paper"], row["objective"], row["summary"], options)
+        told = ("name", "stage", "problem", "paper", "objective", "summary")
+        table.add_row(*(row[name] or "" for name in told), options)
     show({"algorithms": rows}, f"{len(rows)} algorithms", as_json, quiet, table)

@@ -11,13 +11,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from broadloom.errors import InputError
-from broadloom.model._check import read_only, refuse, text_ids
+from broadloom.model._check import number, read_only, refuse, text_ids, whole
 from broadloom.model.density import Density, DensityArrays
 
 # More rectangles a filter would make exact volumes of unions slow; the paper uses 3.
 MOST_RECTANGLES = 16
 # Shares whose sum is as near to 1 as this are shares.
 ROUNDING = 1e-9
+# Measures and squares of distances beyond this would not stay finite when they are added and enlarged.
+MOST_MEASURE = 1e300
 
 
 @dataclass(frozen=True, eq=False)
@@ -79,26 +81,36 @@ class AssignmentProblem:
         self._set(lo=_numbers(self.lo, "lo", 2), hi=_numbers(self.hi, "hi", 2, d))
         n, m = len(self.broker_place), len(self.subscriber_place)
         _check_rectangles(self.lo, self.hi, m)
+        self._set(beta=number(self.beta, "beta", least=1))
         self._set(
-            max_delay=_at_least(self.max_delay, 0.0, "max_delay"),
+            max_delay=number(self.max_delay, "max_delay"),
             max_latency=_latency_bounds(self.max_latency, m),
             alpha=_rectangle_count(self.alpha),
-            beta=_at_least(self.beta, 1.0, "beta"),
-            beta_max=_at_least(self.beta_max, self.beta, "beta_max"),
+            beta_max=number(self.beta_max, "beta_max", least=self.beta),
             capacity=_shares(self.capacity, self.is_leaf),
             broker_ids=_names(self.broker_ids, n, "broker"),
             subscriber_ids=_names(self.subscriber_ids, m, "subscriber"),
         )
-        if self.density is not None and m and self.density.dimensions != self.dimensions:
-            raise InputError(
-                f"events have {self.dimensions} dimensions, their density {self.density.dimensions}; "
-                "give as many"
-            )
+        _check_density(self.density, self.dimensions if m else None)
+        self._check_sizes()
 
     def _set(self, **values: Any) -> None:
         """Put checked values in the place of given ones, while the problem is made."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
+
+    def _check_sizes(self) -> None:
+        """Refuse numbers that are finite while their products are not."""
+        places = np.vstack((self.publisher[None], self.broker_place, self.subscriber_place))
+        with np.errstate(over="ignore"):
+            if not np.sum(np.ptp(places, axis=0) ** 2) <= MOST_MEASURE:
+                raise InputError("places are so far apart that distances overflow; give smaller coordinates")
+            if self.density is None and self.subscriber_count:
+                sides = np.maximum(self.hi.max(axis=0) - self.lo.min(axis=0), 1.0)
+                if not np.prod(sides) * self.broker_count * self.alpha <= MOST_MEASURE:
+                    raise InputError(
+                        "rectangles are so large that volumes overflow; give smaller coordinates"
+                    )
 
     @property
     def subscriber_count(self) -> int:
@@ -187,10 +199,7 @@ class AssignmentProblem:
 
 def _numbers(values: ArrayLike, name: str, axes: int, width: int | None = None) -> NDArray[np.float64]:
     """A locked copy as doubles, after checking its shape and that all are finite."""
-    try:
-        array = np.array(values, np.float64, order="C")
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} is not an array of numbers: {error}") from error
+    array = _as_doubles(values, name)
     if axes == 2 and len(np.atleast_1d(array)) == 0:
         array = array.reshape(0, array.shape[-1] if width is None and array.ndim == 2 else width or 0)
     if array.ndim != axes or (width is not None and array.shape[-1] != width):
@@ -203,6 +212,13 @@ def _numbers(values: ArrayLike, name: str, axes: int, width: int | None = None) 
     )
     read_only(array)
     return array
+
+
+def _as_doubles(values: ArrayLike, name: str) -> NDArray[np.float64]:
+    try:
+        return np.array(values, np.float64, order="C")
+    except (TypeError, ValueError) as error:
+        raise InputError(f"{name} is not an array of numbers: {error}") from error
 
 
 def _tree(parents: ArrayLike, n: int) -> NDArray[np.int32]:
@@ -255,23 +271,30 @@ def _check_rectangles(lo: NDArray[np.float64], hi: NDArray[np.float64], m: int) 
     )
 
 
-def _at_least(value: float, least: float, name: str) -> float:
-    if not (np.isfinite(value) and value >= least):
-        raise InputError(f"{name} is {value}; give a finite number of at least {least}")
-    return float(value)
+def _check_density(density: object, dimensions: int | None) -> None:
+    if density is None:
+        return
+    if not isinstance(density, Density):
+        raise InputError(f"density is a {type(density).__name__}; give a broadloom.Density, or None")
+    if dimensions is not None and density.dimensions != dimensions:
+        raise InputError(
+            f"events have {dimensions} dimensions, their density {density.dimensions}; give as many"
+        )
 
 
-def _rectangle_count(alpha: int) -> int:
-    if isinstance(alpha, bool) or int(alpha) != alpha or not 1 <= alpha <= MOST_RECTANGLES:
+def _rectangle_count(alpha: float) -> int:
+    """How many rectangles; tables have it as a double."""
+    count = whole(int(alpha) if isinstance(alpha, float) and alpha.is_integer() else alpha, "alpha", least=1)
+    if count > MOST_RECTANGLES:
         raise InputError(f"alpha is {alpha}; give a whole number from 1 to {MOST_RECTANGLES}")
-    return int(alpha)
+    return count
 
 
 def _latency_bounds(values: ArrayLike | None, m: int) -> NDArray[np.float64] | None:
     """One bound a subscriber; NaN where the delay counts instead."""
     if values is None:
         return None
-    array = np.array(values, np.float64)
+    array = _as_doubles(values, "max_latency")
     if array.ndim == 0:
         array = np.full(m, array)
     if array.shape != (m,):
@@ -283,7 +306,7 @@ def _latency_bounds(values: ArrayLike | None, m: int) -> NDArray[np.float64] | N
 
 def _shares(capacity: ArrayLike | None, is_leaf: NDArray[np.bool_]) -> NDArray[np.float64]:
     """The leaves' shares of the whole capacity, 0 for inner brokers."""
-    array = np.ones(len(is_leaf)) if capacity is None else np.array(capacity, np.float64)
+    array = np.ones(len(is_leaf)) if capacity is None else _as_doubles(capacity, "capacity")
     if array.shape != is_leaf.shape:
         raise InputError(f"{len(is_leaf):,} brokers but capacity has shape {array.shape}; give one a broker")
     array[~is_leaf] = 0.0
@@ -292,8 +315,12 @@ def _shares(capacity: ArrayLike | None, is_leaf: NDArray[np.bool_]) -> NDArray[n
         lambda b: f"the capacity of broker {b} is {array[b]}",
         "give finite numbers above 0",
     )
-    if abs(array.sum() - 1) > ROUNDING:  # shares stay as they are, to the last bit
-        array /= array.sum()
+    with np.errstate(over="ignore"):
+        total = array.sum()
+    if not np.isfinite(total):
+        raise InputError("the capacities add up to more than there are numbers for; give smaller ones")
+    if abs(total - 1) > ROUNDING:  # shares stay as they are, to the last bit
+        array /= total
     read_only(array)
     return array
 

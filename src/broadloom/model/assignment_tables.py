@@ -1,4 +1,4 @@
-"""Subscriber assignment problems as canonical tables: publisher, brokers, subscribers."""
+"""Subscriber assignment problems as canonical tables: publisher, brokers, subscribers, density."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 
 from broadloom.errors import InputError
 from broadloom.model._atomic import new_folder
-from broadloom.model._check import refuse
+from broadloom.model._check import refuse, repeats
 from broadloom.model.assignment import AssignmentProblem
-from broadloom.model.tables import need_table, write_table
+from broadloom.model.density import Density
+from broadloom.model.tables import need_table, read_table, write_table
 
 LIMITS = ("max_delay", "alpha", "beta", "beta_max")
 
@@ -26,7 +27,8 @@ def read_problem(
     """The problem in a folder of tables.
 
     Args:
-        folder: holds `publisher` (one row: its place, and limits if there are), `brokers` and `subscribers`.
+        folder: holds `publisher` (one row: its place, and limits if there are), `brokers`, `subscribers`, and
+            `density` if events do not fall uniformly.
         subscribers: some of them, in place of the whole table.
         **limits: max_delay, alpha, beta, beta_max, in place of those in the table.
 
@@ -54,6 +56,7 @@ def read_problem(
         matrix(subscribers, "subscribers", "hi"),
         max_latency=bounds,
         capacity=shares,  # type: ignore[arg-type]
+        density=_density(read_table(place, "density")),
         broker_ids=tuple(brokers["broker"].to_pylist()),
         subscriber_ids=tuple(subscribers["subscriber"].to_pylist()),
         **chosen,
@@ -61,7 +64,7 @@ def read_problem(
 
 
 def write_problem(folder: str | Path, problem: AssignmentProblem, overwrite: bool = False) -> None:
-    """Write a problem as tables, as one folder that appears whole. A density is not among them."""
+    """Write a problem as tables, as one folder that appears whole."""
     with new_folder(Path(folder), overwrite) as scratch:
         for name, table in problem_tables(problem).items():
             write_table(scratch, name, table)
@@ -80,6 +83,7 @@ def problem_tables(problem: AssignmentProblem) -> dict[str, pa.Table]:
     }
     if problem.max_latency is not None:
         subscribers["max_latency"] = pa.array(problem.max_latency, mask=np.isnan(problem.max_latency))
+    density = {} if problem.density is None else {"density": density_table(problem.density)}
     return {
         "publisher": pa.table(
             {"place": numbers_column([problem.publisher])}
@@ -94,7 +98,50 @@ def problem_tables(problem: AssignmentProblem) -> dict[str, pa.Table]:
             }
         ),
         "subscribers": pa.table(subscribers),
+        **density,
     }
+
+
+def density_table(density: Density) -> pa.Table:
+    """A histogram as a table, one row a cell."""
+    corners = [
+        np.stack([side.ravel() for side in np.meshgrid(*sides, indexing="ij")], axis=1)
+        for sides in ([line[:-1] for line in density.edges], [line[1:] for line in density.edges])
+    ]
+    lo, hi = map(numbers_column, corners)
+    return pa.table({"lo": lo, "hi": hi, "mass": density.mass.ravel()})
+
+
+def _density(table: pa.Table | None) -> Density | None:
+    """The histogram in a table of cells; those that are left out have no events."""
+    if table is None or table.num_rows == 0:
+        return None
+    lo, hi = (matrix(table, "density", side) for side in ("lo", "hi"))
+    if lo.shape != hi.shape:
+        raise InputError("table density: lo and hi differ in length; give a number an axis")
+    edges = [np.unique(np.concatenate((low, high))) for low, high in zip(lo.T, hi.T, strict=True)]
+    cell = [np.searchsorted(line, low) for line, low in zip(edges, lo.T, strict=True)]
+    is_cell = [
+        line[np.minimum(at + 1, len(line) - 1)] == high
+        for line, at, high in zip(edges, cell, hi.T, strict=True)
+    ]
+    refuse(
+        ~np.all(is_cell, axis=0) | np.any(lo >= hi, axis=1),
+        lambda row: (
+            f"table density row {row}: {lo[row].tolist()} to {hi[row].tolist()} is not one cell of the grid"
+        ),
+        "cut space into cells by the same lines everywhere",
+    )
+    shape = tuple(len(line) - 1 for line in edges)
+    flat = np.ravel_multi_index(cell, shape)
+    refuse(
+        repeats(flat),
+        lambda row: f"table density row {row}: {lo[row].tolist()} to {hi[row].tolist()} is there twice",
+        "give each cell once",
+    )
+    mass = np.zeros(shape)
+    mass.ravel()[flat] = table["mass"].to_numpy()
+    return Density(edges, mass)
 
 
 def numbers_column(rows: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> pa.Array:

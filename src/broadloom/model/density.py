@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from broadloom._jit import kernel
 from broadloom.errors import InputError
-from broadloom.model._check import read_only
+from broadloom.model._check import read_only, whole
 
 
 class DensityArrays(NamedTuple):
@@ -89,16 +89,27 @@ class Density:
     mass: NDArray[np.float64]
 
     def __init__(self, edges: Sequence[ArrayLike], mass: ArrayLike) -> None:
-        lines = tuple(np.array(line, np.float64) for line in edges)
-        weights = np.array(mass, np.float64)
+        try:
+            lines = tuple(np.array(line, np.float64) for line in edges)
+            weights = np.array(mass, np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"the density's edges and mass are not arrays of numbers: {error}") from error
         for axis, line in enumerate(lines):
-            if line.ndim != 1 or len(line) < 2 or not np.isfinite(line).all() or (np.diff(line) <= 0).any():
+            if (
+                line.ndim != 1
+                or len(line) < 2
+                or not np.isfinite(line).all()
+                or (line[1:] <= line[:-1]).any()
+            ):
                 raise InputError(f"edges of axis {axis} of the density are not two or more ascending numbers")
         cells = tuple(len(line) - 1 for line in lines)
         if not cells or weights.shape != cells:
             raise InputError(f"the density's mass has shape {weights.shape}, its edges make {cells} cells")
         if not np.isfinite(weights).all() or (weights < 0).any():
             raise InputError("the density's mass has a negative or missing entry; give numbers from 0")
+        with np.errstate(over="ignore"):
+            if not np.isfinite([weights.sum(), *(np.ptp(line) for line in lines)]).all():
+                raise InputError("the density's mass or grid overflows; give smaller numbers")
         for array in (*lines, weights):
             read_only(array)
         object.__setattr__(self, "edges", lines)
@@ -112,10 +123,13 @@ class Density:
             >>> Density.from_events([[0.0], [1.0], [1.0], [4.0]], bins=2).mass.tolist()
             [0.75, 0.25]
         """
-        sample = np.array(points, np.float64)
+        try:
+            sample = np.array(points, np.float64)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"events are not an array of numbers: {error}") from error
         if sample.ndim != 2 or not len(sample) or not np.isfinite(sample).all():
             raise InputError(f"events have shape {sample.shape}; give rows of finite coordinates")
-        counts, edges = np.histogramdd(sample, bins=bins)
+        counts, edges = np.histogramdd(sample, bins=whole(bins, "bins", least=1))
         return cls(edges, counts / len(sample))
 
     @property

@@ -24,6 +24,7 @@ REQUIRED: dict[str, dict[str, pa.DataType]] = {
     "publisher": {"place": _NUMBERS},
     "assignments": {"subscriber": pa.string(), "broker": pa.string()},
     "filters": {"broker": pa.string(), "lo": _NUMBERS, "hi": _NUMBERS},
+    "density": {"lo": _NUMBERS, "hi": _NUMBERS, "mass": pa.float64()},
     "messages": {"publisher": pa.string(), "at": pa.timestamp("us"), "bytes": pa.int64()},
     "events": {"seq": pa.int64(), "kind": pa.string(), "node": pa.string()},
     "edges": {"u": pa.string(), "v": pa.string(), "weight": pa.float64(), "rank": pa.int32()},

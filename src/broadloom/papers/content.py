@@ -110,7 +110,8 @@ def _of_sizes(quick: bool) -> list[Case]:
 def _over(rows: Rows, algorithm: str, name: str) -> float:
     found = rows.where(set=name)
     if algorithm == "fractional":
-        return found.mean("fractional", algorithm="slp1") / found.mean("bandwidth", **GR_STAR)
+        values = [value for value in found.values("fractional", algorithm="slp1") if value is not None]
+        return float(np.mean(values or np.nan)) / found.mean("bandwidth", **GR_STAR)
     return found.mean("bandwidth", algorithm=algorithm) / found.mean("bandwidth", **GR_STAR)
 
 

@@ -2,8 +2,8 @@
 
 Sampling, the test which filters cover whom, the last assignment and the check of the result are Spark jobs.
 The driver gets a sample, the number of subscribers of each kind, and the few for whom a filter must grow. The
-plan is that of the in-process `broadloom` with `polish=0` for the same seed: kinds are numbered by what they
-are, and their members ranked by their row in the table, whichever task came first.
+plan is that of the in-process `broadloom` for the same options and seed: kinds are numbered by what they are,
+and their members ranked by their row in the table, whichever task came first.
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ def assign(
         spark: a session of your own, in place of an engine.
         overwrite: replace a plan that is there.
         limits: max_delay, alpha, beta, beta_max, in place of those in the tables.
-        **options: those of `broadloom`; up to twice `sample` subscribers, the search runs on the driver.
+        **options: those of `broadloom`; up to `polish_up_to` subscribers, all of it runs on the driver.
 
     Returns:
         The measures of the assignment.
@@ -90,17 +90,13 @@ def assign(
         InputError: something in the tables is wrong, or a subscriber has no broker in time.
     """
     chosen = find(ALGORITHM, [one for one in ALGORITHMS if one.problem is AssignmentProblem])
-    if options.setdefault("polish", 0) != 0:
-        raise InputError(
-            f"option polish is {options['polish']}; on Spark it is 0: nobody holds all subscribers"
-        )
     settings = chosen.with_options(options)
     place = Path(tables, "subscribers.parquet")
     if not place.exists():
         raise InputError(f"{tables} has no subscribers.parquet; on Spark, subscribers are read from Parquet")
     with session(engine, spark) as running:
         rows, count = indexed(running, place)
-        if count <= 2 * settings.sample:
+        if settings.holds_all(count):
             result = assign_in_process(
                 read_problem(tables, **limits or {}), ALGORITHM, seed, **vars(settings)
             )
@@ -152,6 +148,7 @@ class _Job:
     def run(self, folder: Path) -> tuple[tuple[Filter, ...], dict[str, Any]]:
         """Everything up to the tables that are as long as that of the subscribers."""
         with stage("sample"):
+            self._refuse_repeats()
             part = self._some(_one_of(draw(self.count, self.settings.sample, self.rng)))
             self.frame = part.subset(np.empty(0, np.int64)).replace(subscriber_ids=None)
         with stage("count candidates"):
@@ -186,6 +183,16 @@ class _Job:
 
         found = self.rows.mapInArrow(pick, self.rows.schema).toArrow().sort_by("index")
         return read_problem(self.tables, found.drop_columns("index"), **self.limits)
+
+    def _refuse_repeats(self) -> None:
+        """Each subscriber has an id of its own."""
+        counted = self.rows.groupBy("subscriber").agg(sf.count("*").alias("count"))
+        wrong = counted.where("count > 1 or subscriber is null or subscriber = ''")
+        found = wrong.agg(sf.min("subscriber").alias("id"), sf.sum("count").alias("count")).first()
+        if found is not None and found["count"]:
+            what = f"id {found['id']!r} appears twice" if found["id"] else "has no id"
+            rows = f"{found['count']:,} rows are like it"
+            raise InputError(f"subscriber {what} ({rows}); give each subscriber an id of its own")
 
     def _census(self, mark: Mark, name: str) -> Census:
         """Mark every subscriber with its kind, keep that, and count kinds."""
@@ -313,7 +320,7 @@ def _one_of(index: NDArray[np.int64]) -> Callable[[pa.RecordBatch], NDArray[np.b
 def _write_rest(folder: Path, place: Path, frame: AssignmentProblem, filters: tuple[Filter, ...]) -> None:
     """The tables of a plan that are as they were given, and the filters."""
     tables = problem_tables(frame)
-    write_table(folder, "publisher", tables["publisher"])
-    write_table(folder, "brokers", tables["brokers"])
+    for name in tables.keys() - {"subscribers"}:
+        write_table(folder, name, tables[name])
     write_table(folder, "filters", filters_table(filters, tables["brokers"]["broker"]))
     (shutil.copytree if place.is_dir() else shutil.copy)(place, folder / place.name)

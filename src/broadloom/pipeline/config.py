@@ -24,6 +24,7 @@ _KNOWN: dict[str, dict[str, type | tuple[type, ...]]] = {
         "algorithm": str,
         "seed": int,
         **dict.fromkeys(LIMITS, (int, float)),
+        "engine": str,
         "options": dict,
     },
     "interest": {"cells": int},
@@ -42,6 +43,10 @@ _KNOWN: dict[str, dict[str, type | tuple[type, ...]]] = {
 }
 
 
+# The algorithm of each step that runs on Spark as well; it is the default.
+ON_SPARK = {"assign": "broadloom", "link": "dcmaw"}
+
+
 @dataclass(frozen=True)
 class Config:
     """What a run does.
@@ -51,10 +56,10 @@ class Config:
         output: the folder for everything that the run makes.
         spark: the section of that name: master, remote, conf.
         ingest: wildcards, symmetric.
-        assign: algorithm, seed, the limits of an assignment, and the algorithm's own under options.
+        assign: algorithm, seed, the limits of an assignment, engine, and the algorithm's own under options.
         interest: cells, about how many topics the content that subscribers want is cut into.
-        link: algorithm, seed, weights and their options, and the algorithm's own under options; engine is
-            "process" (default) or "spark".
+        link: algorithm, seed, weights and their options, engine, and the algorithm's own under options; an
+            engine is "process" (default) or "spark".
         report: title.
     """
 
@@ -82,7 +87,8 @@ class Config:
                 raise InputError(f"{place} has no {name}; give sources (a list) and output (a folder)")
         for section, known in _KNOWN.items():
             _check(given.get(section, {}), known, f"{place} [{section}]")
-        _check_engine(given.get("link", {}), place)
+        for section, algorithm in ON_SPARK.items():
+            _check_engine(given.get(section, {}), algorithm, f"{place} [{section}]")
         find(given.get("link", {}).get("algorithm", "dcmaw"), ALGORITHMS)
         check_choices(**given.get("ingest", {}))
         sources = tuple(_source(one, place) for one in given["sources"])
@@ -97,12 +103,12 @@ class Config:
         return Engine(self.spark.get("master"), self.spark.get("remote"), settings)
 
 
-def _check_engine(link: Mapping[str, Any], place: Path) -> None:
-    engine, algorithm = link.get("engine", "process"), link.get("algorithm", "dcmaw")
+def _check_engine(section: Mapping[str, Any], on_spark: str, where: str) -> None:
+    engine, algorithm = section.get("engine", "process"), section.get("algorithm", on_spark)
     if engine not in ("process", "spark"):
-        raise InputError(f"{place} [link]: no engine {engine!r}; there are process, spark")
-    if engine == "spark" and algorithm != "dcmaw":
-        raise InputError(f"{place} [link]: {algorithm} does not run on Spark; dcmaw does")
+        raise InputError(f"{where}: no engine {engine!r}; there are process, spark")
+    if engine == "spark" and algorithm != on_spark:
+        raise InputError(f"{where}: {algorithm} does not run on Spark; {on_spark} does")
 
 
 def _source(given: Any, place: Path) -> Source:

@@ -19,6 +19,7 @@ from broadloom.errors import InputError
 from broadloom.linking.link import link
 from broadloom.model import AssignmentResult, Plan
 from broadloom.model._atomic import new_folder
+from broadloom.model.assigned import summary
 from broadloom.model.assignment_tables import LIMITS, read_problem
 from broadloom.model.instance import read_instance
 from broadloom.pipeline.config import Config
@@ -148,12 +149,22 @@ class _Work(ExitStack):
         """The broker of each subscriber; a result that breaks a limit ends the run."""
         asked, tables = dict(self.config.assign), self.output / "ingest"
         check_brokers(tables)
-        problem = read_problem(tables, **{name: asked.pop(name) for name in LIMITS if name in asked})
-        options = asked.pop("options", {})
-        result = assign(problem, **asked, **options)
-        if not result.feasible:
-            raise InputError(f"{result.summary()}; give larger limits under [assign], or more brokers")
-        result.save(folder, overwrite=True)
+        limits = {name: asked.pop(name) for name in LIMITS if name in asked}
+        on_spark, options = asked.pop("engine", "process") == "spark", asked.pop("options", {})
+        if on_spark:
+            from broadloom.pipeline.assign import assign as assign_on_spark
+
+            name = asked.pop("algorithm", "broadloom")
+            metrics = assign_on_spark(
+                tables, folder, spark=self._spark(), overwrite=True, limits=limits, **asked, **options
+            )
+            sentence = summary(name, metrics)
+        else:
+            result = assign(read_problem(tables, **limits), **asked, **options)
+            result.save(folder, overwrite=True)
+            metrics, sentence = result.metrics(), result.summary()
+        if not metrics["feasible"]:
+            raise InputError(f"{sentence}; give larger limits under [assign], or more brokers")
 
     def _interest(self, folder: Path) -> None:
         """The interest of every broker, and what is known of the links between them."""

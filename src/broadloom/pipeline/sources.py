@@ -19,7 +19,7 @@ from broadloom.model.tables import OPTIONAL, REQUIRED
 from broadloom.pipeline.formats import FORMATS
 
 # The tables that are taken as they are; subscriptions and latency are worked on.
-PLAIN = ("nodes", "topics", "publisher", "brokers", "subscribers", "messages", "events")
+PLAIN = ("nodes", "topics", "publisher", "brokers", "subscribers", "density", "messages", "events")
 TABLES: dict[str, dict[str, pa.DataType]] = {
     name: REQUIRED[name] for name in (*PLAIN, "subscriptions", "latency")
 }
