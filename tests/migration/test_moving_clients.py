@@ -26,9 +26,11 @@ from moving import (
 from moving_child import run_agent
 
 from broadloom import InputError
+from broadloom.deployment.lab import HOST, free_ports
+from broadloom.migration import client as client_module
 from broadloom.migration.address import Address
 from broadloom.migration.agent import Timing
-from broadloom.migration.client import MovingClient
+from broadloom.migration.client import MovingClient, OutboxFullError
 from broadloom.migration.control import Connect, Request, dump
 from broadloom.migration.move import State
 from broadloom.migration.operator import Operator
@@ -316,3 +318,32 @@ def test_what_a_client_cannot_want_or_send():
     for name in ("", "a/b", "a+", "broadloom-mover", "x" * 129):
         with pytest.raises(InputError):
             MovingClient(name, {"h": "x:1"}, "h")
+
+
+def test_what_no_broker_confirms_is_kept_or_refused(monkeypatch):
+    """Packet numbers that begin anew overwrite nothing, and a full outbox is told."""
+    monkeypatch.setattr(client_module, "MOST_UNCONFIRMED", 300)
+    (port,) = free_ports(1)
+    with MovingClient("a", {"h": f"{HOST}:{port}"}, "h") as client:
+        keys = set()
+        for _ in range(3):
+            client._client._last_mid = 0
+            keys |= {client.publish("t", b"x") for _ in range(100)}
+        assert len(keys) == client.unconfirmed() == len(client._client._out_messages) == 300
+        with pytest.raises(OutboxFullError, match="300 messages of a are unconfirmed"):
+            client.publish("t", b"x")
+        assert client.unconfirmed() == 300
+
+
+def test_a_full_outbox_is_emptied_by_a_broker(monkeypatch):
+    """All that was said before there was a connection arrives, and then there is room again."""
+    monkeypatch.setattr(client_module, "MOST_UNCONFIRMED", 300)
+    with linked("hf") as brokers:
+        client = MovingClient("a", known(brokers), "h")
+        for number in range(300):
+            client.publish("t/1", b"%d" % number)
+        with client:
+            assert client.wait_until_confirmed()
+            client._client._last_mid = 0
+            client.publish("t/1", b"more")
+            assert client.wait_until_confirmed()

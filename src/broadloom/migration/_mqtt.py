@@ -21,6 +21,7 @@ ANSWER_SECONDS = 5.0
 TICK = 0.02
 RETAINED_IF_NEW, RETAINED_NEVER = 1, 2
 NO_SUBSCRIBERS, FAILURE = 0x10, 0x80
+PACKET_NUMBER_TAKEN = 15  # paho's MQTT_ERR_QUEUE_SIZE, where its queue has no limit
 # What a message keeps when it is sent on.
 _KEPT = ("PayloadFormatIndicator", "MessageExpiryInterval", "ContentType", "ResponseTopic", "CorrelationData")
 

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from broadloom.errors import InputError
 from broadloom.migration._mqtt import (
     NO_SUBSCRIBERS,
+    PACKET_NUMBER_TAKEN,
     RETAINED_IF_NEW,
     connect_later,
     need_paho,
@@ -55,6 +56,11 @@ log = logging.getLogger("broadloom.migration")
 
 CONNECT_SECONDS, AGAIN_SECONDS = 10.0, 0.5
 TICK = 0.01
+MOST_UNCONFIRMED = 50_000  # well below the 65,535 packet numbers of MQTT
+
+
+class OutboxFullError(InputError):
+    """No broker has confirmed the last `MOST_UNCONFIRMED` messages; there is no room until one has."""
 
 
 class Message(NamedTuple):
@@ -85,7 +91,7 @@ class MovingClient:
 
     It is connected to one broker at a time. Its policy decides on each request; it moves only to brokers that
     it knows, or, with `learn`, to those that its home broker tells it of. Messages that it has sent but that
-    no broker has confirmed go with it.
+    no broker has confirmed go with it, at most 50,000 of them.
 
     Args:
         name: its MQTT client id, and its user name where brokers ask for one.
@@ -132,10 +138,10 @@ class MovingClient:
         self._seen = Seen()
         self._answers: dict[str, Answer] = {}
         self._number = 0
-        self._nonce, self._count = secrets.token_hex(4), 0
         self._lock = threading.Lock()  # over the connection, the outbox and the numbers
         self._client: Client | None = None
-        self._outbox: dict[int, tuple[str, bytes, str]] = {}
+        self._outbox: dict[str, tuple[str, bytes]] = {}  # by id, in the order in which it was filled
+        self._sent: dict[int, str] = {}  # ids by packet number, of this connection
         self._confirmed: deque[tuple[object, int]] = deque()
         self._said: tuple[object, int] | None = None  # the last call, by its connection and packet number
         self._unheard = False
@@ -192,7 +198,12 @@ class MovingClient:
         self._work.put(self._register)
 
     def publish(self, topic: str, payload: bytes) -> str:
-        """Send a message at least once, also if the client moves meanwhile; gives its id."""
+        """Send a message at least once, also if the client moves meanwhile; gives its id.
+
+        Raises:
+            InputError: it is no topic to publish to.
+            OutboxFullError: too many messages are unconfirmed; this one is not sent.
+        """
         if not is_topic(topic):
             raise InputError(
                 f"{topic!r:.80} is no topic to publish to: it has a wildcard, or is a control topic"
@@ -201,10 +212,13 @@ class MovingClient:
             self._sends[topic] = None
             self._work.put(self._register)
         with self._lock:
-            self._count += 1
-            key = f"{self.name}:{self._nonce}:{self._count}"
-            self._send((topic, payload, key))
             self._forget_confirmed()
+            if len(self._outbox) >= MOST_UNCONFIRMED:
+                held = f"{len(self._outbox):,} messages of {self.name} are unconfirmed"
+                raise OutboxFullError(f"{held}; wait until a broker takes them")
+            key = f"{self.name}:{secrets.token_hex(12)}"  # who could guess it could have it taken for seen
+            self._outbox[key] = topic, payload
+            self._send(key)
         return key
 
     def unconfirmed(self) -> int:
@@ -235,9 +249,9 @@ class MovingClient:
         client.on_publish = self._published
         with self._lock:
             self._forget_confirmed()
-            self._client, waiting, self._outbox = client, list(self._outbox.values()), {}
-            for message in waiting:
-                self._send(message)
+            self._client, self._sent = client, {}
+            for key in self._outbox:
+                self._send(key)
         connect_later(client, self._addresses[broker])
 
     def _part(self) -> None:
@@ -278,20 +292,22 @@ class MovingClient:
     def _wants(self) -> Filters:
         return (*self._filters.items(), (to_client(self.name, "+"), 1))
 
-    def _send(self, message: tuple[str, bytes, str]) -> None:
-        topic, payload, key = message
-        if self._client is None:
-            self._outbox[-self._count] = message  # it waits for a connection
-        else:
-            sent = self._client.publish(topic, payload, 1, properties=told([(ID, key)]))
-            self._outbox[sent.mid] = message
+    def _send(self, key: str) -> None:
+        """Send a message of the outbox, if there is a connection; else it waits there for one."""
+        while self._client is not None:
+            sent = self._client.publish(*self._outbox[key], 1, properties=told([(ID, key)]))
+            if (
+                sent.rc != PACKET_NUMBER_TAKEN
+            ):  # then the next number is tried: fewer are taken than there are
+                self._sent[sent.mid] = key
+                return
 
     def _forget_confirmed(self) -> None:
         # Confirmations only queue up here: the connection holds a lock of its own while it tells them.
         while self._confirmed:
             client, number = self._confirmed.popleft()
             if client is self._client:
-                self._outbox.pop(number, None)
+                self._outbox.pop(self._sent.pop(number, ""), None)
 
     def _remembered(self, home: str) -> str:
         """The broker where the client was last, if it kept that."""
@@ -411,7 +427,9 @@ class MovingClient:
             self._register()
 
     def _register(self) -> None:
-        """`register`: tell the broker who is here, and what it wants."""
+        """`register`: tell the broker who is here, and what it wants; each new connection does so again."""
+        if self._client is None or not self._client.is_connected():
+            return
         filters = tuple(self._filters.items())
         self._say("register", Register(self.name, self._next(), filters, self._place, tuple(self._sends)))
 
