@@ -157,6 +157,31 @@ def test_a_move_that_was_given_up_leaves_no_session(world):
     assert [work[:3] for work in world.wire.work] == [("forget", "f", "a")]
 
 
+def test_a_client_is_sent_off_only_when_it_is_ready_and_then_not_called_back(world):
+    """Who is ready after its move was given up is told nothing; who was told to go is not stopped."""
+    world.register("a", "h")
+    given_up = world.agent.request_to_move("a", "f")
+    world.reply(given_up, "accept")
+    world.step()
+    assert world.agent.cancel(given_up.id).state is State.CANCELLED
+    world.step()
+    sent = len(world.wire.sent)
+    assert world.reply(given_up, "ready")
+    world.step()
+    assert len(world.wire.sent) == sent
+    move = world.agent.request_to_move("a", "g")
+    world.reply(move, "accept")
+    world.step()
+    world.reply(move, "ready")
+    world.step()
+    orders = [parse(Connect, data) for _, topic, data in world.wire.sent if topic.endswith("connect")]
+    assert world.number in [order.number for order in orders if order.move == move.id]
+    with pytest.raises(InputError, match="told to go; it is too late"):
+        world.agent.cancel(move.id)
+    world.reply(move, "failed")
+    assert world.state(move) is State.FAILED
+
+
 def test_forged_and_replayed_messages_are_refused_and_logged(world, caplog):
     """A client speaks for itself only, and each of its messages counts once; nothing of it is kept."""
     world.register("a", "h")

@@ -347,3 +347,19 @@ def test_a_full_outbox_is_emptied_by_a_broker(monkeypatch):
             client._client._last_mid = 0
             client.publish("t/1", b"more")
             assert client.wait_until_confirmed()
+
+
+def test_a_move_that_was_cancelled_is_not_made_by_a_client_that_was_away(tmp_path, monkeypatch):
+    """It said yes, was away when it was called, and finds the call when it is back: the API's word holds."""
+    with linked("hf") as brokers, agent_of(addresses(brokers), tmp_path) as agent:
+        client = subject(brokers, Counted())
+        with client, monkeypatch.context() as patch:
+            patch.setattr(client, "_go", lambda _: None)  # as if the call came too late
+            move = move_it(agent)
+            assert wait_for(lambda: states(agent)[State.REPLICATED] == 1)
+        time.sleep(2 * QUICK.again)  # calls wait in its session
+        assert agent.ask(lambda own: own.cancel(move.id)).state is State.CANCELLED
+        with client:
+            assert client.wait_until_ready()
+            time.sleep(1.0)
+            assert client.home == "h"

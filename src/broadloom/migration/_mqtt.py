@@ -93,9 +93,13 @@ def wanted(filters: Filters, retained: int) -> list[tuple[str, SubscribeOptions]
     return [(text, SubscribeOptions(qos, retainHandling=retained)) for text, qos in filters]
 
 
-def told(user: Iterable[tuple[str, str]], like: Properties | None = None) -> Properties:
-    """The properties of a message: these for users, and otherwise those of another message."""
+def told(
+    user: Iterable[tuple[str, str]], like: Properties | None = None, seconds: int | None = None
+) -> Properties:
+    """The properties of a message: these for users, otherwise those of another, and when it is too old."""
     properties = _properties("PUBLISH", None)
+    if seconds is not None:
+        properties.MessageExpiryInterval = seconds
     for name in _KEPT if like is not None else ():
         if (value := getattr(like, name, None)) is not None:
             setattr(properties, name, value)

@@ -42,6 +42,7 @@ log = logging.getLogger("broadloom.migration")
 
 TICK = 0.02
 MOST_LATER = 10_000
+LEAVING = "the client has been told to go"
 T = TypeVar("T")
 
 
@@ -200,6 +201,9 @@ class Agent:
             return [replace(move, state=State.STAYING, since=now, until=message.until or now)]
         if asked and message.answer == "decline":
             return [move.to(State.DECLINED, now)]
+        if move.state is State.REPLICATED and message.answer == "ready":
+            self._inbox.put(lambda: self._send_off(move.id, message.number))
+            return [] if move.note == LEAVING else [replace(move, since=now, note=LEAVING)]
         if move.state in PREPARED and message.answer in ("decline", "failed"):
             return self._given_up(move, State.FAILED, now, "the client could not connect")
         return []  # overtaken
@@ -262,6 +266,14 @@ class Agent:
             order = Connect(move.id, move.foreign, str(self._addresses[move.foreign]))
             for broker in (move.home, move.foreign):
                 self._tell(broker, move.client, "connect", order)
+
+    def _send_off(self, move_id: str, number: int) -> None:
+        """Have a client go that has just said that it is ready, if it can be there in time."""
+        move = self.registry.moves[move_id]
+        waited = time.time() - max(move.since, self._started)
+        if move.note == LEAVING and waited < self.timing.move / 2:
+            order = Connect(move.id, move.foreign, str(self._addresses[move.foreign]), number)
+            self._tell(move.home, move.client, "connect", order)
 
     def _empty(self, stray: Stray, now: float) -> None:
         """`redirect`: when the TTL is over, hand over what waits where the client no longer is."""
@@ -406,7 +418,7 @@ class Agent:
         return move
 
     def cancel(self, move_id: str) -> Move:
-        """Give up a move whose client is not connected to the foreign broker yet.
+        """Give up a move whose client has not been told to go yet; then it stays.
 
         Raises:
             InputError: there is no such move, or it is too late.
@@ -414,7 +426,8 @@ class Agent:
         move = self.registry.moves.get(move_id)
         if move is None:
             raise InputError(f"no move {move_id!r:.40}")
-        if move.is_over or move.state is State.CONNECTED:
-            raise InputError(f"move {move_id} is {move.state}; it is too late to give it up")
+        if move.is_over or move.state is State.CONNECTED or move.note == LEAVING:
+            words = LEAVING if move.note == LEAVING else f"move {move_id} is {move.state}"
+            raise InputError(f"{words}; it is too late to give it up")
         self._keep(self._given_up(move, State.CANCELLED, time.time(), "given up by the operator"))
         return self.registry.moves[move_id]

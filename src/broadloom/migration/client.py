@@ -55,6 +55,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("broadloom.migration")
 
 CONNECT_SECONDS, AGAIN_SECONDS = 10.0, 0.5
+READY_SECONDS = 2.0  # after which an order to go comes too late
 TICK = 0.01
 MOST_UNCONFIRMED = 50_000  # well below the 65,535 packet numbers of MQTT
 
@@ -138,6 +139,7 @@ class MovingClient:
         self._seen = Seen()
         self._answers: dict[str, Answer] = {}
         self._number = 0
+        self._ready_to: tuple[str, int, float] = "", 0, 0.0  # the move, our number, and when we said so
         self._lock = threading.Lock()  # over the connection, the outbox and the numbers
         self._client: Client | None = None
         self._outbox: dict[str, tuple[str, bytes]] = {}  # by id, in the order in which it was filled
@@ -394,13 +396,22 @@ class MovingClient:
         return broker in self._addresses
 
     def _go(self, order: Connect) -> None:
-        """`connect`: go to the foreign broker, and back if it does not answer."""
+        """`connect`: go to the foreign broker, and back if it does not answer.
+
+        An order may have waited while its move was given up, so the agent is asked before anything happens.
+        """
         if order.foreign == self.home:
             self._register()  # the agent has not heard it
             return
         home = self.home
         if not self._consents(order):
             self._say("reply", Reply(self.name, self._next(), order.move, "decline"))
+            return
+        move, number, said = self._ready_to
+        fresh = move == order.move and time.monotonic() - said < READY_SECONDS
+        if not fresh or order.number != number:
+            if not fresh or order.number:
+                self._say_ready(order.move)
             return
         self._part()
         self._join(order.foreign)
@@ -410,6 +421,10 @@ class MovingClient:
             self._part()
             self._join(home)
             self._say("reply", Reply(self.name, self._next(), order.move, "failed"))
+
+    def _say_ready(self, move: str) -> None:
+        self._ready_to = move, self._next(), time.monotonic()
+        self._say("reply", Reply(self.name, self._ready_to[1], move, "ready"))
 
     def _consents(self, order: Connect) -> bool:
         """Whether it said yes, or, if it has been restarted since, would say so again."""

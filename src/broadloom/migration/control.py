@@ -20,7 +20,7 @@ AGENT = "broadloom-mover"
 MOST_BYTES, MOST_FILTERS, MOST_AXES, MOST_NUMBER = 256 * 1024, 2_000, 16, 2**63
 # Not 2: a message of it may come after one that was sent later, and ids do what it would.
 QUALITIES = (0, 1)
-ANSWERS = ("accept", "decline", "stay", "failed")
+ANSWERS = ("accept", "decline", "stay", "ready", "failed")
 
 _CLIENT = re.compile(r"[A-Za-z0-9_.~-]{1,128}")
 _ID = re.compile(r"[0-9a-f]{16}")
@@ -49,7 +49,7 @@ class Register:
 
 @dataclass(frozen=True)
 class Reply:
-    """`accept` or `decline`, or that it stays until a time, or that it could not connect.
+    """`accept` or `decline`, or that it stays until a time, is ready to go, or could not connect.
 
     Attributes:
         client: who answers.
@@ -93,11 +93,19 @@ class Request:
 
 @dataclass(frozen=True)
 class Connect:
-    """`connect`: all is prepared, connect to the foreign broker now."""
+    """`connect`: all is prepared, are you ready? And to one that just was: connect to that broker now.
+
+    Attributes:
+        move: the id of the move.
+        foreign: the broker to connect to.
+        address: where that one is, as host:port.
+        number: that of the client's `ready`, which sends it; 0 asks whether it is.
+    """
 
     move: str
     foreign: str
     address: str
+    number: int = 0
 
 
 @dataclass(frozen=True)

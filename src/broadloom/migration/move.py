@@ -53,7 +53,7 @@ class Move:
         since: when it came into this state, in seconds since 1970.
         until: while staying: when it may be asked again.
         key: what the operator calls it, so that asking twice makes one move.
-        note: why it ended as it did.
+        note: why it ended as it did, or what it waits for.
     """
 
     id: str

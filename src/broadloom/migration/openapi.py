@@ -64,7 +64,7 @@ def document() -> dict[str, Any]:
     move, client = ({"$ref": f"#/components/schemas/{name}"} for name in ("Move", "Client"))
     one_of_them = [{"name": "id", "in": "path", "required": True, "schema": _TEXT}]
     ask = _body({"client": _TEXT, "to": _TEXT, "key": _TEXT}, ["client", "to"])
-    cancel = _operation("cancel", "Give up a move whose client is not connected there yet.", move)
+    cancel = _operation("cancel", "Give up a move whose client has not been told to go yet.", move)
     paths = {
         "/openapi.json": {"get": _operation("describe", "This description.", {"type": "object"})},
         "/health": {"get": _operation("health", "Counts, and messages refused.", {"type": "object"})},

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broadloom.migration._mqtt import connect_later, new_client
+from broadloom.migration._mqtt import connect_later, new_client, told
 from broadloom.migration.address import Address, Login
 from broadloom.migration.control import AGENT, ROOT, Filters
 from broadloom.migration.sessions import Redirection, forget, replicate
@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from paho.mqtt.client import Client
 
 log = logging.getLogger("broadloom.migration")
+
+CALL_SECONDS = 60  # a call that waits longer for its client is dropped: the agent repeats what still holds
 
 # Called with the broker, the topic, the payload, and what to call when the message is taken care of.
 Heard = Callable[[str, str, bytes, Callable[[], None]], None]
@@ -70,8 +72,8 @@ class MqttWire:
         self._clients.clear()
 
     def send(self, broker: str, topic: str, payload: bytes) -> None:
-        """Publish; paho keeps it while the broker is away."""
-        self._clients[broker].publish(topic, payload, 1)
+        """Publish; paho keeps it while the broker is away, and the broker for a while if the client is."""
+        self._clients[broker].publish(topic, payload, 1, properties=told((), seconds=CALL_SECONDS))
 
     def replicate(self, broker: str, client: str, filters: Filters, then: Then) -> None:
         """Open a session of the client there."""
