@@ -6,6 +6,7 @@ import http.client
 import json
 import logging
 import random
+import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ from broadloom.migration.journal import MoveJournal
 from broadloom.migration.openapi import document
 from broadloom.migration.operator import Operator
 from broadloom.migration.running import RefusedError
+from broadloom.migration.service import serving
 
 TOKEN = "a-token-that-is-never-shown"
 
@@ -169,6 +171,10 @@ CONFIGS = {
     '[brokers.h]\naddress = "h:1"\nplace = "x"': "give a list of coordinates",
     '[brokers.h]\naddress = "h:1"\n[timing]\nttl = -1': "ttl is -1",
     '[brokers.h]\naddress = "h:1"\n[timing]\nslow = 1': "'slow' is not known",
+    '[brokers.h]\naddress = "h:1"\n[login]\nca = 1': "ca is 1; give a text",
+    '[brokers.h]\naddress = "h:1"\n[login]\nca = "nowhere"': "nowhere cannot be used for TLS: No such file",
+    '[brokers.h]\naddress = "h:1"\n[login]\nca = "agent.toml"': "agent.toml cannot be used for TLS",
+    '[brokers.h]\naddress = "h:1"\n[login]\ncertificate = "x"': "certificate and key go together",
     "x": "is not TOML",
 }
 
@@ -191,6 +197,27 @@ def test_addresses():
     for text in ("", "h", "h:0", "h:70000", ":1", "a b:1", "h:x"):
         with pytest.raises(InputError):
             Address.of(text)
+
+
+def test_an_agent_that_cannot_start_says_so_and_leaves_nothing(tmp_path, monkeypatch):
+    """A port that is taken, or connections that cannot begin: an error, no thread, a free journal."""
+    config = tmp_path / "agent.toml"
+    monkeypatch.setenv("BROADLOOM_TOKEN", TOKEN)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        config.write_text(f'port = {taken.getsockname()[1]}\n[brokers.h]\naddress = "127.0.0.1:1"')
+        with pytest.raises(InputError, match="cannot listen at port"), serving(AgentConfig.load(config)):
+            pass
+
+    def fails(*_):
+        raise OSError("of its own")
+
+    before = threading.active_count()
+    config.write_text('port = 0\n[brokers.h]\naddress = "127.0.0.1:1"')
+    monkeypatch.setattr("broadloom.migration.wire.connect_later", fails)
+    for _ in range(2):  # the second would find the journal held by the first
+        with pytest.raises(OSError, match="of its own"), serving(AgentConfig.load(config)):
+            pass
+    assert threading.active_count() == before
 
 
 def test_the_agent_as_a_process_of_its_own(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import ssl
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -108,11 +109,30 @@ def _site(given: Mapping[str, Any], name: str) -> Site:
 
 def _login(given: Mapping[str, Any], folder: Path) -> Login:
     _check(given, _LOGIN, "[login]")
-    pair = given.get("certificate"), given.get("key")
-    certificate = (str(folder / pair[0]), str(folder / pair[1])) if pair[0] and pair[1] else None
-    ca = given.get("ca")
+    ca, certificate, key = (_file(given, name, folder) for name in ("ca", "certificate", "key"))
+    if (certificate is None) != (key is None) or (certificate and not ca):
+        raise InputError("[login]: certificate and key go together, and with ca")
+    _check_tls(ca, certificate, key)
     password = _secret(given, "password_file", PASSWORD, folder) if "user" in given else None
-    return Login(given.get("user"), password, str(folder / ca) if ca else None, certificate)
+    user = _text(given, "user", "") if "user" in given else None
+    return Login(user, password, ca, (certificate, key) if certificate and key else None)
+
+
+def _file(given: Mapping[str, Any], name: str, folder: Path) -> str | None:
+    return str(folder / _text(given, name, "")) if name in given else None
+
+
+def _check_tls(ca: str | None, certificate: str | None, key: str | None) -> None:
+    """Refuse files that TLS cannot use, before anything has begun."""
+    try:
+        if ca:
+            context = ssl.create_default_context(cafile=ca)
+            if certificate:
+                context.load_cert_chain(certificate, key)
+    except OSError as error:  # an SSLError, too
+        words = error.strerror or error.__class__.__name__
+        names = ", ".join(one for one in (ca, certificate, key) if one)
+        raise InputError(f"[login]: {names} cannot be used for TLS: {words:.80}") from error
 
 
 def _secret(given: Mapping[str, Any], name: str, variable: str, folder: Path) -> str:

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+from broadloom.errors import InputError
 from broadloom.migration._mqtt import need_paho
 from broadloom.migration.agent import Agent
 from broadloom.migration.config import AgentConfig
@@ -40,23 +41,30 @@ def serving(
         watch: called with each move that has come into a new state.
     """
     need_paho()
-    journal, wire = MoveJournal(config.journal), MqttWire(config.doors, config.login)
-    agent = Agent(config.brokers, wire, journal, links, config.timing, watch)
-    server = HttpServer(Api(agent, _summarizer(agent, config)), config.token, config.port)
-    thread = threading.Thread(target=agent.run, name="broadloom-agent", daemon=True)
-    try:
+    with ExitStack() as stack:  # what has begun is ended, however far it came
+        journal = MoveJournal(config.journal)
+        stack.callback(journal.close)
+        wire = MqttWire(config.doors, config.login)
+        stack.callback(wire.stop)
+        agent = Agent(config.brokers, wire, journal, links, config.timing, watch)
+        server = _listening(Api(agent, _summarizer(agent, config)), config)
+        stack.callback(server.server_close)
         wire.start(agent.heard)
+        thread = threading.Thread(target=agent.run, name="broadloom-agent", daemon=True)
         thread.start()
+        stack.callback(thread.join)
+        stack.callback(agent.stop)
         server.start()
+        stack.callback(server.shutdown)
         yield Service(agent, tuple(config.brokers), server.server_port, thread)
-    finally:
-        server.shutdown()
-        server.server_close()
-        agent.stop()
-        if thread.is_alive():
-            thread.join()
-        wire.stop()
-        journal.close()
+
+
+def _listening(api: Api, config: AgentConfig) -> HttpServer:
+    try:
+        return HttpServer(api, config.token, config.port)
+    except (OSError, OverflowError) as error:
+        words = getattr(error, "strerror", None) or "no port"
+        raise InputError(f"the agent cannot listen at port {config.port}: {words}") from error
 
 
 def _summarizer(agent: Agent, config: AgentConfig) -> Callable[[float], dict[str, Any]]:
