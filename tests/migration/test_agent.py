@@ -182,6 +182,17 @@ def test_a_client_is_sent_off_only_when_it_is_ready_and_then_not_called_back(wor
     assert world.state(move) is State.FAILED
 
 
+def test_a_client_that_registers_all_the_time_gets_what_it_left_behind(world):
+    """The TTL begins when it comes to a broker, not whenever it wants something else."""
+    world.register("a", "h")
+    world.register("a", "f")
+    begun = world.agent.registry.strays["a", "h"].since
+    for number in range(5):
+        world.register("a", "f", ((f"t/{number}", 1),))
+    assert world.agent.registry.strays["a", "h"].since == begun
+    assert world.agent.registry.residents["a"].filters == (("t/4", 1),)
+
+
 def test_forged_and_replayed_messages_are_refused_and_logged(world, caplog):
     """A client speaks for itself only, and each of its messages counts once; nothing of it is kept."""
     world.register("a", "h")

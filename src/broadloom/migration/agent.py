@@ -170,13 +170,14 @@ class Agent:
     def _registered(self, broker: str, message: Register, now: float) -> list[Change]:
         """`register`: the broker at which a client is connected is its home; others hand over to it."""
         client, before = message.client, self.registry.residents.get(message.client)
-        changes: list[Change] = [Resident(client, broker, message.filters, message.place, now, message.sends)]
-        for stray in self.registry.strays_of(client):
+        came = before is None or before.broker != broker
+        since = now if before is None or came else before.since
+        changes: list[Change] = [Resident(client, broker, message.filters, message.place, since, message.sends)]
+        for stray in self.registry.strays_of(client) if came else ():  # else their TTL runs on
             gone_back = stray.broker == broker
             changes.append(Drained(client, broker) if gone_back else replace(stray, since=now))
-            if gone_back or before is None or before.broker != broker:
-                self._stop_work(client, stray.broker)
-        if before is not None and before.broker != broker:
+            self._stop_work(client, stray.broker)
+        if before is not None and came:
             changes.append(Stray(client, before.broker, now, True, new_id()))
         move = self.registry.active_move(client)
         if move is None:

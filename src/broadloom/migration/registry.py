@@ -24,7 +24,7 @@ class Resident:
         broker: its home.
         filters: what it wants.
         place: where it is, if it tells.
-        since: when it last connected.
+        since: when it came there.
         sends: the topics that it publishes to.
     """
 
