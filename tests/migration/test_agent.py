@@ -67,12 +67,12 @@ class World:
         self.folder, self.number, self.journal = folder, 0, None
         self.start()
 
-    def start(self):
+    def start(self, brokers=BROKERS, links=None):
         """Start the agent, as after a crash if there was one before."""
         if self.journal is not None:
             self.journal.close()
         self.wire, self.journal = Still(), MoveJournal(self.folder)
-        self.agent = Agent(BROKERS, self.wire, self.journal, timing=Timing(ttl=0, settle=0, again=0))
+        self.agent = Agent(brokers, self.wire, self.journal, links, Timing(ttl=0, settle=0, again=0))
 
     def say(self, broker, message, call=None):
         call = call or type(message).__name__.lower()
@@ -191,6 +191,46 @@ def test_a_client_that_registers_all_the_time_gets_what_it_left_behind(world):
         world.register("a", "f", ((f"t/{number}", 1),))
     assert world.agent.registry.strays["a", "h"].since == begun
     assert world.agent.registry.residents["a"].filters == (("t/4", 1),)
+
+
+def test_a_broker_that_is_no_longer_known(world, caplog):
+    """Moves from and to it fail with a reason, what waits there is left, and others are served."""
+    for client in "abcd":
+        world.register(client, "h")
+    to, prepared = world.agent.request_to_move("a", "f"), world.agent.request_to_move("b", "f")
+    world.reply(prepared, "accept")
+    world.register("c", "f")
+    world.register("d", "f")
+    world.register("d", "g")
+    world.start({name: BROKERS[name] for name in "hg"})
+    assert "1 clients were last at broker 'f', which is no longer known" in caplog.text
+    for _ in range(4):
+        world.step()
+    for move in (to, prepared):
+        assert world.state(move) is State.FAILED
+        assert world.agent.registry.moves[move.id].note == "broker 'f' is no longer known"
+    with pytest.raises(InputError, match="was last at 'f', which is no longer known"):
+        world.agent.request_to_move("c", "h")
+    world.register("c", "g")
+    world.step()
+    world.step()
+    world.step()
+    assert not world.agent.registry.strays
+    assert world.agent.request_to_move("c", "h")
+
+
+def test_links_that_cannot_be_asked_do_not_end_the_agent(world, caplog):
+    class Broken(Everywhere):
+        def carried(self, broker, filters):
+            raise ValueError("of its own")
+
+    world.start(links=Broken())
+    world.register("a", "h")
+    move = world.agent.request_to_move("a", "f")
+    world.reply(move, "accept")
+    world.step()
+    assert world.state(move) is State.ACCEPTED
+    assert "cannot be asked" in caplog.text
 
 
 def test_forged_and_replayed_messages_are_refused_and_logged(world, caplog):

@@ -12,7 +12,7 @@ import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -172,7 +172,9 @@ class Agent:
         client, before = message.client, self.registry.residents.get(message.client)
         came = before is None or before.broker != broker
         since = now if before is None or came else before.since
-        changes: list[Change] = [Resident(client, broker, message.filters, message.place, since, message.sends)]
+        changes: list[Change] = [
+            Resident(client, broker, message.filters, message.place, since, message.sends)
+        ]
         for stray in self.registry.strays_of(client) if came else ():  # else their TTL runs on
             gone_back = stray.broker == broker
             changes.append(Drained(client, broker) if gone_back else replace(stray, since=now))
@@ -218,6 +220,9 @@ class Agent:
 
     def _advance(self, move: Move, now: float) -> None:
         """The next step of a move, if it is due."""
+        if unknown := [one for one in (move.home, move.foreign) if one not in self._addresses]:
+            self._keep(self._given_up(move, State.FAILED, now, f"broker {unknown[0]!r} is no longer known"))
+            return
         waited = now - max(move.since, self._started)
         limit = self.timing.answer if move.state is State.REQUESTED else self.timing.move
         if move.state in (State.REQUESTED, *PREPARED) and waited > limit:
@@ -245,7 +250,7 @@ class Agent:
     def _replicate(self, move: Move, now: float) -> None:
         """`replicate`: when the foreign broker gets what the client wants, a session collects it there."""
         key, resident = (move.client, move.foreign), self.registry.residents[move.client]
-        if key in self._busy or not self._links.carried(move.foreign, resident.needs):
+        if key in self._busy or not self._are_carried(move.foreign, resident.needs):
             return
         if not self._is_due((move.id, move.state), now):
             return
@@ -279,7 +284,7 @@ class Agent:
     def _empty(self, stray: Stray, now: float) -> None:
         """`redirect`: when the TTL is over, hand over what waits where the client no longer is."""
         key = stray.client, stray.broker
-        if now - stray.since > self.timing.abandon:
+        if stray.broker not in self._addresses or now - stray.since > self.timing.abandon:
             log.warning("the session of %s at %r is left as it is", *key)
             self._keep([Drained(*key)])
         elif key not in self._busy and self._is_ripe(stray, now) and self._is_due(key, now):
@@ -294,7 +299,9 @@ class Agent:
     def _is_ripe(self, stray: Stray, now: float) -> bool:
         """Whether the TTL is over since the client has left, and since links bring all to where it is."""
         key, home = (stray.client, stray.broker), self.registry.residents[stray.client]
-        if stray.forward and not self._links.carried(home.broker, home.needs):
+        if home.broker not in self._addresses:
+            return not stray.forward  # there is nowhere to send it on to, until the client comes elsewhere
+        if stray.forward and not self._are_carried(home.broker, home.needs):
             self._unlinked[key] = now
         since = max(stray.since, self._unlinked.get(key, 0.0)) if stray.forward else stray.since
         return not (stray.forward or stray.last) or now >= since + self.timing.ttl
@@ -326,20 +333,31 @@ class Agent:
                     self._claims.drop(change.broker, change.client)
                     self._unlinked.pop((change.client, change.broker), None)
 
+    def _are_carried(self, broker: str, needs: Collection[str]) -> bool:
+        """Whether links bring all of this; those that fail do not, and do not end the agent."""
+        try:
+            return self._links.carried(broker, needs)
+        except Exception:
+            if self._is_due(("links", broker), time.time()):
+                log.exception("links of broker %r cannot be asked", broker)
+            return False
+
     def _claim(self, move: Move) -> None:
         """Have the foreign broker get what a client wants that is about to come."""
-        if move.state in PREPARED:
+        if move.state in PREPARED and move.foreign in self._addresses:
             needs = self.registry.residents[move.client].needs
             self._claims.hold(move.foreign, move.client, needs)
 
     def _claim_all(self) -> None:
         """Ask for all links that are needed, as an agent that has just started."""
+        lost = Counter[str]()
         for resident in self.registry.residents.values():
-            for broker in {
-                resident.broker,
-                *(one.broker for one in self.registry.strays_of(resident.client)),
-            }:
+            strays = self.registry.strays_of(resident.client)
+            for broker in {resident.broker, *(one.broker for one in strays)} & self._addresses.keys():
                 self._claims.hold(broker, resident.client, resident.needs)
+            lost[resident.broker] += resident.broker not in self._addresses
+        for broker, count in (+lost).items():
+            log.warning("%d clients were last at broker %r, which is no longer known", count, broker)
         for move in self.registry.active_moves():
             self._claim(move)
 
@@ -412,6 +430,8 @@ class Agent:
             raise InputError(f"client {client!r:.80} has not registered; it can be moved when it has")
         if resident.broker == to:
             raise InputError(f"client {client!r} is at {to!r} already")
+        if resident.broker not in self._addresses:
+            raise InputError(f"client {client!r} was last at {resident.broker!r}, which is no longer known")
         if self.registry.is_moving(client):
             raise InputError(f"client {client!r} is being moved already; wait until that is over")
         move = Move(new_id(), client, resident.broker, to, State.REQUESTED, time.time(), key=key)

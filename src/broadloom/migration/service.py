@@ -69,7 +69,8 @@ def _listening(api: Api, config: AgentConfig) -> HttpServer:
 
 def _summarizer(agent: Agent, config: AgentConfig) -> Callable[[float], dict[str, Any]]:
     def summarize(seconds: float) -> dict[str, Any]:
-        residents = agent.ask(lambda own: dict(own.registry.residents))
+        known = agent.ask(lambda own: dict(own.registry.residents))
+        residents = {name: one for name, one in known.items() if one.broker in config.brokers}
         homes = {name: one.broker for name, one in residents.items()}
         sent = watch_traffic(config.doors, config.login, seconds, homes.get)
         return {
