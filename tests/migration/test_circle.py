@@ -152,6 +152,12 @@ def test_what_plan_and_run_refuse(run, tmp_path, monkeypatch):
     assert (code, "no --token-file and no BROADLOOM_TOKEN" in err) == (2, True)
     monkeypatch.setenv("BROADLOOM_TOKEN", "token")
     assert run("migrate", "run", tmp_path / "moves", "--quiet")[0] == 0  # nobody has to be asked
+    bl.MovePlan(((("a", "h", "f", 1.0, 1.0),),)).save(tmp_path / "one")
+    for status in (401, 500):  # a wrong token is no refusal of a client
+        answer = status, {"error": "no"}
+        monkeypatch.setattr("broadloom.migration.operator.Operator._ask_once", lambda *_, told=answer: told)
+        code, _, err = run("migrate", "run", tmp_path / "one", "--quiet")
+        assert (code, err.count("\n"), "the agent says: no" in err) == (2, 1, True)
     monkeypatch.setattr("broadloom.migration.operator.Operator._ask_once", _nobody)
     monkeypatch.setattr("broadloom.migration.operator.PATIENCE", 0.0)
     code, _, err = run("migrate", "summarize", "-o", tmp_path / "s")

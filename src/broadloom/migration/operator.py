@@ -14,6 +14,7 @@ from broadloom.migration.running import RefusedError
 from broadloom.migration.summary import Sent, Site
 
 SECONDS, AGAIN_SECONDS, PATIENCE = 30.0, 0.2, 10.0
+REFUSALS = (400, 409)  # of what was asked for; any other error is not about the client
 
 
 class Operator:
@@ -79,7 +80,8 @@ class Operator:
                     raise InputError(f"the agent at {where} does not answer: {words}") from error
                 time.sleep(AGAIN_SECONDS)
         if status >= 400:
-            raise RefusedError(f"the agent says: {told.get('error', status)}")
+            kind = RefusedError if status in REFUSALS else InputError
+            raise kind(f"the agent says: {told.get('error', status) if isinstance(told, dict) else status}")
         return told
 
     def _ask_once(
