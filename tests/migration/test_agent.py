@@ -233,6 +233,14 @@ def test_links_that_cannot_be_asked_do_not_end_the_agent(world, caplog):
     assert "cannot be asked" in caplog.text
 
 
+def test_nobody_stays_for_ever(world):
+    world.register("a", "h")
+    move = world.agent.request_to_move("a", "f")
+    world.reply(move, "stay", until=1e300)
+    assert world.state(move) is State.STAYING
+    assert world.agent.registry.moves[move.id].until < time.time() + 25 * 3600
+
+
 def test_forged_and_replayed_messages_are_refused_and_logged(world, caplog):
     """A client speaks for itself only, and each of its messages counts once; nothing of it is kept."""
     world.register("a", "h")

@@ -124,8 +124,8 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
 class Mover:
     """Makes moves at once, except for clients that decline or are unknown."""
 
-    def __init__(self, decline=(), unknown=(), slow=()):
-        self.decline, self.unknown, self.slow = decline, unknown, slow
+    def __init__(self, decline=(), unknown=(), slow=(), stay=()):
+        self.decline, self.unknown, self.slow, self.stay = decline, unknown, slow, stay
         self.asked = []
 
     def request_to_move(self, client, to, key=""):  # noqa: ARG002
@@ -140,6 +140,8 @@ class Mover:
         """It is over."""
         if move in self.slow:
             return {"state": str(State.REPLICATED)}
+        if move in self.stay:
+            return {"state": str(State.STAYING)}
         return {"state": str(State.DECLINED if move in self.decline else State.REDIRECTED)}
 
 
@@ -149,6 +151,14 @@ def test_who_declines_keeps_its_room():
     assert bl.run_moves(plan, Mover()) == {"redirected": 3}
     assert bl.run_moves(plan, Mover(decline=["0"])) == {"declined": 1, "no_room": 2}
     assert bl.run_moves(plan, Mover(unknown=["0"])) == {"refused": 1, "no_room": 2}
+
+
+def test_who_stays_until_later_is_not_waited_for():
+    """It keeps its room at both brokers, since it may come at any time; the others go on."""
+    plan = bl.plan_moves(swap(spare=True), [0, 1], [1, 0])
+    assert bl.run_moves(plan, Mover(stay=["0"])) == {"staying": 1, "no_room": 2}
+    one = bl.MovePlan(((("a", "h", "f", 1.0, 1.0), ("b", "h", "f", 1.0, 1.0)),))
+    assert bl.run_moves(one, Mover(stay=["a"])) == {"staying": 1, "redirected": 1}
 
 
 def test_a_run_is_stopped_and_taken_up_again():

@@ -42,6 +42,7 @@ log = logging.getLogger("broadloom.migration")
 
 TICK = 0.02
 MOST_LATER = 10_000
+MOST_STAY = 24 * 3600.0  # seconds after which a client that stays is asked again in any case
 LEAVING = "the client has been told to go"
 T = TypeVar("T")
 
@@ -201,7 +202,8 @@ class Agent:
         if asked and message.answer == "accept":
             return [Drained(move.client, move.foreign), move.to(State.ACCEPTED, now)]  # it may go back there
         if asked and message.answer == "stay":
-            return [replace(move, state=State.STAYING, since=now, until=message.until or now)]
+            until = min(message.until or now, now + MOST_STAY)
+            return [replace(move, state=State.STAYING, since=now, until=until)]
         if asked and message.answer == "decline":
             return [move.to(State.DECLINED, now)]
         if move.state is State.REPLICATED and message.answer == "ready":

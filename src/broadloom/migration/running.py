@@ -43,8 +43,9 @@ def run_moves(
     """Ask the clients of each step to move, and wait until they have, or will not.
 
     A client that declines keeps its room, so each move is checked again before it is asked for: what no
-    longer fits is left out. Each move has a key of the plan, so that a run that was stopped, or died, is
-    taken up where it was by running it again.
+    longer fits is left out. One that stays until later is not waited for; the agent asks it then. Each move
+    has a key of the plan, so that a run that was stopped, or died, is taken up where it was by running it
+    again.
 
     Args:
         plan: the moves.
@@ -96,9 +97,10 @@ class _Run:
         while under_way:
             for asked in list(under_way):
                 state = self._mover.move(asked)["state"]
-                if State(state) not in NEXT:
+                if State(state) not in NEXT or state == State.STAYING:
                     move = under_way.pop(asked)
-                    self._carry(move.home if state == State.REDIRECTED else move.to, -move.demand)
+                    if state != State.STAYING:  # it may still come, and keeps its room at both
+                        self._carry(move.home if state == State.REDIRECTED else move.to, -move.demand)
                     self._end(move, state)
             done(self.ended.total())
             if self._stop():
