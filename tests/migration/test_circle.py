@@ -8,14 +8,24 @@ import threading
 import numpy as np
 import pyarrow as pa
 import pytest
-from moving import QUICK, Counted, is_over, known, linked, payload_id, wait_for, write_config
+from moving import QUICK, Counted, addresses, is_over, known, linked, payload_id, wait_for, write_config
 
 import broadloom as bl
+from broadloom.deployment.lab import HOST, free_ports
+from broadloom.migration.address import Address, Login
 from broadloom.migration.client import MovingClient
 from broadloom.migration.config import AgentConfig
 from broadloom.migration.registry import Resident
 from broadloom.migration.service import serving
-from broadloom.migration.summary import Sent, Site, live_tables, save_tables, traffic_matrix
+from broadloom.migration.summary import (
+    AwayError,
+    Sent,
+    Site,
+    live_tables,
+    save_tables,
+    traffic_matrix,
+    watch_traffic,
+)
 from broadloom.model.market_tables import read_market
 
 SITES = {"h": "place = [0, 0]\ncapacity = 100000", "f": "place = [10, 0]\ncapacity = 100000"}
@@ -115,6 +125,18 @@ def test_live_counts_become_the_market_that_they_are(tmp_path):
     assert market.capacity.tolist() == [60, 60]
     assert tables["assignment"].to_pylist() == [{"user": "a", "broker": "h"}, {"user": "b", "broker": "f"}]
     assert bl.assign(market, "greedy-packing").feasible
+
+
+@pytest.mark.needs("mosquitto")
+@pytest.mark.xdist_group("mosquitto")
+def test_a_broker_that_is_away_is_named_and_nothing_goes_on():
+    (port,) = free_ports(1)
+    before = threading.active_count()
+    with linked("h") as brokers:
+        places = addresses(brokers) | {"x": Address(HOST, port)}
+        with pytest.raises(AwayError, match="broker 'x' does not answer: Connection refused"):
+            watch_traffic(places, Login(), 0.1, lambda _: None)
+    assert threading.active_count() == before
 
 
 def test_an_empty_system_has_tables_too(tmp_path):

@@ -81,8 +81,9 @@ def summarize(
     told = _operator(agent, token_file).summarize(number(seconds, "seconds", least=0.001))
     tables = live_tables(*told)
     save_tables(output, tables, force)
-    record = {"output": str(output), "clients": len(told[0]), "messages": len(told[1])}
-    words = f"{len(told[0]):,} clients, {len(told[1]):,} messages in {seconds:g} s -> {output}"
+    count = sum(one.messages for one in told[1])
+    record = {"output": str(output), "clients": len(told[0]), "messages": count}
+    words = f"{len(told[0]):,} clients, {count:,} messages in {seconds:g} s -> {output}"
     show(record, words, as_json, quiet)
 
 

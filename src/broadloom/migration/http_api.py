@@ -14,6 +14,7 @@ from typing import Any
 from broadloom.errors import InputError
 from broadloom.migration.agent import Agent
 from broadloom.migration.openapi import document
+from broadloom.migration.summary import AwayError
 
 log = logging.getLogger("broadloom.migration")
 
@@ -115,7 +116,7 @@ class _Handler(BaseHTTPRequestHandler):
         except _RefusedError as refused:
             code, answer = refused.code, {"error": str(refused)}
         except InputError as error:
-            code, answer = 400, {"error": str(error)}
+            code, answer = 503 if isinstance(error, AwayError) else 400, {"error": str(error)}
         except Exception:
             log.exception("a request failed")
             code, answer = 500, {"error": "the agent failed; its log says why"}
@@ -134,7 +135,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _body(self, method: str) -> dict[str, Any]:
         length = self.headers.get("Content-Length", "0")
-        if not length.isdecimal() or int(length) > MOST_BYTES:
+        if not length.isdecimal() or len(length) > 9 or int(length) > MOST_BYTES:
             raise _RefusedError(413, f"a body of {length:.20} bytes; send at most {MOST_BYTES:,}")
         data = self.rfile.read(int(length))
         if method == "GET" or not data:

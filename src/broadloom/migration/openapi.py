@@ -40,7 +40,7 @@ def _operation(name: str, words: str, answer: dict[str, Any], code: str = "200")
     return {
         "operationId": name,
         "summary": words,
-        "responses": {code: _answer(words, answer), "4XX": error},
+        "responses": {code: _answer(words, answer), "4XX": error, "5XX": error},
     }
 
 

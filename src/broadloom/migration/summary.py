@@ -9,15 +9,17 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from broadloom.migration._mqtt import connect, new_client, user_properties
+from broadloom.errors import InputError
+from broadloom.migration._mqtt import TICK, connect, new_client, user_properties
 from broadloom.migration.address import Address, Login
 from broadloom.migration.control import AGENT, ROOT, matches
 from broadloom.migration.registry import Resident
@@ -26,14 +28,25 @@ from broadloom.model._atomic import new_folder
 from broadloom.model.market import MarketProblem
 from broadloom.model.tables import write_table
 
+if TYPE_CHECKING:
+    from paho.mqtt.client import Client
+
+
+UP_SECONDS = 5.0  # in which a broker must answer
+
+
+class AwayError(InputError):
+    """A broker does not answer."""
+
 
 class Sent(NamedTuple):
-    """A message that a client published: who, when (seconds since 1970), where, and how many bytes."""
+    """What a client published: who, when (seconds since 1970), where, how many bytes in how many messages."""
 
     publisher: str
     at: float
     topic: str
     size: int
+    messages: int = 1
 
 
 @dataclass(frozen=True)
@@ -62,28 +75,77 @@ def watch_traffic(
         login: of somebody who may read everything.
         seconds: how long.
         home_of: the broker of a client, None if there is no such client.
+
+    Raises:
+        AwayError: a broker does not answer, so that its clients cannot be counted.
     """
-    sent: list[Sent] = []
-    clients = []
-    for broker, address in addresses.items():
-        client = new_client(f"{AGENT}-count-{secrets.token_hex(4)}", login)
-        client.on_message = _counter(broker, home_of, sent)
-        client.on_connect = lambda own, *_: own.subscribe("#", 0)
-        connect(client, address, clean=True, seconds=0)
-        client.loop_start()
-        clients.append(client)
-    time.sleep(seconds)
-    for client in clients:
-        client.disconnect()
-        client.loop_stop()
-    return sorted(sent, key=lambda one: one.at)
+    tallies: list[Tally] = []
+    with ExitStack() as stack:
+        clients: dict[str, Client] = {}
+        for broker, address in addresses.items():
+            tallies.append(tally := Tally())
+            clients[broker] = client = new_client(f"{AGENT}-count-{secrets.token_hex(4)}", login)
+            client.on_message = _counter(broker, home_of, tally)
+            client.on_connect = lambda own, *_: own.subscribe("#", 0)
+            try:
+                connect(client, address, clean=True, seconds=0)
+            except OSError as error:
+                raise AwayError(f"broker {broker!r} does not answer: {error.strerror or error}") from error
+            stack.callback(client.loop_stop)
+            stack.callback(client.disconnect)
+            client.loop_start()
+        _wait_until_up(clients)
+        time.sleep(seconds)
+    return sorted((one for tally in tallies for one in tally.sent()), key=lambda one: one.at)
 
 
-def _counter(broker: str, home_of: Callable[[str], str | None], sent: list[Sent]) -> Callable[..., None]:
+def _wait_until_up(clients: Mapping[str, Client]) -> None:
+    end = time.monotonic() + UP_SECONDS
+    while away := [broker for broker, client in clients.items() if not client.is_connected()]:
+        if time.monotonic() > end:
+            raise AwayError(f"broker {away[0]!r} does not let the agent in")
+        time.sleep(TICK)
+
+
+class Tally:
+    """What was published: of each publisher and topic all but the last message together, and the last one.
+
+    So the time from the first to the last message stays, and so do all bytes, in little room.
+
+    Examples:
+        >>> tally = Tally()
+        >>> for at in range(3):
+        ...     tally.add(Sent("meter-1", at, "a/b", 10))
+        >>> [(one.at, one.size, one.messages) for one in tally.sent()]
+        [(0, 20, 2), (2, 10, 1)]
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, str], Sent] = {}
+        self._last: dict[tuple[str, str], Sent] = {}
+
+    def add(self, one: Sent) -> None:
+        """Count a message."""
+        key = one.publisher, one.topic
+        if (first := self._first.get(key)) is None:
+            self._first[key] = one
+            return
+        if (last := self._last.get(key)) is not None:
+            self._first[key] = first._replace(
+                size=first.size + last.size, messages=first.messages + last.messages
+            )
+        self._last[key] = one
+
+    def sent(self) -> list[Sent]:
+        """What was counted."""
+        return [*self._first.values(), *self._last.values()]
+
+
+def _counter(broker: str, home_of: Callable[[str], str | None], tally: Tally) -> Callable[..., None]:
     def heard(_client: object, _data: object, message: Any) -> None:
         publisher = dict(user_properties(message.properties)).get(ID, "").partition(":")[0]
         if home_of(publisher) == broker and not message.topic.startswith(f"{ROOT}/"):
-            sent.append(Sent(publisher, time.time(), message.topic, len(message.payload)))
+            tally.add(Sent(publisher, time.time(), message.topic, len(message.payload)))
 
     return heard
 
