@@ -137,7 +137,12 @@ class Agent:
             self.refused[str(error).split(" ")[0]] += 1
             log.warning("refused at %r: %s", broker, error)
             return False
-        self._keep(changes)
+        if len(changes) == 1 and topic.endswith(
+            "/register"
+        ):  # nothing new: repeated after a crash, nothing either
+            self.registry.apply(changes)
+        else:
+            self._keep(changes)
         return True
 
     def step(self, now: float) -> None:
@@ -182,6 +187,8 @@ class Agent:
             self._stop_work(client, stray.broker)
         if before is not None and came:
             changes.append(Stray(client, before.broker, now, True, new_id()))
+        if changes == [before]:
+            changes = []
         move = self.registry.active_move(client)
         if move is None:
             return changes

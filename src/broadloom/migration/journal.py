@@ -13,7 +13,7 @@ from broadloom.model._records import append, hold, read_records, start_file
 
 FILE = "moves"
 MAGIC = b"broadloom moves 1\n"
-MOST_RECORDS = 100_000
+MOST_RECORDS, MOST_BYTES = 100_000, 64 * 2**20  # since it was last written anew
 
 
 class MoveJournal:
@@ -30,9 +30,9 @@ class MoveJournal:
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # who wants what is nobody else's business
         self._lock = hold(folder)
-        self._file, self._place, self._records = -1, folder / FILE, 0
+        self._file, self._place, self._records, self._limit = -1, folder / FILE, 0, 0
         self.registry = Registry()
         try:
             self._replay()
@@ -47,7 +47,7 @@ class MoveJournal:
         append(self._file, text.encode())
         self.registry.apply(changes)
         self._records += 1
-        if self._records >= MOST_RECORDS:
+        if self._records >= MOST_RECORDS or os.fstat(self._file).st_size > self._limit:
             self._shorten()
 
     def close(self) -> None:
@@ -73,3 +73,6 @@ class MoveJournal:
         if self._file >= 0:
             os.close(self._file)
         self._file, self._records = os.open(self._place, os.O_RDWR | os.O_APPEND), 0
+        os.fchmod(self._file, 0o600)
+        size = os.fstat(self._file).st_size
+        self._limit = size + max(size, MOST_BYTES)  # so that a large one is not written anew all the time
