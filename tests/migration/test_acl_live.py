@@ -119,11 +119,13 @@ def test_a_client_can_move_only_itself(tmp_path):
             forged = 2**62
             for topic, lie in (
                 (from_client("alice", "reply"), dump(Reply("alice", forged, move.id, "decline"))),
-                (from_client("alice", "register"), dump(Register("alice", forged))),
+                (from_client("alice", "register"), dump(Register("alice", forged, "h"))),
                 (to_client("alice", "connect"), dump(Connect(move.id, "g", "127.0.0.1:1"))),
             ):  # mosquitto 2.0 also hangs up after each
                 assert Eavesdropper(doors["f"][0], "bob", "bob").publish(topic, lie) in ("Not authorized", "")
-            assert bob.publish(from_client("bob", "register"), dump(Register("alice", forged))) == "Success"
+            assert (
+                bob.publish(from_client("bob", "register"), dump(Register("alice", forged, "h"))) == "Success"
+            )
             assert wait_for(lambda: agent.refused["forged:"] == 1)
             assert wait_for(lambda: is_over(agent))
             assert agent.registry.moves[move.id].state is State.REDIRECTED

@@ -80,7 +80,7 @@ class World:
 
     def register(self, client, broker, filters=(("t", 1),)):
         self.number += 1
-        return self.say(broker, Register(client, self.number, filters))
+        return self.say(broker, Register(client, self.number, broker, filters))
 
     def reply(self, move, answer, broker="h", until=None):
         self.number += 1
@@ -241,6 +241,17 @@ def test_nobody_stays_for_ever(world):
     assert world.agent.registry.moves[move.id].until < time.time() + 25 * 3600
 
 
+def test_a_register_that_crossed_a_link_is_refused(world):
+    """It moves nobody, whichever of the two comes first, and the one at the client's broker counts."""
+    message = Register("a", 5, "h")
+    assert not world.say("f", message)
+    assert world.say("h", message)
+    assert not world.say("g", message)
+    assert world.agent.registry.residents["a"].broker == "h"
+    assert not world.agent.registry.strays
+    assert world.agent.refused["crossed:"] == 2
+
+
 def test_forged_and_replayed_messages_are_refused_and_logged(world, caplog):
     """A client speaks for itself only, and each of its messages counts once; nothing of it is kept."""
     world.register("a", "h")
@@ -249,11 +260,11 @@ def test_forged_and_replayed_messages_are_refused_and_logged(world, caplog):
     before = world.agent.registry.changes()
     with caplog.at_level(logging.WARNING):
         topic = from_client("a", "register")
-        assert not world.agent.hear("f", topic, dump(Register("b", 99, ())))
+        assert not world.agent.hear("f", topic, dump(Register("b", 99, "f")))
         assert "forged: a speaks for b" in caplog.text
         assert not world.agent.hear("f", from_client("a", "reply"), dump(Reply("a", 99, move.id, "accept")))
         assert f"move {move.id} is none of a" in caplog.text
-        assert not world.agent.hear("f", topic, dump(Register("a", 1, ())))
+        assert not world.agent.hear("f", topic, dump(Register("a", 1, "f")))
         assert "replayed: a sent number 1 after 1" in caplog.text
     assert world.agent.registry.changes() == before
     assert world.agent.refused.total() == 3
@@ -262,7 +273,7 @@ def test_forged_and_replayed_messages_are_refused_and_logged(world, caplog):
 def test_a_client_with_a_clock_that_was_set_back_is_told(world):
     world.number = 50
     world.register("a", "h")
-    assert not world.say("h", Register("a", 7, ()))
+    assert not world.say("h", Register("a", 7, "h"))
     assert parse(Refused, world.wire.sent[-1][2]).number == 51
 
 
@@ -302,7 +313,7 @@ def test_ten_thousand_malformed_messages(world):
             client, move = chance.choice("abc"), chance.choice(moves)
             good = chance.choice(
                 [
-                    Register(client, 10**6, (("t", 1),), (1.0, 2.0), ("u",)),
+                    Register(client, 10**6, "h", (("t", 1),), (1.0, 2.0), ("u",)),
                     Reply(client, 10**6, move.id, "accept", 1.0),
                 ]
             )
@@ -512,7 +523,7 @@ def test_a_journal_does_not_grow_by_registers(tmp_path, monkeypatch):
     size = place.stat().st_size
     assert all(world.register("a", "h") for _ in range(10))
     assert place.stat().st_size == size
-    assert not world.say("h", Register("a", world.number, ()))  # and yet it is no longer taken
+    assert not world.say("h", Register("a", world.number, "h"))  # and yet it is no longer taken
     sizes = []
     for number in range(100):
         world.register("a", "h", tuple((f"{'x' * 100}/{number}/{one}", 1) for one in range(50)))

@@ -37,7 +37,9 @@ def port(tmp_path):
     journal = MoveJournal(tmp_path / "journal")
     agent = Agent(BROKERS, Still(), journal)
     for client in ("a", "b"):
-        agent.hear("h", from_client(client, "register"), dump(Register(client, 1, (("t", 1),), (1.0, 2.0))))
+        agent.hear(
+            "h", from_client(client, "register"), dump(Register(client, 1, "h", (("t", 1),), (1.0, 2.0)))
+        )
     server = HttpServer(Api(agent, lambda seconds: {"seconds": seconds}), TOKEN)
     thread = threading.Thread(target=agent.run)
     thread.start()

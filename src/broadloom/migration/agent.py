@@ -162,6 +162,10 @@ class Agent:
         message = parse(Register, payload) if call == "register" else parse(Reply, payload)
         if message.client != client:
             raise InputError(f"forged: {client} speaks for {message.client}")
+        if isinstance(message, Register) and message.broker != broker:
+            raise InputError(
+                f"crossed: {client} is at {message.broker!r}; links must not carry control topics"
+            )
         last = self.registry.numbers.get(client, -1)
         if message.number <= last:
             if message.number < last:  # perhaps its clock was set back

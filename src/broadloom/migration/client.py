@@ -96,7 +96,7 @@ class MovingClient:
 
     Args:
         name: its MQTT client id, and its user name where brokers ask for one.
-        brokers: where the brokers that it knows are, as host:port.
+        brokers: where the brokers that it knows are, as host:port, by the names that the agent has for them.
         home: the broker that it connects to at first.
         heard: called with each message, in the thread of the connection; when it returns, the broker is told
             that the message arrived.
@@ -446,7 +446,8 @@ class MovingClient:
         if self._client is None or not self._client.is_connected():
             return
         filters = tuple(self._filters.items())
-        self._say("register", Register(self.name, self._next(), filters, self._place, tuple(self._sends)))
+        known = filters, self._place, tuple(self._sends)
+        self._say("register", Register(self.name, self._next(), self.home, *known))
 
     def _say(self, call: str, message: Register | Reply) -> None:
         client = self._client

@@ -35,6 +35,7 @@ class Register:
     Attributes:
         client: its name, which is its MQTT client id, and its user name where brokers ask for one.
         number: above that of every message that the client has sent before.
+        broker: the one that it is connected to; what was heard at another has crossed a link, and is refused.
         filters: what it wants, each with its quality of service.
         place: where it is in the network, if it tells.
         sends: the topics that it has published to, so that links carry them from wherever it goes.
@@ -42,6 +43,7 @@ class Register:
 
     client: str
     number: int
+    broker: str
     filters: Filters = ()
     place: tuple[float, ...] | None = None
     sends: tuple[str, ...] = ()
@@ -307,6 +309,7 @@ _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any]]] =
         "seconds since 1970, or null",
         lambda value: None if value is None else float(value),
     ),
+    "broker": _TEXT,
     "home": _TEXT,
     "foreign": _TEXT,
     "address": _TEXT,

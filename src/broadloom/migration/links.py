@@ -27,7 +27,10 @@ class Links(Protocol):
 
 
 class Everywhere:
-    """Links that carry everything to every broker, as native bridges with `topic # both` do.
+    """Links that carry everything to every broker, as native bridges do.
+
+    Everything but control topics: a bridge of all topics (`topic #`) must exclude `broadloom/#`, which
+    mosquitto's bridges cannot, so give them the topics that there are, as `topic weather/# both`.
 
     Examples:
         >>> Everywhere().carried("rome", ["a/#"])
