@@ -252,6 +252,14 @@ def test_a_register_that_crossed_a_link_is_refused(world):
     assert world.agent.refused["crossed:"] == 2
 
 
+def test_no_client_uses_up_its_numbers(world):
+    """One that is far ahead of the clock is refused, so that later ones are still heard."""
+    for ahead in (2**63 - 1, 2**62):
+        assert not world.say("h", Register("a", ahead, "h"))
+    assert world.agent.refused["ahead:"] == 2
+    assert world.say("h", Register("a", time.time_ns() + 10**12, "h"))
+
+
 def test_forged_and_replayed_messages_are_refused_and_logged(world, caplog):
     """A client speaks for itself only, and each of its messages counts once; nothing of it is kept."""
     world.register("a", "h")

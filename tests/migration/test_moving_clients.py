@@ -313,6 +313,9 @@ def test_what_a_client_cannot_want_or_send():
     for text in ("a/+", "#", "", "broadloom/from/b/register"):
         with pytest.raises(InputError):
             client.publish(text, b"")
+    for payload in ("text", None, 7):
+        with pytest.raises(InputError, match="give at most"):
+            client.publish("t", payload)
     client.publish("t", b"waits for a connection")
     assert client.unconfirmed() == 1
     for name in ("", "a/b", "a+", "broadloom-mover", "x" * 129):

@@ -43,6 +43,7 @@ log = logging.getLogger("broadloom.migration")
 TICK = 0.02
 MOST_LATER = 10_000
 MOST_STAY = 24 * 3600.0  # seconds after which a client that stays is asked again in any case
+AHEAD = 366 * 24 * 3600 * 10**9  # nanoseconds by which the clock of a client may be ahead
 LEAVING = "the client has been told to go"
 T = TypeVar("T")
 
@@ -137,10 +138,8 @@ class Agent:
             self.refused[str(error).split(" ")[0]] += 1
             log.warning("refused at %r: %s", broker, error)
             return False
-        if len(changes) == 1 and topic.endswith(
-            "/register"
-        ):  # nothing new: repeated after a crash, nothing either
-            self.registry.apply(changes)
+        if len(changes) == 1 and topic.endswith("/register"):
+            self.registry.apply(changes)  # only a number; repeated after a crash, it changes nothing either
         else:
             self._keep(changes)
         return True
@@ -165,6 +164,10 @@ class Agent:
         if isinstance(message, Register) and message.broker != broker:
             raise InputError(
                 f"crossed: {client} is at {message.broker!r}; links must not carry control topics"
+            )
+        if message.number > time.time_ns() + AHEAD:  # it would leave no numbers for what comes later
+            raise InputError(
+                f"ahead: {client} sent number {message.number}, more than a year ahead of the clock"
             )
         last = self.registry.numbers.get(client, -1)
         if message.number <= last:

@@ -57,6 +57,7 @@ log = logging.getLogger("broadloom.migration")
 CONNECT_SECONDS, AGAIN_SECONDS = 10.0, 0.5
 READY_SECONDS = 2.0  # after which an order to go comes too late
 TICK = 0.01
+MOST_PAYLOAD = 2**28 - 2**17  # bytes; the rest of what MQTT allows is for topic and id
 MOST_UNCONFIRMED = 50_000  # well below the 65,535 packet numbers of MQTT
 
 
@@ -106,7 +107,8 @@ class MovingClient:
         memory: a file that keeps its broker over a restart.
         identify: what tells a message from all others.
         learn: whether it believes its home broker where others are.
-        patience: for how many seconds it tries to connect to a foreign broker before it goes back.
+        patience: for how many seconds it tries to connect to a foreign broker before it goes back; less than
+            half of the agent's `move`, or the move may have been given up when it arrives.
 
     Example:
         >>> client = MovingClient("meter-1", {"rome": "10.0.0.1:8883", "oslo": "10.0.0.7:8883"}, "rome")
@@ -203,13 +205,15 @@ class MovingClient:
         """Send a message at least once, also if the client moves meanwhile; gives its id.
 
         Raises:
-            InputError: it is no topic to publish to.
+            InputError: it is no topic to publish to, or the payload is no bytes or too long.
             OutboxFullError: too many messages are unconfirmed; this one is not sent.
         """
         if not is_topic(topic):
             raise InputError(
                 f"{topic!r:.80} is no topic to publish to: it has a wildcard, or is a control topic"
             )
+        if not isinstance(payload, bytes) or len(payload) > MOST_PAYLOAD:  # it would never leave the outbox
+            raise InputError(f"a payload of {type(payload).__name__}; give at most {MOST_PAYLOAD:,} bytes")
         if topic not in self._sends and len(self._sends) < MOST_FILTERS:
             self._sends[topic] = None
             self._work.put(self._register)
@@ -298,9 +302,7 @@ class MovingClient:
         """Send a message of the outbox, if there is a connection; else it waits there for one."""
         while self._client is not None:
             sent = self._client.publish(*self._outbox[key], 1, properties=told([(ID, key)]))
-            if (
-                sent.rc != PACKET_NUMBER_TAKEN
-            ):  # then the next number is tried: fewer are taken than there are
+            if sent.rc != PACKET_NUMBER_TAKEN:  # else the next one is tried; there are more than are taken
                 self._sent[sent.mid] = key
                 return
 
