@@ -16,8 +16,8 @@ from broadloom.deployment.linkd.group import Group
 from broadloom.deployment.linkd.journal import Journal, State
 from broadloom.deployment.linkd.link import PROBE, Link
 from broadloom.deployment.linkd.packets import Publish
-from broadloom.deployment.linkd.probes import Probes
-from broadloom.deployment.linkd.session import Door, Owner, RefusedError, Session
+from broadloom.deployment.linkd.probes import Answers, Probes
+from broadloom.deployment.linkd.session import Door, RefusedError, Session
 from broadloom.deployment.linkd.steps import Hops, edge_of, edges
 from broadloom.deployment.wiring import Hop
 from broadloom.pipeline.filters import covers, is_wild
@@ -64,7 +64,8 @@ class Agent:
         self.counts: Counter[str] = Counter()
         self.guarded: Counter[Hop] = Counter()
         self._name = secrets.token_hex(6)
-        self._probes = Probes(self._name, self._probe, self._away)
+        self._answers = Answers(self.counts)
+        self._probes = Probes(self._name, self._probe, self._mute)
         self._ids = count()
         self._group_of: dict[str, Group | None] = {}  # by topic
         self._waiting: list[tuple[float, set[Filters]]] = []
@@ -232,7 +233,7 @@ class Agent:
             for broker in edge:
                 if broker not in self.controls:
                     control = Session(
-                        broker, f"broadloom-agent-{self._name}", self._door(broker), Owner(), kept=False
+                        broker, f"broadloom-agent-{self._name}", self._door(broker), self._answers, kept=False
                     )
                     self.controls[broker] = control
                     control.start()
@@ -273,6 +274,13 @@ class Agent:
             for broker, control in controls.items()
             if control is None or control.away() > self._patience
         }
+
+    def _mute(self, brokers: Iterable[str]) -> set[str]:
+        """Which brokers have been away, or refused probes, for so long that nobody waits for them."""
+        some = set(brokers)
+        long_ago = asyncio.get_running_loop().time() - self._patience
+        refusing = {broker for broker, since in self._answers.refused_since.items() if since < long_ago}
+        return self._away(some) | (some & refusing)
 
     def _probe(self, broker: str, payload: bytes) -> None:
         control = self.controls.get(broker)

@@ -64,6 +64,7 @@ def _families(agent: Agent) -> Iterator[Family]:
 _COUNTS = {
     "changes": "changes that are done",
     "barriers_given_up": "changes that went on without a broker that was away",
+    "probes_refused": "probes that a broker refused, for which changes do not wait",
     "plans_refused": "plans that could not be followed",
 }
 
