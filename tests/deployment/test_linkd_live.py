@@ -506,3 +506,33 @@ def test_a_change_does_not_hang_where_probes_may_not_be_written(tmp_path, monkey
     assert (agent.counts["barriers_given_up"] == 0) == allowed
     assert caplog.text.count("broker 'a' refuses probes (0x87)") == (not allowed)
     assert "broadloom_live_probes_refused_total" in exposition(agent)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_lost_state_costs_nothing_that_waits_in_brokers(tmp_path, caplog, fresh):
+    """Unless it is asked for: an agent with a new folder carries what was published while there was none."""
+
+    async def held(lab, state, load):
+        agent = Agent(doors_of(lab).__getitem__, tmp_path / state, fresh=fresh)
+        await agent.start()
+        agent.aim({X: both("ab")})
+        await agent.settled()
+        counts = await load.settle(1.0 if fresh else 10.0)
+        await agent.stop()
+        return counts
+
+    async def story(lab):
+        load = Load(doors_of(lab), {"b": ["x"]})
+        await load.start()
+        await held(lab, "one", load)
+        while load.due < 50:
+            load.publish("a", "x")
+            await asyncio.sleep(0.01)
+        counts = await held(lab, "two", load)
+        await load.stop()
+        return counts
+
+    with lab_of(*"ab") as lab:
+        counts = asyncio.run(story(lab))
+    assert (counts["due"], counts["lost"], counts["doubled"]) == (50, 50 if fresh else 0, 0)
+    assert caplog.text.count("though the state is new") == (0 if fresh else 2)

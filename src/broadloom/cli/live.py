@@ -43,6 +43,12 @@ def live(
     patience: Annotated[
         float, typer.Option(help="Seconds that a change waits for a broker that is away.")
     ] = 10,
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh", help="With a new --state: throw away what waits in brokers for an earlier agent."
+        ),
+    ] = False,
     metrics: Annotated[
         int | None, typer.Option(help="A port on loopback for Prometheus; none by default.")
     ] = None,
@@ -65,7 +71,7 @@ def live(
     door = doors(settings, whole(window, "window", least=1))
 
     async def held() -> Agent:
-        agent = Agent(door, state, number(patience, "patience"))
+        agent = Agent(door, state, number(patience, "patience"), fresh)
         if down:
             await take_down(agent)
         else:

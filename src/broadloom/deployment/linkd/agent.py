@@ -35,6 +35,7 @@ class Agent:
         door: how to reach a broker, by its id.
         folder: where it keeps what a new agent must know; None: nowhere, and a crash may lose messages.
         patience: how many seconds a change waits for a broker that is away before it goes on without it.
+        fresh: whether to throw away what waits in brokers if nothing is known of an earlier agent.
 
     Attributes:
         groups: the groups of filters that have links, by their filters.
@@ -54,7 +55,11 @@ class Agent:
     """
 
     def __init__(
-        self, door: Callable[[str], Door], folder: Path | None = None, patience: float = 10.0
+        self,
+        door: Callable[[str], Door],
+        folder: Path | None = None,
+        patience: float = 10.0,
+        fresh: bool = False,
     ) -> None:
         self._door, self._folder, self._patience = door, folder, patience
         self.groups: dict[Filters, Group] = {}
@@ -73,6 +78,9 @@ class Agent:
         self._strays: set[tuple[Hop, str]] = set()
         self._ending: dict[Hop, asyncio.Task[None]] = {}
         self._journal = Journal(folder)
+        # With no state at all, sessions that brokers kept are those of an agent whose state is lost.
+        self._inherits = not self._journal.states and not fresh
+        self._had: set[Hop] = set()  # links that were there since then
 
     # From outside.
 
@@ -82,7 +90,7 @@ class Agent:
             self.groups[filters] = Group(state, self)
         self._sweep()
         for group in self.groups.values():
-            self._open(group.used, fresh=False)
+            self._open(group.used, anew=False)
         for group in self.groups.values():
             group.start()
 
@@ -139,7 +147,7 @@ class Agent:
         """See to it that the links of hops are there."""
         ending = [self._ending[edge] for edge in edges(hops) if edge in self._ending]
         await asyncio.gather(*ending, return_exceptions=True)
-        self._open(hops, fresh=True)
+        self._open(hops, anew=True)
 
     async def subscribe(self, hop: Hop, filters: Iterable[str], retained: bool) -> None:
         """Have the first broker of a hop send what matches."""
@@ -228,7 +236,7 @@ class Agent:
 
     # Inside.
 
-    def _open(self, hops: Hops, fresh: bool) -> None:
+    def _open(self, hops: Hops, anew: bool) -> None:
         for edge in sorted(edges(hops)):
             for broker in edge:
                 if broker not in self.controls:
@@ -239,7 +247,10 @@ class Agent:
                     control.start()
             if edge not in self.links:
                 doors = (self._door(edge[0]), self._door(edge[1]))
-                link = Link(edge, doors, self._folder, self.admit, self.wanted, fresh)
+                strange = anew and self._inherits and edge not in self._had
+                fresh = anew and not strange
+                link = Link(edge, doors, self._folder, self.admit, self.wanted, fresh, strange)
+                self._had.add(edge)
                 self.links[edge] = link
                 link.start()
 
