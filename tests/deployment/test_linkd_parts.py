@@ -13,14 +13,17 @@ from hypothesis import strategies as st
 import broadloom as bl
 from broadloom.deployment.linkd import journal as journal_module
 from broadloom.deployment.linkd import packets
+from broadloom.deployment.linkd.agent import Agent
 from broadloom.deployment.linkd.doors import doors
 from broadloom.deployment.linkd.guard import Guard
 from broadloom.deployment.linkd.journal import FILE, MAGIC, Journal, State
 from broadloom.deployment.linkd.lane import Lane
+from broadloom.deployment.linkd.metrics import serve_metrics
 from broadloom.deployment.linkd.packets import Packets, ProtocolError, Publish, publish, read_publish
-from broadloom.deployment.linkd.session import Door, Owner, Session
+from broadloom.deployment.linkd.serve import Run, serve
+from broadloom.deployment.linkd.session import Door, Owner, Session, watched
 from broadloom.deployment.linkd.slots import Slots
-from broadloom.deployment.linkd.source import Events, Versions
+from broadloom.deployment.linkd.source import Events, Fixed, Versions
 from broadloom.deployment.linkd.steps import Step, edges, next_step, way
 from broadloom.deployment.linkd.targets import targets
 from broadloom.deployment.settings import Settings
@@ -355,6 +358,11 @@ def test_versions_of_a_stream_are_followed(tmp_path):
         (("--certificates", "nowhere"), "cannot be read"),
         (("--window", "0"), "a whole number from 1"),
         (("--address", "here"), "put {broker} where the id goes"),
+        (("--address", "127.0.0.1:x{broker}"), "give host or host:port"),
+        (("--address", "a..{broker}"), "give host or host:port"),
+        (("--window", "70000"), "from 1 to 65,535"),
+        (("--metrics", "99999"), "a port from 1 to 65535"),
+        (("--metrics", "0"), "a port from 1 to 65535"),
     ],
 )
 def test_the_command_refuses_in_one_line(run, tmp_path, monkeypatch, words, fault):
@@ -414,3 +422,60 @@ def test_a_disk_that_is_full_keeps_nothing_by_halves(tmp_path, monkeypatch):
     journal = Journal(tmp_path)
     assert list(journal.states) == [("y",)]
     journal.close()
+
+
+class BadDoor(Door):
+    """One that a fault of ours is behind."""
+
+    tries = 0
+
+    async def dial(self, client):  # noqa: ARG002
+        """Fail."""
+        BadDoor.tries += 1
+        raise UnicodeError("label empty or too long")
+
+
+def test_a_session_survives_any_fault_and_tries_again(caplog):
+    async def story():
+        session = Session("a", "client", BadDoor("", 0), Owner())
+        session.start()
+        await asyncio.sleep(0.4)
+        assert not session._task.done()
+        await session.stop()
+
+    asyncio.run(story())
+    assert BadDoor.tries > 1
+    assert "a fault of ours; trying again" in caplog.text
+
+
+def test_a_part_that_dies_ends_the_run(tmp_path):
+    """And links that no session holds are not said to be up."""
+    plan = bl.link(bl.Interest.from_lists([["x"], ["x"]]), algorithm="gm")
+    told = []
+
+    async def story():
+        agent = Agent(lambda _: BadDoor("", 0), tmp_path, patience=0.1)
+
+        async def die():
+            await asyncio.sleep(1.0)
+            raise KeyError("nobody saw it coming")
+
+        watched(die())
+        await serve(Run(agent, Fixed(plan)), ready=lambda: told.append("up"))
+
+    with pytest.raises(KeyError, match="nobody saw it coming"):
+        asyncio.run(asyncio.wait_for(story(), 20))
+    assert told == []
+
+
+def test_a_port_for_metrics_that_is_taken_is_told_in_a_word(tmp_path):
+    async def story():
+        taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        port = taken.sockets[0].getsockname()[1]
+        agent = Agent(lambda _: BadDoor("", 0), tmp_path)
+        with pytest.raises(InputError, match=f"port {port} of 127.0.0.1 for metrics cannot be had"):
+            await serve_metrics(agent, port)
+        taken.close()
+        await agent.stop()
+
+    asyncio.run(story())

@@ -122,6 +122,12 @@ class Agent:
         while not all(group.settled for group in self.groups.values()) or self._closing:
             await asyncio.sleep(POLL_SECONDS)
 
+    def is_up(self) -> bool:
+        """Whether every group is where it shall be, and every link is connected at both ends."""
+        sessions = (session for link in self.links.values() for session in link.sessions.values())
+        settled = all(group.settled for group in self.groups.values())
+        return settled and all(session.up.is_set() for session in sessions)
+
     async def stop(self, seconds: float = 2.0) -> None:
         """Finish what is on its way, and disconnect; brokers keep the sessions, so that nothing is lost."""
         await asyncio.gather(*(group.stop() for group in self.groups.values()))

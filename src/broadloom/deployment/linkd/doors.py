@@ -7,11 +7,12 @@ import ssl
 from collections.abc import Callable
 from pathlib import Path
 
-from broadloom.deployment.linkd.packets import Login
+from broadloom.deployment.linkd.packets import LAST_ID, Login
 from broadloom.deployment.linkd.session import Door
 from broadloom.deployment.mosquitto import PORT, TLS_PORT
 from broadloom.deployment.settings import LOGIN, Settings
 from broadloom.errors import InputError
+from broadloom.model._check import whole
 
 (USER, PASSWORD), PASSWORD_FILE = LOGIN, "BROADLOOM_PASSWORD_FILE"
 AUTHORITY, CERTIFICATE, KEY = "ca.crt", "agent.crt", "agent.key"
@@ -28,12 +29,14 @@ def doors(settings: Settings, window: int = Door.window) -> Callable[[str], Door
         window: how many messages may come unacknowledged over a link each way.
 
     Raises:
-        InputError: a certificate or a login is not there.
+        InputError: a certificate or a login is not there, or the window is none.
 
     Examples:
         >>> doors(Settings(address="{broker}.example.org", tls=False))("rome").host
         'rome.example.org'
     """
+    if whole(window, "window", least=1) > LAST_ID:
+        raise InputError(f"window is {window:,}; give a whole number from 1 to {LAST_ID:,}")
     context = _context(settings.certificates) if settings.tls else None
     login = _login() if settings.credentials else None
 

@@ -6,12 +6,14 @@ import asyncio
 import logging
 import signal
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from broadloom.deployment.linkd.agent import Agent
 from broadloom.deployment.linkd.metrics import serve_metrics
+from broadloom.deployment.linkd.session import PART_FAILED
 from broadloom.deployment.linkd.source import Source
 from broadloom.deployment.linkd.targets import targets
 from broadloom.deployment.traffic import Publication
@@ -55,14 +57,20 @@ class Run:
         self.agent, self._source, self._sent = agent, source, tuple(sent)
         self._least, self._slack = least, slack
         self._stop = asyncio.Event()
+        self._fault: BaseException | None = None
         self.plans = 0
 
     def stop(self) -> None:
         """Let `follow` end."""
         self._stop.set()
 
+    def fail(self, fault: BaseException) -> None:
+        """Let `follow` end with a fault: without a part of the agent, links would stand still."""
+        self._fault = self._fault or fault
+        self._stop.set()
+
     async def follow(self) -> None:
-        """Hold links, and change them with each new plan, until `stop` is called."""
+        """Hold links, and change them with each new plan, until `stop` or `fail` is called."""
         while not self._stop.is_set():
             plan = await self._poll()
             if plan is not None:
@@ -72,6 +80,8 @@ class Run:
                 await asyncio.wait_for(self._stop.wait(), POLL_SECONDS)
             except TimeoutError:
                 continue
+        if self._fault is not None:
+            raise self._fault
 
     async def _poll(self) -> Plan | None:
         try:
@@ -107,12 +117,13 @@ async def serve(run: Run, metrics: int | None = None, ready: Callable[[], None] 
         ready: called when the links of the first plan are up.
     """
     loop = asyncio.get_running_loop()
+    loop.set_exception_handler(partial(_handle, run))
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, run.stop)
     server = None if metrics is None else await serve_metrics(run.agent, metrics)
     await run.agent.start()
     following = asyncio.create_task(run.follow())
-    settled = asyncio.create_task(_tell(run.agent, ready))
+    settled = asyncio.create_task(_tell(run, ready))
     try:
         await following
     finally:
@@ -144,7 +155,14 @@ def summary(agent: Agent) -> dict[str, Any]:
     )
 
 
-async def _tell(agent: Agent, ready: Callable[[], None]) -> None:
-    while not agent.counts["changes"]:
+async def _tell(run: Run, ready: Callable[[], None]) -> None:
+    while not (run.plans and run.agent.is_up()):
         await asyncio.sleep(POLL_SECONDS)
     ready()
+
+
+def _handle(run: Run, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """What happens where nobody waits: a lost connection comes back, a part of the agent does not."""
+    loop.default_exception_handler(context)
+    if context["message"] == PART_FAILED:
+        run.fail(context["exception"])
