@@ -536,3 +536,20 @@ def test_a_lost_state_costs_nothing_that_waits_in_brokers(tmp_path, caplog, fres
         counts = asyncio.run(story(lab))
     assert (counts["due"], counts["lost"], counts["doubled"]) == (50, 50 if fresh else 0, 0)
     assert caplog.text.count("though the state is new") == (0 if fresh else 2)
+
+
+def test_control_topics_cross_no_link_even_where_all_topics_do(tmp_path):
+    control = "broadloom/from/somebody/register"
+
+    async def story(lab):
+        async with loaded(lab, tmp_path, (), {"b": ["free", control]}) as (agent, load):
+            agent.aim({("#",): both("ab")})
+            await agent.settled()
+            for topic in (control, "free"):
+                load.publish("a", topic)
+            await until(lambda: load.got)
+            await asyncio.sleep(0.3)
+            return load.got
+
+    with lab_of(*"ab") as lab:
+        assert asyncio.run(story(lab)) == {("b", 1): 1}

@@ -318,7 +318,9 @@ def test_filters_that_come_together_are_no_live_change():
         targets(together, before=targets(apart))
 
 
-@pytest.mark.parametrize("topic", ["$SYS/x", "$share/g/x", "a#", "a/#/b", "x" * 70_000])
+@pytest.mark.parametrize(
+    "topic", ["$SYS/x", "$share/g/x", "broadloom/#", "broadloom/to/+/move", "a#", "a/#/b", "x" * 70_000]
+)
 def test_topics_that_no_link_can_carry_are_refused(topic):
     plan = bl.link(bl.Interest.from_lists([[topic], [topic]]), algorithm="gm")
     with pytest.raises(InputError, match="no filter that a link can carry"):

@@ -19,6 +19,7 @@ from broadloom.deployment.linkd.packets import Publish
 from broadloom.deployment.linkd.probes import Answers, Probes
 from broadloom.deployment.linkd.session import Door, RefusedError, Session
 from broadloom.deployment.linkd.steps import Hops, edge_of, edges
+from broadloom.deployment.linkd.targets import KEPT_BACK
 from broadloom.deployment.wiring import Hop
 from broadloom.pipeline.filters import covers, is_wild
 
@@ -224,6 +225,8 @@ class Agent:
         """What to carry over a hop: a message with an id, unless another hop carries it; or None."""
         if message.topic == PROBE:
             return message if self._probes.arrive(hop, message) else None
+        if message.topic.startswith(KEPT_BACK):
+            return None  # it came by a wildcard, and belongs to this broker alone
         if not message.key:
             message = message.stamped(b"%b-%x" % (self._name.encode(), next(self._ids)))
         group = self._find(message.topic)
