@@ -236,7 +236,7 @@ def test_slots_outlive_the_agent(tmp_path):
     slots.close()
     again = Slots(tmp_path / "a:b.slots")
     assert again[65535] == 2**64 - 1
-    assert (tmp_path / "a:b.slots").stat().st_blocks * 512 < 50_000
+    assert (tmp_path / "a:b.slots").stat().st_blocks * 512 >= 65536 * 8  # or a full disk would kill the agent
     again.clear()
     assert again[65535] == 0
     again.close()
@@ -341,6 +341,25 @@ def test_events_are_followed_as_the_file_grows(tmp_path):
     assert source.poll() is None
 
 
+def event(seq, node):
+    return json.dumps({"seq": seq, "kind": "join", "node": node, "topics": ["x"]}, ensure_ascii=False) + "\n"
+
+
+def test_a_file_of_events_that_is_cut_or_replaced_is_read_from_its_beginning(tmp_path):
+    """And a line ends at a line feed, whatever else unicode takes for one."""
+    place = tmp_path / "events.jsonl"
+    source = Events(bl.link(bl.Interest.from_lists([["x"], ["x"]]), algorithm="gm"), place)
+    place.write_text(event(1, "one") + event(2, "t\u2028w\u0085o"))
+    assert source.poll().interest.node_ids[2:] == ("one", "t\u2028w\u0085o")
+    place.write_text(event(3, "three"))
+    assert source.poll().interest.node_count == 5
+    (tmp_path / "next").write_text(event(3, "three") + event(4, "four") + event(5, "five"))
+    (tmp_path / "next").replace(place)
+    assert source.poll().interest.node_count == 7
+    assert source.refused == 1  # seq 3, for the second time
+    assert source.poll() is None
+
+
 def test_versions_of_a_stream_are_followed(tmp_path):
     plans = [bl.link(bl.Interest.from_lists([["x"]] * count), algorithm="gm") for count in (2, 3, 4)]
     source = Versions(tmp_path, plans[0])
@@ -348,6 +367,7 @@ def test_versions_of_a_stream_are_followed(tmp_path):
     assert source.poll() is None
     for version in (1, 2):
         plans[version].save(tmp_path / "versions" / f"{version:012d}")
+    (tmp_path / "versions" / "000000000003.tmp").mkdir()
     assert source.poll().interest.node_count == 4
     assert source.poll() is None
 
@@ -376,14 +396,19 @@ def test_the_command_refuses_in_one_line(run, tmp_path, monkeypatch, words, faul
     assert err.count("\n") == 1
 
 
-def test_a_password_may_be_in_a_file(tmp_path, monkeypatch):
+def test_a_password_may_be_in_a_file(tmp_path, monkeypatch, caplog):
     (tmp_path / "password").write_text("secret\n")
+    (tmp_path / "password").chmod(0o600)
     monkeypatch.setenv("BROADLOOM_USER", "agent")
     monkeypatch.delenv("BROADLOOM_PASSWORD", raising=False)
     monkeypatch.setenv("BROADLOOM_PASSWORD_FILE", str(tmp_path / "password"))
     door = doors(Settings(address="{broker}:1", tls=False, credentials=True))("a")
     assert door.login == packets.Login("agent", "secret")
     assert "secret" not in repr(door)
+    assert "without TLS the password goes over the network" in caplog.text
+    (tmp_path / "password").chmod(0o644)
+    with pytest.raises(InputError, match="others may read the secret"):
+        doors(Settings(credentials=True))
 
 
 def test_a_long_journal_is_written_anew(tmp_path, monkeypatch):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 from collections.abc import Callable
@@ -12,8 +13,10 @@ from broadloom.deployment.linkd.session import Door
 from broadloom.deployment.mosquitto import PORT, TLS_PORT
 from broadloom.deployment.settings import LOGIN, Settings
 from broadloom.errors import InputError
+from broadloom.migration.address import read_secret
 from broadloom.model._check import whole
 
+LOG = logging.getLogger("broadloom.live")
 (USER, PASSWORD), PASSWORD_FILE = LOGIN, "BROADLOOM_PASSWORD_FILE"
 AUTHORITY, CERTIFICATE, KEY = "ca.crt", "agent.crt", "agent.key"
 
@@ -39,6 +42,8 @@ def doors(settings: Settings, window: int = Door.window) -> Callable[[str], Door
         raise InputError(f"window is {window:,}; give a whole number from 1 to {LAST_ID:,}")
     context = _context(settings.certificates) if settings.tls else None
     login = _login() if settings.credentials else None
+    if login is not None and context is None:
+        LOG.warning("without TLS the password goes over the network for all to read")
 
     def door(broker: str) -> Door:
         host, port = settings.place(broker, TLS_PORT if settings.tls else PORT)
@@ -64,10 +69,7 @@ def _login() -> Login:
     """The name and the password, from the environment or from a file that it names."""
     user, password, place = (os.environ.get(name) for name in (USER, PASSWORD, PASSWORD_FILE))
     if not password and place:
-        try:
-            password = Path(place).read_text().strip("\n")
-        except OSError as error:
-            raise InputError(f"{PASSWORD_FILE} names a file that cannot be read: {error.strerror}") from error
+        password = read_secret(place)
     if not user or not password:
         raise InputError(f"a login is asked for; set {USER}, and {PASSWORD} or {PASSWORD_FILE}")
     return Login(user, password)
