@@ -20,7 +20,7 @@ from broadloom.deployment.linkd.journal import FILE, MAGIC, Journal, State
 from broadloom.deployment.linkd.lane import Lane
 from broadloom.deployment.linkd.metrics import serve_metrics
 from broadloom.deployment.linkd.packets import Packets, ProtocolError, Publish, publish, read_publish
-from broadloom.deployment.linkd.serve import Run, serve
+from broadloom.deployment.linkd.serve import Run, serve, take_down
 from broadloom.deployment.linkd.session import Door, Owner, Session, watched
 from broadloom.deployment.linkd.slots import Slots
 from broadloom.deployment.linkd.source import Events, Fixed, Versions
@@ -475,7 +475,8 @@ def test_a_session_survives_any_fault_and_tries_again(caplog):
     assert "a fault of ours; trying again" in caplog.text
 
 
-def test_a_part_that_dies_ends_the_run(tmp_path):
+@pytest.mark.parametrize("down", [False, True])
+def test_a_part_that_dies_ends_the_run(tmp_path, monkeypatch, down):
     """And links that no session holds are not said to be up."""
     plan = bl.link(bl.Interest.from_lists([["x"], ["x"]]), algorithm="gm")
     told = []
@@ -488,6 +489,9 @@ def test_a_part_that_dies_ends_the_run(tmp_path):
             raise KeyError("nobody saw it coming")
 
         watched(die())
+        if down:
+            monkeypatch.setattr(agent, "settled", asyncio.Event().wait)
+            await take_down(agent)
         await serve(Run(agent, Fixed(plan)), ready=lambda: told.append("up"))
 
     with pytest.raises(KeyError, match="nobody saw it coming"):

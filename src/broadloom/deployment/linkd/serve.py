@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Iterable
-from functools import partial
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -57,20 +56,14 @@ class Run:
         self.agent, self._source, self._sent = agent, source, tuple(sent)
         self._least, self._slack = least, slack
         self._stop = asyncio.Event()
-        self._fault: BaseException | None = None
         self.plans = 0
 
     def stop(self) -> None:
         """Let `follow` end."""
         self._stop.set()
 
-    def fail(self, fault: BaseException) -> None:
-        """Let `follow` end with a fault: without a part of the agent, links would stand still."""
-        self._fault = self._fault or fault
-        self._stop.set()
-
     async def follow(self) -> None:
-        """Hold links, and change them with each new plan, until `stop` or `fail` is called."""
+        """Hold links, and change them with each new plan, until `stop` is called."""
         while not self._stop.is_set():
             plan = await self._poll()
             if plan is not None:
@@ -80,8 +73,6 @@ class Run:
                 await asyncio.wait_for(self._stop.wait(), POLL_SECONDS)
             except TimeoutError:
                 continue
-        if self._fault is not None:
-            raise self._fault
 
     async def _poll(self) -> Plan | None:
         try:
@@ -117,15 +108,13 @@ async def serve(run: Run, metrics: int | None = None, ready: Callable[[], None] 
         ready: called when the links of the first plan are up.
     """
     loop = asyncio.get_running_loop()
-    loop.set_exception_handler(partial(_handle, run))
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, run.stop)
     server = None if metrics is None else await serve_metrics(run.agent, metrics)
     await run.agent.start()
-    following = asyncio.create_task(run.follow())
     settled = asyncio.create_task(_tell(run, ready))
     try:
-        await following
+        await _while_whole(run.follow())
     finally:
         settled.cancel()
         await run.agent.stop()
@@ -137,8 +126,10 @@ async def take_down(agent: Agent) -> None:
     """Take all links of an earlier agent down, with nothing left in their queues."""
     await agent.start()
     agent.aim({})
-    await agent.settled()
-    await agent.stop()
+    try:
+        await _while_whole(agent.settled())
+    finally:
+        await agent.stop()
 
 
 def summary(agent: Agent) -> dict[str, Any]:
@@ -161,8 +152,20 @@ async def _tell(run: Run, ready: Callable[[], None]) -> None:
     ready()
 
 
-def _handle(run: Run, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-    """What happens where nobody waits: a lost connection comes back, a part of the agent does not."""
-    loop.default_exception_handler(context)
-    if context["message"] == PART_FAILED:
-        run.fail(context["exception"])
+async def _while_whole(work: Coroutine[None, None, None]) -> None:
+    """Do something; should a part of the agent die, end with its fault, for links would stand still."""
+    died = asyncio.get_running_loop().create_future()
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        loop.default_exception_handler(context)
+        if context["message"] == PART_FAILED and not died.done():
+            died.set_exception(context["exception"])
+
+    asyncio.get_running_loop().set_exception_handler(handle)
+    working = asyncio.create_task(work)
+    try:
+        await asyncio.wait({working, died}, return_when=asyncio.FIRST_COMPLETED)
+        await (died if died.done() else working)
+    finally:
+        working.cancel()
+        died.cancel()
