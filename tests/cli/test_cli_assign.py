@@ -51,7 +51,7 @@ def test_limits_that_are_broken_leave_with_1(run, tables, tmp_path):
     [
         (("-a", "grr"), "no algorithm 'grr'"),
         (("-O", "pases=3"), "did you mean 'passes'"),
-        (("--alpha", 0), "alpha is 0; give a whole number from 1 to 16"),
+        (("--alpha", 0), "alpha is 0; give a whole number from 1"),
         (("-a", "gr", "--master", "local[2]"), "gr does not run on Spark; choose --algorithm broadloom"),
     ],
 )

@@ -10,16 +10,18 @@ import subprocess
 import sys
 import time
 import urllib.request
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, contextmanager
 
 import pytest
 
 import broadloom as bl
+from broadloom.deployment import acl
 from broadloom.deployment.lab import HOST, Lab, dying_with_us, free_ports, listens, need_mosquitto
 from broadloom.deployment.linkd import group
 from broadloom.deployment.linkd.agent import Agent
 from broadloom.deployment.linkd.doors import PASSWORD, USER, doors
 from broadloom.deployment.linkd.load import Load
+from broadloom.deployment.linkd.metrics import exposition
 from broadloom.deployment.linkd.packets import RETAIN, connect, publish
 from broadloom.deployment.linkd.serve import Run, take_down
 from broadloom.deployment.linkd.session import Door
@@ -326,6 +328,25 @@ def openssl(folder, *words):
     subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
 
 
+@contextmanager
+def mosquittos(folder, names, lines):
+    """Brokers that ask for a login, with some more lines in their files; gives their addresses."""
+    brokers, processes = {}, []
+    for broker, port in zip(names, free_ports(len(names)), strict=True):
+        brokers[broker] = f"{HOST}:{port}"
+        head = [f"listener {port} {HOST}", "allow_anonymous false"]
+        user = f"user {'root' if os.geteuid() == 0 else 'nobody'}"
+        (folder / f"{broker}.conf").write_text("\n".join([*head, *lines, user]) + "\n")
+        command = [*dying_with_us(), need_mosquitto(), "-c", str(folder / f"{broker}.conf")]
+        processes.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
+        while not listens(port):
+            time.sleep(0.01)
+    yield brokers
+    for process in processes:
+        process.terminate()
+        process.wait()
+
+
 @pytest.fixture
 def guarded_broker(tmp_path):
     """A mosquitto with TLS and a password, and a throw-away authority."""
@@ -337,21 +358,10 @@ def guarded_broker(tmp_path):
     openssl(tmp_path, "x509", "-req", "-in", "b.csr", *signed)
     (tmp_path / "passwords").write_text("agent:secret\n")
     subprocess.run(["mosquitto_passwd", "-U", "passwords"], cwd=tmp_path, check=True)
-    brokers, processes = {}, []
-    for broker, port in zip("ab", free_ports(2), strict=True):
-        brokers[broker] = f"{HOST}:{port}"
-        lines = [f"listener {port} {HOST}", "allow_anonymous false", f"password_file {tmp_path}/passwords"]
-        lines += [f"cafile {tmp_path}/ca.crt", f"certfile {tmp_path}/b.crt", f"keyfile {tmp_path}/b.key"]
-        lines += [f"user {'root' if os.geteuid() == 0 else 'nobody'}"]
-        (tmp_path / f"{broker}.conf").write_text("\n".join(lines) + "\n")
-        command = [*dying_with_us(), need_mosquitto(), "-c", str(tmp_path / f"{broker}.conf")]
-        processes.append(subprocess.Popen(command, stderr=subprocess.DEVNULL))
-        while not listens(port):
-            time.sleep(0.01)
-    yield Settings(places=brokers, certificates=str(tmp_path), credentials=True)
-    for process in processes:
-        process.terminate()
-        process.wait()
+    lines = [f"password_file {tmp_path}/passwords", f"cafile {tmp_path}/ca.crt"]
+    lines += [f"certfile {tmp_path}/b.crt", f"keyfile {tmp_path}/b.key"]
+    with mosquittos(tmp_path, "ab", lines) as brokers:
+        yield Settings(places=brokers, certificates=str(tmp_path), credentials=True)
 
 
 @pytest.mark.needs("openssl", "mosquitto_passwd")
@@ -462,3 +472,84 @@ def test_nothing_to_do_is_done(tmp_path):
             await agent.stop()
 
         asyncio.run(story())
+
+
+@pytest.mark.needs("mosquitto_passwd")
+@pytest.mark.parametrize("allowed", [True, False])
+def test_a_change_does_not_hang_where_probes_may_not_be_written(tmp_path, monkeypatch, caplog, allowed):
+    """With the exported rules a swap is whole; without those for probes it is given up, and that is told."""
+    rules = acl.rules(links="agent")
+    if not allowed:
+        rules = rules.replace("topic readwrite $broadloom/#\n", "")
+    (tmp_path / "acl").write_text(rules)
+    (tmp_path / "acl").chmod(0o600)
+    (tmp_path / "passwords").write_text("agent:secret\n")
+    subprocess.run(["mosquitto_passwd", "-U", "passwords"], cwd=tmp_path, check=True)
+    monkeypatch.setenv(USER, "agent")
+    monkeypatch.setenv(PASSWORD, "secret")
+    lines = [f"password_file {tmp_path}/passwords", f"acl_file {tmp_path}/acl"]
+
+    async def story(places):
+        agent = Agent(
+            doors(Settings(places=places, tls=False, credentials=True)), tmp_path / "s", patience=1.5
+        )
+        await agent.start()
+        for pairs in (("ab", "bc"), ("ab", "ac")):
+            agent.aim({X: both(*pairs)})
+            await asyncio.wait_for(agent.settled(), 20)
+        await agent.stop()
+        return agent
+
+    with mosquittos(tmp_path, "abc", lines) as places:
+        agent = asyncio.run(story(places))
+    assert (agent.counts["probes_refused"] == 0) == allowed
+    assert (agent.counts["barriers_given_up"] == 0) == allowed
+    assert caplog.text.count("broker 'a' refuses probes (0x87)") == (not allowed)
+    assert "broadloom_live_probes_refused_total" in exposition(agent)
+
+
+@pytest.mark.parametrize("fresh", [False, True])
+def test_a_lost_state_costs_nothing_that_waits_in_brokers(tmp_path, caplog, fresh):
+    """Unless it is asked for: an agent with a new folder carries what was published while there was none."""
+
+    async def held(lab, state, load):
+        agent = Agent(doors_of(lab).__getitem__, tmp_path / state, fresh=fresh)
+        await agent.start()
+        agent.aim({X: both("ab")})
+        await agent.settled()
+        counts = await load.settle(1.0 if fresh else 10.0)
+        await agent.stop()
+        return counts
+
+    async def story(lab):
+        load = Load(doors_of(lab), {"b": ["x"]})
+        await load.start()
+        await held(lab, "one", load)
+        while load.due < 50:
+            load.publish("a", "x")
+            await asyncio.sleep(0.01)
+        counts = await held(lab, "two", load)
+        await load.stop()
+        return counts
+
+    with lab_of(*"ab") as lab:
+        counts = asyncio.run(story(lab))
+    assert (counts["due"], counts["lost"], counts["doubled"]) == (50, 50 if fresh else 0, 0)
+    assert caplog.text.count("though the state is new") == (0 if fresh else 2)
+
+
+def test_control_topics_cross_no_link_even_where_all_topics_do(tmp_path):
+    control = "broadloom/from/somebody/register"
+
+    async def story(lab):
+        async with loaded(lab, tmp_path, (), {"b": ["free", control]}) as (agent, load):
+            agent.aim({("#",): both("ab")})
+            await agent.settled()
+            for topic in (control, "free"):
+                load.publish("a", topic)
+            await until(lambda: load.got)
+            await asyncio.sleep(0.3)
+            return load.got
+
+    with lab_of(*"ab") as lab:
+        assert asyncio.run(story(lab)) == {("b", 1): 1}

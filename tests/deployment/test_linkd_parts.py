@@ -13,14 +13,17 @@ from hypothesis import strategies as st
 import broadloom as bl
 from broadloom.deployment.linkd import journal as journal_module
 from broadloom.deployment.linkd import packets
+from broadloom.deployment.linkd.agent import Agent
 from broadloom.deployment.linkd.doors import doors
 from broadloom.deployment.linkd.guard import Guard
 from broadloom.deployment.linkd.journal import FILE, MAGIC, Journal, State
 from broadloom.deployment.linkd.lane import Lane
+from broadloom.deployment.linkd.metrics import serve_metrics
 from broadloom.deployment.linkd.packets import Packets, ProtocolError, Publish, publish, read_publish
-from broadloom.deployment.linkd.session import Door, Owner, Session
+from broadloom.deployment.linkd.serve import Run, serve, take_down
+from broadloom.deployment.linkd.session import Door, Owner, Session, watched
 from broadloom.deployment.linkd.slots import Slots
-from broadloom.deployment.linkd.source import Events, Versions
+from broadloom.deployment.linkd.source import Events, Fixed, Versions
 from broadloom.deployment.linkd.steps import Step, edges, next_step, way
 from broadloom.deployment.linkd.targets import targets
 from broadloom.deployment.settings import Settings
@@ -233,7 +236,7 @@ def test_slots_outlive_the_agent(tmp_path):
     slots.close()
     again = Slots(tmp_path / "a:b.slots")
     assert again[65535] == 2**64 - 1
-    assert (tmp_path / "a:b.slots").stat().st_blocks * 512 < 50_000
+    assert (tmp_path / "a:b.slots").stat().st_blocks * 512 >= 65536 * 8  # or a full disk would kill the agent
     again.clear()
     assert again[65535] == 0
     again.close()
@@ -315,7 +318,9 @@ def test_filters_that_come_together_are_no_live_change():
         targets(together, before=targets(apart))
 
 
-@pytest.mark.parametrize("topic", ["$SYS/x", "$share/g/x", "a#", "a/#/b", "x" * 70_000])
+@pytest.mark.parametrize(
+    "topic", ["$SYS/x", "$share/g/x", "broadloom/#", "broadloom/to/+/move", "a#", "a/#/b", "x" * 70_000]
+)
 def test_topics_that_no_link_can_carry_are_refused(topic):
     plan = bl.link(bl.Interest.from_lists([[topic], [topic]]), algorithm="gm")
     with pytest.raises(InputError, match="no filter that a link can carry"):
@@ -336,6 +341,25 @@ def test_events_are_followed_as_the_file_grows(tmp_path):
     assert source.poll() is None
 
 
+def event(seq, node):
+    return json.dumps({"seq": seq, "kind": "join", "node": node, "topics": ["x"]}, ensure_ascii=False) + "\n"
+
+
+def test_a_file_of_events_that_is_cut_or_replaced_is_read_from_its_beginning(tmp_path):
+    """And a line ends at a line feed, whatever else unicode takes for one."""
+    place = tmp_path / "events.jsonl"
+    source = Events(bl.link(bl.Interest.from_lists([["x"], ["x"]]), algorithm="gm"), place)
+    place.write_text(event(1, "one") + event(2, "t\u2028w\u0085o"))
+    assert source.poll().interest.node_ids[2:] == ("one", "t\u2028w\u0085o")
+    place.write_text(event(3, "three"))
+    assert source.poll().interest.node_count == 5
+    (tmp_path / "next").write_text(event(3, "three") + event(4, "four") + event(5, "five"))
+    (tmp_path / "next").replace(place)
+    assert source.poll().interest.node_count == 7
+    assert source.refused == 1  # seq 3, for the second time
+    assert source.poll() is None
+
+
 def test_versions_of_a_stream_are_followed(tmp_path):
     plans = [bl.link(bl.Interest.from_lists([["x"]] * count), algorithm="gm") for count in (2, 3, 4)]
     source = Versions(tmp_path, plans[0])
@@ -343,6 +367,7 @@ def test_versions_of_a_stream_are_followed(tmp_path):
     assert source.poll() is None
     for version in (1, 2):
         plans[version].save(tmp_path / "versions" / f"{version:012d}")
+    (tmp_path / "versions" / "000000000003.tmp").mkdir()
     assert source.poll().interest.node_count == 4
     assert source.poll() is None
 
@@ -355,6 +380,11 @@ def test_versions_of_a_stream_are_followed(tmp_path):
         (("--certificates", "nowhere"), "cannot be read"),
         (("--window", "0"), "a whole number from 1"),
         (("--address", "here"), "put {broker} where the id goes"),
+        (("--address", "127.0.0.1:x{broker}"), "give host or host:port"),
+        (("--address", "a..{broker}"), "give host or host:port"),
+        (("--window", "70000"), "from 1 to 65,535"),
+        (("--metrics", "99999"), "a port from 1 to 65535"),
+        (("--metrics", "0"), "a port from 1 to 65535"),
     ],
 )
 def test_the_command_refuses_in_one_line(run, tmp_path, monkeypatch, words, fault):
@@ -366,14 +396,19 @@ def test_the_command_refuses_in_one_line(run, tmp_path, monkeypatch, words, faul
     assert err.count("\n") == 1
 
 
-def test_a_password_may_be_in_a_file(tmp_path, monkeypatch):
+def test_a_password_may_be_in_a_file(tmp_path, monkeypatch, caplog):
     (tmp_path / "password").write_text("secret\n")
+    (tmp_path / "password").chmod(0o600)
     monkeypatch.setenv("BROADLOOM_USER", "agent")
     monkeypatch.delenv("BROADLOOM_PASSWORD", raising=False)
     monkeypatch.setenv("BROADLOOM_PASSWORD_FILE", str(tmp_path / "password"))
     door = doors(Settings(address="{broker}:1", tls=False, credentials=True))("a")
     assert door.login == packets.Login("agent", "secret")
     assert "secret" not in repr(door)
+    assert "without TLS the password goes over the network" in caplog.text
+    (tmp_path / "password").chmod(0o644)
+    with pytest.raises(InputError, match="others may read the secret"):
+        doors(Settings(credentials=True))
 
 
 def test_a_long_journal_is_written_anew(tmp_path, monkeypatch):
@@ -414,3 +449,64 @@ def test_a_disk_that_is_full_keeps_nothing_by_halves(tmp_path, monkeypatch):
     journal = Journal(tmp_path)
     assert list(journal.states) == [("y",)]
     journal.close()
+
+
+class BadDoor(Door):
+    """One that a fault of ours is behind."""
+
+    tries = 0
+
+    async def dial(self, client):  # noqa: ARG002
+        """Fail."""
+        BadDoor.tries += 1
+        raise UnicodeError("label empty or too long")
+
+
+def test_a_session_survives_any_fault_and_tries_again(caplog):
+    async def story():
+        session = Session("a", "client", BadDoor("", 0), Owner())
+        session.start()
+        await asyncio.sleep(0.4)
+        assert not session._task.done()
+        await session.stop()
+
+    asyncio.run(story())
+    assert BadDoor.tries > 1
+    assert "a fault of ours; trying again" in caplog.text
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_a_part_that_dies_ends_the_run(tmp_path, monkeypatch, down):
+    """And links that no session holds are not said to be up."""
+    plan = bl.link(bl.Interest.from_lists([["x"], ["x"]]), algorithm="gm")
+    told = []
+
+    async def story():
+        agent = Agent(lambda _: BadDoor("", 0), tmp_path, patience=0.1)
+
+        async def die():
+            await asyncio.sleep(1.0)
+            raise KeyError("nobody saw it coming")
+
+        watched(die())
+        if down:
+            monkeypatch.setattr(agent, "settled", asyncio.Event().wait)
+            await take_down(agent)
+        await serve(Run(agent, Fixed(plan)), ready=lambda: told.append("up"))
+
+    with pytest.raises(KeyError, match="nobody saw it coming"):
+        asyncio.run(asyncio.wait_for(story(), 20))
+    assert told == []
+
+
+def test_a_port_for_metrics_that_is_taken_is_told_in_a_word(tmp_path):
+    async def story():
+        taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        port = taken.sockets[0].getsockname()[1]
+        agent = Agent(lambda _: BadDoor("", 0), tmp_path)
+        with pytest.raises(InputError, match=f"port {port} of 127.0.0.1 for metrics cannot be had"):
+            await serve_metrics(agent, port)
+        taken.close()
+        await agent.stop()
+
+    asyncio.run(story())

@@ -18,9 +18,9 @@ def _needed(module):
     return pytest.importorskip(module, reason=f"not installed: {module}")
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def chromium():
-    """Debian's Chromium, driven by Playwright."""
+    """Debian's Chromium, driven by Playwright; while it is there, no other event loop runs in this thread."""
     with _needed("playwright.sync_api").sync_playwright() as playwright:
         browser = launch(playwright)
         yield browser

@@ -14,10 +14,10 @@ from broadloom.deployment.linkd.agent import Agent
 from broadloom.deployment.linkd.doors import doors
 from broadloom.deployment.linkd.serve import Run, Sent, serve, summary, take_down
 from broadloom.deployment.linkd.source import Events, Fixed, Versions
-from broadloom.deployment.settings import Settings, places_of
+from broadloom.deployment.settings import LAST_PORT, Settings, places_of
 from broadloom.deployment.traffic import read_publications
 from broadloom.errors import InputError
-from broadloom.model._check import number, whole
+from broadloom.model._check import number
 
 
 def live(
@@ -43,6 +43,12 @@ def live(
     patience: Annotated[
         float, typer.Option(help="Seconds that a change waits for a broker that is away.")
     ] = 10,
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh", help="With a new --state: throw away what waits in brokers for an earlier agent."
+        ),
+    ] = False,
     metrics: Annotated[
         int | None, typer.Option(help="A port on loopback for Prometheus; none by default.")
     ] = None,
@@ -62,10 +68,14 @@ def live(
     named = [Sent(loaded.interest.node_ids[one.broker], one.topic, one.rate) for one in sent]
     source = Events(loaded, events) if events else Versions(follow, loaded) if follow else Fixed(loaded)
     logging.basicConfig(level=logging.ERROR if quiet else logging.INFO, format="broadloom: %(message)s")
-    door = doors(settings, whole(window, "window", least=1))
+    door = doors(settings, window)
+    for broker in loaded.interest.node_ids:
+        door(broker)  # an address that is none is told now, and not when a link needs it
+    if metrics is not None and not 0 < metrics <= LAST_PORT:
+        raise InputError(f"metrics is {metrics}; give a port from 1 to {LAST_PORT}")
 
     async def held() -> Agent:
-        agent = Agent(door, state, number(patience, "patience"))
+        agent = Agent(door, state, number(patience, "patience"), fresh)
         if down:
             await take_down(agent)
         else:

@@ -1,8 +1,10 @@
-"""Mosquitto: who may use the control topics of migration, to be put into each broker's own `acl_file`."""
+"""Mosquitto: who may use the control topics of the agents, to be put into each broker's own `acl_file`."""
 
+from broadloom.deployment.linkd.packets import OWN
 from broadloom.migration.control import AGENT, ROOT
 
 FILE = "migration-acl.conf"
+LINK_AGENT = "broadloom-links"
 
 _RULES = """\
 # Who may use the control topics by which clients are moved; written by broadloom.
@@ -12,17 +14,29 @@ user {agent}
 topic readwrite {root}/#
 topic read #
 
+# The link agent carries all topics but those, and probes of its own, which no `#` of anybody else's matches.
+user {links}
+topic readwrite #
+topic readwrite {own}#
+topic deny {root}/#
+
 # A client speaks for itself only, and hears only what is said to it.
 pattern write {root}/from/%u/+
 pattern read {root}/to/%u/+
 """
 
 
-def rules(agent: str = AGENT) -> str:
-    """The rules, for an agent that logs in by this name.
+def rules(agent: str = AGENT, links: str = LINK_AGENT) -> str:
+    """The rules, for agents that log in by these names.
+
+    Args:
+        agent: the one that moves clients.
+        links: the one that holds links.
 
     Examples:
         >>> print(rules("mover").splitlines()[3])
         user mover
+        >>> "topic readwrite $broadloom/#" in rules()
+        True
     """
-    return _RULES.format(agent=agent, root=ROOT)
+    return _RULES.format(agent=agent, links=links, own=OWN, root=ROOT)

@@ -69,9 +69,23 @@ class Settings:
         if not colon or "]" in given:  # no port, perhaps an IPv6 address in brackets
             host, given = address, str(port)
         odd = any(char.isspace() or not char.isprintable() or char in "\"'/" for char in host)
-        if not host or odd or not (given.isdecimal() and 0 < int(given) <= LAST_PORT):
+        if (
+            not host
+            or odd
+            or not _is_encodable(host)
+            or not (given.isdecimal() and 0 < int(given) <= LAST_PORT)
+        ):
             raise InputError(f"the address of broker {broker!r} is {address!r}; give host or host:port")
         return host, int(given)
+
+
+def _is_encodable(host: str) -> bool:
+    """Whether a host's labels are such that it can be looked up."""
+    try:
+        host.encode("idna")
+    except UnicodeError:
+        return False
+    return True
 
 
 def places_of(plan: Plan) -> dict[str, str]:

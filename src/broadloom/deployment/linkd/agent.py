@@ -16,9 +16,10 @@ from broadloom.deployment.linkd.group import Group
 from broadloom.deployment.linkd.journal import Journal, State
 from broadloom.deployment.linkd.link import PROBE, Link
 from broadloom.deployment.linkd.packets import Publish
-from broadloom.deployment.linkd.probes import Probes
-from broadloom.deployment.linkd.session import Door, Owner, RefusedError, Session
+from broadloom.deployment.linkd.probes import Answers, Probes
+from broadloom.deployment.linkd.session import Door, RefusedError, Session
 from broadloom.deployment.linkd.steps import Hops, edge_of, edges
+from broadloom.deployment.linkd.targets import KEPT_BACK
 from broadloom.deployment.wiring import Hop
 from broadloom.pipeline.filters import covers, is_wild
 
@@ -35,6 +36,7 @@ class Agent:
         door: how to reach a broker, by its id.
         folder: where it keeps what a new agent must know; None: nowhere, and a crash may lose messages.
         patience: how many seconds a change waits for a broker that is away before it goes on without it.
+        fresh: whether to throw away what waits in brokers if nothing is known of an earlier agent.
 
     Attributes:
         groups: the groups of filters that have links, by their filters.
@@ -54,7 +56,11 @@ class Agent:
     """
 
     def __init__(
-        self, door: Callable[[str], Door], folder: Path | None = None, patience: float = 10.0
+        self,
+        door: Callable[[str], Door],
+        folder: Path | None = None,
+        patience: float = 10.0,
+        fresh: bool = False,
     ) -> None:
         self._door, self._folder, self._patience = door, folder, patience
         self.groups: dict[Filters, Group] = {}
@@ -64,7 +70,8 @@ class Agent:
         self.counts: Counter[str] = Counter()
         self.guarded: Counter[Hop] = Counter()
         self._name = secrets.token_hex(6)
-        self._probes = Probes(self._name, self._probe, self._away)
+        self._answers = Answers(self.counts)
+        self._probes = Probes(self._name, self._probe, self._mute)
         self._ids = count()
         self._group_of: dict[str, Group | None] = {}  # by topic
         self._waiting: list[tuple[float, set[Filters]]] = []
@@ -72,6 +79,9 @@ class Agent:
         self._strays: set[tuple[Hop, str]] = set()
         self._ending: dict[Hop, asyncio.Task[None]] = {}
         self._journal = Journal(folder)
+        # With no state at all, sessions that brokers kept are those of an agent whose state is lost.
+        self._inherits = not self._journal.states and not fresh
+        self._had: set[Hop] = set()  # links that were there since then
 
     # From outside.
 
@@ -81,7 +91,7 @@ class Agent:
             self.groups[filters] = Group(state, self)
         self._sweep()
         for group in self.groups.values():
-            self._open(group.used, fresh=False)
+            self._open(group.used, anew=False)
         for group in self.groups.values():
             group.start()
 
@@ -113,6 +123,12 @@ class Agent:
         while not all(group.settled for group in self.groups.values()) or self._closing:
             await asyncio.sleep(POLL_SECONDS)
 
+    def is_up(self) -> bool:
+        """Whether every group is where it shall be, and every link is connected at both ends."""
+        sessions = (session for link in self.links.values() for session in link.sessions.values())
+        settled = all(group.settled for group in self.groups.values())
+        return settled and all(session.up.is_set() for session in sessions)
+
     async def stop(self, seconds: float = 2.0) -> None:
         """Finish what is on its way, and disconnect; brokers keep the sessions, so that nothing is lost."""
         await asyncio.gather(*(group.stop() for group in self.groups.values()))
@@ -138,7 +154,7 @@ class Agent:
         """See to it that the links of hops are there."""
         ending = [self._ending[edge] for edge in edges(hops) if edge in self._ending]
         await asyncio.gather(*ending, return_exceptions=True)
-        self._open(hops, fresh=True)
+        self._open(hops, anew=True)
 
     async def subscribe(self, hop: Hop, filters: Iterable[str], retained: bool) -> None:
         """Have the first broker of a hop send what matches."""
@@ -209,6 +225,8 @@ class Agent:
         """What to carry over a hop: a message with an id, unless another hop carries it; or None."""
         if message.topic == PROBE:
             return message if self._probes.arrive(hop, message) else None
+        if message.topic.startswith(KEPT_BACK):
+            return None  # it came by a wildcard, and belongs to this broker alone
         if not message.key:
             message = message.stamped(b"%b-%x" % (self._name.encode(), next(self._ids)))
         group = self._find(message.topic)
@@ -227,18 +245,21 @@ class Agent:
 
     # Inside.
 
-    def _open(self, hops: Hops, fresh: bool) -> None:
+    def _open(self, hops: Hops, anew: bool) -> None:
         for edge in sorted(edges(hops)):
             for broker in edge:
                 if broker not in self.controls:
                     control = Session(
-                        broker, f"broadloom-agent-{self._name}", self._door(broker), Owner(), kept=False
+                        broker, f"broadloom-agent-{self._name}", self._door(broker), self._answers, kept=False
                     )
                     self.controls[broker] = control
                     control.start()
             if edge not in self.links:
                 doors = (self._door(edge[0]), self._door(edge[1]))
-                link = Link(edge, doors, self._folder, self.admit, self.wanted, fresh)
+                strange = anew and self._inherits and edge not in self._had
+                fresh = anew and not strange
+                link = Link(edge, doors, self._folder, self.admit, self.wanted, fresh, strange)
+                self._had.add(edge)
                 self.links[edge] = link
                 link.start()
 
@@ -273,6 +294,13 @@ class Agent:
             for broker, control in controls.items()
             if control is None or control.away() > self._patience
         }
+
+    def _mute(self, brokers: Iterable[str]) -> set[str]:
+        """Which brokers have been away, or refused probes, for so long that nobody waits for them."""
+        some = set(brokers)
+        long_ago = asyncio.get_running_loop().time() - self._patience
+        refusing = {broker for broker, since in self._answers.refused_since.items() if since < long_ago}
+        return self._away(some) | (some & refusing)
 
     def _probe(self, broker: str, payload: bytes) -> None:
         control = self.controls.get(broker)

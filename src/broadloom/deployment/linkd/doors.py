@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 from collections.abc import Callable
 from pathlib import Path
 
-from broadloom.deployment.linkd.packets import Login
+from broadloom.deployment.linkd.packets import LAST_ID, Login
 from broadloom.deployment.linkd.session import Door
 from broadloom.deployment.mosquitto import PORT, TLS_PORT
 from broadloom.deployment.settings import LOGIN, Settings
 from broadloom.errors import InputError
+from broadloom.migration.address import read_secret
+from broadloom.model._check import whole
 
+LOG = logging.getLogger("broadloom.live")
 (USER, PASSWORD), PASSWORD_FILE = LOGIN, "BROADLOOM_PASSWORD_FILE"
 AUTHORITY, CERTIFICATE, KEY = "ca.crt", "agent.crt", "agent.key"
 
@@ -28,14 +32,18 @@ def doors(settings: Settings, window: int = Door.window) -> Callable[[str], Door
         window: how many messages may come unacknowledged over a link each way.
 
     Raises:
-        InputError: a certificate or a login is not there.
+        InputError: a certificate or a login is not there, or the window is none.
 
     Examples:
         >>> doors(Settings(address="{broker}.example.org", tls=False))("rome").host
         'rome.example.org'
     """
+    if whole(window, "window", least=1) > LAST_ID:
+        raise InputError(f"window is {window:,}; give a whole number from 1 to {LAST_ID:,}")
     context = _context(settings.certificates) if settings.tls else None
     login = _login() if settings.credentials else None
+    if login is not None and context is None:
+        LOG.warning("without TLS the password goes over the network for all to read")
 
     def door(broker: str) -> Door:
         host, port = settings.place(broker, TLS_PORT if settings.tls else PORT)
@@ -61,10 +69,7 @@ def _login() -> Login:
     """The name and the password, from the environment or from a file that it names."""
     user, password, place = (os.environ.get(name) for name in (USER, PASSWORD, PASSWORD_FILE))
     if not password and place:
-        try:
-            password = Path(place).read_text().strip("\n")
-        except OSError as error:
-            raise InputError(f"{PASSWORD_FILE} names a file that cannot be read: {error.strerror}") from error
+        password = read_secret(place)
     if not user or not password:
         raise InputError(f"a login is asked for; set {USER}, and {PASSWORD} or {PASSWORD_FILE}")
     return Login(user, password)

@@ -29,6 +29,7 @@ from broadloom.deployment.linkd.packets import Publish
 from broadloom.deployment.linkd.session import RefusedError, watched
 from broadloom.deployment.linkd.steps import Hops, Step, next_step, reaching
 from broadloom.deployment.wiring import Hop, widest
+from broadloom.errors import InputError
 
 LOG = logging.getLogger("broadloom.live")
 ADD, DROP, MARK, BOTH, LEAVE, FORGET = "add", "drop", "mark", "both", "leave", "forget"
@@ -149,7 +150,7 @@ class Group:
             self._woken.clear()
             try:
                 await self._advance()
-            except (OSError, RefusedError) as error:
+            except (OSError, RefusedError, InputError) as error:
                 LOG.warning("%s in phase %s: %s; trying again", self.state.filters, self.state.phase, error)
                 await asyncio.sleep(RETRY_SECONDS)
             if self.settled:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from broadloom.deployment.linkd.slots import Slots
 from broadloom.deployment.settings import link_name, safe
 from broadloom.deployment.wiring import Hop
 
+LOG = logging.getLogger("broadloom.live")
 PROBE = f"{OWN}probe"
 
 Admit = Callable[[Hop, Publish], Publish | None]
@@ -29,6 +31,7 @@ class Link(Owner):
         admit: called with the hop of each message: what to carry, or None to drop it.
         wanted: the filters of a hop, for a session that is new.
         fresh: whether sessions of before, if there are any, are of no use.
+        strange: whether those would be of an agent of which nothing is known.
     """
 
     def __init__(
@@ -39,8 +42,9 @@ class Link(Owner):
         admit: Admit,
         wanted: Wanted,
         fresh: bool = False,
+        strange: bool = False,
     ) -> None:
-        self.ends, self._wanted = ends, wanted
+        self.ends, self._wanted, self._strange = ends, wanted, strange
         self.slots: dict[Hop, Slots] = {}
         self.lanes: dict[Hop, Lane] = {}
         self._places: list[Path] = []
@@ -83,6 +87,13 @@ class Link(Owner):
     async def opened(self, session: Session, welcome: Welcome) -> None:
         """It subscribes to all that its hop carries, and then takes messages."""
         here, there = session.broker, self._other(session)
+        if self._strange and welcome.present and session.connects == 1:
+            LOG.warning(
+                "broker %r kept session %r though the state is new: what waits there is carried, "
+                "and some of it may come twice",
+                here,
+                session.client,
+            )
         await session.subscribe([PROBE], retained=False)
         await session.subscribe(self._wanted((here, there)), retained=True)
         self.lanes[there, here].far_opens(session.send, welcome.present, *limits(welcome))

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Iterator, Sequence
 
 from broadloom.deployment.linkd.agent import Agent
+from broadloom.errors import InputError
 
 HOST = "127.0.0.1"
 KIND = "text/plain; version=0.0.4; charset=utf-8"
@@ -64,6 +65,7 @@ def _families(agent: Agent) -> Iterator[Family]:
 _COUNTS = {
     "changes": "changes that are done",
     "barriers_given_up": "changes that went on without a broker that was away",
+    "probes_refused": "probes that a broker refused, for which changes do not wait",
     "plans_refused": "plans that could not be followed",
 }
 
@@ -103,4 +105,7 @@ async def serve_metrics(agent: Agent, port: int) -> asyncio.Server:
         finally:
             writer.close()
 
-    return await asyncio.start_server(answer, HOST, port)
+    try:
+        return await asyncio.start_server(answer, HOST, port)
+    except OSError as error:
+        raise InputError(f"port {port} of {HOST} for metrics cannot be had: {error.strerror}") from error

@@ -10,15 +10,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from itertools import count
 
-from broadloom.deployment.linkd.packets import Publish
+from broadloom.deployment.linkd.packets import FAILED, Publish
+from broadloom.deployment.linkd.session import Owner, Session
 from broadloom.deployment.linkd.steps import Hops, reaching
 from broadloom.deployment.wiring import Hop
 
+LOG = logging.getLogger("broadloom.live")
 REPEAT_SECONDS = 1.0
+TELL_SECONDS = 30.0
 
 
 class Barrier:
@@ -55,13 +60,42 @@ class Barrier:
             self.passed.set()
 
 
+class Answers(Owner):
+    """What brokers say to the probes that are published at them.
+
+    Args:
+        counts: where refusals are counted.
+
+    Attributes:
+        refused_since: when each broker that takes no probes has first refused one.
+    """
+
+    def __init__(self, counts: Counter[str]) -> None:
+        self._counts = counts
+        self.refused_since: dict[str, float] = {}
+
+    def answered(self, session: Session, kind: int, number: int, reason: int) -> None:  # noqa: ARG002
+        """PUBACK: the broker has taken a probe, or refuses it."""
+        if reason < FAILED:
+            self.refused_since.pop(session.broker, None)
+            return
+        self._counts["probes_refused"] += 1
+        if session.broker not in self.refused_since:
+            self.refused_since[session.broker] = asyncio.get_running_loop().time()
+            LOG.error(
+                "broker %r refuses probes (%#x): changes go on without it; let the agent write $broadloom/#",
+                session.broker,
+                reason,
+            )
+
+
 class Probes:
     """All barriers that are waited for.
 
     Args:
         agent: a name that no other agent has, and no earlier one had.
         publish: publishes a probe at a broker, if it is there.
-        away: which of some brokers have been away for so long that nobody waits for them.
+        away: which of some brokers have been away, or refused probes, for so long that nobody waits for them.
     """
 
     def __init__(
@@ -79,15 +113,21 @@ class Probes:
         number, barrier = next(self._numbers), Barrier(needs, along)
         concerned = {broker for hop in along for broker in hop} | {origin for _, origin in barrier.missing}
         self._open[number] = barrier
-        whole = True
+        whole, silent_until = True, asyncio.get_running_loop().time() + TELL_SECONDS
+        # At first all: a broker that has refused probes may take them now.
+        asked = {origin for _, origin in barrier.missing}
         try:
             while not barrier.passed.is_set():
                 if (away := self._away(concerned)) and barrier.without(away):
                     whole = False
-                for origin in sorted({origin for _, origin in barrier.missing}):
+                for origin in sorted(asked):
                     self._publish(origin, json.dumps([self._agent, number, origin]).encode())
                 with suppress(TimeoutError):
                     await asyncio.wait_for(barrier.passed.wait(), REPEAT_SECONDS)
+                asked = {origin for _, origin in barrier.missing}
+                if asked and asyncio.get_running_loop().time() > silent_until:
+                    silent_until += TELL_SECONDS
+                    _tell(barrier)
         finally:
             del self._open[number]
         return whole
@@ -103,3 +143,14 @@ class Probes:
             return False  # of an agent that was killed, or of a barrier that is passed
         barrier.come(hop, str(origin))
         return hop in barrier.along
+
+
+def _tell(barrier: Barrier) -> None:
+    """Say why a change takes so long; a queue may be long, so that it waits on."""
+    hop, origin = min(barrier.missing)
+    LOG.warning(
+        "a change still waits for a probe of broker %r at link %s: its queue is long, or the agent may not "
+        "read and write $broadloom/# there",
+        origin,
+        "-".join(hop),
+    )

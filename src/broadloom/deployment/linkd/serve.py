@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import logging
 import signal
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from broadloom.deployment.linkd.agent import Agent
 from broadloom.deployment.linkd.metrics import serve_metrics
+from broadloom.deployment.linkd.session import PART_FAILED
 from broadloom.deployment.linkd.source import Source
 from broadloom.deployment.linkd.targets import targets
 from broadloom.deployment.traffic import Publication
@@ -111,10 +112,9 @@ async def serve(run: Run, metrics: int | None = None, ready: Callable[[], None] 
         loop.add_signal_handler(name, run.stop)
     server = None if metrics is None else await serve_metrics(run.agent, metrics)
     await run.agent.start()
-    following = asyncio.create_task(run.follow())
-    settled = asyncio.create_task(_tell(run.agent, ready))
+    settled = asyncio.create_task(_tell(run, ready))
     try:
-        await following
+        await _while_whole(run.follow())
     finally:
         settled.cancel()
         await run.agent.stop()
@@ -126,8 +126,10 @@ async def take_down(agent: Agent) -> None:
     """Take all links of an earlier agent down, with nothing left in their queues."""
     await agent.start()
     agent.aim({})
-    await agent.settled()
-    await agent.stop()
+    try:
+        await _while_whole(agent.settled())
+    finally:
+        await agent.stop()
 
 
 def summary(agent: Agent) -> dict[str, Any]:
@@ -144,7 +146,26 @@ def summary(agent: Agent) -> dict[str, Any]:
     )
 
 
-async def _tell(agent: Agent, ready: Callable[[], None]) -> None:
-    while not agent.counts["changes"]:
+async def _tell(run: Run, ready: Callable[[], None]) -> None:
+    while not (run.plans and run.agent.is_up()):
         await asyncio.sleep(POLL_SECONDS)
     ready()
+
+
+async def _while_whole(work: Coroutine[None, None, None]) -> None:
+    """Do something; should a part of the agent die, end with its fault, for links would stand still."""
+    died = asyncio.get_running_loop().create_future()
+
+    def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        loop.default_exception_handler(context)
+        if context["message"] == PART_FAILED and not died.done():
+            died.set_exception(context["exception"])
+
+    asyncio.get_running_loop().set_exception_handler(handle)
+    working = asyncio.create_task(work)
+    try:
+        await asyncio.wait({working, died}, return_when=asyncio.FIRST_COMPLETED)
+        await (died if died.done() else working)
+    finally:
+        working.cancel()
+        died.cancel()

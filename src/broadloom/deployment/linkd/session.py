@@ -47,6 +47,7 @@ FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0
 CONNECT_SECONDS = 10.0
 DAY = 86_400
 FILTERS_AT_A_TIME = 200
+PART_FAILED = "a part of the agent has failed"
 
 
 class RefusedError(Exception):
@@ -215,7 +216,10 @@ class Session(asyncio.Protocol):
                 wait = FIRST_WAIT
                 await self._gone.wait()
             except (OSError, ProtocolError, RefusedError, TimeoutError) as error:
-                LOG.warning("broker %r, client %r: %s", self.broker, self.client, error)
+                told = str(error) or type(error).__name__
+                LOG.warning("broker %r, client %r: %s", self.broker, self.client, told)
+            except Exception:  # whatever it is, the other links shall not suffer
+                LOG.exception("broker %r, client %r: a fault of ours; trying again", self.broker, self.client)
             self._drop()
             await asyncio.sleep(wait * random.uniform(0.5, 1.0))  # noqa: S311
             wait = min(2 * wait, LONGEST_WAIT)
@@ -228,8 +232,8 @@ class Session(asyncio.Protocol):
         await self._greet(clean=True, expiry=0)
         self.send(disconnect())
         self._flush()
-        assert self._transport is not None
-        self._transport.close()
+        if self._transport is not None:  # it may have hung up at once
+            self._transport.close()
         await asyncio.wait_for(self._gone.wait(), CONNECT_SECONDS)
         self._fresh = False
 
@@ -351,11 +355,11 @@ class Session(asyncio.Protocol):
 
 
 def watched(work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-    """A task whose faults are told, since nobody waits for it."""
+    """A task whose faults are told to the loop's exception handler, since nobody waits for it."""
 
     def tell(task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (fault := task.exception()):
-            LOG.critical("a part of the agent has failed: %r", fault, exc_info=fault)
+            task.get_loop().call_exception_handler({"message": PART_FAILED, "exception": fault})
 
     task = asyncio.create_task(work)
     task.add_done_callback(tell)

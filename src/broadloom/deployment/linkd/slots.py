@@ -26,7 +26,7 @@ class Slots:
         self._handle = -1
         if place is not None:
             self._handle = os.open(place, os.O_RDWR | os.O_CREAT, 0o600)
-            os.ftruncate(self._handle, _BYTES)  # sparse: packet ids that were never used take no room
+            _make_room(self._handle)
         self._map = mmap.mmap(self._handle, _BYTES)
         self._keys = memoryview(self._map).cast("Q")
 
@@ -37,12 +37,11 @@ class Slots:
         self._keys[number] = key
 
     def clear(self) -> None:
-        """Forget all, and give the room back."""
+        """Forget all."""
         if self._handle < 0:
             self._map.madvise(mmap.MADV_DONTNEED)
         else:
-            os.ftruncate(self._handle, 0)
-            os.ftruncate(self._handle, _BYTES)
+            self._map[:] = bytes(_BYTES)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -50,3 +49,12 @@ class Slots:
         self._map.close()
         if self._handle >= 0:
             os.close(self._handle)
+
+
+def _make_room(handle: int) -> None:
+    """Have the whole file on the disk: writing a page without room there would kill the process."""
+    try:
+        os.posix_fallocate(handle, 0, _BYTES)
+    except OSError:
+        os.close(handle)
+        raise

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from pathlib import Path
 from typing import Protocol
 
@@ -49,7 +50,8 @@ class Versions:
 
     def poll(self) -> Plan | None:
         """The newest version, if there is a newer one."""
-        newest = max((int(one.name) for one in self._folder.glob("[0-9]*")), default=-1)
+        names = (one.name for one in self._folder.glob("[0-9]*"))
+        newest = max((int(name) for name in names if name.isdecimal()), default=-1)
         first, self._first = self._first, None
         if newest <= self._last:
             return first
@@ -65,7 +67,8 @@ class Versions:
 class Events:
     """A file of events, JSON lines as `broadloom maintain` takes them, which grows.
 
-    The file is the log: a new agent applies it from its beginning, and comes to the same overlay.
+    The file is the log: a new agent applies it from its beginning, and comes to the same overlay. A file that
+    becomes shorter, or another one in its place, is read from its beginning; events are known by their seq.
 
     Args:
         plan: the plan before the first event.
@@ -80,7 +83,8 @@ class Events:
     def __init__(self, plan: Plan, place: Path, method: str = "shadow", seed: int = 0) -> None:
         compile_kernels()  # or the first events would be slow
         live = bl.maintain(plan.interest, plan.weights, edges=plan.edges, method=method, seed=seed)
-        self._feed, self._place, self._at, self._new = Feed(live), place, 0, True
+        self._feed, self._place, self._new = Feed(live), place, True
+        self._at, self._file = 0, -1  # how far it was read, and its number in the file system
         self.refused = 0
 
     @property
@@ -104,10 +108,13 @@ class Events:
         """The whole lines that have come since the last time."""
         try:
             with self._place.open("rb") as file:
+                found = os.fstat(file.fileno())
+                if found.st_ino != self._file or found.st_size < self._at:
+                    self._at, self._file = 0, found.st_ino
                 file.seek(self._at)
                 data = file.read()
         except FileNotFoundError:
             return []
         whole = data.rpartition(b"\n")[0]
         self._at += len(whole) + 1 if whole else 0
-        return [line for line in whole.decode("utf-8", "replace").splitlines() if line.strip()]
+        return [line for line in whole.decode("utf-8", "replace").split("\n") if line.strip()]

@@ -10,11 +10,14 @@ from broadloom.deployment.traffic import Publication
 from broadloom.deployment.trees import Tree, plan_trees
 from broadloom.deployment.wiring import Hop
 from broadloom.errors import InputError
+from broadloom.migration.control import ROOT
 from broadloom.model.plan import Plan
 from broadloom.pipeline.filters import VALID
 
 Filters = tuple[str, ...]
 LONGEST_BYTES = 65_535  # of a text in MQTT
+# How topics begin that no link carries: a broker's own, and those by which clients are moved at one broker.
+KEPT_BACK = ("$", f"{ROOT}/")
 
 
 def targets(
@@ -72,9 +75,9 @@ def _near(tree: Tree, names: Sequence[str], links: set[Hop], now: Hops) -> Hops:
 
 
 def _check(filters: Filters) -> None:
-    """Links carry what clients may subscribe to, and nothing of a broker's own."""
+    """Links carry what clients may subscribe to, and nothing of a broker's or an agent's own."""
     for text in filters:
-        if text.startswith("$") or not re.search(VALID, text) or len(text.encode()) > LONGEST_BYTES:
+        if text.startswith(KEPT_BACK) or not re.search(VALID, text) or len(text.encode()) > LONGEST_BYTES:
             raise InputError(f"{text!r:.80} is no filter that a link can carry; leave it out of the plan")
 
 
