@@ -8,9 +8,9 @@ from __future__ import annotations
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -34,7 +34,7 @@ from broadloom.migration.client import MovingClient
 from broadloom.migration.move import Move, State
 from broadloom.migration.operator import Operator
 
-pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
+pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto"), pytest.mark.kills]
 
 STATES = [State.REQUESTED, State.ACCEPTED, State.REPLICATED, State.CONNECTED, State.REDIRECTED]
 SAVED = 2.5  # mosquitto looks every second whether it last saved its sessions more than a second ago
@@ -52,7 +52,7 @@ class Load:
     def __init__(self, brokers: Lab, counted: Counted) -> None:
         self._counted = counted
         self._clients = [MovingClient(f"pub-{name}", known(brokers), name) for name in "hf"]
-        self._over = threading.Event()
+        self._over, self._gate = threading.Event(), threading.Lock()
         self._thread = threading.Thread(target=self._publish, daemon=True)
 
     def __enter__(self) -> Load:
@@ -74,10 +74,21 @@ class Load:
             self._thread.join()
             assert all(client.wait_until_confirmed() for client in self._clients)
 
+    @contextmanager
+    def held(self) -> Iterator[None]:
+        """Publish nothing for the block, once all has come, or a second later where it waits in a session.
+
+        What a broker has taken in the moment of its death, and neither passed on nor saved, nobody can keep.
+        """
+        with self._gate:
+            wait_for(lambda: set(self._counted.sent) <= set(self._counted.got["subject"]), 1.0)
+            yield
+
     def _publish(self) -> None:
         while not self._over.wait(0.025):
-            for client in self._clients:
-                self._counted.send(client, "t/1")
+            with self._gate:
+                for client in self._clients:
+                    self._counted.send(client, "t/1")
 
 
 def outcome(home: str, counted: Counted, got: Callable[[], list[tuple[str, str]]]) -> dict[str, object]:
@@ -98,7 +109,8 @@ def kill_broker(broker: str, state: State, folder: Path) -> dict[str, object]:
 
         def watch(move: Move) -> None:
             if move.state is state and not down.is_set():
-                brokers.stop(broker, kill=True)
+                with load.held():
+                    brokers.stop(broker, kill=True)
                 down.set()
 
         client = MovingClient("subject", known(brokers), "h", counted.ear("subject"), identify=payload_id)
