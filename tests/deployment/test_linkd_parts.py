@@ -495,7 +495,7 @@ def test_a_part_that_dies_ends_the_run(tmp_path, monkeypatch, down):
         await serve(Run(agent, Fixed(plan)), ready=lambda: told.append("up"))
 
     with pytest.raises(KeyError, match="nobody saw it coming"):
-        asyncio.run(asyncio.wait_for(story(), 20))
+        asyncio.run(asyncio.wait_for(story(), 60))
     assert told == []
 
 

@@ -109,7 +109,7 @@ class Counted:
         return expected, lost, doubled
 
 
-def wait_for(done: Callable[[], bool], seconds: float = 15.0) -> bool:
+def wait_for(done: Callable[[], bool], seconds: float = 60.0) -> bool:
     end = time.monotonic() + seconds
     while not done():
         if time.monotonic() > end:

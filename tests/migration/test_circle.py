@@ -92,7 +92,7 @@ def test_round_the_circle(run, tmp_path, monkeypatch):
             assert [client.home for client in clients] == ["f"] * 3 + ["h"] * 3
             assert all(client.wait_until_confirmed() for client in clients)
             wants = {f"c{number}": {"t/far" if number < 3 else "t/near"} for number in range(6)}
-            wait_for(lambda: counted.faults(wants)[1] == 0, 5)
+            wait_for(lambda: counted.faults(wants)[1] == 0)
             assert counted.faults(wants)[1:] == (0, 0)
             for client in clients:
                 client.stop()

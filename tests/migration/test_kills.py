@@ -94,7 +94,7 @@ class Load:
 def outcome(home: str, counted: Counted, got: Callable[[], list[tuple[str, str]]]) -> dict[str, object]:
     """What has come of a scenario: what is lost, what came twice, and who serves the client."""
     sent = set(counted.sent)
-    wait_for(lambda: sent <= set(got()), 6)
+    wait_for(lambda: sent <= set(got()))
     return {"lost": len(sent - set(got())), "twice": len(got()) - len(set(got())), "home": home}
 
 
@@ -124,7 +124,7 @@ def kill_broker(broker: str, state: State, folder: Path) -> dict[str, object]:
             assert down.wait(15)
             time.sleep(DOWN)
             brokers.start(broker)  # in this thread: the system ends a broker with the thread that started it
-            assert wait_for(lambda: is_over(agent), 25), agent.registry
+            assert wait_for(lambda: is_over(agent)), agent.registry
             time.sleep(0.5)
             load.stop()
             told = outcome(home_of(agent), counted, lambda: list(counted.got["subject"].elements()))
@@ -168,7 +168,7 @@ def kill_client(state: State, folder: Path) -> dict[str, object]:
             assert killed.wait(15)
             time.sleep(DOWN)
             second.start()
-            assert wait_for(lambda: is_over(agent), 25), agent.registry
+            assert wait_for(lambda: is_over(agent)), agent.registry
             time.sleep(0.5)
             load.stop()
             told = outcome(home_of(agent), counted, lambda: written(folder))
@@ -202,7 +202,7 @@ def kill_agent(state: State, when: str, folder: Path) -> dict[str, object]:
             )
             running[1].start()
             asked.join()
-            assert wait_for(lambda: settled(operator), 25), operator.moves()
+            assert wait_for(lambda: settled(operator)), operator.moves()
             time.sleep(0.3)
             load.stop()
             (home,) = (one["broker"] for one in operator.clients() if one["client"] == "subject")

@@ -85,7 +85,7 @@ def test_links_follow_a_reader_and_a_writer(tmp_path):
         over.set()
         publishing.join()
         assert writer.wait_until_confirmed()
-        wait_for(lambda: counted.faults({"reader": {"t/1"}})[1] == 0, 5)
+        wait_for(lambda: counted.faults({"reader": {"t/1"}})[1] == 0)
         assert (reader.home, writer.home) == ("f", "h")
         assert counted.faults({"reader": {"t/1"}})[1:] == (0, 0)
         assert len(counted.sent) > 100

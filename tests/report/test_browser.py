@@ -1,7 +1,6 @@
 """The page in a real browser: topics, brokers and failures are chosen; keys, themes, paper, other plans."""
 
 import re
-import time
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +17,15 @@ pytestmark = [pytest.mark.needs("chromium"), pytest.mark.xdist_group("chromium")
 
 EVIL = "<script>window.hacked = 1</script>"
 WORSE = "\"><img src=x onerror='window.hacked=1'>&amp;{{}}${1}\u2028</title></style>"
+# What is asked of the canvas from now on: how often a picture is shown, and how often lines are drawn.
+COUNT_CALLS = """() => { window.calls = { stroke: 0, drawImage: 0 };
+for (const name of Object.keys(calls)) {
+  const real = CanvasRenderingContext2D.prototype[name];
+  CanvasRenderingContext2D.prototype[name] = function (...given) {
+    calls[name]++;
+    return real.apply(this, given);
+  };
+} }"""
 
 
 def in_regions(nodes=60, topics=25, algorithm="grmaw", seed=0):
@@ -260,19 +268,20 @@ def test_markets(shown, tmp_path):
 
 
 def test_it_stays_quick_with_twenty_thousand_links(shown):
-    """Two thousand brokers: few elements, and frames go on while the map is moved."""
+    """Two thousand brokers: few elements, and links are drawn by the hundred while the map is moved."""
     rng = np.random.default_rng(0)
     interest = bl.Interest.from_lists([np.unique(rng.integers(0, 300, 30)) for _ in range(2000)], topics=300)
     pairs = np.unique(np.sort(rng.integers(0, 2000, (21_000, 2)), axis=1), axis=0)
     edges = pairs[pairs[:, 0] < pairs[:, 1]][:20_000]
     overlay = bl.Overlay.from_edges(2000, edges)
     plan = bl.Plan(interest, bl.Weights.euclidean(rng.random((2000, 2))), overlay, "by lot")
-    started = time.monotonic()
     page = shown(report({"large": plan}))
-    assert time.monotonic() - started < 20
     assert page.page.evaluate("document.querySelectorAll('*').length") < 3000
-    gaps = drag(page.page, steps=30)
-    assert np.median(gaps) < 60
+    page.page.evaluate(COUNT_CALLS)
+    drag(page.page, steps=30)
+    calls = page.page.evaluate("calls")
+    assert calls["drawImage"] > 0
+    assert calls["stroke"] < 2_500 * calls["drawImage"]
     page.find("1999")
     assert "1999" in page.panel
     page.keep("large")
