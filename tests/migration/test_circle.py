@@ -8,7 +8,18 @@ import threading
 import numpy as np
 import pyarrow as pa
 import pytest
-from moving import QUICK, Counted, addresses, is_over, known, linked, payload_id, wait_for, write_config
+from moving import (
+    QUICK,
+    Counted,
+    addresses,
+    is_over,
+    known,
+    linked,
+    payload_id,
+    unlinked,
+    wait_for,
+    write_config,
+)
 
 import broadloom as bl
 from broadloom.deployment.lab import HOST, free_ports
@@ -33,11 +44,15 @@ SITES = {"h": "place = [0, 0]\ncapacity = 100000", "f": "place = [10, 0]\ncapaci
 
 @pytest.mark.needs("mosquitto")
 @pytest.mark.xdist_group("mosquitto")
-def test_round_the_circle(run, tmp_path, monkeypatch):
-    """Six clients at one broker, three of them near the other: these move, and then nothing is left to do."""
+@pytest.mark.parametrize("links", ["", '[links]\ntopics = ["t/far", "t/near", "t/all"]'])
+def test_round_the_circle(run, tmp_path, monkeypatch, links):
+    """Six clients at one broker, three of them near the other: these move, and then nothing is left to do.
+
+    By bridges that carry everything, and by links of the agent's own that carry what clients want.
+    """
     counted, over = Counted(), threading.Event()
-    with linked("hf") as brokers:
-        config, port = write_config(tmp_path, brokers, QUICK, SITES)
+    with unlinked("hf") if links else linked("hf") as brokers:
+        config, port = write_config(tmp_path, brokers, QUICK, SITES, links)
         monkeypatch.setenv("BROADLOOM_TOKEN", "token")
         agent = ("--agent", f"http://127.0.0.1:{port}")
         clients = []

@@ -13,8 +13,9 @@ from rich.table import Table
 
 from broadloom.cli.output import Force, Json, Quiet, keep_apart, progress, show
 from broadloom.errors import InputError
+from broadloom.migration._given import TOKEN
 from broadloom.migration.address import read_secret
-from broadloom.migration.config import PORT, TOKEN, AgentConfig
+from broadloom.migration.config import PORT, AgentConfig
 from broadloom.migration.move import State
 from broadloom.migration.moveplan import MovePlan
 from broadloom.migration.operator import Operator

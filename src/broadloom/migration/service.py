@@ -1,4 +1,4 @@
-"""An agent as a service: journal, brokers, HTTP API, all from one configuration."""
+"""An agent as a service: journal, brokers, links, HTTP API, all from one configuration."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
+from broadloom.deployment.linkd.beside import LinksBeside, doors_of
 from broadloom.errors import InputError
 from broadloom.migration._mqtt import need_paho
 from broadloom.migration.agent import Agent
@@ -37,7 +38,8 @@ def serving(
 
     Args:
         config: what it works with.
-        links: what brings messages to the broker that a client moves to; None: everything goes everywhere.
+        links: what brings messages to the broker that a client moves to; None: those of the configuration,
+            and if it has none, everything goes everywhere.
         watch: called with each move that has come into a new state.
     """
     need_paho()
@@ -46,9 +48,15 @@ def serving(
         stack.callback(journal.close)
         wire = MqttWire(config.doors, config.login)
         stack.callback(wire.stop)
+        beside = None if links is not None else _links_of(config)
+        if beside is not None:
+            links = beside.links
+            stack.callback(beside.stop)
         agent = Agent(config.brokers, wire, journal, links, config.timing, watch)
         server = _listening(Api(agent, _summarizer(agent, config)), config)
         stack.callback(server.server_close)
+        if beside is not None:
+            beside.start(agent.stop)  # the agent has asked for all that its clients need
         wire.start(agent.heard)
         thread = threading.Thread(target=agent.run, name="broadloom-agent", daemon=True)
         thread.start()
@@ -57,6 +65,14 @@ def serving(
         server.start()
         stack.callback(server.shutdown)
         yield Service(agent, tuple(config.brokers), server.server_port, thread)
+
+
+def _links_of(config: AgentConfig) -> LinksBeside | None:
+    own = config.links
+    if own is None:
+        return None
+    door = doors_of(config.doors, own.login, own.window)
+    return LinksBeside(own.plan, own.topics, door, own.state, own.patience, own.metrics)
 
 
 def _listening(api: Api, config: AgentConfig) -> HttpServer:

@@ -1,0 +1,151 @@
+"""Links that follow clients: what is asked of them, what they carry for it, and what they refuse."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+import pytest
+from moving import QUICK, Counted, known, unlinked, wait_for, write_config
+
+import broadloom as bl
+from broadloom.deployment.linkd.beside import LinksBeside
+from broadloom.deployment.linkd.session import Door
+from broadloom.deployment.planned_links import PlannedLinks
+from broadloom.migration.client import MovingClient
+from broadloom.migration.config import AgentConfig
+from broadloom.migration.service import serving
+
+
+def wanted(plan):
+    """Who wants what in a plan."""
+    interest = plan.interest
+    return {
+        name: {interest.topic_ids[topic] for topic in interest.topics_of(node)}
+        for node, name in enumerate(interest.node_ids)
+    }
+
+
+def links_from(*lists, topics=None):
+    names = "hfg"[: len(lists)]
+    plan = bl.link(bl.Interest.from_lists(lists, node_ids=list(names)), algorithm="gm")
+    return PlannedLinks(plan, lambda _: True, topics)
+
+
+def test_filters_are_carried_as_the_topics_that_they_meet():
+    """And those that meet none, or are a broker's own, need no link."""
+    links = links_from([], [], topics=["a/b", "a/c", "x/#"])
+    links.carry("h", ["a/+", "x/1", "other", "$SYS/#"])
+    links.carry("f", ["x/2"])
+    assert not links.carried("h", ["a/+"])
+    assert wanted(links.poll()) == {"h": {"a/b", "a/c", "x/#"}, "f": {"x/#"}}
+    assert links.carried("h", ["a/+", "x/1", "other", "$SYS/#"])
+    assert not links.carried("f", ["a/b"])
+    links.release("h", ["x/1"])
+    assert wanted(links.poll())["h"] == {"a/b", "a/c"}
+    assert links.poll() is None
+
+
+def test_a_topic_is_released_by_the_last_filter_that_meets_it():
+    links = links_from([], [], topics=["x/#"])
+    links.carry("h", ["x/1", "x/2"])
+    links.poll()
+    links.release("h", ["x/1"])
+    assert links.poll() is None
+    links.release("h", ["x/2"])
+    assert wanted(links.poll())["h"] == set()
+
+
+def test_what_the_plan_has_stays():
+    """A client that came for it and goes takes away nothing from others who want it there."""
+    links = links_from(["x"], ["x"], [])
+    links.carry("h", ["x", "y"])
+    links.carry("g", ["x"])
+    links.poll()
+    links.release("h", ["x", "y"])
+    links.release("g", ["x"])
+    assert wanted(links.poll()) == {"h": {"x"}, "f": {"x"}, "g": set()}
+
+
+def test_a_broker_that_links_do_not_know_is_refused():
+    with pytest.raises(bl.InputError, match="no broker 'z' in the plan of links; there are h, f"):
+        links_from([], []).carry("z", ["x"])
+
+
+def test_a_plan_that_cannot_be_followed_carries_nothing(tmp_path):
+    """`a/#` beside `a/b` is no live change: nobody is told that it is carried."""
+    plan = bl.link(bl.Interest.from_lists([["a/b"], ["a/b"]], node_ids=["h", "f"]), algorithm="gm")
+    beside = LinksBeside(plan, None, lambda _: Door("127.0.0.1", 1), tmp_path, patience=0)
+    beside.start()
+    try:
+        assert wait_for(lambda: bool(beside._agent.groups))
+        beside.links.carry("h", ["a/#"])
+        assert wait_for(lambda: beside._run.refused)
+        assert not beside.links.carried("h", ["a/#"])
+    finally:
+        beside.stop()
+
+
+def write_plan(folder, names="hf"):
+    interest = bl.Interest.from_lists([["t/1"] for _ in names], node_ids=list(names))
+    bl.link(interest, algorithm="gm").save(folder / "overlay")
+
+
+@pytest.mark.parametrize(
+    ("names", "words"),
+    [("h", "'f', which is not in it"), ("hfz", r"'z', which has no \[brokers.z\]")],
+)
+def test_a_plan_of_other_brokers_is_refused(tmp_path, monkeypatch, names, words):
+    monkeypatch.setenv("BROADLOOM_TOKEN", "token")
+    write_plan(tmp_path, names)
+    text = "".join(f'[brokers.{name}]\naddress = "{name}:1"\n' for name in "hf")
+    (tmp_path / "agent.toml").write_text(f'{text}[links]\nplan = "overlay"')
+    with pytest.raises(bl.InputError, match=words):
+        AgentConfig.load(tmp_path / "agent.toml")
+
+
+def test_a_port_for_metrics_that_is_taken_is_told_at_the_start(tmp_path, monkeypatch):
+    """And nothing is left: neither a thread nor a journal that is held."""
+    pytest.importorskip("paho.mqtt.client")
+    monkeypatch.setenv("BROADLOOM_TOKEN", "token")
+    before = threading.active_count()
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        (tmp_path / "agent.toml").write_text(
+            f'port = 0\n[brokers.h]\naddress = "127.0.0.1:1"\n[links]\ntopics = ["t"]\n'
+            f"metrics = {taken.getsockname()[1]}"
+        )
+        for _ in range(2):  # the second would find the journals held by the first
+            with (
+                pytest.raises(bl.InputError, match="for metrics cannot be had"),
+                serving(AgentConfig.load(tmp_path / "agent.toml")),
+            ):
+                pass
+    assert threading.active_count() == before
+
+
+@pytest.mark.needs("mosquitto")
+@pytest.mark.xdist_group("mosquitto")
+def test_an_agent_that_is_started_again_holds_the_links_of_its_plan_and_clients(tmp_path):
+    """From the plan: t/1. By its client: t/2, which the first agent heard of, and the second kept."""
+    counted = Counted()
+    write_plan(tmp_path)
+    with unlinked("hf") as brokers:
+        links = '[links]\nplan = "overlay"\ntopics = ["t/2", "t/3"]'
+        config, _ = write_config(tmp_path, brokers, QUICK, links=links)
+        reader = MovingClient("reader", known(brokers), "f", counted.ear("reader"))
+        writer = MovingClient("writer", known(brokers), "h")
+        reader.subscribe("t/+")
+        with reader, writer:
+            for topic in ("t/1", "t/2"):
+                writer.publish(topic, b"before there are links")
+            for _ in range(2):
+                with serving(AgentConfig.load(config)) as service:
+                    assert wait_for(lambda: len(service.agent.registry.residents) == 2)
+                    ask = service.agent._links.carried
+                    assert wait_for(lambda: all(ask(broker, ["t/1", "t/2"]) for broker in "hf"))  # noqa: B023
+                    for topic in ("t/1", "t/2"):
+                        counted.send(writer, topic)
+                    wait_for(lambda: counted.faults({"reader": {"t/1", "t/2"}})[1] == 0)
+                    assert counted.faults({"reader": {"t/1", "t/2"}})[1:] == (0, 0)
+                counted.send(writer, "t/2")  # while no agent is there, it waits
+                assert writer.wait_until_confirmed()
