@@ -75,12 +75,12 @@ def summarize(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write who is where, who wants what and who sends what as the tables that `market` reads.
+    """Write who is where, who wants what, what each sends (histograms) and to whom, as `market` reads it.
 
     Example: broadloom migrate summarize -o live; broadloom market live -o planned
     """
     told = _operator(agent, token_file).summarize(number(seconds, "seconds", least=0.001))
-    tables = live_tables(*told)
+    tables = live_tables(*told, seconds)
     save_tables(output, tables, force)
     count = sum(one.messages for one in told[1])
     record = {"output": str(output), "clients": len(told[0]), "messages": count}
