@@ -31,6 +31,7 @@ from broadloom.migration.control import (
     said_by,
     to_client,
 )
+from broadloom.migration.few_words import FewWords
 from broadloom.migration.journal import MoveJournal
 from broadloom.migration.links import Claims, Everywhere, Links
 from broadloom.migration.move import PREPARED, Move, State, Stray, new_id
@@ -109,6 +110,7 @@ class Agent:
         self.timing, self._watch = timing or Timing(), watch
         self.registry = journal.registry
         self.refused: Counter[str] = Counter()
+        self._words = FewWords(log)
         self._claims = Claims(self._links)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = threading.Event()
@@ -135,8 +137,9 @@ class Agent:
         try:
             changes = self._understood(broker, topic, payload, time.time())
         except InputError as error:
-            self.refused[str(error).split(" ")[0]] += 1
-            log.warning("refused at %r: %s", broker, error)
+            kind = str(error).split(" ")[0]
+            self.refused[kind] += 1
+            self._words.warn(kind, "refused at %r: %s", broker, error)
             return False
         if len(changes) == 1 and topic.endswith("/register"):
             self.registry.apply(changes)  # only a number; repeated after a crash, it changes nothing either
@@ -146,6 +149,7 @@ class Agent:
 
     def step(self, now: float) -> None:
         """Do what is due for each move and each session that was left."""
+        self._words.catch_up()
         for move in self.registry.active_moves():
             self._advance(move, now)
         for stray in list(self.registry.strays.values()):

@@ -45,6 +45,7 @@ from broadloom.migration.control import (
     parse,
     to_client,
 )
+from broadloom.migration.few_words import FewWords
 from broadloom.migration.policy import DECLINE, Answer, Policy, accept
 from broadloom.migration.seen import ID, Seen
 from broadloom.migration.sessions import TOPIC
@@ -138,7 +139,7 @@ class MovingClient:
         self.home = self._remembered(home)
         self._filters: dict[str, int] = {}
         self._sends: dict[str, None] = {}  # topics, in the order of their first message
-        self._seen = Seen()
+        self._seen, self._words = Seen(), FewWords(log)
         self._answers: dict[str, Answer] = {}
         self._number = 0
         self._ready_to: tuple[str, int, float] = "", 0, 0.0  # the move, our number, and when we said so
@@ -341,7 +342,9 @@ class MovingClient:
         if not message.topic.startswith(f"{ROOT}/"):
             self._give(message.topic, message.payload, user)
         elif own != to_client(self.name, call).rpartition("/")[0]:
-            log.warning("client %s refused what is said to another: %r", self.name, message.topic[:80])
+            self._words.warn(
+                "another", "client %s refused what is said to another: %r", self.name, message.topic[:80]
+            )
         elif call != "redirect":
             self._work.put(lambda: self._told(call, message.payload))
         elif is_topic(topic := user.pop(TOPIC, "")):
@@ -381,7 +384,9 @@ class MovingClient:
             elif call == "refused":
                 self._count_from(parse(Refused, payload))
         except InputError as error:
-            log.warning("client %s refused %r: %s", self.name, call[:40], error)
+            self._words.warn(
+                str(error).split(" ")[0], "client %s refused %r: %s", self.name, call[:40], error
+            )
 
     def _asked(self, request: Request) -> None:
         """`request_to_move`: `accept`, `decline` or stay, by the policy; a repeated request as before."""
