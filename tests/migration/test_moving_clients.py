@@ -366,3 +366,14 @@ def test_a_move_that_was_cancelled_is_not_made_by_a_client_that_was_away(tmp_pat
             assert client.wait_until_ready()
             time.sleep(1.0)
             assert client.home == "h"
+
+
+def test_answers_are_kept_for_a_while_only(monkeypatch):
+    """A client that is asked for years remembers its last answers, and gives them again."""
+    monkeypatch.setattr("broadloom.migration.client.MOST_ANSWERS", 3)
+    client = MovingClient("c", {"h": "127.0.0.1:1", "f": "127.0.0.1:2"}, "h", policy=decline)
+    moves = [f"{number:016x}" for number in range(9)]
+    for move in moves:
+        request = Request(move, "h", "f", "127.0.0.1:2", 1.0)
+        client._told("move", dump(request))
+    assert list(client._answers) == moves[-3:]

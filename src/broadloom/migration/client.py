@@ -59,6 +59,7 @@ CONNECT_SECONDS, AGAIN_SECONDS = 10.0, 0.5
 READY_SECONDS = 2.0  # after which an order to go comes too late
 TICK = 0.01
 MOST_PAYLOAD = 2**28 - 2**17  # bytes; the rest of what MQTT allows is for topic and id
+MOST_ANSWERS = 1_000  # that are kept
 MOST_UNCONFIRMED = 50_000  # well below the 65,535 packet numbers of MQTT
 
 
@@ -394,8 +395,15 @@ class MovingClient:
         if answer is None or answer.answer == "stay":
             known = self._learn_of(request.foreign, request.address)
             answer = self._policy(request) if known and request.home == self.home else DECLINE
-            self._answers[request.move] = answer
+            self._recall(request.move, answer)
         self._say("reply", Reply(self.name, self._next(), request.move, answer.answer, answer.until))
+
+    def _recall(self, move: str, answer: Answer) -> None:
+        """Keep an answer, for when it is asked again; a move of long ago is not."""
+        self._answers.pop(move, None)
+        self._answers[move] = answer
+        if len(self._answers) > MOST_ANSWERS:
+            del self._answers[next(iter(self._answers))]
 
     def _learn_of(self, broker: str, address: str) -> bool:
         if broker not in self._addresses and self._learn:
@@ -424,7 +432,7 @@ class MovingClient:
         self._join(order.foreign)
         if not self.wait_until_ready(self._patience):
             log.warning("client %s cannot connect to %r and goes back", self.name, order.foreign)
-            self._answers[order.move] = DECLINE
+            self._recall(order.move, DECLINE)
             self._part()
             self._join(home)
             self._say("reply", Reply(self.name, self._next(), order.move, "failed"))
@@ -438,7 +446,7 @@ class MovingClient:
         if order.move not in self._answers:
             known = self._learn_of(order.foreign, order.address)
             request = Request(order.move, self.home, order.foreign, order.address, 0.0)
-            self._answers[order.move] = self._policy(request) if known else DECLINE
+            self._recall(order.move, self._policy(request) if known else DECLINE)
         return self._answers[order.move].answer == "accept"
 
     def _count_from(self, refused: Refused) -> None:
