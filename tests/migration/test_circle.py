@@ -24,6 +24,7 @@ from moving import (
 
 import broadloom as bl
 from broadloom.deployment.lab import HOST, free_ports
+from broadloom.deployment.linkd.beside import links_beside
 from broadloom.migration.address import Address, Login
 from broadloom.migration.client import MovingClient
 from broadloom.migration.config import AgentConfig
@@ -73,7 +74,7 @@ def test_round_the_circle(run, tmp_path, monkeypatch, links):
                 counted.send(client, "t/far" if client.name < "c3" else "t/near")
 
         publishing = threading.Thread(target=load, daemon=True)
-        with serving(AgentConfig.load(config)) as service:
+        with serving(AgentConfig.load(config), hold=links_beside) as service:
             assert wait_for(lambda: len(service.agent.registry.residents) == 6)
             publishing.start()
             moved = []

@@ -218,6 +218,7 @@ CONFIGS = {
     '[brokers.h]\naddress = "h"': "give host:port",
     '[brokers.h]\naddress = "me:secret@h:1"': "holds a login",
     '[brokers.h]\naddress = "h:1"\npassword = "x"': "'password' is not known",
+    'links = 1\n[brokers.h]\naddress = "h:1"': r"links is 1; expected a section \[links\]",
     "brokers = 1": r"expected a section \[brokers\]",
     '[brokers.h]\naddress = "h:1"\nplace = "x"': "give a list of coordinates",
     '[brokers.h]\naddress = "h:1"\n[timing]\nttl = -1': "ttl is -1",
@@ -228,32 +229,6 @@ CONFIGS = {
     '[brokers.h]\naddress = "h:1"\n[login]\ncertificate = "x"': "certificate and key go together",
     "x": "is not TOML",
 }
-_TWO = '[brokers.h]\naddress = "h:1"\n[brokers.f]\naddress = "f:1"\n'
-CONFIGS |= {
-    f"{_TWO}[links]\n{text}": words
-    for text, words in {
-        "": r"\[links\] names nothing to carry; give plan, a plan's folder, or topics, a list",
-        "topics = 1": "topics is 1; give a list of topics or filters",
-        "topics = []": r"topics is \[\]; give a list",
-        "topics = [1]": "1 is no MQTT filter that links carry",
-        'topics = ["a/#/b"]': "'a/#/b' is no MQTT filter that links carry",
-        'topics = ["$SYS/#"]': r"'\$SYS/#' is no MQTT filter that links carry",
-        'topics = ["broadloom/x"]': "'broadloom/x' is no MQTT filter that links carry",
-        'topics = ["a/+", "b", "a/b"]': r"'a/\+' and 'a/b' have topics in common; name one for both",
-        'topics = ["a", "a"]': "'a' twice; name it once|'a' and 'a' have topics in common",
-        'topics = ["a"]\nplane = "x"': "'plane' is not known; there are login, metrics, patience, plan",
-        'plan = ""': "plan is ''; give a text",
-        'plan = "nowhere"': "nowhere",
-        'topics = ["a"]\nstate = "journal"': "state is the folder of the journal; give another one",
-        'topics = ["a"]\nwindow = 0': r"\[links\]: window is 0; give a whole number from 1",
-        'topics = ["a"]\nwindow = 70000': "window is 70,000; give a whole number from 1 to 65,535",
-        'topics = ["a"]\npatience = "x"': "patience is 'x'; give a number from 0",
-        'topics = ["a"]\nmetrics = 70000': "metrics is 70,000; give a whole number from 1 to 65,535",
-        'topics = ["a"]\n[links.login]\nname = "x"': r"\[links.login\]: 'name' is not known",
-        'topics = ["a"]\n[links.login]\nuser = "x"': "no password_file and no BROADLOOM_PASSWORD",
-    }.items()
-}
-CONFIGS[_TWO.replace("[brokers.h]", "links = 1\n[brokers.h]")] = r"links is 1; expected a section \[links\]"
 
 
 @pytest.mark.parametrize(("text", "words"), CONFIGS.items())

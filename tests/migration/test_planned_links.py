@@ -9,7 +9,8 @@ import pytest
 from moving import QUICK, Counted, known, unlinked, wait_for, write_config
 
 import broadloom as bl
-from broadloom.deployment.linkd.beside import LinksBeside
+from broadloom.deployment.linkd.beside import LinksBeside, links_beside
+from broadloom.deployment.linkd.link_config import LinkConfig
 from broadloom.deployment.linkd.session import Door
 from broadloom.deployment.planned_links import PlannedLinks
 from broadloom.migration.client import MovingClient
@@ -101,7 +102,42 @@ def test_a_plan_of_other_brokers_is_refused(tmp_path, monkeypatch, names, words)
     text = "".join(f'[brokers.{name}]\naddress = "{name}:1"\n' for name in "hf")
     (tmp_path / "agent.toml").write_text(f'{text}[links]\nplan = "overlay"')
     with pytest.raises(bl.InputError, match=words):
-        AgentConfig.load(tmp_path / "agent.toml")
+        LinkConfig.of(AgentConfig.load(tmp_path / "agent.toml"))
+
+
+LINKS = {
+    "": r"\[links\] names nothing to carry; give plan, a plan's folder, or topics, a list",
+    "topics = 1": "topics is 1; give a list of topics or filters",
+    "topics = []": r"topics is \[\]; give a list",
+    "topics = [1]": "1 is no MQTT filter that links carry",
+    'topics = ["a/#/b"]': "'a/#/b' is no MQTT filter that links carry",
+    'topics = ["$SYS/#"]': r"'\$SYS/#' is no MQTT filter that links carry",
+    'topics = ["broadloom/x"]': "'broadloom/x' is no MQTT filter that links carry",
+    'topics = ["a/+", "b", "a/b"]': r"'a/\+' and 'a/b' have topics in common; name one for both",
+    'topics = ["a", "a"]': "'a' twice; name it once|'a' and 'a' have topics in common",
+    'topics = ["a"]\nplane = "x"': "'plane' is not known; there are login, metrics, patience, plan",
+    'plan = ""': "plan is ''; give a text",
+    'plan = "nowhere"': "nowhere",
+    'topics = ["a"]\nstate = "journal"': "state is the folder of the journal; give another one",
+    'topics = ["a"]\nwindow = 0': r"\[links\]: window is 0; give a whole number from 1",
+    'topics = ["a"]\nwindow = 70000': "window is 70,000; give a whole number from 1 to 65,535",
+    'topics = ["a"]\npatience = "x"': "patience is 'x'; give a number from 0",
+    'topics = ["a"]\nmetrics = 70000': "metrics is 70,000; give a whole number from 1 to 65,535",
+    'topics = ["a"]\n[links.login]\nname = "x"': r"\[links.login\]: 'name' is not known",
+    'topics = ["a"]\n[links.login]\nuser = "x"': "no password_file and no BROADLOOM_PASSWORD",
+}
+
+
+@pytest.mark.parametrize(("text", "words"), LINKS.items())
+def test_what_links_cannot_be(tmp_path, monkeypatch, text, words):
+    """Each with one line that names the section and what would be right."""
+    monkeypatch.setenv("BROADLOOM_TOKEN", "token")
+    monkeypatch.delenv("BROADLOOM_PASSWORD", raising=False)
+    brokers = "".join(f'[brokers.{name}]\naddress = "{name}:1"\n' for name in "hf")
+    (tmp_path / "agent.toml").write_text(f"{brokers}[links]\n{text}")
+    with pytest.raises(bl.InputError, match=words) as error:
+        LinkConfig.of(AgentConfig.load(tmp_path / "agent.toml"))
+    assert "\n" not in str(error.value)
 
 
 def test_a_port_for_metrics_that_is_taken_is_told_at_the_start(tmp_path, monkeypatch):
@@ -117,10 +153,22 @@ def test_a_port_for_metrics_that_is_taken_is_told_at_the_start(tmp_path, monkeyp
         for _ in range(2):  # the second would find the journals held by the first
             with (
                 pytest.raises(bl.InputError, match="for metrics cannot be had"),
-                serving(AgentConfig.load(tmp_path / "agent.toml")),
+                serving(AgentConfig.load(tmp_path / "agent.toml"), hold=links_beside),
             ):
                 pass
     assert threading.active_count() == before
+
+
+def test_links_that_nobody_holds_are_refused(tmp_path, monkeypatch):
+    """An agent that takes everything to go everywhere, where it does not, would lose messages."""
+    pytest.importorskip("paho.mqtt.client")
+    monkeypatch.setenv("BROADLOOM_TOKEN", "token")
+    (tmp_path / "agent.toml").write_text('[brokers.h]\naddress = "h:1"\n[links]\ntopics = ["t"]')
+    with (
+        pytest.raises(bl.InputError, match=r"has \[links\], and nobody holds them"),
+        serving(AgentConfig.load(tmp_path / "agent.toml")),
+    ):
+        pass
 
 
 @pytest.mark.needs("mosquitto")
@@ -139,7 +187,7 @@ def test_an_agent_that_is_started_again_holds_the_links_of_its_plan_and_clients(
             for topic in ("t/1", "t/2"):
                 writer.publish(topic, b"before there are links")
             for _ in range(2):
-                with serving(AgentConfig.load(config)) as service:
+                with serving(AgentConfig.load(config), hold=links_beside) as service:
                     assert wait_for(lambda: len(service.agent.registry.residents) == 2)
                     ask = service.agent._links.carried
                     assert wait_for(lambda: all(ask(broker, ["t/1", "t/2"]) for broker in "hf"))  # noqa: B023

@@ -13,6 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from broadloom.cli.output import Force, Json, Quiet, keep_apart, progress, show
+from broadloom.deployment.linkd.beside import links_beside
 from broadloom.errors import InputError
 from broadloom.migration._given import TOKEN
 from broadloom.migration.address import read_secret
@@ -58,7 +59,7 @@ def agent(
     over = threading.Event()
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, lambda *_: over.set())
-    with serving(AgentConfig.load(config)) as service:
+    with serving(AgentConfig.load(config), hold=links_beside) as service:
         record = {"port": service.port, "brokers": list(service.brokers)}
         show(record, f"the agent answers at http://127.0.0.1:{service.port}", as_json, quiet)
         while service.thread.is_alive() and not over.wait(0.2):

@@ -46,7 +46,7 @@ from broadloom.migration.control import (
     to_client,
 )
 from broadloom.migration.few_words import FewWords
-from broadloom.migration.policy import DECLINE, Answer, Policy, accept
+from broadloom.migration.policy import ACCEPT, DECLINE, Answer, Policy, accept
 from broadloom.migration.seen import ID, Seen
 from broadloom.migration.sessions import TOPIC
 
@@ -152,7 +152,7 @@ class MovingClient:
         self._said: tuple[object, int] | None = None  # the last call, by its connection and packet number
         self._unheard = False
         self._ready = threading.Event()
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
 
     def __enter__(self) -> MovingClient:
@@ -202,6 +202,38 @@ class MovingClient:
             if self._client is not None and self._client.is_connected() and filters:
                 self._client.unsubscribe(list(filters))
         self._work.put(self._register)
+
+    # Calls of the paper, from any thread; `policy`, and the agent's orders, make them by themselves.
+
+    def register(self) -> None:
+        """Tell the home broker who is here and what it wants; each new connection does so by itself."""
+        self._work.put(self._register)
+
+    def accept(self, move: str) -> None:
+        """Say yes to a request to which the policy said that the client stays until later.
+
+        Args:
+            move: the id of the move, which the request has.
+        """
+        self._work.put(lambda: self._answer(move, ACCEPT))
+
+    def decline(self, move: str) -> None:
+        """Say no to a request, also after a yes, as long as the client has not gone.
+
+        Args:
+            move: the id of the move, which the request has.
+        """
+        self._work.put(lambda: self._answer(move, DECLINE))
+
+    def connect(self, broker: str) -> None:
+        """Go to a broker without being asked; what waits at the one before is sent after the client.
+
+        Raises:
+            InputError: the client knows no such broker.
+        """
+        if broker not in self._addresses:
+            raise InputError(f"no broker {broker!r:.80}; there are {', '.join(self._addresses)}")
+        self._work.put(lambda: broker == self.home or self._connect(broker))
 
     def publish(self, topic: str, payload: bytes) -> str:
         """Send a message at least once, also if the client moves meanwhile; gives its id.
@@ -398,6 +430,10 @@ class MovingClient:
             self._recall(request.move, answer)
         self._say("reply", Reply(self.name, self._next(), request.move, answer.answer, answer.until))
 
+    def _answer(self, move: str, answer: Answer) -> None:
+        self._recall(move, answer)
+        self._say("reply", Reply(self.name, self._next(), move, answer.answer))
+
     def _recall(self, move: str, answer: Answer) -> None:
         """Keep an answer, for when it is asked again; a move of long ago is not."""
         self._answers.pop(move, None)
@@ -418,9 +454,8 @@ class MovingClient:
         if order.foreign == self.home:
             self._register()  # the agent has not heard it
             return
-        home = self.home
         if not self._consents(order):
-            self._say("reply", Reply(self.name, self._next(), order.move, "decline"))
+            self._answer(order.move, DECLINE)
             return
         move, number, said = self._ready_to
         fresh = move == order.move and time.monotonic() - said < READY_SECONDS
@@ -428,14 +463,21 @@ class MovingClient:
             if not fresh or order.number:
                 self._say_ready(order.move)
             return
-        self._part()
-        self._join(order.foreign)
-        if not self.wait_until_ready(self._patience):
-            log.warning("client %s cannot connect to %r and goes back", self.name, order.foreign)
+        if not self._connect(order.foreign):
             self._recall(order.move, DECLINE)
-            self._part()
-            self._join(home)
             self._say("reply", Reply(self.name, self._next(), order.move, "failed"))
+
+    def _connect(self, broker: str) -> bool:
+        """Leave home and connect to another broker; false if that does not answer, and the client is back."""
+        home = self.home
+        self._part()
+        self._join(broker)
+        if self.wait_until_ready(self._patience):
+            return True
+        log.warning("client %s cannot connect to %r and goes back", self.name, broker)
+        self._part()
+        self._join(home)
+        return False
 
     def _say_ready(self, move: str) -> None:
         self._ready_to = move, self._next(), time.monotonic()
@@ -457,7 +499,7 @@ class MovingClient:
             self._register()
 
     def _register(self) -> None:
-        """`register`: tell the broker who is here, and what it wants; each new connection does so again."""
+        """Say `register`, if there is a connection."""
         if self._client is None or not self._client.is_connected():
             return
         filters = tuple(self._filters.items())

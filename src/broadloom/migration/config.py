@@ -11,7 +11,6 @@ from broadloom.errors import InputError
 from broadloom.migration._given import TOKEN, check_names, login_of, part_of, secret_of, text_of
 from broadloom.migration.address import Address, Login
 from broadloom.migration.agent import Timing
-from broadloom.migration.link_config import LinkConfig
 from broadloom.migration.summary import Site
 from broadloom.model._check import number, whole
 from broadloom.model._toml import read_toml
@@ -34,7 +33,8 @@ class AgentConfig:
         token: what operators must show.
         port: of the HTTP API, on loopback.
         timing: how long things may take.
-        links: the links that it holds; None: others do, and everything goes everywhere.
+        links: what it says of links that the agent holds; None: others do, and everything goes everywhere.
+        file: where all this was read.
     """
 
     journal: Path
@@ -45,7 +45,8 @@ class AgentConfig:
     token: str = field(repr=False)
     port: int = PORT
     timing: Timing = field(default_factory=Timing)
-    links: LinkConfig | None = None
+    links: Mapping[str, Any] | None = None
+    file: Path = Path("agent.toml")
 
     @classmethod
     def load(cls, path: str | Path) -> AgentConfig:
@@ -63,26 +64,21 @@ class AgentConfig:
             raise InputError(f"{place} has no brokers; give each as [brokers.NAME] with an address")
         for name in brokers:
             check_names(part_of(brokers, name, place), _BROKER, f"{place} [brokers.{name}]")
-        login = login_of(part_of(given, "login", place), folder)
-        sites = {name: _site(one, name) for name, one in brokers.items()}
-        links = part_of(given, "links", place)
-        found = cls(
+        return cls(
             journal=folder / text_of(given, "journal", "journal"),
             brokers={name: Address.of(text_of(one, "address", "")) for name, one in brokers.items()},
             doors={
                 name: Address.of(text_of(one, "agent_address", text_of(one, "address", "")))
                 for name, one in brokers.items()
             },
-            sites=sites,
-            login=login,
+            sites={name: _site(one, name) for name, one in brokers.items()},
+            login=login_of(part_of(given, "login", place), folder),
             token=secret_of(given, "token_file", TOKEN, folder),
             port=whole(given.get("port", PORT), "port"),
             timing=_timing(part_of(given, "timing", place), str(place)),
-            links=LinkConfig.of(links, place, login, sites) if "links" in given else None,
+            links=part_of(given, "links", place) if "links" in given else None,
+            file=place,
         )
-        if found.links is not None and found.links.state.resolve() == found.journal.resolve():
-            raise InputError(f"{place} [links]: state is the folder of the journal; give another one")
-        return found
 
 
 def _site(given: Mapping[str, Any], name: str) -> Site:

@@ -8,14 +8,13 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from broadloom.deployment.linkd.beside import LinksBeside, doors_of
 from broadloom.errors import InputError
 from broadloom.migration._mqtt import need_paho
 from broadloom.migration.agent import Agent
 from broadloom.migration.config import AgentConfig
 from broadloom.migration.http_api import Api, HttpServer
 from broadloom.migration.journal import MoveJournal
-from broadloom.migration.links import Links
+from broadloom.migration.links import HeldLinks, Links
 from broadloom.migration.move import Move
 from broadloom.migration.summary import watch_traffic
 from broadloom.migration.wire import MqttWire
@@ -32,7 +31,10 @@ class Service(NamedTuple):
 
 @contextmanager
 def serving(
-    config: AgentConfig, links: Links | None = None, watch: Callable[[Move], None] = lambda _: None
+    config: AgentConfig,
+    links: Links | None = None,
+    watch: Callable[[Move], None] = lambda _: None,
+    hold: Callable[[AgentConfig], HeldLinks] | None = None,
 ) -> Iterator[Service]:
     """An agent at work, and its API, until the block ends.
 
@@ -41,6 +43,10 @@ def serving(
         links: what brings messages to the broker that a client moves to; None: those of the configuration,
             and if it has none, everything goes everywhere.
         watch: called with each move that has come into a new state.
+        hold: makes the links of a configuration that has some: `deployment.linkd.beside.links_beside`.
+
+    Raises:
+        InputError: the configuration has links, and nobody holds them; or a port or a journal is taken.
     """
     need_paho()
     with ExitStack() as stack:  # what has begun is ended, however far it came
@@ -48,15 +54,15 @@ def serving(
         stack.callback(journal.close)
         wire = MqttWire(config.doors, config.login)
         stack.callback(wire.stop)
-        beside = None if links is not None else _links_of(config)
-        if beside is not None:
-            links = beside.links
-            stack.callback(beside.stop)
+        held = None if links is not None or config.links is None else _held(config, hold)
+        if held is not None:
+            links = held.links
+            stack.callback(held.stop)
         agent = Agent(config.brokers, wire, journal, links, config.timing, watch)
-        server = _listening(Api(agent, _summarizer(agent, config)), config)
+        server = _listening(Api(agent, lambda seconds: summarize(agent, config, seconds)), config)
         stack.callback(server.server_close)
-        if beside is not None:
-            beside.start(agent.stop)  # the agent has asked for all that its clients need
+        if held is not None:
+            held.start(agent.stop)  # the agent has asked for all that its clients need
         wire.start(agent.heard)
         thread = threading.Thread(target=agent.run, name="broadloom-agent", daemon=True)
         thread.start()
@@ -67,12 +73,10 @@ def serving(
         yield Service(agent, tuple(config.brokers), server.server_port, thread)
 
 
-def _links_of(config: AgentConfig) -> LinksBeside | None:
-    own = config.links
-    if own is None:
-        return None
-    door = doors_of(config.doors, own.login, own.window)
-    return LinksBeside(own.plan, own.topics, door, own.state, own.patience, own.metrics)
+def _held(config: AgentConfig, hold: Callable[[AgentConfig], HeldLinks] | None) -> HeldLinks:
+    if hold is None:
+        raise InputError(f"{config.file} has [links], and nobody holds them; give `serving` a hold")
+    return hold(config)
 
 
 def _listening(api: Api, config: AgentConfig) -> HttpServer:
@@ -83,16 +87,22 @@ def _listening(api: Api, config: AgentConfig) -> HttpServer:
         raise InputError(f"the agent cannot listen at port {config.port}: {words}") from error
 
 
-def _summarizer(agent: Agent, config: AgentConfig) -> Callable[[float], dict[str, Any]]:
-    def summarize(seconds: float) -> dict[str, Any]:
-        known = agent.ask(lambda own: dict(own.registry.residents))
-        residents = {name: one for name, one in known.items() if one.broker in config.brokers}
-        homes = {name: one.broker for name, one in residents.items()}
-        sent = watch_traffic(config.doors, config.login, seconds, homes.get)
-        return {
-            "clients": [asdict(one) for one in residents.values()],
-            "sent": sent,
-            "sites": {name: [site.place, site.capacity] for name, site in config.sites.items()},
-        }
+def summarize(agent: Agent, config: AgentConfig, seconds: float) -> dict[str, Any]:
+    """Count for some seconds what clients send, at their brokers.
 
-    return summarize
+    Returns:
+        As JSON has it: `clients` (who is where and wants what), `sent` (what each of them published), and
+        `sites` (where brokers are). `live_tables` makes histograms and the traffic matrix of it.
+
+    Raises:
+        AwayError: a broker does not answer, so that its clients cannot be counted.
+    """
+    known = agent.ask(lambda own: dict(own.registry.residents))
+    residents = {name: one for name, one in known.items() if one.broker in config.brokers}
+    homes = {name: one.broker for name, one in residents.items()}
+    sent = watch_traffic(config.doors, config.login, seconds, homes.get)
+    return {
+        "clients": [asdict(one) for one in residents.values()],
+        "sent": sent,
+        "sites": {name: [site.place, site.capacity] for name, site in config.sites.items()},
+    }

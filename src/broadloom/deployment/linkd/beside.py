@@ -13,10 +13,12 @@ from pathlib import Path
 
 from broadloom.deployment.linkd import packets
 from broadloom.deployment.linkd.agent import Agent
+from broadloom.deployment.linkd.link_config import LinkConfig
 from broadloom.deployment.linkd.serve import Run, work
 from broadloom.deployment.linkd.session import Door
 from broadloom.deployment.planned_links import PlannedLinks
 from broadloom.migration.address import Address, Login
+from broadloom.migration.config import AgentConfig
 from broadloom.model.plan import Plan
 
 LOG = logging.getLogger("broadloom.live")
@@ -94,6 +96,17 @@ class LinksBeside:
         """Whether links are as so many plans have them."""
         groups = list(self._agent.groups.values())
         return self._run.plans >= plans and not self._run.refused and all(group.settled for group in groups)
+
+
+def links_beside(config: AgentConfig) -> LinksBeside:
+    """The links of a configuration, for `serving`.
+
+    Raises:
+        InputError: something in its section `[links]` is wrong, or another process has the state.
+    """
+    own = LinkConfig.of(config)
+    door = doors_of(config.doors, own.login, own.window)
+    return LinksBeside(own.plan, own.topics, door, own.state, own.patience, own.metrics)
 
 
 def doors_of(addresses: Mapping[str, Address], login: Login, window: int) -> Callable[[str], Door]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +12,7 @@ from broadloom.deployment.settings import LOGIN
 from broadloom.errors import InputError
 from broadloom.migration._given import check_names, login_of, part_of, text_of
 from broadloom.migration.address import LAST_PORT, Login
+from broadloom.migration.config import AgentConfig
 from broadloom.migration.control import ROOT, is_filter
 from broadloom.migration.summary import Site
 from broadloom.model._check import number, whole
@@ -50,18 +50,13 @@ class LinkConfig:
     metrics: int | None = None
 
     @classmethod
-    def of(cls, given: Mapping[str, Any], place: Path, login: Login, sites: Mapping[str, Site]) -> LinkConfig:
-        """The section `[links]` of a configuration.
-
-        Args:
-            given: what it says.
-            place: the file.
-            login: of the agent, for links that have none of their own.
-            sites: the brokers.
+    def of(cls, config: AgentConfig) -> LinkConfig:
+        """What the section `[links]` of a configuration says.
 
         Raises:
             InputError: something is wrong, not known or missing.
         """
+        given, place, sites = config.links or {}, config.file, config.sites
         where, folder = f"{place} [links]", place.absolute().parent
         check_names(given, _LINKS, where)
         if not {"plan", "topics"} & set(given):
@@ -71,12 +66,20 @@ class LinkConfig:
         return cls(
             plan,
             _topics(given.get("topics", []), plan.interest.topic_ids, where),
-            folder / text_of(given, "state", "links"),
-            login_of(part_of(given, "login", place), folder, own, PASSWORD) if "login" in given else login,
+            _apart(folder / text_of(given, "state", "links"), config.journal, where),
+            login_of(part_of(given, "login", place), folder, own, PASSWORD)
+            if "login" in given
+            else config.login,
             _below(given.get("window", WINDOW), f"{where}: window", LAST_WINDOW),
             number(given.get("patience", PATIENCE), f"{where}: patience"),
             _below(given["metrics"], f"{where}: metrics", LAST_PORT) if "metrics" in given else None,
         )
+
+
+def _apart(state: Path, journal: Path, where: str) -> Path:
+    if state.resolve() == journal.resolve():
+        raise InputError(f"{where}: state is the folder of the journal; give another one")
+    return state
 
 
 def _below(value: object, what: str, most: int) -> int:
