@@ -47,7 +47,9 @@ SITES = {"h": "place = [0, 0]\ncapacity = 100000", "f": "place = [10, 0]\ncapaci
 
 @pytest.mark.needs("mosquitto")
 @pytest.mark.xdist_group("mosquitto")
-@pytest.mark.parametrize("links", ["", '[links]\ntopics = ["t/far", "t/near", "t/all"]'])
+@pytest.mark.parametrize(
+    "links", ["", '[links]\ntopics = ["t/far", "t/near", "t/all"]'], ids=["bridges", "links of its own"]
+)
 def test_round_the_circle(run, tmp_path, monkeypatch, links):
     """Six clients at one broker, three of them near the other: these move, and then nothing is left to do.
 

@@ -280,7 +280,7 @@ def test_the_agent_as_a_process_of_its_own(tmp_path):
     (port,) = free_ports(1)
     (tmp_path / "agent.toml").write_text(
         f'port = {port}\ntoken_file = "token"\n[login]\nuser = "u"\npassword_file = "password"\n'
-        '[brokers.h]\naddress = "127.0.0.1:1"\n'
+        '[brokers.h]\naddress = "127.0.0.1:1"\n[links]\ntopics = ["t"]\n'
     )
     command = [sys.executable, "-m", "broadloom.cli", "migrate", "agent", tmp_path / "agent.toml", "--json"]
     pipe = subprocess.PIPE
@@ -293,6 +293,6 @@ def test_the_agent_as_a_process_of_its_own(tmp_path):
         assert second.returncode == 2
         assert "is open already" in second.stderr
         first.terminate()
-        _, err = first.communicate(timeout=10)
+        _, err = first.communicate(timeout=60)
     assert first.returncode == 0
     assert TOKEN not in err

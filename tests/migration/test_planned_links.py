@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
+from dataclasses import replace
 
 import pytest
 from moving import QUICK, Counted, known, unlinked, wait_for, write_config
 
 import broadloom as bl
-from broadloom.deployment.linkd.beside import LinksBeside, links_beside
+from broadloom.deployment.linkd.beside import LinksBeside, doors_of, links_beside
 from broadloom.deployment.linkd.link_config import LinkConfig
 from broadloom.deployment.linkd.session import Door
 from broadloom.deployment.planned_links import PlannedLinks
@@ -85,6 +86,40 @@ def test_a_plan_that_cannot_be_followed_carries_nothing(tmp_path):
         assert not beside.links.carried("h", ["a/#"])
     finally:
         beside.stop()
+
+
+def test_links_that_fail_are_told(tmp_path, caplog):
+    """Then the agent ends, and whoever runs it starts it again; links that stand still would help nobody."""
+    plan = bl.link(bl.Interest.from_lists([[], []], node_ids=["h", "f"]), algorithm="gm")
+    beside = LinksBeside(plan, ["t"], lambda _: Door("127.0.0.1", 1), tmp_path)
+    over = threading.Event()
+
+    async def fails():
+        raise OSError("of its own")
+
+    beside._run.follow = fails
+    beside.start(over.set)
+    assert over.wait(60)
+    beside.stop()
+    assert "links have failed" in caplog.text
+
+
+def test_links_log_in_as_they_are_told(tmp_path):
+    """By a login of their own or the agent's; the password shows nowhere."""
+    (tmp_path / "secret").write_text("never shown")
+    (tmp_path / "secret").chmod(0o600)
+    (tmp_path / "agent.toml").write_text(
+        'token_file = "secret"\n[login]\nuser = "mover"\npassword_file = "secret"\n'
+        '[brokers.h]\naddress = "h:1"\nagent_address = "[::1]:2"\n[links]\ntopics = ["t"]\n'
+    )
+    config = AgentConfig.load(tmp_path / "agent.toml")
+    assert LinkConfig.of(config).login.user == "mover"
+    own = replace(config, links={**config.links, "login": {"user": "links", "password_file": "secret"}})
+    links = LinkConfig.of(own)
+    door = doors_of(own.doors, links.login, links.window)("h")
+    assert (door.host, door.port, door.login.user, door.context) == ("::1", 2, "links", None)
+    assert door.login.password == "never shown"
+    assert "never shown" not in repr(links) + repr(own) + repr(door)
 
 
 def write_plan(folder, names="hf"):

@@ -62,14 +62,12 @@ class LinkConfig:
         if not {"plan", "topics"} & set(given):
             raise InputError(f"{where} names nothing to carry; give plan, a plan's folder, or topics, a list")
         plan = _loaded(folder / text_of(given, "plan", ""), sites) if "plan" in given else _unlinked(sites)
-        own = f"{place} [links.login]"
+        own = part_of(given, "login", place)
         return cls(
             plan,
             _topics(given.get("topics", []), plan.interest.topic_ids, where),
             _apart(folder / text_of(given, "state", "links"), config.journal, where),
-            login_of(part_of(given, "login", place), folder, own, PASSWORD)
-            if "login" in given
-            else config.login,
+            login_of(own, folder, f"{place} [links.login]", PASSWORD) if own else config.login,
             _below(given.get("window", WINDOW), f"{where}: window", LAST_WINDOW),
             number(given.get("patience", PATIENCE), f"{where}: patience"),
             _below(given["metrics"], f"{where}: metrics", LAST_PORT) if "metrics" in given else None,

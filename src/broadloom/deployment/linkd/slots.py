@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import mmap
 import os
-import sys
 from pathlib import Path
 
 from broadloom.deployment.linkd.packets import LAST_ID
@@ -39,10 +38,7 @@ class Slots:
 
     def clear(self) -> None:
         """Forget all."""
-        if self._handle < 0 and sys.platform == "linux":  # elsewhere the pages would keep what they have
-            self._map.madvise(mmap.MADV_DONTNEED)
-        else:
-            self._map[:] = bytes(_BYTES)
+        self._map[:] = bytes(_BYTES)
 
     def close(self) -> None:
         """Let go of the file."""
