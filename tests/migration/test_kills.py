@@ -46,7 +46,7 @@ STATES = [
 ]
 SAVED = 2.5  # mosquitto looks every second whether it last saved its sessions more than a second ago
 # Longer than that, so that the foreign broker has saved the session before the one at home ends.
-CAREFUL = Timing(ttl=2.5, settle=0.2, answer=10.0, move=15.0, again=0.4)
+CAREFUL = Timing(ttl=2.5, settle=0.2, answer=30.0, move=60.0, again=0.4)
 DOWN = 0.4
 
 processes = multiprocessing.get_context("forkserver")
@@ -127,7 +127,7 @@ def kill_broker(broker: str, state: State, folder: Path) -> dict[str, object]:
             Load(brokers, counted) as load,
         ):
             begin_move(agent)
-            assert down.wait(15)
+            assert down.wait(60)
             time.sleep(DOWN)
             brokers.start(broker)  # in this thread: the system ends a broker with the thread that started it
             assert wait_for(lambda: is_over(agent)), agent.registry
@@ -179,7 +179,7 @@ def kill_client(state: State, folder: Path) -> dict[str, object]:
             assert wait_for(lambda: "subject" in agent.registry.residents)
             load = stack.enter_context(Load(brokers, counted))
             begin_move(agent)
-            assert killed.wait(15)
+            assert killed.wait(60)
             time.sleep(DOWN)
             second.start()
             assert wait_for(lambda: is_over(agent)), agent.registry
@@ -201,7 +201,7 @@ def kill_agent(state: State, when: str, folder: Path) -> dict[str, object]:
     counted = Counted()
     with linked("hf") as brokers:
         config = write_config(folder, brokers, CAREFUL)
-        operator = Operator(f"http://127.0.0.1:{config[1]}", "token", patience=20)
+        operator = Operator(f"http://127.0.0.1:{config[1]}", "token", patience=60)
         running = [processes.Process(target=run_agent, args=(config[0], str(state), when), daemon=True)]
         running[0].start()
         client = subject(brokers, counted, state)

@@ -4,10 +4,12 @@ import html
 import json
 import re
 
+import numpy as np
 import pytest
 
 import broadloom as bl
 from broadloom.papers import FIGURES, content, figures_of, low_degree, markets, shadows, weighted
+from broadloom.papers._overlays import GENERATED, MEASURED, latencies
 from broadloom.papers.figure import Claim, Rows
 from broadloom.papers.results import write_figure, write_page
 
@@ -91,6 +93,21 @@ def test_figures_are_whole(figure):
     assert re.fullmatch(r"(fig|table)\d+", figure.name)
     (source,) = (other for other in FIGURES if other.key == figure.source)
     assert list(source.cases(True)) == quick, "who shows another's runs has its cases"
+
+
+def test_latencies_are_measured_where_there_is_data(tmp_path, monkeypatch):
+    """A case names the matrix that it takes, so that runs with and without data are kept apart."""
+    monkeypatch.delenv("BROADLOOM_DATA", raising=False)
+    assert {case["latency"] for case in weighted.FIG8.cases(True)} == {GENERATED}
+    monkeypatch.setenv("BROADLOOM_DATA", str(tmp_path))
+    for file in MEASURED.values():
+        np.savez(tmp_path / file, rtt_ms=np.array([[0, 10, 40], [30, 0, 20], [np.nan, 20, 0]]))
+    assert {case["latency"] for case in weighted.FIG8.cases(True)} == set(MEASURED)
+    assert {case["latency"] for case in weighted.FIG4.cases(True)} == {"RIPE Atlas"}
+    found = latencies(3, 0, "WonderNetwork")
+    upper = [found.of(0, 1), found.of(0, 2), found.of(1, 2)]
+    assert sorted(upper / np.min(upper)) == pytest.approx([1, 2, 4])
+    assert np.mean(upper) == pytest.approx(1)
 
 
 @pytest.mark.parametrize(

@@ -90,29 +90,40 @@ def _delete(
     """Which edges are left after trying to drop each one in the given order."""
     kept = np.ones(len(edges), np.bool_)
     scratch = new_scratch(len(bits))
+    doubled = np.empty_like(bits)
+    for u in range(len(bits)):
+        _note_doubled(bits, links, u, doubled)
     for e in order:
         u, v = edges[e]
-        if is_last(bits, links, u, v) or is_last(bits, links, v, u):
+        if _is_last(bits, doubled, u, v):
             continue
         drop(links, u, v)
         if still_joined(bits, links, u, v, scratch):
             kept[e] = False
+            _note_doubled(bits, links, u, doubled)
+            _note_doubled(bits, links, v, doubled)
         else:
             take_back(links, u, v)
     return kept
 
 
 @kernel
-def is_last(bits: NDArray[np.uint64], links: Links, u: int, v: int) -> bool:
-    """Whether v is the only neighbour of u in a topic that they share."""
+def _note_doubled(bits: NDArray[np.uint64], links: Links, u: int, doubled: NDArray[np.uint64]) -> None:
+    """Write down which topics two neighbours of u have, or more."""
     for word in range(bits.shape[1]):
-        alone = bits[u, word] & bits[v, word]
+        once = twice = np.uint64(0)
         for i in range(links.start[u], links.start[u] + links.degree[u]):
-            if not alone:
-                break
-            if links.neighbours[i] != v:
-                alone &= ~bits[links.neighbours[i], word]
-        if alone:
+            theirs = bits[links.neighbours[i], word]
+            twice |= once & theirs
+            once |= theirs
+        doubled[u, word] = twice
+
+
+@kernel
+def _is_last(bits: NDArray[np.uint64], doubled: NDArray[np.uint64], u: int, v: int) -> bool:
+    """Whether u and v share a topic in which one of them has no other neighbour."""
+    for word in range(bits.shape[1]):
+        if bits[u, word] & bits[v, word] & ~(doubled[u, word] & doubled[v, word]):
             return True
     return False
 
@@ -178,6 +189,7 @@ def cut_off(
     seen, queues, searches = scratch
     searches[0] += 1
     stamp = 2 * searches[0]  # on the nodes seen from u, and the next number on those seen from v
+    wanted = np.uint64(1) << bit
     queues[0, 0], queues[1, 0] = u, v
     seen[u], seen[v] = stamp, stamp + 1
     head, own_tail, other_tail, side = 0, 1, 1, 0
@@ -185,7 +197,7 @@ def cut_off(
         x = queues[side, head]
         for i in range(links.start[x], links.start[x] + links.degree[x]):
             y = links.neighbours[i]
-            if seen[y] == stamp + side or not (bits[y] >> bit) & np.uint64(1):
+            if not bits[y] & wanted or seen[y] == stamp + side:
                 continue
             if seen[y] == stamp + 1 - side:
                 return 0, 0

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from broadloom.errors import InputError
+from broadloom.deployment._paho import close_sockets, need_paho
 from broadloom.migration.address import Address, Login
 from broadloom.migration.control import Filters
 
@@ -24,15 +24,6 @@ NO_SUBSCRIBERS, FAILURE = 0x10, 0x80
 PACKET_NUMBER_TAKEN = 15  # paho's MQTT_ERR_QUEUE_SIZE, where its queue has no limit
 # What a message keeps when it is sent on.
 _KEPT = ("PayloadFormatIndicator", "MessageExpiryInterval", "ContentType", "ResponseTopic", "CorrelationData")
-
-
-def need_paho() -> Any:
-    """The MQTT client library."""
-    try:
-        import paho.mqtt.client as paho
-    except ImportError as error:
-        raise InputError("migration needs paho-mqtt; `pip install 'broadloom[deploy]'`") from error
-    return paho
 
 
 def new_client(name: str, login: Login, by_hand: bool = False) -> Client:
@@ -80,10 +71,18 @@ def connect_later(client: Client, address: Address) -> None:
     client.loop_start()
 
 
+def let_go(client: Client) -> None:
+    """Disconnect a client that a thread of its own drives, and close all that it holds."""
+    client.disconnect()
+    client.loop_stop()
+    close_sockets(client)
+
+
 def leave_now(client: Client) -> None:
     """Disconnect a client that this thread drives."""
     client.disconnect()
     loop_until(client, lambda: client.socket() is None, 1.0)
+    close_sockets(client)
 
 
 def wanted(filters: Filters, retained: int) -> list[tuple[str, SubscribeOptions]]:
@@ -156,6 +155,8 @@ def asked(
         leave_now(client)
     except OSError as error:
         return None, error.strerror or str(error)
+    finally:
+        close_sockets(client)
     return answers[0]
 
 

@@ -14,13 +14,14 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from broadloom.deployment._paho import need_paho
 from broadloom.errors import InputError
 from broadloom.migration._mqtt import (
     NO_SUBSCRIBERS,
     PACKET_NUMBER_TAKEN,
     RETAINED_IF_NEW,
     connect_later,
-    need_paho,
+    let_go,
     new_client,
     told,
     user_properties,
@@ -297,8 +298,7 @@ class MovingClient:
     def _part(self) -> None:
         """Leave the broker; its session stays."""
         if self._client is not None:
-            self._client.disconnect()
-            self._client.loop_stop()
+            let_go(self._client)
         with self._lock:
             self._forget_confirmed()
             self._client = self._said = None

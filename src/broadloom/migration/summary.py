@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from broadloom.errors import InputError
-from broadloom.migration._mqtt import TICK, connect, new_client, user_properties
+from broadloom.migration._mqtt import TICK, connect, let_go, new_client, user_properties
 from broadloom.migration.address import Address, Login
 from broadloom.migration.control import AGENT, ROOT, matches
 from broadloom.migration.histograms import histogram_table, traffic_table
@@ -93,8 +93,7 @@ def watch_traffic(
                 connect(client, address, clean=True, seconds=0)
             except OSError as error:
                 raise AwayError(f"broker {broker!r} does not answer: {error.strerror or error}") from error
-            stack.callback(client.loop_stop)
-            stack.callback(client.disconnect)
+            stack.callback(let_go, client)
             client.loop_start()
         _wait_until_up(clients)
         time.sleep(seconds)

@@ -15,7 +15,11 @@ from broadloom.papers.figure import Case, Row
 from broadloom.workload.latency import mean_weight, read_matrix, weights
 
 # Measured round trips, where a folder of data is given; nodes beyond their number share places.
-MEASURED = "latency_ripe_atlas723_2023-06-19.npz"
+MEASURED = {
+    "RIPE Atlas": "latency_ripe_atlas723_2023-06-19.npz",
+    "WonderNetwork": "latency_wondernetwork_2020-07-19.npz",
+}
+GENERATED = "points in the plane"
 FLOOR_MS = 0.5  # between nodes at one place
 MEASURES = (
     "mean_degree",
@@ -26,18 +30,16 @@ MEASURES = (
 )
 
 
-def latency_source() -> str:
-    """Where the weights of links come from on this machine."""
-    place = _measured()
-    return f"measured ({place.name})" if place else "generated (points in the plane)"
+def latency_sources() -> list[str]:
+    """Where the weights of links come from on this machine, the one that most figures take first."""
+    return [name for name in MEASURED if _place(name).exists()] or [GENERATED]
 
 
-def latencies(nodes: int, seed: int) -> Weights:
-    """Latencies between nodes, with mean 1: measured ones where the data is there, else in the plane."""
-    place = _measured()
-    if place is None:
+def latencies(nodes: int, seed: int, source: str) -> Weights:
+    """Latencies between nodes, with mean 1: of a measured matrix, or distances in the plane."""
+    if source == GENERATED:
         return weights(nodes, "planar", mean=1.0, seed=seed)
-    matrix = read_matrix(place)
+    matrix = read_matrix(_place(source))
     matrix = np.fmin(matrix, matrix.T)
     matrix = np.maximum(np.where(np.isnan(matrix), np.nanmedian(matrix), matrix), FLOOR_MS)
     at = np.random.default_rng(seed).permutation(-(-nodes // len(matrix)) * len(matrix))[:nodes] % len(matrix)
@@ -48,10 +50,8 @@ def latencies(nodes: int, seed: int) -> Weights:
     return given.scaled(1.0 / mean_weight(given))
 
 
-def _measured() -> Path | None:
-    folder = os.environ.get("BROADLOOM_DATA")
-    place = Path(folder) / MEASURED if folder else None
-    return place if place is not None and place.exists() else None
+def _place(source: str) -> Path:
+    return Path(os.environ.get("BROADLOOM_DATA", "no data")) / MEASURED[source]
 
 
 def measured(case: Case, interest: Interest, links: Weights | None, algorithm: str, **options: Any) -> Row:

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from broadloom.papers._overlays import latency_source
+from broadloom.papers._overlays import latency_sources
 from broadloom.papers.figure import Figure, Panel, Rows
 
 # Curves differ in dashes and markers, so that they are told apart without colours.
@@ -85,7 +85,8 @@ def write_page(reduced: Mapping[Figure, bool], claims: Sequence[Mapping[str, Any
         "<!doctype html><html lang='en'><meta charset='utf-8'><title>Broadloom: the papers</title>",
         f"<style>{STYLE}</style><h1>The papers, ours beside theirs</h1>",
         f"<p>{reproduced} of {len(claims)} claims reproduced. Latencies of paper 1: "
-        f"{html.escape(latency_source())}. Seconds are of the processor, on the machine of this run.</p>",
+        f"{html.escape(', '.join(latency_sources()))}. "
+        "Seconds are of the processor, on the machine of this run.</p>",
     ]
     for figure, small in reduced.items():
         parts.append(

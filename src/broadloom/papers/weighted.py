@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import product
 
-from broadloom.papers._overlays import latencies, measured
+from broadloom.papers._overlays import latencies, latency_sources, measured
 from broadloom.papers.figure import Case, Claim, Figure, Panel, Row, Rows
 from broadloom.workload import interest, weights
 
@@ -35,13 +35,14 @@ def _run(case: Case, *algorithms: str) -> list[Row]:
         sizes=(case["fewest"], case["most"]),
         seed=case["seed"],
     )
-    links = latencies(case["nodes"], case["seed"])
+    links = latencies(case["nodes"], case["seed"], case["latency"])
     return [measured(case, wanted, links, name) for name in algorithms]
 
 
 def _case(seed: int, nodes: int = 800, topics: int = 200, popularity: str = "unif", middle: int = 60) -> Case:
     sizes = {"middle": middle, "fewest": middle - 40, "most": middle + 40}
-    return {"seed": seed, "nodes": nodes, "topics": topics, "popularity": popularity} | sizes
+    where = {"latency": latency_sources()[0]}
+    return {"seed": seed, "nodes": nodes, "topics": topics, "popularity": popularity} | sizes | where
 
 
 def _seeds(quick: bool) -> range:
@@ -74,9 +75,13 @@ def _of_one(popularity: str, quick: bool) -> list[Case]:
     return [_case(s, nodes=n, popularity=popularity) for n, s in product(_nodes(quick), _seeds(quick))]
 
 
+def _of_each_latency(quick: bool) -> list[Case]:
+    return [case | {"latency": source} for source in latency_sources() for case in _of_one("unif", quick)]
+
+
 def _by_sites(quick: bool) -> list[Case]:
     nodes = (500, 1000) if quick else range(1000, 10_001, 1000)
-    return [_case(s, nodes=n) for n, s in product(nodes, range(1 if quick else 3))]
+    return [_case(s, nodes=n) | {"latency": "sites"} for n, s in product(nodes, range(1 if quick else 3))]
 
 
 def _run_sites(case: Case) -> list[Row]:
@@ -237,12 +242,12 @@ FIG7 = Figure(
 FIG8 = Figure(
     1,
     "fig8",
-    "GrMAW and GM, unif",
+    "GrMAW and GM, unif, by each source of latency",
     "nodes",
     "nodes",
-    ("algorithm",),
+    ("algorithm", "latency"),
     ALL_PANELS,
-    lambda quick: _of_one("unif", quick),
+    _of_each_latency,
     lambda case: _run(case, "grmaw", "gm"),
     (
         Claim(
