@@ -14,7 +14,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broadloom.deployment._paho import need_paho
 from broadloom.errors import InputError
 from broadloom.migration._mqtt import (
     NO_SUBSCRIBERS,
@@ -27,6 +26,7 @@ from broadloom.migration._mqtt import (
     user_properties,
     wanted,
 )
+from broadloom.migration._paho import need_paho
 from broadloom.migration.address import Address, Login
 from broadloom.migration.control import (
     MOST_FILTERS,

@@ -8,8 +8,8 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
-from broadloom.deployment._paho import need_paho
 from broadloom.errors import InputError
+from broadloom.migration._paho import need_paho
 from broadloom.migration.agent import Agent
 from broadloom.migration.config import AgentConfig
 from broadloom.migration.http_api import Api, HttpServer
