@@ -149,7 +149,7 @@ LINKS = {
     'topics = ["$SYS/#"]': r"'\$SYS/#' is no MQTT filter that links carry",
     'topics = ["broadloom/x"]': "'broadloom/x' is no MQTT filter that links carry",
     'topics = ["a/+", "b", "a/b"]': r"'a/\+' and 'a/b' have topics in common; name one for both",
-    'topics = ["a", "a"]': "'a' twice; name it once|'a' and 'a' have topics in common",
+    'topics = ["a", "a"]': "topics has 'a' twice; name it once",
     'topics = ["a"]\nplane = "x"': "'plane' is not known; there are login, metrics, patience, plan",
     'plan = ""': "plan is ''; give a text",
     'plan = "nowhere"': "nowhere",

@@ -121,12 +121,14 @@ def _topics(given: object, planned: Sequence[str], where: str) -> tuple[str, ...
             raise InputError(
                 f"{where}: {text!r:.80} is no MQTT filter that links carry: none of $ or {ROOT}/"
             )
-    named = [text for text in given if text not in planned]
-    for at, text in enumerate(named):
-        for other in FilterTree([*planned, *named[:at], *named[at + 1 :]]).meeting(text):
+    known = set(planned)
+    named = [text for text in given if text not in known]
+    if len(set(named)) < len(named):
+        raise InputError(f"{where}: topics has {max(named, key=named.count)!r:.80} twice; name it once")
+    tree = FilterTree([*planned, *named])
+    for text in named:
+        if other := next((one for one in tree.meeting(text) if one != text), None):
             raise InputError(
                 f"{where}: {text!r:.80} and {other!r:.80} have topics in common; name one for both"
             )
-    if len(set(named)) < len(named):
-        raise InputError(f"{where}: topics has {max(named, key=named.count)!r:.80} twice; name it once")
     return (*planned, *named)
