@@ -9,8 +9,8 @@ from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
-from broadloom.deployment._paho import need_paho
 from broadloom.errors import InputError
+from broadloom.migration._paho import need_paho
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broadloom.deployment._clients import HOST, TICK
-from broadloom.deployment._paho import close_sockets, need_paho
 from broadloom.errors import InputError
+from broadloom.migration._paho import close_sockets, need_paho
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client

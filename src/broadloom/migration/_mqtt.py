@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from broadloom.deployment._paho import close_sockets, need_paho
+from broadloom.migration._paho import close_sockets, need_paho
 from broadloom.migration.address import Address, Login
 from broadloom.migration.control import Filters
 
