@@ -165,7 +165,7 @@ def test_the_agent_lends_nobody_its_rights(tmp_path):
                 number += 1
                 for writer in writers:
                     writer.publish("secret/1", f"secret-{number}".encode())
-                time.sleep(0.005)
+                time.sleep(0.001)
             assert alice.home == "f"
             writers[1].publish("t/1", b"for all")
             assert wait_for(lambda: counted.got["alice"][("t/1", "for all")] == 1)

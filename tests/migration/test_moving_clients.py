@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import math
 import multiprocessing
 import threading
 import time
@@ -437,3 +438,16 @@ def test_answers_are_kept_for_a_while_only(monkeypatch):
         request = Request(move, "h", "f", "127.0.0.1:2", 1.0)
         client._told("move", dump(request))
     assert list(client._answers) == moves[-3:]
+
+
+def test_who_reads_everything_is_known_to_an_agent_that_comes_later(tmp_path):
+    """A broker counts such a client as a hearer of its own `register`: it goes by the agent's answer."""
+    with linked("hf") as brokers:
+        client = MovingClient("everything", known(brokers), "h")
+        client.subscribe("#")
+        with client:
+            assert client.wait_until_ready()
+            assert wait_for(lambda: client._due < math.inf)
+            with agent_of(addresses(brokers), tmp_path) as agent:
+                assert wait_for(lambda: "everything" in agent.registry.residents)
+                assert wait_for(lambda: client._due == math.inf)

@@ -48,27 +48,14 @@ def new_client(name: str, login: Login, by_hand: bool = False) -> Client:
     return client
 
 
-def connect(
-    client: Client,
-    address: Address,
-    clean: bool = False,
-    seconds: int = SESSION_SECONDS,
-    at_once: int | None = None,
-) -> None:
-    """Connect, and have the broker keep the session for so long after the connection ends.
-
-    Args:
-        client: not connected yet.
-        address: of the broker.
-        clean: whether a session that is there goes.
-        seconds: how long the session stays.
-        at_once: how many messages the broker may send before the first one is acknowledged.
-    """
-    properties = _properties("CONNECT", seconds)
-    if at_once is not None:
-        properties.ReceiveMaximum = at_once
+def connect(client: Client, address: Address, clean: bool = False, seconds: int = SESSION_SECONDS) -> None:
+    """Connect, and have the broker keep the session for so long after the connection ends."""
     client.connect(
-        address.host.strip("[]"), address.port, KEEPALIVE, clean_start=clean, properties=properties
+        address.host.strip("[]"),
+        address.port,
+        KEEPALIVE,
+        clean_start=clean,
+        properties=_properties("CONNECT", seconds),
     )
 
 
@@ -162,9 +149,7 @@ def asked(
     client.on_subscribe = lambda _c, _d, _m, reasons, _p: heard(max(reasons, key=lambda one: one.value))
     client.on_publish = lambda _c, _d, _m, reason, _p: heard(reason)
     try:
-        # A message that comes here and that the client may not read takes its place away in mosquitto's
-        # window of messages under way: with twenty of them, the client would hear nothing any more.
-        connect(client, address, clean, 0 if clean else SESSION_SECONDS, at_once=1)
+        connect(client, address, clean, 0 if clean else SESSION_SECONDS)
         if not loop_until(client, lambda: bool(answers), ANSWER_SECONDS):
             return None, "no answer"
         leave_now(client)

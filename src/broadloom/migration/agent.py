@@ -24,6 +24,7 @@ from broadloom.migration.control import (
     Connect,
     Refused,
     Register,
+    Registered,
     Reply,
     Request,
     dump,
@@ -145,6 +146,9 @@ class Agent:
             self.registry.apply(changes)  # only a number; repeated after a crash, it changes nothing either
         else:
             self._keep(changes)
+        client, call = said_by(topic)
+        if call == "register":
+            self._tell(broker, client, "registered", Registered(self.registry.numbers[client]))
         return True
 
     def step(self, now: float) -> None:
@@ -405,7 +409,9 @@ class Agent:
     def _stop_work(self, client: str, broker: str) -> None:
         self._busy.get((client, broker), lambda: None)()
 
-    def _tell(self, broker: str, client: str, call: str, message: Request | Connect | Refused) -> None:
+    def _tell(
+        self, broker: str, client: str, call: str, message: Request | Connect | Refused | Registered
+    ) -> None:
         self._wire.send(broker, to_client(client, call), dump(message))
 
     def _is_due(self, key: Any, now: float) -> bool:

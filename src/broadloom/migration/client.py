@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 import queue
 import secrets
@@ -36,6 +37,7 @@ from broadloom.migration.control import (
     Filters,
     Refused,
     Register,
+    Registered,
     Reply,
     Request,
     checked_client,
@@ -57,6 +59,7 @@ if TYPE_CHECKING:
 log = logging.getLogger("broadloom.migration")
 
 CONNECT_SECONDS, AGAIN_SECONDS = 10.0, 0.5
+FIRST_WAIT, LONGEST_WAIT = 2.0, 600.0  # seconds for the agent to answer `register`; twice as long each time
 READY_SECONDS = 2.0  # after which an order to go comes too late
 TICK = 0.01
 MOST_PAYLOAD = 2**28 - 2**17  # bytes; the rest of what MQTT allows is for topic and id
@@ -143,7 +146,7 @@ class MovingClient:
         self._sends: dict[str, None] = {}  # topics, in the order of their first message
         self._seen, self._words = Seen(), FewWords(log)
         self._answers: dict[str, Answer] = {}
-        self._number = 0
+        self._number = self._registered = 0  # the last number said, and the last one of a `register`
         self._ready_to: tuple[str, int, float] = "", 0, 0.0  # the move, our number, and when we said so
         self._lock = threading.Lock()  # over the connection, the outbox and the numbers
         self._client: Client | None = None
@@ -152,6 +155,7 @@ class MovingClient:
         self._confirmed: deque[tuple[object, int]] = deque()
         self._said: tuple[object, int] | None = None  # the last call, by its connection and packet number
         self._unheard = False
+        self._wait, self._due = FIRST_WAIT, math.inf  # when to register again, unless the agent answers
         self._ready = threading.Event()
         self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
@@ -327,6 +331,7 @@ class MovingClient:
 
     def _subscribed(self) -> None:
         self._ready.set()
+        self._wait = FIRST_WAIT
         self._work.put(self._register)
 
     def _wants(self) -> Filters:
@@ -399,7 +404,8 @@ class MovingClient:
             try:
                 work = self._work.get(timeout=AGAIN_SECONDS)
             except queue.Empty:
-                work = self._register if self._unheard else lambda: None
+                due = self._unheard or time.monotonic() > self._due
+                work = self._register if due else lambda: None
             if work is None:
                 return
             try:
@@ -416,6 +422,8 @@ class MovingClient:
                 self._go(parse(Connect, payload))
             elif call == "refused":
                 self._count_from(parse(Refused, payload))
+            elif call == "registered":
+                self._known_by(parse(Registered, payload))
         except InputError as error:
             self._words.warn(
                 str(error).split(" ")[0], "client %s refused %r: %s", self.name, call[:40], error
@@ -468,16 +476,21 @@ class MovingClient:
             self._say("reply", Reply(self.name, self._next(), order.move, "failed"))
 
     def _connect(self, broker: str) -> bool:
-        """Leave home and connect to another broker; false if that does not answer, and the client is back."""
+        """Leave home and connect to another broker; false if that does not answer, and the client is back.
+
+        It connects twice: the session was the agent's until now, and what came there that the client may not
+        read fills mosquitto's window of messages under way, until the client connects once more.
+        """
         home = self.home
-        self._part()
-        self._join(broker)
-        if self.wait_until_ready(self._patience):
-            return True
-        log.warning("client %s cannot connect to %r and goes back", self.name, broker)
-        self._part()
-        self._join(home)
-        return False
+        for _ in range(2):
+            self._part()
+            self._join(broker)
+            if not self.wait_until_ready(self._patience):
+                log.warning("client %s cannot connect to %r and goes back", self.name, broker)
+                self._part()
+                self._join(home)
+                return False
+        return True
 
     def _say_ready(self, move: str) -> None:
         self._ready_to = move, self._next(), time.monotonic()
@@ -498,13 +511,21 @@ class MovingClient:
         if behind:
             self._register()
 
+    def _known_by(self, answer: Registered) -> None:
+        """The agent has heard us; unless it was something older, there is no need to say it again."""
+        if answer.number >= self._registered:
+            self._wait, self._due = FIRST_WAIT, math.inf
+
     def _register(self) -> None:
-        """Say `register`, if there is a connection."""
+        """Say `register`, if there is a connection; without an answer, it is said again later."""
         if self._client is None or not self._client.is_connected():
             return
+        self._registered = self._next()
+        self._due = time.monotonic() + self._wait
+        self._wait = min(2 * self._wait, LONGEST_WAIT)
         filters = tuple(self._filters.items())
         known = filters, self._place, tuple(self._sends)
-        self._say("register", Register(self.name, self._next(), self.home, *known))
+        self._say("register", Register(self.name, self._registered, self.home, *known))
 
     def _say(self, call: str, message: Register | Reply) -> None:
         client = self._client

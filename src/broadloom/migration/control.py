@@ -117,7 +117,14 @@ class Refused:
     number: int
 
 
-M = TypeVar("M", Register, Reply, Request, Connect, Refused)
+@dataclass(frozen=True)
+class Registered:
+    """The agent has heard `register` with that number."""
+
+    number: int
+
+
+M = TypeVar("M", Register, Reply, Request, Connect, Refused, Registered)
 
 
 def from_client(client: str, call: str) -> str:
@@ -156,7 +163,7 @@ def checked_client(name: object) -> str:
     return name
 
 
-def dump(message: Register | Reply | Request | Connect | Refused) -> bytes:
+def dump(message: Register | Reply | Request | Connect | Refused | Registered) -> bytes:
     """A message as it is sent."""
     return json.dumps(asdict(message), separators=(",", ":")).encode()
 
