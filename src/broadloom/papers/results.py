@@ -53,7 +53,7 @@ def draw(figure: Figure, rows: Rows, place: Path) -> None:
         every = np.atleast_1d(canvas.subplots(1, len(figure.panels)))
         for axes, panel in zip(every, figure.panels, strict=True):
             draw_panel(axes, figure, panel, rows)
-        canvas.legend(*every[0].get_legend_handles_labels(), loc="outside lower center", ncols=4)
+        canvas.legend(*every[0].get_legend_handles_labels(), loc="outside lower center", ncols=2 * len(every))
         drawn = io.BytesIO()
         canvas.savefig(drawn, format="svg", metadata={"Date": None})
     _put(drawn.getvalue(), place)

@@ -112,6 +112,7 @@ def _compare(case: Case) -> list[Row]:
     shadow, naive = (_maintained(case, method) for method in ("shadow", "naive"))
     for mine, other in zip(shadow, naive, strict=True):
         other["shadow_size"] = mine["shadow_size"]  # as the paper draws it: naive has none of its own
+        del other["repair_ratio"]  # which it draws of the other two only
         for row in (mine, other):
             row["time_ratio"] = row["seconds"] / rebuild
     return [*shadow, *naive, *fresh]

@@ -12,7 +12,7 @@ from broadloom.workload import interest, weights
 POPULARITIES = ("unif", "zipf", "expo")
 GR, PD, TR, GM, DC = ({"algorithm": name} for name in ("grmaw", "pdmaw", "trmaw", "gm", "dcmaw"))
 DEGREE, TIME = "weighted_mean_degree", "seconds"
-OURS_IS_QUICKER = "our pdmaw keeps no residuals of edges, and takes only a few times the time of grmaw"
+OURS_IS_QUICKER = "our pdmaw keeps no residuals of edges, and takes one to three times the time of grmaw"
 OTHER_WEIGHTS = (
     "the paper's latencies (King, Meridian) cannot be had; a weighted degree depends on how these are spread"
 )
