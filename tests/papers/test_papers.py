@@ -61,7 +61,7 @@ def test_markets():
 
 def test_churn():
     """Paper 3: shadows keep degrees near a fresh build's, with few repairs, in a small part of its time."""
-    case = shadows._case(0, quick=True) | {"nodes": 150, "rounds": 40}
+    case = shadows._case(0, quick=True, rebuilds=10) | {"nodes": 150, "rounds": 40}
     rows = rows_of(shadows.FIG6, case)
     assert rows.mean("repair", algorithm="shadow", kind="join") < rows.mean(
         "repair", algorithm="shadow", kind="leave"

@@ -58,7 +58,7 @@ def _place(source: str) -> Path:
 
 def measured(case: Case, interest: Interest, links: Weights | None, algorithm: str, **options: Any) -> Row:
     """A row: the case, and what an algorithm's overlay of it is like. Seconds are of the processor."""
-    few = np.arange(0, interest.node_count, SPREAD)[:WARM_NODES]
+    few = np.arange(0, interest.node_count, SPREAD)[: case.get("warm", WARM_NODES)]
     link(interest.subset(few), None if links is None else links.subset(few), algorithm, **options)  # compiles
     began = time.process_time()
     plan = link(interest, links, algorithm, **options)

@@ -60,7 +60,7 @@ def draw(figure: Figure, rows: Rows, place: Path) -> None:
 
 
 def curves_of(figure: Figure, rows: Rows) -> list[dict[str, Any]]:
-    """What the rows of each curve have in common; curves that one of the panels has no value of are none.
+    """What the rows of each curve have in common; a curve has values in every panel.
 
     Examples:
         >>> from broadloom.papers import figures_of
@@ -68,7 +68,8 @@ def curves_of(figure: Figure, rows: Rows) -> list[dict[str, Any]]:
         >>> curves_of(figure, Rows(({"coverage": 2, "round": 1, "max_degree": 9, "mean_degree": 4.0},)))
         [{'coverage': 2}]
     """
-    drawn = [row for row in rows.all if all(row.get(panel.y) is not None for panel in figure.panels)]
+    needed = (figure.x, *(panel.y for panel in figure.panels))
+    drawn = [row for row in rows.all if all(row.get(name) is not None for name in needed)]
     curves = {tuple(row[name] for name in figure.curves) for row in drawn}
     return [dict(zip(figure.curves, curve, strict=True)) for curve in sorted(curves)]
 

@@ -103,7 +103,7 @@ def _run_compared(case: Case) -> list[Row]:
 @cache
 def _compile() -> None:
     """Run all on a small case, so that the times of others are of compiled kernels."""
-    _compare(_case(0, quick=True) | {"nodes": 60, "rounds": 20})
+    _compare(_case(0, quick=True, rebuilds=REBUILDS) | {"nodes": 60, "rounds": 20})
 
 
 def _compare(case: Case) -> list[Row]:
@@ -134,7 +134,7 @@ def _maintained(case: Case, method: str) -> list[Row]:
 
 def _rebuilt(case: Case) -> list[Row]:
     """A low-oda from scratch in some of the rounds, against one of the round before."""
-    every = max(1, case["rounds"] // REBUILDS)
+    every = max(1, case["rounds"] // case["rebuilds"])
     live, rows = _start(case, method="naive"), []
     before, _ = _fresh(live)
     for done in _rounds(case, live):
@@ -335,7 +335,8 @@ FIG5 = Figure(
 
 def _compared(quick: bool) -> list[Case]:
     names = POPULARITIES[:2] if quick else POPULARITIES
-    return [_case(seed, quick, name) for name, seed in product(names, range(1 if quick else 3))]
+    every = product(names, range(1 if quick else 3))
+    return [_case(seed, quick, name, rebuilds=REBUILDS) for name, seed in every]
 
 
 FIG6 = Figure(
