@@ -329,3 +329,13 @@ def test_a_pipe_is_quiet():
     assert done.returncode == 0
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
+
+
+def test_infinity_and_files_that_cannot_be_written(run, tables, tmp_path):
+    """`k=inf` is a number; what the system refuses is told with the file that it is about."""
+    code, out, _ = run("link", tables, "-a", "low-oda", "-O", "k=inf", "-o", tmp_path / "plan")
+    assert (code, "topics connected" in out) == (0, True)
+    (tmp_path / "file").write_text("")
+    code, _, err = run("link", tables, "-a", "gm", "-o", tmp_path / "file" / "plan")
+    assert code == 2
+    assert str(tmp_path / "file") in err

@@ -230,7 +230,10 @@ def test_the_journal_keeps_states_and_cuts_what_is_torn(tmp_path):
         Journal(tmp_path)
 
 
-def test_slots_outlive_the_agent(tmp_path):
+@pytest.mark.parametrize("system", ["has fallocate", "has none"])
+def test_slots_outlive_the_agent(tmp_path, monkeypatch, system):
+    if system == "has none":  # as macOS
+        monkeypatch.delattr("os.posix_fallocate", raising=False)
     slots = Slots(tmp_path / "a:b.slots")
     slots[65535] = 2**64 - 1
     slots.close()
@@ -240,6 +243,14 @@ def test_slots_outlive_the_agent(tmp_path):
     again.clear()
     assert again[65535] == 0
     again.close()
+
+
+def test_slots_in_memory_are_cleared():
+    slots = Slots()
+    slots[7] = 9
+    slots.clear()
+    assert slots[7] == 0
+    slots.close()
 
 
 def test_a_lane_acknowledges_in_order_and_only_what_is_done():

@@ -11,15 +11,18 @@ from contextlib import suppress
 import pytest
 from certificates import authority
 
+import broadloom as bl
 from broadloom import InputError
 from broadloom.deployment import mosquitto, nats
 from broadloom.deployment._clients import Clients
 from broadloom.deployment.flow import sample_messages
 from broadloom.deployment.lab import HOST, Lab, dying_with_us, free_ports
+from broadloom.deployment.linkd.beside import LinksBeside, doors_of
 from broadloom.deployment.rehearsal import outcome, ready
 from broadloom.deployment.settings import Settings
 from broadloom.deployment.tally import Tally, publish_all, settle
 from broadloom.deployment.wiring import Link, Wiring
+from broadloom.migration.address import Address, Login
 
 pytestmark = [pytest.mark.needs("mosquitto", "openssl"), pytest.mark.xdist_group("mosquitto")]
 
@@ -81,6 +84,25 @@ def test_a_link_with_certificates_of_another_authority_stays_out(tmp_path):
     own, other = authority(tmp_path / "own"), authority(tmp_path / "other")
     with TlsLab(ROW, own, presented=other) as brokers, pytest.raises(InputError, match="2 links are not up"):
         brokers.wait_until_linked(ROW, 2)
+
+
+def test_links_that_follow_clients_prove_themselves_too(tmp_path):
+    """By the authority and the certificate of a login, as `[links.login]` of an agent has them."""
+    folder = authority(tmp_path / "certificates")
+    proof = str(folder / "broker.crt"), str(folder / "broker.key")
+    login = Login(ca=str(folder / "ca.crt"), certificate=proof)
+    plan = bl.link(bl.Interest.from_lists([X, X], node_ids=["a", "b"]), algorithm="gm")
+    with TlsLab(Wiring(("a", "b"), {}, {}, ()), folder) as brokers:
+        places = {name: Address(HOST, port) for name, port in brokers.tls_ports.items()}
+        beside = LinksBeside(plan, X, doors_of(places, login, 500), tmp_path / "links")
+        beside.start()
+        try:
+            end = time.monotonic() + 60
+            while not (beside.links.carried("a", X) and beside._agent.is_up()):
+                assert time.monotonic() < end
+                time.sleep(0.02)
+        finally:
+            beside.stop()
 
 
 def test_sessions_are_seen_to_over_tls(run, tmp_path):

@@ -165,6 +165,8 @@ def test_a_limit_stops_with_the_best_known_and_a_true_bound(limit):
     best = bl.link(interest, weights, algorithm="exact")
     assert best.notes["optimal"]
     assert not plan.notes["optimal"]
+    assert best.summary().endswith("connected, optimal")
+    assert plan.summary().endswith("stopped before the best was proven")
     assert plan.lower_bound <= best.total_weight <= plan.total_weight
 
 

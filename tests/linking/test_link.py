@@ -83,7 +83,8 @@ BAD_OPTIONS = [
     ("low-oda", {"k": 10**400}, "give a number from 1"),
     ("grmaw", {"max_degree": 2**70}, "give a whole number from 1"),
     ("dcmaw", {"by": ["site"]}, "nodes can be divided by"),
-    ("cd-oda-2", {"improve": True}, "nothing improves without longer ways"),
+    ("cd-oda-2", {"improve": True}, "link without improve and previous"),
+    ("low-oda", {"k": "inf"}, "k is 'inf'"),
     ("", {}, "no algorithm ''"),
     ("exact", {"time_limit": "1s"}, "time_limit is '1s'"),
     ("dcmaw", {"thin": "no", "by": "random"}, "thin is 'no'; give true or false"),
@@ -142,3 +143,11 @@ def test_rows_whose_pairs_all_count_elsewhere():
     interest, weights = bl.Interest.from_lists(lists, topics=len(groups)), bl.Weights.dense(table)
     for name in ("grmaw", "pdmaw", "dcmaw", "broadloom"):
         assert bl.link(interest, weights, name).is_topic_connected()
+
+
+def test_stars_are_refused_before_they_are_made(monkeypatch):
+    """What cannot be improved is told at once, not after the work."""
+    plan = bl.link(Interest.from_lists([[0], [0], [0]]), algorithm="gm")
+    monkeypatch.setattr("broadloom.linking.link.run", None)
+    with pytest.raises(InputError, match="cd-oda makes stars"):
+        bl.link(plan.interest, algorithm="cd-oda", previous=plan)

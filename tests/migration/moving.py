@@ -39,6 +39,11 @@ def linked(names: str) -> Iterator[Lab]:
         yield brokers
 
 
+def unlinked(names: str) -> Lab:
+    """Brokers that nothing links."""
+    return Lab(Wiring(tuple(names), {}, {}, ()))
+
+
 def addresses(brokers: Lab) -> dict[str, Address]:
     return {name: Address(HOST, port) for name, port in brokers.ports.items()}
 
@@ -138,14 +143,14 @@ def has_session(address: Address, name: str) -> bool:
 
 
 def write_config(
-    folder: Path, brokers: Lab, timing: Timing, more: Mapping[str, str] | None = None
+    folder: Path, brokers: Lab, timing: Timing, more: Mapping[str, str] | None = None, links: str = ""
 ) -> tuple[Path, int]:
     """The configuration of an agent, and its port; `more` is what else it says of each broker."""
     (port,) = free_ports(1)
     (folder / "token").write_text("token")
     (folder / "token").chmod(0o600)
     times = "\n".join(f"{name} = {value}" for name, value in vars(timing).items())
-    lines = [f'port = {port}\ntoken_file = "token"\n[timing]\n{times}']
+    lines = [f'port = {port}\ntoken_file = "token"\n{links}\n[timing]\n{times}']
     for name, address in addresses(brokers).items():
         lines.append(f'[brokers.{name}]\naddress = "{address}"\n{(more or {}).get(name, "")}')
     place = folder / "agent.toml"

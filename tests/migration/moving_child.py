@@ -5,13 +5,16 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
 from broadloom.migration.client import Message, MovingClient
 from broadloom.migration.config import AgentConfig
+from broadloom.migration.control import Request
 from broadloom.migration.journal import MoveJournal
 from broadloom.migration.move import Move
+from broadloom.migration.policy import Answer, Policy, accept, stay_until
 from broadloom.migration.registry import Change
 from broadloom.migration.service import serving
 
@@ -39,7 +42,18 @@ def run_agent(config: Path, state: str, when: str) -> None:
         service.thread.join()
 
 
-def run_client(name: str, brokers: dict[str, str], filters: Sequence[str], folder: Path) -> None:
+def policy_for(state: str) -> Policy:
+    """One that leads to a state: for `staying`, stay for a second after the first request; then accept."""
+    moments: list[float] = []
+
+    def answer(request: Request) -> Answer:
+        moments.append(time.time() + 1.0)
+        return stay_until(moments[0])(request)
+
+    return answer if state == "staying" else accept
+
+
+def run_client(name: str, brokers: dict[str, str], filters: Sequence[str], folder: Path, state: str) -> None:
     """A client that writes each message down before the broker is told that it arrived."""
     with (folder / "got").open("ab", buffering=0) as file:
 
@@ -47,7 +61,8 @@ def run_client(name: str, brokers: dict[str, str], filters: Sequence[str], folde
             file.write(message.payload + b"\n")
 
         identify = lambda _topic, payload, _user: payload.decode()  # noqa: E731
-        client = MovingClient(name, brokers, "h", heard, memory=folder / "home", identify=identify)
+        policy, memory = policy_for(state), folder / "home"
+        client = MovingClient(name, brokers, "h", heard, policy, memory=memory, identify=identify)
         client.subscribe(*filters)
         client.start()
         signal.pause()

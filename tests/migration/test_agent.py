@@ -30,6 +30,7 @@ from broadloom.migration.control import (
     matches,
     parse,
 )
+from broadloom.migration.few_words import MOST, FewWords
 from broadloom.migration.journal import FILE, MoveJournal
 from broadloom.migration.links import Claims, Everywhere
 from broadloom.migration.move import NEXT, State
@@ -308,38 +309,56 @@ def _mutated(chance: random.Random, message: bytes) -> bytes:
     return json.dumps(fields).encode()
 
 
-def test_ten_thousand_malformed_messages(world):
-    """None is more than refused: nobody moves, no home changes, and the agent goes on."""
+def test_ten_thousand_malformed_messages(world, caplog):
+    """None is more than refused: nobody moves, no home changes, the agent goes on, the log stays short."""
     chance = random.Random(0)
     for client in "abc":
         world.register(client, "h")
     moves = [world.agent.request_to_move(client, "f") for client in "abc"]
     homes = {name: one.broker for name, one in world.agent.registry.residents.items()}
-    logging.getLogger("broadloom.migration").setLevel(logging.CRITICAL)
-    try:
-        for _ in range(10_000):
-            client, move = chance.choice("abc"), chance.choice(moves)
-            good = chance.choice(
-                [
-                    Register(client, 10**6, "h", (("t", 1),), (1.0, 2.0), ("u",)),
-                    Reply(client, 10**6, move.id, "accept", 1.0),
-                ]
-            )
-            topics = [from_client("abc"[("abc".index(client) + 1) % 3], "register"), "broadloom/from/a"]
-            topics += ["broadloom/to/a/move", from_client(client, "obey"), "x", "broadloom/from//register"]
-            topic = from_client(client, type(good).__name__.lower())
-            data = _mutated(chance, dump(good))
-            if chance.random() < 0.3:
-                topic, data = chance.choice(topics), dump(good)
-            elif data == dump(good) or world_would_take(topic, data):
-                continue
-            assert not world.agent.hear(chance.choice("hf?"), topic, data)
-    finally:
-        logging.getLogger("broadloom.migration").setLevel(logging.NOTSET)
+    world.agent._words = FewWords(logging.getLogger("broadloom.migration"), clock=lambda: 0.0)
+    for _ in range(10_000):
+        client, move = chance.choice("abc"), chance.choice(moves)
+        good = chance.choice(
+            [
+                Register(client, 10**6, "h", (("t", 1),), (1.0, 2.0), ("u",)),
+                Reply(client, 10**6, move.id, "accept", 1.0),
+            ]
+        )
+        topics = [from_client("abc"[("abc".index(client) + 1) % 3], "register"), "broadloom/from/a"]
+        topics += ["broadloom/to/a/move", from_client(client, "obey"), "x", "broadloom/from//register"]
+        topic = from_client(client, type(good).__name__.lower())
+        data = _mutated(chance, dump(good))
+        if chance.random() < 0.3:
+            topic, data = chance.choice(topics), dump(good)
+        elif data == dump(good) or world_would_take(topic, data):
+            continue
+        assert not world.agent.hear(chance.choice("hf?"), topic, data)
+    refused = world.agent.refused
+    assert sum(refused.values()) > 5_000
+    assert len(caplog.records) == sum(min(count, MOST) for count in refused.values())
     assert {name: one.broker for name, one in world.agent.registry.residents.items()} == homes
     assert {world.state(move) for move in moves} == {State.REQUESTED}
     assert world.register("a", "h")
     assert world.agent.refused.total() > 7_000
+
+
+def test_a_flood_is_told_by_its_first_lines_and_a_count(caplog):
+    """Of each kind, in each minute; what is left out is told once, when the minute is over."""
+    clock, told = [0.0], []
+    words = FewWords(logging.getLogger("flood"), most=3, seconds=60.0, clock=lambda: clock[0])
+    for moment in range(0, 121, 10):
+        clock[0] = moment
+        told += [words.warn(kind, "refused: %s", kind) for kind in ["forged:"] * 100 + ["replayed:"]]
+        words.catch_up()
+    assert told.count(True) == 3 + 3 + 3 + 3 + 3 + 1  # minutes 0, 1 and 2 of forged: and of replayed:
+    lines = [record.getMessage() for record in caplog.records]
+    assert lines.count("597 more refusals like 'forged:' were not logged") == 2
+    assert lines.count("3 more refusals like 'replayed:' were not logged") == 2
+    assert len(lines) == told.count(True) + 4
+    clock[0] = 180
+    words.catch_up()
+    assert caplog.records[-1].getMessage() == "97 more refusals like 'forged:' were not logged"
 
 
 def world_would_take(topic: str, data: bytes) -> bool:

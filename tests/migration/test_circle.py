@@ -3,15 +3,28 @@
 from __future__ import annotations
 
 import json
+import random
 import threading
 
 import numpy as np
 import pyarrow as pa
 import pytest
-from moving import QUICK, Counted, addresses, is_over, known, linked, payload_id, wait_for, write_config
+from moving import (
+    QUICK,
+    Counted,
+    addresses,
+    is_over,
+    known,
+    linked,
+    payload_id,
+    unlinked,
+    wait_for,
+    write_config,
+)
 
 import broadloom as bl
 from broadloom.deployment.lab import HOST, free_ports
+from broadloom.deployment.linkd.beside import links_beside
 from broadloom.migration.address import Address, Login
 from broadloom.migration.client import MovingClient
 from broadloom.migration.config import AgentConfig
@@ -27,17 +40,24 @@ from broadloom.migration.summary import (
     watch_traffic,
 )
 from broadloom.model.market_tables import read_market
+from broadloom.model.tables import need_table
 
 SITES = {"h": "place = [0, 0]\ncapacity = 100000", "f": "place = [10, 0]\ncapacity = 100000"}
 
 
 @pytest.mark.needs("mosquitto")
 @pytest.mark.xdist_group("mosquitto")
-def test_round_the_circle(run, tmp_path, monkeypatch):
-    """Six clients at one broker, three of them near the other: these move, and then nothing is left to do."""
+@pytest.mark.parametrize(
+    "links", ["", '[links]\ntopics = ["t/far", "t/near", "t/all"]'], ids=["bridges", "links of its own"]
+)
+def test_round_the_circle(run, tmp_path, monkeypatch, links):
+    """Six clients at one broker, three of them near the other: these move, and then nothing is left to do.
+
+    By bridges that carry everything, and by links of the agent's own that carry what clients want.
+    """
     counted, over = Counted(), threading.Event()
-    with linked("hf") as brokers:
-        config, port = write_config(tmp_path, brokers, QUICK, SITES)
+    with unlinked("hf") if links else linked("hf") as brokers:
+        config, port = write_config(tmp_path, brokers, QUICK, SITES, links)
         monkeypatch.setenv("BROADLOOM_TOKEN", "token")
         agent = ("--agent", f"http://127.0.0.1:{port}")
         clients = []
@@ -56,7 +76,7 @@ def test_round_the_circle(run, tmp_path, monkeypatch):
                 counted.send(client, "t/far" if client.name < "c3" else "t/near")
 
         publishing = threading.Thread(target=load, daemon=True)
-        with serving(AgentConfig.load(config)) as service:
+        with serving(AgentConfig.load(config), hold=links_beside) as service:
             assert wait_for(lambda: len(service.agent.registry.residents) == 6)
             publishing.start()
             moved = []
@@ -98,6 +118,8 @@ def test_round_the_circle(run, tmp_path, monkeypatch):
                 client.stop()
         market = read_market(tmp_path / "first-live")
         matrix = traffic_matrix(market)
+        written = need_table(tmp_path / "first-live", "traffic_matrix")
+        assert sum(written.column("rate").to_pylist()) == pytest.approx(matrix.sum())
         assert matrix[:3, 3:].sum() == matrix[3:, :3].sum() == 0
         assert matrix.sum() == pytest.approx((market.rates.sum(axis=1) * 2).sum())
 
@@ -123,8 +145,103 @@ def test_live_counts_become_the_market_that_they_are(tmp_path):
     assert market.access.tolist() == [[0, 3], [5, 4]]
     assert traffic_matrix(market).tolist() == [[0, 6], [14, 0]]
     assert market.capacity.tolist() == [60, 60]
+    assert tables["traffic_matrix"].to_pylist() == [
+        {"src": "a", "dst": "b", "rate": 6.0},
+        {"src": "b", "dst": "a", "rate": 14.0},
+    ]
     assert tables["assignment"].to_pylist() == [{"user": "a", "broker": "h"}, {"user": "b", "broker": "f"}]
     assert bl.assign(market, "greedy-packing").feasible
+
+
+def test_rates_are_over_the_seconds_that_were_counted(tmp_path):
+    """One message in ten seconds is no message a second."""
+    residents = [Resident(name, "h", (("y", 1),), None, 0.0) for name in "ab"]
+    save_tables(tmp_path / "live", live_tables(residents, [Sent("a", 3.0, "y", 30)], {"h": Site()}, 10.0))
+    assert read_market(tmp_path / "live").rates.tolist() == [[3.0], [0.0]]
+
+
+def keep_only(folder, *names):
+    for place in folder.iterdir():
+        if place.stem not in names:
+            place.unlink()
+
+
+LEAST = ("subscribers", "brokers")
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_histograms_messages_and_the_matrix_tell_the_same(tmp_path, seed):
+    """Each of the tables alone leads to the traffic matrix that the others lead to."""
+    chance = random.Random(seed)
+    names, topics = [f"c{number}" for number in range(chance.randrange(1, 7))], ["x", "y", "z/1", "z/2"]
+    residents = [
+        Resident(name, "h", tuple((one, 1) for one in chance.sample([*topics, "z/#"], 2)), None, 0.0)
+        for name in names
+    ]
+    sent = [
+        Sent(chance.choice(names), float(number), chance.choice(topics), chance.randrange(50))
+        for number in range(chance.randrange(12))
+    ]
+    told = {}
+    for kept in ({"histograms", "subscriptions"}, {"messages", "subscriptions"}, {"traffic_matrix"}):
+        folder = tmp_path / min(kept)
+        save_tables(folder, live_tables(residents, sent, {"h": Site()}))
+        keep_only(folder, *LEAST, *kept)
+        told[min(kept)] = traffic_matrix(read_market(folder))
+    assert np.allclose(told["histograms"], told["messages"])
+    assert np.allclose(told["histograms"], told["traffic_matrix"])
+
+
+def test_what_histograms_and_matrices_cannot_be(tmp_path):
+    residents = [Resident("a", "h", (("x", 1),), None, 0.0)]
+    for name, columns, words in (
+        (
+            "histograms",
+            {"publisher": ["z"], "topic": ["x"], "rate": [1.0]},
+            "row 0: publisher 'z' is unknown",
+        ),
+        ("histograms", {"publisher": ["a"], "topic": [None], "rate": [1.0]}, "row 0: topic None is unknown"),
+        ("histograms", {"publisher": ["a"], "topic": ["x"], "rate": [-1.0]}, "row 0 has rate -1.0; give"),
+        ("histograms", {"publisher": ["a"], "topic": ["x"], "rate": [None]}, "row 0 has rate nan; give"),
+        ("traffic_matrix", {"src": ["a"], "dst": ["z"], "rate": [1.0]}, "row 0: dst 'z' is unknown"),
+        ("traffic_matrix", {"src": ["a"], "dst": ["a"], "rate": [1.0]}, "of 'a' to itself; drop it"),
+    ):
+        tables = live_tables(residents, [], {"h": Site()}) | {name: pa.table(columns)}
+        save_tables(tmp_path / "live", tables, overwrite=True)
+        keep_only(tmp_path / "live", *LEAST, "subscriptions", name)
+        with pytest.raises(bl.InputError, match=words):
+            read_market(tmp_path / "live")
+
+
+def test_a_matrix_that_is_too_large_is_left_out(monkeypatch):
+    monkeypatch.setattr("broadloom.migration.histograms.MOST_FLOWS", 1)
+    residents = [Resident(name, "h", (("x", 1),), None, 0.0) for name in "abc"]
+    tables = live_tables(residents, [Sent("a", 0.0, "x", 9)], {"h": Site()})
+    assert (tables["traffic_matrix"].num_rows, tables["histograms"].num_rows) == (0, 1)
+
+
+@pytest.mark.parametrize("kept", [{"histograms", "subscriptions"}, {"traffic_matrix"}])
+def test_the_circle_closes_from_tables_alone(run, tmp_path, kept):
+    """Without a log of messages: who is far from its broker moves, and then nobody does."""
+    sites = {"h": Site((0.0, 0.0), 1e6), "f": Site((10.0, 0.0), 1e6)}
+    near, far, home = (1.0, 0.0), (9.0, 1.0), dict.fromkeys("abcdef", "h")
+    sent = [Sent(name, float(at), "far" if name < "d" else "near", 90) for at, name in enumerate(home)]
+    for turn, moved in enumerate((3, 0)):
+        residents = [
+            Resident(
+                name, broker, (("far", 1),) if name < "d" else (("near", 1),), far if name < "d" else near, 0
+            )
+            for name, broker in home.items()
+        ]
+        live, planned, moves = (tmp_path / f"{what}{turn}" for what in ("live", "plan", "moves"))
+        save_tables(live, live_tables(residents, sent, sites, 10.0))
+        keep_only(live, *LEAST, "assignment", *kept)
+        assert run("market", live, "-o", planned, "-a", "greedy-packing")[0] == 0
+        assert run("migrate", "plan", live, planned, "-o", moves)[0] == 0
+        plan = bl.MovePlan.load_from(moves)
+        home |= {move.client: move.to for step in plan.steps for move in step}
+        assert plan.move_count == moved
+    assert home == dict.fromkeys("abc", "f") | dict.fromkeys("def", "h")
 
 
 @pytest.mark.needs("mosquitto")

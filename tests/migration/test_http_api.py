@@ -87,6 +87,54 @@ def test_moves_by_an_operator(port):
     assert TOKEN not in str(error.value)
 
 
+def test_moves_come_in_pages(port, monkeypatch):
+    """Each move once, oldest first, whatever the size of a page."""
+    operator = Operator(f"http://127.0.0.1:{port}", TOKEN, patience=0)
+    asked = []
+    for number in range(5):
+        asked.append(operator.request_to_move("a", "fg"[number % 2])["id"])
+        operator.cancel(asked[-1])
+    for limit in range(1, 7):
+        found, query = [], ""
+        while query is not None:
+            page = ask(port, "GET", f"/moves?limit={limit}{query}")[1]
+            found += [one["id"] for one in page["moves"]]
+            query = page["next"] and f"&after={page['next']}"
+        assert found == asked
+        monkeypatch.setattr("broadloom.migration.http_api.PAGE", limit)
+        assert [one["id"] for one in operator.moves()] == asked
+        monkeypatch.undo()
+    for query, code in (
+        ("limit=0", 400),
+        ("limit=1001", 400),
+        ("limit=x", 400),
+        ("after=x", 404),
+        ("a=b", 400),
+    ):
+        assert ask(port, "GET", f"/moves?{query}")[0] == code
+
+
+def test_moves_are_listed_and_given_up_by_the_command_line(port, run, monkeypatch):
+    monkeypatch.setenv("BROADLOOM_TOKEN", TOKEN)
+    here = ("--agent", f"http://127.0.0.1:{port}")
+    operator = Operator(here[1], TOKEN, patience=0)
+    one, other = (operator.request_to_move(client, "f")["id"] for client in "ab")
+    code, out, _ = run("migrate", "moves", *here)
+    assert (code, one in out, other in out, "2 moves under way" in out) == (0, True, True, True)
+    code, out, _ = run("migrate", "cancel", one, *here, "--json")
+    assert (code, [move["state"] for move in json.loads(out)["moves"]]) == (0, ["cancelled"])
+    told = [
+        json.loads(run("migrate", "moves", *here, "--json", *more)[1])["moves"] for more in ((), ("--all",))
+    ]
+    assert [[move["id"] for move in listed] for listed in told] == [[other], [one, other]]
+    for move in (one, "nothing", "a b/../c"):
+        code, _, err = run("migrate", "cancel", move, *here)
+        assert (code, err.count("\n"), "the agent says" in err) == (2, 1, True)
+    monkeypatch.delenv("BROADLOOM_TOKEN")
+    code, _, err = run("migrate", "moves", *here)
+    assert (code, "no --token-file and no BROADLOOM_TOKEN" in err) == (2, True)
+
+
 def test_it_is_bound_to_loopback_and_needs_the_token(port):
     for token in (None, "", "wrong", TOKEN[:-1], TOKEN + "x"):
         code, told = ask(port, "GET", "/clients", token=token)
@@ -170,6 +218,7 @@ CONFIGS = {
     '[brokers.h]\naddress = "h"': "give host:port",
     '[brokers.h]\naddress = "me:secret@h:1"': "holds a login",
     '[brokers.h]\naddress = "h:1"\npassword = "x"': "'password' is not known",
+    'links = 1\n[brokers.h]\naddress = "h:1"': r"links is 1; expected a section \[links\]",
     "brokers = 1": r"expected a section \[brokers\]",
     '[brokers.h]\naddress = "h:1"\nplace = "x"': "give a list of coordinates",
     '[brokers.h]\naddress = "h:1"\n[timing]\nttl = -1': "ttl is -1",
@@ -231,7 +280,7 @@ def test_the_agent_as_a_process_of_its_own(tmp_path):
     (port,) = free_ports(1)
     (tmp_path / "agent.toml").write_text(
         f'port = {port}\ntoken_file = "token"\n[login]\nuser = "u"\npassword_file = "password"\n'
-        '[brokers.h]\naddress = "127.0.0.1:1"\n'
+        '[brokers.h]\naddress = "127.0.0.1:1"\n[links]\ntopics = ["t"]\n'
     )
     command = [sys.executable, "-m", "broadloom.cli", "migrate", "agent", tmp_path / "agent.toml", "--json"]
     pipe = subprocess.PIPE
@@ -244,6 +293,6 @@ def test_the_agent_as_a_process_of_its_own(tmp_path):
         assert second.returncode == 2
         assert "is open already" in second.stderr
         first.terminate()
-        _, err = first.communicate(timeout=10)
+        _, err = first.communicate(timeout=60)
     assert first.returncode == 0
     assert TOKEN not in err

@@ -26,7 +26,7 @@ from moving import (
     wait_for,
     write_config,
 )
-from moving_child import run_agent, run_client
+from moving_child import policy_for, run_agent, run_client
 
 from broadloom.deployment.lab import Lab
 from broadloom.migration.agent import Agent, Timing
@@ -36,7 +36,14 @@ from broadloom.migration.operator import Operator
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto"), pytest.mark.kills]
 
-STATES = [State.REQUESTED, State.ACCEPTED, State.REPLICATED, State.CONNECTED, State.REDIRECTED]
+STATES = [
+    State.REQUESTED,
+    State.STAYING,
+    State.ACCEPTED,
+    State.REPLICATED,
+    State.CONNECTED,
+    State.REDIRECTED,
+]
 SAVED = 2.5  # mosquitto looks every second whether it last saved its sessions more than a second ago
 # Longer than that, so that the foreign broker has saved the session before the one at home ends.
 CAREFUL = Timing(ttl=2.5, settle=0.2, answer=30.0, move=60.0, again=0.4)
@@ -113,8 +120,7 @@ def kill_broker(broker: str, state: State, folder: Path) -> dict[str, object]:
                     brokers.stop(broker, kill=True)
                 down.set()
 
-        client = MovingClient("subject", known(brokers), "h", counted.ear("subject"), identify=payload_id)
-        client.subscribe("t/1")
+        client = subject(brokers, counted, state)
         with (
             agent_of(addresses(brokers), folder, CAREFUL, watch) as agent,
             client,
@@ -130,6 +136,14 @@ def kill_broker(broker: str, state: State, folder: Path) -> dict[str, object]:
             told = outcome(home_of(agent), counted, lambda: list(counted.got["subject"].elements()))
             client.stop()
             return told | {"sessions": sessions(brokers), "state": last_state(agent)}
+
+
+def subject(brokers: Lab, counted: Counted, state: State) -> MovingClient:
+    """The client that moves, by a policy that leads to a state."""
+    ear, policy = counted.ear("subject"), policy_for(state)
+    client = MovingClient("subject", known(brokers), "h", ear, policy, identify=payload_id)
+    client.subscribe("t/1")
+    return client
 
 
 def begin_move(agent: Agent) -> None:
@@ -151,7 +165,7 @@ def kill_client(state: State, folder: Path) -> dict[str, object]:
     """Kill the client in a state, and start it again; it remembers its broker and nothing else."""
     counted, killed = Counted(), threading.Event()
     with linked("hf") as brokers:
-        arguments = "subject", known(brokers), ("t/1",), folder
+        arguments = "subject", known(brokers), ("t/1",), folder, str(state)
         first, second = (processes.Process(target=run_client, args=arguments, daemon=True) for _ in range(2))
 
         def watch(move: Move) -> None:
@@ -190,8 +204,7 @@ def kill_agent(state: State, when: str, folder: Path) -> dict[str, object]:
         operator = Operator(f"http://127.0.0.1:{config[1]}", "token", patience=60)
         running = [processes.Process(target=run_agent, args=(config[0], str(state), when), daemon=True)]
         running[0].start()
-        client = MovingClient("subject", known(brokers), "h", counted.ear("subject"), identify=payload_id)
-        client.subscribe("t/1")
+        client = subject(brokers, counted, state)
         with client, Load(brokers, counted) as load:
             assert wait_for(lambda: len(operator.clients()) == 3)
             asked = threading.Thread(target=lambda: operator.request_to_move("subject", "f", "key"))

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 import time
 from contextlib import contextmanager
 
 import pytest
-from moving import QUICK, Counted, addresses, agent_of, is_over, known, wait_for
+from moving import QUICK, Counted, addresses, agent_of, is_over, known, unlinked, wait_for
 
 import broadloom as bl
-from broadloom.deployment.lab import Lab
-from broadloom.deployment.planned_links import PlannedLinks
-from broadloom.deployment.wiring import Wiring
+from broadloom.deployment.linkd.beside import LinksBeside, doors_of
+from broadloom.migration.address import Login
 from broadloom.migration.client import MovingClient
-
-linkd = pytest.importorskip("broadloom.deployment.linkd", reason="there is no link agent here")
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
 
@@ -24,36 +20,14 @@ pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto
 @contextmanager
 def links_of(brokers, folder):
     """A link agent at work in a thread of its own, between brokers that nothing else links."""
-    from broadloom.deployment.linkd.agent import Agent as LinkAgent
-    from broadloom.deployment.linkd.serve import Run
-    from broadloom.deployment.linkd.session import Door
-
     names = list(brokers.ports)
     nothing = bl.link(bl.Interest.from_lists([[] for _ in names], node_ids=names), algorithm="gm")
-    agent = LinkAgent(lambda broker: Door("127.0.0.1", brokers.ports[broker]), folder)
-    started, loops = threading.Event(), []
-
-    def reached(number):
-        return run.plans >= number and all(group.settled for group in list(agent.groups.values()))
-
-    links = PlannedLinks(nothing, reached)
-    run = Run(agent, links)
-
-    async def work():
-        await agent.start()
-        loops.append(asyncio.get_running_loop())
-        started.set()
-        await run.follow()
-        await agent.stop()
-
-    thread = threading.Thread(target=lambda: asyncio.run(work()))
-    thread.start()
-    assert started.wait(10)
+    beside = LinksBeside(nothing, None, doors_of(addresses(brokers), Login(), 500), folder)
+    beside.start()
     try:
-        yield links
+        yield beside.links
     finally:
-        loops[0].call_soon_threadsafe(run.stop)
-        thread.join()
+        beside.stop()
 
 
 def test_links_follow_a_reader_and_a_writer(tmp_path):
@@ -61,7 +35,7 @@ def test_links_follow_a_reader_and_a_writer(tmp_path):
     counted, over = Counted(), threading.Event()
     (tmp_path / "links").mkdir()
     with (
-        Lab(Wiring(("h", "f", "g"), {}, {}, ())) as brokers,
+        unlinked("hfg") as brokers,
         links_of(brokers, tmp_path / "links") as links,
         agent_of(addresses(brokers), tmp_path / "journal", QUICK, links=links) as agent,
         MovingClient("reader", known(brokers), "h", counted.ear("reader")) as reader,

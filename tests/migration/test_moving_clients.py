@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import inspect
 import multiprocessing
 import threading
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from types import SimpleNamespace
 
 import pytest
@@ -28,8 +30,9 @@ from moving_child import run_agent
 from broadloom import InputError
 from broadloom.deployment.lab import HOST, free_ports
 from broadloom.migration import client as client_module
+from broadloom.migration import policy, service
 from broadloom.migration.address import Address
-from broadloom.migration.agent import Timing
+from broadloom.migration.agent import Agent, Timing
 from broadloom.migration.client import MovingClient, OutboxFullError
 from broadloom.migration.control import Connect, Request, dump
 from broadloom.migration.move import State
@@ -250,6 +253,63 @@ def test_a_client_may_go_elsewhere_by_itself(tmp_path):
             assert sessions(brokers) == ["f"]
 
 
+def test_answers_by_hand_and_a_client_that_goes_without_being_asked(tmp_path):
+    """Who stays may accept before its moment, and may decline after a yes; `connect` needs no request."""
+    asked: dict[str, str] = {}
+
+    def staying(request: Request) -> Answer:
+        asked[request.foreign] = request.move
+        return Answer("stay", time.time() + 3600)
+
+    counted, slow = Counted(), replace(QUICK, settle=3600.0, move=3600.0)
+    with linked("hf") as brokers, publisher(brokers) as other:
+        client = subject(brokers, counted, staying)
+        with agent_of(addresses(brokers), tmp_path / "slow", slow) as agent, client:
+            assert wait_for(lambda: len(agent.registry.residents) == 2)
+            move = agent.ask(lambda own: own.request_to_move("subject", "f")).id
+            for act, state in (
+                (None, State.STAYING),
+                (client.accept, State.REPLICATED),
+                (client.decline, State.FAILED),
+            ):
+                if act is not None:
+                    act(asked["f"])
+                assert wait_for(lambda: agent.registry.moves[move].state is state)  # noqa: B023
+            assert agent.registry.moves[move].note == "the client would not go"
+            assert client.home == "h"
+            for call in (agent.replicate, agent.connect):
+                with pytest.raises(InputError, match=f"move {move} is failed"):
+                    call(agent.registry.moves[move], 0.0)
+            assert wait_for(lambda: is_over(agent))
+        with agent_of(addresses(brokers), tmp_path / "quick") as agent, client:
+            client.register()
+            other.register()
+            assert wait_for(lambda: len(agent.registry.residents) == 2)
+            with pytest.raises(InputError, match="no broker 'g'; there are h, f"):
+                client.connect("g")
+            for _ in range(20):
+                counted.send(other, "t/1")
+            client.connect("f")
+            assert wait_for(lambda: is_over(agent) and agent.registry.residents["subject"].broker == "f")
+            counted.send(other, "t/1")
+            assert lossless(counted, [other])
+        assert sessions(brokers) == ["f"]
+
+
+def test_the_calls_of_the_paper_are_public_by_their_names():
+    calls = {
+        MovingClient: ("register", "accept", "decline", "connect"),
+        Agent: ("request_to_move", "replicate", "connect", "redirect"),
+        Operator: ("summarize", "request_to_move"),
+        service: ("summarize",),
+        policy: ("accept", "decline"),
+    }
+    for place, names in calls.items():
+        for name in names:
+            assert inspect.getdoc(getattr(place, name)), (place, name)
+            assert "return" in getattr(place, name).__annotations__
+
+
 def test_memory_of_where_a_client_was(tmp_path):
     """It goes back to the broker that it knows of, and a name that is unknown is not believed."""
     place = tmp_path / "home"
@@ -366,3 +426,14 @@ def test_a_move_that_was_cancelled_is_not_made_by_a_client_that_was_away(tmp_pat
             assert client.wait_until_ready()
             time.sleep(1.0)
             assert client.home == "h"
+
+
+def test_answers_are_kept_for_a_while_only(monkeypatch):
+    """A client that is asked for years remembers its last answers, and gives them again."""
+    monkeypatch.setattr("broadloom.migration.client.MOST_ANSWERS", 3)
+    client = MovingClient("c", {"h": "127.0.0.1:1", "f": "127.0.0.1:2"}, "h", policy=decline)
+    moves = [f"{number:016x}" for number in range(9)]
+    for move in moves:
+        request = Request(move, "h", "f", "127.0.0.1:2", 1.0)
+        client._told("move", dump(request))
+    assert list(client._answers) == moves[-3:]

@@ -75,7 +75,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"broadloom: {' '.join(message.split())}", file=sys.stderr)
         sys.exit(2)
     except OSError as error:
-        print(f"broadloom: {error.strerror or error}", file=sys.stderr)
+        where = f": {error.filename}" if error.filename else ""
+        print(f"broadloom: {error.strerror or error}{where}", file=sys.stderr)
         sys.exit(2)
     if code == INTERRUPTED:
         print("broadloom: interrupted; what was there before is as it was", file=sys.stderr)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -119,7 +120,7 @@ def _on_spark(
 
 
 def parse_options(given: list[str]) -> dict[str, Any]:
-    """Options of an algorithm from words like `k=2`; values are JSON where they can be, else text."""
+    """Options of an algorithm from words like `k=2`; values are JSON where they can be, `inf`, or text."""
     parsed: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")
@@ -128,5 +129,5 @@ def parse_options(given: list[str]) -> dict[str, Any]:
         try:
             parsed[name.replace("-", "_")] = json.loads(value)
         except json.JSONDecodeError:
-            parsed[name.replace("-", "_")] = value
+            parsed[name.replace("-", "_")] = math.inf if value == "inf" else value
     return parsed

@@ -1,4 +1,4 @@
-"""`broadloom migrate agent`, `summarize`, `plan` and `run`: move live clients to their planned brokers."""
+"""`broadloom migrate`: the agent, tables of what is live, plans of moves, and the moves themselves."""
 
 import logging
 import os
@@ -10,12 +10,15 @@ from typing import Annotated, Any
 import pyarrow as pa
 import typer
 from rich.table import Table
+from rich.text import Text
 
 from broadloom.cli.output import Force, Json, Quiet, keep_apart, progress, show
+from broadloom.deployment.linkd.beside import links_beside
 from broadloom.errors import InputError
+from broadloom.migration._given import TOKEN
 from broadloom.migration.address import read_secret
-from broadloom.migration.config import PORT, TOKEN, AgentConfig
-from broadloom.migration.move import State
+from broadloom.migration.config import PORT, AgentConfig
+from broadloom.migration.move import NEXT, State
 from broadloom.migration.moveplan import MovePlan
 from broadloom.migration.operator import Operator
 from broadloom.migration.ordering import plan_moves
@@ -56,7 +59,7 @@ def agent(
     over = threading.Event()
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, lambda *_: over.set())
-    with serving(AgentConfig.load(config)) as service:
+    with serving(AgentConfig.load(config), hold=links_beside) as service:
         record = {"port": service.port, "brokers": list(service.brokers)}
         show(record, f"the agent answers at http://127.0.0.1:{service.port}", as_json, quiet)
         while service.thread.is_alive() and not over.wait(0.2):
@@ -74,12 +77,12 @@ def summarize(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write who is where, who wants what and who sends what as the tables that `market` reads.
+    """Write who is where, who wants what, what each sends (histograms) and to whom, as `market` reads it.
 
     Example: broadloom migrate summarize -o live; broadloom market live -o planned
     """
     told = _operator(agent, token_file).summarize(number(seconds, "seconds", least=0.001))
-    tables = live_tables(*told)
+    tables = live_tables(*told, seconds)
     save_tables(output, tables, force)
     count = sum(one.messages for one in told[1])
     record = {"output": str(output), "clients": len(told[0]), "messages": count}
@@ -140,6 +143,46 @@ def run(
     record: dict[str, Any] = {"moves": found.move_count, "moved": moved, "ended": dict(ended)}
     show(record, f"{moved:,} of {found.move_count:,} clients moved", as_json, quiet, _table(ended))
     return 0 if moved == found.move_count else 1
+
+
+@app.command("moves")
+def moves(
+    everything: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
+    agent: AgentUrl = HERE,
+    token_file: TokenFile = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """List the moves that are under way, oldest first.
+
+    Example: broadloom migrate moves --all
+    """
+    found = _operator(agent, token_file).moves()
+    listed = [one for one in found if everything or State(one["state"]) in NEXT]
+    table = Table(box=None, pad_edge=False)
+    for name in ("move", "client", "from", "to", "state", "note"):
+        table.add_column(name, no_wrap=name == "move")
+    for one in listed:
+        table.add_row(*(Text(one[name]) for name in ("id", "client", "home", "foreign", "state", "note")))
+    words = f"{len(listed):,} moves" if everything else f"{len(listed):,} moves under way"
+    show({"moves": listed}, words, as_json, quiet, table if listed else None)
+
+
+@app.command("cancel")
+def cancel(
+    moves: Annotated[list[str], typer.Argument(help="What `migrate moves` calls them.")],
+    agent: AgentUrl = HERE,
+    token_file: TokenFile = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Give moves up, each until its client is told to go; then the client stays where it is.
+
+    Example: broadloom migrate cancel 00ff00ff00ff00ff
+    """
+    operator = _operator(agent, token_file)
+    found = [operator.cancel(move) for move in moves]
+    show({"moves": found}, f"{len(found):,} moves given up", as_json, quiet)
 
 
 def _table(ended: dict[str, int]) -> Table:

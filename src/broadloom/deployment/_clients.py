@@ -10,6 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from broadloom.errors import InputError
+from broadloom.migration._paho import need_paho
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client
@@ -139,12 +140,3 @@ class Clients:
     def _forget(self, sock: Any) -> None:
         with suppress(KeyError, ValueError):
             self._selector.unregister(sock)
-
-
-def need_paho() -> Any:
-    """The MQTT client library."""
-    try:
-        import paho.mqtt.client as paho
-    except ImportError as error:
-        raise InputError("a rehearsal needs paho-mqtt; `pip install 'broadloom[deploy]'`") from error
-    return paho

@@ -8,8 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broadloom.deployment._clients import HOST, TICK, need_paho
+from broadloom.deployment._clients import HOST, TICK
 from broadloom.errors import InputError
+from broadloom.migration._paho import close_sockets, need_paho
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client
@@ -106,6 +107,8 @@ def _visit(port: int, client_id: str, clean: bool, ask: Callable[[Client], objec
     except OSError as error:
         said = error.strerror or error
         raise InputError(f"cannot open the session {client_id!r} at {where}: {said}; does it run?") from error
+    finally:
+        close_sockets(client)
     if not answers:
         raise InputError(f"{where} gave no answer to {client_id!r} in {VISIT_SECONDS:g} s; does it run?")
     if refusals := [answer for answer in answers[0] if answer.is_failure]:

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 
 from broadloom.errors import InputError
 from broadloom.maintenance.maintain import compile_kernels, maintain
 from broadloom.model.plan import Plan
+from broadloom.pipeline.filters import FilterTree
 
 
 class PlannedLinks:
     """What brokers need for their clients, as a plan that changes: `Links` for an agent that moves clients.
 
-    It is a source of plans for who makes links (`poll`), which tells how far it is.
+    It is a source of plans for who makes links (`poll`), which tells how far it is. What the plan has at a
+    broker stays there; more comes and goes with clients.
 
     Args:
         plan: the plan that runs now.
         reached: whether the links of so many plans, counted from the first `poll`, are all made.
+        topics: the filters that links carry, each as a whole, if a client wants some of it; None: whatever
+            clients want, which must not come to have a topic in common while links are up.
         seed: of the changes.
 
     Examples:
@@ -33,31 +37,41 @@ class PlannedLinks:
         True
     """
 
-    def __init__(self, plan: Plan, reached: Callable[[int], bool], seed: int = 0) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        reached: Callable[[int], bool],
+        topics: Iterable[str] | None = None,
+        seed: int = 0,
+    ) -> None:
         compile_kernels()  # or the first client would wait for it
         self._live = maintain(plan.interest, plan.weights, edges=plan.edges, seed=seed)
+        self._topics = None if topics is None else FilterTree(topics)
         self._node_of = {broker: node for node, broker in enumerate(plan.interest.node_ids)}
-        self._needs = {
+        self._planned = {
             broker: {plan.interest.topic_ids[topic] for topic in plan.interest.topics_of(node)}
             for broker, node in self._node_of.items()
         }
+        self._asked: dict[str, set[str]] = {broker: set() for broker in self._node_of}
+        self._needs = dict(self._planned)
         self._reached, self._plans, self._new = reached, 0, True
         self._lock = threading.Lock()
 
     def carry(self, broker: str, filters: Collection[str]) -> None:
         """Plan that messages of these filters reach a broker, and all that want them from it."""
         with self._lock:
-            self._resubscribe(broker, self._needs_of(broker) | set(filters))
+            self._ask(broker, self._asked_at(broker) | set(filters))
 
     def release(self, broker: str, filters: Collection[str]) -> None:
-        """Plan that they do no more."""
+        """Plan that they do no more, but for those of the plan."""
         with self._lock:
-            self._resubscribe(broker, self._needs_of(broker) - set(filters))
+            self._ask(broker, self._asked_at(broker) - set(filters))
 
     def carried(self, broker: str, filters: Collection[str]) -> bool:
         """Whether the plan has them at the broker, and its links are made."""
         with self._lock:
-            planned = set(filters) <= self._needs_of(broker) and not self._new
+            self._asked_at(broker)
+            planned = self._as_carried(filters) <= self._needs[broker] and not self._new
             return planned and self._reached(self._plans)
 
     def poll(self) -> Plan | None:
@@ -68,12 +82,21 @@ class PlannedLinks:
             self._new, self._plans = False, self._plans + 1
             return self._live.plan()
 
-    def _needs_of(self, broker: str) -> set[str]:
-        if broker not in self._needs:
-            raise InputError(f"no broker {broker!r} in the plan of links; there are {', '.join(self._needs)}")
-        return self._needs[broker]
+    def _asked_at(self, broker: str) -> set[str]:
+        if broker not in self._asked:
+            raise InputError(f"no broker {broker!r} in the plan of links; there are {', '.join(self._asked)}")
+        return self._asked[broker]
 
-    def _resubscribe(self, broker: str, needs: set[str]) -> None:
+    def _ask(self, broker: str, filters: set[str]) -> None:
+        self._asked[broker] = filters
+        needs = self._planned[broker] | self._as_carried(filters)
         if needs != self._needs[broker]:
             self._live.resubscribe(self._node_of[broker], sorted(needs))
             self._needs[broker], self._new = needs, True
+
+    def _as_carried(self, filters: Iterable[str]) -> set[str]:
+        """What links carry for these filters; topics of a broker's own (`$...`) stay there."""
+        wanted = [text for text in filters if not text.startswith("$")]
+        if self._topics is None:
+            return set(wanted)
+        return {topic for text in wanted for topic in self._topics.meeting(text)}

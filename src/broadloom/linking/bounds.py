@@ -33,7 +33,8 @@ def lower_bound(
         interest: who wants what.
         weights: what links cost; None: all links weigh 1, and the bound is on the number of links.
         iterations: how many steps of the ascent to make.
-        seconds: stop earlier after this time; then the result depends on the machine.
+        seconds: make no further step after this time; then the result depends on the machine. The overlay
+            to start from and the proof at the end take their time whatever the limit is.
 
     Raises:
         InputError: weights for another number of nodes, or a limit that is negative.

@@ -13,6 +13,7 @@ from broadloom.linking._built import Built
 from broadloom.linking._program import Bools, Floats, Program
 from broadloom.model import Interest, Weights
 from broadloom.model._check import number, whole
+from broadloom.progress import stage
 
 # The solver's tolerances are absolute, about 1e-6: weights are scaled to this total unless small and whole.
 TOTAL = 1e4
@@ -48,8 +49,9 @@ def exact(interest: Interest, weights: Weights, options: ExactOptions, seed: int
     program in the same way, until its solution connects every topic. Edges ascend.
     """
     search = _Search(Program.of(interest, weights), options)
-    _relax(search)
-    _branch(search)
+    with stage("prove"):
+        _relax(search)
+        _branch(search)
     notes = {
         "optimal": search.is_optimal,
         "inequalities": len(search.program.needs),

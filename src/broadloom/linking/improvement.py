@@ -143,12 +143,19 @@ def degree_limit(plan: Plan) -> int | None:
         InputError: the plan was made for short ways, which exchanges do not keep.
     """
     made_by = plan.algorithm.split("+")[0]
-    if made_by.startswith("cd-oda"):
-        raise InputError(f"{made_by} makes stars, which nothing improves without longer ways; do without")
+    refuse_stars(made_by)
     limit = plan.options.get("max_degree")
     if limit is None and made_by in ("low-oda", "minmax-oda"):
         return int(plan.overlay.degrees().max(initial=0))
     return limit
+
+
+def refuse_stars(algorithm: str) -> None:
+    """Refuse to improve what is made for short ways."""
+    if algorithm.startswith("cd-oda"):
+        raise InputError(
+            f"{algorithm} makes stars, which exchanges would lengthen; link without improve and previous"
+        )
 
 
 def improved_edges(

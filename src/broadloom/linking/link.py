@@ -7,7 +7,7 @@ from typing import Any
 from broadloom.errors import InputError
 from broadloom.linking import ALGORITHMS
 from broadloom.linking._given import fitting_weights
-from broadloom.linking.improvement import degree_limit
+from broadloom.linking.improvement import degree_limit, refuse_stars
 from broadloom.linking.improvement import improve as improved
 from broadloom.linking.warm_start import link_change, warm_start
 from broadloom.measures import is_topic_connected
@@ -35,10 +35,11 @@ def link(
         seed: the seed of the algorithms that draw lots.
         improve: drop and exchange edges afterwards, as `broadloom.improve` does.
         previous: the plan that runs today, whose nodes are matched by their ids. Its links are kept where
-            they serve, completed and improved; the result is the lighter of this and of a fresh start, never
-            heavier than a previous plan that still connects every topic, and `notes["changes"]` says which
-            links to add and remove. Weight decides, whatever the algorithm aims at; a plan made from the
-            previous one is named `<algorithm>+previous`.
+            they serve, completed and improved; the result is the lighter of this and of a fresh start, so
+            never heavier than a previous plan that still connects every topic and keeps the limit on
+            degrees, where there is one; `notes["changes"]` says which links to add and remove. Weight
+            decides, whatever the algorithm aims at; a plan made from the previous one is named
+            `<algorithm>+previous`.
         **options: the algorithm's own.
 
     Returns:
@@ -57,6 +58,8 @@ def link(
         raise InputError(f"previous is a {type(previous).__name__}; give a plan")
     yes_or_no(improve, "improve")
     chosen = find(default_algorithm(weights) if algorithm is None else algorithm, ALGORITHMS)
+    if improve or previous is not None:
+        refuse_stars(chosen.name)
     return finish(run(chosen, interest, weights, seed, options), improve, previous)
 
 

@@ -9,6 +9,7 @@ from broadloom.linking._built import Built
 from broadloom.linking._components import components_of
 from broadloom.linking._keys import merge_by_key
 from broadloom.linking.improvement import ROUNDS, improved_edges
+from broadloom.linking.reverse_delete import rarest_first
 from broadloom.model import Interest, Plan, Weights
 
 
@@ -44,8 +45,8 @@ def still_useful(interest: Interest, previous: Plan) -> NDArray[np.int32]:
     today = np.array([index.get(name, -1) for name in previous.interest.node_ids], np.int32)
     edges = np.sort(today[previous.edges], axis=1) if len(previous.edges) else previous.edges
     edges = edges[edges[:, 0] >= 0]
-    share = [np.isin(interest.topics_of(u), interest.topics_of(v)).any() for u, v in edges]
-    return edges[np.array(share, bool)]
+    wants = rarest_first(interest)
+    return edges[(wants[edges[:, 0]] & wants[edges[:, 1]]).any(axis=1)]
 
 
 class LinkChange(NamedTuple):

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
-from broadloom.errors import InputError
+from broadloom.migration._paho import close_sockets, need_paho
 from broadloom.migration.address import Address, Login
 from broadloom.migration.control import Filters
 
@@ -24,15 +24,6 @@ NO_SUBSCRIBERS, FAILURE = 0x10, 0x80
 PACKET_NUMBER_TAKEN = 15  # paho's MQTT_ERR_QUEUE_SIZE, where its queue has no limit
 # What a message keeps when it is sent on.
 _KEPT = ("PayloadFormatIndicator", "MessageExpiryInterval", "ContentType", "ResponseTopic", "CorrelationData")
-
-
-def need_paho() -> Any:
-    """The MQTT client library."""
-    try:
-        import paho.mqtt.client as paho
-    except ImportError as error:
-        raise InputError("migration needs paho-mqtt; `pip install 'broadloom[deploy]'`") from error
-    return paho
 
 
 def new_client(name: str, login: Login, by_hand: bool = False) -> Client:
@@ -57,14 +48,27 @@ def new_client(name: str, login: Login, by_hand: bool = False) -> Client:
     return client
 
 
-def connect(client: Client, address: Address, clean: bool = False, seconds: int = SESSION_SECONDS) -> None:
-    """Connect, and have the broker keep the session for so long after the connection ends."""
+def connect(
+    client: Client,
+    address: Address,
+    clean: bool = False,
+    seconds: int = SESSION_SECONDS,
+    at_once: int | None = None,
+) -> None:
+    """Connect, and have the broker keep the session for so long after the connection ends.
+
+    Args:
+        client: not connected yet.
+        address: of the broker.
+        clean: whether a session that is there goes.
+        seconds: how long the session stays.
+        at_once: how many messages the broker may send before the first one is acknowledged.
+    """
+    properties = _properties("CONNECT", seconds)
+    if at_once is not None:
+        properties.ReceiveMaximum = at_once
     client.connect(
-        address.host.strip("[]"),
-        address.port,
-        KEEPALIVE,
-        clean_start=clean,
-        properties=_properties("CONNECT", seconds),
+        address.host.strip("[]"), address.port, KEEPALIVE, clean_start=clean, properties=properties
     )
 
 
@@ -80,10 +84,18 @@ def connect_later(client: Client, address: Address) -> None:
     client.loop_start()
 
 
+def let_go(client: Client) -> None:
+    """Disconnect a client that a thread of its own drives, and close all that it holds."""
+    client.disconnect()
+    client.loop_stop()
+    close_sockets(client)
+
+
 def leave_now(client: Client) -> None:
     """Disconnect a client that this thread drives."""
     client.disconnect()
     loop_until(client, lambda: client.socket() is None, 1.0)
+    close_sockets(client)
 
 
 def wanted(filters: Filters, retained: int) -> list[tuple[str, SubscribeOptions]]:
@@ -150,12 +162,16 @@ def asked(
     client.on_subscribe = lambda _c, _d, _m, reasons, _p: heard(max(reasons, key=lambda one: one.value))
     client.on_publish = lambda _c, _d, _m, reason, _p: heard(reason)
     try:
-        connect(client, address, clean, 0 if clean else SESSION_SECONDS)
+        # A message that comes here and that the client may not read takes its place away in mosquitto's
+        # window of messages under way: with twenty of them, the client would hear nothing any more.
+        connect(client, address, clean, 0 if clean else SESSION_SECONDS, at_once=1)
         if not loop_until(client, lambda: bool(answers), ANSWER_SECONDS):
             return None, "no answer"
         leave_now(client)
     except OSError as error:
         return None, error.strerror or str(error)
+    finally:
+        close_sockets(client)
     return answers[0]
 
 

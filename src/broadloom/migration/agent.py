@@ -31,6 +31,7 @@ from broadloom.migration.control import (
     said_by,
     to_client,
 )
+from broadloom.migration.few_words import FewWords
 from broadloom.migration.journal import MoveJournal
 from broadloom.migration.links import Claims, Everywhere, Links
 from broadloom.migration.move import PREPARED, Move, State, Stray, new_id
@@ -109,6 +110,7 @@ class Agent:
         self.timing, self._watch = timing or Timing(), watch
         self.registry = journal.registry
         self.refused: Counter[str] = Counter()
+        self._words = FewWords(log)
         self._claims = Claims(self._links)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = threading.Event()
@@ -135,8 +137,9 @@ class Agent:
         try:
             changes = self._understood(broker, topic, payload, time.time())
         except InputError as error:
-            self.refused[str(error).split(" ")[0]] += 1
-            log.warning("refused at %r: %s", broker, error)
+            kind = str(error).split(" ")[0]
+            self.refused[kind] += 1
+            self._words.warn(kind, "refused at %r: %s", broker, error)
             return False
         if len(changes) == 1 and topic.endswith("/register"):
             self.registry.apply(changes)  # only a number; repeated after a crash, it changes nothing either
@@ -146,10 +149,11 @@ class Agent:
 
     def step(self, now: float) -> None:
         """Do what is due for each move and each session that was left."""
+        self._words.catch_up()
         for move in self.registry.active_moves():
             self._advance(move, now)
         for stray in list(self.registry.strays.values()):
-            self._empty(stray, now)
+            self.redirect(stray, now)
 
     def _understood(self, broker: str, topic: str, payload: bytes, now: float) -> list[Change]:
         """What a message changes, if it is what it should be."""
@@ -181,7 +185,7 @@ class Agent:
         return [Numbered(client, message.number), *changes]
 
     def _registered(self, broker: str, message: Register, now: float) -> list[Change]:
-        """`register`: the broker at which a client is connected is its home; others hand over to it."""
+        """After `register`: the broker at which a client is connected is its home; others hand over to it."""
         client, before = message.client, self.registry.residents.get(message.client)
         came = before is None or before.broker != broker
         since = now if before is None or came else before.since
@@ -224,7 +228,8 @@ class Agent:
             self._inbox.put(lambda: self._send_off(move.id, message.number))
             return [] if move.note == LEAVING else [replace(move, since=now, note=LEAVING)]
         if move.state in PREPARED and message.answer in ("decline", "failed"):
-            return self._given_up(move, State.FAILED, now, "the client could not connect")
+            why = "would not go" if message.answer == "decline" else "could not connect"
+            return self._given_up(move, State.FAILED, now, f"the client {why}")
         return []  # overtaken
 
     def _given_up(self, move: Move, state: State, now: float, note: str) -> list[Change]:
@@ -245,26 +250,35 @@ class Agent:
             ended = State.EXPIRED if move.state is State.REQUESTED else State.FAILED
             self._keep(self._given_up(move, ended, now, f"nothing happened in {limit:g} s"))
         elif move.state is State.REQUESTED:
-            self._request_to_move(move, now)
+            self._ask_to_move(move, now)
         elif move.state is State.STAYING and now >= move.until:
             self._keep([move.to(State.REQUESTED, now)])
         elif move.state is State.ACCEPTED:
-            self._replicate(move, now)
+            self.replicate(move, now)
         elif move.state is State.REPLICATED and waited >= self.timing.settle:
-            self._connect(move, now)
+            self.connect(move, now)
         elif move.state is State.CONNECTED and all(
             stray.last for stray in self.registry.strays_of(move.client)
         ):
             self._keep([move.to(State.REDIRECTED, now)])
 
-    def _request_to_move(self, move: Move, now: float) -> None:
+    def _ask_to_move(self, move: Move, now: float) -> None:
+        """Tell the client of `request_to_move`, again and again until it answers."""
         if self._is_due((move.id, move.state), now):
             address = str(self._addresses[move.foreign])
             request = Request(move.id, move.home, move.foreign, address, self.timing.ttl)
             self._tell(move.home, move.client, "move", request)
 
-    def _replicate(self, move: Move, now: float) -> None:
-        """`replicate`: when the foreign broker gets what the client wants, a session collects it there."""
+    def replicate(self, move: Move, now: float) -> None:
+        """Open the client's session at the foreign broker, once that gets what the client wants.
+
+        Called for a move that is accepted until it is replicated; nothing happens too early or twice.
+
+        Raises:
+            InputError: the client has not accepted, or is further than that.
+        """
+        if move.state is not State.ACCEPTED:
+            raise InputError(f"move {move.id} is {move.state}; sessions are replicated when it is accepted")
         key, resident = (move.client, move.foreign), self.registry.residents[move.client]
         if key in self._busy or not self._are_carried(move.foreign, resident.needs):
             return
@@ -282,8 +296,16 @@ class Agent:
         self._busy[key] = lambda: None
         self._wire.replicate(move.foreign, move.client, resident.filters, self._posted(then))
 
-    def _connect(self, move: Move, now: float) -> None:
-        """`connect`, said at both brokers: the client may be at either, and its register may be lost."""
+    def connect(self, move: Move, now: float) -> None:
+        """Tell the client where to connect, at both brokers: it may be at either, its register may be lost.
+
+        Called for a move that is replicated until the client is there.
+
+        Raises:
+            InputError: there is no session at the foreign broker yet, or the client is there.
+        """
+        if move.state is not State.REPLICATED:
+            raise InputError(f"move {move.id} is {move.state}; clients connect when it is replicated")
         if self._is_due((move.id, move.state), now):
             order = Connect(move.id, move.foreign, str(self._addresses[move.foreign]))
             for broker in (move.home, move.foreign):
@@ -297,8 +319,11 @@ class Agent:
             order = Connect(move.id, move.foreign, str(self._addresses[move.foreign]), number)
             self._tell(move.home, move.client, "connect", order)
 
-    def _empty(self, stray: Stray, now: float) -> None:
-        """`redirect`: when the TTL is over, hand over what waits where the client no longer is."""
+    def redirect(self, stray: Stray, now: float) -> None:
+        """When the TTL is over, send what waits where the client no longer is after it.
+
+        Called for a session that was left until it is ended; nothing happens too early or twice.
+        """
         key = stray.client, stray.broker
         if stray.broker not in self._addresses or now - stray.since > self.timing.abandon:
             log.warning("the session of %s at %r is left as it is", *key)

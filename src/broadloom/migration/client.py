@@ -20,12 +20,13 @@ from broadloom.migration._mqtt import (
     PACKET_NUMBER_TAKEN,
     RETAINED_IF_NEW,
     connect_later,
-    need_paho,
+    let_go,
     new_client,
     told,
     user_properties,
     wanted,
 )
+from broadloom.migration._paho import need_paho
 from broadloom.migration.address import Address, Login
 from broadloom.migration.control import (
     MOST_FILTERS,
@@ -45,7 +46,8 @@ from broadloom.migration.control import (
     parse,
     to_client,
 )
-from broadloom.migration.policy import DECLINE, Answer, Policy, accept
+from broadloom.migration.few_words import FewWords
+from broadloom.migration.policy import ACCEPT, DECLINE, Answer, Policy, accept
 from broadloom.migration.seen import ID, Seen
 from broadloom.migration.sessions import TOPIC
 
@@ -58,6 +60,7 @@ CONNECT_SECONDS, AGAIN_SECONDS = 10.0, 0.5
 READY_SECONDS = 2.0  # after which an order to go comes too late
 TICK = 0.01
 MOST_PAYLOAD = 2**28 - 2**17  # bytes; the rest of what MQTT allows is for topic and id
+MOST_ANSWERS = 1_000  # that are kept
 MOST_UNCONFIRMED = 50_000  # well below the 65,535 packet numbers of MQTT
 
 
@@ -138,7 +141,7 @@ class MovingClient:
         self.home = self._remembered(home)
         self._filters: dict[str, int] = {}
         self._sends: dict[str, None] = {}  # topics, in the order of their first message
-        self._seen = Seen()
+        self._seen, self._words = Seen(), FewWords(log)
         self._answers: dict[str, Answer] = {}
         self._number = 0
         self._ready_to: tuple[str, int, float] = "", 0, 0.0  # the move, our number, and when we said so
@@ -150,7 +153,7 @@ class MovingClient:
         self._said: tuple[object, int] | None = None  # the last call, by its connection and packet number
         self._unheard = False
         self._ready = threading.Event()
-        self._work: queue.SimpleQueue[Callable[[], None] | None] = queue.SimpleQueue()
+        self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
 
     def __enter__(self) -> MovingClient:
@@ -200,6 +203,38 @@ class MovingClient:
             if self._client is not None and self._client.is_connected() and filters:
                 self._client.unsubscribe(list(filters))
         self._work.put(self._register)
+
+    # Calls of the paper, from any thread; `policy`, and the agent's orders, make them by themselves.
+
+    def register(self) -> None:
+        """Tell the home broker who is here and what it wants; each new connection does so by itself."""
+        self._work.put(self._register)
+
+    def accept(self, move: str) -> None:
+        """Say yes to a request to which the policy said that the client stays until later.
+
+        Args:
+            move: the id of the move, which the request has.
+        """
+        self._work.put(lambda: self._answer(move, ACCEPT))
+
+    def decline(self, move: str) -> None:
+        """Say no to a request, also after a yes, as long as the client has not gone.
+
+        Args:
+            move: the id of the move, which the request has.
+        """
+        self._work.put(lambda: self._answer(move, DECLINE))
+
+    def connect(self, broker: str) -> None:
+        """Go to a broker without being asked; what waits at the one before is sent after the client.
+
+        Raises:
+            InputError: the client knows no such broker.
+        """
+        if broker not in self._addresses:
+            raise InputError(f"no broker {broker!r:.80}; there are {', '.join(self._addresses)}")
+        self._work.put(lambda: broker == self.home or self._connect(broker))
 
     def publish(self, topic: str, payload: bytes) -> str:
         """Send a message at least once, also if the client moves meanwhile; gives its id.
@@ -263,8 +298,7 @@ class MovingClient:
     def _part(self) -> None:
         """Leave the broker; its session stays."""
         if self._client is not None:
-            self._client.disconnect()
-            self._client.loop_stop()
+            let_go(self._client)
         with self._lock:
             self._forget_confirmed()
             self._client = self._said = None
@@ -341,7 +375,9 @@ class MovingClient:
         if not message.topic.startswith(f"{ROOT}/"):
             self._give(message.topic, message.payload, user)
         elif own != to_client(self.name, call).rpartition("/")[0]:
-            log.warning("client %s refused what is said to another: %r", self.name, message.topic[:80])
+            self._words.warn(
+                "another", "client %s refused what is said to another: %r", self.name, message.topic[:80]
+            )
         elif call != "redirect":
             self._work.put(lambda: self._told(call, message.payload))
         elif is_topic(topic := user.pop(TOPIC, "")):
@@ -381,7 +417,9 @@ class MovingClient:
             elif call == "refused":
                 self._count_from(parse(Refused, payload))
         except InputError as error:
-            log.warning("client %s refused %r: %s", self.name, call[:40], error)
+            self._words.warn(
+                str(error).split(" ")[0], "client %s refused %r: %s", self.name, call[:40], error
+            )
 
     def _asked(self, request: Request) -> None:
         """`request_to_move`: `accept`, `decline` or stay, by the policy; a repeated request as before."""
@@ -389,8 +427,19 @@ class MovingClient:
         if answer is None or answer.answer == "stay":
             known = self._learn_of(request.foreign, request.address)
             answer = self._policy(request) if known and request.home == self.home else DECLINE
-            self._answers[request.move] = answer
+            self._recall(request.move, answer)
         self._say("reply", Reply(self.name, self._next(), request.move, answer.answer, answer.until))
+
+    def _answer(self, move: str, answer: Answer) -> None:
+        self._recall(move, answer)
+        self._say("reply", Reply(self.name, self._next(), move, answer.answer))
+
+    def _recall(self, move: str, answer: Answer) -> None:
+        """Keep an answer, for when it is asked again; a move of long ago is not."""
+        self._answers.pop(move, None)
+        self._answers[move] = answer
+        if len(self._answers) > MOST_ANSWERS:
+            del self._answers[next(iter(self._answers))]
 
     def _learn_of(self, broker: str, address: str) -> bool:
         if broker not in self._addresses and self._learn:
@@ -405,9 +454,8 @@ class MovingClient:
         if order.foreign == self.home:
             self._register()  # the agent has not heard it
             return
-        home = self.home
         if not self._consents(order):
-            self._say("reply", Reply(self.name, self._next(), order.move, "decline"))
+            self._answer(order.move, DECLINE)
             return
         move, number, said = self._ready_to
         fresh = move == order.move and time.monotonic() - said < READY_SECONDS
@@ -415,14 +463,21 @@ class MovingClient:
             if not fresh or order.number:
                 self._say_ready(order.move)
             return
-        self._part()
-        self._join(order.foreign)
-        if not self.wait_until_ready(self._patience):
-            log.warning("client %s cannot connect to %r and goes back", self.name, order.foreign)
-            self._answers[order.move] = DECLINE
-            self._part()
-            self._join(home)
+        if not self._connect(order.foreign):
+            self._recall(order.move, DECLINE)
             self._say("reply", Reply(self.name, self._next(), order.move, "failed"))
+
+    def _connect(self, broker: str) -> bool:
+        """Leave home and connect to another broker; false if that does not answer, and the client is back."""
+        home = self.home
+        self._part()
+        self._join(broker)
+        if self.wait_until_ready(self._patience):
+            return True
+        log.warning("client %s cannot connect to %r and goes back", self.name, broker)
+        self._part()
+        self._join(home)
+        return False
 
     def _say_ready(self, move: str) -> None:
         self._ready_to = move, self._next(), time.monotonic()
@@ -433,7 +488,7 @@ class MovingClient:
         if order.move not in self._answers:
             known = self._learn_of(order.foreign, order.address)
             request = Request(order.move, self.home, order.foreign, order.address, 0.0)
-            self._answers[order.move] = self._policy(request) if known else DECLINE
+            self._recall(order.move, self._policy(request) if known else DECLINE)
         return self._answers[order.move].answer == "accept"
 
     def _count_from(self, refused: Refused) -> None:
@@ -444,7 +499,7 @@ class MovingClient:
             self._register()
 
     def _register(self) -> None:
-        """`register`: tell the broker who is here, and what it wants; each new connection does so again."""
+        """Say `register`, if there is a connection."""
         if self._client is None or not self._client.is_connected():
             return
         filters = tuple(self._filters.items())

@@ -9,7 +9,9 @@ import threading
 from collections.abc import Callable
 from dataclasses import asdict
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import islice
 from typing import Any
+from urllib.parse import parse_qsl
 
 from broadloom.errors import InputError
 from broadloom.migration.agent import Agent
@@ -21,6 +23,7 @@ log = logging.getLogger("broadloom.migration")
 LOOPBACK = "127.0.0.1"
 MOST_BYTES = 64 * 1024
 SECONDS = 30.0
+PAGE = 1_000  # moves
 # What clients sent in so many seconds, with who is where and where brokers are.
 Summarize = Callable[[float], dict[str, Any]]
 
@@ -40,7 +43,7 @@ class Api:
         self._agent, self._summarize = agent, summarize
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-        """The code and the JSON of an answer."""
+        """The code and the JSON of an answer; the body of a GET is its query."""
         match (method, *path.strip("/").split("/")):
             case ("GET", "openapi.json"):
                 return 200, document()
@@ -49,7 +52,8 @@ class Api:
             case ("GET", "clients"):
                 return 200, self._agent.ask(lambda own: list(map(asdict, own.registry.residents.values())))
             case ("GET", "moves"):
-                return 200, self._agent.ask(lambda own: list(map(asdict, own.registry.moves.values())))
+                after, limit = _page(body)
+                return 200, self._agent.ask(lambda own: _moves(own, after, limit))
             case ("GET", "moves", move):
                 return 200, self._agent.ask(lambda own: _move(own, move))
             case ("POST", "moves"):
@@ -68,6 +72,27 @@ def _health(agent: Agent) -> dict[str, Any]:
         moves[move.state] = moves.get(move.state, 0) + 1
     counts = {"clients": len(agent.registry.residents), "strays": len(agent.registry.strays)}
     return counts | {"moves": moves, "refused": dict(agent.refused)}
+
+
+def _page(query: dict[str, Any]) -> tuple[str, int]:
+    """After which move, and how many."""
+    if unknown := sorted(set(query) - {"after", "limit"}):
+        raise InputError(f"{unknown[0]!r:.40} is not known; there are after and limit")
+    limit = query.get("limit", str(PAGE))
+    if not (limit.isdecimal() and len(limit) < 9 and 0 < int(limit) <= PAGE):
+        raise InputError(f"limit is {limit!r:.40}; give a whole number from 1 to {PAGE:,}")
+    return query.get("after", ""), int(limit)
+
+
+def _moves(agent: Agent, after: str, limit: int) -> dict[str, Any]:
+    """A page of moves, oldest first, and after which one the next page begins, if there is one."""
+    moves = agent.registry.moves
+    if after and after not in moves:
+        raise _RefusedError(404, f"no move {after!r:.40}")
+    rest = islice(moves, list(moves).index(after) + 1 if after else 0, None)
+    page = list(islice(rest, limit))
+    more = next(rest, None) is not None
+    return {"moves": [asdict(moves[one]) for one in page], "next": page[-1] if more else None}
 
 
 def _move(agent: Agent, move: str) -> dict[str, Any]:
@@ -112,7 +137,10 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self._check_host()
             self._check_token()
-            code, answer = self.server.api.answer(method, self.path.partition("?")[0], self._body(method))
+            path, _, query = self.path.partition("?")
+            body = self._body(method)
+            asked = dict(parse_qsl(query, keep_blank_values=True)) if method == "GET" else body
+            code, answer = self.server.api.answer(method, path, asked)
         except _RefusedError as refused:
             code, answer = refused.code, {"error": str(refused)}
         except InputError as error:

@@ -26,6 +26,20 @@ class Links(Protocol):
         """No client of this broker wants these filters any more; may be repeated."""
 
 
+class HeldLinks(Protocol):
+    """Links that the agent's own process holds, as long as the agent works."""
+
+    @property
+    def links(self) -> Links:
+        """What to ask for them."""
+
+    def start(self, failed: Callable[[], None]) -> None:
+        """Begin, when all that clients need has been asked for; `failed` is called if they end by a fault."""
+
+    def stop(self) -> None:
+        """Finish what is on its way, and end."""
+
+
 class Everywhere:
     """Links that carry everything to every broker, as native bridges do.
 

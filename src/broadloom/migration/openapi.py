@@ -54,6 +54,10 @@ def _body(properties: dict[str, Any], required: list[str]) -> dict[str, Any]:
     return {"required": True, "content": {"application/json": {"schema": schema}}}
 
 
+def _query(name: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"name": name, "in": "query", "required": False, "schema": schema}
+
+
 def document() -> dict[str, Any]:
     """The whole description.
 
@@ -63,6 +67,11 @@ def document() -> dict[str, Any]:
     """
     move, client = ({"$ref": f"#/components/schemas/{name}"} for name in ("Move", "Client"))
     one_of_them = [{"name": "id", "in": "path", "required": True, "schema": _TEXT}]
+    page = {
+        "type": "object",
+        "required": ["moves", "next"],
+        "properties": {"moves": {"type": "array", "items": move}, "next": {"type": ["string", "null"]}},
+    }
     ask = _body({"client": _TEXT, "to": _TEXT, "key": _TEXT}, ["client", "to"])
     cancel = _operation("cancel", "Give up a move whose client has not been told to go yet.", move)
     paths = {
@@ -72,7 +81,8 @@ def document() -> dict[str, Any]:
             "get": _operation("clients", "Who is where.", {"type": "array", "items": client}),
         },
         "/moves": {
-            "get": _operation("moves", "All moves, oldest first.", {"type": "array", "items": move}),
+            "get": _operation("moves", "Moves, oldest first; `next` goes into `after`.", page)
+            | {"parameters": [_query("after", _TEXT), _query("limit", {"type": "integer"})]},
             "post": _operation("request_to_move", "Ask a client to move.", move, "201")
             | {"requestBody": ask},
         },

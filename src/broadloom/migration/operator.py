@@ -6,7 +6,7 @@ import http.client
 import json
 import time
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
 from broadloom.errors import InputError
 from broadloom.migration.registry import Resident, resident_of
@@ -38,12 +38,19 @@ class Operator:
         return self._ask("GET", "/clients")
 
     def moves(self) -> list[dict[str, Any]]:
-        """All moves."""
-        return self._ask("GET", "/moves")
+        """All moves, oldest first, as many pages as there are."""
+        found: list[dict[str, Any]] = []
+        query = ""
+        while True:
+            page = self._ask("GET", f"/moves{query}")
+            found += page["moves"]
+            if page["next"] is None:
+                return found
+            query = f"?after={page['next']}"
 
     def move(self, move: str) -> dict[str, Any]:
         """One move."""
-        return self._ask("GET", f"/moves/{move}")
+        return self._ask("GET", f"/moves/{quote(move, safe='')}")
 
     def health(self) -> dict[str, Any]:
         """Counts."""
@@ -55,7 +62,7 @@ class Operator:
 
     def cancel(self, move: str) -> dict[str, Any]:
         """Give up a move."""
-        return self._ask("POST", f"/moves/{move}/cancel")
+        return self._ask("POST", f"/moves/{quote(move, safe='')}/cancel")
 
     def summarize(self, seconds: float) -> tuple[list[Resident], list[Sent], dict[str, Site]]:
         """Who is where, what they sent in so many seconds, and where brokers are."""

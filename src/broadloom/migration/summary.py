@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -19,9 +20,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from broadloom.errors import InputError
-from broadloom.migration._mqtt import TICK, connect, new_client, user_properties
+from broadloom.migration._mqtt import TICK, connect, let_go, new_client, user_properties
 from broadloom.migration.address import Address, Login
 from broadloom.migration.control import AGENT, ROOT, matches
+from broadloom.migration.histograms import histogram_table, traffic_table
 from broadloom.migration.registry import Resident
 from broadloom.migration.seen import ID
 from broadloom.model._atomic import new_folder
@@ -91,8 +93,7 @@ def watch_traffic(
                 connect(client, address, clean=True, seconds=0)
             except OSError as error:
                 raise AwayError(f"broker {broker!r} does not answer: {error.strerror or error}") from error
-            stack.callback(client.loop_stop)
-            stack.callback(client.disconnect)
+            stack.callback(let_go, client)
             client.loop_start()
         _wait_until_up(clients)
         time.sleep(seconds)
@@ -151,17 +152,28 @@ def _counter(broker: str, home_of: Callable[[str], str | None], tally: Tally) ->
 
 
 def live_tables(
-    residents: Iterable[Resident], sent: Sequence[Sent], sites: Mapping[str, Site]
+    residents: Iterable[Resident],
+    sent: Sequence[Sent],
+    sites: Mapping[str, Site],
+    seconds: float | None = None,
 ) -> dict[str, pa.Table]:
     """The canonical tables of a running system, and who is where (`assignment`).
 
     A client that does not tell its place is taken to be where its broker is.
+
+    Args:
+        residents: the clients.
+        sent: what they sent.
+        sites: the brokers.
+        seconds: in how many seconds; None: from the first message to the last one.
 
     Examples:
         >>> meter = Resident("meter-1", "rome", (("a/#", 1),), None, since=0.0)
         >>> tables = live_tables([meter], [Sent("meter-1", 0.0, "a/b", 10)], {"rome": Site((1.0, 2.0))})
         >>> tables["subscriptions"].to_pylist()
         [{'node': 'meter-1', 'topic': 'a/b'}]
+        >>> tables["histograms"].to_pylist()
+        [{'publisher': 'meter-1', 'topic': 'a/b', 'rate': 10.0}]
         >>> tables["subscribers"].column("place").to_pylist()
         [[1.0, 2.0]]
     """
@@ -170,6 +182,7 @@ def live_tables(
     known, topics = set(names), {one.topic for one in sent}
     sent = [one for one in sent if one.publisher in known]
     wants = [(one.client, topic) for one in clients for topic in _topics_of(one, topics)]
+    rates = _rates(sent, seconds)
     numbers = pa.list_(pa.float64())
     places = [list(one.place or sites[one.broker].place) for one in clients]
     nothing = pa.array([[] for _ in clients], numbers)
@@ -184,6 +197,8 @@ def live_tables(
         "subscriptions": _text_table(("node", "topic"), wants),
         "brokers": _broker_table(sites),
         "messages": _message_table(sent),
+        "histograms": histogram_table(rates),
+        "traffic_matrix": traffic_table(rates, wants),
         "assignment": _text_table(("user", "broker"), [(one.client, one.broker) for one in clients]),
     }
 
@@ -206,6 +221,16 @@ def traffic_matrix(market: MarketProblem) -> NDArray[np.float64]:
     flows = market.rates @ market.wants.T.astype(np.float64)
     np.fill_diagonal(flows, 0.0)
     return flows
+
+
+def _rates(sent: Sequence[Sent], seconds: float | None) -> dict[tuple[str, str], float]:
+    """What each client sent into each topic, in bytes a second."""
+    moments = [one.at for one in sent]
+    over = seconds or max(moments, default=0.0) - min(moments, default=0.0) or 1.0
+    size: Counter[tuple[str, str]] = Counter()
+    for one in sent:
+        size[one.publisher, one.topic] += one.size
+    return {key: total / over for key, total in size.items()}
 
 
 def _topics_of(resident: Resident, topics: set[str]) -> list[str]:

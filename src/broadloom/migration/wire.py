@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Any, Protocol
 
-from broadloom.migration._mqtt import connect_later, new_client, told
+from broadloom.migration._mqtt import connect_later, let_go, new_client, told
 from broadloom.migration.address import Address, Login
 from broadloom.migration.control import AGENT, ROOT, Filters
 from broadloom.migration.sessions import Redirection, forget, replicate
@@ -67,8 +67,7 @@ class MqttWire:
         """Go; sessions stay, so that what is said meanwhile waits for the next agent."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         for client in self._clients.values():
-            client.disconnect()
-            client.loop_stop()
+            let_go(client)
         self._clients.clear()
 
     def send(self, broker: str, topic: str, payload: bytes) -> None:

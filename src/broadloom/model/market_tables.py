@@ -14,8 +14,9 @@ from broadloom.errors import InputError
 from broadloom.model._check import refuse
 from broadloom.model.grid import Grid
 from broadloom.model.market import MarketProblem
-from broadloom.model.tables import need_table, positions
+from broadloom.model.tables import need_table
 from broadloom.model.traffic import summarize
+from broadloom.model.traffic_tables import told_traffic
 
 # From a folder's messages, the names of users, corners of what they want and a number of cells: a grid of
 # about so many cells over all that, and each user's rates on it.
@@ -33,10 +34,11 @@ def read_market(
 
     Users are the subscribers, publishers among them; one that wants nothing has empty `lo` and `hi`. Rates
     come from `messages` (bytes a second). Prices are distances of places. Where messages have a `topic` and
-    no `point`, each topic is a channel, and `subscriptions` says who wants it.
+    no `point`, each topic is a channel, and `subscriptions` says who wants it. `histograms`, rates by topic,
+    stand for messages; where there are neither, `traffic_matrix` says what goes from whom to whom.
 
     Args:
-        folder: holds `subscribers`, `brokers` and `messages`.
+        folder: holds `subscribers`, `brokers`, and `messages`, `histograms` or `traffic_matrix`.
         channels: about how many cells the box of all subscriptions and messages is cut into.
         headroom: where brokers have no capacity, or shares that sum to 1: the capacity of all together over
             the demand of all users.
@@ -54,8 +56,9 @@ def read_market(
     subscribers, brokers = need_table(place, "subscribers"), need_table(place, "brokers")
     users, names = subscribers.column("subscriber").to_pylist(), brokers.column("broker").to_pylist()
     at, broker_at = _points(subscribers, "place", "subscriber"), _points(brokers, "place", "broker")
-    if traffic is None and _has_topics(place):
-        rates, wants = _topic_traffic(place, users)
+    told = told_traffic(place, users, points=traffic is not None)
+    if told is not None:
+        rates, wants = told
     else:
         lo, hi = _borders(subscribers, "lo"), _borders(subscribers, "hi")
         grid, rates = (traffic or _traffic)(place, users, np.concatenate([lo, hi]), channels)
@@ -113,28 +116,6 @@ def _traffic(
     sent = np.array([p for p in points if len(p) == axes], np.float64).reshape(-1, axes)
     grid = Grid.covering(np.concatenate([corners, sent]), channels)
     return grid, summarize(messages, users, grid)
-
-
-def _has_topics(place: Path) -> bool:
-    """Whether messages are told apart by topics, and not by points of a content space."""
-    columns = need_table(place, "messages").column_names
-    return "topic" in columns and "point" not in columns
-
-
-def _topic_traffic(place: Path, users: list[str]) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """What each user sends into each topic, and which topics it wants."""
-    messages, subscriptions = need_table(place, "messages"), need_table(place, "subscriptions")
-    node, wanted = subscriptions.column("node"), subscriptions.column("topic")
-    topics = sorted({*wanted.to_pylist(), *messages.column("topic").to_pylist()} - {None})
-    who, what = (positions(one, pa.array(ids, pa.string())) for one, ids in ((node, users), (wanted, topics)))
-    refuse(
-        (who < 0) | (what < 0),
-        lambda row: f"subscriptions row {row}: {node[row].as_py()!r} is unknown, or wants nothing",
-        "make it a subscriber of a topic, or drop the row",
-    )
-    wants = np.zeros((len(users), len(topics)), bool)
-    wants[who, what] = True
-    return summarize(messages, users, topics), wants
 
 
 def _capacity(brokers: pa.Table, draft: MarketProblem, headroom: float) -> NDArray[np.float64]:

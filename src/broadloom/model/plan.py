@@ -132,6 +132,8 @@ class Plan:
         """
         interest, broken = self.interest, self._broken_topics
         proven = "" if self.gap is None else f", at most {self.gap:.1%} above the best possible"
+        if "optimal" in self.notes:
+            proven = ", optimal" if self.notes["optimal"] else f"{proven}, stopped before the best was proven"
         connected = f"every one of {interest.topic_count:,} topics connected"
         if broken:
             connected = f"{broken:,} of {interest.topic_count:,} topics NOT connected"

@@ -26,6 +26,8 @@ REQUIRED: dict[str, dict[str, pa.DataType]] = {
     "filters": {"broker": pa.string(), "lo": _NUMBERS, "hi": _NUMBERS},
     "density": {"lo": _NUMBERS, "hi": _NUMBERS, "mass": pa.float64()},
     "messages": {"publisher": pa.string(), "at": pa.timestamp("us"), "bytes": pa.int64()},
+    "histograms": {"publisher": pa.string(), "topic": pa.string(), "rate": pa.float64()},
+    "traffic_matrix": {"src": pa.string(), "dst": pa.string(), "rate": pa.float64()},
     "events": {"seq": pa.int64(), "kind": pa.string(), "node": pa.string()},
     "edges": {"u": pa.string(), "v": pa.string(), "weight": pa.float64(), "rank": pa.int32()},
     "quarantine": {"table": pa.string(), "row": pa.string(), "reason": pa.string()},

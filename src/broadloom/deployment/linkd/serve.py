@@ -43,6 +43,7 @@ class Run:
 
     Attributes:
         plans: how many plans have come.
+        refused: whether the last one could not be followed, so that links are as they were.
     """
 
     def __init__(
@@ -56,7 +57,7 @@ class Run:
         self.agent, self._source, self._sent = agent, source, tuple(sent)
         self._least, self._slack = least, slack
         self._stop = asyncio.Event()
-        self.plans = 0
+        self.plans, self.refused = 0, False
 
     def stop(self) -> None:
         """Let `follow` end."""
@@ -90,8 +91,10 @@ class Run:
         before = {filters: group.target for filters, group in self.agent.groups.items()}
         try:
             wanted = await asyncio.to_thread(targets, plan, sent, before, self._least, self._slack)
+            self.refused = False
         except InputError as error:
             self.agent.counts["plans_refused"] += 1
+            self.refused = True
             LOG.error("a plan is not followed: %s", error)
             if not before:
                 raise  # the first one: there is nothing to hold
@@ -110,8 +113,19 @@ async def serve(run: Run, metrics: int | None = None, ready: Callable[[], None] 
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(name, run.stop)
+    await work(run, metrics, ready)
+
+
+async def work(
+    run: Run,
+    metrics: int | None = None,
+    ready: Callable[[], None] = lambda: None,
+    begun: Callable[[], None] = lambda: None,
+) -> None:
+    """As `serve`, until the run is told to stop; `begun` is called when all is ready to follow."""
     server = None if metrics is None else await serve_metrics(run.agent, metrics)
     await run.agent.start()
+    begun()
     settled = asyncio.create_task(_tell(run, ready))
     try:
         await _while_whole(run.follow())

@@ -38,10 +38,7 @@ class Slots:
 
     def clear(self) -> None:
         """Forget all."""
-        if self._handle < 0:
-            self._map.madvise(mmap.MADV_DONTNEED)
-        else:
-            self._map[:] = bytes(_BYTES)
+        self._map[:] = bytes(_BYTES)
 
     def close(self) -> None:
         """Let go of the file."""
@@ -54,7 +51,16 @@ class Slots:
 def _make_room(handle: int) -> None:
     """Have the whole file on the disk: writing a page without room there would kill the process."""
     try:
-        os.posix_fallocate(handle, 0, _BYTES)
+        if hasattr(os, "posix_fallocate"):
+            os.posix_fallocate(handle, 0, _BYTES)
+        else:  # macOS
+            _fill(handle)
     except OSError:
         os.close(handle)
         raise
+
+
+def _fill(handle: int) -> None:
+    """Write zeros behind what the file has, until it has all."""
+    while (missing := _BYTES - os.lseek(handle, 0, os.SEEK_END)) > 0:
+        os.write(handle, bytes(missing))
