@@ -113,11 +113,12 @@ def measure(
 
 @dataclass
 class Section:
-    """What a part of a benchmark found: rows of a table, and claims that hold or do not."""
+    """What a part of a benchmark found: rows of a table, claims that hold or do not, how it was run."""
 
     title: str
     rows: list[dict[str, Any]] = field(default_factory=list)
     claims: list[dict[str, Any]] = field(default_factory=list)
+    notes: dict[str, Any] = field(default_factory=dict)
 
     def claim(
         self, text: str, measured: float, at_most: float | None = None, at_least: float | None = None

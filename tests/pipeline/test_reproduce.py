@@ -24,3 +24,32 @@ def test_cases_run_once(spark, tmp_path):
     assert (again.run, again.known) == (1, 3)
     assert pyarrow.parquet.read_table(tmp_path / "paper2-fig3.parquet").drop_columns("seconds").equals(table)
     assert again.page.exists()
+
+
+def test_other_figures_stay_and_damaged_cases_run_again(spark, tmp_path, monkeypatch):
+    """The page is about all figures that are there; a cut or empty file of a case counts as none."""
+    pytest.importorskip("matplotlib")
+    first = dataclasses.replace(
+        low_degree.FIG3,
+        cases=lambda quick: [low_degree._case(0, 12 if quick else 14) | {"k": k} for k in (1, 8)],
+    )
+    second = dataclasses.replace(
+        low_degree.FIG5, cases=lambda quick: [low_degree._case(s, 12, 10, "unif") for s in range(2 - quick)]
+    )
+    monkeypatch.setattr("broadloom.pipeline.reproduce.FIGURES", (first, second))
+    reproduce([first], tmp_path, quick=True, spark=spark)
+    found = reproduce([second], tmp_path, spark=spark)
+    assert {claim["figure"] for claim in found.claims} == {"paper2-fig5"}
+    page = found.page.read_text()
+    assert page.index("paper2-fig3") < page.index("paper2-fig5")
+    sizes = pyarrow.parquet.read_table(tmp_path / "claims.parquet").to_pylist()
+    assert {(claim["figure"], claim["size"]) for claim in sizes} == {
+        ("paper2-fig3", "reduced"),
+        ("paper2-fig5", "the paper's"),
+    }
+    cut, empty = sorted((tmp_path / "cases").glob("paper2-fig3*"))
+    cut.write_bytes(cut.read_bytes()[:20])
+    empty.write_bytes(b"")
+    again = reproduce([first], tmp_path, quick=True, spark=spark)
+    assert (again.run, again.known) == (2, 0)
+    assert "paper2-fig5" in again.page.read_text()

@@ -50,5 +50,11 @@ def _claims(claims: list[dict[str, object]]) -> Table:
     table = Table("figure", "claim", "theirs", "ours", "verdict", box=None, pad_edge=False)
     for claim in claims:
         shown = [claim[name] for name in ("figure", "claim", "theirs", "ours", "verdict")]
-        table.add_row(*(f"{value:.3g}" if isinstance(value, float) else str(value) for value in shown))
+        table.add_row(*map(_cell, shown))
     return table
+
+
+def _cell(value: object) -> str:
+    if value is None:
+        return "-"
+    return f"{value:.3g}" if isinstance(value, float) else str(value)

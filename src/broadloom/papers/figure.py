@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -36,6 +36,15 @@ class Rows:
         found = self.values(column, **wanted)
         return float(np.mean(found)) if found else float("nan")
 
+    def median(self, column: str, **wanted: Any) -> float:
+        """Their median, which a few slow calls do not move; NaN if there is none."""
+        found = self.values(column, **wanted)
+        return float(np.median(found)) if found else float("nan")
+
+    def most(self, column: str, **wanted: Any) -> float:
+        """The largest of them; NaN if there is none."""
+        return max(self.values(column, **wanted), default=float("nan"))
+
     def largest(self, column: str) -> Any:
         """The largest value of a column."""
         return max((row[column] for row in self.all), default=None)
@@ -52,11 +61,19 @@ class Rows:
 
 @dataclass(frozen=True)
 class Panel:
-    """One drawing of a figure: a column over the figure's x, a curve for each value of its `curves`."""
+    """One drawing of a figure: a column over the figure's x, a curve for each value of its `curves`.
+
+    Attributes:
+        y: the column.
+        label: what its axis says.
+        log: whether the axis is logarithmic.
+        dots: a dot for each row, rather than a line through means.
+    """
 
     y: str
     label: str
     log: bool = False
+    dots: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,7 +87,7 @@ class Claim:
         ours: the same from our rows.
         relation: "about", "at most" or "at least".
         tolerance: how far off, relative to theirs, still counts as reproduced.
-        why: what we think of a difference.
+        why: what we think of a difference; every claim has it, for no run knows its verdict before.
         at_full_size: whether it is about instances that only a run at full size has.
     """
 
@@ -80,23 +97,24 @@ class Claim:
     ours: Callable[[Rows], float]
     relation: str = "about"
     tolerance: float = 0.25
-    why: str = ""
+    why: str = field(kw_only=True)
     at_full_size: bool = False
 
     def verdict(self, rows: Rows) -> dict[str, Any]:
-        """The claim, the number that we measure, and whether it is reproduced."""
+        """The claim, the number that we measure, and whether it is reproduced; "not measured" without one."""
         ours = self.ours(rows)
         room = abs(self.theirs) * self.tolerance
         low = -np.inf if self.relation == "at most" else self.theirs - room
         high = np.inf if self.relation == "at least" else self.theirs + room
         holds = bool(low <= ours <= high)
+        unknown = bool(np.isnan(ours))
         return {
             "where": self.where,
             "claim": self.text,
             "theirs": f"{self.relation} {self.theirs:g}",
-            "ours": ours,
+            "ours": None if unknown else ours,
             "tolerance": self.tolerance,
-            "verdict": "reproduced" if holds else "not reproduced",
+            "verdict": "reproduced" if holds else "not measured" if unknown else "not reproduced",
             "why": "" if holds else self.why,
         }
 

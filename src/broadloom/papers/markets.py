@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import cache
 from itertools import product
 
 from broadloom.assignment.assign import assign
@@ -16,6 +17,18 @@ MIXING, CLUSTERING, PACKING = ({"algorithm": n} for n in ("steiner-mixing", "clu
 
 
 def _run(case: Case) -> list[Row]:
+    """The rows of a case, by compiled kernels."""
+    _compile()
+    return _compare(case)
+
+
+@cache
+def _compile() -> None:
+    """Run all on a small case, so that the times of others are of compiled kernels."""
+    _compare(_case(0, 200))
+
+
+def _compare(case: Case) -> list[Row]:
     """Each algorithm, told that traffic goes from broker to broker directly, over random assignment."""
     given = market(
         users=case["users"], brokers=case["brokers"], width=0.01, ratio=case["ratio"], seed=case["seed"]
@@ -59,8 +72,19 @@ def _time(name: str, seconds: float) -> Claim:
         "Table I",
         f"seconds of {name}",
         seconds,
-        lambda rows: rows.mean("seconds", algorithm=name),
+        lambda rows: rows.median("seconds", algorithm=name),
         relation="at most",
+        why="the paper's brokers and prices are not told, and the processor is another one",
+    )
+
+
+def _slower(name: str, theirs: float) -> Claim:
+    return Claim(
+        "Table I",
+        f"seconds of {name} over those of greedy-packing",
+        theirs,
+        lambda rows: rows.median("seconds", algorithm=name) / rows.median("seconds", **PACKING),
+        why="the paper compiled without optimization; ours keeps other structures for each of the three",
     )
 
 
@@ -112,6 +136,7 @@ FIG10 = Figure(
             1,
             lambda rows: rows.where(ratio=100).ratio("reduction", PACKING, MIXING, "users"),
             tolerance=0.1,
+            why=NOT_TOLD,
         ),
     ),
 )
@@ -125,7 +150,21 @@ TABLE1 = Figure(
     (Panel("seconds", "CPU seconds", log=True),),
     _once,
     _run,
-    (_time("greedy-packing", 91.445), _time("clustering", 100.235), _time("steiner-mixing", 179.654)),
+    (
+        _time("greedy-packing", 91.445),
+        _time("clustering", 100.235),
+        _time("steiner-mixing", 179.654),
+        _slower("clustering", 100.235 / 91.445),
+        _slower("steiner-mixing", 179.654 / 91.445),
+        Claim(
+            "Table I",
+            "seconds of random assignment",
+            0.9,
+            lambda _: float("nan"),
+            relation="at most",
+            why="it is only run to compare costs with",
+        ),
+    ),
 )
 
 FIGURES = (FIG9, FIG10, TABLE1)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
 import html
+import io
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,8 +18,10 @@ import pyarrow.parquet
 from broadloom.papers._overlays import latency_sources
 from broadloom.papers.figure import Figure, Panel, Rows
 
-# Curves differ in dashes and markers, so that they are told apart without colours.
+# Curves differ in dashes and markers, so that they are told apart without colours; a second dozen of them is
+# grey, with open markers.
 STYLES = (("-", "o"), ("--", "s"), ("-.", "^"), (":", "D"), ((0, (5, 1)), "v"), ((0, (1, 1)), "x"))
+GREYS = ("0", "0.55")
 VERDICTS = ["where", "claim", "theirs", "ours", "tolerance", "verdict", "why"]
 
 STYLE = """
@@ -31,7 +36,7 @@ img { background: #fff; max-width: 100%; }
 
 def write_figure(figure: Figure, rows: Rows, folder: Path, quick: bool) -> list[dict[str, Any]]:
     """Write the figure's rows and its drawing; what becomes of its claims."""
-    pa.parquet.write_table(pa.Table.from_pylist(list(rows.all)), folder / f"{figure.key}.parquet")
+    _write_rows(rows.all, folder / f"{figure.key}.parquet")
     draw(figure, rows, folder / f"{figure.key}.svg")
     about = [claim for claim in figure.claims if not (quick and claim.at_full_size)]
     size = "reduced" if quick else "the paper's"
@@ -44,42 +49,73 @@ def draw(figure: Figure, rows: Rows, place: Path) -> None:
     from matplotlib.figure import Figure as Canvas
 
     with rc_context({"svg.hashsalt": figure.key, "svg.fonttype": "none"}):
-        canvas = Canvas(figsize=(5 * len(figure.panels), 4), layout="constrained")
-        for axes, panel in zip(
-            np.atleast_1d(canvas.subplots(1, len(figure.panels))), figure.panels, strict=True
-        ):
-            _panel(axes, figure, panel, rows)
-        canvas.savefig(place, format="svg", metadata={"Date": None})
+        canvas = Canvas(figsize=(5 * len(figure.panels), 4.5), layout="constrained")
+        every = np.atleast_1d(canvas.subplots(1, len(figure.panels)))
+        for axes, panel in zip(every, figure.panels, strict=True):
+            draw_panel(axes, figure, panel, rows)
+        canvas.legend(*every[0].get_legend_handles_labels(), loc="outside lower center", ncols=2 * len(every))
+        drawn = io.BytesIO()
+        canvas.savefig(drawn, format="svg", metadata={"Date": None})
+    _put(drawn.getvalue(), place)
 
 
-def _panel(axes: Any, figure: Figure, panel: Panel, rows: Rows) -> None:
-    points = sorted({row[figure.x] for row in rows.all})
-    curves = sorted({tuple(str(row[name]) for name in figure.curves) for row in rows.all})
+def curves_of(figure: Figure, rows: Rows) -> list[dict[str, Any]]:
+    """What the rows of each curve have in common; a curve has values in every panel.
+
+    Examples:
+        >>> from broadloom.papers import figures_of
+        >>> (figure,) = figures_of(3, "fig5")
+        >>> curves_of(figure, Rows(({"coverage": 2, "round": 1, "max_degree": 9, "mean_degree": 4.0},)))
+        [{'coverage': 2}]
+    """
+    needed = (figure.x, *(panel.y for panel in figure.panels))
+    drawn = [row for row in rows.all if all(row.get(name) is not None for name in needed)]
+    curves = {tuple(row[name] for name in figure.curves) for row in drawn}
+    return [dict(zip(figure.curves, curve, strict=True)) for curve in sorted(curves)]
+
+
+def draw_panel(axes: Any, figure: Figure, panel: Panel, rows: Rows) -> None:
+    """One panel of a figure."""
+    curves = curves_of(figure, rows)
+    points = sorted({row[figure.x] for curve in curves for row in rows.where(**curve).all})
+    named = bool(points) and isinstance(points[0], str)
     for i, curve in enumerate(curves):
-        wanted = dict(zip(figure.curves, curve, strict=True))
-        found = [rows.values(panel.y, **{figure.x: at}, **wanted) for at in points]
+        mine = rows.where(**curve)
+        found = [mine.values(panel.y, **{figure.x: at}) for at in points]
         there = [k for k, values in enumerate(found) if values]
-        where = there if isinstance(points[0], str) else [points[k] for k in there]
-        dash, marker = STYLES[i % len(STYLES)]
-        grey = str(0.6 * (i // len(STYLES)) / 3)
-        means = [np.mean(found[k]) for k in there]
-        axes.plot(
-            where, means, linestyle=dash, marker=marker, markersize=4, color=grey, label=" ".join(curve)
-        )
+        style = _style(i, panel) | {"label": " ".join(map(str, curve.values()))}
+        if panel.dots:
+            dots = [(points[k], value) for k in there for value in found[k]]
+            axes.plot(*zip(*dots, strict=True), **style)
+            continue
+        where = there if named else [points[k] for k in there]
+        axes.plot(where, [np.mean(found[k]) for k in there], **style)
         low, high = ([f(found[k]) for k in there] for f in (min, max))
-        axes.fill_between(where, low, high, color=grey, alpha=0.12, linewidth=0)
-    if isinstance(points[0], str):
+        axes.fill_between(where, low, high, color=style["color"], alpha=0.12, linewidth=0)
+    if named:
         axes.set_xticks(range(len(points)), points)
     axes.set(xlabel=figure.x_label, ylabel=panel.label, yscale="log" if panel.log else "linear")
-    axes.legend(fontsize="x-small")
+
+
+def _style(i: int, panel: Panel) -> dict[str, Any]:
+    """How the i-th curve is drawn."""
+    dash, marker = STYLES[i % len(STYLES)]
+    grey = GREYS[i // len(STYLES) % len(GREYS)]
+    filled = grey if i // len(STYLES) % 2 == 0 else "white"
+    line = "none" if panel.dots else dash
+    return {
+        "linestyle": line,
+        "marker": marker,
+        "markersize": 4,
+        "color": grey,
+        "markerfacecolor": filled,
+    }
 
 
 def write_page(reduced: Mapping[Figure, bool], claims: Sequence[Mapping[str, Any]], folder: Path) -> Path:
     """One page with everything, and the claims as a table; `reduced`: the figures, and whether small ones."""
     if claims:
-        pa.parquet.write_table(
-            pa.Table.from_pylist([dict(claim) for claim in claims]), folder / "claims.parquet"
-        )
+        _write_rows(claims, folder / "claims.parquet")
     reproduced = sum(claim["verdict"] == "reproduced" for claim in claims)
     parts = [
         "<!doctype html><html lang='en'><meta charset='utf-8'><title>Broadloom: the papers</title>",
@@ -96,14 +132,28 @@ def write_page(reduced: Mapping[Figure, bool], claims: Sequence[Mapping[str, Any
         parts.append(_picture(figure, folder))
         parts.append(_table([claim for claim in claims if claim["figure"] == figure.key]))
     page = folder / "index.html"
-    page.write_text("\n".join(parts) + "\n", encoding="utf-8")
+    _put(("\n".join(parts) + "\n").encode(), page)
     return page
+
+
+def _write_rows(rows: Sequence[Mapping[str, Any]], place: Path) -> None:
+    """Rows as Parquet; a row may lack columns that others have."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    table = pa.table({name: [row.get(name) for row in rows] for name in columns})
+    written = io.BytesIO()
+    pa.parquet.write_table(table, written)
+    _put(written.getvalue(), place)
+
+
+def _put(content: bytes, place: Path) -> None:
+    """Write a file by one rename: a reader sees the old one or the new one."""
+    draft = place.with_name(f".{place.name}.{os.getpid()}.draft")
+    draft.write_bytes(content)
+    draft.replace(place)
 
 
 def _picture(figure: Figure, folder: Path) -> str:
     """The drawing inside the page, so that the page is whole by itself."""
-    import base64
-
     drawing = base64.b64encode((folder / f"{figure.key}.svg").read_bytes()).decode()
     return f"<img alt='{html.escape(figure.title)}' src='data:image/svg+xml;base64,{drawing}'>"
 
@@ -119,10 +169,20 @@ def _table(claims: Sequence[Mapping[str, Any]]) -> str:
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return f"<td class='number'>{value:.3g}</td>"
+    if value is None:
+        return "<td class='number'>-</td>"
     return f"<td>{html.escape(str(value))}</td>"
 
 
+def write_case(rows: Sequence[Mapping[str, Any]], place: Path) -> None:
+    """Keep the rows of a case."""
+    _put(json.dumps(rows).encode(), place)
+
+
 def read_case(place: Path) -> list[dict[str, Any]]:
-    """The rows of a case that was run."""
-    rows: list[dict[str, Any]] = json.loads(place.read_text(encoding="utf-8"))
-    return rows
+    """The rows of a case that was run; none if it was not, or its file is damaged."""
+    try:
+        rows = json.loads(place.read_bytes())
+    except (FileNotFoundError, ValueError):
+        return []
+    return rows if isinstance(rows, list) and all(isinstance(row, dict) for row in rows) else []

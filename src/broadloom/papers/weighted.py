@@ -5,16 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterable
 from itertools import product
 
-from broadloom.papers._overlays import latencies, latency_sources, measured
+from broadloom.papers._overlays import WARM_NODES, latencies, latency_sources, measured
 from broadloom.papers.figure import Case, Claim, Figure, Panel, Row, Rows
 from broadloom.workload import interest, weights
 
 POPULARITIES = ("unif", "zipf", "expo")
-GR, PD, TR = ({"algorithm": name} for name in ("grmaw", "pdmaw", "trmaw"))
+GR, PD, TR, GM, DC = ({"algorithm": name} for name in ("grmaw", "pdmaw", "trmaw", "gm", "dcmaw"))
 DEGREE, TIME = "weighted_mean_degree", "seconds"
-OURS_IS_QUICKER = "our pdmaw keeps no residuals of edges, and takes about the time of grmaw"
+OURS_IS_QUICKER = "our pdmaw keeps no residuals of edges, and takes one to three times the time of grmaw"
 OTHER_WEIGHTS = (
-    "the paper's latencies (King, Meridian) cannot be had; a degree depends on how these are spread"
+    "the paper's latencies (King, Meridian) cannot be had; a weighted degree depends on how these are spread"
+)
+OTHER_LINKS = (
+    "the paper's latencies (King, Meridian) cannot be had; which links an algorithm prefers, and so how many "
+    "it takes and how long paths become, depends on how these are spread"
+)
+OTHER_COMBINE = (
+    "which nodes stand for a site when sites are combined is told by another paper, and chosen by us"
 )
 
 THREE_PANELS = (Panel(DEGREE, "weighted average node degree", log=True), Panel(TIME, "CPU seconds", log=True))
@@ -41,7 +48,8 @@ def _run(case: Case, *algorithms: str) -> list[Row]:
 
 def _case(seed: int, nodes: int = 800, topics: int = 200, popularity: str = "unif", middle: int = 60) -> Case:
     sizes = {"middle": middle, "fewest": middle - 40, "most": middle + 40}
-    where = {"latency": latency_sources()[0]}
+    # How kernels are compiled before is part of a case that is timed: another way makes it another case.
+    where = {"latency": latency_sources()[0], "warm": WARM_NODES}
     return {"seed": seed, "nodes": nodes, "topics": topics, "popularity": popularity} | sizes | where
 
 
@@ -228,6 +236,7 @@ FIG7 = Figure(
             3.87,
             lambda rows: _difference(rows, "mean_degree", PD, {"algorithm": "pdrdmaw"}),
             tolerance=0.5,
+            why=OTHER_LINKS,
         ),
         Claim(
             "IX-E",
@@ -254,31 +263,49 @@ FIG8 = Figure(
             "IX-F",
             "GrMAW's weighted degree over GM's",
             0.4,
-            lambda rows: rows.ratio(DEGREE, GR, {"algorithm": "gm"}, "nodes"),
+            lambda rows: rows.ratio(DEGREE, GR, GM, "nodes"),
             tolerance=0.5,
             why=OTHER_WEIGHTS,
+        ),
+        Claim(
+            "IX-F",
+            "GM's weighted degree less GrMAW's, mean over 100 to 1000 nodes",
+            30,
+            lambda rows: _difference(rows, DEGREE, GM, GR),
+            tolerance=0.5,
+            why=OTHER_WEIGHTS,
+            at_full_size=True,
+        ),
+        Claim(
+            "IX-F",
+            "GM's weighted topic diameter less GrMAW's at 1000 nodes",
+            124,
+            lambda rows: _difference(rows.where(nodes=1000), "weighted_mean_diameter", GM, GR),
+            tolerance=0.5,
+            why=OTHER_WEIGHTS,
+            at_full_size=True,
         ),
         Claim(
             "IX-F",
             "GrMAW's degree less GM's",
             4,
-            lambda rows: _difference(rows, "mean_degree", GR, {"algorithm": "gm"}),
+            lambda rows: _difference(rows, "mean_degree", GR, GM),
             tolerance=0.5,
-            why=OTHER_WEIGHTS,
+            why=OTHER_LINKS,
         ),
         Claim(
             "IX-F",
             "GrMAW's topic diameter less GM's",
             2.7,
-            lambda rows: _difference(rows, "mean_diameter", GR, {"algorithm": "gm"}),
+            lambda rows: _difference(rows, "mean_diameter", GR, GM),
             tolerance=0.5,
-            why=OTHER_WEIGHTS,
+            why=OTHER_LINKS,
         ),
         Claim(
             "IX-F",
             "GrMAW's time over GM's (the text also says that GrMAW is the slower one)",
             0.7,
-            lambda rows: rows.ratio(TIME, GR, {"algorithm": "gm"}, "nodes"),
+            lambda rows: rows.ratio(TIME, GR, GM, "nodes"),
             why="integers are quicker than ratios; a ratio above 1 is what the text says in words",
         ),
     ),
@@ -299,21 +326,23 @@ FIG9 = Figure(
             "IX-G",
             "DcMAW's weighted degree less GrMAW's",
             0.88,
-            lambda rows: _difference(rows, DEGREE, {"algorithm": "dcmaw"}, GR),
+            lambda rows: _difference(rows, DEGREE, DC, GR),
             relation="at most",
+            why=OTHER_COMBINE,
         ),
         Claim(
             "IX-G",
             "DcMAW's degree less GrMAW's",
             0.097,
-            lambda rows: _difference(rows, "mean_degree", {"algorithm": "dcmaw"}, GR),
+            lambda rows: _difference(rows, "mean_degree", DC, GR),
             relation="at most",
+            why=OTHER_COMBINE,
         ),
         Claim(
             "IX-G",
             "DcMAW's time over GrMAW's",
             0.057,
-            lambda rows: rows.ratio(TIME, {"algorithm": "dcmaw"}, GR, "nodes"),
+            lambda rows: rows.ratio(TIME, DC, GR, "nodes"),
             relation="at most",
             why="our grmaw grows more slowly with the nodes than the paper's, so that less is left to win",
         ),

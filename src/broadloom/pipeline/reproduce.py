@@ -6,7 +6,7 @@ import hashlib
 import json
 import os
 import threading
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -16,13 +16,13 @@ from pyspark.sql import SparkSession
 from broadloom.model._plain import plain
 from broadloom.papers import FIGURES
 from broadloom.papers.figure import Case, Figure, Rows
-from broadloom.papers.results import read_case, write_figure, write_page
+from broadloom.papers.results import read_case, write_case, write_figure, write_page
 from broadloom.pipeline.session import Engine, session
 from broadloom.progress import stage
 
 
 class Reproduction(NamedTuple):
-    """Where the page is, what became of the claims, and how many cases were run now, and before."""
+    """Where the page is, what became of the claims asked for, how many cases were run now, and before."""
 
     page: Path
     claims: list[dict[str, Any]]
@@ -39,7 +39,8 @@ def reproduce(
 ) -> Reproduction:
     """Run the cases of some figures, and write their tables, drawings and one page.
 
-    A case that was run before, into the same folder, is not run again: a run that was killed goes on.
+    A case that was run before, into the same folder, is not run again: a run that was killed goes on. The
+    page and the table of claims are about all figures whose cases are in the folder, those of other runs too.
 
     Args:
         figures: which, see `broadloom.papers.figures_of`.
@@ -51,18 +52,33 @@ def reproduce(
     folder = Path(output).absolute()
     (folder / "cases").mkdir(parents=True, exist_ok=True)
     reduced = {figure: quick if isinstance(quick, bool) else figure.paper in quick for figure in figures}
-    wanted = {figure.source: list(figure.cases(reduced[figure])) for figure in figures}
+    wanted = {figure.source: list(figure.cases(small)) for figure, small in reduced.items()}
     every = [(source, case) for source, cases in wanted.items() for case in cases]
-    pending = [(source, case) for source, case in every if not _place(folder, source, case).exists()]
+    pending = [(source, case) for source, case in every if not read_case(_place(folder, source, case))]
     if pending:
         with session(engine, spark) as running:
             _run_all(running, pending, folder)
-    claims = []
-    for figure in figures:
-        places = (_place(folder, figure.source, case) for case in wanted[figure.source])
-        rows = [row for place in places for row in read_case(place)]
-        claims += write_figure(figure, Rows(tuple(rows)), folder, reduced[figure])
-    return Reproduction(write_page(reduced, claims, folder), claims, len(pending), len(every) - len(pending))
+    found = _known(reduced, folder)
+    claims = {figure: write_figure(figure, rows, folder, small) for figure, (rows, small) in found.items()}
+    shown = {figure: small for figure, (_, small) in found.items()}
+    page = write_page(shown, [claim for of_figure in claims.values() for claim in of_figure], folder)
+    asked = [claim for figure in figures for claim in claims[figure]]
+    return Reproduction(page, asked, len(pending), len(every) - len(pending))
+
+
+def _known(asked: Mapping[Figure, bool], folder: Path) -> dict[Figure, tuple[Rows, bool]]:
+    """The rows of all figures whose cases are all there, and whether these are small ones.
+
+    Figures that were not asked for now are shown at the papers' sizes, where these are there.
+    """
+    found = {}
+    for figure in {figure.key: figure for figure in (*FIGURES, *asked)}.values():
+        for small in [asked[figure]] if figure in asked else [False, True]:
+            cases = [read_case(_place(folder, figure.source, case)) for case in figure.cases(small)]
+            if all(cases):
+                found[figure] = Rows(tuple(row for rows in cases for row in rows)), small
+                break
+    return found
 
 
 def _place(folder: Path, key: str, case: Case) -> Path:
@@ -83,6 +99,8 @@ def _run_all(spark: SparkSession, pending: list[tuple[str, Case]], folder: Path)
             yield batch
 
     places = [_place(folder, key, case) for key, case in pending]
+    for place in places:
+        place.unlink(missing_ok=True)  # a damaged one is not to count as done
     with stage("cases", len(pending)) as done:
         over = threading.Event()
 
@@ -102,7 +120,4 @@ def _run_all(spark: SparkSession, pending: list[tuple[str, Case]], folder: Path)
 def run_case(key: str, case: Case, folder: Path) -> None:
     """Run one case of a figure, and write its rows by one rename."""
     (figure,) = (one for one in FIGURES if one.key == key)
-    place = _place(folder, key, case)
-    draft = place.with_suffix(f".{os.getpid()}.draft")
-    draft.write_text(json.dumps(plain(figure.run(case))), encoding="utf-8")
-    draft.replace(place)
+    write_case(plain(figure.run(case)), _place(folder, key, case))

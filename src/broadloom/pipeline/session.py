@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import socket
@@ -91,10 +92,17 @@ def session(engine: Engine | None = None, spark: SparkSession | None = None) -> 
     chosen = engine or Engine()
     with tempfile.TemporaryDirectory(prefix="broadloom-") as folder:  # executors fetch from it until the end
         started = (_connect if chosen.remote else _launch)(chosen, Path(folder))
+        logging.root.addFilter(_is_news)
         try:
             yield started
         finally:
             started.stop()
+            logging.root.removeFilter(_is_news)
+
+
+def _is_news(record: logging.LogRecord) -> bool:
+    """Not the tracebacks that py4j logs when Ctrl-C comes while it waits: it raises what it logs."""
+    return not record.getMessage().endswith(" while sending command.")
 
 
 def need_spark() -> None:
