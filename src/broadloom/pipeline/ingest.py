@@ -33,6 +33,9 @@ from broadloom.progress import stage
 # What makes a row of these tables another one; of equal ones the first in the order of their text is kept.
 KEYS = {"nodes": "node", "topics": "topic", "brokers": "broker", "subscribers": "subscriber", "events": "seq"}
 
+# So many bytes of subscriptions are counted in one piece, in memory.
+PIECE_BYTES = 16 * 2**20
+
 
 def ingest(
     sources: Iterable[Source | str],
@@ -164,7 +167,8 @@ class _Ingest:
 
     def _tally(self, table: str, rows: DataFrame) -> _Taken:
         """As `_take`, but write the table `wanted` from the same pass over the input."""
-        self._write("tally", subscriptions.tally(rows))
+        pieces = max(total_bytes(self._of(table)) // PIECE_BYTES, _partitions(self.spark))
+        self._write("tally", subscriptions.tally(rows, pieces))
         found = self.table("tally")
         self._quarantine(table, found)
         wanted = found.where(sf.col(REASON).isNull()).select("node", "filter", "clients", "rows")
@@ -231,6 +235,10 @@ class _Taken:
             f"{self.table}: {good:,} good rows, but {self.accepted:,} arrived"
         )
         return Account(self.table, self.count, self.used, good - self.used, quarantined, self.written)
+
+
+def _partitions(spark: SparkSession) -> int:
+    return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
 def _check_lines(table: str, inputs: list[Input], seen: int) -> None:
