@@ -35,7 +35,7 @@ def test_a_running_session_with_other_settings_is_refused_in_one_line(spark):
 def test_yarn_without_its_configuration_is_refused_in_one_line(monkeypatch, tmp_path):
     for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
         monkeypatch.delenv(name, raising=False)
-    with pytest.raises(InputError, match="needs HADOOP_CONF_DIR.*it is not set"):
+    with pytest.raises(InputError, match=r"needs HADOOP_CONF_DIR.*it is not set"):
         module._launch(Engine(master="yarn"), tmp_path)
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match="nowhere is none"):

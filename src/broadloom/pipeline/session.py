@@ -144,8 +144,8 @@ def _check_fits(running: SparkSession, engine: Engine) -> None:
     other = next((name for name, value in asked.items() if have[name] != value), None)
     if other is not None:
         raise InputError(
-            f"a Spark session is running with {other} {have[other] or 'not set'}, and {asked[other]} is asked "
-            "for; stop it first, or ask for nothing"
+            f"a Spark session is running with {other} {have[other] or 'not set'}, and {asked[other]} "
+            "is asked for; stop it first, or ask for nothing"
         )
 
 
