@@ -32,7 +32,7 @@ from broadloom.pipeline.sources import (
 from broadloom.progress import stage
 
 # So many bytes of subscriptions are counted in one piece, in memory.
-PIECE_BYTES = 16 * 2**20
+PIECE_BYTES = 8 * 2**20
 
 
 def ingest(
@@ -163,7 +163,7 @@ class _Ingest:
 
     def _tally(self, table: str, rows: DataFrame) -> _Taken:
         """As `_take`, but write the table `wanted` from the same pass over the input."""
-        pieces = max(total_bytes(self._of(table)) // PIECE_BYTES, _partitions(self.spark))
+        pieces = 1 + total_bytes(self._of(table)) // PIECE_BYTES
         self._write("tally", subscriptions.tally(rows, pieces))
         found = self.table("tally")
         self._quarantine(table, found)
@@ -243,10 +243,6 @@ class _Taken:
             f"{self.table}: {good:,} good rows, but {self.accepted:,} arrived"
         )
         return Account(self.table, self.count, self.used, good - self.used, quarantined, self.written)
-
-
-def _partitions(spark: SparkSession) -> int:
-    return int(spark.conf.get("spark.sql.shuffle.partitions") or 1)
 
 
 def _check_lines(table: str, inputs: list[Input], seen: int) -> None:
