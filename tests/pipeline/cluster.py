@@ -94,6 +94,10 @@ class Cluster:
         """How many workers the master believes to be alive."""
         return sum(worker["state"] == "ALIVE" for worker in self.state()["workers"])
 
+    def freeze_worker(self) -> None:
+        """Stop the worker that is to be killed next: the tasks that it is given do not end."""
+        os.killpg(self.workers[-1].pid, signal.SIGSTOP)
+
     def kill_worker(self) -> None:
         """SIGKILL to a worker and the executors that it started."""
         worker = self.workers.pop()

@@ -1,4 +1,4 @@
-"""A real distributed run: a master and two workers; one is killed in the middle, and the plan is the same.
+"""A real distributed run: a master and workers; some are killed in the middle, and the plan is the same.
 
 The other run has one core behind Spark Connect. Two cores of an embedded Spark are in `test_run`.
 """
@@ -7,6 +7,7 @@ import json
 import socket
 import subprocess
 import sys
+import time
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -40,7 +41,7 @@ SMALL = {
     "spark.executor.extraJavaOptions": FAST_START,
     "spark.sql.shuffle.partitions": "2",
 }
-# Two runs in one session, so that the second finds warm executors to lose.
+# All runs in one session, so that the later ones find warm executors to lose.
 DRIVER = """
 import json, sys
 from broadloom.pipeline.config import Config
@@ -57,23 +58,27 @@ def place(tmp_path_factory):
     """Raw inputs, and a configuration for each run of them."""
     folder = tmp_path_factory.mktemp("cluster")
     workload.devices(folder / "raw", brokers=12, subscriptions=3000, subscribers=40, seed=5)
-    for output in ("cluster", "killed", "connect"):
+    for output in ("cluster", "ingest-killed", "link-killed", "connect"):
         (folder / f"{output}.toml").write_text(CONFIG.format(output=output))
     return folder
 
 
-def test_a_cluster_gives_the_plan_of_one_process_and_so_does_one_that_loses_a_worker(place, tmp_path):
-    """The worker is killed, with its executor, while tasks of the second run's ingest are on it."""
-    with cluster(tmp_path) as made:
-        configs = [str(place / f"{output}.toml") for output in ("cluster", "killed")]
+def test_a_cluster_gives_the_plan_of_one_process_and_so_does_one_that_loses_workers(place, tmp_path):
+    """A worker is killed, with its executor, in the second run's ingest, another in the third one's link."""
+    outputs = ("cluster", "ingest-killed", "link-killed")
+    with cluster(tmp_path, workers=3) as made:
+        configs = [str(place / f"{output}.toml") for output in outputs]
         process = start(place, "-c", DRIVER, made.master, json.dumps(SMALL), *configs)
-        tasks = ".ingest.*.new/tally.parquet/_temporary"
-        wait_for(lambda: process.poll() is not None or any((place / "killed").glob(tasks)))
-        assert process.poll() is None, "the run ended before a worker could be killed"
+        wait_for_file(process, place / "ingest-killed", ".ingest.*.new/tally.parquet/_temporary")
+        made.kill_worker()
+        wait_for_file(process, place / "link-killed", "link-*/parts.parquet")
+        made.freeze_worker()  # link cannot end without the tasks that it is given meanwhile
+        time.sleep(1)
+        assert not (place / "link-killed" / "link").exists()
         made.kill_worker()
         finish(place, process)
         wait_for(lambda: made.alive() == 1)
-    assert plan_of(place, "cluster") == plan_of(place, "killed") == plan_of_one_process(place, "cluster")
+    assert [plan_of(place, output) for output in outputs] == 3 * [plan_of_one_process(place, "cluster")]
 
 
 def test_one_core_behind_spark_connect_gives_the_same_plan(place):
@@ -107,6 +112,12 @@ def start(place, *words):
 
 def finish(place, process):
     assert process.wait(PATIENCE) == 0, (place / "driver.log").read_text()[-3000:]
+
+
+def wait_for_file(process, folder, pattern):
+    """Wait until a run has written it."""
+    wait_for(lambda: process.poll() is not None or any(folder.glob(pattern)))
+    assert process.poll() is None, "the run ended before a worker could be killed"
 
 
 @contextmanager

@@ -1,5 +1,7 @@
 """Pairwise contributions on Spark: the same partners as all pairs counted one by one."""
 
+from pathlib import Path
+
 import pytest
 
 import broadloom as bl
@@ -19,6 +21,15 @@ def test_the_best_partners_are_those_of_all_pairs(spark, tmp_path, monkeypatch, 
     interest = bl.Interest.from_lists(lists, topics=topics)
     rows = contributions.top_partners(spark, interest, 5, tmp_path).toArrow()
     assert _by_node(rows) == _naive(interest, 5)
+
+
+def test_the_example_on_the_page_runs(spark):
+    page = Path(__file__).parents[2] / "docs" / "pipeline.md"
+    names = {}
+    exec(compile(page.read_text().split("```python\n")[1].split("```")[0], page.name, "exec"), names)
+    assert names["partners"].column_names == ["node", "rank", "partner", "shared"]
+    assert names["partners"].num_rows == 3000
+    assert spark.range(1).count() == 1
 
 
 def test_no_topics_at_all(spark, tmp_path):

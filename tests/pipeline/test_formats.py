@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from broadloom.pipeline.formats import FORMATS
+from broadloom.pipeline.formats import FORMATS, PAGE, Page, note
 from broadloom.pipeline.formats._json import entries
 
 BY_NAME = {form.name: form for form in FORMATS}
@@ -165,7 +165,7 @@ def test_a_file_cut_anywhere_keeps_its_whole_rows(name):
             good = [row for row in cut if row.reason is None]
             assert good[: len(good) - 1] == whole[: max(len(good) - 1, 0)]
         if name in ("emqx", "rabbitmq", "nats") and data[:end].strip():
-            assert any(row.reason for row in cut) or end > len(data) - 2
+            assert any(row.reason not in (None, PAGE) for row in cut) or end > len(data) - 2
 
 
 @pytest.mark.parametrize("name", SAMPLES)
@@ -184,6 +184,24 @@ def test_entries_of_a_document_that_is_none():
     assert list(entries("", "data")) == []
     deep = "[" * 100_000
     assert [row.reason for row in entries(deep, "data")] == ["cut in the middle"]
+
+
+def test_pages_say_where_they_begin_and_whether_more_follow():
+    """A later page of another list, a total that changed meanwhile, and no total at all."""
+    assert note("x", []) is None
+    assert note("x", [Page(0, 2, 2, False), Page(0, 3, 3, False)]) is None
+    assert "4 of 5" in note("x", [Page(0, 2, 2, False), Page(0, 2, 3, False)])
+    assert note("x", [Page(0, 2, 3, True), Page(2, 2, 4, False)]) is None
+    assert "1 of 4" in note("x", [Page(3, 1, 4, False)])
+    assert "more follow" in note("x", [Page(0, 2, None, True)])
+    assert note("x", [Page(0, 2, None, True), Page(2, 1, None, False)]) is None
+
+
+@pytest.mark.parametrize("meta", [None, [], {"page": 0, "limit": "x"}, {"page": True, "count": -1}])
+def test_what_is_no_page_says_nothing(meta):
+    text = json.dumps({"data": [{"clientid": "c", "topic": "t"}], "meta": meta})
+    pages = [Page.loads(row.raw) for row in BY_NAME["emqx"].rows(text.encode()) if row.reason == PAGE]
+    assert pages == ([Page(0, 1, None, False)] if meta else [])
 
 
 def page(*names):

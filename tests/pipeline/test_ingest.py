@@ -14,6 +14,7 @@ from broadloom.maintenance.events import read_events
 from broadloom.maintenance.feed import Applied, Feed
 from broadloom.model.instance import read_instance
 from broadloom.model.tables import need_table
+from broadloom.pipeline import latency
 from broadloom.pipeline.ingest import ingest
 from broadloom.pipeline.ledger import Ledger
 from broadloom.workload.devices import FAULTS
@@ -223,6 +224,71 @@ def test_a_latency_matrix(tmp_path, spark):
     assert rows_of(tmp_path / "bare", "latency", "src", "dst", "rtt_ms")[2] == ("b", "c", 5.0)
 
 
+@pytest.mark.parametrize(
+    ("text", "nodes"),
+    [
+        (",1,2,3\n1,0,5,6\n2,5,0,\n3,6,7,0\n", []),
+        ("node;1;2;3\n1;0;5;6\n2;5;0;\n3;6;7;0\n", ["1", "2", "3"]),
+        ("1,2,3\n0,5,6\n5,0,\n6,7,0\n", []),
+        ("1,2,3\n1,0,5,6\n2,5,0,\n3,6,7,0\n", ["3", "2", "1"]),
+        ("0,5,6\n5,0,\n6,7,0\n", ["1", "2", "3"]),
+        (",5,6\n5,,\n6,7,\n", ["1", "2", "3"]),
+    ],
+)
+@pytest.mark.parametrize("packed", [False, True])
+def test_names_in_a_matrix_may_be_numbers_and_the_file_packed(tmp_path, text, nodes, packed):
+    path = tmp_path / ("m.csv.gz" if packed else "m.csv")
+    path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
+    rows = latency.read_matrix(path, nodes).select(["src", "dst", "rtt_ms"]).to_pylist()
+    assert [tuple(row.values()) for row in rows] == [
+        ("1", "2", 5),
+        ("1", "3", 6),
+        ("2", "1", 5),
+        ("3", "1", 6),
+        ("3", "2", 7),
+    ]
+
+
+@pytest.mark.parametrize("text", ["0,1\n1,0\n", "a,b,c\n0,1,2\n1,0,2\n", "1,2\n3,4\n0,1\n1,0\n"])
+def test_a_matrix_without_names_that_fit_is_refused_in_one_line(tmp_path, text):
+    (tmp_path / "m.csv").write_text(text)
+    with pytest.raises(InputError, match="give a square matrix, or name its rows"):
+        latency.read_matrix(tmp_path / "m.csv", ["x", "y", "z"])
+
+
+def test_of_rows_that_contradict_each_other_the_first_by_its_text_is_kept(tmp_path, spark):
+    """Another site for a node is a fault in one of them; the same said again is a duplicate."""
+    (tmp_path / "nodes.csv").write_text("node,site\nb,paris\na,oslo\na,rome\na,oslo\nb,paris\na,\n")
+    (tmp_path / "nodes-2.csv").write_text("site,node\nparis,b\nberlin,b\n")
+    ledger = ingest([str(tmp_path)], tmp_path / "out", spark=spark)
+    assert rows_of(tmp_path / "out", "nodes", "node", "site") == [("a", None), ("b", "paris")]
+    told = account(ledger, "nodes")
+    assert (told.rows, told.used, told.duplicates) == (8, 2, 2)
+    assert told.quarantined == {"another row has this node": 4}
+
+
+def test_pages_that_are_missing_are_told(tmp_path, spark):
+    """A note and no fault; what is there is used."""
+
+    def emqx(page, count, has_next):
+        entry = {"node": "e", "clientid": f"c{page}", "topic": "t"}
+        return {"data": [entry], "meta": {"page": page, "limit": 1, "count": count, "hasnext": has_next}}
+
+    connections = [{"cid": 1, "subscriptions_list": ["a", "b"]}]
+    nats = {"server_id": "N", "total": 3, "offset": 0, "limit": 1, "connections": connections}
+    (tmp_path / "one.json").write_text(json.dumps(emqx(1, 3, True)))
+    (tmp_path / "two.json").write_text(json.dumps(emqx(2, 3, True)))
+    (tmp_path / "n.json").write_text(json.dumps(nats))
+    sources = [str(tmp_path / name) for name in ("one.json", "two.json", "n.json")]
+    ledger = ingest(sources, tmp_path / "out", spark=spark)
+    assert [words.partition(";")[0] for words in ledger.notes] == [
+        "emqx: 2 of 3 entries are there",
+        "nats: 1 of 3 entries are there",
+    ]
+    told = account(ledger, "subscriptions")
+    assert (told.rows, told.used, told.quarantined) == (4, 4, {})
+
+
 def test_other_tables(tmp_path, spark):
     """Subscribers, brokers, messages and events are taken in their types, each key once."""
     events = [
@@ -255,7 +321,7 @@ def test_events_are_checked_by_their_kind_and_keep_their_place(tmp_path, spark):
     (tmp_path / "events-2.csv").write_text("seq,kind,node\n7,leave,c\n")
     ledger = ingest([str(tmp_path)], tmp_path / "out", spark=spark)
     told = account(ledger, "events")
-    assert told.quarantined == {"another event has this seq": 1, "no topics": 1, "unknown kind": 1}
+    assert told.quarantined == {"another row has this seq": 1, "no topics": 1, "unknown kind": 1}
     assert (told.rows, told.used, told.duplicates) == (9, 5, 1)
     feed = Feed(maintain(Interest.from_lists([["t"]], node_ids=["a"])))
     said = {event.values["seq"]: event.values for event in read_events(tmp_path / "out")}

@@ -16,6 +16,32 @@ def test_a_given_session_is_used_and_not_stopped(spark):
     assert spark.range(3).count() == 3
 
 
+@pytest.mark.spark
+def test_a_running_session_with_other_settings_is_refused_in_one_line(spark):
+    """What is asked for must be what runs; who asks for nothing gets what runs."""
+    with session() as used, session(Engine(master="local[2]", conf={"spark.driver.memory": "1g"})) as same:
+        assert used.sparkContext is same.sparkContext is spark.sparkContext
+    for engine, words in (
+        (Engine(master="yarn"), r"with spark\.master local\[2\], and yarn is asked for"),
+        (Engine(conf={"spark.driver.memory": "9g"}), r"with spark\.driver\.memory 1g, and 9g is asked for"),
+        (Engine(conf={"spark.x": "1"}), r"with spark\.x not set"),
+        (Engine(remote="sc://host"), "sc://host is asked for"),
+    ):
+        with pytest.raises(InputError, match=words) as error, session(engine):
+            pass
+        assert "\n" not in str(error.value)
+
+
+def test_yarn_without_its_configuration_is_refused_in_one_line(monkeypatch, tmp_path):
+    for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(InputError, match=r"needs HADOOP_CONF_DIR.*it is not set"):
+        module._launch(Engine(master="yarn"), tmp_path)
+    monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "nowhere"))
+    with pytest.raises(InputError, match="nowhere is none"):
+        module._launch(Engine(master="yarn"), tmp_path)
+
+
 def test_master_and_remote_exclude_each_other():
     with pytest.raises(InputError, match="give one"):
         Engine(master="yarn", remote="sc://host")

@@ -14,9 +14,10 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 
 from broadloom.model._atomic import new_folder
-from broadloom.pipeline import events, latency, subscriptions
+from broadloom.pipeline import events, keys, latency, subscriptions
+from broadloom.pipeline.formats import PAGE, Page, note
 from broadloom.pipeline.ledger import Account, Ledger
-from broadloom.pipeline.read import HEADER, RAW, REASON, SOURCE, read_inputs
+from broadloom.pipeline.read import NO_ROWS, RAW, REASON, SOURCE, local_path, read_inputs
 from broadloom.pipeline.session import Engine, session
 from broadloom.pipeline.sources import (
     MATRIX,
@@ -30,8 +31,8 @@ from broadloom.pipeline.sources import (
 )
 from broadloom.progress import stage
 
-# What makes a row of these tables another one; of equal ones the first in the order of their text is kept.
-KEYS = {"nodes": "node", "topics": "topic", "brokers": "broker", "subscribers": "subscriber", "events": "seq"}
+# So many bytes of subscriptions are counted in one piece, in memory.
+PIECE_BYTES = 8 * 2**20
 
 
 def ingest(
@@ -106,13 +107,11 @@ class _Ingest:
     def _plain(self, table: str) -> None:
         """A table that is taken as it is, each key once."""
         with stage(f"ingest {table}"):
-            rows = read_inputs(self.spark, self._of(table))
-            taken = self._take(table, events.checked(rows) if table == "events" else rows)
-            kept, key = taken.rows.drop(SOURCE, REASON), KEYS.get(table)
-            if key is not None:
-                first = sf.min_by(sf.struct(*kept.columns), RAW).alias("first")
-                kept = kept.groupBy(key).agg(first).select("first.*")
-            self._write(table, kept.drop(RAW), key)
+            rows, key = read_inputs(self.spark, self._of(table)), keys.KEYS.get(table)
+            rows = events.checked(rows) if table == "events" else rows
+            taken = self._take(table, rows if key is None else keys.checked(rows, key))
+            kept = taken.rows.drop(RAW, SOURCE, REASON)
+            self._write(table, kept if key is None else kept.dropDuplicates([key]), key)
             taken.used = taken.written = self._sum(table)
 
     def _subscriptions(self, wildcards: str) -> None:
@@ -158,26 +157,39 @@ class _Ingest:
     def _take(self, table: str, rows: DataFrame) -> _Taken:
         """Put the bad rows into quarantine, count all, and hand on the good ones."""
         seen = Observation()
-        headers = sf.count_if(sf.col(REASON) == HEADER).alias("headers")
+        headers = sf.count_if(sf.col(REASON).isin(*NO_ROWS)).alias("headers")
         self._quarantine(table, rows.observe(seen, sf.count(sf.lit(1)).alias("lines"), headers))
         return self._taken(table, rows, seen.get["lines"], seen.get["headers"])
 
     def _tally(self, table: str, rows: DataFrame) -> _Taken:
         """As `_take`, but write the table `wanted` from the same pass over the input."""
-        self._write("tally", subscriptions.tally(rows))
+        pieces = 1 + total_bytes(self._of(table)) // PIECE_BYTES
+        self._write("tally", subscriptions.tally(rows, pieces))
         found = self.table("tally")
         self._quarantine(table, found)
         wanted = found.where(sf.col(REASON).isNull()).select("node", "filter", "clients", "rows")
         self._write("wanted", wanted)
-        lines, headers = self._sum("tally", "rows"), self._sum("tally", "rows", pc.field(REASON) == HEADER)
+        no_rows = pc.field(REASON).isin(NO_ROWS)
+        lines, headers = self._sum("tally", "rows"), self._sum("tally", "rows", no_rows)
+        self.notes.extend(self._missing_pages())
         shutil.rmtree(self.folder / "tally.parquet")
         taken = self._taken(table, rows, lines, headers)
         taken.used, taken.accepted = self._sum("wanted", "clients"), self._sum("wanted", "rows")
         return taken
 
+    def _missing_pages(self) -> Iterator[str]:
+        """A note on each kind of dump whose pages tell of more entries than there are."""
+        data = pyarrow.dataset.dataset(self.folder / "tally.parquet")
+        told = data.to_table([RAW, SOURCE], filter=pc.field(REASON) == PAGE).to_pylist()
+        kind_of = {str(one.path): one.reader for one in self.inputs}
+        pages: dict[str, list[Page]] = {}
+        for row in told:
+            pages.setdefault(kind_of[local_path(row[SOURCE])], []).append(Page.loads(row[RAW]))
+        return filter(None, (note(kind, pages[kind]) for kind in sorted(pages)))
+
     def _quarantine(self, table: str, rows: DataFrame) -> None:
         """Set the rows aside that have a reason and are no headers."""
-        bad = rows.where(sf.col(REASON).isNotNull() & (sf.col(REASON) != HEADER))
+        bad = rows.where(sf.col(REASON).isNotNull() & ~sf.col(REASON).isin(*NO_ROWS))
         named = bad.select(sf.lit(table).alias("table"), sf.col(RAW).alias("row"), REASON, SOURCE)
         named.write.mode("append").parquet(str(self.folder / "quarantine.parquet"))
 

@@ -14,6 +14,7 @@ from pyspark.sql import functions as sf
 from broadloom.errors import InputError
 from broadloom.pipeline import reasons
 from broadloom.pipeline.read import REASON, first_fault
+from broadloom.pipeline.sources import open_file, separator
 
 
 def checked(rows: DataFrame, known: DataFrame | None) -> DataFrame:
@@ -60,24 +61,51 @@ def medians(samples: DataFrame, symmetric: str) -> DataFrame:
 def read_matrix(path: Path, nodes: list[str]) -> pa.Table:
     """The cells of a matrix file as rows raw, source, reason, src, dst, rtt_ms; empty cells are none.
 
-    The first line names the columns, and the first field of each line its row; a file of numbers alone is in
-    the order of `nodes`.
+    The first line names the columns, and the first field of each line its row; a square of numbers alone is
+    in the order of `nodes`.
     """
-    lines = list(csv.reader(io.StringIO(path.read_text("utf-8", "replace"))))
-    lines = [line for line in lines if line]
-    named = bool(lines) and not all(_number(cell) is not None or not cell.strip() for cell in lines[0])
-    columns = [cell.strip() for cell in lines[0]] if named else nodes
+    with open_file(path) as file:
+        text = file.read().decode("utf-8-sig", "replace")
+    sign = separator(text.partition("\n")[0])
+    lines = [
+        [cell.strip() for cell in line] for line in csv.reader(io.StringIO(text), delimiter=sign) if line
+    ]
+    named = bool(lines) and _has_header(lines, nodes)
+    columns = lines[0] if named else nodes
     body = lines[1:] if named else lines
-    row_named = bool(body) and named and len(body[0]) > 0 and _number(body[0][0]) is None
+    row_named = bool(body) and named and _has_labels(lines[0], body)
     if row_named:
         columns = columns[1:] if len(columns) == len(body[0]) else columns
-    rows = [line[0].strip() for line in body] if row_named else columns
+    rows = [line[0] for line in body] if row_named else columns
     if len(rows) != len(body):
         raise InputError(
             f"{path} has {len(body)} rows for {len(rows)} names; give a square matrix, or name its rows"
         )
     cells = [line[row_named:] for line in body]
     return pa.Table.from_pylist(list(_cells(path, rows, columns, cells)), schema=_SCHEMA)
+
+
+def _has_header(lines: list[list[str]], nodes: list[str]) -> bool:
+    """Whether the first line has names, which may be numbers."""
+    head, body = lines[0], lines[1:]
+    if any(_is_word(cell) for cell in head):
+        return True
+    known = not nodes or set(filter(None, head)) <= set(nodes)
+    if body and (len(body) == len(head) or len(body[0]) == len(head) + 1):
+        return known
+    # A square with an empty corner and the same along its side is that of the nodes if it is of their size.
+    mirrored = not head[0] and [line[0] for line in body] == head[1:]
+    return mirrored and (known or len(nodes) != len(lines))
+
+
+def _has_labels(head: list[str], body: list[list[str]]) -> bool:
+    """Whether the first field of each line names it, given that `head` names the columns."""
+    side = [line[0] for line in body]
+    return len(body[0]) == len(head) + 1 or not head[0] or side == head[1:] or _is_word(side[0])
+
+
+def _is_word(cell: str) -> bool:
+    return bool(cell) and _number(cell) is None
 
 
 _SCHEMA = pa.schema(

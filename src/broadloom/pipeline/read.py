@@ -16,11 +16,13 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from broadloom.pipeline import reasons
+from broadloom.pipeline.formats import PAGE
 from broadloom.pipeline.sources import DUMPS, Input, columns_for, columns_of, separator
 
 RAW, SOURCE, REASON = "raw", "source", "reason"
-# The reason of a line that is no row: it is counted, and not kept.
+# The reasons of lines that are no rows: they are counted, and not kept.
 HEADER = "header"
+NO_ROWS = (HEADER, PAGE)
 
 _LINE, _CELLS, _ENTRY = "line", "cells", "entry"
 _COLUMN = "in:{}"  # a column of a Parquet file, whatever its name is
@@ -148,7 +150,7 @@ def _dumps(spark: SparkSession, inputs: list[Input]) -> DataFrame:
     def parse(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
             for source, data in zip(batch["path"].to_pylist(), batch["content"], strict=True):
-                form, node = known[_local(source)]
+                form, node = known[local_path(source)]
                 yield from _parsed(source, form, node, data.as_py())
 
     files = spark.read.format("binaryFile").load([str(one.path) for one in inputs]).select("path", "content")
@@ -157,7 +159,7 @@ def _dumps(spark: SparkSession, inputs: list[Input]) -> DataFrame:
     )
 
 
-def _local(source: str) -> str:
+def local_path(source: str) -> str:
     """The path in a source as Spark names it, such as `file:/tmp/dump.json`."""
     return "/" + source.partition(":")[2].lstrip("/")
 

@@ -20,13 +20,17 @@ BAD_TOPIC = "not a topic"
 UNKNOWN_NODE = "unknown node"
 UNKNOWN_TOPIC = "unknown topic"
 NOT_POSITIVE = "rtt_ms is not above 0"
-SAME_SEQ = "another event has this seq"
 SAME_ENDS = "src and dst are the same"
 
 
 def missing(column: str) -> str:
     """The reason for a row without a value that it needs."""
     return f"no {column}"
+
+
+def conflict(key: str) -> str:
+    """The reason for a row that says something else than the one that is kept of its key."""
+    return f"another row has this {key}"
 
 
 def not_a(column: str, kind: str) -> str:

@@ -28,7 +28,11 @@ CONNECT_PORT, MASTER_PORT = 15002, 7077
 
 # The first compiler alone, and the plain collector, start fast: better below about 4 million rows.
 SHORT_JOB = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-LONG_JOB = "-XX:+UseParallelGC"
+# The second compiler pays for what runs often enough: Spark has much code that runs a little.
+LONG_JOB = (
+    "-XX:+UseSerialGC -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
+    "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
+)
 LONG_JOB_BYTES = 80_000_000
 
 
@@ -82,10 +86,13 @@ def session(engine: Engine | None = None, spark: SparkSession | None = None) -> 
     it is not stopped. Otherwise one is started, and stopped when the block ends.
 
     Raises:
-        InputError: pyspark or Java is missing, or the cluster cannot be reached.
+        InputError: pyspark or Java is missing, the cluster cannot be reached, or the session that is running
+            is another than the engine asks for.
     """
     running = spark or _running()
     if running is not None:
+        if spark is None and engine is not None:
+            _check_fits(running, engine)
         yield running
         return
     need_spark()
@@ -136,8 +143,33 @@ def _running() -> SparkSession | None:
     return SparkSession.getActiveSession()
 
 
+def _check_fits(running: SparkSession, engine: Engine) -> None:
+    """Refuse a session that is running with other settings than those that are asked for."""
+    asked = dict(engine.conf) | ({"spark.master": engine.master} if engine.master else {})
+    have = {name: running.conf.get(name, None) for name in asked}
+    if engine.remote and "connect" not in type(running).__module__:
+        asked["spark.remote"], have["spark.remote"] = engine.remote, None
+    other = next((name for name, value in asked.items() if have[name] != value), None)
+    if other is not None:
+        raise InputError(
+            f"a Spark session is running with {other} {have[other] or 'not set'}, and {asked[other]} "
+            "is asked for; stop it first, or ask for nothing"
+        )
+
+
+def _check_yarn(engine: Engine) -> None:
+    """Refuse YARN without the files that say where it is: Spark itself would say so in a page of Java."""
+    named = [os.environ[name] for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR") if os.environ.get(name)]
+    if engine.master == "yarn" and not any(Path(place).is_dir() for place in named):
+        raise InputError(
+            "master yarn needs HADOOP_CONF_DIR, the folder with Hadoop's core-site.xml and yarn-site.xml; "
+            + (f"{named[0]} is none" if named else "it is not set")
+        )
+
+
 def _launch(engine: Engine, folder: Path) -> SparkSession:
     """A session whose driver is this process."""
+    _check_yarn(engine)
     os.environ["JAVA_HOME"] = str(java_home())
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     from py4j.protocol import Py4JError

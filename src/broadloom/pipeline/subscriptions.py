@@ -36,8 +36,11 @@ def checked(rows: DataFrame, nodes: DataFrame | None, topics: DataFrame | None) 
     return rows.withColumn(REASON, sf.coalesce(REASON, first_fault(faults)))
 
 
-def tally(rows: DataFrame) -> DataFrame:
+def tally(rows: DataFrame, pieces: int) -> DataFrame:
     """One pass over checked rows: what is wanted, by how many clients and rows; and every bad row by itself.
+
+    Nearly every row differs from all others, so to gather equal ones before they travel would only fill the
+    memory: each goes to one of `pieces` at once, which are small enough to be counted without a sort.
 
     Returns:
         node, filter, clients, rows of good rows; reason, raw, source of bad ones and headers, which are null
@@ -46,7 +49,8 @@ def tally(rows: DataFrame) -> DataFrame:
     good, bad = sf.col(REASON).isNull(), sf.col(REASON).isNotNull()
     held = sf.when(bad, sf.struct(REASON, RAW, SOURCE, sf.monotonically_increasing_id())).alias("held")
     kept = [sf.when(good, sf.col(name)).alias(name) for name in ("node", "topic", "client")]
-    by_client = rows.select(held, *kept).groupBy("held", "node", "topic", "client")
+    apart = rows.select(held, *kept).repartition(pieces, "held", "node", "topic", "client")
+    by_client = apart.groupBy("held", "node", "topic", "client")
     by_filter = by_client.agg(sf.count("*").alias("rows")).groupBy("held", "node", "topic")
     counted = by_filter.agg(sf.count("*").alias("clients"), sf.sum("rows").alias("rows"))
     words = [sf.col("held").getField(name).alias(name) for name in (REASON, RAW, SOURCE)]
@@ -103,8 +107,8 @@ def _notes(stands_for: dict[str, list[str]], topics: int) -> list[str]:
 
 
 def _marked(rows: DataFrame, known: DataFrame, column: str, mark: str) -> DataFrame:
-    """The rows with a mark where the value of a column is a known one."""
-    listed = known.select(column).distinct().withColumn(mark, sf.lit(True))
+    """The rows with a mark where the value of a column is a known one; `known` has each once."""
+    listed = known.select(column).withColumn(mark, sf.lit(True))
     return rows.join(sf.broadcast(listed), column, "left")
 
 

@@ -1,6 +1,7 @@
 """Dumps and logs of brokers: one small parser a kind, plain Python over the text of one file."""
 
 from broadloom.pipeline.formats import emqx, kafka, mosquitto, nats, rabbitmq, vernemq
+from broadloom.pipeline.formats._page import PAGE, Page, note
 from broadloom.pipeline.formats._row import Format, Row
 
 # In the order in which a file's beginning is held against them.
@@ -13,4 +14,4 @@ FORMATS: tuple[Format, ...] = (
     emqx.FORMAT,
 )
 
-__all__ = ["FORMATS", "Format", "Row"]
+__all__ = ["FORMATS", "PAGE", "Format", "Page", "Row", "note"]

@@ -2,21 +2,25 @@
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from broadloom.pipeline import reasons
+from broadloom.pipeline.formats._page import PAGE, Page
 from broadloom.pipeline.formats._row import Row
 
 _decoder = json.JSONDecoder()
 _SPACE = re.compile(r"[\s,]*")
 
 
-def entries(text: str, key: str) -> Iterator[dict[str, Any] | Row]:
+def entries(
+    text: str, key: str, page: Callable[[dict[str, Any], int], Page | None] | None = None
+) -> Iterator[dict[str, Any] | Row]:
     """The objects in the list `key` of each document in `text` (or in the list that a document is).
 
     What cannot be read comes as a bad row: an entry that is no object, a document without the list, and text
-    from the place where it stops being JSON up to the next entry or document that can be read.
+    from the place where it stops being JSON up to the next entry or document that can be read. With `page`,
+    which gets a document and the length of its list, one that says it is a page ends with a row PAGE.
 
     Examples:
         >>> [entry["a"] for entry in entries('{"data": [{"a": 1}]} {"data": [{"a": 2}]}', "data")]
@@ -40,6 +44,9 @@ def entries(text: str, key: str) -> Iterator[dict[str, Any] | Row]:
         found = value.get(key) if isinstance(value, dict) else value
         if isinstance(found, list):
             yield from map(_entry, found)
+            told = page(value, len(found)) if page and isinstance(value, dict) else None
+            if told is not None:
+                yield Row(told.dumps(), reason=PAGE)
             inside = False
         elif inside:
             yield _entry(value)

@@ -1,8 +1,10 @@
 """EMQX: the pages of `GET /api/v5/subscriptions`, as they came, one after the other."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from broadloom.pipeline.formats._json import entries, raw, string
+from broadloom.pipeline.formats._page import Page, number
 from broadloom.pipeline.formats._row import Format, Row
 
 
@@ -14,12 +16,20 @@ def parse(text: str) -> Iterator[Row]:
         >>> next(parse(page))[1:4]
         ('emqx@a', 'c1', 't/1')
     """
-    for entry in entries(text, "data"):
+    for entry in entries(text, "data", _page):
         if isinstance(entry, Row):
             yield entry
         else:
             names = string(entry, "node"), string(entry, "clientid", "client_id"), string(entry, "topic")
             yield Row(raw(entry), *names)
+
+
+def _page(document: dict[str, Any], length: int) -> Page | None:
+    meta = document.get("meta")
+    if not isinstance(meta, dict) or not meta:
+        return None
+    first = max((number(meta, "page") or 1) - 1, 0) * (number(meta, "limit") or length)
+    return Page(first, length, number(meta, "count"), meta.get("hasnext") is True)
 
 
 FORMAT = Format(

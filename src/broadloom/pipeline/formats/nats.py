@@ -5,6 +5,7 @@ from typing import Any
 
 from broadloom.pipeline import reasons
 from broadloom.pipeline.formats._json import entries, raw, string
+from broadloom.pipeline.formats._page import Page, number
 from broadloom.pipeline.formats._row import Format, Row
 
 
@@ -17,10 +18,10 @@ def parse(text: str) -> Iterator[Row]:
         [('7', 'a/+'), ('7', 'b/#')]
     """
     if '"connections"' not in text:
-        for entry in entries(text, "subscriptions_list"):
+        for entry in entries(text, "subscriptions_list", _page):
             yield entry if isinstance(entry, Row) else _row(entry, string(entry, "cid"))
         return
-    for connection in entries(text, "connections"):
+    for connection in entries(text, "connections", _page):
         if isinstance(connection, Row):
             yield connection
         else:
@@ -38,6 +39,11 @@ def to_mqtt(subject: str) -> str | None:
         return None
     levels = subject.split(".")
     return "/".join({"*": "+", ">": "#"}.get(level, level) for level in levels)
+
+
+def _page(document: dict[str, Any], length: int) -> Page | None:
+    total = number(document, "total")
+    return None if total is None else Page(number(document, "offset") or 0, length, total, more=False)
 
 
 def _connection(connection: dict[str, Any]) -> Iterator[Row]:
