@@ -172,6 +172,13 @@ def keep(name: str, part: str, section: Section) -> None:
     place.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
 
 
+def kept(name: str, part: str) -> list[dict[str, Any]]:
+    """The rows of a section in the result file; none if it was never run."""
+    place = RESULTS / f"{name}.json"
+    record = json.loads(place.read_text()) if place.exists() else {}
+    return record.get(part, {"rows": []})["rows"]
+
+
 def made_with() -> dict[str, Any]:
     """What numbers depend on, as far as it is no secret of the machine."""
     return {name: version(name) for name in ("numba", "numpy", "scipy")} | {

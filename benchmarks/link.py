@@ -22,7 +22,7 @@ from typing import Any
 
 import _peer
 import broadloom as bl
-from _common import DATA, LATENCY, Instance, Section, Task, keep, link, measure, run
+from _common import DATA, LATENCY, Instance, Section, Task, keep, kept, link, measure, run
 
 POPULARITIES = ("unif", "zipf", "expo")
 FLOOR = Task("popcount")
@@ -43,13 +43,18 @@ def available(names: Iterable[str]) -> list[str]:
 
 
 def sizes(quick: bool) -> Section:
-    """Times, memory and quality over sizes, topics and popularities, with planar weights."""
-    section = Section("Sizes: planar weights")
+    """Times, memory and quality over sizes, topics and popularities, with planar weights.
+
+    It takes hours, and goes on where it was: what is in the result file is not run again.
+    """
+    section = Section("Sizes: planar weights", [] if quick else kept("link", "sizes"))
+    known = {(row["nodes"], row["topics"], row["popularity"]) for row in section.rows}
     nodes, topics = ((250,), (200,)) if quick else ((250, 1000, 4000, 16000), (200, 1000))
-    for instance in (Instance(*key) for key in product(nodes, topics, POPULARITIES)):
-        section.rows += compared(instance, rounds=1 if quick or instance.nodes > 1000 else 3)
-        if not quick:
-            keep("link", "sizes", section)  # the next size takes long: what is known is known
+    for key in product(nodes, topics, POPULARITIES):
+        if key not in known:
+            section.rows += compared(Instance(*key), rounds=1 if quick or key[0] > 1000 else 3)
+            if not quick:
+                keep("link", "sizes", section)
     return section
 
 
