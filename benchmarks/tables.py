@@ -92,9 +92,19 @@ def algorithms(stage: str, problem: str | None = None) -> Rows:
     ]
 
 
+def misses(name: str) -> Rows:
+    """What a benchmark was to show and did not; a row that says so if there is nothing."""
+    record = json.loads((RESULTS / f"{name}.json").read_text())
+    claims = [claim for section in record.values() for claim in section["claims"]]
+    missed = [{k: claim[k] for k in ("claim", "asked", "measured")} for claim in claims if not claim["holds"]]
+    return missed or [{"claim": f"nothing: all of {len(claims)} claims hold"}]
+
+
 LISTS: dict[str, Callable[[], Rows]] = {
     "link algorithms": partial(algorithms, "link"),
     "assign algorithms": partial(algorithms, "assign", "AssignmentProblem"),
+    "link misses": partial(misses, "link"),
+    "pipeline misses": partial(misses, "pipeline"),
 }
 
 if __name__ == "__main__":
