@@ -521,3 +521,49 @@ def test_a_port_for_metrics_that_is_taken_is_told_in_a_word(tmp_path):
         await agent.stop()
 
     asyncio.run(story())
+
+
+def both_ways(*pairs):
+    return frozenset(hop for u, v in pairs for hop in ((u, v), (v, u)))
+
+
+@pytest.mark.parametrize(
+    ("hops", "step", "phase", "target", "down", "apart"),
+    [
+        (("ab", "bc"), None, "", ("ab", "bc"), (), ""),
+        (("ab", "bc"), None, "", ("ab", "bc"), ("bc",), "c"),  # nothing comes to c; the others have each other
+        (("ab", "bc", "cd"), None, "", ("ab", "bc", "cd"), ("bc",), "abcd"),  # two parts
+        ((), (("ab",), ()), "add", ("ab",), (), "ab"),
+        (("ab",), (("bc",), ()), "add", ("ab", "bc"), (), "c"),
+        (("ab", "bc"), (("ac",), ("ab",)), "both", ("ac", "bc"), ("ac",), ""),
+        (("ab", "bc"), (("ac",), ("ab",)), "both", ("ac", "bc"), ("ab",), "a"),  # ac may not carry yet
+        (("ab", "bc"), (("ac",), ("ab",)), "leave", ("ac", "bc"), ("ab",), ""),
+        (("ab", "bc"), ((), ("bc",)), "drop", ("ab",), (), ""),
+        (("ab",), None, "", (), (), ""),  # nobody else shall have it
+    ],
+)
+def test_a_broker_is_joined_with_all_that_are_linked_at_all(hops, step, phase, target, down, apart):
+    """Also in the middle of a change: a swap parts nobody, and one that is just joining holds up no others."""
+    move = step and Step(*(both_ways(*pairs) for pairs in step))
+    group = Group(State(("x",), both_ways(*hops), move), network=None)
+    group.state, group.target = replace(group.state, phase=phase), both_ways(*target)
+    members = sorted({broker for pair in target for broker in pair})
+    gone = both_ways(*down)
+    assert [one for one in members if not group.joins(one, lambda hop: hop not in gone)] == list(apart)
+    assert group.joins("z", lambda _: False)  # the only one that wants it
+
+
+def test_what_a_change_went_on_without_is_asked_for_later():
+    """By the session, whenever it comes, even before the change is over; and no more after it is dropped."""
+
+    async def play():
+        agent, hop = Agent(lambda _: Door("127.0.0.1", 1), patience=0), ("a", "b")
+        await agent.open(both_ways(hop))
+        await agent.subscribe(hop, ["x"], retained=True)
+        owed = agent.wanted(hop), agent.wanted(hop[::-1])
+        await agent.unsubscribe(hop, ["x"])
+        found = *owed, agent.wanted(hop)
+        await agent.stop()
+        return found
+
+    assert asyncio.run(play()) == (["x"], [], [])

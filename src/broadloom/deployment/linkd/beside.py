@@ -92,10 +92,10 @@ class LinksBeside:
             LOG.exception("links have failed")
             failed()
 
-    def _is_reached(self, plans: int) -> bool:
-        """Whether links are as so many plans have them."""
-        groups = list(self._agent.groups.values())
-        return self._run.plans >= plans and not self._run.refused and all(group.settled for group in groups)
+    def _is_reached(self, broker: str, topics: set[str], plans: int) -> bool:
+        """Whether links carry topics to and from a broker, as so many plans have them."""
+        followed = self._run.plans >= plans and not self._run.refused
+        return followed and self._agent.carries(broker, topics)
 
 
 def links_beside(config: AgentConfig) -> LinksBeside:
