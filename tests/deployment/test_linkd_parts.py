@@ -5,6 +5,7 @@ import json
 import os
 import random
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from broadloom.deployment.linkd import journal as journal_module
 from broadloom.deployment.linkd import packets
 from broadloom.deployment.linkd.agent import Agent
 from broadloom.deployment.linkd.doors import doors
+from broadloom.deployment.linkd.group import Group
 from broadloom.deployment.linkd.guard import Guard
 from broadloom.deployment.linkd.journal import FILE, MAGIC, Journal, State
 from broadloom.deployment.linkd.lane import Lane
@@ -531,7 +533,14 @@ def both_ways(*pairs):
     ("hops", "step", "phase", "target", "down", "apart"),
     [
         (("ab", "bc"), None, "", ("ab", "bc"), (), ""),
-        (("ab", "bc"), None, "", ("ab", "bc"), ("bc",), "c"),  # nothing comes to c; the others have each other
+        (
+            ("ab", "bc"),
+            None,
+            "",
+            ("ab", "bc"),
+            ("bc",),
+            "c",
+        ),  # nothing comes to c; the others have each other
         (("ab", "bc", "cd"), None, "", ("ab", "bc", "cd"), ("bc",), "abcd"),  # two parts
         ((), (("ab",), ()), "add", ("ab",), (), "ab"),
         (("ab",), (("bc",), ()), "add", ("ab", "bc"), (), "c"),
@@ -543,7 +552,7 @@ def both_ways(*pairs):
     ],
 )
 def test_a_broker_is_joined_with_all_that_are_linked_at_all(hops, step, phase, target, down, apart):
-    """Also in the middle of a change: a swap parts nobody, and one that is just joining holds up no others."""
+    """Also in the middle of a change: a swap parts nobody, and one that joins holds up no others."""
     move = step and Step(*(both_ways(*pairs) for pairs in step))
     group = Group(State(("x",), both_ways(*hops), move), network=None)
     group.state, group.target = replace(group.state, phase=phase), both_ways(*target)

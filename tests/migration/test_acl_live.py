@@ -50,7 +50,7 @@ def login(name: str) -> Login:
 
 @contextmanager
 def guarded_brokers(tmp_path, names, odd=None):
-    """Brokers that ask for passwords, one has another for links; gives the ports of clients and of the agent."""
+    """Brokers that ask for passwords, an odd one for another of links; gives ports of clients and agent."""
     running, doors = [], {}
     try:
         for name in names:

@@ -381,7 +381,7 @@ class Agent:
                     self._unlinked.pop((change.client, change.broker), None)
 
     def _unlinked_end(self, move: Move) -> str | None:
-        """The broker of a move that does not get what the client wants, or does not give it; None: both do."""
+        """The broker of a move that does not get what the client wants, or give it; None: both do."""
         needs = self.registry.residents[move.client].needs
         return next((one for one in (move.foreign, move.home) if not self._are_carried(one, needs)), None)
 
