@@ -18,6 +18,7 @@ from broadloom.migration.client import MovingClient
 from broadloom.migration.config import AgentConfig
 from broadloom.migration.control import AGENT, Connect, Register, Reply, dump, from_client, to_client
 from broadloom.migration.move import State
+from broadloom.migration.operator import Operator
 from broadloom.migration.service import serving
 
 pytestmark = [
@@ -245,9 +246,13 @@ def test_nobody_is_moved_to_a_broker_that_refuses_links(tmp_path):
         known = {name: str(pair[0]) for name, pair in doors.items()}
         alice = MovingClient("alice", known, "h", counted.ear("alice"), login=login("alice"))
         alice.subscribe("t/1")
-        with serving(AgentConfig.load(tmp_path / "agent.toml"), hold=links_beside) as service, alice:
+        other = MovingClient("writer-f", known, "f", login=login("writer-f"))
+        other.subscribe("t/1")
+        with serving(AgentConfig.load(tmp_path / "agent.toml"), hold=links_beside) as service, alice, other:
             agent = service.agent
-            assert wait_for(lambda: "alice" in agent.registry.residents)
+            assert wait_for(lambda: len(agent.registry.residents) == 2)
+            api = Operator(f"http://127.0.0.1:{service.port}", "token")
+            assert wait_for(lambda: api.health()["links_down"] == ["f"])
             move = agent.ask(lambda own: own.request_to_move("alice", "f"))
             assert wait_for(lambda: agent.registry.moves[move.id].is_over)
             ended = agent.registry.moves[move.id]

@@ -39,6 +39,9 @@ class HeldLinks(Protocol):
     def start(self, failed: Callable[[], None]) -> None:
         """Begin, when all that clients need has been asked for; `failed` is called if they end by a fault."""
 
+    def down(self) -> list[str]:
+        """The brokers at which a link is not up; may be asked from any thread."""
+
     def stop(self) -> None:
         """Finish what is on its way, and end."""
 

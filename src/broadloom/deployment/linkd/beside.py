@@ -69,6 +69,12 @@ class LinksBeside:
         self._thread.start()
         self._begun.result()
 
+    def down(self) -> list[str]:
+        """The brokers at which a link is not up: they are away, or refuse it."""
+        links = list(self._agent.links.values())
+        sessions = [session for link in links for session in link.sessions.values()]
+        return sorted({session.broker for session in sessions if not session.up.is_set()})
+
     def stop(self) -> None:
         """Finish what is on its way, and disconnect; brokers keep the sessions."""
         if not self._begun.done() or self._begun.exception() is not None:
