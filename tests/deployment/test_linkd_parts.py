@@ -206,6 +206,22 @@ def test_claims_outlive_the_agent_and_a_torn_one_is_cut(tmp_path):
     assert not place.exists()
 
 
+def test_a_claim_that_a_full_disk_cuts_leaves_nothing(tmp_path, monkeypatch):
+    """Neither in the file, where later ones could not be read any more, nor in memory."""
+    hops, place = [("a", "b"), ("b", "a")], tmp_path / "x.claims"
+    guard, write = Guard(hops, place), os.write
+    assert guard.claim(("a", "b"), 7)
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:4]))
+    with pytest.raises(OSError, match="No space left"):
+        guard.claim(("b", "a"), 8)
+    monkeypatch.undo()
+    assert guard.claim(("a", "b"), 9)
+    guard.close()
+    again = Guard(hops, place)
+    assert [again.claim(("b", "a"), key) for key in (7, 8, 9)] == [False, True, False]
+    again.close()
+
+
 def test_the_journal_keeps_states_and_cuts_what_is_torn(tmp_path):
     hops = frozenset({("a", "b"), ("b", "a")})
     states = [State(("x",), hops), State(("y",), hops, Step(hops, frozenset()), "add"), State(("x",))]
@@ -576,3 +592,9 @@ def test_what_a_change_went_on_without_is_asked_for_later():
         return found
 
     assert asyncio.run(play()) == (["x"], [], [])
+
+
+def test_a_state_that_is_no_folder_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"the state cannot be in .*file: File exists; give a folder"):
+        Journal(tmp_path / "file")

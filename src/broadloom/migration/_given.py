@@ -26,11 +26,11 @@ def check_names(given: Mapping[str, Any], known: set[str], where: str) -> None:
             raise InputError(f"{where}: {name!r} is not known; there are {', '.join(sorted(known))}")
 
 
-def part_of(given: Mapping[str, Any], name: str, place: Path) -> Mapping[str, Any]:
-    """A section, empty if it is not there."""
+def part_of(given: Mapping[str, Any], name: str, place: Path, within: str = "") -> Mapping[str, Any]:
+    """A section, perhaps within another one, empty if it is not there."""
     part = given.get(name, {})
     if not isinstance(part, dict):
-        raise InputError(f"{place}: {name} is {part!r:.40}; expected a section [{name}]")
+        raise InputError(f"{place}: {name} is {part!r:.40}; expected a section [{within}{name}]")
     return part
 
 
@@ -67,6 +67,8 @@ def login_of(
     if (certificate is None) != (key is None) or (certificate and not ca):
         raise InputError(f"{where}: certificate and key go together, and with ca")
     _check_tls(ca, certificate, key, where)
+    if "password_file" in given and "user" not in given:
+        raise InputError(f"{where}: password_file goes with a user; give both")
     password = secret_of(given, "password_file", variable, folder) if "user" in given else None
     user = text_of(given, "user", "") if "user" in given else None
     if password and not ca:

@@ -63,7 +63,7 @@ class LinkConfig:
         if not {"plan", "topics"} & set(given):
             raise InputError(f"{where} names nothing to carry; give plan, a plan's folder, or topics, a list")
         plan = _loaded(folder / text_of(given, "plan", ""), sites) if "plan" in given else _unlinked(sites)
-        own = part_of(given, "login", place)
+        own = part_of(given, "login", place, "links.")
         return cls(
             plan,
             _topics(given.get("topics", []), plan.interest.topic_ids, where),
