@@ -360,9 +360,8 @@ class Agent:
         key, home = (stray.client, stray.broker), self.registry.residents[stray.client]
         if home.broker not in self._addresses:
             return not stray.forward  # there is nowhere to send it on to, until the client comes elsewhere
-        patient = (
-            self._waited(stray.since, now) < self.timing.abandon / 2
-        )  # then what waits is sent on anyway
+        # Before it would be abandoned, what waits is sent on anyway.
+        patient = self._waited(stray.since, now) < self.timing.abandon / 2
         if stray.forward and patient and not self._are_carried(home.broker, home.needs):
             self._unlinked[key] = now
         since = max(stray.since, self._unlinked.get(key, 0.0)) if stray.forward else stray.since
