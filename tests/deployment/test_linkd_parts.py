@@ -5,6 +5,7 @@ import json
 import os
 import random
 import struct
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -15,6 +16,7 @@ from broadloom.deployment.linkd import journal as journal_module
 from broadloom.deployment.linkd import packets
 from broadloom.deployment.linkd.agent import Agent
 from broadloom.deployment.linkd.doors import doors
+from broadloom.deployment.linkd.group import Group
 from broadloom.deployment.linkd.guard import Guard
 from broadloom.deployment.linkd.journal import FILE, MAGIC, Journal, State
 from broadloom.deployment.linkd.lane import Lane
@@ -202,6 +204,22 @@ def test_claims_outlive_the_agent_and_a_torn_one_is_cut(tmp_path):
     assert again.claim(("a", "b"), 7)
     again.close(forget=True)
     assert not place.exists()
+
+
+def test_a_claim_that_a_full_disk_cuts_leaves_nothing(tmp_path, monkeypatch):
+    """Neither in the file, where later ones could not be read any more, nor in memory."""
+    hops, place = [("a", "b"), ("b", "a")], tmp_path / "x.claims"
+    guard, write = Guard(hops, place), os.write
+    assert guard.claim(("a", "b"), 7)
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:4]))
+    with pytest.raises(OSError, match="No space left"):
+        guard.claim(("b", "a"), 8)
+    monkeypatch.undo()
+    assert guard.claim(("a", "b"), 9)
+    guard.close()
+    again = Guard(hops, place)
+    assert [again.claim(("b", "a"), key) for key in (7, 8, 9)] == [False, True, False]
+    again.close()
 
 
 def test_the_journal_keeps_states_and_cuts_what_is_torn(tmp_path):
@@ -521,3 +539,62 @@ def test_a_port_for_metrics_that_is_taken_is_told_in_a_word(tmp_path):
         await agent.stop()
 
     asyncio.run(story())
+
+
+def both_ways(*pairs):
+    return frozenset(hop for u, v in pairs for hop in ((u, v), (v, u)))
+
+
+@pytest.mark.parametrize(
+    ("hops", "step", "phase", "target", "down", "apart"),
+    [
+        (("ab", "bc"), None, "", ("ab", "bc"), (), ""),
+        (
+            ("ab", "bc"),
+            None,
+            "",
+            ("ab", "bc"),
+            ("bc",),
+            "c",
+        ),  # nothing comes to c; the others have each other
+        (("ab", "bc", "cd"), None, "", ("ab", "bc", "cd"), ("bc",), "abcd"),  # two parts
+        ((), (("ab",), ()), "add", ("ab",), (), "ab"),
+        (("ab",), (("bc",), ()), "add", ("ab", "bc"), (), "c"),
+        (("ab", "bc"), (("ac",), ("ab",)), "both", ("ac", "bc"), ("ac",), ""),
+        (("ab", "bc"), (("ac",), ("ab",)), "both", ("ac", "bc"), ("ab",), "a"),  # ac may not carry yet
+        (("ab", "bc"), (("ac",), ("ab",)), "leave", ("ac", "bc"), ("ab",), ""),
+        (("ab", "bc"), ((), ("bc",)), "drop", ("ab",), (), ""),
+        (("ab",), None, "", (), (), ""),  # nobody else shall have it
+    ],
+)
+def test_a_broker_is_joined_with_all_that_are_linked_at_all(hops, step, phase, target, down, apart):
+    """Also in the middle of a change: a swap parts nobody, and one that joins holds up no others."""
+    move = step and Step(*(both_ways(*pairs) for pairs in step))
+    group = Group(State(("x",), both_ways(*hops), move), network=None)
+    group.state, group.target = replace(group.state, phase=phase), both_ways(*target)
+    members = sorted({broker for pair in target for broker in pair})
+    gone = both_ways(*down)
+    assert [one for one in members if not group.joins(one, lambda hop: hop not in gone)] == list(apart)
+    assert group.joins("z", lambda _: False)  # the only one that wants it
+
+
+def test_what_a_change_went_on_without_is_asked_for_later():
+    """By the session, whenever it comes, even before the change is over; and no more after it is dropped."""
+
+    async def play():
+        agent, hop = Agent(lambda _: Door("127.0.0.1", 1), patience=0), ("a", "b")
+        await agent.open(both_ways(hop))
+        await agent.subscribe(hop, ["x"], retained=True)
+        owed = agent.wanted(hop), agent.wanted(hop[::-1])
+        await agent.unsubscribe(hop, ["x"])
+        found = *owed, agent.wanted(hop)
+        await agent.stop()
+        return found
+
+    assert asyncio.run(play()) == (["x"], [], [])
+
+
+def test_a_state_that_is_no_folder_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"the state cannot be in .*file: File exists; give a folder"):
+        Journal(tmp_path / "file")

@@ -7,6 +7,7 @@ import sys
 import time
 import urllib.request
 from contextlib import suppress
+from dataclasses import replace
 
 import pytest
 from certificates import authority
@@ -18,11 +19,13 @@ from broadloom.deployment._clients import Clients
 from broadloom.deployment.flow import sample_messages
 from broadloom.deployment.lab import HOST, Lab, dying_with_us, free_ports
 from broadloom.deployment.linkd.beside import LinksBeside, doors_of
+from broadloom.deployment.linkd.link_config import LinkConfig
 from broadloom.deployment.rehearsal import outcome, ready
 from broadloom.deployment.settings import Settings
 from broadloom.deployment.tally import Tally, publish_all, settle
 from broadloom.deployment.wiring import Link, Wiring
 from broadloom.migration.address import Address, Login
+from broadloom.migration.config import AgentConfig
 
 pytestmark = [pytest.mark.needs("mosquitto", "openssl"), pytest.mark.xdist_group("mosquitto")]
 
@@ -103,6 +106,37 @@ def test_links_that_follow_clients_prove_themselves_too(tmp_path):
                 time.sleep(0.02)
         finally:
             beside.stop()
+
+
+def test_links_with_a_login_of_their_own_keep_to_the_tls_of_the_agent(tmp_path, caplog):
+    """Or their password would go in clear text; where neither has `ca`, that is told, not the password."""
+    authority(tmp_path / "own")
+    authority(tmp_path / "other")
+    (tmp_path / "secret").write_text("never shown")
+    (tmp_path / "secret").chmod(0o600)
+    tls = 'ca = "own/ca.crt"\ncertificate = "own/broker.crt"\nkey = "own/broker.key"'
+
+    def login(of_agent, of_links):
+        (tmp_path / "agent.toml").write_text(
+            f'token_file = "secret"\n[login]\n{of_agent}\n[brokers.a]\naddress = "a:1"\n'
+            f'[links]\ntopics = ["t"]\n[links.login]\nuser = "links"\npassword_file = "secret"\n{of_links}'
+        )
+        return LinkConfig.of(AgentConfig.load(tmp_path / "agent.toml")).login
+
+    own, other = (tmp_path / name for name in ("own", "other"))
+    proof = str(own / "broker.crt"), str(own / "broker.key")
+    inherited = login(tls, "")
+    assert inherited == Login("links", "never shown", str(own / "ca.crt"), proof)
+    assert doors_of({"a": Address("a", 1)}, inherited, 500)("a").context is not None
+    assert login(tls, 'ca = "other/ca.crt"') == replace(inherited, ca=str(other / "ca.crt"))
+    changed = login(tls, tls.split("\n", 1)[1].replace("own/", "other/"))
+    assert changed.certificate == (str(other / "broker.crt"), str(other / "broker.key"))
+    assert changed.ca == inherited.ca
+    assert not caplog.records
+    assert login("", "").ca is None
+    (told,) = (record.getMessage() for record in caplog.records)
+    assert "[links.login]: without ca" in told
+    assert "never shown" not in told
 
 
 def test_sessions_are_seen_to_over_tls(run, tmp_path):

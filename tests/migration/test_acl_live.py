@@ -11,18 +11,23 @@ from moving import QUICK, Counted, agent_of, is_over, payload_id, wait_for
 
 from broadloom.deployment import acl
 from broadloom.deployment.lab import HOST, dying_with_us, free_ports, listens, need_mosquitto
+from broadloom.deployment.linkd.beside import links_beside
 from broadloom.migration._mqtt import connect, leave_now, loop_until, new_client, wanted
 from broadloom.migration.address import Address, Login
 from broadloom.migration.client import MovingClient
+from broadloom.migration.config import AgentConfig
 from broadloom.migration.control import AGENT, Connect, Register, Reply, dump, from_client, to_client
 from broadloom.migration.move import State
+from broadloom.migration.operator import Operator
+from broadloom.migration.service import serving
 
 pytestmark = [
     pytest.mark.needs("mosquitto", "mosquitto_passwd"),
     pytest.mark.xdist_group("mosquitto"),
 ]
 
-NAMES = ("alice", "bob", "writer-h", "writer-f", AGENT)
+LINKS = "broadloom-links"
+NAMES = ("alice", "bob", "writer-h", "writer-f", AGENT, LINKS)
 SECRETS = "".join(f"user writer-{name}\ntopic readwrite secret/#\n" for name in "hf")
 CONF = """\
 per_listener_settings true
@@ -45,8 +50,8 @@ def login(name: str) -> Login:
 
 
 @contextmanager
-def guarded_brokers(tmp_path, names):
-    """Brokers that ask for passwords; gives the ports of clients and of the agent."""
+def guarded_brokers(tmp_path, names, odd=None):
+    """Brokers that ask for passwords, an odd one for another of links; gives ports of clients and agent."""
     running, doors = [], {}
     try:
         for name in names:
@@ -56,7 +61,8 @@ def guarded_brokers(tmp_path, names):
             doors[name] = Address(HOST, client), Address(HOST, agent)
             (folder / "passwords").touch(0o600)
             for user in NAMES:
-                command = ["mosquitto_passwd", "-b", folder / "passwords", user, f"{user}-secret"]
+                secret = "another" if (name, user) == (odd, LINKS) else f"{user}-secret"
+                command = ["mosquitto_passwd", "-b", folder / "passwords", user, secret]
                 subprocess.run(command, check=True, capture_output=True)
             (folder / "acl").write_text(f"{SECRETS}\npattern readwrite t/#\n\n{acl.rules()}")
             conf = CONF.format(client=client, agent=agent, host=HOST, folder=folder)
@@ -204,3 +210,53 @@ def test_what_comes_while_the_agent_empties_a_session_is_left_out(tmp_path):
             assert number > 200
             assert {topic for topic, _ in counted.got["alice"]} == {"t/1"}
             assert counted.got["alice"].total() == 1_000
+
+
+CONFIG = """\
+port = 0
+token_file = "token"
+[login]
+user = "{agent}"
+password_file = "mover"
+[timing]
+ttl = 0.5
+move = 2
+[links]
+topics = ["t/#"]
+patience = 0.2
+[links.login]
+user = "{links}"
+password_file = "links-password"
+"""
+
+
+def test_nobody_is_moved_to_a_broker_that_refuses_links(tmp_path):
+    """Nothing would come to its clients there; the move says what was wanting."""
+    counted = Counted()
+    with guarded_brokers(tmp_path, "hf", odd="f") as doors:
+        secrets = {"token": "token", "mover": f"{AGENT}-secret", "links-password": f"{LINKS}-secret"}
+        for name, secret in secrets.items():
+            (tmp_path / name).write_text(secret)
+            (tmp_path / name).chmod(0o600)
+        brokers = "".join(
+            f'[brokers.{name}]\naddress = "{client}"\nagent_address = "{agent}"\n'
+            for name, (client, agent) in doors.items()
+        )
+        (tmp_path / "agent.toml").write_text(CONFIG.format(agent=AGENT, links=LINKS) + brokers)
+        known = {name: str(pair[0]) for name, pair in doors.items()}
+        alice = MovingClient("alice", known, "h", counted.ear("alice"), login=login("alice"))
+        alice.subscribe("t/1")
+        other = MovingClient("writer-f", known, "f", login=login("writer-f"))
+        other.subscribe("t/1")
+        with serving(AgentConfig.load(tmp_path / "agent.toml"), hold=links_beside) as service, alice, other:
+            agent = service.agent
+            assert wait_for(lambda: len(agent.registry.residents) == 2)
+            api = Operator(f"http://127.0.0.1:{service.port}", "token")
+            assert wait_for(lambda: api.health()["links_down"] == ["f"])
+            move = agent.ask(lambda own: own.request_to_move("alice", "f"))
+            assert wait_for(lambda: agent.registry.moves[move.id].is_over)
+            ended = agent.registry.moves[move.id]
+            assert (ended.state, ended.note) == (State.FAILED, "links of 'f' are not up")
+            alice.publish("t/1", b"still served")
+            assert wait_for(lambda: counted.got["alice"].total() == 1)
+            assert alice.home == "h"

@@ -234,6 +234,25 @@ def test_links_that_cannot_be_asked_do_not_end_the_agent(world, caplog):
     assert "cannot be asked" in caplog.text
 
 
+def test_what_waits_is_sent_on_before_it_is_abandoned_though_links_are_wanting(world):
+    """To a client that went, by itself, to a broker whose links never come up."""
+
+    class Never(Everywhere):
+        def carried(self, broker, filters):
+            return False
+
+    world.start(links=Never())
+    world.agent.timing = Timing(ttl=5, settle=0, again=0)
+    world.register("a", "h")
+    world.register("a", "f")
+    now, abandon = world.agent.now(), world.agent.timing.abandon
+    for later in (10, abandon / 2 - 1, abandon / 2 + 1):
+        world.agent.step(now + later)
+        assert not world.wire.work
+    world.agent.step(now + abandon / 2 + 6)
+    assert [work[:3] for work in world.wire.work] == [("redirect", "h", "a")]
+
+
 def test_nobody_stays_for_ever(world):
     world.register("a", "h")
     move = world.agent.request_to_move("a", "f")

@@ -216,8 +216,17 @@ def test_secrets_are_in_files_of_their_owner(tmp_path, caplog):
 
 CONFIGS = {
     "": "no brokers",
-    "[brokers.h]": "address is ''; give a text",
-    '[brokers.h]\naddress = "h"': "give host:port",
+    "[brokers.h]": r"\[brokers.h\]: address is ''; give a text",
+    '[brokers.h]\naddress = "h"': r"\[brokers.h\]: .*give host:port",
+    "[brokers]\nh = 1": r"h is 1; expected a section \[brokers.h\]",
+    '[brokers.h]\naddress = "h:1"\n[brokers.f]\naddress = "h:1"': "h:1 is the address of 'h' and of 'f'",
+    '[brokers.h]\naddress = "h:1"\n[brokers.f]\naddress = "f:1"\nagent_address = "h:1"': (
+        "h:1 is the agent_address of 'h' and of 'f'; give each its own"
+    ),
+    f'[brokers.{"h" * 300}]\naddress = "h:1"': "a broker is 'hhhh.*; give a printable name",
+    '[brokers."a\\n"]\naddress = "h:1"': r"a broker is 'a\\n'; give a printable name",
+    '[brokers."a\\u0000"]\naddress = "h:1"': r"a broker is 'a\\x00'; give a printable name",
+    '[brokers.h]\naddress = "h:1"\n[login]\npassword_file = "x"': "password_file goes with a user; give both",
     '[brokers.h]\naddress = "me:secret@h:1"': "holds a login",
     '[brokers.h]\naddress = "h:1"\npassword = "x"': "'password' is not known",
     'links = 1\n[brokers.h]\naddress = "h:1"': r"links is 1; expected a section \[links\]",
@@ -244,6 +253,12 @@ def test_what_a_configuration_cannot_be(tmp_path, monkeypatch, text, words):
     (tmp_path / "agent.toml").write_text('[brokers.h]\naddress = "h:1"')
     with pytest.raises(InputError, match="no token_file and no BROADLOOM_TOKEN"):
         AgentConfig.load(tmp_path / "agent.toml")
+
+
+def test_a_journal_that_is_no_folder_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"the journal cannot be in .*file: File exists; give a folder"):
+        MoveJournal(tmp_path / "file")
 
 
 def test_addresses():

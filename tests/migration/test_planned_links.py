@@ -31,7 +31,7 @@ def wanted(plan):
 def links_from(*lists, topics=None):
     names = "hfg"[: len(lists)]
     plan = bl.link(bl.Interest.from_lists(lists, node_ids=list(names)), algorithm="gm")
-    return PlannedLinks(plan, lambda _: True, topics)
+    return PlannedLinks(plan, lambda *_: True, topics)
 
 
 def test_filters_are_carried_as_the_topics_that_they_meet():
@@ -56,6 +56,24 @@ def test_a_topic_is_released_by_the_last_filter_that_meets_it():
     assert links.poll() is None
     links.release("h", ["x/2"])
     assert wanted(links.poll())["h"] == set()
+
+
+def test_topics_that_come_and_go_hold_up_no_others():
+    """What was carried still is while another plan waits, and who makes links is asked for these alone."""
+    asked = []
+    plan = bl.link(bl.Interest.from_lists([[], []], node_ids=["h", "f"]), algorithm="gm")
+    links = PlannedLinks(plan, lambda *of: not asked.append(of))
+    for broker in "hf":
+        links.carry(broker, ["t"])
+    links.poll()
+    links.carry("f", ["u"])
+    assert links.carried("f", ["t"])
+    assert not links.carried("f", ["t", "u"])
+    links.poll()
+    assert links.carried("f", ["t", "u"])
+    links.release("f", ["u"])
+    assert links.carried("f", ["t"])
+    assert asked == [("f", {"t"}, 1), ("f", {"t", "u"}, 2), ("f", {"t"}, 1)]
 
 
 def test_what_the_plan_has_stays():
@@ -158,6 +176,7 @@ LINKS = {
     'topics = ["a"]\nwindow = 70000': "window is 70,000; give a whole number from 1 to 65,535",
     'topics = ["a"]\npatience = "x"': "patience is 'x'; give a number from 0",
     'topics = ["a"]\nmetrics = 70000': "metrics is 70,000; give a whole number from 1 to 65,535",
+    'topics = ["a"]\nlogin = 3': r"login is 3; expected a section \[links.login\]",
     'topics = ["a"]\n[links.login]\nname = "x"': r"\[links.login\]: 'name' is not known",
     'topics = ["a"]\n[links.login]\nuser = "x"': "no password_file and no BROADLOOM_PASSWORD",
 }

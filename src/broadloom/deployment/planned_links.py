@@ -19,7 +19,8 @@ class PlannedLinks:
 
     Args:
         plan: the plan that runs now.
-        reached: whether the links of so many plans, counted from the first `poll`, are all made.
+        reached: asked with a broker, some of `topics`, and how many plans, counted from the first `poll`,
+            it took until they were all in one: whether links carry them there.
         topics: the filters that links carry, each as a whole, if a client wants some of it; None: whatever
             clients want, which must not come to have a topic in common while links are up.
         seed: of the changes.
@@ -27,7 +28,7 @@ class PlannedLinks:
     Examples:
         >>> import broadloom as bl
         >>> plan = bl.link(bl.Interest.from_lists([["x"], ["x"], []]), algorithm="gm")
-        >>> links = PlannedLinks(plan, reached=lambda number: True)
+        >>> links = PlannedLinks(plan, reached=lambda broker, topics, plans: True)
         >>> links.carry("2", ["x"])
         >>> links.carried("2", ["x"])  # nobody has taken the new plan yet
         False
@@ -40,7 +41,7 @@ class PlannedLinks:
     def __init__(
         self,
         plan: Plan,
-        reached: Callable[[int], bool],
+        reached: Callable[[str, set[str], int], bool],
         topics: Iterable[str] | None = None,
         seed: int = 0,
     ) -> None:
@@ -53,7 +54,8 @@ class PlannedLinks:
             for broker, node in self._node_of.items()
         }
         self._asked: dict[str, set[str]] = {broker: set() for broker in self._node_of}
-        self._needs = dict(self._planned)
+        # What each broker needs, and with which plan that began.
+        self._needs = {broker: dict.fromkeys(topics, 1) for broker, topics in self._planned.items()}
         self._reached, self._plans, self._new = reached, 0, True
         self._lock = threading.Lock()
 
@@ -68,11 +70,14 @@ class PlannedLinks:
             self._ask(broker, self._asked_at(broker) - set(filters))
 
     def carried(self, broker: str, filters: Collection[str]) -> bool:
-        """Whether the plan has them at the broker, and its links are made."""
+        """Whether a plan that was taken has them at the broker, and its links are made."""
         with self._lock:
             self._asked_at(broker)
-            planned = self._as_carried(filters) <= self._needs[broker] and not self._new
-            return planned and self._reached(self._plans)
+            needs, topics = self._needs[broker], self._as_carried(filters)
+            if not topics <= needs.keys():
+                return False
+            since = max((needs[topic] for topic in topics), default=0)
+            return since <= self._plans and self._reached(broker, topics, since)
 
     def poll(self) -> Plan | None:
         """The plan as it is now, if it is another one than the last time."""
@@ -90,9 +95,11 @@ class PlannedLinks:
     def _ask(self, broker: str, filters: set[str]) -> None:
         self._asked[broker] = filters
         needs = self._planned[broker] | self._as_carried(filters)
-        if needs != self._needs[broker]:
+        before = self._needs[broker]
+        if needs != before.keys():
             self._live.resubscribe(self._node_of[broker], sorted(needs))
-            self._needs[broker], self._new = needs, True
+            self._needs[broker] = {topic: before.get(topic, self._plans + 1) for topic in needs}
+            self._new = True
 
     def _as_carried(self, filters: Iterable[str]) -> set[str]:
         """What links carry for these filters; topics of a broker's own (`$...`) stay there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import ssl
 from collections.abc import Mapping
@@ -11,7 +12,10 @@ from typing import Any
 from broadloom.errors import InputError
 from broadloom.migration.address import Login, read_secret
 
+log = logging.getLogger("broadloom.migration")
+
 PASSWORD, TOKEN = "BROADLOOM_AGENT_PASSWORD", "BROADLOOM_TOKEN"  # where they may be
+_NOBODY = Login()
 _LOGIN = {"user", "password_file", "ca", "certificate", "key"}
 
 
@@ -22,11 +26,11 @@ def check_names(given: Mapping[str, Any], known: set[str], where: str) -> None:
             raise InputError(f"{where}: {name!r} is not known; there are {', '.join(sorted(known))}")
 
 
-def part_of(given: Mapping[str, Any], name: str, place: Path) -> Mapping[str, Any]:
-    """A section, empty if it is not there."""
+def part_of(given: Mapping[str, Any], name: str, place: Path, within: str = "") -> Mapping[str, Any]:
+    """A section, perhaps within another one, empty if it is not there."""
     part = given.get(name, {})
     if not isinstance(part, dict):
-        raise InputError(f"{place}: {name} is {part!r:.40}; expected a section [{name}]")
+        raise InputError(f"{place}: {name} is {part!r:.40}; expected a section [{within}{name}]")
     return part
 
 
@@ -48,16 +52,29 @@ def secret_of(given: Mapping[str, Any], name: str, variable: str, folder: Path) 
 
 
 def login_of(
-    given: Mapping[str, Any], folder: Path, where: str = "[login]", variable: str = PASSWORD
+    given: Mapping[str, Any],
+    folder: Path,
+    where: str = "[login]",
+    variable: str = PASSWORD,
+    like: Login = _NOBODY,
 ) -> Login:
-    """A login; files are named from the folder of the configuration."""
+    """A login, with the TLS of another one where it names none; files are named from a folder."""
     check_names(given, _LOGIN, where)
     ca, certificate, key = (_file(given, name, folder) for name in ("ca", "certificate", "key"))
+    ca = ca or like.ca
+    if certificate is None and key is None and like.certificate is not None:
+        certificate, key = like.certificate
     if (certificate is None) != (key is None) or (certificate and not ca):
         raise InputError(f"{where}: certificate and key go together, and with ca")
     _check_tls(ca, certificate, key, where)
+    if "password_file" in given and "user" not in given:
+        raise InputError(f"{where}: password_file goes with a user; give both")
     password = secret_of(given, "password_file", variable, folder) if "user" in given else None
     user = text_of(given, "user", "") if "user" in given else None
+    if password and not ca:
+        log.warning(
+            "%s: without ca, and TLS by it, the password goes over the network for all to read", where
+        )
     return Login(user, password, ca, (certificate, key) if certificate and key else None)
 
 

@@ -264,7 +264,9 @@ class Agent:
         limit = self.timing.answer if move.state is State.REQUESTED else self.timing.move
         if move.state in (State.REQUESTED, *PREPARED) and waited > limit:
             ended = State.EXPIRED if move.state is State.REQUESTED else State.FAILED
-            self._keep(self._given_up(move, ended, now, f"nothing happened in {limit:g} s"))
+            unlinked = move.state is State.ACCEPTED and self._unlinked_end(move)
+            note = f"links of {unlinked!r} are not up" if unlinked else f"nothing happened in {limit:g} s"
+            self._keep(self._given_up(move, ended, now, note))
         elif move.state is State.REQUESTED:
             self._ask_to_move(move, now)
         elif move.state is State.STAYING and now >= move.until:
@@ -296,7 +298,7 @@ class Agent:
         if move.state is not State.ACCEPTED:
             raise InputError(f"move {move.id} is {move.state}; sessions are replicated when it is accepted")
         key, resident = (move.client, move.foreign), self.registry.residents[move.client]
-        if key in self._busy or not self._are_carried(move.foreign, resident.needs):
+        if key in self._busy or self._unlinked_end(move):
             return
         if not self._is_due((move.id, move.state), now):
             return
@@ -358,7 +360,9 @@ class Agent:
         key, home = (stray.client, stray.broker), self.registry.residents[stray.client]
         if home.broker not in self._addresses:
             return not stray.forward  # there is nowhere to send it on to, until the client comes elsewhere
-        if stray.forward and not self._are_carried(home.broker, home.needs):
+        # Before it would be abandoned, what waits is sent on anyway.
+        patient = self._waited(stray.since, now) < self.timing.abandon / 2
+        if stray.forward and patient and not self._are_carried(home.broker, home.needs):
             self._unlinked[key] = now
         since = max(stray.since, self._unlinked.get(key, 0.0)) if stray.forward else stray.since
         return not (stray.forward or stray.last) or now >= since + self.timing.ttl
@@ -389,6 +393,11 @@ class Agent:
                 case Drained() if self.registry.residents[change.client].broker != change.broker:
                     self._claims.drop(change.broker, change.client)
                     self._unlinked.pop((change.client, change.broker), None)
+
+    def _unlinked_end(self, move: Move) -> str | None:
+        """The broker of a move that does not get what the client wants, or give it; None: both do."""
+        needs = self.registry.residents[move.client].needs
+        return next((one for one in (move.foreign, move.home) if not self._are_carried(one, needs)), None)
 
     def _are_carried(self, broker: str, needs: Collection[str]) -> bool:
         """Whether links bring all of this; those that fail do not, and do not end the agent."""

@@ -11,6 +11,7 @@ from broadloom.errors import InputError
 from broadloom.migration._given import TOKEN, check_names, login_of, part_of, secret_of, text_of
 from broadloom.migration.address import Address, Login
 from broadloom.migration.agent import Timing
+from broadloom.migration.control import is_text
 from broadloom.migration.summary import Site
 from broadloom.model._check import number, whole
 from broadloom.model._toml import read_toml
@@ -63,14 +64,15 @@ class AgentConfig:
         if not brokers:
             raise InputError(f"{place} has no brokers; give each as [brokers.NAME] with an address")
         for name in brokers:
-            check_names(part_of(brokers, name, place), _BROKER, f"{place} [brokers.{name}]")
+            if not is_text(name):
+                raise InputError(
+                    f"{place}: a broker is {name!r:.40}; give a printable name of 1 to 256 characters"
+                )
+            check_names(part_of(brokers, name, place, "brokers."), _BROKER, f"{place} [brokers.{name}]")
         return cls(
             journal=folder / text_of(given, "journal", "journal"),
-            brokers={name: Address.of(text_of(one, "address", "")) for name, one in brokers.items()},
-            doors={
-                name: Address.of(text_of(one, "agent_address", text_of(one, "address", "")))
-                for name, one in brokers.items()
-            },
+            brokers=_addresses(brokers, "address", place),
+            doors=_addresses(brokers, "agent_address", place),
             sites={name: _site(one, name) for name, one in brokers.items()},
             login=login_of(part_of(given, "login", place), folder),
             token=secret_of(given, "token_file", TOKEN, folder),
@@ -79,6 +81,22 @@ class AgentConfig:
             links=part_of(given, "links", place) if "links" in given else None,
             file=place,
         )
+
+
+def _addresses(brokers: Mapping[str, Any], kind: str, place: Path) -> dict[str, Address]:
+    """Where brokers are, each at a place of its own; by their address if this kind is not given."""
+    found: dict[str, Address] = {}
+    for name, given in brokers.items():
+        try:
+            address = Address.of(text_of(given, kind if kind in given else "address", ""))
+        except InputError as error:
+            raise InputError(f"{place} [brokers.{name}]: {error}") from error
+        if other := next((one for one, known in found.items() if known == address), None):
+            raise InputError(
+                f"{place}: {address} is the {kind} of {other!r} and of {name!r}; give each its own"
+            )
+        found[name] = address
+    return found
 
 
 def _site(given: Mapping[str, Any], name: str) -> Site:

@@ -210,7 +210,13 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float) and math.isfinite(value)
 
 
-def _is_text(value: Any) -> bool:
+def is_text(value: Any) -> bool:
+    """Whether something is a text that may name a broker.
+
+    Examples:
+        >>> is_text("rome"), is_text(""), is_text("r" * 300)
+        (True, False, False)
+    """
     return isinstance(value, str) and 0 < len(value) <= 256 and value.isprintable()
 
 
@@ -289,7 +295,7 @@ _WHOLE = (
     "a whole number from 0 to below 2**63",
     int,
 )
-_TEXT = (_is_text, "a printable text of 1 to 256 characters", str)
+_TEXT = (is_text, "a printable text of 1 to 256 characters", str)
 # Of each field: whether a value fits, in words what would, and how it is kept.
 _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any]]] = {
     "client": (_name_fits, "the name of a client", str),

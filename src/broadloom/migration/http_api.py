@@ -39,8 +39,8 @@ class _RefusedError(Exception):
 class Api:
     """What operators may ask; each method is one operation."""
 
-    def __init__(self, agent: Agent, summarize: Summarize) -> None:
-        self._agent, self._summarize = agent, summarize
+    def __init__(self, agent: Agent, summarize: Summarize, down: Callable[[], list[str]] = list) -> None:
+        self._agent, self._summarize, self._down = agent, summarize, down
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         """The code and the JSON of an answer; the body of a GET is its query."""
@@ -48,7 +48,7 @@ class Api:
             case ("GET", "openapi.json"):
                 return 200, document()
             case ("GET", "health"):
-                return 200, self._agent.ask(_health)
+                return 200, self._agent.ask(_health) | {"links_down": self._down()}
             case ("GET", "clients"):
                 return 200, self._agent.ask(lambda own: list(map(asdict, own.registry.residents.values())))
             case ("GET", "moves"):

@@ -26,11 +26,14 @@ class MoveJournal:
         registry: what its records lead to.
 
     Raises:
-        InputError: another agent has it, or it is damaged.
+        InputError: another agent has it, it is damaged, or the folder cannot be made.
     """
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # who wants what is nobody else's business
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # who wants what is nobody else's business
+        except OSError as error:
+            raise InputError(f"the journal cannot be in {folder}: {error.strerror}; give a folder") from error
         self._lock = hold(folder)
         self._file, self._place, self._records, self._limit = -1, folder / FILE, 0, 0
         self.registry = Registry()

@@ -20,7 +20,10 @@ class Links(Protocol):
         """Begin to carry messages of these filters to and from a broker; returns at once, may be repeated."""
 
     def carried(self, broker: str, filters: Collection[str]) -> bool:
-        """Whether what is published from now on reaches this broker from all others, and all from it."""
+        """Whether what is published from now on reaches this broker from all others, and all from it.
+
+        All but those that links do not reach: what is published there comes to nobody elsewhere.
+        """
 
     def release(self, broker: str, filters: Collection[str]) -> None:
         """No client of this broker wants these filters any more; may be repeated."""
@@ -35,6 +38,9 @@ class HeldLinks(Protocol):
 
     def start(self, failed: Callable[[], None]) -> None:
         """Begin, when all that clients need has been asked for; `failed` is called if they end by a fault."""
+
+    def down(self) -> list[str]:
+        """The brokers at which a link is not up; may be asked from any thread."""
 
     def stop(self) -> None:
         """Finish what is on its way, and end."""

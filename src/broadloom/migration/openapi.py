@@ -76,7 +76,11 @@ def document() -> dict[str, Any]:
     cancel = _operation("cancel", "Give up a move whose client has not been told to go yet.", move)
     paths = {
         "/openapi.json": {"get": _operation("describe", "This description.", {"type": "object"})},
-        "/health": {"get": _operation("health", "Counts, and messages refused.", {"type": "object"})},
+        "/health": {
+            "get": _operation(
+                "health", "Counts, messages refused, brokers at which a link is down.", {"type": "object"}
+            )
+        },
         "/clients": {
             "get": _operation("clients", "Who is where.", {"type": "array", "items": client}),
         },

@@ -59,7 +59,8 @@ def serving(
             links = held.links
             stack.callback(held.stop)
         agent = Agent(config.brokers, wire, journal, links, config.timing, watch)
-        server = _listening(Api(agent, lambda seconds: summarize(agent, config, seconds)), config)
+        down = list if held is None else held.down
+        server = _listening(Api(agent, lambda seconds: summarize(agent, config, seconds), down), config)
         stack.callback(server.server_close)
         if held is not None:
             held.start(agent.stop)  # the agent has asked for all that its clients need

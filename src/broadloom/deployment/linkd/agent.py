@@ -78,6 +78,7 @@ class Agent:
         self._closing: set[asyncio.Task[None]] = set()
         self._strays: set[tuple[Hop, str]] = set()
         self._ending: dict[Hop, asyncio.Task[None]] = {}
+        self._owed: dict[Hop, set[str]] = {}  # filters that changes went on without
         self._journal = Journal(folder)
         # With no state at all, sessions that brokers kept are those of an agent whose state is lost.
         self._inherits = not self._journal.states and not fresh
@@ -129,6 +130,15 @@ class Agent:
         settled = all(group.settled for group in self.groups.values())
         return settled and all(session.up.is_set() for session in sessions)
 
+    def carries(self, broker: str, topics: set[str]) -> bool:
+        """Whether a broker is linked, in the groups of some filters, with all that are linked at all.
+
+        It may be asked from any thread. Brokers that are just joining, or away, or refuse links, are not
+        linked with anybody.
+        """
+        groups = [group for filters, group in list(self.groups.items()) if not topics.isdisjoint(filters)]
+        return all(group.joins(broker, self._is_linked) for group in groups)
+
     async def stop(self, seconds: float = 2.0) -> None:
         """Finish what is on its way, and disconnect; brokers keep the sessions, so that nothing is lost."""
         await asyncio.gather(*(group.stop() for group in self.groups.values()))
@@ -160,9 +170,12 @@ class Agent:
         """Have the first broker of a hop send what matches."""
         if session := await self._there(hop):
             await session.subscribe(filters, retained)
+        else:
+            self._owed.setdefault(hop, set()).update(filters)
 
     async def unsubscribe(self, hop: Hop, filters: Iterable[str]) -> None:
         """Have it send that no more."""
+        self._owed.get(hop, set()).difference_update(filters)
         if session := await self._there(hop):
             await session.unsubscribe(filters)
 
@@ -207,6 +220,8 @@ class Agent:
     def reached(self, filters: Filters) -> None:
         """The group is where it shall be."""
         group = self.groups[filters]
+        for hop in group.state.hops & self._owed.keys():
+            self._owed[hop].difference_update(group.subscribed)  # from now on they are the group's own
         if not group.state.hops:
             self._close(group.stop())
             del self.groups[filters]
@@ -239,9 +254,8 @@ class Agent:
 
     def wanted(self, hop: Hop) -> list[str]:
         """The filters of a hop."""
-        return sorted(
-            text for group in self.groups.values() if hop in group.carried() for text in group.subscribed
-        )
+        groups = [group for group in self.groups.values() if hop in group.carried()]
+        return sorted(self._owed.get(hop, set()).union(*(group.subscribed for group in groups)))
 
     # Inside.
 
@@ -270,6 +284,11 @@ class Agent:
             for place in self._folder.glob("*.claims"):
                 if place not in used:
                     place.unlink()
+
+    def _is_linked(self, hop: Hop) -> bool:
+        """Whether both ends of a hop are connected, and subscribed to all that they should be."""
+        link = self.links.get(edge_of(hop))
+        return link is not None and all(session.up.is_set() for session in link.sessions.values())
 
     async def _there(self, hop: Hop) -> Session | None:
         """The session at the beginning of a hop, once it is connected; None if that takes too long."""

@@ -69,6 +69,12 @@ class LinksBeside:
         self._thread.start()
         self._begun.result()
 
+    def down(self) -> list[str]:
+        """The brokers at which a link is not up: they are away, or refuse it."""
+        links = list(self._agent.links.values())
+        sessions = [session for link in links for session in link.sessions.values()]
+        return sorted({session.broker for session in sessions if not session.up.is_set()})
+
     def stop(self) -> None:
         """Finish what is on its way, and disconnect; brokers keep the sessions."""
         if not self._begun.done() or self._begun.exception() is not None:
@@ -92,10 +98,10 @@ class LinksBeside:
             LOG.exception("links have failed")
             failed()
 
-    def _is_reached(self, plans: int) -> bool:
-        """Whether links are as so many plans have them."""
-        groups = list(self._agent.groups.values())
-        return self._run.plans >= plans and not self._run.refused and all(group.settled for group in groups)
+    def _is_reached(self, broker: str, topics: set[str], plans: int) -> bool:
+        """Whether links carry topics to and from a broker, as so many plans have them."""
+        followed = self._run.plans >= plans and not self._run.refused
+        return followed and self._agent.carries(broker, topics)
 
 
 def links_beside(config: AgentConfig) -> LinksBeside:

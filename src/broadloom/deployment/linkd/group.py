@@ -18,7 +18,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -116,12 +116,28 @@ class Group:
 
     def carried(self) -> Hops:
         """The hops that are subscribed, or are about to be: what a session that is new needs."""
-        hops, step, phase = self.state.hops, self.state.step, self.state.phase
+        state = self.state  # once: it may be asked from another thread
+        hops, step, phase = state.hops, state.step, state.phase
         if step is None:
             return hops
         more = step.add if phase in (BOTH, LEAVE, FORGET) else frozenset()
         less = step.drop if phase in (DROP, LEAVE, FORGET) else frozenset()
         return (hops | more) - less
+
+    def joins(self, broker: str, is_up: Callable[[Hop], bool]) -> bool:
+        """Whether messages go, over hops that are up, between a broker and all that have such hops."""
+        if not any(broker in hop for hop in self.target):
+            return True  # nobody else is there, or shall be
+        state = self.state
+        hops = state.hops if state.phase == BOTH else self.carried()  # in BOTH the new ones may not carry yet
+        ups = [hop for hop in hops if is_up(hop)]
+        back = [(stop, start) for start, stop in ups]
+        sending, taking = ({start for start, _ in some} for some in (ups, back))
+        return (
+            broker in sending | taking
+            and sending.issubset(reaching(ups, broker))
+            and taking.issubset(reaching(back, broker))
+        )
 
     def admits(self, hop: Hop, message: Publish) -> bool:
         """Whether a hop may carry a message: one of the group's, and no other has claimed the message."""

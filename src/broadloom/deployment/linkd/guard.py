@@ -8,6 +8,7 @@ message that comes again on the hop that has claimed it was not finished: it goe
 
 from __future__ import annotations
 
+import errno
 import os
 import struct
 from collections.abc import Iterable
@@ -45,15 +46,26 @@ class Guard:
             self._file = os.open(place, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
 
     def claim(self, hop: Hop, key: int) -> bool:
-        """Whether a hop may carry a message."""
+        """Whether a hop may carry a message.
+
+        Raises:
+            OSError: the claim could not be written, and nothing of it is left.
+        """
         number = self._number[hop]
         owner = self._claims.get(key)
         if owner is None:
-            self._claims[key] = number
             if self._file >= 0:
-                os.write(self._file, _CLAIM.pack(key, number))
+                self._write(_CLAIM.pack(key, number))
+            self._claims[key] = number
             return True
         return owner == number
+
+    def _write(self, claim: bytes) -> None:
+        """Write a claim, or nothing: after a part of one, none could be read."""
+        written = os.write(self._file, claim)
+        if written < len(claim):  # the disk is full
+            os.ftruncate(self._file, os.fstat(self._file).st_size - written)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self._place))
 
     def close(self, forget: bool = False) -> None:
         """Let go of the file; a swap that is over forgets it."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from broadloom.deployment.linkd.steps import Hops, Step
+from broadloom.errors import InputError
 from broadloom.model._records import append, hold, read_records, start_file
 
 FILE = "live.journal"
@@ -73,7 +74,12 @@ class Journal:
         self._written: asyncio.Future[None] | None = None  # of those states
         self._writer: asyncio.Task[None] | None = None
         if self.folder is not None:
-            self.folder.mkdir(parents=True, exist_ok=True)
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise InputError(
+                    f"the state cannot be in {self.folder}: {error.strerror}; give a folder"
+                ) from error
             self._lock = hold(self.folder)
             try:
                 self.states = _read(self.folder / FILE)

@@ -95,7 +95,10 @@ class Link(Owner):
                 session.client,
             )
         await session.subscribe([PROBE], retained=False)
-        await session.subscribe(self._wanted((here, there)), retained=True)
+        asked = set[str]()
+        while more := set(self._wanted((here, there))) - asked:  # also what came to be wanted meanwhile
+            await session.subscribe(sorted(more), retained=True)
+            asked |= more
         self.lanes[there, here].far_opens(session.send, welcome.present, *limits(welcome))
 
     def closed(self, session: Session) -> None:

@@ -35,7 +35,8 @@ class LinkConfig:
         plan: the links to begin with; what it has at a broker stays there.
         topics: what links carry: topics or filters, those of the plan among them.
         state: the folder of what survives a crash.
-        login: that of the link agent.
+        login: that of the link agent; authority and certificate are those of the agent that moves clients,
+            unless it names its own.
         window: how many messages may be on their way over a link, each way.
         patience: for how many seconds a change waits for a broker that is away.
         metrics: the port of the numbers on loopback; None: none.
@@ -62,12 +63,12 @@ class LinkConfig:
         if not {"plan", "topics"} & set(given):
             raise InputError(f"{where} names nothing to carry; give plan, a plan's folder, or topics, a list")
         plan = _loaded(folder / text_of(given, "plan", ""), sites) if "plan" in given else _unlinked(sites)
-        own = part_of(given, "login", place)
+        own = part_of(given, "login", place, "links.")
         return cls(
             plan,
             _topics(given.get("topics", []), plan.interest.topic_ids, where),
             _apart(folder / text_of(given, "state", "links"), config.journal, where),
-            login_of(own, folder, f"{place} [links.login]", PASSWORD) if own else config.login,
+            login_of(own, folder, f"{place} [links.login]", PASSWORD, config.login) if own else config.login,
             _below(given.get("window", WINDOW), f"{where}: window", LAST_WINDOW),
             number(given.get("patience", PATIENCE), f"{where}: patience"),
             _below(given["metrics"], f"{where}: metrics", LAST_PORT) if "metrics" in given else None,
