@@ -34,7 +34,7 @@ from broadloom.migration import client as client_module
 from broadloom.migration import policy, service
 from broadloom.migration.address import Address
 from broadloom.migration.agent import Agent, Timing
-from broadloom.migration.client import MovingClient, OutboxFullError
+from broadloom.migration.client import LONGEST_WAIT, MovingClient, OutboxFullError
 from broadloom.migration.control import Connect, Request, dump
 from broadloom.migration.move import State
 from broadloom.migration.operator import Operator
@@ -450,4 +450,33 @@ def test_who_reads_everything_is_known_to_an_agent_that_comes_later(tmp_path):
             assert wait_for(lambda: client._due < math.inf)
             with agent_of(addresses(brokers), tmp_path) as agent:
                 assert wait_for(lambda: "everything" in agent.registry.residents)
-                assert wait_for(lambda: client._due == math.inf)
+                assert wait_for(lambda: client._due > time.monotonic() + LONGEST_WAIT)
+
+
+def test_who_publishes_all_the_time_is_known_to_an_agent_that_comes_later(tmp_path):
+    """What nobody reads keeps its thread awake, and still it registers again until it is answered."""
+    with linked("hf") as brokers, MovingClient("busy", known(brokers), "h") as client:
+        over = threading.Event()
+
+        def publish() -> None:
+            while not over.wait(0.05):
+                client.publish("elsewhere", b"x")
+
+        publishing = threading.Thread(target=publish, daemon=True)
+        publishing.start()
+        numbers = set()
+        assert wait_for(lambda: numbers.add(client._registered) or len(numbers) > 3)
+        with agent_of(addresses(brokers), tmp_path) as agent:
+            assert wait_for(lambda: "busy" in agent.registry.residents)
+        over.set()
+        publishing.join()
+
+
+def test_an_agent_that_lost_its_journal_learns_of_clients_again(tmp_path, monkeypatch):
+    """Clients register slowly even when they are known."""
+    monkeypatch.setattr(client_module, "KNOWN_SECONDS", 0.2)
+    with linked("hf") as brokers, MovingClient("old", known(brokers), "h") as client:
+        for folder in ("first", "second"):
+            with agent_of(addresses(brokers), tmp_path / folder) as agent:
+                assert wait_for(lambda: "old" in agent.registry.residents)  # noqa: B023
+        assert client.home == "h"

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -59,7 +60,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("broadloom.migration")
 
 CONNECT_SECONDS, AGAIN_SECONDS = 10.0, 0.5
-FIRST_WAIT, LONGEST_WAIT = 2.0, 600.0  # seconds for the agent to answer `register`; twice as long each time
+FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds for the agent to answer `register`; twice as long each time
+KNOWN_SECONDS = 600.0  # after which it is said to an agent that has answered: it may have lost its journal
 READY_SECONDS = 2.0  # after which an order to go comes too late
 TICK = 0.01
 MOST_PAYLOAD = 2**28 - 2**17  # bytes; the rest of what MQTT allows is for topic and id
@@ -154,8 +156,7 @@ class MovingClient:
         self._sent: dict[int, str] = {}  # ids by packet number, of this connection
         self._confirmed: deque[tuple[object, int]] = deque()
         self._said: tuple[object, int] | None = None  # the last call, by its connection and packet number
-        self._unheard = False
-        self._wait, self._due = FIRST_WAIT, math.inf  # when to register again, unless the agent answers
+        self._wait, self._due = FIRST_WAIT, math.inf  # when to register again, and sooner without an answer
         self._ready = threading.Event()
         self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
@@ -317,12 +318,13 @@ class MovingClient:
         self._confirmed.append((client, number))
         if reason.is_failure:
             log.warning("broker %r does not take a message of client %s: %s", self.home, self.name, reason)
-        if reason.value == NO_SUBSCRIBERS:
+        if reason.value == NO_SUBSCRIBERS and number not in self._sent:
             self._work.put(lambda: self._nobody_heard(client, number))
 
     def _nobody_heard(self, client: Client, number: int) -> None:
         """There was no agent yet; if it was told something, it is told again."""
-        self._unheard = self._unheard or self._said == (client, number)
+        if self._said == (client, number):
+            self._due = min(self._due, time.monotonic() + AGAIN_SECONDS)
 
     def _resubscribe(self) -> None:
         with self._lock:
@@ -401,17 +403,20 @@ class MovingClient:
 
     def _do_work(self) -> None:
         while True:
-            try:
+            work: Callable[[], object] | None = self._register_if_due
+            with suppress(queue.Empty):
                 work = self._work.get(timeout=AGAIN_SECONDS)
-            except queue.Empty:
-                due = self._unheard or time.monotonic() > self._due
-                work = self._register if due else lambda: None
             if work is None:
                 return
             try:
                 work()
+                self._register_if_due()  # now and not only when it is quiet, which it may never be
             except Exception:  # of a policy, perhaps; without an answer the client stays
                 log.exception("client %s could not do what it was asked", self.name)
+
+    def _register_if_due(self) -> None:
+        if time.monotonic() > self._due:
+            self._register()
 
     def _told(self, call: str, payload: bytes) -> None:
         """Do what the agent says, if it makes sense."""
@@ -512,9 +517,9 @@ class MovingClient:
             self._register()
 
     def _known_by(self, answer: Registered) -> None:
-        """The agent has heard us; unless it was something older, there is no need to say it again."""
+        """The agent has heard us; unless it was something older, there is no need to say it again soon."""
         if answer.number >= self._registered:
-            self._wait, self._due = FIRST_WAIT, math.inf
+            self._wait, self._due = FIRST_WAIT, time.monotonic() + KNOWN_SECONDS
 
     def _register(self) -> None:
         """Say `register`, if there is a connection; without an answer, it is said again later."""
@@ -530,7 +535,6 @@ class MovingClient:
     def _say(self, call: str, message: Register | Reply) -> None:
         client = self._client
         if client is not None:
-            self._unheard = False
             self._said = client, client.publish(from_client(self.name, call), dump(message), 1).mid
 
     def _next(self) -> int:
