@@ -32,7 +32,8 @@ from broadloom import InputError
 from broadloom.deployment.lab import HOST, free_ports
 from broadloom.migration import client as client_module
 from broadloom.migration import policy, service
-from broadloom.migration.address import Address
+from broadloom.migration import sessions as sessions_module
+from broadloom.migration.address import Address, Login
 from broadloom.migration.agent import Agent, Timing
 from broadloom.migration.client import LONGEST_WAIT, MovingClient, OutboxFullError
 from broadloom.migration.control import Connect, Request, dump
@@ -40,7 +41,7 @@ from broadloom.migration.move import State
 from broadloom.migration.operator import Operator
 from broadloom.migration.policy import Answer, accept, decline, stay_until
 from broadloom.migration.seen import ID
-from broadloom.migration.sessions import TOPIC
+from broadloom.migration.sessions import TOPIC, Redirection, replicate
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
 
@@ -254,6 +255,35 @@ def test_a_client_may_go_elsewhere_by_itself(tmp_path):
             assert sessions(brokers) == ["f"]
 
 
+def test_a_reader_of_everything_does_not_pass_for_a_session_that_is_gone(monkeypatch):
+    """What waits is sent on only when the broker where the client is has a session of it."""
+    monkeypatch.setattr(sessions_module, "QUIET_SECONDS", 60.0)
+    counted = Counted()
+    with linked("hf") as brokers, MovingClient("everything", known(brokers), "f") as reader:
+        places = addresses(brokers)
+        assert replicate(places["h"], "subject", Login(), (("u/1", 1),)) is None
+        with publisher(brokers) as other:
+            for number in range(30):
+                other.publish("u/1", b"%d" % number)
+            assert other.wait_until_confirmed()
+        reader.subscribe("#")
+        assert reader.wait_until_ready()
+        redirection = Redirection(places["h"], places["f"], "subject", Login(), "0" * 16)
+        tries, sent_on = threading.Event(), redirection._send_on
+        redirection._send_on = lambda message: (sent_on(message), tries.set())
+        faults = []
+        sending = threading.Thread(target=lambda: faults.append(redirection.run()), daemon=True)
+        sending.start()
+        assert tries.wait(60)
+        time.sleep(0.2)  # a broker's answer that is wrong would have come
+        again = MovingClient("subject", known(brokers), "f", counted.ear("subject"))
+        again.subscribe("u/1")
+        with again:
+            assert wait_for(lambda: counted.got["subject"].total() == 30)
+            sending.join()
+        assert faults == [None]
+
+
 def test_answers_by_hand_and_a_client_that_goes_without_being_asked(tmp_path):
     """Who stays may accept before its moment, and may decline after a yes; `connect` needs no request."""
     asked: dict[str, str] = {}
@@ -350,8 +380,8 @@ def test_a_client_hears_only_what_is_said_to_it(caplog):
     assert client.home == "h"
     wrapped = {TOPIC: "t/1", ID: "p:1:1"}
     for _ in range(2):
-        client._received(said("broadloom/to/a/redirect", b"once", **wrapped))
-    client._received(said("broadloom/to/a/redirect", b"never", **{TOPIC: "broadloom/to/a/move"}))
+        client._received(said("$broadloom/to/a/redirect", b"once", **wrapped))
+    client._received(said("$broadloom/to/a/redirect", b"never", **{TOPIC: "broadloom/to/a/move"}))
     assert heard == [("t/1", b"once", "p:1:1")]
 
 
@@ -366,7 +396,7 @@ def test_an_application_that_fails_does_not_end_the_connection(caplog):
 
 def test_what_a_client_cannot_want_or_send():
     client = MovingClient("a", {"h": "x:1"}, "h")
-    for text in ("", "a/#/b", "broadloom/to/b/+", "$share/g/t", "a+"):
+    for text in ("", "a/#/b", "broadloom/to/b/+", "$broadloom/to/b/+", "$share/g/t", "a+"):
         with pytest.raises(InputError):
             client.subscribe(text)
     with pytest.raises(InputError, match="give 0 or 1"):

@@ -41,6 +41,8 @@ from broadloom.migration.control import (
     Registered,
     Reply,
     Request,
+    after_client,
+    always_wanted,
     checked_client,
     dump,
     from_client,
@@ -337,7 +339,7 @@ class MovingClient:
         self._work.put(self._register)
 
     def _wants(self) -> Filters:
-        return (*self._filters.items(), (to_client(self.name, "+"), 1))
+        return (*self._filters.items(), *always_wanted(self.name))
 
     def _send(self, key: str) -> None:
         """Send a message of the outbox, if there is a connection; else it waits there for one."""
@@ -379,16 +381,17 @@ class MovingClient:
     def _received(self, message: Any) -> None:
         user = dict(user_properties(message.properties))
         own, _, call = message.topic.rpartition("/")
-        if not message.topic.startswith(f"{ROOT}/"):
+        if message.topic == after_client(self.name):
+            if is_topic(topic := user.pop(TOPIC, "")):
+                self._give(topic, message.payload, user)
+        elif not message.topic.startswith(f"{ROOT}/"):
             self._give(message.topic, message.payload, user)
         elif own != to_client(self.name, call).rpartition("/")[0]:
             self._words.warn(
                 "another", "client %s refused what is said to another: %r", self.name, message.topic[:80]
             )
-        elif call != "redirect":
+        else:
             self._work.put(lambda: self._told(call, message.payload))
-        elif is_topic(topic := user.pop(TOPIC, "")):
-            self._give(topic, message.payload, user)
 
     def _give(self, topic: str, payload: bytes, user: Mapping[str, str]) -> None:
         """Give a message to the application, if it is new."""

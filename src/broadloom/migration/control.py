@@ -1,7 +1,8 @@
 """What clients and the agent say to each other, and how it is checked (paper 5, section V).
 
 A client writes below `broadloom/from/CLIENT/` and reads below `broadloom/to/CLIENT/`, and nowhere else. Each
-message is one JSON object. Whatever is not exactly as it must be is refused with an `InputError`.
+message is one JSON object. Whatever is not exactly as it must be is refused with an `InputError`. What is sent
+after a client comes on `$broadloom/to/CLIENT/redirect`.
 """
 
 from __future__ import annotations
@@ -137,6 +138,23 @@ def to_client(client: str, call: str) -> str:
     return f"{ROOT}/to/{client}/{call}"
 
 
+def after_client(client: str) -> str:
+    """The topic on which messages are sent after a client.
+
+    No `#` matches it, so that a broker that knows a reader of it has the session of the client.
+
+    Examples:
+        >>> after_client("meter-1"), matches("#", after_client("meter-1"))
+        ('$broadloom/to/meter-1/redirect', False)
+    """
+    return f"${to_client(client, 'redirect')}"
+
+
+def always_wanted(client: str) -> Filters:
+    """What a client that can be moved hears besides what it wants."""
+    return (to_client(client, "+"), 1), (after_client(client), 1)
+
+
 def said_by(topic: str) -> tuple[str, str]:
     """The client and the call of a topic.
 
@@ -224,7 +242,7 @@ def is_filter(text: Any) -> bool:
     if not isinstance(text, str) or not 0 < len(text.encode()) <= 65_535 or "\0" in text:
         return False
     levels = text.split("/")
-    if levels[0] in (ROOT, "$share"):
+    if levels[0] in (ROOT, f"${ROOT}", "$share"):
         return False
     return (
         all(level in ("+", "#") or not set(level) & {"+", "#"} for level in levels) and "#" not in levels[:-1]
