@@ -19,6 +19,7 @@ from broadloom import InputError
 from broadloom.migration.address import Address
 from broadloom.migration.agent import LEAVING, Agent, Timing
 from broadloom.migration.control import (
+    AHEAD,
     Connect,
     Refused,
     Register,
@@ -257,6 +258,8 @@ def test_no_client_uses_up_its_numbers(world):
     """One that is far ahead of the clock is refused, so that later ones are still heard."""
     for ahead in (2**63 - 1, 2**62):
         assert not world.say("h", Register("a", ahead, "h"))
+        told = parse(Refused, world.wire.sent[-1][2]).number
+        assert ahead > told > time.time_ns() - AHEAD
     assert world.agent.refused["ahead:"] == 2
     assert world.say("h", Register("a", time.time_ns() + 10**12, "h"))
 

@@ -36,7 +36,7 @@ from broadloom.migration import sessions as sessions_module
 from broadloom.migration.address import Address, Login
 from broadloom.migration.agent import Agent, Timing
 from broadloom.migration.client import LONGEST_WAIT, MovingClient, OutboxFullError
-from broadloom.migration.control import Connect, Request, dump
+from broadloom.migration.control import AHEAD, Connect, Request, dump
 from broadloom.migration.move import State
 from broadloom.migration.operator import Operator
 from broadloom.migration.policy import Answer, accept, decline, stay_until
@@ -399,6 +399,9 @@ def test_what_a_client_cannot_want_or_send():
     for text in ("", "a/#/b", "broadloom/to/b/+", "$broadloom/to/b/+", "$share/g/t", "a+"):
         with pytest.raises(InputError):
             client.subscribe(text)
+    with pytest.raises(InputError, match="give at most 196,608 in all"):
+        client.subscribe(*(f"{number}{'x' * 200}" for number in range(1_500)))
+    assert not client._filters
     with pytest.raises(InputError, match="give 0 or 1"):
         client.subscribe("t", qos=2)
     for text in ("a/+", "#", "", "broadloom/from/b/register"):
@@ -409,6 +412,9 @@ def test_what_a_client_cannot_want_or_send():
             client.publish("t", payload)
     client.publish("t", b"waits for a connection")
     assert client.unconfirmed() == 1
+    for place in ([], [math.nan], [0.0, math.inf], [10**400], [0.0] * 17, ["here"], 7):
+        with pytest.raises(InputError, match="give 1 to 16 finite numbers"):
+            MovingClient("a", {"h": "x:1"}, "h", place=place)
     for name in ("", "a/b", "a+", "broadloom-mover", "x" * 129):
         with pytest.raises(InputError):
             MovingClient(name, {"h": "x:1"}, "h")
@@ -508,5 +514,20 @@ def test_an_agent_that_lost_its_journal_learns_of_clients_again(tmp_path, monkey
     with linked("hf") as brokers, MovingClient("old", known(brokers), "h") as client:
         for folder in ("first", "second"):
             with agent_of(addresses(brokers), tmp_path / folder) as agent:
-                assert wait_for(lambda: "old" in agent.registry.residents)  # noqa: B023
+                assert wait_for(lambda: "old" in agent.registry.residents)
         assert client.home == "h"
+
+
+def test_a_client_whose_clock_is_years_ahead_is_heard(tmp_path, monkeypatch, caplog):
+    """It counts from the agent's clock, also when its own is set right."""
+    clock = SimpleNamespace(time_ns=lambda: time.time_ns() + 3 * AHEAD, monotonic=time.monotonic)
+    with linked("hf") as brokers, agent_of(addresses(brokers), tmp_path) as agent:
+        with monkeypatch.context() as patch:
+            patch.setattr(client_module, "time", clock)
+            client = MovingClient("early", known(brokers), "h")
+            client.start()
+            assert wait_for(lambda: "early" in agent.registry.residents)
+        client.subscribe("t/1")
+        assert wait_for(lambda: agent.registry.residents["early"].filters == (("t/1", 1),))
+        client.stop()
+    assert "more than a year ahead" in caplog.text

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 from broadloom.errors import InputError
 from broadloom.migration.address import Address
 from broadloom.migration.control import (
+    AHEAD,
     Connect,
     Refused,
     Register,
@@ -45,7 +46,6 @@ log = logging.getLogger("broadloom.migration")
 TICK = 0.02
 MOST_LATER = 10_000
 MOST_STAY = 24 * 3600.0  # seconds after which a client that stays is asked again in any case
-AHEAD = 366 * 24 * 3600 * 10**9  # nanoseconds by which the clock of a client may be ahead
 LEAVING = "the client has been told to go"
 T = TypeVar("T")
 
@@ -173,7 +173,9 @@ class Agent:
             raise InputError(
                 f"crossed: {client} is at {message.broker!r}; links must not carry control topics"
             )
-        if message.number > time.time_ns() + AHEAD:  # it would leave no numbers for what comes later
+        clock = time.time_ns()
+        if message.number > clock + AHEAD:  # it would leave no numbers for what comes later
+            self._tell(broker, client, "refused", Refused(clock))
             raise InputError(
                 f"ahead: {client} sent number {message.number}, more than a year ahead of the clock"
             )

@@ -31,6 +31,8 @@ from broadloom.migration._mqtt import (
 from broadloom.migration._paho import need_paho
 from broadloom.migration.address import Address, Login
 from broadloom.migration.control import (
+    AHEAD,
+    MOST_FILTER_BYTES,
     MOST_FILTERS,
     QUALITIES,
     ROOT,
@@ -44,12 +46,14 @@ from broadloom.migration.control import (
     after_client,
     always_wanted,
     checked_client,
+    checked_place,
     dump,
     from_client,
     is_filter,
     is_topic,
     parse,
     to_client,
+    with_topics,
 )
 from broadloom.migration.few_words import FewWords
 from broadloom.migration.policy import ACCEPT, DECLINE, Answer, Policy, accept
@@ -143,7 +147,7 @@ class MovingClient:
         self.name = checked_client(name)
         self._addresses = {broker: Address.of(address) for broker, address in brokers.items()}
         self._heard, self._policy, self._login = heard, policy, login or Login()
-        self._place = None if place is None else tuple(map(float, place))
+        self._place = checked_place(place)
         self._memory, self._identify, self._learn, self._patience = memory, identify, learn, patience
         self.home = self._remembered(home)
         self._filters: dict[str, int] = {}
@@ -151,6 +155,7 @@ class MovingClient:
         self._seen, self._words = Seen(), FewWords(log)
         self._answers: dict[str, Answer] = {}
         self._number = self._registered = 0  # the last number said, and the last one of a `register`
+        self._fast = 0  # nanoseconds by which our clock is ahead of the agent's, if that is far
         self._ready_to: tuple[str, int, float] = "", 0, 0.0  # the move, our number, and when we said so
         self._lock = threading.Lock()  # over the connection, the outbox and the numbers
         self._client: Client | None = None
@@ -200,7 +205,11 @@ class MovingClient:
             raise InputError(f"qos is {qos!r}; give 0 or 1: ids do what 2 would")
         if len({*self._filters, *filters}) > MOST_FILTERS:
             raise InputError(f"more than {MOST_FILTERS:,} filters; a client that can be moved has fewer")
-        self._filters = self._filters | dict.fromkeys(filters, qos)
+        more = self._filters | dict.fromkeys(filters, qos)
+        size = len(dump(Register(self.name, 0, self.home, tuple(more.items()), self._place)))
+        if size > MOST_FILTER_BYTES:  # the agent would not hear of them
+            raise InputError(f"filters of {size:,} bytes; give at most {MOST_FILTER_BYTES:,} in all")
+        self._filters = more
         self._resubscribe()
 
     def unsubscribe(self, *filters: str) -> None:
@@ -513,10 +522,16 @@ class MovingClient:
         return self._answers[order.move].answer == "accept"
 
     def _count_from(self, refused: Refused) -> None:
-        """The agent has heard a higher number, perhaps from before a clock was set back."""
+        """The agent has heard a higher number, perhaps from before a clock was set back; or ours is ahead."""
         with self._lock:
-            behind, self._number = refused.number > self._number, max(refused.number, self._number)
-        if behind:
+            ahead, behind = self._number > refused.number + AHEAD, refused.number > self._number
+            if ahead:
+                self._fast = max(0, time.time_ns() - refused.number)
+            if ahead or behind:
+                self._number = refused.number
+        if ahead:
+            log.warning("the clock of client %s is, or was, more than a year ahead of the agent's", self.name)
+        if ahead or behind:
             self._register()
 
     def _known_by(self, answer: Registered) -> None:
@@ -532,8 +547,8 @@ class MovingClient:
         self._due = time.monotonic() + self._wait
         self._wait = min(2 * self._wait, LONGEST_WAIT)
         filters = tuple(self._filters.items())
-        known = filters, self._place, tuple(self._sends)
-        self._say("register", Register(self.name, self._registered, self.home, *known))
+        message = Register(self.name, self._registered, self.home, filters, self._place)
+        self._say("register", with_topics(message, tuple(self._sends)))
 
     def _say(self, call: str, message: Register | Reply) -> None:
         client = self._client
@@ -542,5 +557,5 @@ class MovingClient:
 
     def _next(self) -> int:
         with self._lock:
-            self._number = max(self._number + 1, time.time_ns())
+            self._number = max(self._number + 1, time.time_ns() - self._fast)
             return self._number

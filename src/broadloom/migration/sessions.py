@@ -47,8 +47,8 @@ class Redirection:
 
     A mark is put behind all that waits. What comes after the mark came while we were connected in the
     client's place, with our rights and not with its own, so it is left out; the foreign broker has it too.
-    A message is acknowledged only when the new session has it, so that a crash repeats and never loses. That it
-    has it is known by its topic, which nobody else reads: without the session the broker would say so.
+    A message is acknowledged only when the new session has it, so that a crash repeats and never loses.
+    Nobody else reads the topic on which it is sent: without the session the broker would say so.
 
     Args:
         left: the broker that the client has left.
