@@ -435,6 +435,25 @@ def test_what_no_broker_confirms_is_kept_or_refused(monkeypatch):
         assert client.unconfirmed() == 300
 
 
+def test_a_client_is_started_once_and_stops_while_it_cannot_connect(caplog):
+    """What it was told before it was started it does then, and it does not wait for a broker in vain."""
+    (nowhere,) = free_ports(1)
+    with linked("hf") as brokers:
+        places = known(brokers) | {"g": f"{HOST}:{nowhere}"}
+        client = MovingClient("a", places, "h", patience=math.inf)
+        client.connect("f")
+        with client:
+            with pytest.raises(InputError, match="client a has been started"):
+                client.start()
+            assert wait_for(lambda: client.home == "f" and client._ready.is_set())
+            client.connect("g")
+            assert wait_for(lambda: client.home == "g")
+        assert client.home == "f"
+        assert "cannot connect to 'g' and goes back" in caplog.text
+        with client:
+            assert client.wait_until_ready(60)
+
+
 def test_a_full_outbox_is_emptied_by_a_broker(monkeypatch):
     """All that was said before there was a connection arrives, and then there is room again."""
     monkeypatch.setattr(client_module, "MOST_UNCONFIRMED", 300)

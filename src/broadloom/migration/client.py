@@ -164,7 +164,7 @@ class MovingClient:
         self._confirmed: deque[tuple[object, int]] = deque()
         self._said: tuple[object, int] | None = None  # the last call, by its connection and packet number
         self._wait, self._due = FIRST_WAIT, math.inf  # when to register again, and sooner without an answer
-        self._ready = threading.Event()
+        self._ready, self._stopping = threading.Event(), threading.Event()
         self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
 
@@ -178,15 +178,23 @@ class MovingClient:
         self.stop()
 
     def start(self) -> None:
-        """Connect to the home broker, as often as it takes."""
+        """Connect to the home broker, as often as it takes.
+
+        Raises:
+            InputError: it has been started, and not stopped since.
+        """
         need_paho()
+        if self._worker is not None:
+            raise InputError(f"client {self.name} has been started; stop it before it is started again")
+        self._stopping.clear()
+        self._join(self.home)  # before there is a worker: a `connect` may wait for it
         self._worker = threading.Thread(target=self._do_work, name=f"{ROOT}-{self.name}", daemon=True)
         self._worker.start()
-        self._join(self.home)
 
     def stop(self) -> None:
         """Disconnect; the broker keeps the session, and what comes waits there."""
         if self._worker is not None:
+            self._stopping.set()
             self._work.put(None)
             self._worker.join()
             self._worker = None
@@ -498,14 +506,21 @@ class MovingClient:
         It connects twice: the session was the agent's until now, and what came there that the client may not
         read fills mosquitto's window of messages under way, until the client connects once more.
         """
-        home = self.home
+        home, end = self.home, time.monotonic() + self._patience
         for _ in range(2):
             self._part()
             self._join(broker)
-            if not self.wait_until_ready(self._patience):
+            if not self._is_ready_before(end):
                 log.warning("client %s cannot connect to %r and goes back", self.name, broker)
                 self._part()
                 self._join(home)
+                return False
+        return True
+
+    def _is_ready_before(self, end: float) -> bool:
+        """Wait until there is a connection; false if that takes too long, or the client is to stop."""
+        while not self._ready.wait(TICK):
+            if time.monotonic() > end or self._stopping.is_set():
                 return False
         return True
 
