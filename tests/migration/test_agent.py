@@ -90,7 +90,7 @@ class World:
 
     def step(self, fault=None):
         """Let the agent do what is due, and end all its work."""
-        self.agent.step(time.time())
+        self.agent.step(self.agent.now())
         work, self.wire.work = self.wire.work, []
         for *_, then in work:
             then(fault)
@@ -579,3 +579,24 @@ def test_links_that_fail_do_not_end_the_agent():
     claims.drop("h", "a")
     logging.getLogger("broadloom.migration").setLevel(logging.NOTSET)
     assert claims.at("h") == set()
+
+
+@pytest.mark.parametrize("hours", [-30, 30])
+def test_a_clock_that_was_set_neither_loses_nor_stops_anything(world, monkeypatch, hours):
+    """A client has left while the agent is away or runs: what waits for it is sent on all the same."""
+    world.register("a", "h")
+    world.register("a", "f")
+    assert ("a", "h") in world.agent.registry.strays
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() + hours * 3600)
+    for start in (lambda: None, world.start):
+        start()
+        world.agent.step(world.agent.now())
+        assert [work[:3] for work in world.wire.work] == [("redirect", "h", "a")]
+
+
+def test_a_session_that_cannot_be_emptied_is_left_in_the_end(world):
+    world.register("a", "h")
+    world.register("a", "f")
+    world.agent.step(world.agent.now() + world.agent.timing.abandon + 1)
+    assert not world.agent.registry.strays

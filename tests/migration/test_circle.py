@@ -220,6 +220,16 @@ def test_a_matrix_that_is_too_large_is_left_out(monkeypatch):
     assert (tables["traffic_matrix"].num_rows, tables["histograms"].num_rows) == (0, 1)
 
 
+def test_a_matrix_of_too_many_amounts_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr("broadloom.model.traffic_tables.MOST_CELLS", 3)
+    residents = [Resident(name, "h", (("x", 1),), None, 0.0) for name in "abc"]
+    sent = [Sent("a", 0.0, "x", 9), Sent("b", 1.0, "x", 5)]
+    save_tables(tmp_path / "live", live_tables(residents, sent, {"h": Site()}))
+    keep_only(tmp_path / "live", *LEAST, "subscriptions", "traffic_matrix")
+    with pytest.raises(bl.InputError, match="3 users and 2 different amounts, too much for memory; give"):
+        read_market(tmp_path / "live")
+
+
 @pytest.mark.parametrize("kept", [{"histograms", "subscriptions"}, {"traffic_matrix"}])
 def test_the_circle_closes_from_tables_alone(run, tmp_path, kept):
     """Without a log of messages: who is far from its broker moves, and then nobody does."""

@@ -130,6 +130,8 @@ def test_moves_are_listed_and_given_up_by_the_command_line(port, run, monkeypatc
     for move in (one, "nothing", "a b/../c"):
         code, _, err = run("migrate", "cancel", move, *here)
         assert (code, err.count("\n"), "the agent says" in err) == (2, 1, True)
+    code, out, _ = run("migrate", "cancel", other, "nothing", *here)
+    assert (code, "1 moves given up" in out) == (2, True)
     monkeypatch.delenv("BROADLOOM_TOKEN")
     code, _, err = run("migrate", "moves", *here)
     assert (code, "no --token-file and no BROADLOOM_TOKEN" in err) == (2, True)

@@ -112,6 +112,9 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
     again = bl.MovePlan.load_from(tmp_path / "moves")
     assert again == plan
     assert again.key == plan.key
+    other = bl.plan_moves(swap(spare=True), [0, 1], [1, 0])
+    assert other == plan
+    assert other.key != plan.key, "a plan like it is asked for anew"
     with pytest.raises(InputError, match="there already"):
         plan.save(tmp_path / "moves")
     (tmp_path / "moves" / "moves.json").write_text("[]")

@@ -181,8 +181,11 @@ def cancel(
     Example: broadloom migrate cancel 00ff00ff00ff00ff
     """
     operator = _operator(agent, token_file)
-    found = [operator.cancel(move) for move in moves]
-    show({"moves": found}, f"{len(found):,} moves given up", as_json, quiet)
+    found: list[dict[str, Any]] = []
+    try:
+        found.extend(operator.cancel(move) for move in moves)
+    finally:  # also of those before one that is refused
+        show({"moves": found}, f"{len(found):,} moves given up", as_json, quiet)
 
 
 def _table(ended: dict[str, int]) -> Table:

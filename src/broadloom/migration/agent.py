@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeVar
 
 from broadloom.errors import InputError
+from broadloom.migration._mqtt import SESSION_SECONDS
 from broadloom.migration.address import Address
 from broadloom.migration.control import (
     AHEAD,
@@ -62,7 +63,7 @@ class Timing:
         answer: how long a client may think about a request.
         move: how long it may take from the client's yes until it is connected.
         again: how often the agent repeats what was not answered.
-        abandon: how long it tries to empty a session that a client has left.
+        abandon: how long one agent tries to empty a session that a client has left; brokers keep it a day.
 
     Examples:
         >>> Timing(ttl=-1)
@@ -75,7 +76,7 @@ class Timing:
     answer: float = 60.0
     move: float = 60.0
     again: float = 2.0
-    abandon: float = 3600.0
+    abandon: float = SESSION_SECONDS
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
@@ -115,13 +116,24 @@ class Agent:
         self._claims = Claims(self._links)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = threading.Event()
-        self._started = time.time()
+        begun = [move.since for move in self.registry.moves.values()]
+        left = [stray.since for stray in self.registry.strays.values()]
+        self._started = max(time.time(), *begun, *left, 0.0)
+        self._ticks = time.monotonic()
         self._later: dict[Any, float] = {}  # what was done lately, and when it may be done again
         self._busy: dict[tuple[str, str], Callable[[], None]] = {}  # sessions at work, and how to stop that
         self._unlinked: dict[tuple[str, str], float] = {}  # when links were last found wanting
         self._claim_all()
 
     # In the agent's own thread: hear, keep, step.
+
+    def now(self) -> float:
+        """Seconds since 1970, on a clock that nobody sets, and that is never behind what the journal has."""
+        return self._started + time.monotonic() - self._ticks
+
+    def _waited(self, since: float, now: float) -> float:
+        """For how long something has waited since this agent is there."""
+        return now - max(since, self._started)
 
     def run(self) -> None:
         """Work until `stop`."""
@@ -130,13 +142,13 @@ class Agent:
             with suppress(queue.Empty):
                 self._inbox.get(timeout=TICK)()
             if time.monotonic() - stepped > TICK:
-                self.step(time.time())
+                self.step(self.now())
                 stepped = time.monotonic()
 
     def hear(self, broker: str, topic: str, payload: bytes) -> bool:
         """Take in what a client said at a broker; false if it is refused."""
         try:
-            changes = self._understood(broker, topic, payload, time.time())
+            changes = self._understood(broker, topic, payload, self.now())
         except InputError as error:
             kind = str(error).split(" ")[0]
             self.refused[kind] += 1
@@ -250,7 +262,7 @@ class Agent:
         if unknown := [one for one in (move.home, move.foreign) if one not in self._addresses]:
             self._keep(self._given_up(move, State.FAILED, now, f"broker {unknown[0]!r} is no longer known"))
             return
-        waited = now - max(move.since, self._started)
+        waited = self._waited(move.since, now)
         limit = self.timing.answer if move.state is State.REQUESTED else self.timing.move
         if move.state in (State.REQUESTED, *PREPARED) and waited > limit:
             ended = State.EXPIRED if move.state is State.REQUESTED else State.FAILED
@@ -297,7 +309,7 @@ class Agent:
             if fault:
                 log.info("move %s: no session at %r yet: %s", move.id, move.foreign, fault)
             elif current.state is State.ACCEPTED:
-                self._keep([current.to(State.REPLICATED, time.time())])
+                self._keep([current.to(State.REPLICATED, self.now())])
 
         self._busy[key] = lambda: None
         self._wire.replicate(move.foreign, move.client, resident.filters, self._posted(then))
@@ -320,7 +332,7 @@ class Agent:
     def _send_off(self, move_id: str, number: int) -> None:
         """Have a client go that has just said that it is ready, if it can be there in time."""
         move = self.registry.moves[move_id]
-        waited = time.time() - max(move.since, self._started)
+        waited = self._waited(move.since, self.now())
         if move.note == LEAVING and waited < self.timing.move / 2:
             order = Connect(move.id, move.foreign, str(self._addresses[move.foreign]), number)
             self._tell(move.home, move.client, "connect", order)
@@ -331,7 +343,7 @@ class Agent:
         Called for a session that was left until it is ended; nothing happens too early or twice.
         """
         key = stray.client, stray.broker
-        if stray.broker not in self._addresses or now - stray.since > self.timing.abandon:
+        if stray.broker not in self._addresses or self._waited(stray.since, now) > self.timing.abandon:
             log.warning("the session of %s at %r is left as it is", *key)
             self._keep([Drained(*key)])
         elif key not in self._busy and self._is_ripe(stray, now) and self._is_due(key, now):
@@ -360,7 +372,7 @@ class Agent:
         if fault:
             log.info("the session of %s at %r is still there: %s", *key, fault)
         elif current is not None and current.token == stray.token:
-            gone = replace(current, since=time.time(), forward=False, last=True)
+            gone = replace(current, since=self.now(), forward=False, last=True)
             self._keep([Drained(*key) if stray.last else gone])
 
     def _keep(self, changes: list[Change]) -> None:
@@ -385,7 +397,7 @@ class Agent:
         try:
             return self._links.carried(broker, needs)
         except Exception:
-            if self._is_due(("links", broker), time.time()):
+            if self._is_due(("links", broker), self.now()):
                 log.exception("links of broker %r cannot be asked", broker)
             return False
 
@@ -483,7 +495,7 @@ class Agent:
             raise InputError(f"client {client!r} was last at {resident.broker!r}, which is no longer known")
         if self.registry.is_moving(client):
             raise InputError(f"client {client!r} is being moved already; wait until that is over")
-        move = Move(new_id(), client, resident.broker, to, State.REQUESTED, time.time(), key=key)
+        move = Move(new_id(), client, resident.broker, to, State.REQUESTED, self.now(), key=key)
         self._keep([move])
         return move
 
@@ -499,5 +511,5 @@ class Agent:
         if move.is_over or move.state is State.CONNECTED or move.note == LEAVING:
             words = LEAVING if move.note == LEAVING else f"move {move_id} is {move.state}"
             raise InputError(f"{words}; it is too late to give it up")
-        self._keep(self._given_up(move, State.CANCELLED, time.time(), "given up by the operator"))
+        self._keep(self._given_up(move, State.CANCELLED, self.now(), "given up by the operator"))
         return self.registry.moves[move_id]

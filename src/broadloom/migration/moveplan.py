@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
+import secrets
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -14,6 +14,7 @@ from broadloom.errors import InputError
 from broadloom.model._atomic import new_folder
 
 FILE = "moves.json"
+REST = "advice", "cost_before", "cost_after", "load", "capacity", "key"
 
 
 class PlannedMove(NamedTuple):
@@ -46,6 +47,7 @@ class MovePlan:
         cost_after: what it costs after all steps.
         load: what each broker carries before.
         capacity: what each broker can carry.
+        key: what this plan is called, so that a run of it can be taken up again, and of no other.
 
     Example:
         >>> import broadloom as bl
@@ -61,6 +63,7 @@ class MovePlan:
     cost_after: float = 0.0
     load: Mapping[str, float] = field(default_factory=dict)
     capacity: Mapping[str, float] = field(default_factory=dict)
+    key: str = field(default_factory=lambda: secrets.token_hex(8), compare=False)
 
     def __post_init__(self) -> None:
         steps = tuple(tuple(PlannedMove(*move) for move in step) for step in self.steps)
@@ -71,12 +74,6 @@ class MovePlan:
     def move_count(self) -> int:
         """How many moves there are in all steps."""
         return sum(map(len, self.steps))
-
-    @property
-    def key(self) -> str:
-        """What this plan is called: the same for the same moves, so that a run can be taken up again."""
-        text = json.dumps([self.steps, list(self.load.items())])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
     def summary(self) -> str:
         """The plan in a sentence."""
@@ -115,7 +112,9 @@ class MovePlan:
             told = json.loads(place.read_text())
             steps = tuple(tuple(PlannedMove(**move) for move in step) for step in told["steps"])
             blocked = tuple(PlannedMove(**move) for move in told["blocked"])
-            rest = {name: told[name] for name in ("advice", "cost_before", "cost_after", "load", "capacity")}
+            rest = {name: told[name] for name in REST}
+            if not isinstance(rest["key"], str):
+                raise TypeError(f"key is {rest['key']!r:.40}")
         except OSError as error:
             raise InputError(f"{place} cannot be read: {error.strerror}") from error
         except (ValueError, TypeError, KeyError) as error:

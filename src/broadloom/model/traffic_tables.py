@@ -9,10 +9,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from broadloom.errors import InputError
 from broadloom.model._check import refuse
 from broadloom.model.tables import need_table, positions, read_table
 from broadloom.model.traffic import summarize
 
+MOST_CELLS = 1 << 28  # of users and channels: two gigabytes
 Flows = tuple[NDArray[np.float64], NDArray[np.bool_]]
 
 
@@ -28,7 +30,7 @@ def told_traffic(place: Path, users: list[str], points: bool = False) -> Flows |
         points: whether messages are read elsewhere, by their points.
 
     Raises:
-        InputError: somebody is unknown, or a rate is below 0 or no number.
+        InputError: somebody is unknown, a rate is below 0 or no number, or a matrix is too large.
     """
     histograms = read_table(place, "histograms")
     messages = read_table(place, "messages") if histograms is None and not points else None
@@ -84,7 +86,13 @@ def _by_level(matrix: pa.Table, users: list[str]) -> Flows:
         for one, to in sorted(flows.items())
         for low, high in pairwise(sorted({0.0, *to.values()}))
     ]
-    rates, wants = np.zeros((len(users), len(channels))), np.zeros((len(users), len(channels)), bool)
+    if len(users) * len(channels) > MOST_CELLS:
+        raise InputError(
+            f"traffic_matrix has {len(users):,} users and {len(channels):,} different amounts, too much for "
+            "memory; give histograms and subscriptions instead, which `migrate summarize` writes beside it"
+        )
+    shape = len(users), len(channels)
+    rates, wants = np.zeros(shape), np.zeros(shape, bool)
     for channel, (one, low, high, takers) in enumerate(channels):
         rates[one, channel] = high - low
         wants[takers, channel] = True
