@@ -264,6 +264,13 @@ def test_no_client_uses_up_its_numbers(world):
     assert world.say("h", Register("a", time.time_ns() + 10**12, "h"))
 
 
+def test_a_client_that_is_known_is_heard_by_an_agent_whose_clock_was_set_back(world):
+    """Or each would refuse the other's count for ever."""
+    known = time.time_ns() + 2 * AHEAD
+    world.agent.registry.apply([Numbered("a", known)])
+    assert world.say("h", Register("a", known + 1, "h"))
+
+
 def test_forged_and_replayed_messages_are_refused_and_logged(world, caplog):
     """A client speaks for itself only, and each of its messages counts once; nothing of it is kept."""
     world.register("a", "h")

@@ -40,7 +40,7 @@ from broadloom.migration.control import AHEAD, Connect, Request, dump
 from broadloom.migration.move import State
 from broadloom.migration.operator import Operator
 from broadloom.migration.policy import Answer, accept, decline, stay_until
-from broadloom.migration.seen import ID
+from broadloom.migration.seen import DIGEST, ID, Seen
 from broadloom.migration.sessions import TOPIC, Redirection, replicate
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
@@ -482,6 +482,14 @@ def test_a_move_that_was_cancelled_is_not_made_by_a_client_that_was_away(tmp_pat
             assert client.wait_until_ready()
             time.sleep(1.0)
             assert client.home == "h"
+
+
+def test_long_ids_are_kept_short():
+    """Nobody fills a client's memory with ids; those of different topics stay apart."""
+    seen = Seen(most=2)
+    key = "x" * 60_000
+    assert [seen.first(topic, key) for topic in ("t", "u", "t", "u", "v", "t")] == [1, 1, 0, 0, 1, 1]
+    assert {len(kept) for kept in seen._ids} == {DIGEST}
 
 
 def test_answers_are_kept_for_a_while_only(monkeypatch):

@@ -185,13 +185,13 @@ class Agent:
             raise InputError(
                 f"crossed: {client} is at {message.broker!r}; links must not carry control topics"
             )
-        clock = time.time_ns()
+        last = self.registry.numbers.get(client, -1)
+        clock = max(time.time_ns(), last)  # ours may have been set back
         if message.number > clock + AHEAD:  # it would leave no numbers for what comes later
             self._tell(broker, client, "refused", Refused(clock))
             raise InputError(
                 f"ahead: {client} sent number {message.number}, more than a year ahead of the clock"
             )
-        last = self.registry.numbers.get(client, -1)
         if message.number <= last:
             if message.number < last:  # perhaps its clock was set back
                 self._tell(broker, client, "refused", Refused(last))
