@@ -19,6 +19,7 @@ from broadloom import InputError
 from broadloom.migration.address import Address
 from broadloom.migration.agent import LEAVING, Agent, Timing
 from broadloom.migration.control import (
+    AHEAD,
     Connect,
     Refused,
     Register,
@@ -276,8 +277,17 @@ def test_no_client_uses_up_its_numbers(world):
     """One that is far ahead of the clock is refused, so that later ones are still heard."""
     for ahead in (2**63 - 1, 2**62):
         assert not world.say("h", Register("a", ahead, "h"))
+        told = parse(Refused, world.wire.sent[-1][2]).number
+        assert ahead > told > time.time_ns() - AHEAD
     assert world.agent.refused["ahead:"] == 2
     assert world.say("h", Register("a", time.time_ns() + 10**12, "h"))
+
+
+def test_a_client_that_is_known_is_heard_by_an_agent_whose_clock_was_set_back(world):
+    """Or each would refuse the other's count for ever."""
+    known = time.time_ns() + 2 * AHEAD
+    world.agent.registry.apply([Numbered("a", known)])
+    assert world.say("h", Register("a", known + 1, "h"))
 
 
 def test_forged_and_replayed_messages_are_refused_and_logged(world, caplog):

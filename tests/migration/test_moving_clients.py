@@ -32,15 +32,16 @@ from broadloom import InputError
 from broadloom.deployment.lab import HOST, free_ports
 from broadloom.migration import client as client_module
 from broadloom.migration import policy, service
-from broadloom.migration.address import Address
+from broadloom.migration import sessions as sessions_module
+from broadloom.migration.address import Address, Login
 from broadloom.migration.agent import Agent, Timing
-from broadloom.migration.client import MovingClient, OutboxFullError
-from broadloom.migration.control import Connect, Request, dump
+from broadloom.migration.client import LONGEST_WAIT, MovingClient, OutboxFullError
+from broadloom.migration.control import AHEAD, Connect, Request, dump
 from broadloom.migration.move import State
 from broadloom.migration.operator import Operator
 from broadloom.migration.policy import Answer, accept, decline, stay_until
-from broadloom.migration.seen import ID
-from broadloom.migration.sessions import TOPIC
+from broadloom.migration.seen import DIGEST, ID, Seen
+from broadloom.migration.sessions import TOPIC, Redirection, replicate
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
 
@@ -254,6 +255,35 @@ def test_a_client_may_go_elsewhere_by_itself(tmp_path):
             assert sessions(brokers) == ["f"]
 
 
+def test_a_reader_of_everything_does_not_pass_for_a_session_that_is_gone(monkeypatch):
+    """What waits is sent on only when the broker where the client is has a session of it."""
+    monkeypatch.setattr(sessions_module, "QUIET_SECONDS", 60.0)
+    counted = Counted()
+    with linked("hf") as brokers, MovingClient("everything", known(brokers), "f") as reader:
+        places = addresses(brokers)
+        assert replicate(places["h"], "subject", Login(), (("u/1", 1),)) is None
+        with publisher(brokers) as other:
+            for number in range(30):
+                other.publish("u/1", b"%d" % number)
+            assert other.wait_until_confirmed()
+        reader.subscribe("#")
+        assert reader.wait_until_ready()
+        redirection = Redirection(places["h"], places["f"], "subject", Login(), "0" * 16)
+        tries, sent_on = threading.Event(), redirection._send_on
+        redirection._send_on = lambda message: (sent_on(message), tries.set())
+        faults = []
+        sending = threading.Thread(target=lambda: faults.append(redirection.run()), daemon=True)
+        sending.start()
+        assert tries.wait(60)
+        time.sleep(0.2)  # a broker's answer that is wrong would have come
+        again = MovingClient("subject", known(brokers), "f", counted.ear("subject"))
+        again.subscribe("u/1")
+        with again:
+            assert wait_for(lambda: counted.got["subject"].total() == 30)
+            sending.join()
+        assert faults == [None]
+
+
 def test_answers_by_hand_and_a_client_that_goes_without_being_asked(tmp_path):
     """Who stays may accept before its moment, and may decline after a yes; `connect` needs no request."""
     asked: dict[str, str] = {}
@@ -350,8 +380,8 @@ def test_a_client_hears_only_what_is_said_to_it(caplog):
     assert client.home == "h"
     wrapped = {TOPIC: "t/1", ID: "p:1:1"}
     for _ in range(2):
-        client._received(said("broadloom/to/a/redirect", b"once", **wrapped))
-    client._received(said("broadloom/to/a/redirect", b"never", **{TOPIC: "broadloom/to/a/move"}))
+        client._received(said("$broadloom/to/a/redirect", b"once", **wrapped))
+    client._received(said("$broadloom/to/a/redirect", b"never", **{TOPIC: "broadloom/to/a/move"}))
     assert heard == [("t/1", b"once", "p:1:1")]
 
 
@@ -366,9 +396,12 @@ def test_an_application_that_fails_does_not_end_the_connection(caplog):
 
 def test_what_a_client_cannot_want_or_send():
     client = MovingClient("a", {"h": "x:1"}, "h")
-    for text in ("", "a/#/b", "broadloom/to/b/+", "$share/g/t", "a+"):
+    for text in ("", "a/#/b", "broadloom/to/b/+", "$broadloom/to/b/+", "$share/g/t", "a+"):
         with pytest.raises(InputError):
             client.subscribe(text)
+    with pytest.raises(InputError, match="give at most 196,608 in all"):
+        client.subscribe(*(f"{number}{'x' * 200}" for number in range(1_500)))
+    assert not client._filters
     with pytest.raises(InputError, match="give 0 or 1"):
         client.subscribe("t", qos=2)
     for text in ("a/+", "#", "", "broadloom/from/b/register"):
@@ -379,6 +412,9 @@ def test_what_a_client_cannot_want_or_send():
             client.publish("t", payload)
     client.publish("t", b"waits for a connection")
     assert client.unconfirmed() == 1
+    for place in ([], [math.nan], [0.0, math.inf], [10**400], [0.0] * 17, ["here"], 7):
+        with pytest.raises(InputError, match="give 1 to 16 finite numbers"):
+            MovingClient("a", {"h": "x:1"}, "h", place=place)
     for name in ("", "a/b", "a+", "broadloom-mover", "x" * 129):
         with pytest.raises(InputError):
             MovingClient(name, {"h": "x:1"}, "h")
@@ -397,6 +433,25 @@ def test_what_no_broker_confirms_is_kept_or_refused(monkeypatch):
         with pytest.raises(OutboxFullError, match="300 messages of a are unconfirmed"):
             client.publish("t", b"x")
         assert client.unconfirmed() == 300
+
+
+def test_a_client_is_started_once_and_stops_while_it_cannot_connect(caplog):
+    """What it was told before it was started it does then, and it does not wait for a broker in vain."""
+    (nowhere,) = free_ports(1)
+    with linked("hf") as brokers:
+        places = known(brokers) | {"g": f"{HOST}:{nowhere}"}
+        client = MovingClient("a", places, "h", patience=math.inf)
+        client.connect("f")
+        with client:
+            with pytest.raises(InputError, match="client a has been started"):
+                client.start()
+            assert wait_for(lambda: client.home == "f" and client._ready.is_set())
+            client.connect("g")
+            assert wait_for(lambda: client.home == "g")
+        assert client.home == "f"
+        assert "cannot connect to 'g' and goes back" in caplog.text
+        with client:
+            assert client.wait_until_ready(60)
 
 
 def test_a_full_outbox_is_emptied_by_a_broker(monkeypatch):
@@ -429,6 +484,14 @@ def test_a_move_that_was_cancelled_is_not_made_by_a_client_that_was_away(tmp_pat
             assert client.home == "h"
 
 
+def test_long_ids_are_kept_short():
+    """Nobody fills a client's memory with ids; those of different topics stay apart."""
+    seen = Seen(most=2)
+    key = "x" * 60_000
+    assert [seen.first(topic, key) for topic in ("t", "u", "t", "u", "v", "t")] == [1, 1, 0, 0, 1, 1]
+    assert {len(kept) for kept in seen._ids} == {DIGEST}
+
+
 def test_answers_are_kept_for_a_while_only(monkeypatch):
     """A client that is asked for years remembers its last answers, and gives them again."""
     monkeypatch.setattr("broadloom.migration.client.MOST_ANSWERS", 3)
@@ -450,4 +513,48 @@ def test_who_reads_everything_is_known_to_an_agent_that_comes_later(tmp_path):
             assert wait_for(lambda: client._due < math.inf)
             with agent_of(addresses(brokers), tmp_path) as agent:
                 assert wait_for(lambda: "everything" in agent.registry.residents)
-                assert wait_for(lambda: client._due == math.inf)
+                assert wait_for(lambda: client._due > time.monotonic() + LONGEST_WAIT)
+
+
+def test_who_publishes_all_the_time_is_known_to_an_agent_that_comes_later(tmp_path):
+    """What nobody reads keeps its thread awake, and still it registers again until it is answered."""
+    with linked("hf") as brokers, MovingClient("busy", known(brokers), "h") as client:
+        over = threading.Event()
+
+        def publish() -> None:
+            while not over.wait(0.05):
+                client.publish("elsewhere", b"x")
+
+        publishing = threading.Thread(target=publish, daemon=True)
+        publishing.start()
+        numbers = set()
+        assert wait_for(lambda: numbers.add(client._registered) or len(numbers) > 3)
+        with agent_of(addresses(brokers), tmp_path) as agent:
+            assert wait_for(lambda: "busy" in agent.registry.residents)
+        over.set()
+        publishing.join()
+
+
+def test_an_agent_that_lost_its_journal_learns_of_clients_again(tmp_path, monkeypatch):
+    """Clients register slowly even when they are known."""
+    monkeypatch.setattr(client_module, "KNOWN_SECONDS", 0.2)
+    with linked("hf") as brokers, MovingClient("old", known(brokers), "h") as client:
+        for folder in ("first", "second"):
+            with agent_of(addresses(brokers), tmp_path / folder) as agent:
+                assert wait_for(lambda: "old" in agent.registry.residents)
+        assert client.home == "h"
+
+
+def test_a_client_whose_clock_is_years_ahead_is_heard(tmp_path, monkeypatch, caplog):
+    """It counts from the agent's clock, also when its own is set right."""
+    clock = SimpleNamespace(time_ns=lambda: time.time_ns() + 3 * AHEAD, monotonic=time.monotonic)
+    with linked("hf") as brokers, agent_of(addresses(brokers), tmp_path) as agent:
+        with monkeypatch.context() as patch:
+            patch.setattr(client_module, "time", clock)
+            client = MovingClient("early", known(brokers), "h")
+            client.start()
+            assert wait_for(lambda: "early" in agent.registry.residents)
+        client.subscribe("t/1")
+        assert wait_for(lambda: agent.registry.residents["early"].filters == (("t/1", 1),))
+        client.stop()
+    assert "more than a year ahead" in caplog.text

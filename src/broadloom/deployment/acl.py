@@ -12,6 +12,7 @@ _RULES = """\
 # their listener has `use_username_as_clientid true`, and the agent has a listener of its own without it.
 user {agent}
 topic readwrite {root}/#
+topic readwrite {own}to/#
 topic read #
 
 # The link agent carries all topics but those, and probes of its own, which no `#` of anybody else's matches.
@@ -19,10 +20,12 @@ user {links}
 topic readwrite #
 topic readwrite {own}#
 topic deny {root}/#
+topic deny {own}to/#
 
 # A client speaks for itself only, and hears only what is said to it.
 pattern write {root}/from/%u/+
 pattern read {root}/to/%u/+
+pattern read {own}to/%u/+
 """
 
 

@@ -22,6 +22,7 @@ from broadloom.errors import InputError
 from broadloom.migration._mqtt import SESSION_SECONDS
 from broadloom.migration.address import Address
 from broadloom.migration.control import (
+    AHEAD,
     Connect,
     Refused,
     Register,
@@ -46,7 +47,6 @@ log = logging.getLogger("broadloom.migration")
 TICK = 0.02
 MOST_LATER = 10_000
 MOST_STAY = 24 * 3600.0  # seconds after which a client that stays is asked again in any case
-AHEAD = 366 * 24 * 3600 * 10**9  # nanoseconds by which the clock of a client may be ahead
 LEAVING = "the client has been told to go"
 T = TypeVar("T")
 
@@ -185,11 +185,13 @@ class Agent:
             raise InputError(
                 f"crossed: {client} is at {message.broker!r}; links must not carry control topics"
             )
-        if message.number > time.time_ns() + AHEAD:  # it would leave no numbers for what comes later
+        last = self.registry.numbers.get(client, -1)
+        clock = max(time.time_ns(), last)  # ours may have been set back
+        if message.number > clock + AHEAD:  # it would leave no numbers for what comes later
+            self._tell(broker, client, "refused", Refused(clock))
             raise InputError(
                 f"ahead: {client} sent number {message.number}, more than a year ahead of the clock"
             )
-        last = self.registry.numbers.get(client, -1)
         if message.number <= last:
             if message.number < last:  # perhaps its clock was set back
                 self._tell(broker, client, "refused", Refused(last))

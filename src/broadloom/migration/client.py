@@ -11,6 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,6 +31,8 @@ from broadloom.migration._mqtt import (
 from broadloom.migration._paho import need_paho
 from broadloom.migration.address import Address, Login
 from broadloom.migration.control import (
+    AHEAD,
+    MOST_FILTER_BYTES,
     MOST_FILTERS,
     QUALITIES,
     ROOT,
@@ -40,13 +43,17 @@ from broadloom.migration.control import (
     Registered,
     Reply,
     Request,
+    after_client,
+    always_wanted,
     checked_client,
+    checked_place,
     dump,
     from_client,
     is_filter,
     is_topic,
     parse,
     to_client,
+    with_topics,
 )
 from broadloom.migration.few_words import FewWords
 from broadloom.migration.policy import ACCEPT, DECLINE, Answer, Policy, accept
@@ -59,7 +66,8 @@ if TYPE_CHECKING:
 log = logging.getLogger("broadloom.migration")
 
 CONNECT_SECONDS, AGAIN_SECONDS = 10.0, 0.5
-FIRST_WAIT, LONGEST_WAIT = 2.0, 600.0  # seconds for the agent to answer `register`; twice as long each time
+FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds for the agent to answer `register`; twice as long each time
+KNOWN_SECONDS = 600.0  # after which it is said to an agent that has answered: it may have lost its journal
 READY_SECONDS = 2.0  # after which an order to go comes too late
 TICK = 0.01
 MOST_PAYLOAD = 2**28 - 2**17  # bytes; the rest of what MQTT allows is for topic and id
@@ -139,7 +147,7 @@ class MovingClient:
         self.name = checked_client(name)
         self._addresses = {broker: Address.of(address) for broker, address in brokers.items()}
         self._heard, self._policy, self._login = heard, policy, login or Login()
-        self._place = None if place is None else tuple(map(float, place))
+        self._place = checked_place(place)
         self._memory, self._identify, self._learn, self._patience = memory, identify, learn, patience
         self.home = self._remembered(home)
         self._filters: dict[str, int] = {}
@@ -147,6 +155,7 @@ class MovingClient:
         self._seen, self._words = Seen(), FewWords(log)
         self._answers: dict[str, Answer] = {}
         self._number = self._registered = 0  # the last number said, and the last one of a `register`
+        self._fast = 0  # nanoseconds by which our clock is ahead of the agent's, if that is far
         self._ready_to: tuple[str, int, float] = "", 0, 0.0  # the move, our number, and when we said so
         self._lock = threading.Lock()  # over the connection, the outbox and the numbers
         self._client: Client | None = None
@@ -154,9 +163,8 @@ class MovingClient:
         self._sent: dict[int, str] = {}  # ids by packet number, of this connection
         self._confirmed: deque[tuple[object, int]] = deque()
         self._said: tuple[object, int] | None = None  # the last call, by its connection and packet number
-        self._unheard = False
-        self._wait, self._due = FIRST_WAIT, math.inf  # when to register again, unless the agent answers
-        self._ready = threading.Event()
+        self._wait, self._due = FIRST_WAIT, math.inf  # when to register again, and sooner without an answer
+        self._ready, self._stopping = threading.Event(), threading.Event()
         self._work: queue.SimpleQueue[Callable[[], object] | None] = queue.SimpleQueue()
         self._worker: threading.Thread | None = None
 
@@ -170,15 +178,23 @@ class MovingClient:
         self.stop()
 
     def start(self) -> None:
-        """Connect to the home broker, as often as it takes."""
+        """Connect to the home broker, as often as it takes.
+
+        Raises:
+            InputError: it has been started, and not stopped since.
+        """
         need_paho()
+        if self._worker is not None:
+            raise InputError(f"client {self.name} has been started; stop it before it is started again")
+        self._stopping.clear()
+        self._join(self.home)  # before there is a worker: a `connect` may wait for it
         self._worker = threading.Thread(target=self._do_work, name=f"{ROOT}-{self.name}", daemon=True)
         self._worker.start()
-        self._join(self.home)
 
     def stop(self) -> None:
         """Disconnect; the broker keeps the session, and what comes waits there."""
         if self._worker is not None:
+            self._stopping.set()
             self._work.put(None)
             self._worker.join()
             self._worker = None
@@ -197,7 +213,11 @@ class MovingClient:
             raise InputError(f"qos is {qos!r}; give 0 or 1: ids do what 2 would")
         if len({*self._filters, *filters}) > MOST_FILTERS:
             raise InputError(f"more than {MOST_FILTERS:,} filters; a client that can be moved has fewer")
-        self._filters = self._filters | dict.fromkeys(filters, qos)
+        more = self._filters | dict.fromkeys(filters, qos)
+        size = len(dump(Register(self.name, 0, self.home, tuple(more.items()), self._place)))
+        if size > MOST_FILTER_BYTES:  # the agent would not hear of them
+            raise InputError(f"filters of {size:,} bytes; give at most {MOST_FILTER_BYTES:,} in all")
+        self._filters = more
         self._resubscribe()
 
     def unsubscribe(self, *filters: str) -> None:
@@ -317,12 +337,13 @@ class MovingClient:
         self._confirmed.append((client, number))
         if reason.is_failure:
             log.warning("broker %r does not take a message of client %s: %s", self.home, self.name, reason)
-        if reason.value == NO_SUBSCRIBERS:
+        if reason.value == NO_SUBSCRIBERS and number not in self._sent:
             self._work.put(lambda: self._nobody_heard(client, number))
 
     def _nobody_heard(self, client: Client, number: int) -> None:
         """There was no agent yet; if it was told something, it is told again."""
-        self._unheard = self._unheard or self._said == (client, number)
+        if self._said == (client, number):
+            self._due = min(self._due, time.monotonic() + AGAIN_SECONDS)
 
     def _resubscribe(self) -> None:
         with self._lock:
@@ -335,7 +356,7 @@ class MovingClient:
         self._work.put(self._register)
 
     def _wants(self) -> Filters:
-        return (*self._filters.items(), (to_client(self.name, "+"), 1))
+        return (*self._filters.items(), *always_wanted(self.name))
 
     def _send(self, key: str) -> None:
         """Send a message of the outbox, if there is a connection; else it waits there for one."""
@@ -377,16 +398,17 @@ class MovingClient:
     def _received(self, message: Any) -> None:
         user = dict(user_properties(message.properties))
         own, _, call = message.topic.rpartition("/")
-        if not message.topic.startswith(f"{ROOT}/"):
+        if message.topic == after_client(self.name):
+            if is_topic(topic := user.pop(TOPIC, "")):
+                self._give(topic, message.payload, user)
+        elif not message.topic.startswith(f"{ROOT}/"):
             self._give(message.topic, message.payload, user)
         elif own != to_client(self.name, call).rpartition("/")[0]:
             self._words.warn(
                 "another", "client %s refused what is said to another: %r", self.name, message.topic[:80]
             )
-        elif call != "redirect":
+        else:
             self._work.put(lambda: self._told(call, message.payload))
-        elif is_topic(topic := user.pop(TOPIC, "")):
-            self._give(topic, message.payload, user)
 
     def _give(self, topic: str, payload: bytes, user: Mapping[str, str]) -> None:
         """Give a message to the application, if it is new."""
@@ -401,17 +423,20 @@ class MovingClient:
 
     def _do_work(self) -> None:
         while True:
-            try:
+            work: Callable[[], object] | None = self._register_if_due
+            with suppress(queue.Empty):
                 work = self._work.get(timeout=AGAIN_SECONDS)
-            except queue.Empty:
-                due = self._unheard or time.monotonic() > self._due
-                work = self._register if due else lambda: None
             if work is None:
                 return
             try:
                 work()
+                self._register_if_due()  # now and not only when it is quiet, which it may never be
             except Exception:  # of a policy, perhaps; without an answer the client stays
                 log.exception("client %s could not do what it was asked", self.name)
+
+    def _register_if_due(self) -> None:
+        if time.monotonic() > self._due:
+            self._register()
 
     def _told(self, call: str, payload: bytes) -> None:
         """Do what the agent says, if it makes sense."""
@@ -481,14 +506,21 @@ class MovingClient:
         It connects twice: the session was the agent's until now, and what came there that the client may not
         read fills mosquitto's window of messages under way, until the client connects once more.
         """
-        home = self.home
+        home, end = self.home, time.monotonic() + self._patience
         for _ in range(2):
             self._part()
             self._join(broker)
-            if not self.wait_until_ready(self._patience):
+            if not self._is_ready_before(end):
                 log.warning("client %s cannot connect to %r and goes back", self.name, broker)
                 self._part()
                 self._join(home)
+                return False
+        return True
+
+    def _is_ready_before(self, end: float) -> bool:
+        """Wait until there is a connection; false if that takes too long, or the client is to stop."""
+        while not self._ready.wait(TICK):
+            if time.monotonic() > end or self._stopping.is_set():
                 return False
         return True
 
@@ -505,16 +537,22 @@ class MovingClient:
         return self._answers[order.move].answer == "accept"
 
     def _count_from(self, refused: Refused) -> None:
-        """The agent has heard a higher number, perhaps from before a clock was set back."""
+        """The agent has heard a higher number, perhaps from before a clock was set back; or ours is ahead."""
         with self._lock:
-            behind, self._number = refused.number > self._number, max(refused.number, self._number)
-        if behind:
+            ahead, behind = self._number > refused.number + AHEAD, refused.number > self._number
+            if ahead:
+                self._fast = max(0, time.time_ns() - refused.number)
+            if ahead or behind:
+                self._number = refused.number
+        if ahead:
+            log.warning("the clock of client %s is, or was, more than a year ahead of the agent's", self.name)
+        if ahead or behind:
             self._register()
 
     def _known_by(self, answer: Registered) -> None:
-        """The agent has heard us; unless it was something older, there is no need to say it again."""
+        """The agent has heard us; unless it was something older, there is no need to say it again soon."""
         if answer.number >= self._registered:
-            self._wait, self._due = FIRST_WAIT, math.inf
+            self._wait, self._due = FIRST_WAIT, time.monotonic() + KNOWN_SECONDS
 
     def _register(self) -> None:
         """Say `register`, if there is a connection; without an answer, it is said again later."""
@@ -524,16 +562,15 @@ class MovingClient:
         self._due = time.monotonic() + self._wait
         self._wait = min(2 * self._wait, LONGEST_WAIT)
         filters = tuple(self._filters.items())
-        known = filters, self._place, tuple(self._sends)
-        self._say("register", Register(self.name, self._registered, self.home, *known))
+        message = Register(self.name, self._registered, self.home, filters, self._place)
+        self._say("register", with_topics(message, tuple(self._sends)))
 
     def _say(self, call: str, message: Register | Reply) -> None:
         client = self._client
         if client is not None:
-            self._unheard = False
             self._said = client, client.publish(from_client(self.name, call), dump(message), 1).mid
 
     def _next(self) -> int:
         with self._lock:
-            self._number = max(self._number + 1, time.time_ns())
+            self._number = max(self._number + 1, time.time_ns() - self._fast)
             return self._number

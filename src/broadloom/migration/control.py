@@ -1,7 +1,8 @@
 """What clients and the agent say to each other, and how it is checked (paper 5, section V).
 
 A client writes below `broadloom/from/CLIENT/` and reads below `broadloom/to/CLIENT/`, and nowhere else. Each
-message is one JSON object. Whatever is not exactly as it must be is refused with an `InputError`.
+message is one JSON object. Whatever is not exactly as it must be is refused with an `InputError`. What is
+sent after a client comes on `$broadloom/to/CLIENT/redirect`.
 """
 
 from __future__ import annotations
@@ -9,8 +10,9 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
 from typing import Any, TypeVar
 
 from broadloom.errors import InputError
@@ -18,6 +20,8 @@ from broadloom.errors import InputError
 ROOT = "broadloom"
 AGENT = "broadloom-mover"
 MOST_BYTES, MOST_FILTERS, MOST_AXES, MOST_NUMBER = 256 * 1024, 2_000, 16, 2**63
+MOST_FILTER_BYTES = 192 * 1024  # of a `register` without its topics, which get the rest
+AHEAD = 366 * 24 * 3600 * 10**9  # nanoseconds by which the clock of a client may be ahead
 # Not 2: a message of it may come after one that was sent later, and ids do what it would.
 QUALITIES = (0, 1)
 ANSWERS = ("accept", "decline", "stay", "ready", "failed")
@@ -112,7 +116,7 @@ class Connect:
 
 @dataclass(frozen=True)
 class Refused:
-    """A message of the client had a number that is not above this one."""
+    """A message of the client had a number that is not above this one, or is ahead of it by a year."""
 
     number: int
 
@@ -135,6 +139,23 @@ def from_client(client: str, call: str) -> str:
 def to_client(client: str, call: str) -> str:
     """The topic on which the agent says something to a client."""
     return f"{ROOT}/to/{client}/{call}"
+
+
+def after_client(client: str) -> str:
+    """The topic on which messages are sent after a client.
+
+    No `#` matches it, so that a broker that knows a reader of it has the session of the client.
+
+    Examples:
+        >>> after_client("meter-1"), matches("#", after_client("meter-1"))
+        ('$broadloom/to/meter-1/redirect', False)
+    """
+    return f"${to_client(client, 'redirect')}"
+
+
+def always_wanted(client: str) -> Filters:
+    """What a client that can be moved hears besides what it wants."""
+    return (to_client(client, "+"), 1), (after_client(client), 1)
 
 
 def said_by(topic: str) -> tuple[str, str]:
@@ -166,6 +187,19 @@ def checked_client(name: object) -> str:
 def dump(message: Register | Reply | Request | Connect | Refused | Registered) -> bytes:
     """A message as it is sent."""
     return json.dumps(asdict(message), separators=(",", ":")).encode()
+
+
+def with_topics(message: Register, topics: Collection[str]) -> Register:
+    """A `register` that tells of as many topics as it has room for.
+
+    Examples:
+        >>> with_topics(Register("meter-1", 1, "rome"), ["a", "b" * MOST_BYTES]).sends
+        ('a',)
+    """
+    room = MOST_BYTES - len(dump(message))
+    sizes = accumulate(len(json.dumps(topic)) + 1 for topic in topics)
+    fitting = (topic for topic, size in zip(topics, sizes, strict=True) if size <= room)
+    return replace(message, sends=tuple(fitting))
 
 
 def parse(kind: type[M], payload: bytes) -> M:
@@ -230,7 +264,7 @@ def is_filter(text: Any) -> bool:
     if not isinstance(text, str) or not 0 < len(text.encode()) <= 65_535 or "\0" in text:
         return False
     levels = text.split("/")
-    if levels[0] in (ROOT, "$share"):
+    if levels[0] in (ROOT, f"${ROOT}", "$share"):
         return False
     return (
         all(level in ("+", "#") or not set(level) & {"+", "#"} for level in levels) and "#" not in levels[:-1]
@@ -283,6 +317,25 @@ def _is_place(value: Any) -> bool:
     return value is None or (
         isinstance(value, list) and 0 < len(value) <= MOST_AXES and all(map(_is_number, value))
     )
+
+
+def checked_place(place: Sequence[float] | None) -> tuple[float, ...] | None:
+    """Where a client is, if it tells.
+
+    Examples:
+        >>> checked_place([3, 4])
+        (3.0, 4.0)
+        >>> checked_place([float("nan")])
+        Traceback (most recent call last):
+        broadloom.errors.InputError: place [nan]; give 1 to 16 finite numbers
+    """
+    try:
+        axes = None if place is None else list(map(float, place))
+    except (TypeError, ValueError, OverflowError):
+        axes = []
+    if not _is_place(axes):
+        raise InputError(f"place {place!r:.60}; give 1 to {MOST_AXES} finite numbers")
+    return None if axes is None else tuple(axes)
 
 
 def _name_fits(value: Any) -> bool:

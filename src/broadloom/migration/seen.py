@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections import OrderedDict
+from hashlib import blake2b
 
 ID = "broadloom-id"  # the user property of MQTT 5 that holds a message's id
 MOST = 100_000
+DIGEST = 16  # bytes that are kept of an id, which may be long
 
 
 class Seen:
@@ -22,16 +24,18 @@ class Seen:
 
     def __init__(self, most: int = MOST) -> None:
         self._most = most
-        self._ids: OrderedDict[tuple[str, str], None] = OrderedDict()
+        self._ids: OrderedDict[bytes, None] = OrderedDict()
 
     def first(self, topic: str, key: str | None) -> bool:
         """Whether a message is new; one without an id always is."""
         if key is None:
             return True
-        if (topic, key) in self._ids:
-            self._ids.move_to_end((topic, key))
+        text = f"{topic}\0{key}".encode(errors="surrogatepass")  # no topic has a zero
+        digest = blake2b(text, digest_size=DIGEST).digest()
+        if digest in self._ids:
+            self._ids.move_to_end(digest)
             return False
-        self._ids[topic, key] = None
+        self._ids[digest] = None
         if len(self._ids) > self._most:
             self._ids.popitem(last=False)
         return True

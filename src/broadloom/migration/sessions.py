@@ -19,7 +19,7 @@ from broadloom.migration._mqtt import (
     wanted,
 )
 from broadloom.migration.address import Address, Login
-from broadloom.migration.control import AGENT, ROOT, Filters, to_client
+from broadloom.migration.control import AGENT, ROOT, Filters, after_client, always_wanted, to_client
 
 TOPIC = "broadloom-topic"  # the user property that tells where a redirected message was published
 QUIET_SECONDS = 5.0  # without any progress, after which a redirection is tried anew
@@ -31,7 +31,7 @@ def replicate(address: Address, client: str, login: Login, filters: Filters) -> 
     Returns:
         What went wrong, or None.
     """
-    all_of_it = wanted((*filters, (to_client(client, "+"), 1)), RETAINED_NEVER)
+    all_of_it = wanted((*filters, *always_wanted(client)), RETAINED_NEVER)
     code, words = asked(address, client, login, lambda own: own.subscribe(all_of_it))
     return words if code is None or code >= FAILURE else None
 
@@ -48,6 +48,7 @@ class Redirection:
     A mark is put behind all that waits. What comes after the mark came while we were connected in the
     client's place, with our rights and not with its own, so it is left out; the foreign broker has it too.
     A message is acknowledged only when the new session has it, so that a crash repeats and never loses.
+    Nobody else reads the topic on which it is sent: without the session the broker would say so.
 
     Args:
         left: the broker that the client has left.
@@ -125,16 +126,15 @@ class Redirection:
         if self._marked:
             return
         self._progress = time.monotonic()
-        own = message.topic.startswith(f"{ROOT}/")
         if message.topic == to_client(self._name, "mark"):
             self._marked = message.payload == self._token.encode()
-        elif own and message.topic != to_client(self._name, "redirect"):
+        elif message.topic.startswith(f"{ROOT}/"):
             self._old.ack(message.mid, message.qos)  # a call that was overtaken
         else:
             self._send_on(message)
 
     def _send_on(self, message: Any) -> None:
-        topic, user = to_client(self._name, "redirect"), user_properties(message.properties)
+        topic, user = after_client(self._name), user_properties(message.properties)
         if message.topic != topic:  # one that is redirected again has its topic already
             user = [(TOPIC, message.topic), *user]
         sent = self._new.publish(topic, message.payload, 1, properties=told(user, message.properties))
