@@ -95,6 +95,14 @@ def draw_panel(axes: Any, figure: Figure, panel: Panel, rows: Rows) -> None:
     if named:
         axes.set_xticks(range(len(points)), points)
     axes.set(xlabel=figure.x_label, ylabel=panel.label, yscale="log" if panel.log else "linear")
+    if panel.log:  # 0.02, and not 2 x 10^-2
+        axes.yaxis.set_major_formatter("{x:g}")
+        axes.yaxis.set_minor_formatter(_plain_between)
+
+
+def _plain_between(value: float, _: int) -> str:
+    """The label of a tick between powers of ten: 2 and 5 of each."""
+    return f"{value:g}" if f"{value:e}"[0] in "25" else ""
 
 
 def _style(i: int, panel: Panel) -> dict[str, Any]:
