@@ -21,6 +21,7 @@ from broadloom.papers.figure import Figure, Panel, Rows
 # Curves differ in dashes and markers, so that they are told apart without colours; a second dozen of them is
 # grey, with open markers.
 STYLES = (("-", "o"), ("--", "s"), ("-.", "^"), (":", "D"), ((0, (5, 1)), "v"), ((0, (1, 1)), "x"))
+MOST_DOTS, MOST_POINTS, MOST_MARKS = 500, 250, 25  # of a curve; more dots become a picture
 GREYS = ("0", "0.55")
 VERDICTS = ["where", "claim", "theirs", "ours", "tolerance", "verdict", "why"]
 
@@ -55,7 +56,7 @@ def draw(figure: Figure, rows: Rows, place: Path) -> None:
             draw_panel(axes, figure, panel, rows)
         canvas.legend(*every[0].get_legend_handles_labels(), loc="outside lower center", ncols=2 * len(every))
         drawn = io.BytesIO()
-        canvas.savefig(drawn, format="svg", metadata={"Date": None})
+        canvas.savefig(drawn, format="svg", dpi=150, metadata={"Date": None})
     _put(drawn.getvalue(), place)
 
 
@@ -86,10 +87,12 @@ def draw_panel(axes: Any, figure: Figure, panel: Panel, rows: Rows) -> None:
         style = _style(i, panel) | {"label": " ".join(map(str, curve.values()))}
         if panel.dots:
             dots = [(points[k], value) for k in there for value in found[k]]
-            axes.plot(*zip(*dots, strict=True), **style)
+            axes.plot(*zip(*dots, strict=True), **style, rasterized=len(dots) > MOST_DOTS)
             continue
+        there = there[:: max(1, len(there) // MOST_POINTS)]
         where = there if named else [points[k] for k in there]
-        axes.plot(where, [np.mean(found[k]) for k in there], **style)
+        marked = max(1, len(there) // MOST_MARKS)
+        axes.plot(where, [np.mean(found[k]) for k in there], **style, markevery=marked)
         low, high = ([f(found[k]) for k in there] for f in (min, max))
         axes.fill_between(where, low, high, color=style["color"], alpha=0.12, linewidth=0)
     if named:
