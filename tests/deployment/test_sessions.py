@@ -27,11 +27,12 @@ def broker():
         yield brokers
 
 
-def waiting(brokers, client):
-    """The topics of the messages that wait for a client."""
+def waiting(brokers, client, count):
+    """The topics of the messages that wait for a client: so many, and a moment for more than that."""
     found = []
     with Clients(brokers.ports, lambda _broker, topic, _payload: found.append(topic), name=client) as clients:
         clients.subscribe({"a": ()})
+        clients.run(lambda: len(found) >= count, 60)
         clients.run(lambda: False, 0.3)
     return sorted(found)
 
@@ -39,9 +40,8 @@ def waiting(brokers, client):
 def publish(brokers, *topics):
     with Clients(brokers.ports, lambda *_: None, name="publisher") as clients:
         clients.subscribe({"a": ()})
-        for topic in topics:
-            clients.publish("a", topic, b"1")
-        clients.run(lambda: False, 0.3)
+        sent = [clients.publish("a", topic, b"1") for topic in topics]
+        assert clients.run(lambda: all(one.is_published() for one in sent), 60)
 
 
 def test_a_session_queues_from_the_moment_it_is_opened_until_it_is_closed(run, broker):
@@ -52,10 +52,10 @@ def test_a_session_queues_from_the_moment_it_is_opened_until_it_is_closed(run, b
     publish(broker, "x", "y/1", "z")
     assert run(*session, "--close=x", "--open=z")[0] == 0
     publish(broker, "x", "y/2", "z")
-    assert waiting(broker, "link") == ["x", "y/1", "y/2", "z"]
+    assert waiting(broker, "link", 4) == ["x", "y/1", "y/2", "z"]
     publish(broker, "y/3")
     assert run(*session, "--end")[0] == 0
-    assert waiting(broker, "link") == []
+    assert waiting(broker, "link", 0) == []
 
 
 def test_what_is_wrong_with_a_session_is_one_line(run, broker, monkeypatch):

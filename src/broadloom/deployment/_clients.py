@@ -13,7 +13,7 @@ from broadloom.errors import InputError
 from broadloom.migration._paho import need_paho
 
 if TYPE_CHECKING:
-    from paho.mqtt.client import Client
+    from paho.mqtt.client import Client, MQTTMessageInfo
 
 HOST = "127.0.0.1"
 TICK = 0.02
@@ -55,7 +55,7 @@ class Clients:
             client.on_socket_close = client.on_socket_unregister_write = None
         self._selector.close()
 
-    def subscribe(self, wants: Mapping[str, Iterable[str]], seconds: float = 10.0) -> None:
+    def subscribe(self, wants: Mapping[str, Iterable[str]], seconds: float = 60.0) -> None:
         """Connect a client to each broker, subscribe it to what is wanted there, and wait for the answers."""
         for number, (broker, filters) in enumerate(wants.items()):
             self._filters[broker] = [(text, self._qos) for text in filters]
@@ -68,9 +68,9 @@ class Clients:
                 f"{seconds:g} s; try again on a machine that is less busy"
             )
 
-    def publish(self, broker: str, topic: str, payload: bytes) -> None:
-        """Send a message; while the broker is away it waits."""
-        self._clients[broker].publish(topic, payload, self._qos)
+    def publish(self, broker: str, topic: str, payload: bytes) -> MQTTMessageInfo:
+        """Send a message; while the broker is away it waits. What it gives tells when the broker has it."""
+        return self._clients[broker].publish(topic, payload, self._qos)
 
     def run(self, done: Callable[[], bool], seconds: float) -> bool:
         """Send and receive until something is done; false if it takes longer than that."""

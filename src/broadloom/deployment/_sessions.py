@@ -15,7 +15,7 @@ from broadloom.migration._paho import close_sockets, need_paho
 if TYPE_CHECKING:
     from paho.mqtt.client import Client
 
-VISIT_SECONDS = 5.0
+VISIT_SECONDS = 30.0
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from broadloom.errors import InputError
 HOST = "127.0.0.1"
 # Below those that the system gives to clients, so that none of them takes a broker's port.
 PORTS = range(12_000, 32_000)
-START_SECONDS, LINK_SECONDS, STOP_SECONDS = 10.0, 30.0, 5.0
+START_SECONDS, LINK_SECONDS, STOP_SECONDS = 60.0, 60.0, 30.0  # much, for a machine that is busy
 SWEEP_SECONDS = 60.0
 TRIES = 3
 PREFIX = "broadloom-rehearsal-"

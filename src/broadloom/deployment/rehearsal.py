@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from broadloom.deployment._clients import Clients
+from broadloom.deployment._clients import TICK, Clients
 from broadloom.deployment.failures import busiest_brokers, busiest_links, cut_link, kill_broker
 from broadloom.deployment.flow import Message, crossings
 from broadloom.deployment.lab import Lab
 from broadloom.deployment.mosquitto import MESH, local_id, remote_id
 from broadloom.deployment.tally import PAYLOAD_BYTES, Tally, publish_all, settle
-from broadloom.deployment.wiring import Hop, Wiring
+from broadloom.deployment.wiring import Hop, Link, Wiring
 from broadloom.progress import stage
+
+CATCH_UP_SECONDS = 30.0  # at most, for a machine that is busy
 
 
 @dataclass(frozen=True)
@@ -102,7 +105,7 @@ def subscriptions(wiring: Wiring) -> dict[str, list[str]]:
 
 def outcome(lab: Lab, tally: Tally, messages: Mapping[Message, int]) -> Outcome:
     """What was counted, by clients and in the brokers' logs."""
-    lab.read()
+    _catch_up(lab)
     crossed, size = on_links(lab)
     planned = crossings(tally.wiring, messages)
     hops = [hop for link in tally.wiring.links for hop, _ in link.carried()]
@@ -112,6 +115,26 @@ def outcome(lab: Lab, tally: Tally, messages: Mapping[Message, int]) -> Outcome:
         if crossed[start, end] or planned[start, end]
     )
     return Outcome(tally.counts(), seen_by_uninterested(lab, tally.wiring), links, size)
+
+
+def _catch_up(lab: Lab) -> None:
+    """Read the logs until each link's end has got what its beginning sent: no client waits for all of it."""
+    end = time.monotonic() + CATCH_UP_SECONDS
+    while True:
+        lab.read()
+        if all(_has_arrived(lab, link) for link in lab.wiring.links) or time.monotonic() > end:
+            return
+        time.sleep(TICK)
+
+
+def _has_arrived(lab: Lab, link: Link) -> bool:
+    ends = (link.owner, local_id(link)), (link.peer, remote_id(link))
+
+    def count(broker: str, client: str, way: str) -> int:
+        messages = (getattr(log, way).items() for log in lab.logs[broker])
+        return sum(count for some in messages for (one, _), count in some if one == client)
+
+    return all(count(*end, "received") >= count(*start, "sent") for start, end in (ends, ends[::-1]))
 
 
 def on_links(lab: Lab) -> tuple[Counter[Hop], int]:

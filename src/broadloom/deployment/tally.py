@@ -13,7 +13,7 @@ from broadloom.progress import stage
 
 PAYLOAD_BYTES = 100
 # Nothing comes any more after so many seconds without a message.
-QUIET_SECONDS = 2.0
+QUIET_SECONDS = 5.0
 SETTLE_SECONDS = 0.3
 LONGEST_SECONDS = 120.0
 

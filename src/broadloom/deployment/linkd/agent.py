@@ -125,9 +125,9 @@ class Agent:
             await asyncio.sleep(POLL_SECONDS)
 
     def is_up(self) -> bool:
-        """Whether every group is where it shall be, and every link is connected at both ends."""
-        sessions = (session for link in self.links.values() for session in link.sessions.values())
-        settled = all(group.settled for group in self.groups.values())
+        """Whether every group is where it shall be, and every link is up; it may be asked from any thread."""
+        sessions = (session for link in list(self.links.values()) for session in link.sessions.values())
+        settled = all(group.settled for group in list(self.groups.values()))
         return settled and all(session.up.is_set() for session in sessions)
 
     def carries(self, broker: str, topics: set[str]) -> bool:

@@ -117,7 +117,7 @@ class Load(Owner):
         doubled = self.got.total() - len(self.got)
         return {"published": len(self.published), "due": self.due, "lost": lost, "doubled": doubled}
 
-    async def settle(self, seconds: float = 10.0, quiet: float = 0.3) -> dict[str, int]:
+    async def settle(self, seconds: float = 60.0, quiet: float = 0.3) -> dict[str, int]:
         """Wait until all has come, and a little for what comes twice; the counts then."""
         end = time.monotonic() + seconds
         while self.missing and time.monotonic() < end:
