@@ -10,12 +10,14 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from moving import (
+    LIMIT,
     QUICK,
     Counted,
     addresses,
     is_over,
     known,
     linked,
+    no_new_thread,
     payload_id,
     unlinked,
     wait_for,
@@ -84,7 +86,7 @@ def test_round_the_circle(run, tmp_path, monkeypatch, links):
                 live, planned, moves = (
                     str(tmp_path / f"{turn}-{what}") for what in ("live", "plan", "moves")
                 )
-                assert run("migrate", "summarize", *agent, "--seconds", 1, "-o", live)[0] == 0
+                assert run("migrate", "summarize", *agent, "--seconds", 2, "-o", live)[0] == 0
                 assert run("market", live, "-o", planned, "--core-price", 0.1, "-a", "greedy-packing")[0] == 0
                 code, out, _ = run(
                     "migrate",
@@ -110,7 +112,7 @@ def test_round_the_circle(run, tmp_path, monkeypatch, links):
             publishing.join()
             assert moved == [(3, 2), (0, 0)]
             assert [client.home for client in clients] == ["f"] * 3 + ["h"] * 3
-            assert all(client.wait_until_confirmed() for client in clients)
+            assert all(client.wait_until_confirmed(LIMIT) for client in clients)
             wants = {f"c{number}": {"t/far" if number < 3 else "t/near"} for number in range(6)}
             wait_for(lambda: counted.faults(wants)[1] == 0)
             assert counted.faults(wants)[1:] == (0, 0)
@@ -258,12 +260,12 @@ def test_the_circle_closes_from_tables_alone(run, tmp_path, kept):
 @pytest.mark.xdist_group("mosquitto")
 def test_a_broker_that_is_away_is_named_and_nothing_goes_on():
     (port,) = free_ports(1)
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with linked("h") as brokers:
         places = addresses(brokers) | {"x": Address(HOST, port)}
         with pytest.raises(AwayError, match="broker 'x' does not answer: Connection refused"):
             watch_traffic(places, Login(), 0.1, lambda _: None)
-    assert threading.active_count() == before
+    assert no_new_thread(before)
 
 
 def test_an_empty_system_has_tables_too(tmp_path):

@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from moving import LIMIT, no_new_thread
 from test_agent import BROKERS, Still
 
 from broadloom import InputError
@@ -53,7 +54,7 @@ def port(tmp_path):
 
 
 def ask(port, method, path, body=b"", token=TOKEN, **headers):
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=LIMIT)
     headers = {name: value for name, value in headers.items() if value is not None}
     if token is not None:
         headers["Authorization"] = f"Bearer {token}"
@@ -280,13 +281,13 @@ def test_an_agent_that_cannot_start_says_so_and_leaves_nothing(tmp_path, monkeyp
     def fails(*_):
         raise OSError("of its own")
 
-    before = threading.active_count()
+    before = set(threading.enumerate())
     config.write_text('port = 0\n[brokers.h]\naddress = "127.0.0.1:1"')
     monkeypatch.setattr("broadloom.migration.wire.connect_later", fails)
     for _ in range(2):  # the second would find the journal held by the first
         with pytest.raises(OSError, match="of its own"), serving(AgentConfig.load(config)):
             pass
-    assert threading.active_count() == before
+    assert no_new_thread(before)
 
 
 def test_the_agent_as_a_process_of_its_own(tmp_path):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import threading
-import time
 from contextlib import contextmanager
 
 import pytest
-from moving import QUICK, Counted, addresses, agent_of, is_over, known, unlinked, wait_for
+from moving import LIMIT, QUICK, Counted, addresses, agent_of, is_over, known, unlinked, wait_for
 
 import broadloom as bl
 from broadloom.deployment.linkd.beside import LinksBeside, doors_of
@@ -53,12 +52,13 @@ def test_links_follow_a_reader_and_a_writer(tmp_path):
         publishing = threading.Thread(target=load, daemon=True)
         publishing.start()
         for client, to in (("reader", "f"), ("writer", "h")):
-            time.sleep(0.3)
+            enough = len(counted.sent) + 60
+            assert wait_for(lambda: len(counted.sent) > enough)  # noqa: B023
             agent.ask(lambda own, client=client, to=to: own.request_to_move(client, to))
             assert wait_for(lambda: is_over(agent)), agent.registry
         over.set()
         publishing.join()
-        assert writer.wait_until_confirmed()
+        assert writer.wait_until_confirmed(LIMIT)
         wait_for(lambda: counted.faults({"reader": {"t/1"}})[1] == 0)
         assert (reader.home, writer.home) == ("f", "h")
         assert counted.faults({"reader": {"t/1"}})[1:] == (0, 0)

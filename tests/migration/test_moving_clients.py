@@ -13,12 +13,14 @@ from types import SimpleNamespace
 
 import pytest
 from moving import (
+    LIMIT,
     QUICK,
     Counted,
     addresses,
     agent_of,
     has_session,
     is_over,
+    is_over_at,
     known,
     linked,
     payload_id,
@@ -53,7 +55,7 @@ def test_twenty_clients_under_load(tmp_path):
     counted, wants, over = Counted(), {}, threading.Event()
     with linked("hf") as brokers, ExitStack() as stack:
         config, port = write_config(tmp_path, brokers, QUICK)
-        operator = Operator(f"http://127.0.0.1:{port}", "token", patience=20)
+        operator = Operator(f"http://127.0.0.1:{port}", "token", patience=2 * LIMIT)
         first, second = (
             processes.Process(target=run_agent, args=(config, "connected", "after"), daemon=True)
             for _ in range(2)
@@ -66,7 +68,7 @@ def test_twenty_clients_under_load(tmp_path):
             wants[name] = {f"t/{number % 10}", f"t/{(3 * number + 1) % 10}"}
             client.subscribe(*wants[name])
             clients.append(stack.enter_context(client))
-        assert all(client.wait_until_ready() for client in clients)
+        assert all(client.wait_until_ready(LIMIT) for client in clients)
         assert wait_for(lambda: len(operator.clients()) == 20)
 
         def load() -> None:
@@ -90,9 +92,10 @@ def test_twenty_clients_under_load(tmp_path):
         time.sleep(2)
         clients[5].start()
         assert wait_for(lambda: settled(operator)), operator.moves()
+        assert wait_for(lambda: len(counted.sent) > 500)  # each for four clients
         over.set()
         publishing.join()
-        assert all(client.wait_until_confirmed() for client in clients)
+        assert all(client.wait_until_confirmed(LIMIT) for client in clients)
         wait_for(lambda: counted.faults(wants)[1] == 0)
         expected, lost, doubled = counted.faults(wants)
         homes = {one["client"]: one["broker"] for one in operator.clients()}
@@ -141,12 +144,12 @@ def sessions(brokers):
 
 def lossless(counted, clients):
     """Everything that was sent has come, once."""
-    assert all(client.wait_until_confirmed() for client in clients)
+    assert all(client.wait_until_confirmed(LIMIT) for client in clients)
     assert wait_for(lambda: counted.faults({"subject": {"t/1"}})[1] == 0)
     return counted.faults({"subject": {"t/1"}})[1:] == (0, 0)
 
 
-def test_a_client_that_is_gone_for_good_stays_at_home(tmp_path):
+def test_a_client_that_is_gone_for_good_stays_at_home(tmp_path, monkeypatch):
     """It said yes and vanished: after a time the move is given up, and everything waits at home."""
     counted = Counted()
     timing = Timing(ttl=0.3, settle=0.0, move=1.0, again=0.3)
@@ -157,10 +160,12 @@ def test_a_client_that_is_gone_for_good_stays_at_home(tmp_path):
             if move.state is State.ACCEPTED
             else None
         )
-        client.start()
-        with publisher(brokers) as other:
+        with publisher(brokers) as other, monkeypatch.context() as patch:
+            patch.setattr(client, "_go", lambda _: None)  # a call that comes before it is gone is too late
+            client.start()
             move_it(agent)
-            assert gone.wait(5)
+            assert gone.wait(LIMIT)
+            patch.undo()
             for _ in range(20):
                 counted.send(other, "t/1")
             assert wait_for(lambda: is_over(agent))
@@ -229,7 +234,7 @@ def test_nobody_is_forced(tmp_path):
         assert [client.home for client in clients] == ["h", "h", "f", "f"]
         assert states(agent) == {State.DECLINED: 2, State.REDIRECTED: 2}
         assert len(answered) >= 2  # it was asked again when the moment had come
-        assert answered[1] >= answered[0] + 0.7
+        assert answered[-1] >= answered[0] + 0.7  # and perhaps before, until the agent had its answer
         for client in clients:
             client.stop()
 
@@ -248,7 +253,7 @@ def test_a_client_may_go_elsewhere_by_itself(tmp_path):
             again = MovingClient("subject", known(brokers), "f", counted.ear("subject"), identify=payload_id)
             again.subscribe("t/1")
             again.start()
-            assert wait_for(lambda: is_over(agent) and agent.registry.residents["subject"].broker == "f")
+            assert wait_for(lambda: is_over_at(agent, "subject", "f"))
             counted.send(other, "t/1")
             assert lossless(counted, [other])
             again.stop()
@@ -261,13 +266,13 @@ def test_a_reader_of_everything_does_not_pass_for_a_session_that_is_gone(monkeyp
     counted = Counted()
     with linked("hf") as brokers, MovingClient("everything", known(brokers), "f") as reader:
         places = addresses(brokers)
-        assert replicate(places["h"], "subject", Login(), (("u/1", 1),)) is None
+        assert wait_for(lambda: replicate(places["h"], "subject", Login(), (("u/1", 1),)) is None)
         with publisher(brokers) as other:
             for number in range(30):
                 other.publish("u/1", b"%d" % number)
-            assert other.wait_until_confirmed()
+            assert other.wait_until_confirmed(LIMIT)
         reader.subscribe("#")
-        assert reader.wait_until_ready()
+        assert reader.wait_until_ready(LIMIT)
         redirection = Redirection(places["h"], places["f"], "subject", Login(), "0" * 16)
         tries, sent_on = threading.Event(), redirection._send_on
         redirection._send_on = lambda message: (sent_on(message), tries.set())
@@ -321,7 +326,7 @@ def test_answers_by_hand_and_a_client_that_goes_without_being_asked(tmp_path):
             for _ in range(20):
                 counted.send(other, "t/1")
             client.connect("f")
-            assert wait_for(lambda: is_over(agent) and agent.registry.residents["subject"].broker == "f")
+            assert wait_for(lambda: is_over_at(agent, "subject", "f"))
             counted.send(other, "t/1")
             assert lossless(counted, [other])
         assert sessions(brokers) == ["f"]
@@ -462,24 +467,25 @@ def test_a_full_outbox_is_emptied_by_a_broker(monkeypatch):
         for number in range(300):
             client.publish("t/1", b"%d" % number)
         with client:
-            assert client.wait_until_confirmed()
+            assert client.wait_until_confirmed(LIMIT)
             client._client._last_mid = 0
             client.publish("t/1", b"more")
-            assert client.wait_until_confirmed()
+            assert client.wait_until_confirmed(LIMIT)
 
 
 def test_a_move_that_was_cancelled_is_not_made_by_a_client_that_was_away(tmp_path, monkeypatch):
     """It said yes, was away when it was called, and finds the call when it is back: the API's word holds."""
     with linked("hf") as brokers, agent_of(addresses(brokers), tmp_path) as agent:
         client = subject(brokers, Counted())
-        with client, monkeypatch.context() as patch:
+        with monkeypatch.context() as patch:
             patch.setattr(client, "_go", lambda _: None)  # as if the call came too late
-            move = move_it(agent)
-            assert wait_for(lambda: states(agent)[State.REPLICATED] == 1)
+            with client:
+                move = move_it(agent)
+                assert wait_for(lambda: states(agent)[State.REPLICATED] == 1)
         time.sleep(2 * QUICK.again)  # calls wait in its session
         assert agent.ask(lambda own: own.cancel(move.id)).state is State.CANCELLED
         with client:
-            assert client.wait_until_ready()
+            assert client.wait_until_ready(LIMIT)
             time.sleep(1.0)
             assert client.home == "h"
 
@@ -509,7 +515,7 @@ def test_who_reads_everything_is_known_to_an_agent_that_comes_later(tmp_path):
         client = MovingClient("everything", known(brokers), "h")
         client.subscribe("#")
         with client:
-            assert client.wait_until_ready()
+            assert client.wait_until_ready(LIMIT)
             assert wait_for(lambda: client._due < math.inf)
             with agent_of(addresses(brokers), tmp_path) as agent:
                 assert wait_for(lambda: "everything" in agent.registry.residents)

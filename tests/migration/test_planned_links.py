@@ -7,7 +7,7 @@ import threading
 from dataclasses import replace
 
 import pytest
-from moving import QUICK, Counted, known, unlinked, wait_for, write_config
+from moving import LIMIT, QUICK, Counted, known, no_new_thread, unlinked, wait_for, write_config
 
 import broadloom as bl
 from broadloom.deployment.linkd.beside import LinksBeside, doors_of, links_beside
@@ -198,7 +198,7 @@ def test_a_port_for_metrics_that_is_taken_is_told_at_the_start(tmp_path, monkeyp
     """And nothing is left: neither a thread nor a journal that is held."""
     pytest.importorskip("paho.mqtt.client")
     monkeypatch.setenv("BROADLOOM_TOKEN", "token")
-    before = threading.active_count()
+    before = set(threading.enumerate())
     with socket.create_server(("127.0.0.1", 0)) as taken:
         (tmp_path / "agent.toml").write_text(
             f'port = 0\n[brokers.h]\naddress = "127.0.0.1:1"\n[links]\ntopics = ["t"]\n'
@@ -210,7 +210,7 @@ def test_a_port_for_metrics_that_is_taken_is_told_at_the_start(tmp_path, monkeyp
                 serving(AgentConfig.load(tmp_path / "agent.toml"), hold=links_beside),
             ):
                 pass
-    assert threading.active_count() == before
+    assert no_new_thread(before)
 
 
 def test_links_that_nobody_holds_are_refused(tmp_path, monkeypatch):
@@ -250,4 +250,4 @@ def test_an_agent_that_is_started_again_holds_the_links_of_its_plan_and_clients(
                     wait_for(lambda: counted.faults({"reader": {"t/1", "t/2"}})[1] == 0)
                     assert counted.faults({"reader": {"t/1", "t/2"}})[1:] == (0, 0)
                 counted.send(writer, "t/2")  # while no agent is there, it waits
-                assert writer.wait_until_confirmed()
+                assert writer.wait_until_confirmed(LIMIT)
