@@ -12,6 +12,7 @@ FLAGS = [
     "--disable-component-update",
     "--disable-sync",
 ]
+LIMIT = 120_000  # milliseconds for anything, on a machine that is busy
 # Gathers the milliseconds between frames from now on.
 WATCH = """() => { window.gaps = []; let last = performance.now();
 const frame = (now) => { gaps.push(now - last); last = now; requestAnimationFrame(frame); };
@@ -20,7 +21,7 @@ requestAnimationFrame(frame); }"""
 
 def launch(playwright: Any) -> Any:
     """Start the browser."""
-    return playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS)
+    return playwright.chromium.launch(executable_path="/usr/bin/chromium", args=FLAGS, timeout=LIMIT)
 
 
 def drag(page: Any, steps: int = 60) -> list[float]:

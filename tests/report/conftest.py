@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from chromium import launch
+from chromium import LIMIT, launch
 
 ARTEFACTS = Path(__file__).parents[2] / "artefacts" / "report"
 
@@ -27,6 +27,11 @@ def chromium():
         browser.close()
 
 
+# Resolves when the page has done all that it put off: its timers, which are shorter, and then two frames.
+AT_REST = """() => new Promise((done) =>
+setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(done)), 200))"""
+
+
 class Page:
     """A report in the browser, and what it complained of or asked for."""
 
@@ -42,7 +47,7 @@ class Page:
         place.write_text(html)
         self.page.goto(place.as_uri())
         self.page.wait_for_selector("html[data-ready]")
-        self.page.wait_for_timeout(200)
+        self.page.evaluate(AT_REST)
         return self
 
     def find(self, name):
@@ -61,7 +66,7 @@ class Page:
 
     def picture(self):
         """What the first map shows, as bytes to compare."""
-        self.page.wait_for_timeout(300)
+        self.page.evaluate(AT_REST)
         return self.page.locator(".map canvas").first.screenshot()
 
     def check_accessible(self):
@@ -82,6 +87,7 @@ def shown(chromium, tmp_path):
 
     def show(html, **options):
         context = chromium.new_context(viewport={"width": 1440, "height": 900}, **options)
+        context.set_default_timeout(LIMIT)
         page = Page(context.new_page())
         opened.append((context, page))
         return page.open(html, tmp_path / f"report-{len(opened)}.html")

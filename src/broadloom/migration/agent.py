@@ -461,7 +461,7 @@ class Agent:
 
         self._inbox.put(work)
 
-    def ask(self, question: Callable[[Agent], T], seconds: float = 10.0) -> T:
+    def ask(self, question: Callable[[Agent], T], seconds: float = 25.0) -> T:
         """Have the agent's thread call a function with the agent, and give its result."""
         answer: Future[T] = Future()
 

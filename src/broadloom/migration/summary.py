@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from paho.mqtt.client import Client
 
 
-UP_SECONDS = 5.0  # in which a broker must answer
+UP_SECONDS = 30.0  # in which a broker must answer
 
 
 class AwayError(InputError):
