@@ -10,7 +10,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from broadloom.errors import InputError
-from broadloom.migration._paho import need_paho
+from broadloom.migration._paho import close_sockets, need_paho
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client, MQTTMessageInfo
@@ -53,6 +53,7 @@ class Clients:
             client.disconnect()
             client.loop_write()
             client.on_socket_close = client.on_socket_unregister_write = None
+            close_sockets(client)
         self._selector.close()
 
     def subscribe(self, wants: Mapping[str, Iterable[str]], seconds: float = 60.0) -> None:

@@ -45,6 +45,7 @@ def kill_broker(
     predicted = _missed(_without(lab.wiring, touched), left, broker)
     first = len(tally.published)
     with stage(f"kill broker {broker}"):
+        lab.wait_until_saved(broker)  # or it would forget clients that came just now
         lab.stop(broker, kill=True)
         down = _publish(clients, tally, left, predicted)
         lab.start(broker)

@@ -30,6 +30,7 @@ START_SECONDS, LINK_SECONDS, STOP_SECONDS = 60.0, 60.0, 30.0  # much, for a mach
 SWEEP_SECONDS = 60.0
 TRIES = 3
 PREFIX = "broadloom-rehearsal-"
+SAVED = "mosquitto.db"
 
 _LISTEN = """\
 listener {port} {host}
@@ -178,6 +179,18 @@ class Lab(Scratch):
                 time.sleep(0.01)
         return all(self._processes[broker].poll() is None for broker in brokers)
 
+    def wait_until_saved(self, broker: str, seconds: float = START_SECONDS) -> None:
+        """Wait until a broker has saved its sessions once more: what it has now outlives a kill."""
+        place = self._folder_of(broker) / SAVED
+        before, end = _saved_at(place), time.monotonic() + seconds
+        while _saved_at(place) == before:
+            if time.monotonic() > end:
+                raise InputError(
+                    f"broker {broker!r} has saved nothing in {seconds:g} s; try again on a machine that is "
+                    "less busy"
+                )
+            time.sleep(0.02)
+
     def _is_up(self, link: Link, wiring: Wiring) -> bool:
         """All requests of a link are answered: to connect, and to (un)subscribe for each line of its file."""
         lines = len({*link.out, *link.into}) if wiring.relays else len(link.out) + len(link.into)
@@ -248,6 +261,14 @@ def _sweep() -> None:
             continue
         finally:
             os.close(handle)
+
+
+def _saved_at(place: Path) -> int:
+    """When a file was written, in nanoseconds; -1 if it is not there."""
+    try:
+        return place.stat().st_mtime_ns
+    except FileNotFoundError:
+        return -1
 
 
 def need_mosquitto() -> str:
