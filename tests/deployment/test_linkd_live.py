@@ -428,7 +428,7 @@ def test_the_command_follows_events_tells_numbers_and_ends_cleanly(tmp_path):
     events = tmp_path / "events.jsonl"
 
     async def story(lab):
-        (port,) = free_ports(1)  # when brokers have theirs
+        (port,) = free_ports(1)  # none of those that brokers have
         command = [sys.executable, "-m", "broadloom.cli", "deploy", "live", tmp_path / "plan", "--json"]
         command += ["--state", tmp_path / "state", "--events", events, "--metrics", port, "--no-tls"]
         command += ["--address", f"{HOST}:{{broker}}"]

@@ -259,9 +259,9 @@ def test_the_circle_closes_from_tables_alone(run, tmp_path, kept):
 @pytest.mark.needs("mosquitto")
 @pytest.mark.xdist_group("mosquitto")
 def test_a_broker_that_is_away_is_named_and_nothing_goes_on():
-    (port,) = free_ports(1)
     before = set(threading.enumerate())
     with linked("h") as brokers:
+        (port,) = free_ports(1)  # none of those that brokers have
         places = addresses(brokers) | {"x": Address(HOST, port)}
         with pytest.raises(AwayError, match="broker 'x' does not answer: Connection refused"):
             watch_traffic(places, Login(), 0.1, lambda _: None)

@@ -442,8 +442,8 @@ def test_what_no_broker_confirms_is_kept_or_refused(monkeypatch):
 
 def test_a_client_is_started_once_and_stops_while_it_cannot_connect(caplog):
     """What it was told before it was started it does then, and it does not wait for a broker in vain."""
-    (nowhere,) = free_ports(1)
     with linked("hf") as brokers:
+        (nowhere,) = free_ports(1)  # none of those that brokers have
         places = known(brokers) | {"g": f"{HOST}:{nowhere}"}
         client = MovingClient("a", places, "h", patience=math.inf)
         client.connect("f")
