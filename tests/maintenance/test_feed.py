@@ -219,7 +219,7 @@ def test_the_command_writes_a_verified_plan_a_round_a_row_and_a_summary(tables, 
 
 
 def test_the_command_makes_a_rebuild_that_is_due(tables, tmp_path, capsys):
-    """From a plan with too many links: those of the rebuild are told, and degrees come down at the first look."""
+    """From a plan with too many links: those of the rebuild are told, and degrees come down at once."""
     out = tmp_path / "out"
     assert run("link", tables, "-a", "trmaw", "-q", "-o", tmp_path / "plan") == 0
     words = ("maintain", tables, "--events", tables, "--plan", tmp_path / "plan", "--fresh-every", 20)
