@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 import broadloom as bl
 from broadloom.cli.output import Force, Json, Quiet, Seed, keep_apart, progress, show
@@ -133,7 +133,8 @@ def _table(record: dict[str, Any]) -> Table:
     """The rounds: a row a kind of event."""
     kinds = [kind for kind in (*OF_EVENTS, REBASELINE) if kind in record]
     columns = list(record[kinds[0]]) if kinds else []
-    table = Table("", *(name.replace("_", " ") for name in columns), box=None, pad_edge=False)
+    first = Column(min_width=max(map(len, kinds), default=0))
+    table = Table(first, *(name.replace("_", " ") for name in columns), box=None, pad_edge=False)
     for kind in kinds:
         table.add_row(kind, *(f"{record[kind][name]:,.4g}" for name in columns))
     return table
