@@ -61,7 +61,17 @@ class World:
         for broker in self.brokers.values():
             for pipe in broker.pipes:
                 pipe.kill()
+        self.close_files()
+
+    def close_files(self):
+        """As the system does for who is dead; or later tests would find too many files open."""
         self.agent._journal.close()
+        for link in self.agent.links.values():
+            for slots in link.slots.values():
+                slots.close()
+        for group in self.agent.groups.values():
+            if group.guard is not None:
+                group.guard.close()
 
     async def publish(self, count):
         """Messages, here and there, now and then."""

@@ -23,11 +23,7 @@ class Slots:
     """
 
     def __init__(self, place: Path | None = None) -> None:
-        self._handle = -1
-        if place is not None:
-            self._handle = os.open(place, os.O_RDWR | os.O_CREAT, 0o600)
-            _make_room(self._handle)
-        self._map = mmap.mmap(self._handle, _BYTES)
+        self._map = mmap.mmap(-1, _BYTES) if place is None else _mapped(place)
         self._keys = memoryview(self._map).cast("Q")
 
     def __getitem__(self, number: int) -> int:
@@ -44,20 +40,24 @@ class Slots:
         """Let go of the file."""
         self._keys.release()
         self._map.close()
-        if self._handle >= 0:
-            os.close(self._handle)
+
+
+def _mapped(place: Path) -> mmap.mmap:
+    """The memory of a file, which keeps a handle of its own."""
+    handle = os.open(place, os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        _make_room(handle)
+        return mmap.mmap(handle, _BYTES)
+    finally:
+        os.close(handle)
 
 
 def _make_room(handle: int) -> None:
     """Have the whole file on the disk: writing a page without room there would kill the process."""
-    try:
-        if hasattr(os, "posix_fallocate"):
-            os.posix_fallocate(handle, 0, _BYTES)
-        else:  # macOS
-            _fill(handle)
-    except OSError:
-        os.close(handle)
-        raise
+    if hasattr(os, "posix_fallocate"):
+        os.posix_fallocate(handle, 0, _BYTES)
+    else:  # macOS
+        _fill(handle)
 
 
 def _fill(handle: int) -> None:
