@@ -8,6 +8,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import asdict
+from heapq import nsmallest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from typing import Any
@@ -23,7 +24,8 @@ log = logging.getLogger("broadloom.migration")
 LOOPBACK = "127.0.0.1"
 MOST_BYTES = 64 * 1024
 SECONDS = 30.0
-PAGE = 1_000  # moves
+PAGE = 1_000  # clients or moves
+NAMED = 10  # of the sessions that were given up
 # What clients sent in so many seconds, with who is where and where brokers are.
 Summarize = Callable[[float], dict[str, Any]]
 
@@ -50,7 +52,8 @@ class Api:
             case ("GET", "health"):
                 return 200, self._agent.ask(_health) | {"links_down": self._down()}
             case ("GET", "clients"):
-                return 200, self._agent.ask(lambda own: list(map(asdict, own.registry.residents.values())))
+                after, limit = _page(body)
+                return 200, self._agent.ask(lambda own: _clients(own, after, limit))
             case ("GET", "moves"):
                 after, limit = _page(body)
                 return 200, self._agent.ask(lambda own: _moves(own, after, limit))
@@ -70,18 +73,33 @@ def _health(agent: Agent) -> dict[str, Any]:
     moves: dict[str, int] = {}
     for move in agent.registry.moves.values():
         moves[move.state] = moves.get(move.state, 0) + 1
-    counts = {"clients": len(agent.registry.residents), "strays": len(agent.registry.strays)}
-    return counts | {"moves": moves, "refused": dict(agent.refused)}
+    registry = agent.registry
+    return {
+        "clients": len(registry.residents),
+        "strays": len(registry.strays),
+        "abandoned": len(registry.abandoned),
+        "abandoned_last": [asdict(one) for one in list(registry.abandoned.values())[-NAMED:]],
+        "moves": moves,
+        "refused": dict(agent.refused),
+    }
 
 
 def _page(query: dict[str, Any]) -> tuple[str, int]:
-    """After which move, and how many."""
+    """After which one, and how many."""
     if unknown := sorted(set(query) - {"after", "limit"}):
         raise InputError(f"{unknown[0]!r:.40} is not known; there are after and limit")
     limit = query.get("limit", str(PAGE))
     if not (limit.isdecimal() and len(limit) < 9 and 0 < int(limit) <= PAGE):
         raise InputError(f"limit is {limit!r:.40}; give a whole number from 1 to {PAGE:,}")
     return query.get("after", ""), int(limit)
+
+
+def _clients(agent: Agent, after: str, limit: int) -> dict[str, Any]:
+    """A page of clients by their names; one that is forgotten meanwhile changes nothing for the next page."""
+    residents = agent.registry.residents
+    names = nsmallest(limit + 1, (name for name in residents if name > after))
+    page = names[:limit]
+    return {"clients": [asdict(residents[one]) for one in page], "next": page[-1] if names[limit:] else None}
 
 
 def _moves(agent: Agent, after: str, limit: int) -> dict[str, Any]:
