@@ -5,10 +5,22 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from moving import (
+    Counted,
+    addresses,
+    agent_of,
+    is_over,
+    known,
+    linked,
+    payload_id,
+    states,
+    wait_for,
+)
 from test_agent import World, kept
 
 from broadloom import InputError
 from broadloom.migration.agent import DAY, LEAST_FORGET, Timing
+from broadloom.migration.client import MovingClient
 from broadloom.migration.control import Refused, Register, Registered, parse
 from broadloom.migration.journal import FILE
 from broadloom.migration.links import Everywhere
@@ -203,3 +215,32 @@ def test_whatever_happens_the_right_ones_are_forgotten(tmp_path_factory, events)
                 assert kept(world) == before
             assert {name: one.heard for name, one in world.agent.registry.residents.items()} == heard
     world.journal.close()
+
+
+@pytest.mark.needs("mosquitto")
+@pytest.mark.xdist_group("mosquitto")
+def test_a_client_that_was_forgotten_registers_and_moves(tmp_path):
+    """On real brokers: it is known again as soon as it says so, and loses nothing when it then moves."""
+    counted = Counted()
+    with linked("hf") as brokers, agent_of(addresses(brokers), tmp_path) as agent:
+        reader = MovingClient("reader", known(brokers), "h", counted.ear("reader"), identify=payload_id)
+        reader.subscribe("t/1")
+        with reader, MovingClient("writer", known(brokers), "f") as writer:
+            assert wait_for(lambda: len(agent.registry.residents) == 2)
+            agent.ask(lambda own: own._forget_silent(own.now() + 2 * MONTH))
+            assert not agent.registry.residents
+            for client in (reader, writer):
+                client.register()
+            assert wait_for(lambda: len(agent.registry.residents) == 2)
+            agent.ask(lambda own: own.request_to_move("reader", "f"))
+            assert wait_for(lambda: sending(counted, writer) and is_over(agent) and reader.home == "f")
+            assert wait_for(lambda: counted.faults({"reader": {"t/1"}})[1] == 0)
+    expected, lost, doubled = counted.faults({"reader": {"t/1"}})
+    assert (lost, doubled, expected > 0) == (0, 0, True)
+    assert states(agent) == {State.REDIRECTED: 1}
+
+
+def sending(counted, writer):
+    """Publish one more message."""
+    counted.send(writer, "t/1")
+    return True

@@ -19,9 +19,18 @@ def world(tmp_path):
 
 
 def health(world):
-    """What an operator sees; the test is the agent's thread."""
-    world.agent.ask = lambda question: question(world.agent)
-    return Api(world.agent, lambda _: {}).answer("GET", "/health", {})[1]
+    """What an operator sees."""
+    return told_of(world, "/health")
+
+
+def metrics(world):
+    """What Prometheus sees."""
+    return told_of(world, "/metrics")
+
+
+def told_of(world, path):
+    world.agent.ask = lambda question: question(world.agent)  # the test is the agent's thread
+    return Api(world.agent, lambda _: {}).answer("GET", path, {})[1]
 
 
 def give_up(world):
@@ -53,6 +62,7 @@ def test_what_was_left_is_counted_and_named_also_by_the_next_agent(world, caplog
         start()
         told = health(world)
         assert (told["strays"], told["abandoned"]) == (0, 1)
+        assert "\nbroadloom_migrate_abandoned 1\n" in metrics(world)
         (named,) = told["abandoned_last"]
         assert (named["client"], named["broker"], named["forward"]) == ("a", "h", True)
         over = world.agent.registry.moves[move.id]

@@ -70,8 +70,9 @@ def ask(port, method, path, body=b"", token=TOKEN, **headers):
         headers["Authorization"] = f"Bearer {token}"
     connection.request(method, path, body, headers)
     answer = connection.getresponse()
-    told = json.loads(answer.read())
+    kind, told = answer.headers["Content-Type"], answer.read().decode()
     connection.close()
+    told = json.loads(told) if kind == "application/json" else told
     return answer.status, told
 
 
@@ -208,6 +209,16 @@ def test_every_operation_answers_as_it_is_described(port):
             body = b'{"seconds": 1}' if "summarize" in path else b'{"client": "a", "to": "g"}'
             code, told = ask(port, method.upper(), path.replace("{id}", move["id"]), body)
             assert str(code) in operation["responses"], (path, told)
+
+
+def test_numbers_are_as_prometheus_reads_them(port):
+    """Those of the health; who has no token gets none."""
+    ask(port, "POST", "/moves", b'{"client": "a", "to": "f"}')
+    code, page = ask(port, "GET", "/metrics")
+    values = dict(line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
+    named = {"clients": "2", "strays": "0", "abandoned": "0", 'moves{state="requested"}': "1"}
+    assert (code, values) == (200, {f"broadloom_migrate_{name}": value for name, value in named.items()})
+    assert ask(port, "GET", "/metrics", token=None)[0] == 401
 
 
 def test_what_is_not_understood_is_refused(port):

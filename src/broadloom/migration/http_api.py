@@ -6,7 +6,7 @@ import hmac
 import json
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from heapq import nsmallest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -14,6 +14,7 @@ from itertools import islice
 from typing import Any
 from urllib.parse import parse_qsl
 
+from broadloom._prometheus import KIND, Family, exposition, labels
 from broadloom.errors import InputError
 from broadloom.migration.agent import Agent
 from broadloom.migration.openapi import document
@@ -45,12 +46,14 @@ class Api:
         self._agent, self._summarize, self._down = agent, summarize, down
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-        """The code and the JSON of an answer; the body of a GET is its query."""
+        """The code of an answer, and what is told as JSON, or a text; the body of a GET is its query."""
         match (method, *path.strip("/").split("/")):
             case ("GET", "openapi.json"):
                 return 200, document()
             case ("GET", "health"):
-                return 200, self._agent.ask(_health) | {"links_down": self._down()}
+                return 200, self._health()
+            case ("GET", "metrics"):
+                return 200, exposition("broadloom_migrate", _families(self._health()))
             case ("GET", "clients"):
                 after, limit = _page(body)
                 return 200, self._agent.ask(lambda own: _clients(own, after, limit))
@@ -68,6 +71,9 @@ class Api:
                 return 200, self._summarize(_seconds(body))
         raise _RefusedError(404, f"no {method} {path:.80}; see /openapi.json")
 
+    def _health(self) -> dict[str, Any]:
+        return self._agent.ask(_health) | {"links_down": self._down()}
+
 
 def _health(agent: Agent) -> dict[str, Any]:
     moves: dict[str, int] = {}
@@ -82,6 +88,19 @@ def _health(agent: Agent) -> dict[str, Any]:
         "moves": moves,
         "refused": dict(agent.refused),
     }
+
+
+def _families(health: dict[str, Any]) -> Iterator[Family]:
+    """What `/health` counts, as Prometheus reads it."""
+    yield "clients", "gauge", "clients that are known", [("", health["clients"])]
+    yield "strays", "gauge", "sessions that are to be emptied", [("", health["strays"])]
+    yield "abandoned", "gauge", "sessions that could not be emptied", [("", health["abandoned"])]
+    moves = [(labels(state=state), count) for state, count in health["moves"].items()]
+    yield "moves", "gauge", "moves, of those that are over the last ones", moves
+    refused = [(labels(reason=kind.rstrip(":")), count) for kind, count in health["refused"].items()]
+    yield "refused_total", "counter", "control messages that were refused", refused
+    down = [(labels(broker=broker), 1) for broker in health["links_down"]]
+    yield "links_down", "gauge", "brokers at which a link is down", down
 
 
 def _page(query: dict[str, Any]) -> tuple[str, int]:
@@ -195,9 +214,9 @@ class _Handler(BaseHTTPRequestHandler):
         return body
 
     def _write(self, code: int, answer: Any) -> None:
-        data = json.dumps(answer).encode()
+        data = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
         self.send_response(code)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", KIND if isinstance(answer, str) else "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()

@@ -90,12 +90,14 @@ def document() -> dict[str, Any]:
 
     Examples:
         >>> sorted(document()["paths"])[:3]
-        ['/clients', '/health', '/moves']
+        ['/clients', '/health', '/metrics']
     """
     move, client = ({"$ref": f"#/components/schemas/{name}"} for name in ("Move", "Client"))
     one_of_them = [{"name": "id", "in": "path", "required": True, "schema": _TEXT}]
     ask = _body({"client": _TEXT, "to": _TEXT, "key": _TEXT}, ["client", "to"])
     cancel = _operation("cancel", "Give up a move whose client has not been told to go yet.", move)
+    metrics = _operation("metrics", "The counts of `/health`, as Prometheus reads them.", _TEXT)
+    metrics["responses"]["200"]["content"] = {"text/plain": {"schema": _TEXT}}
     paths = {
         "/openapi.json": {"get": _operation("describe", "This description.", {"type": "object"})},
         "/health": {
@@ -105,6 +107,7 @@ def document() -> dict[str, Any]:
                 _HEALTH,
             )
         },
+        "/metrics": {"get": metrics},
         "/clients": {"get": _paged("clients", "Who is where, by name", client)},
         "/moves": {
             "get": _paged("moves", "Moves, oldest first", move),
