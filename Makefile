@@ -10,7 +10,7 @@ RUN := $(VENV)/bin/
 INSTALL := $(RUN)python -m pip install --quiet --disable-pip-version-check --no-build-isolation
 LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
 
-.PHONY: help setup demo test test-rabbitmq test-kills lint docs report-ui lock clean
+.PHONY: help setup demo test test-failed test-rabbitmq test-kills lint docs report-ui lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -50,6 +50,9 @@ demo: setup ## generate raw inputs of 200 brokers, and run the whole pipeline on
 test: setup ## run all tests
 	@tools/system-packages $(SYSTEM_PACKAGES)
 	$(RUN)pytest -n 2 --dist loadgroup -m "not rabbitmq and not kills"
+
+test-failed: setup ## run the tests that failed last time, one after the other
+	$(RUN)pytest --last-failed --last-failed-no-failures none
 
 test-rabbitmq: setup ## run the tests that start four RabbitMQ nodes; takes minutes
 	@tools/system-packages rabbitmq-server

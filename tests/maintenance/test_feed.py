@@ -218,6 +218,39 @@ def test_the_command_writes_a_verified_plan_a_round_a_row_and_a_summary(tables, 
     assert read_table(out, "quarantine").num_rows == 0
 
 
+def test_the_command_makes_a_rebuild_that_is_due(tables, tmp_path, capsys):
+    """From a plan with too many links: those of the rebuild are told, and degrees come down at once."""
+    out = tmp_path / "out"
+    assert run("link", tables, "-a", "trmaw", "-q", "-o", tmp_path / "plan") == 0
+    words = ("maintain", tables, "--events", tables, "--plan", tmp_path / "plan", "--fresh-every", 20)
+    assert run(*words, "--rebaseline", "-o", out, "--json") == 0
+    record = json.loads(capsys.readouterr().out)
+    rounds = read_table(out, "rounds").to_pylist()
+    at = [row["kind"] for row in rounds].index("rebaseline")
+    event, rebuilt = rounds[at - 1], rounds[at]
+    assert at == 20
+    assert event["seq"] == rebuilt["seq"]
+    assert event["mean_degree"] - event["fresh_mean_degree"] > 0.8
+    assert rebuilt["mean_degree"] <= 1.02 * rebuilt["fresh_mean_degree"]
+    assert record["rebaseline"]["rounds"] == record["metrics"]["rebaselines"] == len(rounds) - 80
+    assert links_after(tmp_path / "plan", out) == links_of(bl.Plan.load(out))
+    assert run("verify", out, "-q") == 0
+
+
+def links_of(plan):
+    """The links of a plan, by the names of their ends."""
+    names = plan.interest.node_ids
+    return {frozenset((names[u], names[v])) for u, v in plan.edges.tolist()}
+
+
+def links_after(plan, out):
+    """The links of a plan, when all that a run tells has been done to them in its order."""
+    links = links_of(bl.Plan.load(plan))
+    for row in read_table(out, "links").to_pylist():
+        (links.add if row["action"] == "add" else links.remove)(frozenset((row["u"], row["v"])))
+    return links
+
+
 def test_the_command_sets_bad_events_aside_and_says_so(tables, tmp_path, capsys):
     (tmp_path / "e.jsonl").write_text('{"seq": 0, "kind": "leave", "node": "0"}\n{broken\n')
     assert run("maintain", tables, "--events", tmp_path / "e.jsonl", "-o", tmp_path / "out") == 0
@@ -245,13 +278,11 @@ def test_bad_input_is_one_line_and_exit_code_2(tables, tmp_path, capsys):
     assert run("maintain", tables, "--events", tables, "-o", tables) == 2
     assert run("maintain", tables, "--events", tables, "--once", "-o", tmp_path / "out") == 2
     assert run("maintain", tables, "--events", tables, "--fresh-every", -1, "-o", tmp_path / "out") == 2
-    assert (
-        run("maintain", tables, "--events", tables, "--stream", "--fresh-every", 2, "-o", tmp_path / "out")
-        == 2
-    )
+    assert run("maintain", tables, "--events", tables, "--rebaseline", "-o", tmp_path / "out") == 2
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 6
     assert "--once is for a stream; add --stream" in lines[3]
+    assert "--rebaseline needs to know when to look; give --fresh-every" in lines[5]
     assert not Path(tmp_path / "out").exists()
 
 

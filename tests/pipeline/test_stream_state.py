@@ -9,6 +9,9 @@ import pytest
 
 import broadloom as bl
 from broadloom import InputError
+from broadloom.maintenance.events import event_of
+from broadloom.maintenance.feed import Feed
+from broadloom.maintenance.rounds import Rounds
 from broadloom.maintenance.store import read_state
 from broadloom.pipeline import stream as module
 
@@ -103,3 +106,25 @@ def test_killed_after_any_write_every_event_counts_once(tmp_path, monkeypatch, s
     assert sorted(seqs) == [event.seq for event in EVENTS]
     assert pq.read_table(tmp_path / "quarantine.parquet").num_rows == 0
     assert len(list((tmp_path / "versions").iterdir())) == 2, "old versions go"
+
+
+def test_a_stream_makes_a_rebuild_that_is_due(tmp_path):
+    """It looks every so many events of the overlay, not of a batch, over restarts too; its links are told."""
+    hub = {(0, node) for node in range(1, 30)} | {
+        *map(tuple, bl.link(INTEREST, algorithm="gm").edges.tolist())
+    }
+
+    def start():
+        return bl.maintain(INTEREST, edges=sorted(hub))
+
+    for batch, lines in enumerate(BATCHES):
+        state = module._State(tmp_path, start, keep=2, done=lambda _: None, looks=(25, True))
+        state.apply(Rows(lines), batch)
+    rows = pq.read_table(tmp_path / "rounds.parquet").sort_by("version").to_pylist()
+    looks = [(row["seq"], row["kind"] == "rebaseline") for row in rows if row["fresh_max_degree"] is not None]
+    assert looks == [(24, False), (24, True), (49, False)]
+    rounds = Rounds()
+    rounds.run(Feed(start()), [event_of(line) for line in LINES], 25, rebaseline=True)
+    links = pq.read_table(tmp_path / "links.parquet").sort_by("version").select(["seq", "action", "u", "v"])
+    assert links.to_pylist() == rounds.tables()["links"].to_pylist()
+    assert state.counts["applied"] == 20

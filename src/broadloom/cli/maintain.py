@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Annotated, Any
 
 import typer
-from rich.table import Table
+from rich.table import Column, Table
 
 import broadloom as bl
 from broadloom.cli.output import Force, Json, Quiet, Seed, keep_apart, progress, show
@@ -14,7 +14,8 @@ from broadloom.errors import InputError
 from broadloom.maintenance.events import read_events
 from broadloom.maintenance.feed import Feed
 from broadloom.maintenance.maintain import compile_kernels
-from broadloom.maintenance.rounds import Rounds
+from broadloom.maintenance.requests import REBASELINE
+from broadloom.maintenance.rounds import OF_EVENTS, Rounds
 from broadloom.maintenance.store import write_state
 from broadloom.model._atomic import new_folder
 from broadloom.model._check import whole
@@ -36,7 +37,10 @@ def maintain(
         str, typer.Option(help="Where weights come from: uniform, or auto, coordinates, sites, latency.")
     ] = "uniform",
     plan: Annotated[Path | None, typer.Option(help="Start from the links of this plan.")] = None,
-    fresh_every: Annotated[int, typer.Option(help="Compare with a fresh build every so many rounds.")] = 0,
+    fresh_every: Annotated[int, typer.Option(help="Compare with a fresh build every so many events.")] = 0,
+    rebaseline: Annotated[
+        bool, typer.Option("--rebaseline", help="Where a rebuild is due then, make it, with few changes.")
+    ] = False,
     stream: Annotated[bool, typer.Option("--stream", help="Watch for events, on Spark.")] = False,
     once: Annotated[bool, typer.Option("--once", help="Stream what is there, then stop.")] = False,
     seed: Seed = 0,
@@ -52,7 +56,9 @@ def maintain(
     """
     keep_apart(output, tables)
     whole(fresh_every, "fresh-every")
-    _refuse_unused(stream, once=once, master=master, conf=conf, fresh_every=fresh_every)
+    _refuse_unused(stream, once=once, master=master, conf=conf)
+    if rebaseline and not fresh_every:
+        raise InputError("--rebaseline needs to know when to look; give --fresh-every, such as 50, too")
     with progress(quiet):
         options = {"method": method, "rho": rho, "coverage": coverage, "backups": backups, "seed": seed}
 
@@ -68,29 +74,28 @@ def maintain(
             )
 
         if stream:
-            record = _streamed(start, events, output, once, master, conf or [])
+            looks = {"fresh_every": fresh_every, "rebaseline": rebaseline}
+            record = _streamed(start, events, output, engine_of(master, None, conf or []), once=once, **looks)
             words = f"{record['applied']:,} events in {record['batches']:,} batches -> {output}"
             show(record, words, as_json, quiet)
             return
         compile_kernels()  # or the first rounds would seem slow
         rounds, feed = Rounds(), Feed(start())
-        rounds.run(feed, read_events(Path(events)), fresh_every)
+        rounds.run(feed, read_events(Path(events)), fresh_every, rebaseline)
         record = {"output": str(output)} | rounds.summary() | {"metrics": feed.live.metrics()}
         with new_folder(output, overwrite=force) as folder:
             write_state(folder, feed.live)
             for name, table in rounds.tables().items():
                 write_table(folder, name, table)
             (folder / "maintain.json").write_text(json.dumps(record, indent=2) + "\n")
-    show(record, _words(record, len(rounds.rounds), output), as_json, quiet, _table(record))
+    show(record, _words(record, rounds.applied, output), as_json, quiet, _table(record))
 
 
-def _refuse_unused(stream: bool, fresh_every: int, **of_a_stream: object) -> None:
+def _refuse_unused(stream: bool, **of_a_stream: object) -> None:
     """An option that does not apply is an error, not ignored."""
     given = [name for name, value in of_a_stream.items() if value]
     if given and not stream:
         raise InputError(f"--{given[0]} is for a stream; add --stream, or leave it out")
-    if fresh_every and stream:
-        raise InputError("--fresh-every is for a file of events; leave it out with --stream")
 
 
 def _edges(plan: Path | None, interest: bl.Interest) -> Any:
@@ -103,14 +108,11 @@ def _edges(plan: Path | None, interest: bl.Interest) -> Any:
     return loaded.edges
 
 
-def _streamed(
-    start: Any, events: str, output: Path, once: bool, master: str | None, conf: list[str]
-) -> dict[str, Any]:
+def _streamed(*given: Any, **options: Any) -> dict[str, Any]:
     """Apply a stream of events on Spark."""
-    engine = engine_of(master, None, conf)
-    from broadloom.pipeline.stream import stream
+    from broadloom.pipeline.stream import stream  # here, so that a file of events does not load Spark
 
-    return stream(start, events, output, engine, once=once)
+    return stream(*given, **options)
 
 
 def _words(record: dict[str, Any], applied: int, output: Path) -> str:
@@ -129,9 +131,10 @@ def _words(record: dict[str, Any], applied: int, output: Path) -> str:
 
 def _table(record: dict[str, Any]) -> Table:
     """The rounds: a row a kind of event."""
-    kinds = [kind for kind in ("join", "leave", "resubscribe") if kind in record]
+    kinds = [kind for kind in (*OF_EVENTS, REBASELINE) if kind in record]
     columns = list(record[kinds[0]]) if kinds else []
-    table = Table("", *(name.replace("_", " ") for name in columns), box=None, pad_edge=False)
+    first = Column(min_width=max(map(len, kinds), default=0))
+    table = Table(first, *(name.replace("_", " ") for name in columns), box=None, pad_edge=False)
     for kind in kinds:
         table.add_row(kind, *(f"{record[kind][name]:,.4g}" for name in columns))
     return table

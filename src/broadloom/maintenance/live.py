@@ -255,16 +255,21 @@ class Live:
         return drift_from(plan, fresh_edges(plan.interest, plan.weights, self._engine.rules))
 
     def rebuild_due(
-        self, max_degree: float = 6, mean_degree: float = 0.8, total_weight: float = 0.25
+        self,
+        max_degree: float = 6,
+        mean_degree: float = 0.8,
+        total_weight: float = 0.25,
+        drift: Drift | None = None,
     ) -> bool:
         """Whether the overlay is worse than a fresh build by more than what is tolerated.
 
-        Costs as much as a fresh build.
+        Costs as much as a fresh build, unless the drift is given.
 
         Args:
             max_degree: by how many links the maximum degree may exceed the fresh one.
             mean_degree: by how much the mean degree may; both are for links without weights.
             total_weight: by which part of the fresh one the total weight may, where links have weights.
+            drift: what `drift` has just found.
 
         Examples:
             >>> import broadloom as bl
@@ -277,7 +282,7 @@ class Live:
         number(max_degree, "max_degree")
         number(mean_degree, "mean_degree")
         number(total_weight, "total_weight")
-        drift = self.drift()
+        drift = self.drift() if drift is None else drift
         if self._engine.rules.by_weight:
             return drift.heavier_than(total_weight)
         return drift.exceeds(max_degree, mean_degree)

@@ -11,9 +11,12 @@ import pyarrow as pa
 from broadloom.maintenance.events import Event
 from broadloom.maintenance.feed import Applied, Feed, Refused
 from broadloom.maintenance.live import Live
+from broadloom.maintenance.quality import Drift
+from broadloom.maintenance.requests import JOIN, LEAVE, REBASELINE, RESUBSCRIBE
 from broadloom.progress import stage
 
 LINKS = {"seq": pa.int64(), "action": pa.string(), "u": pa.string(), "v": pa.string()}
+OF_EVENTS = (JOIN, LEAVE, RESUBSCRIBE)
 FRESH = ("fresh_max_degree", "fresh_mean_degree")
 _WHOLE, _NUMBER = pa.int64(), pa.float64()
 ROUNDS = (
@@ -33,21 +36,34 @@ class Rounds:
         self.links: list[tuple[int, str, str, str]] = []
         self.refused: list[Refused] = []
 
-    def run(self, feed: Feed, events: Sequence[Event], fresh_every: int = 0) -> None:
-        """Apply the events; compare with a fresh build at every so many rounds."""
-        names = _Names(feed.live)
+    @property
+    def applied(self) -> int:
+        """How many events were applied."""
+        return sum(row["kind"] != REBASELINE for row in self.rounds)
+
+    def run(
+        self, feed: Feed, events: Sequence[Event], fresh_every: int = 0, rebaseline: bool = False
+    ) -> None:
+        """Apply the events; compare with a fresh build at every so many, and rebaseline where that is due."""
+        live, names = feed.live, _Names(feed.live)
         with stage("events", len(events)) as done:
             for count, outcome in enumerate(feed.take(events), start=1):
                 if isinstance(outcome, Refused):
                     self.refused.append(outcome)
                 else:
-                    self.rounds.append(_round(outcome, feed.live))
-                    self.links += names.links_of(outcome)
-                    if fresh_every and len(self.rounds) % fresh_every == 0:
-                        drift = feed.live.drift()
-                        fresh = (drift.fresh_max_degree, drift.fresh_mean_degree)
-                        self.rounds[-1] |= dict(zip(FRESH, fresh, strict=True))
+                    self._add(outcome, live, names)
+                    if fresh_every and sum(live.counts[kind] for kind in OF_EVENTS) % fresh_every == 0:
+                        drift = live.drift()
+                        self.rounds[-1] |= _fresh(drift)
+                        if rebaseline and live.rebuild_due(drift=drift):
+                            self._add(Applied(outcome.seq, "", live.rebaseline()), live, names)
+                            self.rounds[-1] |= _fresh(drift)
                 done(count)
+
+    def _add(self, applied: Applied, live: Live, names: _Names) -> None:
+        """One more round, and its links."""
+        self.rounds.append(_round(applied, live))
+        self.links += names.links_of(applied)
 
     def tables(self) -> dict[str, pa.Table]:
         """The tables."""
@@ -124,6 +140,10 @@ def _round(applied: Applied, live: Live) -> dict[str, Any]:
         "max_degree": live.max_degree,
         "mean_degree": live.mean_degree,
     }
+
+
+def _fresh(drift: Drift) -> dict[str, Any]:
+    return dict(zip(FRESH, (drift.fresh_max_degree, drift.fresh_mean_degree), strict=True))
 
 
 def _kinds(rows: Iterable[dict[str, Any]]) -> list[str]:

@@ -49,6 +49,8 @@ def stream(
     once: bool = False,
     keep: int = 10,
     files_at_a_time: int = 100,
+    fresh_every: int = 0,
+    rebaseline: bool = False,
 ) -> dict[str, Any]:
     """Apply a stream of events to a live overlay, and publish every new version of the plan.
 
@@ -66,6 +68,8 @@ def stream(
         once: stop when all that is there has been applied; otherwise go on until interrupted.
         keep: how many versions of the plan to keep.
         files_at_a_time: how many files one batch takes at most.
+        fresh_every: compare with a fresh build every so many events; 0: never.
+        rebaseline: where a rebuild is due then, make it, with few changes.
 
     Returns:
         How many batches and events this run has applied, how many it set aside, and the newest version.
@@ -75,14 +79,15 @@ def stream(
     """
     if engine is not None and engine.remote:
         raise InputError("a stream keeps its overlay in this process, not on Spark Connect; give a master")
-    place, keep = Path(output), whole(keep, "keep", least=1)
+    place, looks = Path(output), (whole(fresh_every, "fresh_every"), rebaseline)
+    whole(keep, "keep", least=1)
     whole(files_at_a_time, "files_at_a_time", least=1)
     place.mkdir(parents=True, exist_ok=True)
     lock = hold(place)
     try:
         with session(engine, spark) as running, stage("events") as done:
             rows, source = _rows(running, str(events), files_at_a_time)
-            state = _State(place, start, keep, done, source)
+            state = _State(place, start, keep, done, source, looks)
             _run(rows, state, place / CHECKPOINT, once)
             return {"output": str(place), "version": state.version} | state.counts
     finally:
@@ -117,8 +122,10 @@ class _State:
         keep: int,
         done: Callable[[float], None],
         source: str = "",
+        looks: tuple[int, bool] = (0, False),
     ) -> None:
         self._output, self._keep, self._done, self._source = output, keep, done, source
+        self._looks = looks
         self.counts = {"batches": 0, "applied": 0, "quarantined": 0}
         self.fault: Exception | None = None
         versions = sorted(int(folder.name) for folder in (output / VERSIONS).glob("[0-9]*"))
@@ -152,14 +159,14 @@ class _State:
 
     def _apply(self, events: Sequence[Event], version: int, query: str | None, batch: int) -> None:
         rounds = Rounds()
-        rounds.run(self._feed, events)
+        rounds.run(self._feed, events, *self._looks)
         for name, table in rounds.tables().items():
             _write(self._output / f"{name}.parquet", version, table)
         self._query, self._batch = query, batch
         self._publish(version)
         self.version = version
         self.counts["batches"] += 1
-        self.counts["applied"] += len(rounds.rounds)
+        self.counts["applied"] += rounds.applied
         self.counts["quarantined"] += len(rounds.refused)
         self._done(self.counts["applied"])
         for old in range(version - self._keep, -1, -1):
