@@ -22,7 +22,7 @@ def exposition(prefix: str, families: Iterable[Family]) -> str:
     lines: list[str] = []
     for name, kind, told, values in families:
         lines += [f"# HELP {prefix}_{name} {told}", f"# TYPE {prefix}_{name} {kind}"]
-        lines += [f"{prefix}_{name}{labels} {value}" for labels, value in values]
+        lines += [f"{prefix}_{name}{where} {value}" for where, value in values]
     return "\n".join(lines) + "\n"
 
 
