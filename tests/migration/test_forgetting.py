@@ -130,6 +130,24 @@ def test_a_client_with_a_move_under_way_is_known_until_that_is_over(world, monke
     assert not residents(world)
 
 
+def test_an_agent_that_dies_while_it_forgets_has_forgotten_all_of_them_or_none(world, monkeypatch):
+    """Before the journal is written anew, and at each byte of the record, which was not acknowledged then."""
+    place = world.folder / FILE
+    for client in "abc":
+        world.register(client, "h")
+    before, size = kept(world), place.stat().st_size
+    monkeypatch.setattr(world.journal, "shorten", lambda: None)  # it dies before
+    later(world, 2 * MONTH, monkeypatch)
+    after, whole = kept(world), place.read_bytes()
+    assert not residents(world)
+    for cut in range(size, len(whole) + 1):
+        world.journal.close()
+        place.write_bytes(whole[:cut])
+        world.start()
+        assert kept(world) == (after if cut == len(whole) else before)
+        assert residents(world) == (set() if cut == len(whole) else set("abc"))
+
+
 def test_links_of_a_client_that_is_forgotten_are_released(world, monkeypatch):
     carried = set()
 
