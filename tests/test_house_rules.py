@@ -13,7 +13,7 @@ import broadloom as bl
 SOURCE = Path(bl.__file__).parent
 # From the ground up; a layer imports only itself and those before it.
 LAYERS = [
-    {"_jit", "_kmeans", "_threads", "_version", "_java", "errors", "progress"},
+    {"_jit", "_kmeans", "_prometheus", "_threads", "_version", "_java", "errors", "progress"},
     {"model"},
     {"measures"},
     {"workload", "linking", "assignment"},

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,18 +27,19 @@ from broadloom.migration.http_api import Api, HttpServer
 from broadloom.migration.journal import MoveJournal
 from broadloom.migration.openapi import document
 from broadloom.migration.operator import Operator
+from broadloom.migration.registry import Forgotten
 from broadloom.migration.running import RefusedError
 from broadloom.migration.service import serving
 
 TOKEN = "a-token-that-is-never-shown"
 
 
-@pytest.fixture
-def port(tmp_path):
-    """The port of an agent that knows two clients and has no brokers."""
-    journal = MoveJournal(tmp_path / "journal")
+@contextmanager
+def answering(folder, clients):
+    """An agent that knows some clients and has no brokers, and the port of its API."""
+    journal = MoveJournal(folder / "journal")
     agent = Agent(BROKERS, Still(), journal)
-    for client in ("a", "b"):
+    for client in clients:
         agent.hear(
             "h", from_client(client, "register"), dump(Register(client, 1, "h", (("t", 1),), (1.0, 2.0)))
         )
@@ -45,12 +47,21 @@ def port(tmp_path):
     thread = threading.Thread(target=agent.run)
     thread.start()
     server.start()
-    yield server.server_port
-    server.shutdown()
-    server.server_close()
-    agent.stop()
-    thread.join()
-    journal.close()
+    try:
+        yield agent, server.server_port
+    finally:
+        server.shutdown()
+        server.server_close()
+        agent.stop()
+        thread.join()
+        journal.close()
+
+
+@pytest.fixture
+def port(tmp_path):
+    """The port of an agent that knows two clients."""
+    with answering(tmp_path, "ab") as (_, port):
+        yield port
 
 
 def ask(port, method, path, body=b"", token=TOKEN, **headers):
@@ -60,8 +71,9 @@ def ask(port, method, path, body=b"", token=TOKEN, **headers):
         headers["Authorization"] = f"Bearer {token}"
     connection.request(method, path, body, headers)
     answer = connection.getresponse()
-    told = json.loads(answer.read())
+    kind, told = answer.headers["Content-Type"], answer.read().decode()
     connection.close()
+    told = json.loads(told) if kind == "application/json" else told
     return answer.status, told
 
 
@@ -105,14 +117,46 @@ def test_moves_come_in_pages(port, monkeypatch):
         monkeypatch.setattr("broadloom.migration.http_api.PAGE", limit)
         assert [one["id"] for one in operator.moves()] == asked
         monkeypatch.undo()
-    for query, code in (
-        ("limit=0", 400),
-        ("limit=1001", 400),
-        ("limit=x", 400),
-        ("after=x", 404),
-        ("a=b", 400),
-    ):
-        assert ask(port, "GET", f"/moves?{query}")[0] == code
+    assert ask(port, "GET", "/moves?after=x")[0] == 404
+
+
+@pytest.mark.parametrize("path", ["/clients", "/moves"])
+@pytest.mark.parametrize(
+    ("query", "words"),
+    [
+        ("limit=0", "limit is '0'; give a whole number from 1 to 1,000"),
+        ("limit=1001", "limit is '1001'; give"),
+        ("limit=-1", "limit is '-1'; give"),
+        ("limit=", "limit is ''; give"),
+        ("limit=x", "limit is 'x'; give"),
+        ("limit=1.0", "limit is '1.0'; give"),
+        ("limit=%C2%B2", "limit is '²'; give"),
+        (f"limit={'9' * 5_000}", "limit is '99999"),
+        ("a=b", "'a' is not known; there are after and limit"),
+        ("after=a&Limit=1", "'Limit' is not known; there are after and limit"),
+    ],
+)
+def test_pages_that_cannot_be_asked_for(port, path, query, words):
+    code, told = ask(port, "GET", f"{path}?{query}")
+    assert (code, list(told)) == (400, ["error"])
+    assert told["error"].startswith(words)
+    assert "\n" not in told["error"]
+    assert len(told["error"]) < 120
+
+
+@pytest.mark.parametrize("limit", [1, 2, 3, 7, 1_000])
+def test_clients_come_in_pages(tmp_path, monkeypatch, limit):
+    """Each once, by name, whatever the size of a page, and whoever goes meanwhile."""
+    names = ["b", "a", "a.b", "a-b", "B", "z~", "_", "10", "9"]
+    with answering(tmp_path, names) as (agent, port):
+        monkeypatch.setattr("broadloom.migration.http_api.PAGE", limit)
+        operator = Operator(f"http://127.0.0.1:{port}", TOKEN, patience=0)
+        assert [one["client"] for one in operator.clients()] == sorted(names)
+        agent.ask(lambda own: own.registry.apply([Forgotten("a-b", "h")]))
+        page = ask(port, "GET", f"/clients?limit={limit}&after=a-b")[1]
+        assert [one["client"] for one in page["clients"]] == ["a.b", "b", "z~"][:limit]
+        assert page["next"] == (page["clients"][-1]["client"] if limit < 3 else None)
+        assert ask(port, "GET", "/clients?after=%F0%9F%8D%80") == (200, {"clients": [], "next": None})
 
 
 def test_moves_are_listed_and_given_up_by_the_command_line(port, run, monkeypatch):
@@ -156,14 +200,26 @@ def test_every_operation_answers_as_it_is_described(port):
     code, move = ask(port, "POST", "/moves", json.dumps({"client": "b", "to": "f"}).encode())
     assert code == 201
     assert sorted(move) == sorted(described["components"]["schemas"]["Move"]["required"])
-    assert sorted(ask(port, "GET", "/clients")[1][0]) == sorted(
+    assert sorted(ask(port, "GET", "/clients")[1]["clients"][0]) == sorted(
         described["components"]["schemas"]["Client"]["required"]
     )
+    health = described["paths"]["/health"]["get"]["responses"]["200"]["content"]["application/json"]
+    assert sorted(ask(port, "GET", "/health")[1]) == sorted(health["schema"]["required"])
     for path, operations in described["paths"].items():
         for method, operation in operations.items():
             body = b'{"seconds": 1}' if "summarize" in path else b'{"client": "a", "to": "g"}'
             code, told = ask(port, method.upper(), path.replace("{id}", move["id"]), body)
             assert str(code) in operation["responses"], (path, told)
+
+
+def test_numbers_are_as_prometheus_reads_them(port):
+    """Those of the health; who has no token gets none."""
+    ask(port, "POST", "/moves", b'{"client": "a", "to": "f"}')
+    code, page = ask(port, "GET", "/metrics")
+    values = dict(line.rsplit(" ", 1) for line in page.splitlines() if not line.startswith("#"))
+    named = {"clients": "2", "strays": "0", "abandoned": "0", 'moves{state="requested"}': "1"}
+    assert (code, values) == (200, {f"broadloom_migrate_{name}": value for name, value in named.items()})
+    assert ask(port, "GET", "/metrics", token=None)[0] == 401
 
 
 def test_what_is_not_understood_is_refused(port):

@@ -7,6 +7,8 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
+import time
 from collections import Counter
 
 import pyarrow.parquet as pq
@@ -200,6 +202,24 @@ def test_files_of_all_kinds_are_read_and_others_are_set_aside_by_name(spark, tmp
 def csv_list(topics):
     """A list as a CSV file has it."""
     return '"' + json.dumps(topics).replace('"', '""') + '"'
+
+
+def test_a_stream_that_is_interrupted_tells_what_it_did(spark, tmp_path):
+    """Without `once` that is how it ends; it goes on from there."""
+    drop(tmp_path / "in", "a", ROWS[:20])
+
+    def interrupt():
+        end = time.monotonic() + 60
+        while not (tmp_path / "out" / "versions" / "000000000001").exists() and time.monotonic() < end:
+            time.sleep(0.02)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    threading.Thread(target=interrupt, daemon=True).start()
+    told = stream(start, tmp_path / "in", tmp_path / "out", spark=spark)
+    assert told["version"] <= 1
+    drop(tmp_path / "in", "b", ROWS[20:])
+    stream(pytest.fail, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
+    check(tmp_path / "out")
 
 
 def test_a_stream_goes_on_without_its_checkpoint_but_not_with_other_events(spark, tmp_path):

@@ -38,7 +38,7 @@ from broadloom.migration.few_words import FewWords
 from broadloom.migration.journal import MoveJournal
 from broadloom.migration.links import Claims, Everywhere, Links
 from broadloom.migration.move import PREPARED, Move, State, Stray, new_id
-from broadloom.migration.registry import Change, Drained, Numbered, Resident
+from broadloom.migration.registry import Abandoned, Change, Drained, Forgotten, Numbered, Resident
 from broadloom.migration.wire import Wire
 from broadloom.model._check import number
 
@@ -46,7 +46,10 @@ log = logging.getLogger("broadloom.migration")
 
 TICK = 0.02
 MOST_LATER = 10_000
-MOST_STAY = 24 * 3600.0  # seconds after which a client that stays is asked again in any case
+DAY = 24 * 3600
+MOST_STAY = float(DAY)  # seconds after which a client that stays is asked again in any case
+# A client is heard of a day later than is kept, and then a broker keeps its session for a day.
+LEAST_FORGET = 2 * DAY + SESSION_SECONDS
 LEAVING = "the client has been told to go"
 T = TypeVar("T")
 
@@ -64,11 +67,16 @@ class Timing:
         move: how long it may take from the client's yes until it is connected.
         again: how often the agent repeats what was not answered.
         abandon: how long one agent tries to empty a session that a client has left; brokers keep it a day.
+        forget_after: after how long a client that is not heard of is forgotten, and must register again; 0:
+            never. Three days at least: by then no broker has a session of it.
 
     Examples:
         >>> Timing(ttl=-1)
         Traceback (most recent call last):
         broadloom.errors.InputError: ttl is -1; give a number from 0
+        >>> Timing(forget_after=60)
+        Traceback (most recent call last):
+        broadloom.errors.InputError: forget_after is 60; give 0 (never) or a number from 259200 (three days)
     """
 
     ttl: float = 5.0
@@ -77,10 +85,14 @@ class Timing:
     move: float = 60.0
     again: float = 2.0
     abandon: float = SESSION_SECONDS
+    forget_after: float = 30 * DAY
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             number(value, name)
+        if 0 < self.forget_after < LEAST_FORGET:
+            given = f"forget_after is {self.forget_after:g}"
+            raise InputError(f"{given}; give 0 (never) or a number from {LEAST_FORGET} (three days)")
 
 
 class Agent:
@@ -118,11 +130,14 @@ class Agent:
         self._stopping = threading.Event()
         begun = [move.since for move in self.registry.moves.values()]
         left = [stray.since for stray in self.registry.strays.values()]
-        self._started = max(time.time(), *begun, *left, 0.0)
+        heard = [resident.heard for resident in self.registry.residents.values()]
+        self._started = max(time.time(), *begun, *left, *heard, 0.0)
         self._ticks = time.monotonic()
         self._later: dict[Any, float] = {}  # what was done lately, and when it may be done again
         self._busy: dict[tuple[str, str], Callable[[], None]] = {}  # sessions at work, and how to stop that
         self._unlinked: dict[tuple[str, str], float] = {}  # when links were last found wanting
+        # Whoever is away may still have a session when an agent starts, but not a day later.
+        self._next_forgetting = self._started + SESSION_SECONDS
         self._claim_all()
 
     # In the agent's own thread: hear, keep, step.
@@ -170,6 +185,9 @@ class Agent:
             self._advance(move, now)
         for stray in list(self.registry.strays.values()):
             self.redirect(stray, now)
+        if now > self._next_forgetting:
+            self._next_forgetting = now + DAY
+            self._forget_silent(now)
 
     def _understood(self, broker: str, topic: str, payload: bytes, now: float) -> list[Change]:
         """What a message changes, if it is what it should be."""
@@ -185,7 +203,7 @@ class Agent:
             raise InputError(
                 f"crossed: {client} is at {message.broker!r}; links must not carry control topics"
             )
-        last = self.registry.numbers.get(client, -1)
+        last = self.registry.number_of(client)
         clock = max(time.time_ns(), last)  # ours may have been set back
         if message.number > clock + AHEAD:  # it would leave no numbers for what comes later
             self._tell(broker, client, "refused", Refused(clock))
@@ -207,8 +225,9 @@ class Agent:
         client, before = message.client, self.registry.residents.get(message.client)
         came = before is None or before.broker != broker
         since = now if before is None or came else before.since
+        heard = now if before is None or now > before.heard + DAY else before.heard
         changes: list[Change] = [
-            Resident(client, broker, message.filters, message.place, since, message.sends)
+            Resident(client, broker, message.filters, message.place, since, message.sends, heard)
         ]
         for stray in self.registry.strays_of(client) if came else ():  # else their TTL runs on
             gone_back = stray.broker == broker
@@ -280,7 +299,9 @@ class Agent:
         elif move.state is State.CONNECTED and all(
             stray.last for stray in self.registry.strays_of(move.client)
         ):
-            self._keep([move.to(State.REDIRECTED, now)])
+            left = self.registry.abandoned.get((move.client, move.home))
+            note = f"what waited at {move.home!r} was left there" if left and left.forward else ""
+            self._keep([move.to(State.REDIRECTED, now, note)])
 
     def _ask_to_move(self, move: Move, now: float) -> None:
         """Tell the client of `request_to_move`, again and again until it answers."""
@@ -346,8 +367,7 @@ class Agent:
         """
         key = stray.client, stray.broker
         if stray.broker not in self._addresses or self._waited(stray.since, now) > self.timing.abandon:
-            log.warning("the session of %s at %r is left as it is", *key)
-            self._keep([Drained(*key)])
+            self._abandon(stray, now)
         elif key not in self._busy and self._is_ripe(stray, now) and self._is_due(key, now):
             then = self._posted(lambda fault: self._emptied(stray, fault))
             self._busy[key] = lambda: None
@@ -356,6 +376,12 @@ class Agent:
                 self._busy[key] = self._wire.redirect(*places, stray.client, stray.token, then)
             else:
                 self._wire.forget(stray.broker, stray.client, then)
+
+    def _abandon(self, stray: Stray, now: float) -> None:
+        """Leave a session as it is, and what waits there; one that was ended before is most likely gone."""
+        log.warning("the session of %s at %r is left as it is", stray.client, stray.broker)
+        left = Abandoned(stray.client, stray.broker, now, stray.forward)
+        self._keep([Drained(stray.client, stray.broker) if stray.last else left])
 
     def _is_ripe(self, stray: Stray, now: float) -> bool:
         """Whether the TTL is over since the client has left, and since links bring all to where it is."""
@@ -392,9 +418,23 @@ class Agent:
                     self._watch(change)
                 case Resident():
                     self._claims.hold(change.broker, change.client, change.needs)
-                case Drained() if self.registry.residents[change.client].broker != change.broker:
+                case Forgotten():
+                    self._claims.drop(change.broker, change.client)
+                case Drained() | Abandoned() if (
+                    self.registry.residents[change.client].broker != change.broker
+                ):
                     self._claims.drop(change.broker, change.client)
                     self._unlinked.pop((change.client, change.broker), None)
+
+    def _forget_silent(self, now: float) -> None:
+        """Drop clients that were not heard of for long; who comes back registers again."""
+        if not self.timing.forget_after:
+            return
+        changes = self.registry.forgetting(now - self.timing.forget_after, int(now * 1e9))
+        if changes:
+            self._keep(changes)
+            self._journal.shorten()
+            log.info("%d clients that were not heard of for long are forgotten", len(changes) - 1)
 
     def _unlinked_end(self, move: Move) -> str | None:
         """The broker of a move that does not get what the client wants, or give it; None: both do."""

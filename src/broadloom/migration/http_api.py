@@ -6,13 +6,15 @@ import hmac
 import json
 import logging
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import asdict
+from heapq import nsmallest
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import islice
 from typing import Any
 from urllib.parse import parse_qsl
 
+from broadloom._prometheus import KIND, Family, exposition, labels
 from broadloom.errors import InputError
 from broadloom.migration.agent import Agent
 from broadloom.migration.openapi import document
@@ -23,7 +25,8 @@ log = logging.getLogger("broadloom.migration")
 LOOPBACK = "127.0.0.1"
 MOST_BYTES = 64 * 1024
 SECONDS = 30.0
-PAGE = 1_000  # moves
+PAGE = 1_000  # clients or moves
+NAMED = 10  # of the sessions that were given up
 # What clients sent in so many seconds, with who is where and where brokers are.
 Summarize = Callable[[float], dict[str, Any]]
 
@@ -43,14 +46,17 @@ class Api:
         self._agent, self._summarize, self._down = agent, summarize, down
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-        """The code and the JSON of an answer; the body of a GET is its query."""
+        """The code of an answer, and what is told as JSON, or a text; the body of a GET is its query."""
         match (method, *path.strip("/").split("/")):
             case ("GET", "openapi.json"):
                 return 200, document()
             case ("GET", "health"):
-                return 200, self._agent.ask(_health) | {"links_down": self._down()}
+                return 200, self._health()
+            case ("GET", "metrics"):
+                return 200, exposition("broadloom_migrate", _families(self._health()))
             case ("GET", "clients"):
-                return 200, self._agent.ask(lambda own: list(map(asdict, own.registry.residents.values())))
+                after, limit = _page(body)
+                return 200, self._agent.ask(lambda own: _clients(own, after, limit))
             case ("GET", "moves"):
                 after, limit = _page(body)
                 return 200, self._agent.ask(lambda own: _moves(own, after, limit))
@@ -65,23 +71,54 @@ class Api:
                 return 200, self._summarize(_seconds(body))
         raise _RefusedError(404, f"no {method} {path:.80}; see /openapi.json")
 
+    def _health(self) -> dict[str, Any]:
+        return self._agent.ask(_health) | {"links_down": self._down()}
+
 
 def _health(agent: Agent) -> dict[str, Any]:
     moves: dict[str, int] = {}
     for move in agent.registry.moves.values():
         moves[move.state] = moves.get(move.state, 0) + 1
-    counts = {"clients": len(agent.registry.residents), "strays": len(agent.registry.strays)}
-    return counts | {"moves": moves, "refused": dict(agent.refused)}
+    registry = agent.registry
+    return {
+        "clients": len(registry.residents),
+        "strays": len(registry.strays),
+        "abandoned": len(registry.abandoned),
+        "abandoned_last": [asdict(one) for one in list(registry.abandoned.values())[-NAMED:]],
+        "moves": moves,
+        "refused": dict(agent.refused),
+    }
+
+
+def _families(health: dict[str, Any]) -> Iterator[Family]:
+    """What `/health` counts, as Prometheus reads it."""
+    yield "clients", "gauge", "clients that are known", [("", health["clients"])]
+    yield "strays", "gauge", "sessions that are to be emptied", [("", health["strays"])]
+    yield "abandoned", "gauge", "sessions that could not be emptied", [("", health["abandoned"])]
+    moves = [(labels(state=state), count) for state, count in health["moves"].items()]
+    yield "moves", "gauge", "moves, of those that are over the last ones", moves
+    refused = [(labels(reason=kind.rstrip(":")), count) for kind, count in health["refused"].items()]
+    yield "refused_total", "counter", "control messages that were refused", refused
+    down = [(labels(broker=broker), 1) for broker in health["links_down"]]
+    yield "links_down", "gauge", "brokers at which a link is down", down
 
 
 def _page(query: dict[str, Any]) -> tuple[str, int]:
-    """After which move, and how many."""
+    """After which one, and how many."""
     if unknown := sorted(set(query) - {"after", "limit"}):
         raise InputError(f"{unknown[0]!r:.40} is not known; there are after and limit")
     limit = query.get("limit", str(PAGE))
     if not (limit.isdecimal() and len(limit) < 9 and 0 < int(limit) <= PAGE):
         raise InputError(f"limit is {limit!r:.40}; give a whole number from 1 to {PAGE:,}")
     return query.get("after", ""), int(limit)
+
+
+def _clients(agent: Agent, after: str, limit: int) -> dict[str, Any]:
+    """A page of clients by their names; one that is forgotten meanwhile changes nothing for the next page."""
+    residents = agent.registry.residents
+    names = nsmallest(limit + 1, (name for name in residents if name > after))
+    page = names[:limit]
+    return {"clients": [asdict(residents[one]) for one in page], "next": page[-1] if names[limit:] else None}
 
 
 def _moves(agent: Agent, after: str, limit: int) -> dict[str, Any]:
@@ -177,9 +214,9 @@ class _Handler(BaseHTTPRequestHandler):
         return body
 
     def _write(self, code: int, answer: Any) -> None:
-        data = json.dumps(answer).encode()
+        data = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
         self.send_response(code)
-        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Type", KIND if isinstance(answer, str) else "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()

@@ -39,7 +39,7 @@ class MoveJournal:
         self.registry = Registry()
         try:
             self._replay()
-            self._shorten()
+            self.shorten()
         except BaseException:
             self.close()
             raise
@@ -51,7 +51,19 @@ class MoveJournal:
         self.registry.apply(changes)
         self._records += 1
         if self._records >= MOST_RECORDS or os.fstat(self._file).st_size > self._limit:
-            self._shorten()
+            self.shorten()
+
+    def shorten(self) -> None:
+        """Write anew what there is, without what has been overtaken."""
+        self.registry.forget_old()
+        changes = self.registry.changes()
+        start_file(self._place, MAGIC, [json.dumps([plain(change)]).encode() for change in changes])
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._records = os.open(self._place, os.O_RDWR | os.O_APPEND), 0
+        os.fchmod(self._file, 0o600)
+        size = os.fstat(self._file).st_size
+        self._limit = size + max(size, MOST_BYTES)  # so that a large one is not written anew all the time
 
     def close(self) -> None:
         """Let go of it."""
@@ -67,15 +79,3 @@ class MoveJournal:
                 self.registry.apply([from_plain(values) for values in json.loads(text)])
             except (ValueError, TypeError, KeyError) as error:
                 raise InputError(f"{self._place} has a record of another version: {error!r:.80}") from error
-
-    def _shorten(self) -> None:
-        """Write anew what there is, without what has been overtaken."""
-        self.registry.forget_old()
-        changes = self.registry.changes()
-        start_file(self._place, MAGIC, [json.dumps([plain(change)]).encode() for change in changes])
-        if self._file >= 0:
-            os.close(self._file)
-        self._file, self._records = os.open(self._place, os.O_RDWR | os.O_APPEND), 0
-        os.fchmod(self._file, 0o600)
-        size = os.fstat(self._file).st_size
-        self._limit = size + max(size, MOST_BYTES)  # so that a large one is not written anew all the time

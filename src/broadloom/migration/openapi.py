@@ -7,7 +7,7 @@ from typing import Any
 from broadloom._version import VERSION
 from broadloom.migration.move import State
 
-_TEXT, _NUMBER = {"type": "string"}, {"type": "number"}
+_TEXT, _NUMBER, _COUNT = {"type": "string"}, {"type": "number"}, {"type": "integer"}
 _MOVE = {
     "type": "object",
     "required": ["id", "client", "home", "foreign", "state", "since", "until", "key", "note"],
@@ -19,7 +19,7 @@ _MOVE = {
 }
 _CLIENT = {
     "type": "object",
-    "required": ["client", "broker", "filters", "place", "since", "sends"],
+    "required": ["client", "broker", "filters", "place", "since", "sends", "heard"],
     "properties": {
         "client": _TEXT,
         "broker": _TEXT,
@@ -27,6 +27,23 @@ _CLIENT = {
         "place": {"type": ["array", "null"], "items": _NUMBER},
         "since": _NUMBER,
         "sends": {"type": "array", "items": _TEXT},
+        "heard": _NUMBER,
+    },
+}
+_COUNTS = {"type": "object", "additionalProperties": _COUNT}
+_ABANDONED = {
+    "type": "object",
+    "required": ["client", "broker", "since", "forward"],
+    "properties": {"client": _TEXT, "broker": _TEXT, "since": _NUMBER, "forward": {"type": "boolean"}},
+}
+_HEALTH = {
+    "type": "object",
+    "required": ["clients", "strays", "abandoned", "abandoned_last", "moves", "refused", "links_down"],
+    "properties": {
+        **dict.fromkeys(("clients", "strays", "abandoned"), _COUNT),
+        "abandoned_last": {"type": "array", "items": _ABANDONED},
+        **dict.fromkeys(("moves", "refused"), _COUNTS),
+        "links_down": {"type": "array", "items": _TEXT},
     },
 }
 
@@ -58,35 +75,42 @@ def _query(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "in": "query", "required": False, "schema": schema}
 
 
+def _paged(name: str, words: str, item: dict[str, Any]) -> dict[str, Any]:
+    page = {
+        "type": "object",
+        "required": [name, "next"],
+        "properties": {name: {"type": "array", "items": item}, "next": {"type": ["string", "null"]}},
+    }
+    query = [_query("after", _TEXT), _query("limit", _COUNT)]
+    return _operation(name, f"{words}; `next` goes into `after`.", page) | {"parameters": query}
+
+
 def document() -> dict[str, Any]:
     """The whole description.
 
     Examples:
         >>> sorted(document()["paths"])[:3]
-        ['/clients', '/health', '/moves']
+        ['/clients', '/health', '/metrics']
     """
     move, client = ({"$ref": f"#/components/schemas/{name}"} for name in ("Move", "Client"))
     one_of_them = [{"name": "id", "in": "path", "required": True, "schema": _TEXT}]
-    page = {
-        "type": "object",
-        "required": ["moves", "next"],
-        "properties": {"moves": {"type": "array", "items": move}, "next": {"type": ["string", "null"]}},
-    }
     ask = _body({"client": _TEXT, "to": _TEXT, "key": _TEXT}, ["client", "to"])
     cancel = _operation("cancel", "Give up a move whose client has not been told to go yet.", move)
+    metrics = _operation("metrics", "The counts of `/health`, as Prometheus reads them.", _TEXT)
+    metrics["responses"]["200"]["content"] = {"text/plain": {"schema": _TEXT}}
     paths = {
         "/openapi.json": {"get": _operation("describe", "This description.", {"type": "object"})},
         "/health": {
             "get": _operation(
-                "health", "Counts, messages refused, brokers at which a link is down.", {"type": "object"}
+                "health",
+                "Counts, sessions given up, messages refused, brokers at which a link is down.",
+                _HEALTH,
             )
         },
-        "/clients": {
-            "get": _operation("clients", "Who is where.", {"type": "array", "items": client}),
-        },
+        "/metrics": {"get": metrics},
+        "/clients": {"get": _paged("clients", "Who is where, by name", client)},
         "/moves": {
-            "get": _operation("moves", "Moves, oldest first; `next` goes into `after`.", page)
-            | {"parameters": [_query("after", _TEXT), _query("limit", {"type": "integer"})]},
+            "get": _paged("moves", "Moves, oldest first", move),
             "post": _operation("request_to_move", "Ask a client to move.", move, "201")
             | {"requestBody": ask},
         },

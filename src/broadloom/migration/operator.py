@@ -34,19 +34,12 @@ class Operator:
         self._patience = PATIENCE if patience is None else patience
 
     def clients(self) -> list[dict[str, Any]]:
-        """Who is where."""
-        return self._ask("GET", "/clients")
+        """Who is where, by name."""
+        return self._pages("clients")
 
     def moves(self) -> list[dict[str, Any]]:
-        """All moves, oldest first, as many pages as there are."""
-        found: list[dict[str, Any]] = []
-        query = ""
-        while True:
-            page = self._ask("GET", f"/moves{query}")
-            found += page["moves"]
-            if page["next"] is None:
-                return found
-            query = f"?after={page['next']}"
+        """All moves, oldest first."""
+        return self._pages("moves")
 
     def move(self, move: str) -> dict[str, Any]:
         """One move."""
@@ -72,6 +65,17 @@ class Operator:
             [Sent(*one) for one in told["sent"]],
             {name: Site(tuple(place), capacity) for name, (place, capacity) in told["sites"].items()},
         )
+
+    def _pages(self, name: str) -> list[dict[str, Any]]:
+        """All of a kind, as many pages as there are."""
+        found: list[dict[str, Any]] = []
+        query = ""
+        while True:
+            page = self._ask("GET", f"/{name}{query}")
+            found += page[name]
+            if page["next"] is None:
+                return found
+            query = f"?after={quote(page['next'], safe='')}"
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None, wait: float = 0.0) -> Any:
         """An answer; an agent that is just being restarted is waited for."""

@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 from broadloom.migration.control import Filters
 from broadloom.migration.move import Move, State, Stray
 
-KEPT = 10_000  # of the moves that are over
+KEPT = 10_000  # of the moves that are over, and of the sessions that were given up
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Resident:
         place: where it is, if it tells.
         since: when it came there.
         sends: the topics that it publishes to.
+        heard: when it was heard of, in seconds since 1970; up to a day before it really was last.
     """
 
     client: str
@@ -34,6 +35,7 @@ class Resident:
     place: tuple[float, ...] | None
     since: float
     sends: tuple[str, ...] = ()
+    heard: float = 0.0
 
     @property
     def needs(self) -> set[str]:
@@ -50,6 +52,23 @@ class Drained:
 
 
 @dataclass(frozen=True)
+class Abandoned:
+    """A stray session could not be emptied, and is left as it is.
+
+    Attributes:
+        client: whose.
+        broker: where.
+        since: when it was given up, in seconds since 1970.
+        forward: whether what waits there belongs to the client.
+    """
+
+    client: str
+    broker: str
+    since: float
+    forward: bool
+
+
+@dataclass(frozen=True)
 class Numbered:
     """The highest number of a client's messages."""
 
@@ -57,10 +76,23 @@ class Numbered:
     number: int
 
 
-Change = Resident | Move | Stray | Drained | Numbered
-_KINDS: Mapping[str, type[Any]] = {
-    kind.__name__.lower(): kind for kind in (Resident, Move, Stray, Drained, Numbered)
-}
+@dataclass(frozen=True)
+class Floor:
+    """The highest number of all who were forgotten: who is not known must be above it, or it is a replay."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """A client is no longer known, nor that a broker serves it."""
+
+    client: str
+    broker: str
+
+
+Change = Resident | Move | Stray | Drained | Abandoned | Numbered | Floor | Forgotten
+_KINDS: Mapping[str, type[Any]] = {kind.__name__.lower(): kind for kind in get_args(Change)}
 
 
 @dataclass
@@ -72,12 +104,16 @@ class Registry:
         numbers: the highest number heard from each client.
         moves: by id, in the order in which they were asked for.
         strays: by client and broker.
+        abandoned: sessions that were given up, by client and broker, until the client is back there.
+        floor: the highest number of all who were forgotten.
     """
 
     residents: dict[str, Resident] = field(default_factory=dict)
     numbers: dict[str, int] = field(default_factory=dict)
     moves: dict[str, Move] = field(default_factory=dict)
     strays: dict[tuple[str, str], Stray] = field(default_factory=dict)
+    abandoned: dict[tuple[str, str], Abandoned] = field(default_factory=dict)
+    floor: int = -1
     _active: dict[str, str] = field(default_factory=dict)
     _keys: dict[str, str] = field(default_factory=dict)
 
@@ -87,14 +123,24 @@ class Registry:
             match change:
                 case Resident():
                     self.residents[change.client] = change
+                    self.abandoned.pop((change.client, change.broker), None)
                 case Move():
                     self._apply_move(change)
                 case Stray():
                     self.strays[change.client, change.broker] = change
+                    self.abandoned.pop((change.client, change.broker), None)
                 case Drained():
                     self.strays.pop((change.client, change.broker), None)
+                case Abandoned():
+                    self.strays.pop((change.client, change.broker), None)
+                    self.abandoned[change.client, change.broker] = change
                 case Numbered():
                     self.numbers[change.client] = change.number
+                case Floor():
+                    self.floor = change.number
+                case Forgotten():
+                    self.residents.pop(change.client, None)
+                    self.numbers.pop(change.client, None)
 
     def _apply_move(self, move: Move) -> None:
         self.moves[move.id] = move
@@ -127,13 +173,37 @@ class Registry:
         found = self._keys.get(key)
         return None if found is None else self.moves[found]
 
+    def number_of(self, client: str) -> int:
+        """The number that the next message of a client must be above."""
+        return self.numbers.get(client, self.floor)
+
+    def forgetting(self, before: float, clock: int) -> list[Change]:
+        """What forgets all clients that were last heard of before a moment, but for those under way.
+
+        Args:
+            before: the moment, in seconds since 1970.
+            clock: the highest number to forget: a higher floor would be in the way of clients that come.
+        """
+        under_way = {*self._active, *(client for client, _ in self.strays)}
+        silent = [
+            Forgotten(one.client, one.broker)
+            for one in self.residents.values()
+            if one.heard < before and one.client not in under_way and self.number_of(one.client) <= clock
+        ]
+        numbers = [self.number_of(one.client) for one in silent]
+        return [Floor(max(self.floor, *numbers)), *silent] if silent else []
+
     def changes(self) -> list[Change]:
         """The fewest changes that lead here from nothing."""
         numbers = [Numbered(client, number) for client, number in self.numbers.items()]
-        return [*self.residents.values(), *numbers, *self.moves.values(), *self.strays.values()]
+        clients: list[Change] = [Floor(self.floor), *self.residents.values(), *numbers]
+        return [*clients, *self.moves.values(), *self.strays.values(), *self.abandoned.values()]
 
     def forget_old(self) -> None:
-        """Forget moves that are over, but for the last ones."""
+        """Forget moves that are over and sessions that were given up, but for the last ones."""
+        lost = [key for key in self.abandoned if key[0] not in self.residents]
+        for key in lost + list(self.abandoned)[:-KEPT]:
+            self.abandoned.pop(key, None)
         for move in [move for move in self.moves.values() if move.is_over][:-KEPT]:
             del self.moves[move.id]
             self._keys.pop(move.key, None)

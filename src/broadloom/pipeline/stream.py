@@ -100,6 +100,9 @@ def _run(rows: DataFrame, state: _State, checkpoint: Path, once: bool) -> None:
     query = (writer.trigger(availableNow=True) if once else writer).start()
     try:
         query.awaitTermination()
+    except KeyboardInterrupt:
+        if once:
+            raise
     except StreamingQueryException as error:
         if state.fault is not None and not isinstance(state.fault, PySparkException):
             raise state.fault from error

@@ -96,6 +96,15 @@ class Agent:
         for group in self.groups.values():
             group.start()
 
+    def check_addresses(self, targets: Mapping[Filters, Hops]) -> None:
+        """Refuse hops of a broker that cannot be reached at all, before any is in the journal.
+
+        Raises:
+            InputError: the address of a broker is none.
+        """
+        for broker in {broker for hops in targets.values() for hop in hops for broker in hop}:
+            self._door(broker)
+
     def aim(self, targets: Mapping[Filters, Hops], since: float | None = None) -> None:
         """Change links until each group of filters goes over these hops, and no other group has any.
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
+from broadloom import _prometheus
+from broadloom._prometheus import KIND, Family, labels
 from broadloom.deployment.linkd.agent import Agent
 from broadloom.errors import InputError
 
 HOST = "127.0.0.1"
-KIND = "text/plain; version=0.0.4; charset=utf-8"
 _OF_A_HOP = {
     "messages": "messages carried",
     "bytes": "bytes of messages carried",
@@ -20,14 +21,7 @@ _OF_A_HOP = {
 
 def exposition(agent: Agent) -> str:
     """All numbers, as Prometheus reads them."""
-    lines: list[str] = []
-    for name, kind, told, values in _families(agent):
-        lines += [f"# HELP broadloom_live_{name} {told}", f"# TYPE broadloom_live_{name} {kind}"]
-        lines += [f"broadloom_live_{name}{labels} {value}" for labels, value in values]
-    return "\n".join(lines) + "\n"
-
-
-Family = tuple[str, str, str, Sequence[tuple[str, float]]]
+    return _prometheus.exposition("broadloom_live", _families(agent))
 
 
 def _families(agent: Agent) -> Iterator[Family]:
@@ -43,7 +37,7 @@ def _families(agent: Agent) -> Iterator[Family]:
         [(_hop(hop), len(lane.flight)) for hop, lane in lanes],
     )
     sessions = [session for link in agent.links.values() for session in link.sessions.values()]
-    named = [(_labels(broker=one.broker, client=one.client), one) for one in sessions]
+    named = [(labels(broker=one.broker, client=one.client), one) for one in sessions]
     yield (
         "up",
         "gauge",
@@ -58,7 +52,7 @@ def _families(agent: Agent) -> Iterator[Family]:
     for name, told in _COUNTS.items():
         yield f"{name}_total", "counter", told, [("", agent.counts[name])]
     taken = sorted(agent.seconds)
-    spread = [(_labels(quantile=part), _quantile(taken, float(part))) for part in ("0.5", "0.99")]
+    spread = [(labels(quantile=part), _quantile(taken, float(part))) for part in ("0.5", "0.99")]
     yield "change_seconds", "gauge", "from a change asked for to all links changed", spread if taken else []
 
 
@@ -75,16 +69,7 @@ def _quantile(taken: list[float], part: float) -> float:
 
 
 def _hop(hop: tuple[str, str]) -> str:
-    return _labels(start=hop[0], end=hop[1])
-
-
-def _labels(**values: str) -> str:
-    told = ",".join(f'{name}="{_escaped(value)}"' for name, value in values.items())
-    return f"{{{told}}}"
-
-
-def _escaped(value: str) -> str:
-    return value.replace("\\", r"\\").replace('"', r"\"").replace("\n", r"\n")
+    return labels(start=hop[0], end=hop[1])
 
 
 async def serve_metrics(agent: Agent, port: int) -> asyncio.Server:

@@ -91,6 +91,7 @@ class Run:
         before = {filters: group.target for filters, group in self.agent.groups.items()}
         try:
             wanted = await asyncio.to_thread(targets, plan, sent, before, self._least, self._slack)
+            self.agent.check_addresses(wanted)
             self.refused = False
         except InputError as error:
             self.agent.counts["plans_refused"] += 1

@@ -1,0 +1,87 @@
+"""Links on real mosquitto brokers follow a stream of Spark: events in files, versions of the plan, links."""
+
+import asyncio
+import time
+
+import pytest
+from test_stream import drop
+
+import broadloom as bl
+from broadloom.deployment.lab import HOST, Lab
+from broadloom.deployment.linkd.agent import Agent
+from broadloom.deployment.linkd.doors import doors
+from broadloom.deployment.linkd.load import Load
+from broadloom.deployment.linkd.serve import Run
+from broadloom.deployment.linkd.session import Door
+from broadloom.deployment.linkd.source import Versions
+from broadloom.deployment.settings import Settings
+from broadloom.deployment.wiring import Wiring
+from broadloom.pipeline.stream import stream
+
+pytestmark = [pytest.mark.spark, pytest.mark.needs("mosquitto")]
+
+
+async def until(done, seconds=60.0):
+    end = time.monotonic() + seconds
+    while not done():
+        assert time.monotonic() < end, "it takes too long"
+        await asyncio.sleep(0.01)
+
+
+def edges_of(plan):
+    ids = plan.interest.node_ids
+    return {tuple(sorted(ids[end] for end in edge)) for edge in plan.edges.tolist()}
+
+
+def test_links_follow_a_stream_of_spark_under_load(spark, tmp_path):
+    """A broker leaves and comes back, one wants more, one has no address: nothing is lost or doubled."""
+    out, incoming = tmp_path / "out", tmp_path / "in"
+
+    async def story(ids):
+        a, b, c, d = ids
+        wants = {a: {"x", "y"}, b: {"x"}, c: {"x", "y", "z"}, d: {"y", "z"}}
+        interest = bl.Interest.from_lists([sorted(wants[one]) for one in ids], node_ids=ids)
+        plan = bl.link(interest, algorithm="low-oda")
+        agent = Agent(doors(Settings(f"{HOST}:{{broker}}", tls=False)), tmp_path / "state")
+        run, load = Run(agent, Versions(out, plan)), Load({one: Door(HOST, int(one)) for one in ids}, wants)
+        await agent.start()
+        following = asyncio.create_task(run.follow())
+        await until(lambda: agent.links and agent.is_up())
+        await load.start()
+        load.run(200)
+
+        async def tell(seq, kind, node, topics=None):
+            """A file for the stream; gives the newest version, once links have followed it or will not."""
+            drop(incoming, str(seq), [{"seq": seq, "kind": kind, "node": node, "topics": topics}])
+            seen = run.plans
+            made = await asyncio.to_thread(
+                stream, lambda: bl.maintain(interest, edges=plan.edges), incoming, out, spark=spark, once=True
+            )
+            newest = bl.Plan.load(out / "versions" / f"{made['version']:012d}")
+            await until(lambda: run.plans > seen and (run.refused or set(agent.links) == edges_of(newest)))
+            await agent.settled()
+            return newest
+
+        await load.move_off(c)
+        assert c not in (await tell(1, "leave", c)).interest.node_ids
+        await tell(2, "join", c, sorted(wants[c]))
+        await load.move_to(c, ["x", "y", "z"])
+        await tell(3, "subscribe", b, ["y", "z"])
+        await load.move_to(b, ["y", "z"])
+        before = set(agent.links)
+        await tell(4, "join", "no address", ["x"])
+        assert (run.refused, agent.counts["plans_refused"], set(agent.links)) == (True, 1, before)
+        await tell(5, "leave", "no address")
+        assert not run.refused
+        await load.pause()
+        counts = await load.settle(60)
+        run.stop()
+        await following
+        await agent.stop()
+        await load.stop()
+        return counts
+
+    with Lab(Wiring(tuple("abcd"), {}, {}, ())) as lab:
+        counts = asyncio.run(story([str(port) for port in lab.ports.values()]))
+    assert (counts["lost"], counts["doubled"]) == (0, 0)
+    assert counts["due"] > 0
