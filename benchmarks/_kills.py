@@ -21,6 +21,7 @@ from broadloom.maintenance.store import changes_of
 
 ROUNDS = 5000
 SAVE_EVERY = 40
+AT_LEAST = 2  # changes that a child at work makes before it is killed, however slow the disk is
 
 
 def main(folder: str, times: int, seed: int) -> None:
@@ -54,7 +55,7 @@ def main(folder: str, times: int, seed: int) -> None:
 def killed(place: Path, events: tuple, seconds: float, at_work: bool) -> tuple[int | None, int]:
     """How many changes a child found when it had loaded (None: it had not), and of how many it told.
 
-    It is killed so many seconds after it started or, `at_work`, after it had loaded.
+    It is killed so many seconds after it started or, `at_work`, after it had loaded and made a few changes.
     """
     reading, writing = os.pipe()
     child = os.fork()
@@ -62,12 +63,12 @@ def killed(place: Path, events: tuple, seconds: float, at_work: bool) -> tuple[i
         os.close(reading)
         go_on(place, events, writing)
     os.close(writing)
-    if at_work:
-        select.select([reading], [], [])
-    time.sleep(seconds)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    numbers = [int(word) for word in everything(reading).split()]
+    with os.fdopen(reading) as pipe:
+        lines = [pipe.readline() for _ in range(1 + AT_LEAST)] if at_work else []
+        time.sleep(seconds)
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        numbers = [int(line) for line in (*lines, *pipe) if line]
     return (numbers[0], numbers[-1]) if numbers else (None, 0)
 
 
@@ -81,13 +82,8 @@ def go_on(place: Path, events: tuple, writing: int) -> None:
         os.write(writing, f"{number}\n".encode())
         if number % SAVE_EVERY == 0:
             live.save()
+    os.close(writing)  # there is nothing left to wait for
     select.select([], [], [])
-
-
-def everything(reading: int) -> str:
-    """What is in a pipe whose writer is dead."""
-    with os.fdopen(reading) as pipe:
-        return pipe.read()
 
 
 if __name__ == "__main__":

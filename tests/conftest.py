@@ -6,13 +6,16 @@ import signal
 from pathlib import Path
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 CI = os.environ.get("BROADLOOM_CI") == "1"
 
 
-# An example may compile a kernel, so no deadline; a run that must pass draws the same examples each time.
-settings.register_profile("broadloom", deadline=None, derandomize=CI)
+# An example, or drawing it, may compile a kernel, so no limits to time; a run that must pass draws the same
+# examples each time.
+settings.register_profile(
+    "broadloom", deadline=None, derandomize=CI, suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("broadloom")
 
 

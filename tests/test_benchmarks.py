@@ -22,7 +22,8 @@ def test_a_task_is_measured_and_equals_its_twin():
     assert floor["shared"] > 0
     assert ours["digest"] == plain["digest"]
     assert ours["edges"] > 0
-    assert all(one["cpu_s"] > 0 and one["peak_mb"] > 10 for one in (floor, ours, plain))
+    assert all(one["wall_s"] > 0 and one["peak_mb"] > 10 for one in (floor, ours, plain))
+    assert all(one["cpu_s"] >= 0 for one in (floor, ours, plain)), "some systems count it in ticks"
 
 
 def test_trees_of_others_are_the_same_trees():

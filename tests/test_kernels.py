@@ -1,10 +1,14 @@
-"""Kernels: what is on disk from another version never breaks a run."""
+"""Kernels: what is on disk, from another version or from another process, never breaks a run."""
 
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+from numba.core.caching import IndexDataCacheFile
+
 import broadloom
+from broadloom import _jit
 
 MODULE = """
 from typing import NamedTuple
@@ -56,3 +60,22 @@ def test_a_change_in_one_file_compiles_the_kernels_of_all_anew(tmp_path):
         command = [sys.executable, "-B", "-c", "import broadloom.outer"]
         done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={"PATH": ""})
         assert done.stdout == f"{value}\n", done.stderr
+
+
+def test_two_processes_never_save_under_one_name(tmp_path):
+    """The other one comes in the middle of a save: it waits, and both find what they saved."""
+    one, other = (IndexDataCacheFile(str(tmp_path), "kernel", "stamp") for _ in range(2))
+    plain = one._save_index
+    for file in (one, other):
+        file.save = _jit._alone(file.save, str(tmp_path))
+    meanwhile = threading.Thread(target=other.save, args=("other", "its code"))
+
+    def slowly(overloads):
+        meanwhile.start()
+        meanwhile.join(0.2)
+        plain(overloads)
+
+    one._save_index = slowly
+    one.save("one", "its own code")
+    meanwhile.join()
+    assert (one.load("one"), one.load("other")) == ("its own code", "its code")

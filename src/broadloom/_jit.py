@@ -1,8 +1,10 @@
 """One place for numba's options: every kernel of the package is compiled by `kernel`."""
 
+import fcntl
 import hashlib
 import os
 from collections.abc import Callable
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, TypeVar
@@ -49,10 +51,11 @@ def compiled_for(kernel: F, *arguments: object) -> F:
 
 
 def _forgiving(kernel: Any) -> Any:
-    """Compile anew where the cache on disk is of another version.
+    """Compile anew where the cache on disk is of another version, and let processes share it.
 
     Numba looks only at the file that a kernel is in, but kernels of other files are compiled into it; and
-    where the types of a version are gone, it fails.
+    where the types of a version are gone, it fails. It takes several steps to save a kernel, in which another
+    process may give the same name to another one.
     """
     file = getattr(getattr(kernel, "_cache", None), "_cache_file", None)
     if file is not None and hasattr(file, "_load_index"):
@@ -66,7 +69,28 @@ def _forgiving(kernel: Any) -> Any:
 
         file._load_index = load_or_nothing
         file._source_stamp = file._source_stamp, _stamp_of_all()
+        file.load, file.save = (_alone(work, file._cache_path) for work in (file.load, file.save))
     return kernel
+
+
+def _alone(work: Callable[..., Any], folder: str) -> Callable[..., Any]:
+    """Do `work` while no other process does so in this folder."""
+
+    def locked(*given: Any) -> Any:
+        try:
+            handle = os.open(folder, os.O_RDONLY)
+        except OSError:  # there is nothing yet
+            return work(*given)
+        try:
+            with suppress(OSError):  # some network disks have no locks
+                fcntl.flock(handle, fcntl.LOCK_EX)
+            return work(*given)
+        finally:
+            with suppress(OSError):  # at once, also if a child of ours has inherited the handle
+                fcntl.flock(handle, fcntl.LOCK_UN)
+            os.close(handle)
+
+    return locked
 
 
 @lru_cache

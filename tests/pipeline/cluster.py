@@ -2,8 +2,8 @@
 
 import json
 import os
+import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -18,14 +18,7 @@ import pyspark
 import broadloom
 from broadloom._java import java_home
 
-PATIENCE = 180.0
-
-
-def free_port() -> int:
-    """A port that nobody uses just now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+PATIENCE = 900.0  # for what takes seconds on an idle machine; nobody waits longer than it takes
 
 
 def wait_for(what, patience: float = PATIENCE):
@@ -35,6 +28,18 @@ def wait_for(what, patience: float = PATIENCE):
         assert time.monotonic() < limit, "waited too long"
         time.sleep(0.05)
     return found
+
+
+def told(server: subprocess.Popen, log: Path, words: str) -> str:
+    """What follows these words in a server's log: it says which port the system gave it."""
+
+    def found() -> re.Match | None:
+        over = server.poll() is not None
+        match = re.search(rf"{words}(\S+)\n", log.read_text(errors="replace"))
+        assert match or not over, log.read_text(errors="replace")[-3000:]
+        return match
+
+    return wait_for(found)[1]
 
 
 def environment() -> dict[str, str]:
@@ -56,15 +61,18 @@ class Cluster:
     """The processes of a cluster; each has a process group of its own, so that it dies with its executors."""
 
     folder: Path
-    port: int = field(default_factory=free_port)
-    ui: int = field(default_factory=free_port)
+    master: str = ""
+    page: str = ""
     workers: list[subprocess.Popen] = field(default_factory=list)
     others: list[subprocess.Popen] = field(default_factory=list)
 
-    @property
-    def master(self) -> str:
-        """The address of the master."""
-        return f"spark://127.0.0.1:{self.port}"
+    def start_master(self) -> None:
+        """Start the master, on ports that the system chooses, and learn its address and that of its page."""
+        arguments = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
+        server = self.start("master", "org.apache.spark.deploy.master.Master", *arguments)
+        self.others.append(server)
+        self.master = told(server, self.folder / "master.log", "Starting Spark master at ")
+        self.page = told(server, self.folder / "master.log", "Bound MasterWebUI to .*, and started at ")
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen:
         """Start one of Spark's classes."""
@@ -85,7 +93,7 @@ class Cluster:
     def state(self) -> dict:
         """What the master's page tells."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.ui}/json/", timeout=5) as answer:
+            with urllib.request.urlopen(f"{self.page}/json/", timeout=30) as answer:
                 return json.load(answer)
         except OSError:
             return {"workers": []}
@@ -94,9 +102,16 @@ class Cluster:
         """How many workers the master believes to be alive."""
         return sum(worker["state"] == "ALIVE" for worker in self.state()["workers"])
 
-    def freeze_worker(self) -> None:
-        """Stop the worker that is to be killed next: the tasks that it is given do not end."""
-        os.killpg(self.workers[-1].pid, signal.SIGSTOP)
+    @contextmanager
+    def frozen(self) -> Iterator[None]:
+        """Stop all workers for the block: the tasks that they are given do not end in it."""
+        for worker in self.workers:
+            os.killpg(worker.pid, signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            for worker in self.workers:
+                os.killpg(worker.pid, signal.SIGCONT)
 
     def kill_worker(self) -> None:
         """SIGKILL to a worker and the executors that it started."""
@@ -115,9 +130,8 @@ class Cluster:
 def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
     """A cluster for the block."""
     made = Cluster(folder)
-    master = ("--host", "127.0.0.1", "--port", str(made.port), "--webui-port", str(made.ui))
-    made.others.append(made.start("master", "org.apache.spark.deploy.master.Master", *master))
     try:
+        made.start_master()
         for _ in range(workers):
             made.add_worker()
         wait_for(lambda: made.alive() == workers)

@@ -4,7 +4,8 @@ The other run has one core behind Spark Connect. Two cores of an embedded Spark 
 """
 
 import json
-import socket
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -13,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cluster import PATIENCE, cluster, environment, free_port, wait_for
+from cluster import PATIENCE, cluster, environment, told, wait_for
 
 import broadloom as bl
 from broadloom import workload
@@ -41,15 +42,33 @@ SMALL = {
     "spark.executor.extraJavaOptions": FAST_START,
     "spark.sql.shuffle.partitions": "2",
 }
-# All runs in one session, so that the later ones find warm executors to lose.
+# All runs in one session, so that the later ones find warm executors to lose. Each stops itself at a stage of
+# its work, if one is named, until it is told to go on.
 DRIVER = """
-import json, sys
+import json, os, signal, sys
 from broadloom.pipeline.config import Config
 from broadloom.pipeline.run import run
 from broadloom.pipeline.session import Engine, session
-with session(Engine(sys.argv[1], conf=json.loads(sys.argv[2]))) as spark:
-    for config in sys.argv[3:]:
-        run(Config.load(config), spark=spark)
+from broadloom.progress import watched_by
+
+class Stopper:
+    def __init__(self, stage):
+        self.stage = stage
+
+    def start(self, stage, total):
+        if stage == self.stage:
+            self.stage = None
+            os.kill(os.getpid(), signal.SIGSTOP)
+
+    def done(self, amount): pass
+
+    def end(self): pass
+
+master, conf, runs = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
+with session(Engine(master, conf=conf)) as spark:
+    for config, stage in runs.items():
+        with watched_by(Stopper(stage)):
+            run(Config.load(config), spark=spark)
 """
 
 
@@ -65,20 +84,25 @@ def place(tmp_path_factory):
 
 def test_a_cluster_gives_the_plan_of_one_process_and_so_does_one_that_loses_workers(place, tmp_path):
     """A worker is killed, with its executor, in the second run's ingest, another in the third one's link."""
-    outputs = ("cluster", "ingest-killed", "link-killed")
+    stages = {"cluster": None, "ingest-killed": "ingest subscriptions", "link-killed": "tasks"}
+    runs = {str(place / f"{output}.toml"): stage for output, stage in stages.items()}
     with cluster(tmp_path, workers=3) as made:
-        configs = [str(place / f"{output}.toml") for output in outputs]
-        process = start(place, "-c", DRIVER, made.master, json.dumps(SMALL), *configs)
-        wait_for_file(process, place / "ingest-killed", ".ingest.*.new/tally.parquet/_temporary")
-        made.kill_worker()
-        wait_for_file(process, place / "link-killed", "link-*/parts.parquet")
-        made.freeze_worker()  # link cannot end without the tasks that it is given meanwhile
-        time.sleep(1)
-        assert not (place / "link-killed" / "link").exists()
-        made.kill_worker()
-        finish(place, process)
+        with driver(place, "-c", DRIVER, made.master, json.dumps(SMALL), json.dumps(runs)) as process:
+            for step in (place / "ingest-killed" / "ingest", place / "link-killed" / "link"):
+                lose_a_worker(made, process, step)
         wait_for(lambda: made.alive() == 1)
-    assert [plan_of(place, output) for output in outputs] == 3 * [plan_of_one_process(place, "cluster")]
+    assert [plan_of(place, output) for output in stages] == 3 * [plan_of_one_process(place, "cluster")]
+
+
+def lose_a_worker(made, process, step):
+    """Wait until the driver has stopped itself in a step, let it hand out tasks, and kill who has some."""
+    how = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
+    assert wait_for(lambda: os.waitid(os.P_PID, process.pid, how)).si_code == os.CLD_STOPPED
+    with made.frozen():
+        process.send_signal(signal.SIGCONT)
+        time.sleep(1)
+        assert not step.exists(), "it cannot end without the tasks that it hands out meanwhile"
+        made.kill_worker()
 
 
 def test_one_core_behind_spark_connect_gives_the_same_plan(place):
@@ -86,7 +110,8 @@ def test_one_core_behind_spark_connect_gives_the_same_plan(place):
     pytest.importorskip("grpc")
     with connect_server(place) as remote:
         words = ["-m", "broadloom.cli", "run", str(place / "connect.toml"), "--remote", remote]
-        finish(place, start(place, *words))
+        with driver(place, *words):
+            pass
     assert plan_of(place, "connect") == plan_of_one_process(place, "connect")
     if (place / "cluster" / "plan").exists():
         assert plan_of(place, "connect") == plan_of(place, "cluster")
@@ -105,26 +130,23 @@ def plan_of_one_process(place, output):
     return plan_of(place, f"{output}-process")
 
 
-def start(place, *words):
+@contextmanager
+def driver(place, *words):
+    """A run in a process of its own, which must end well after the block."""
     with (place / "driver.log").open("wb") as log:
-        return subprocess.Popen([sys.executable, *words], env=environment(), stdout=log, stderr=log)
-
-
-def finish(place, process):
-    assert process.wait(PATIENCE) == 0, (place / "driver.log").read_text()[-3000:]
-
-
-def wait_for_file(process, folder, pattern):
-    """Wait until a run has written it."""
-    wait_for(lambda: process.poll() is not None or any(folder.glob(pattern)))
-    assert process.poll() is None, "the run ended before a worker could be killed"
+        process = subprocess.Popen([sys.executable, *words], env=environment(), stdout=log, stderr=log)
+    try:
+        yield process
+        assert process.wait(PATIENCE) == 0, (place / "driver.log").read_text()[-3000:]
+    finally:
+        process.kill()
+        process.wait()
 
 
 @contextmanager
 def connect_server(folder):
     """A Spark Connect server of one core, and its address."""
-    port = free_port()
-    settings = SMALL | {"spark.connect.grpc.binding.port": str(port), "spark.ui.enabled": "false"}
+    settings = SMALL | {"spark.connect.grpc.binding.port": "0", "spark.ui.enabled": "false"}
     conf = [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     server = ["--class", "org.apache.spark.sql.connect.service.SparkConnectServer", "spark-internal"]
     submit = Path(environment()["SPARK_HOME"], "bin", "spark-submit")
@@ -136,13 +158,8 @@ def connect_server(folder):
             stderr=log,
         )
     try:
-        wait_for(lambda: process.poll() is not None or listens(port))
-        yield f"sc://127.0.0.1:{port}"
+        address = told(process, folder / "server.log", "Spark Connect server started at: ")
+        yield f"sc://127.0.0.1:{address.rpartition(':')[2]}"
     finally:
         process.kill()
         process.wait()
-
-
-def listens(port):
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", port)) == 0

@@ -73,7 +73,10 @@ def _locked(folder: Path) -> Iterator[None]:
 def _sweep(path: Path) -> None:
     """Remove scratch folders that nobody holds a lock on: their processes died."""
     for left in path.parent.glob(f".{path.name}.*.new"):
-        handle = os.open(left, os.O_RDONLY)
+        try:
+            handle = os.open(left, os.O_RDONLY)
+        except FileNotFoundError:  # somebody else has just put it at its place
+            continue
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(left, ignore_errors=True)

@@ -226,6 +226,8 @@ def _settings(engine: Engine) -> dict[str, str]:
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
+        # How long Python may take to fetch a result; 15 seconds by default, too few on a very busy machine.
+        "spark.python.authenticate.socketTimeout": "5m",
         "spark.driver.extraJavaOptions": f"{_logging()} {LONG_JOB if engine.long_job else SHORT_JOB}",
     }
     if not engine.is_local:
