@@ -192,6 +192,7 @@ def large(quick: bool) -> Section:
     for name, options in (
         ("greedy-packing", {}),
         ("clustering", {}),
+        ("steiner-mixing", {}),
         ("broadloom", {}),
     ):
         result, seconds = timed(lambda name=name, options=options: bl.assign(market, name, **options))

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 import broadloom as bl
 import naive_market as naive
 from broadloom.assignment.market import MARKET_ALGORITHMS
-from broadloom.assignment.steiner import link_weights
+from broadloom.assignment.steiner import link_weights, ways_in
 from broadloom.model.market import CORES
 from market_strategies import markets
 
@@ -48,10 +48,35 @@ def test_phase_1_of_steiner_mixing_is_algorithm_3(problem):
     """The weights of merged publishers are those of one tree for each publisher and channel."""
     weights = link_weights(problem)
     twin = naive.mixing_weights(naive.Market(problem))
-    ways = (problem.core[None] + problem.access[:, None, :]).round(9)
+    ways = _all_ways(problem).round(9)
     if len(np.unique(ways)) == ways.size:
         np.testing.assert_allclose(weights, twin, atol=1e-9)
     np.testing.assert_allclose(weights.sum(axis=1), problem.demand, atol=1e-9)
+
+
+def _all_ways(problem):
+    """The price of each way from each broker over each broker to each user, (users, from, over)."""
+    return problem.core[None] + problem.access[:, None, :]
+
+
+@settings(max_examples=40, deadline=None)
+@given(problem=markets(users=8, brokers=8))
+def test_ways_in_are_the_cheapest_and_the_first_among_equals(problem):
+    reach, via = ways_in(problem.access, problem.core)
+    assert np.array_equal(reach, _all_ways(problem).min(axis=2))
+    assert np.array_equal(via, _all_ways(problem).argmin(axis=2))
+
+
+@pytest.mark.parametrize("far", [1.0, 1e9, 1e300])
+def test_ways_in_are_exact_where_detours_differ_by_rounding_only(far):
+    """Users that live at brokers on a line pay the same over every broker between, but for the last digit."""
+    place = np.random.default_rng(3).random(40)
+    prices = np.abs(place[:, None] - place)
+    access = np.concatenate([prices, np.full((1, 40), far)])
+    problem = bl.MarketProblem(np.ones((41, 1)), np.ones((41, 1)), access, prices, 1e9)
+    reach, via = ways_in(problem.access, problem.core)
+    assert np.array_equal(reach, _all_ways(problem).min(axis=2))
+    assert np.array_equal(via, _all_ways(problem).argmin(axis=2))
 
 
 @pytest.mark.parametrize("core", CORES)

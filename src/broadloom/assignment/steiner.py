@@ -13,7 +13,7 @@ from broadloom._jit import kernel
 from broadloom.assignment.market_options import MarketOptions
 from broadloom.assignment.room import check_room, largest_first, settled
 from broadloom.measures.market import Traffic, traffic_of
-from broadloom.model.market import MarketProblem
+from broadloom.model.market import PRICE_TOLERANCE, MarketProblem
 from broadloom.model.priced import MarketResult
 
 
@@ -34,10 +34,11 @@ def mixed(
 
 def link_weights(problem: MarketProblem) -> NDArray[np.float64]:
     """Phase 1: the traffic that all trees put on the link of each user to each broker, (users, brokers)."""
-    reach, via = ways_in(problem.access, problem.core)
+    ways = ways_in(problem.access, problem.core)
     weights = np.zeros(problem.access.shape)
     for rates, wants in zip(problem.rates.T, problem.wants.T, strict=True):
-        weights += channel_weights(rates, wants, problem.access, reach, via)
+        user, broker, weight = channel_weights(rates, wants, problem.access, *ways)
+        weights[user, broker] += weight
     return weights
 
 
@@ -47,12 +48,25 @@ def channel_weights(
     access: NDArray[np.float64],
     reach: NDArray[np.float64],
     via: NDArray[np.int32],
-) -> NDArray[np.float64]:
-    """Phase 1 for one channel alone: what each user sends into it, who wants it, and the ways in."""
-    weights = np.zeros(access.shape)
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Phase 1 for one channel alone: what each user sends into it, who wants it, and the ways in.
+
+    Returns:
+        The links that its trees use, each once: user, broker, and the traffic.
+    """
     senders, readers = np.flatnonzero(rates), np.flatnonzero(wants)
-    _add_channel(senders, rates[senders], readers, access, reach, via, weights)
-    return weights
+    entry, entering = np.full(len(access), -1), np.zeros(access.shape[1])
+    entry[senders] = _entries(senders, readers, access, reach)
+    np.add.at(entering, entry[senders], rates[senders])
+    near, over = np.ascontiguousarray(reach[readers].T), np.ascontiguousarray(via[readers].T)
+    of_readers = _reader_weights(entering, entry[readers], rates[readers], near, over)
+    reader, broker = np.nonzero(of_readers)
+    others = senders[~wants[senders]]
+    return (
+        np.concatenate([readers[reader], others]),
+        np.concatenate([broker, entry[others]]),
+        np.concatenate([of_readers[reader, broker], rates[others]]),
+    )
 
 
 @kernel
@@ -61,50 +75,58 @@ def ways_in(
 ) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
     """From each broker to each user: the price of the cheapest way, and over which broker it goes in.
 
-    The brokers nearest to the user come first, so that the search ends when access alone costs too much.
+    The brokers nearest to the user come first. One that is itself reached more cheaply over another is on
+    no cheapest way, since core prices keep the triangle inequality up to rounding: most need no look.
     """
     users, brokers = access.shape
-    reach, via = np.empty((users, brokers)), np.empty((users, brokers), np.int32)
+    reach, via = np.full((users, brokers), np.inf), np.full((users, brokers), brokers, np.int32)
+    farthest = core.max() if brokers else 0.0
     for v in range(users):
-        order = np.argsort(access[v], kind="mergesort")
-        for b in range(brokers):
-            reach[v, b], via[v, b] = np.inf, -1
-            for x in order:
-                if access[v, x] > reach[v, b]:
-                    break
-                price = core[b, x] + access[v, x]
-                if price < reach[v, b] or (price == reach[v, b] and x < via[v, b]):
-                    reach[v, b], via[v, b] = price, x
+        for x in np.argsort(access[v], kind="mergesort"):
+            rounding = 2 * PRICE_TOLERANCE * (farthest + access[v, x])
+            if reach[v, x] >= access[v, x] - rounding:
+                _offer(np.int32(x), access[v, x], core[x], reach[v], via[v])
     return reach, via
 
 
 @kernel
-def _add_channel(
-    senders: NDArray[np.int64],
-    rates: NDArray[np.float64],
-    readers: NDArray[np.int64],
-    access: NDArray[np.float64],
-    reach: NDArray[np.float64],
-    via: NDArray[np.int32],
-    weights: NDArray[np.float64],
+def _offer(
+    x: np.int32, price: float, core: NDArray[np.float64], reach: NDArray[np.float64], via: NDArray[np.int32]
 ) -> None:
-    """Add the weights of one channel's trees: its senders with their rates, and its readers."""
-    brokers = access.shape[1]
-    entry = _entries(senders, readers, access, reach)
-    entering = np.zeros(brokers)
-    own = np.zeros((len(weights), 2))
-    for p in range(len(senders)):
-        entering[entry[p]] += rates[p]
-        weights[senders[p], entry[p]] += rates[p]
-        own[senders[p], 0], own[senders[p], 1] = entry[p], rates[p]
-    near, over = np.empty((brokers, len(readers))), np.empty((brokers, len(readers)), np.int32)
-    for q in range(len(readers)):
-        near[:, q], over[:, q] = reach[readers[q]], via[readers[q]]
-    for b in np.flatnonzero(entering > 0):
+    """Go in over x where that costs less than so far; the first broker among equals."""
+    # Without branches the compiler does many brokers at a time.
+    for b in range(len(core)):
+        total = core[b] + price
+        better = (total < reach[b]) | ((total == reach[b]) & (x < via[b]))
+        reach[b] = total if better else reach[b]
+        via[b] = x if better else via[b]
+
+
+@kernel
+def _reader_weights(
+    entering: NDArray[np.float64],
+    entry: NDArray[np.int64],
+    rates: NDArray[np.float64],
+    near: NDArray[np.float64],
+    over: NDArray[np.int32],
+) -> NDArray[np.float64]:
+    """What a channel's trees put on the links of its readers, which may be senders too, (readers, brokers).
+
+    Args:
+        entering: what enters the core at each broker.
+        entry: where each reader's own messages enter.
+        rates: how much it sends itself.
+        near: the price of the cheapest way from each broker to each reader, (brokers, readers).
+        over: the broker over which it goes in.
+    """
+    weights = np.zeros((len(entry), len(entering)))
+    for sender in np.flatnonzero(rates):
+        weights[sender, entry[sender]] = rates[sender]
+    for b in np.flatnonzero(entering):
         at = _grown(int(b), near, over)
-        for q in range(len(readers)):
-            v = readers[q]
-            weights[v, at[q]] += entering[b] - (own[v, 1] if own[v, 0] == b else 0.0)
+        for q in range(len(entry)):
+            weights[q, at[q]] += entering[b] - (rates[q] if entry[q] == b else 0.0)
+    return weights
 
 
 @kernel

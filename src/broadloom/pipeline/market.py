@@ -93,25 +93,18 @@ def link_weights(
             ways = ways_in(prices, np.ascontiguousarray(core))
             for batch in batches:
                 for channel in batch.column("id").to_pylist():
-                    yield _triples(
-                        channel, channel_weights(rates[:, channel], wants[:, channel], prices, *ways)
-                    )
+                    links = channel_weights(rates[:, channel], wants[:, channel], prices, *ways)
+                    channels = np.full(len(links[0]), channel, np.int64)
+                    yield pa.record_batch([channels, *links], ["channel", "user", "broker", "weight"])
 
-        channels = spark.range(problem.channel_count).repartition(_tasks(spark, problem.channel_count))
-        grown = channels.mapInArrow(grow, "channel long, user long, broker long, weight double")
+        tasks = spark.range(problem.channel_count).repartition(_tasks(spark, problem.channel_count))
+        grown = tasks.mapInArrow(grow, "channel long, user long, broker long, weight double")
         grown.write.parquet(str(place / "weights.parquet"))
         found = pa.parquet.read_table(place / "weights.parquet").sort_by("channel")
     channel, user, broker, weight = (found.column(name).to_numpy() for name in found.column_names)
     for first, last in zip(*_runs(channel), strict=True):
         weights[user[first:last], broker[first:last]] += weight[first:last]
     return weights
-
-
-def _triples(channel: int, weights: NDArray[np.float64]) -> pa.RecordBatch:
-    """The weights above 0 of one channel as rows."""
-    user, broker = np.nonzero(weights)
-    columns = [np.full(len(user), channel, np.int64), user, broker, weights[user, broker]]
-    return pa.record_batch(columns, ["channel", "user", "broker", "weight"])
 
 
 def _runs(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
