@@ -52,7 +52,7 @@ test: setup ## run all tests
 	$(RUN)pytest -n 2 --dist loadgroup -m "not rabbitmq and not kills"
 
 test-failed: setup ## run the tests that failed last time, one after the other
-	$(RUN)pytest --last-failed --last-failed-no-failures none
+	$(RUN)pytest -n 1 --dist loadgroup --last-failed --last-failed-no-failures none
 
 test-rabbitmq: setup ## run the tests that start four RabbitMQ nodes; takes minutes
 	@tools/system-packages rabbitmq-server
