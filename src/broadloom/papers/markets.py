@@ -19,23 +19,29 @@ MIXING, CLUSTERING, PACKING = ({"algorithm": n} for n in ("steiner-mixing", "clu
 def _run(case: Case) -> list[Row]:
     """The rows of a case, by compiled kernels."""
     _compile()
-    return _compare(case)
+    return _compare(case, *ALGORITHMS)
+
+
+def _run_all(case: Case) -> list[Row]:
+    """Random assignment too."""
+    _compile()
+    return _compare(case, "random", *ALGORITHMS)
 
 
 @cache
 def _compile() -> None:
     """Run all on a small case, so that the times of others are of compiled kernels."""
-    _compare(_case(0, 200))
+    _compare(_case(0, 200), *ALGORITHMS)
 
 
-def _compare(case: Case) -> list[Row]:
+def _compare(case: Case, *algorithms: str) -> list[Row]:
     """Each algorithm, told that traffic goes from broker to broker directly, over random assignment."""
     given = market(
         users=case["users"], brokers=case["brokers"], width=0.01, ratio=case["ratio"], seed=case["seed"]
     )
     chance = assign(given, "random", case["seed"], core="pair").cost
     rows = []
-    for name in ALGORITHMS:
+    for name in algorithms:
         began = time.process_time()
         found = assign(given, name, case["seed"], core="pair")
         rows.append(
@@ -149,21 +155,14 @@ TABLE1 = Figure(
     ("algorithm",),
     (Panel("seconds", "CPU seconds", log=True),),
     _once,
-    _run,
+    _run_all,
     (
+        _time("random", 0.9),
         _time("greedy-packing", 91.445),
         _time("clustering", 100.235),
         _time("steiner-mixing", 179.654),
         _slower("clustering", 100.235 / 91.445),
         _slower("steiner-mixing", 179.654 / 91.445),
-        Claim(
-            "Table I",
-            "seconds of random assignment",
-            0.9,
-            lambda _: float("nan"),
-            relation="at most",
-            why="it is only run to compare costs with",
-        ),
     ),
 )
 
