@@ -178,9 +178,12 @@ class Engine:
         contents = Contents(start, topics, _sorted(edges), _sorted(backups), int(w.chance[0]))
         return Present(self._ids[nodes], contents, with_room(self._weights, nodes, len(nodes)))
 
-    def relink(self, edges: Nodes) -> Change:
-        """Move to other links between the nodes, numbered as in `present`; backups are chosen anew."""
-        start, present, before = time.perf_counter(), self.present(), self.edge_count
+    def relink(self, edges: Nodes, start: float) -> Change:
+        """Move to other links between the nodes, numbered as in `present`; backups are chosen anew.
+
+        Work on the links began at `start`, by `time.perf_counter`.
+        """
+        present, before = self.present(), self.edge_count
         old, new = ({(u, v) for u, v in some.tolist()} for some in (present.contents.edges, edges))
         none = np.empty((0, 2), np.int32)
         self._settle(present._replace(contents=present.contents._replace(edges=edges, backups=none)))

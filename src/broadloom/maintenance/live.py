@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -402,8 +403,8 @@ class Live:
             change = self._engine.leave(node)
             del self._ids[self._names.pop(node)]
         elif request.kind == REBASELINE:
-            plan = self.plan()
-            change = self._engine.relink(rebaseline_edges(plan, self._engine.rules))
+            start = time.perf_counter()
+            change = self._engine.relink(rebaseline_edges(self.plan(), self._engine.rules), start)
         else:
             change = self._engine.resubscribe(node, self._wanted(request, node))
         self.counts[change.kind] += 1

@@ -90,11 +90,12 @@ class Rounds:
             reason: sum(one.reason == reason for one in self.refused) for reason in reasons
         }
         compared = [row for row in self.rounds if FRESH[0] in row]
+        events = [row for row in compared if row["kind"] != REBASELINE]
         if compared:
             record["against_fresh"] = {
-                "rounds": len(compared),
-                "max_degree_above": float(np.mean([row["max_degree"] - row[FRESH[0]] for row in compared])),
-                "mean_degree_above": float(np.mean([row["mean_degree"] - row[FRESH[1]] for row in compared])),
+                "rounds": len(events),
+                "max_degree_above": float(np.mean([row["max_degree"] - row[FRESH[0]] for row in events])),
+                "mean_degree_above": float(np.mean([row["mean_degree"] - row[FRESH[1]] for row in events])),
                 "last_max_degree_above": compared[-1]["max_degree"] - compared[-1][FRESH[0]],
                 "last_mean_degree_above": compared[-1]["mean_degree"] - compared[-1][FRESH[1]],
             }
