@@ -101,13 +101,6 @@ class World:
         return self.agent.registry.moves[move.id].state
 
 
-@pytest.fixture
-def world(tmp_path):
-    made = World(tmp_path / "journal")
-    yield made
-    made.journal.close()
-
-
 def test_a_move_from_request_to_redirect(world):
     world.register("a", "h")
     move = world.agent.request_to_move("a", "f")

@@ -29,13 +29,6 @@ from broadloom.migration.move import State
 MONTH = Timing().forget_after
 
 
-@pytest.fixture
-def world(tmp_path):
-    made = World(tmp_path / "journal")
-    yield made
-    made.journal.close()
-
-
 def residents(world):
     return set(world.agent.registry.residents)
 

@@ -4,18 +4,10 @@ from __future__ import annotations
 
 import logging
 
-import pytest
-from test_agent import BROKERS, World, kept
+from test_agent import BROKERS, kept
 
 from broadloom.migration.http_api import NAMED, Api
 from broadloom.migration.move import State
-
-
-@pytest.fixture
-def world(tmp_path):
-    made = World(tmp_path / "journal")
-    yield made
-    made.journal.close()
 
 
 def health(world):

@@ -53,12 +53,16 @@ class Rounds:
                 else:
                     self._add(outcome, live, names)
                     if fresh_every and sum(live.counts[kind] for kind in OF_EVENTS) % fresh_every == 0:
-                        drift = live.drift()
-                        self.rounds[-1] |= _fresh(drift)
-                        if rebaseline and live.rebuild_due(drift=drift):
-                            self._add(Applied(outcome.seq, "", live.rebaseline()), live, names)
-                            self.rounds[-1] |= _fresh(drift)
+                        self._compare(outcome.seq, live, names, rebaseline)
                 done(count)
+
+    def _compare(self, seq: int, live: Live, names: _Names, rebaseline: bool) -> None:
+        """Put what a fresh build has beside the last round, and rebaseline where that is due."""
+        drift = live.drift()
+        self.rounds[-1] |= _fresh(drift)
+        if rebaseline and live.rebuild_due(drift=drift):
+            self._add(Applied(seq, "", live.rebaseline()), live, names)
+            self.rounds[-1] |= _fresh(drift)
 
     def _add(self, applied: Applied, live: Live, names: _Names) -> None:
         """One more round, and its links."""
