@@ -35,8 +35,8 @@ $(VENV)/broadloom.done: $(VENV)/packages.done pyproject.toml
 	@touch $@
 
 $(VENV)/java.done: $(VENV)/broadloom.done requirements/java.txt
-	@$(RUN)python -m broadloom._java >/dev/null 2>&1 || $(INSTALL) --require-hashes -r requirements/java.txt
-	@echo "Java: $$($(RUN)python -m broadloom._java)"
+	@$(RUN)python -m broadloom.pipeline.java >/dev/null 2>&1 || $(INSTALL) --require-hashes -r requirements/java.txt
+	@echo "Java: $$($(RUN)python -m broadloom.pipeline.java)"
 	@touch $@
 
 $(VENV)/kernels.done: $(VENV)/broadloom.done

@@ -17,8 +17,8 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 import broadloom as bl
-from broadloom._jit import kernel
-from broadloom._threads import over_ranges
+from broadloom.kernels.jit import kernel
+from broadloom.kernels.threads import over_ranges
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 

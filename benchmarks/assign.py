@@ -20,8 +20,8 @@ from typing import Any
 
 import broadloom as bl
 from _common import Section, run
-from broadloom.assignment.flow import least_lbf
-from broadloom.assignment.reach import reach_of
+from broadloom.assignment.subscribers.flow import least_lbf
+from broadloom.assignment.subscribers.reach import reach_of
 
 # Tables I and II: bandwidth of the LP's fractional solution, SLP1, Gr*, and Gr (Gr without latency for 2, 3).
 PAPER: dict[str, dict[str, float]] = {

@@ -15,12 +15,12 @@ import numpy as np
 
 import broadloom as bl
 from _common import Section, run
-from broadloom.deployment.comparison import OURS, compare
 from broadloom.deployment.flow import Message, delays, sample_messages
-from broadloom.deployment.lab import need_mosquitto
-from broadloom.deployment.rabbitmq_lab import rehearse_rabbitmq
-from broadloom.deployment.rehearsal import rehearse
-from broadloom.deployment.rewiring import rehearse_change, rehearse_live_change
+from broadloom.deployment.rehearsal.comparison import OURS, compare
+from broadloom.deployment.rehearsal.lab import need_mosquitto
+from broadloom.deployment.rehearsal.rabbitmq_lab import rehearse_rabbitmq
+from broadloom.deployment.rehearsal.rehearsal import rehearse
+from broadloom.deployment.rehearsal.rewiring import rehearse_change, rehearse_live_change
 from broadloom.deployment.traffic import Publication
 from broadloom.deployment.trees import Tree, plan_trees
 from broadloom.deployment.wiring import Wiring, wire

@@ -19,10 +19,14 @@ import numpy as np
 
 import broadloom as bl
 from _common import Section, run
-from broadloom.deployment.lab import HOST, Lab, dying_with_us
-from broadloom.deployment.linkd.agent import Agent
-from broadloom.deployment.linkd.load import Load
-from broadloom.deployment.linkd.packets import (
+from broadloom.agents.links.agent import Agent
+from broadloom.agents.links.load import Load
+from broadloom.agents.links.serve import Run
+from broadloom.agents.links.session import Door
+from broadloom.agents.links.source import Events
+from broadloom.deployment.rehearsal.lab import HOST, Lab, dying_with_us
+from broadloom.deployment.wiring import Link, Wiring
+from broadloom.mqtt.packets import (
     ID,
     PUBACK,
     PUBLISH,
@@ -33,10 +37,6 @@ from broadloom.deployment.linkd.packets import (
     read_publish,
     subscribe,
 )
-from broadloom.deployment.linkd.serve import Run
-from broadloom.deployment.linkd.session import Door
-from broadloom.deployment.linkd.source import Events
-from broadloom.deployment.wiring import Link, Wiring
 from deploy import version
 
 BROKERS, TOPICS = 10, 30

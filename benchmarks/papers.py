@@ -18,7 +18,7 @@ from rich.console import Console
 from _common import Section, keep, show
 from broadloom.papers import FIGURES
 from broadloom.papers._overlays import latency_sources
-from broadloom.pipeline.reproduce import reproduce
+from broadloom.papers.reproduce import reproduce
 
 ROOT = Path(__file__).parents[1]
 

@@ -10,7 +10,7 @@ import selectors
 from collections import Counter, deque
 from dataclasses import dataclass
 
-from broadloom.deployment.linkd.session import Door
+from broadloom.agents.links.session import Door
 
 
 class OwnTime(asyncio.SelectorEventLoop):

@@ -1,9 +1,10 @@
-"""House rules: what the import loads, which names are public, and that imports go one way."""
+"""House rules: public names, true layers, unique class names, and no promise kept by an `assert`."""
 
 import ast
 import inspect
 import subprocess
 import sys
+from collections import defaultdict
 from pathlib import Path
 
 import pytest
@@ -11,17 +12,70 @@ import pytest
 import broadloom as bl
 
 SOURCE = Path(bl.__file__).parent
-# From the ground up; a layer imports only itself and those before it.
-LAYERS = [
-    {"_jit", "_kmeans", "_prometheus", "_threads", "_version", "_java", "errors", "progress"},
-    {"model"},
-    {"measures"},
-    {"workload", "linking", "assignment"},
-    {"maintenance", "migration"},
-    {"catalogue"},
-    {"pipeline", "deployment", "report", "papers"},
-    {"cli"},
-]
+FILES = sorted(file for file in SOURCE.rglob("*.py"))
+# One folder (or file of the root) is one layer; each imports only itself and those before it. Imports inside
+# of functions count.
+LAYERS = (
+    "_version",
+    "errors",
+    "progress",
+    "checks",
+    "kernels",
+    "storage",
+    "mqtt",
+    "model",
+    "formats",
+    "measures",
+    "plans",
+    "linking",
+    "assignment",
+    "workload",
+    "maintenance",
+    "catalogue",
+    "deployment",
+    "agents",
+    "report",
+    "pipeline",
+    "papers",
+    "cli",
+)
+PUBLIC_NAMES = {
+    "AssignmentProblem",
+    "AssignmentResult",
+    "BroadloomError",
+    "Change",
+    "Density",
+    "Grid",
+    "InputError",
+    "Interest",
+    "InternalError",
+    "Live",
+    "Login",
+    "MarketProblem",
+    "MarketResult",
+    "MissingExtraError",
+    "MovePlan",
+    "MoveRequest",
+    "MovingClient",
+    "Overlay",
+    "Plan",
+    "StorageError",
+    "UnreachableError",
+    "Weights",
+    "algorithms",
+    "assign",
+    "improve",
+    "is_topic_connected",
+    "link",
+    "link_change",
+    "lower_bound",
+    "maintain",
+    "measures",
+    "plan_moves",
+    "run_moves",
+    "summarize",
+    "workload",
+}
 
 
 def test_import_loads_no_spark_and_compiles_nothing():
@@ -45,21 +99,11 @@ assert not [kernel for kernel in kernels if kernel.signatures]
     assert done.returncode == 0, done.stderr
 
 
-def test_public_names():
-    """The public API is this list; additions are free, changes are not."""
-    assert set(bl.__all__) >= {
-        "InputError",
-        "Interest",
-        "Overlay",
-        "Plan",
-        "Weights",
-        "algorithms",
-        "is_topic_connected",
-        "link",
-        "measures",
-        "workload",
-    }
-    assert sorted(bl.__all__) == sorted(name for name in bl.__all__ if hasattr(bl, name))
+def test_public_names_are_exactly_these():
+    """Additions to the public API are deliberate, and nothing leaves it."""
+    assert set(bl.__all__) == PUBLIC_NAMES
+    assert list(bl.__all__) == sorted(bl.__all__)
+    assert all(hasattr(bl, name) for name in bl.__all__)
 
 
 @pytest.mark.parametrize("name", sorted(bl.__all__))
@@ -71,37 +115,79 @@ def test_public_names_are_documented(name):
         assert ">>>" in inspect.getdoc(thing), f"{name} has no example"
 
 
-def _imports(file: Path, top_level_only: bool) -> set[str]:
-    """The parts of broadloom that a file imports."""
-    tree = ast.parse(file.read_text())
-    nodes = tree.body if top_level_only else ast.walk(tree)
-    names = []
-    for node in nodes:
-        if isinstance(node, ast.ImportFrom) and node.module:
-            names += [f"{node.module}.{alias.name}" for alias in node.names]
-        elif isinstance(node, ast.Import):
-            names += [alias.name for alias in node.names]
-    return {name.split(".")[1] for name in names if name.startswith("broadloom.")}
+def _layer(file: Path) -> str:
+    """The layer of a file: its folder below the package, or its own name at the root."""
+    return file.relative_to(SOURCE).parts[0].removesuffix(".py")
 
 
-FILES = sorted(file for file in SOURCE.rglob("*.py") if file != SOURCE / "__init__.py")
+def _imported_names(file: Path) -> set[str]:
+    """The full names of what a file imports, inside of functions too; relative imports resolved."""
+    package = ("broadloom", *file.relative_to(SOURCE).parts[:-1])
+    names = set()
+    for node in ast.walk(ast.parse(file.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else ()
+            module = ".".join((*base, *((node.module,) if node.module else ())))
+            names |= {f"{module}.{alias.name}" for alias in node.names}
+    return names
+
+
+def _imported_layers(file: Path) -> set[str]:
+    """The layers of the package that a file imports from; the bare package counts as its public API."""
+    names = [name for name in _imported_names(file) if name.split(".")[0] == "broadloom"]
+    return {name.split(".")[1] if "." in name else "broadloom" for name in names}
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
-def test_imports_go_one_way(file):
-    """Model -> measures -> stages -> pipeline -> cli."""
-    own = file.relative_to(SOURCE).parts[0].removesuffix(".py")
-    level = next(i for i, layer in enumerate(LAYERS) if own in layer)
-    allowed = set().union(*LAYERS[: level + 1])
-    assert _imports(file, top_level_only=True) <= allowed
+def test_a_file_imports_only_from_its_own_layer_and_those_below(file):
+    """Data flows one way; only the command line uses the package's public face."""
+    layer = _layer(file)
+    if layer == "__init__":
+        return
+    allowed = set(LAYERS[: LAYERS.index(layer) + 1])
+    if layer == "cli":
+        allowed.add("broadloom")
+    assert _imported_layers(file) <= allowed
+
+
+def test_every_folder_is_a_layer():
+    assert {_layer(file) for file in FILES} - {"__init__"} == set(LAYERS)
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
 def test_only_the_pipeline_knows_spark(file):
-    """Kernels and algorithms never import pyspark, not even inside a function."""
-    if file.relative_to(SOURCE).parts[0] in ("pipeline", "papers"):
-        return
-    assert "pyspark" not in file.read_text()
+    """Kernels and algorithms never import pyspark, not even inside of a function."""
+    if _layer(file) not in ("pipeline", "papers"):
+        assert not {name for name in _imported_names(file) if name.split(".")[0] == "pyspark"}
+
+
+def test_class_names_are_unique_in_the_package():
+    """A class name means one thing; a leading underscore does not tell two apart."""
+    places = defaultdict(list)
+    for file in FILES:
+        for node in ast.walk(ast.parse(file.read_text())):
+            if isinstance(node, ast.ClassDef):
+                places[node.name.lstrip("_")].append(f"{file.relative_to(SOURCE)}:{node.lineno}")
+    assert not {name: found for name, found in places.items() if len(found) > 1}
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_the_package_has_no_asserts(file):
+    """A check that guards a promise raises `InternalError`; an `assert` would vanish under `python -O`."""
+    lines = [node.lineno for node in ast.walk(ast.parse(file.read_text())) if isinstance(node, ast.Assert)]
+    assert not lines
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: str(file.relative_to(SOURCE)))
+def test_private_modules_and_names_stay_in_their_folder(file):
+    """A leading underscore means "not imported outside of this folder"."""
+    layer = _layer(file)
+    foreign = [name for name in _imported_names(file) if name.startswith("broadloom.")]
+    foreign = [name for name in foreign if name.split(".")[1] != layer and layer != "__init__"]
+    private = [name for name in foreign if any(part.startswith("_") for part in name.split(".")[1:])]
+    assert [name for name in private if name != "broadloom._version.VERSION"] == []
 
 
 def test_test_files_have_names_of_their_own():

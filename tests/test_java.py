@@ -8,8 +8,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from broadloom import _java
 from broadloom.errors import InputError
+from broadloom.pipeline import java as _java
 
 MODULE = "--add-modules=jdk.incubator.vector"
 

@@ -8,12 +8,12 @@ from pathlib import Path
 from numba.core.caching import IndexDataCacheFile
 
 import broadloom
-from broadloom import _jit
+from broadloom.kernels import jit as _jit
 
 MODULE = """
 from typing import NamedTuple
 import numpy as np
-from broadloom._jit import kernel
+from broadloom.kernels.jit import kernel
 
 class {name}(NamedTuple):
     values: np.ndarray
@@ -49,12 +49,12 @@ def test_a_change_in_one_file_compiles_the_kernels_of_all_anew(tmp_path):
     (package / "__init__.py").touch()
     constant = package / "inner.py"
     (package / "outer.py").write_text(
-        "from broadloom._jit import kernel\nfrom broadloom.inner import inner\n\n"
+        "from broadloom.kernels.jit import kernel\nfrom broadloom.inner import inner\n\n"
         "@kernel\ndef outer():\n    return inner()\n\nprint(outer())\n"
     )
     for value in (1, 2):
         constant.write_text(
-            f"from broadloom._jit import kernel\n\n@kernel\ndef inner():\n    return {value}\n"
+            f"from broadloom.kernels.jit import kernel\n\n@kernel\ndef inner():\n    return {value}\n"
         )
         # -B: two files of one size, written in one second, look the same to Python's own cache of bytecode.
         command = [sys.executable, "-B", "-c", "import broadloom.outer"]

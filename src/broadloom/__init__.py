@@ -1,9 +1,22 @@
 """Broadloom plans, deploys and maintains the overlay of a wide-area publish/subscribe system."""
 
 from broadloom import measures, workload
+from broadloom.agents.moves.address import Login
+from broadloom.agents.moves.client import MovingClient
+from broadloom.agents.moves.control import Request as MoveRequest
+from broadloom.agents.moves.moveplan import MovePlan
+from broadloom.agents.moves.ordering import plan_moves
+from broadloom.agents.moves.running import run_moves
 from broadloom.assignment.assign import assign
 from broadloom.catalogue import algorithms
-from broadloom.errors import InputError
+from broadloom.errors import (
+    BroadloomError,
+    InputError,
+    InternalError,
+    MissingExtraError,
+    StorageError,
+    UnreachableError,
+)
 from broadloom.linking.bounds import lower_bound
 from broadloom.linking.improvement import improve
 from broadloom.linking.link import link
@@ -12,43 +25,40 @@ from broadloom.maintenance.changes import Change
 from broadloom.maintenance.live import Live
 from broadloom.maintenance.maintain import maintain
 from broadloom.measures import is_topic_connected
-from broadloom.migration.address import Login
-from broadloom.migration.client import MovingClient
-from broadloom.migration.control import Request as MoveRequest
-from broadloom.migration.moveplan import MovePlan
-from broadloom.migration.ordering import plan_moves
-from broadloom.migration.running import run_moves
 from broadloom.model import (
     AssignmentProblem,
-    AssignmentResult,
     Density,
     Grid,
     Interest,
     MarketProblem,
-    MarketResult,
     Overlay,
-    Plan,
     Weights,
     summarize,
 )
+from broadloom.plans import AssignmentResult, MarketResult, Plan
 
 __all__ = [
     "AssignmentProblem",
     "AssignmentResult",
+    "BroadloomError",
     "Change",
     "Density",
     "Grid",
     "InputError",
     "Interest",
+    "InternalError",
     "Live",
     "Login",
     "MarketProblem",
     "MarketResult",
+    "MissingExtraError",
     "MovePlan",
     "MoveRequest",
     "MovingClient",
     "Overlay",
     "Plan",
+    "StorageError",
+    "UnreachableError",
     "Weights",
     "algorithms",
     "assign",

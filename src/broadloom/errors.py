@@ -1,18 +1,78 @@
-"""The one error that a user of Broadloom has to know.
+"""Errors that a caller can tell apart.
 
-ValueError
-InputError   what is wrong, where it is, and what would be right, in one line
+BroadloomError
+    InputError          a value, row, file or option is wrong
+    MissingExtraError   an optional package or program is not installed
+    StorageError        a disk or a storage system failed
+    UnreachableError    a broker, an agent or a cluster did not answer
+    InternalError       a result broke a promise of ours: a bug
+
+The command line prints the first four as one line; its exit code is 2 for an `InputError` or a
+`MissingExtraError`, and 3 for a `StorageError` or an `UnreachableError`, which are worth another try.
 """
 
 
-class InputError(ValueError):
-    """Something that was given is wrong.
-
-    The message says what is wrong, where (row, node, field), and what would be right. The command
-    line prints it as one line and exits with 2; anything else that is raised is a bug.
+class BroadloomError(Exception):
+    """The base of all errors that Broadloom raises on purpose.
 
     Examples:
-        >>> raise InputError("latency row 3: rtt_ms is -4.0, expected a number above 0")
+        >>> try:
+        ...     raise InputError("k is 0; give a number from 1")
+        ... except BroadloomError as error:
+        ...     print(error)
+        k is 0; give a number from 1
+    """
+
+
+class InputError(BroadloomError, ValueError):
+    """A value, row, file or option is wrong.
+
+    The message says what is wrong, where (row, node, field), and what would be right.
+
+    Examples:
+        >>> raise InputError("latency row 3: rtt_ms is -4.0; give a number above 0")
         Traceback (most recent call last):
-        broadloom.errors.InputError: latency row 3: rtt_ms is -4.0, expected a number above 0
+        broadloom.errors.InputError: latency row 3: rtt_ms is -4.0; give a number above 0
+    """
+
+
+class MissingExtraError(BroadloomError, ImportError):
+    """An optional package or program is not installed; the message says how to install it.
+
+    Examples:
+        >>> raise MissingExtraError("paho-mqtt is missing; run: pip install 'broadloom[deploy]'")
+        Traceback (most recent call last):
+        broadloom.errors.MissingExtraError: paho-mqtt is missing; run: pip install 'broadloom[deploy]'
+    """
+
+
+class StorageError(BroadloomError, OSError):
+    """A file could not be read or written for a reason outside of its content: a full disk, missing rights.
+
+    Examples:
+        >>> raise StorageError("edges.parquet: no space left on the disk; free some and try again")
+        Traceback (most recent call last):
+        broadloom.errors.StorageError: edges.parquet: no space left on the disk; free some and try again
+    """
+
+
+class UnreachableError(BroadloomError, ConnectionError):
+    """A broker, an agent or a cluster did not answer, or ended the connection.
+
+    Examples:
+        >>> raise UnreachableError("rome:8883 refused the connection; is the broker running?")
+        Traceback (most recent call last):
+        broadloom.errors.UnreachableError: rome:8883 refused the connection; is the broker running?
+    """
+
+
+class InternalError(BroadloomError, RuntimeError):
+    """A result broke a promise of Broadloom's: a bug, to be reported with the traceback.
+
+    Checks that guard a promise raise this, so that they hold under `python -O` too.
+
+    Examples:
+        >>> raise InternalError("gm left topic 'alarms' disconnected; please report this")
+        Traceback (most recent call last):
+        broadloom.errors.InternalError: gm left topic 'alarms' disconnected; please report this
     """

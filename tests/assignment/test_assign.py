@@ -8,8 +8,8 @@ from hypothesis import given, settings
 import broadloom as bl
 import naive_assign as naive
 from broadloom.assignment import ALGORITHMS
-from broadloom.assignment.flow import least_lbf
-from broadloom.assignment.reach import reach_of
+from broadloom.assignment.subscribers.flow import least_lbf
+from broadloom.assignment.subscribers.reach import reach_of
 
 NAMES = [one.name for one in ALGORITHMS if one.problem is bl.AssignmentProblem]
 IN_TIME = [name for name in NAMES if not name.startswith(("closest", "gr-no"))]

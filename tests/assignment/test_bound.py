@@ -8,9 +8,9 @@ from assign_strategies import problems
 from hypothesis import given, settings
 
 import broadloom as bl
-from broadloom.assignment.bound import lower_bound
-from broadloom.assignment.flow import limits
-from broadloom.assignment.reach import reach_of
+from broadloom.assignment.subscribers.bound import lower_bound
+from broadloom.assignment.subscribers.flow import limits
+from broadloom.assignment.subscribers.reach import reach_of
 from broadloom.measures.content import union_measure
 
 

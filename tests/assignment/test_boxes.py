@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 import broadloom as bl
 import naive_assign as naive
-from broadloom.assignment._boxes import uncovered, union_of
-from broadloom.assignment._filters import cheapest_way, empty_filters, take_in
-from broadloom.assignment.tighten import few_boxes
+from broadloom.assignment.subscribers._boxes import uncovered, union_of
+from broadloom.assignment.subscribers._filters import cheapest_way, empty_filters, take_in
+from broadloom.assignment.subscribers.tighten import few_boxes
 from broadloom.measures.content import union_measure
 
 

@@ -7,7 +7,7 @@ import pytest
 import broadloom as bl
 from broadloom.measures import content_metrics
 from broadloom.model.assignment_tables import read_problem, write_problem
-from broadloom.model.tables import write_table
+from broadloom.storage.tables import write_table
 
 
 @pytest.fixture

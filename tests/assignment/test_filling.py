@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 import broadloom as bl
 import naive_assign as naive
-from broadloom.assignment._greedy import run_greedy
-from broadloom.assignment.bundles import bundles_of, kinds
-from broadloom.assignment.filling import allot, broker_by_rank, fill, kind_masks
-from broadloom.assignment.flow import least_lbf, limits
-from broadloom.assignment.reach import numbered, reach_of
+from broadloom.assignment.subscribers._greedy import run_greedy
+from broadloom.assignment.subscribers.bundles import bundles_of, kinds
+from broadloom.assignment.subscribers.filling import allot, broker_by_rank, fill, kind_masks
+from broadloom.assignment.subscribers.flow import least_lbf, limits
+from broadloom.assignment.subscribers.reach import numbered, reach_of
 
 
 @settings(max_examples=60)

@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import broadloom as bl
-from broadloom.assignment.flow import least_lbf, limits, max_flow, max_ratio, spread
-from broadloom.assignment.greedy import OrderOptions, gr_star, guarded
-from broadloom.assignment.reach import reach_of
+from broadloom.assignment.subscribers.flow import least_lbf, limits, max_flow, max_ratio, spread
+from broadloom.assignment.subscribers.greedy import OrderOptions, gr_star, guarded
+from broadloom.assignment.subscribers.reach import reach_of
 
 
 def flow_by_networkx(reach, limit):

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 
 import broadloom as bl
 import naive_market as naive
-from broadloom.assignment.market import MARKET_ALGORITHMS
-from broadloom.assignment.steiner import link_weights, ways_in
+from broadloom.assignment.market.market import MARKET_ALGORITHMS
+from broadloom.assignment.market.steiner import link_weights, ways_in
 from broadloom.model.market import CORES
 from market_strategies import markets
 

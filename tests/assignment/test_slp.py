@@ -9,8 +9,8 @@ from scipy.optimize import linprog
 
 import broadloom as bl
 import naive_assign as naive
-from broadloom.assignment.candidates import candidate_rectangles, intervals
-from broadloom.assignment.coreset import (
+from broadloom.assignment.subscribers.candidates import candidate_rectangles, intervals
+from broadloom.assignment.subscribers.coreset import (
     Phi,
     SlpOptions,
     View,
@@ -20,8 +20,8 @@ from broadloom.assignment.coreset import (
     reweigh,
     rounded,
 )
-from broadloom.assignment.lp import Sample, relax
-from broadloom.assignment.reach import grouped, reach_of
+from broadloom.assignment.subscribers.lp import Sample, relax
+from broadloom.assignment.subscribers.reach import grouped, reach_of
 
 
 def random_boxes(seed, count, dimensions=2):

@@ -7,10 +7,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive_assign as naive
-from broadloom.assignment.flow import least_lbf, limits
-from broadloom.assignment.greedy import guarded
-from broadloom.assignment.reach import reach_of
-from broadloom.assignment.search import Search
+from broadloom.assignment.subscribers.flow import least_lbf, limits
+from broadloom.assignment.subscribers.greedy import guarded
+from broadloom.assignment.subscribers.reach import reach_of
+from broadloom.assignment.subscribers.search import Search
 from broadloom.measures.content import union_measure
 
 

@@ -13,11 +13,11 @@ from pyarrow import csv as pa_csv
 
 import broadloom as bl
 import naive_deploy
-from broadloom.deployment import nats, rabbitmq
 from broadloom.deployment.diff import changes, common, order
-from broadloom.deployment.rewiring import rehearse_change
+from broadloom.deployment.rehearsal.rewiring import rehearse_change
 from broadloom.deployment.settings import Settings
 from broadloom.deployment.steps import Deployment, nats_steps
+from broadloom.deployment.targets import nats, rabbitmq
 from broadloom.deployment.trees import plan_trees
 from broadloom.deployment.wiring import Link, Wiring, wire
 

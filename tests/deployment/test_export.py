@@ -10,9 +10,9 @@ from deploy_strategies import instances, wild_instances
 from hypothesis import given, settings
 
 from broadloom import InputError, Interest, link
-from broadloom.deployment import mosquitto, nats, rabbitmq
 from broadloom.deployment.export import TARGETS, export, target_named
 from broadloom.deployment.settings import Settings
+from broadloom.deployment.targets import mosquitto, nats, rabbitmq
 from broadloom.deployment.trees import plan_trees
 from broadloom.deployment.wiring import Link, Wiring, wire
 

@@ -15,21 +15,21 @@ from contextlib import asynccontextmanager
 import pytest
 
 import broadloom as bl
-from broadloom.deployment import acl
-from broadloom.deployment.lab import HOST, Lab, dying_with_us, free_ports
-from broadloom.deployment.linkd import group
-from broadloom.deployment.linkd.agent import Agent
-from broadloom.deployment.linkd.doors import PASSWORD, USER, doors
-from broadloom.deployment.linkd.link import PROBE
-from broadloom.deployment.linkd.load import Load
-from broadloom.deployment.linkd.metrics import exposition
-from broadloom.deployment.linkd.packets import PUBACK, RETAIN, Packets, connect, publish
-from broadloom.deployment.linkd.serve import Run, take_down
-from broadloom.deployment.linkd.session import Door
-from broadloom.deployment.linkd.source import Events, Fixed
-from broadloom.deployment.linkd.targets import targets
+from broadloom.agents.links import group
+from broadloom.agents.links.agent import Agent
+from broadloom.agents.links.doors import PASSWORD, USER, doors
+from broadloom.agents.links.link import PROBE
+from broadloom.agents.links.load import Load
+from broadloom.agents.links.metrics import exposition
+from broadloom.agents.links.serve import Run, take_down
+from broadloom.agents.links.session import Door
+from broadloom.agents.links.source import Events, Fixed
+from broadloom.agents.links.targets import targets
+from broadloom.deployment.rehearsal.lab import HOST, Lab, dying_with_us, free_ports
 from broadloom.deployment.settings import Settings
+from broadloom.deployment.targets import acl
 from broadloom.deployment.wiring import Wiring
+from broadloom.mqtt.packets import PUBACK, RETAIN, Packets, connect, publish
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
 
@@ -185,7 +185,7 @@ def test_killed_in_each_phase_it_neither_loses_nor_doubles(tmp_path):
     killed = [(None, path), ("mark", star), ("both", path), ("leave", star), ("forget", path)]
     killed += [("drop", ("ab", "bc")), ("add", path), (None, star)]
     processes = multiprocessing.get_context("forkserver")
-    processes.set_forkserver_preload(["broadloom.deployment.linkd.serve"])
+    processes.set_forkserver_preload(["broadloom.agents.links.serve"])
 
     async def story(lab):
         load = Load(doors_of(lab), dict.fromkeys("abcd", X))

@@ -12,25 +12,25 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import broadloom as bl
-from broadloom.deployment.linkd import journal as journal_module
-from broadloom.deployment.linkd import packets
-from broadloom.deployment.linkd.agent import Agent
-from broadloom.deployment.linkd.doors import doors
-from broadloom.deployment.linkd.group import Group
-from broadloom.deployment.linkd.guard import Guard
-from broadloom.deployment.linkd.journal import FILE, MAGIC, Journal, State
-from broadloom.deployment.linkd.lane import Lane
-from broadloom.deployment.linkd.metrics import serve_metrics
-from broadloom.deployment.linkd.packets import Packets, ProtocolError, Publish, publish, read_publish
-from broadloom.deployment.linkd.serve import Run, serve, take_down
-from broadloom.deployment.linkd.session import Door, Owner, Session, watched
-from broadloom.deployment.linkd.slots import Slots
-from broadloom.deployment.linkd.source import Events, Fixed, Versions
-from broadloom.deployment.linkd.steps import Step, edges, next_step, way
-from broadloom.deployment.linkd.targets import targets
+from broadloom.agents.links import journal as journal_module
+from broadloom.agents.links.agent import Agent
+from broadloom.agents.links.doors import doors
+from broadloom.agents.links.group import Group
+from broadloom.agents.links.guard import Guard
+from broadloom.agents.links.journal import FILE, MAGIC, Journal, State
+from broadloom.agents.links.lane import Lane
+from broadloom.agents.links.metrics import serve_metrics
+from broadloom.agents.links.serve import Run, serve, take_down
+from broadloom.agents.links.session import Door, Owner, Session, watched
+from broadloom.agents.links.slots import Slots
+from broadloom.agents.links.source import Events, Fixed, Versions
+from broadloom.agents.links.steps import Step, edges, next_step, way
+from broadloom.agents.links.targets import targets
 from broadloom.deployment.settings import Settings
 from broadloom.deployment.traffic import Publication
 from broadloom.errors import InputError
+from broadloom.mqtt import packets
+from broadloom.mqtt.packets import Packets, ProtocolError, Publish, publish, read_publish
 
 # Packets.
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broadloom.deployment.linkd.agent import Agent
-from broadloom.deployment.linkd.journal import Journal
+from broadloom.agents.links.agent import Agent
+from broadloom.agents.links.journal import Journal
 from naive_mqtt import Broker, FakeDoor, OwnTime, identified
 
 

@@ -4,12 +4,13 @@ import pytest
 from certificates import authority
 
 import broadloom as bl
-from broadloom.deployment import rabbitmq, rabbitmq_lab
-from broadloom.deployment._clients import Clients
 from broadloom.deployment.flow import sample_messages
-from broadloom.deployment.rabbitmq_lab import RabbitLab, rehearse_rabbitmq
+from broadloom.deployment.rehearsal import rabbitmq_lab
+from broadloom.deployment.rehearsal._clients import Clients
+from broadloom.deployment.rehearsal.rabbitmq_lab import RabbitLab, rehearse_rabbitmq
+from broadloom.deployment.rehearsal.tally import Tally, publish_all, settle
 from broadloom.deployment.settings import Settings
-from broadloom.deployment.tally import Tally, publish_all, settle
+from broadloom.deployment.targets import rabbitmq
 from broadloom.deployment.traffic import Publication
 from broadloom.deployment.trees import plan_trees
 from broadloom.deployment.wiring import Link, Wiring, wire

@@ -13,14 +13,14 @@ from pathlib import Path
 import pytest
 
 import broadloom as bl
-from broadloom.deployment import lab
-from broadloom.deployment._clients import Clients
-from broadloom.deployment._log import BrokerLog, packet_size
-from broadloom.deployment.comparison import compare
 from broadloom.deployment.flow import Message, sample_messages
-from broadloom.deployment.lab import Lab, free_ports
-from broadloom.deployment.rehearsal import ready, rehearse
-from broadloom.deployment.tally import Tally, publish_all
+from broadloom.deployment.rehearsal import lab
+from broadloom.deployment.rehearsal._clients import Clients
+from broadloom.deployment.rehearsal._log import BrokerLog, packet_size
+from broadloom.deployment.rehearsal.comparison import compare
+from broadloom.deployment.rehearsal.lab import Lab, free_ports
+from broadloom.deployment.rehearsal.rehearsal import ready, rehearse
+from broadloom.deployment.rehearsal.tally import Tally, publish_all
 from broadloom.deployment.traffic import Publication
 from broadloom.deployment.trees import plan_trees
 from broadloom.deployment.wiring import Link, Wiring, wire
@@ -157,7 +157,7 @@ def test_plans_without_links(run, tmp_path, lists):
 
 
 INTERRUPTED = """
-from broadloom.deployment.lab import Lab
+from broadloom.deployment.rehearsal.lab import Lab
 from broadloom.deployment.wiring import Wiring
 import time
 with Lab(Wiring(("a", "b"), {}, {}, ())):

@@ -4,14 +4,15 @@ import shlex
 
 import pytest
 
-from broadloom.deployment import lab, mosquitto
-from broadloom.deployment._clients import Clients
 from broadloom.deployment.flow import sample_messages
-from broadloom.deployment.lab import Lab, free_ports
-from broadloom.deployment.rehearsal import ready
+from broadloom.deployment.rehearsal import lab
+from broadloom.deployment.rehearsal._clients import Clients
+from broadloom.deployment.rehearsal.lab import Lab, free_ports
+from broadloom.deployment.rehearsal.rehearsal import ready
+from broadloom.deployment.rehearsal.tally import Tally, publish_all, settle
 from broadloom.deployment.settings import Settings
 from broadloom.deployment.steps import Deployment, mosquitto_steps
-from broadloom.deployment.tally import Tally, publish_all, settle
+from broadloom.deployment.targets import mosquitto
 from broadloom.deployment.wiring import Link, Wiring
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]

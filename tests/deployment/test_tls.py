@@ -14,18 +14,18 @@ from certificates import authority
 
 import broadloom as bl
 from broadloom import InputError
-from broadloom.deployment import mosquitto, nats
-from broadloom.deployment._clients import Clients
+from broadloom.agents.links.beside import LinksBeside, doors_of
+from broadloom.agents.links.link_config import LinkConfig
+from broadloom.agents.moves.address import Address, Login
+from broadloom.agents.moves.config import AgentConfig
 from broadloom.deployment.flow import sample_messages
-from broadloom.deployment.lab import HOST, Lab, dying_with_us, free_ports
-from broadloom.deployment.linkd.beside import LinksBeside, doors_of
-from broadloom.deployment.linkd.link_config import LinkConfig
-from broadloom.deployment.rehearsal import outcome, ready
+from broadloom.deployment.rehearsal._clients import Clients
+from broadloom.deployment.rehearsal.lab import HOST, Lab, dying_with_us, free_ports
+from broadloom.deployment.rehearsal.rehearsal import outcome, ready
+from broadloom.deployment.rehearsal.tally import Tally, publish_all, settle
 from broadloom.deployment.settings import Settings
-from broadloom.deployment.tally import Tally, publish_all, settle
+from broadloom.deployment.targets import mosquitto, nats
 from broadloom.deployment.wiring import Link, Wiring
-from broadloom.migration.address import Address, Login
-from broadloom.migration.config import AgentConfig
 
 pytestmark = [pytest.mark.needs("mosquitto", "openssl"), pytest.mark.xdist_group("mosquitto")]
 

@@ -12,7 +12,7 @@ import naive_deploy
 from broadloom import InputError, Interest, Overlay, Plan, Weights, link
 from broadloom.deployment.traffic import Publication, publications
 from broadloom.deployment.trees import filter_groups, plan_trees
-from broadloom.pipeline.filters import covers
+from broadloom.mqtt.topic_filters import covers
 from shapes import SHAPES
 
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 import naive_deploy
 from broadloom import InputError, Interest, Overlay, Plan, Weights, link
-from broadloom.deployment.alternatives import ALTERNATIVES
 from broadloom.deployment.check import check
 from broadloom.deployment.flow import Message, crossings, delays, journey, sample_messages
+from broadloom.deployment.rehearsal.alternatives import ALTERNATIVES
 from broadloom.deployment.settings import Settings
 from broadloom.deployment.traffic import Publication
 from broadloom.deployment.trees import plan_trees

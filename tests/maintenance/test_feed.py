@@ -13,7 +13,7 @@ from broadloom import InputError
 from broadloom.cli import main
 from broadloom.maintenance.events import Event, event_of, events_of, read_events
 from broadloom.maintenance.feed import Applied, Feed, Refused, Seqs
-from broadloom.model.tables import read_table
+from broadloom.storage.tables import read_table
 
 
 @given(st.lists(st.integers(0, 30), unique=True))

@@ -13,7 +13,7 @@ import broadloom as bl
 from broadloom import InputError
 from broadloom.maintenance import journal as module
 from broadloom.maintenance import store
-from broadloom.model import _records
+from broadloom.storage import records as _records
 
 INTEREST = bl.workload.interest(nodes=30, topics=10, sizes=(2, 4), seed=0)
 EVENTS = bl.workload.churn(INTEREST, rounds=400, change=0.3, seed=1)

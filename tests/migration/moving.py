@@ -9,16 +9,16 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from broadloom.deployment.lab import HOST, Lab, free_ports
+from broadloom.agents.moves._mqtt import connect, leave_now, loop_until, new_client
+from broadloom.agents.moves.address import Address, Login
+from broadloom.agents.moves.agent import Agent, Timing
+from broadloom.agents.moves.client import Message, MovingClient
+from broadloom.agents.moves.journal import MoveJournal
+from broadloom.agents.moves.links import Links
+from broadloom.agents.moves.move import Move, State
+from broadloom.agents.moves.wire import MqttWire
+from broadloom.deployment.rehearsal.lab import HOST, Lab, free_ports
 from broadloom.deployment.wiring import Link, Wiring
-from broadloom.migration._mqtt import connect, leave_now, loop_until, new_client
-from broadloom.migration.address import Address, Login
-from broadloom.migration.agent import Agent, Timing
-from broadloom.migration.client import Message, MovingClient
-from broadloom.migration.journal import MoveJournal
-from broadloom.migration.links import Links
-from broadloom.migration.move import Move, State
-from broadloom.migration.wire import MqttWire
 
 ALL = ("t/#",)
 LIMIT = 60.0  # seconds for what takes none on a machine that does nothing else

@@ -9,14 +9,14 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from broadloom.migration.client import Message, MovingClient
-from broadloom.migration.config import AgentConfig
-from broadloom.migration.control import Request
-from broadloom.migration.journal import MoveJournal
-from broadloom.migration.move import Move
-from broadloom.migration.policy import Answer, Policy, accept, stay_until
-from broadloom.migration.registry import Change
-from broadloom.migration.service import serving
+from broadloom.agents.moves.client import Message, MovingClient
+from broadloom.agents.moves.config import AgentConfig
+from broadloom.agents.moves.control import Request
+from broadloom.agents.moves.journal import MoveJournal
+from broadloom.agents.moves.move import Move
+from broadloom.agents.moves.policy import Answer, Policy, accept, stay_until
+from broadloom.agents.moves.registry import Change
+from broadloom.agents.moves.service import serving
 
 KILL = signal.SIGKILL
 
@@ -37,7 +37,7 @@ def run_agent(config: Path, state: str, when: str) -> None:
             super().append(changes)
             die_at(changes, "after")
 
-    sys.modules["broadloom.migration.service"].MoveJournal = Deadly  # type: ignore[attr-defined]
+    sys.modules["broadloom.agents.moves.service"].MoveJournal = Deadly  # type: ignore[attr-defined]
     with serving(AgentConfig.load(config)) as service:
         service.thread.join()
 

@@ -9,17 +9,18 @@ from contextlib import ExitStack, contextmanager
 import pytest
 from moving import LIMIT, QUICK, Counted, agent_of, is_over, is_over_at, payload_id, wait_for
 
-from broadloom.deployment import acl
-from broadloom.deployment.lab import HOST, dying_with_us, free_ports, listens, need_mosquitto
-from broadloom.deployment.linkd.beside import links_beside
-from broadloom.migration._mqtt import connect, leave_now, loop_until, new_client, wanted
-from broadloom.migration.address import Address, Login
-from broadloom.migration.client import MovingClient
-from broadloom.migration.config import AgentConfig
-from broadloom.migration.control import AGENT, Connect, Register, Reply, dump, from_client, to_client
-from broadloom.migration.move import State
-from broadloom.migration.operator import Operator
-from broadloom.migration.service import serving
+from broadloom.agents.links.beside import links_beside
+from broadloom.agents.moves._mqtt import connect, leave_now, loop_until, new_client, wanted
+from broadloom.agents.moves.address import Address, Login
+from broadloom.agents.moves.client import MovingClient
+from broadloom.agents.moves.config import AgentConfig
+from broadloom.agents.moves.control import Connect, Register, Reply, dump, from_client, to_client
+from broadloom.agents.moves.move import State
+from broadloom.agents.moves.operator import Operator
+from broadloom.agents.moves.service import serving
+from broadloom.deployment.rehearsal.lab import HOST, dying_with_us, free_ports, listens, need_mosquitto
+from broadloom.deployment.targets import acl
+from broadloom.mqtt.reserved_topics import AGENT
 
 pytestmark = [
     pytest.mark.needs("mosquitto", "mosquitto_passwd"),

@@ -16,9 +16,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broadloom import InputError
-from broadloom.migration.address import Address
-from broadloom.migration.agent import LEAVING, Agent, Timing
-from broadloom.migration.control import (
+from broadloom.agents.moves.address import Address
+from broadloom.agents.moves.agent import LEAVING, Agent, Timing
+from broadloom.agents.moves.control import (
     AHEAD,
     Connect,
     Refused,
@@ -31,11 +31,11 @@ from broadloom.migration.control import (
     matches,
     parse,
 )
-from broadloom.migration.few_words import MOST, FewWords
-from broadloom.migration.journal import FILE, MoveJournal
-from broadloom.migration.links import Claims, Everywhere
-from broadloom.migration.move import NEXT, State
-from broadloom.migration.registry import Numbered, Resident, from_plain, plain
+from broadloom.agents.moves.few_words import MOST, FewWords
+from broadloom.agents.moves.journal import FILE, MoveJournal
+from broadloom.agents.moves.links import Claims, Everywhere
+from broadloom.agents.moves.move import NEXT, State
+from broadloom.agents.moves.registry import Numbered, Resident, from_plain, plain
 
 BROKERS = {name: Address("127.0.0.1", 1) for name in "hfg"}
 NOW = 1e9
@@ -338,7 +338,7 @@ def test_ten_thousand_malformed_messages(world, caplog):
         world.register(client, "h")
     moves = [world.agent.request_to_move(client, "f") for client in "abc"]
     homes = {name: one.broker for name, one in world.agent.registry.residents.items()}
-    world.agent._words = FewWords(logging.getLogger("broadloom.migration"), clock=lambda: 0.0)
+    world.agent._words = FewWords(logging.getLogger("broadloom.agents.moves"), clock=lambda: 0.0)
     for _ in range(10_000):
         client, move = chance.choice("abc"), chance.choice(moves)
         good = chance.choice(
@@ -434,7 +434,7 @@ EVENTS = st.lists(
 def test_whatever_happens_a_client_has_one_home(tmp_path_factory, events):
     """Home is where it registered last; states follow each other; a crash changes nothing; all ends well."""
     world, homes, past = World(tmp_path_factory.mktemp("j")), {}, {}
-    logging.getLogger("broadloom.migration").setLevel(logging.CRITICAL)
+    logging.getLogger("broadloom.agents.moves").setLevel(logging.CRITICAL)
     for kind, one, other in events:
         registry = world.agent.registry
         move = registry.active_move(one) if one in ("a", "b") else None
@@ -465,7 +465,7 @@ def test_whatever_happens_a_client_has_one_home(tmp_path_factory, events):
     assert not world.agent.registry.strays
     assert not world.agent.registry.active_moves()
     world.journal.close()
-    logging.getLogger("broadloom.migration").setLevel(logging.NOTSET)
+    logging.getLogger("broadloom.agents.moves").setLevel(logging.NOTSET)
 
 
 def kept(world):
@@ -550,8 +550,8 @@ def test_links_are_asked_for_once_and_released_by_the_last(steps):
 
 def test_a_long_journal_is_written_anew(tmp_path, monkeypatch):
     """It stays short, and of moves that are over it keeps the last ones."""
-    monkeypatch.setattr("broadloom.migration.journal.MOST_RECORDS", 20)
-    monkeypatch.setattr("broadloom.migration.registry.KEPT", 3)
+    monkeypatch.setattr("broadloom.agents.moves.journal.MOST_RECORDS", 20)
+    monkeypatch.setattr("broadloom.agents.moves.registry.KEPT", 3)
     world = World(tmp_path)
     world.register("a", "h")
     for _ in range(50):
@@ -565,7 +565,7 @@ def test_a_long_journal_is_written_anew(tmp_path, monkeypatch):
 
 def test_a_journal_does_not_grow_by_registers(tmp_path, monkeypatch):
     """One that changes nothing is not written; it is written anew in time; it is its owner's."""
-    monkeypatch.setattr("broadloom.migration.journal.MOST_BYTES", 50_000)
+    monkeypatch.setattr("broadloom.agents.moves.journal.MOST_BYTES", 50_000)
     world = World(tmp_path / "j")
     place = tmp_path / "j" / FILE
     assert world.register("a", "h")
@@ -592,11 +592,11 @@ def test_links_that_fail_do_not_end_the_agent():
         def carry(self, broker, filters):
             raise InputError("no such topic")
 
-    logging.getLogger("broadloom.migration").setLevel(logging.CRITICAL + 1)
+    logging.getLogger("broadloom.agents.moves").setLevel(logging.CRITICAL + 1)
     claims = Claims(Broken())
     claims.hold("h", "a", ["x"])
     claims.drop("h", "a")
-    logging.getLogger("broadloom.migration").setLevel(logging.NOTSET)
+    logging.getLogger("broadloom.agents.moves").setLevel(logging.NOTSET)
     assert claims.at("h") == set()
 
 

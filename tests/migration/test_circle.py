@@ -25,14 +25,13 @@ from moving import (
 )
 
 import broadloom as bl
-from broadloom.deployment.lab import HOST, free_ports
-from broadloom.deployment.linkd.beside import links_beside
-from broadloom.migration.address import Address, Login
-from broadloom.migration.client import MovingClient
-from broadloom.migration.config import AgentConfig
-from broadloom.migration.registry import Resident
-from broadloom.migration.service import serving
-from broadloom.migration.summary import (
+from broadloom.agents.links.beside import links_beside
+from broadloom.agents.moves.address import Address, Login
+from broadloom.agents.moves.client import MovingClient
+from broadloom.agents.moves.config import AgentConfig
+from broadloom.agents.moves.registry import Resident
+from broadloom.agents.moves.service import serving
+from broadloom.agents.moves.summary import (
     AwayError,
     Sent,
     Site,
@@ -41,8 +40,9 @@ from broadloom.migration.summary import (
     traffic_matrix,
     watch_traffic,
 )
+from broadloom.deployment.rehearsal.lab import HOST, free_ports
 from broadloom.model.market_tables import read_market
-from broadloom.model.tables import need_table
+from broadloom.storage.tables import need_table
 
 SITES = {"h": "place = [0, 0]\ncapacity = 100000", "f": "place = [10, 0]\ncapacity = 100000"}
 
@@ -216,7 +216,7 @@ def test_what_histograms_and_matrices_cannot_be(tmp_path):
 
 
 def test_a_matrix_that_is_too_large_is_left_out(monkeypatch):
-    monkeypatch.setattr("broadloom.migration.histograms.MOST_FLOWS", 1)
+    monkeypatch.setattr("broadloom.agents.moves.histograms.MOST_FLOWS", 1)
     residents = [Resident(name, "h", (("x", 1),), None, 0.0) for name in "abc"]
     tables = live_tables(residents, [Sent("a", 0.0, "x", 9)], {"h": Site()})
     assert (tables["traffic_matrix"].num_rows, tables["histograms"].num_rows) == (0, 1)
@@ -306,11 +306,13 @@ def test_what_plan_and_run_refuse(run, tmp_path, monkeypatch):
     bl.MovePlan(((("a", "h", "f", 1.0, 1.0),),)).save(tmp_path / "one")
     for status in (401, 500):  # a wrong token is no refusal of a client
         answer = status, {"error": "no"}
-        monkeypatch.setattr("broadloom.migration.operator.Operator._ask_once", lambda *_, told=answer: told)
+        monkeypatch.setattr(
+            "broadloom.agents.moves.operator.Operator._ask_once", lambda *_, told=answer: told
+        )
         code, _, err = run("migrate", "run", tmp_path / "one", "--quiet")
         assert (code, err.count("\n"), "the agent says: no" in err) == (2, 1, True)
-    monkeypatch.setattr("broadloom.migration.operator.Operator._ask_once", _nobody)
-    monkeypatch.setattr("broadloom.migration.operator.PATIENCE", 0.0)
+    monkeypatch.setattr("broadloom.agents.moves.operator.Operator._ask_once", _nobody)
+    monkeypatch.setattr("broadloom.agents.moves.operator.PATIENCE", 0.0)
     code, _, err = run("migrate", "summarize", "-o", tmp_path / "s")
     assert (code, "does not answer" in err, "token" in err.replace("token-file", "")) == (2, True, False)
     assert not np.any([(tmp_path / "s").exists()])

@@ -19,12 +19,12 @@ from moving import (
 from test_agent import World, kept
 
 from broadloom import InputError
-from broadloom.migration.agent import DAY, LEAST_FORGET, Timing
-from broadloom.migration.client import MovingClient
-from broadloom.migration.control import Refused, Register, Registered, parse
-from broadloom.migration.journal import FILE
-from broadloom.migration.links import Everywhere
-from broadloom.migration.move import State
+from broadloom.agents.moves.agent import DAY, LEAST_FORGET, Timing
+from broadloom.agents.moves.client import MovingClient
+from broadloom.agents.moves.control import Refused, Register, Registered, parse
+from broadloom.agents.moves.journal import FILE
+from broadloom.agents.moves.links import Everywhere
+from broadloom.agents.moves.move import State
 
 MONTH = Timing().forget_after
 

@@ -6,8 +6,8 @@ import logging
 
 from test_agent import BROKERS, kept
 
-from broadloom.migration.http_api import NAMED, Api
-from broadloom.migration.move import State
+from broadloom.agents.moves.http_api import NAMED, Api
+from broadloom.agents.moves.move import State
 
 
 def health(world):
@@ -109,7 +109,7 @@ def test_sessions_at_a_broker_that_is_no_longer_known(world):
 
 
 def test_of_those_that_were_given_up_the_last_ones_are_kept(world, monkeypatch):
-    monkeypatch.setattr("broadloom.migration.registry.KEPT", 2)
+    monkeypatch.setattr("broadloom.agents.moves.registry.KEPT", 2)
     for client in "abc":
         world.register(client, "h")
         world.register(client, "f")

@@ -18,18 +18,18 @@ from moving import LIMIT, no_new_thread
 from test_agent import BROKERS, Still
 
 from broadloom import InputError
-from broadloom.deployment.lab import free_ports
-from broadloom.migration.address import Address, Login, read_secret
-from broadloom.migration.agent import Agent
-from broadloom.migration.config import AgentConfig
-from broadloom.migration.control import Register, dump, from_client
-from broadloom.migration.http_api import Api, HttpServer
-from broadloom.migration.journal import MoveJournal
-from broadloom.migration.openapi import document
-from broadloom.migration.operator import Operator
-from broadloom.migration.registry import Forgotten
-from broadloom.migration.running import RefusedError
-from broadloom.migration.service import serving
+from broadloom.agents.moves.address import Address, Login, read_secret
+from broadloom.agents.moves.agent import Agent
+from broadloom.agents.moves.config import AgentConfig
+from broadloom.agents.moves.control import Register, dump, from_client
+from broadloom.agents.moves.http_api import Api, HttpServer
+from broadloom.agents.moves.journal import MoveJournal
+from broadloom.agents.moves.openapi import document
+from broadloom.agents.moves.operator import Operator
+from broadloom.agents.moves.registry import Forgotten
+from broadloom.agents.moves.running import RefusedError
+from broadloom.agents.moves.service import serving
+from broadloom.deployment.rehearsal.lab import free_ports
 
 TOKEN = "a-token-that-is-never-shown"
 
@@ -114,7 +114,7 @@ def test_moves_come_in_pages(port, monkeypatch):
             found += [one["id"] for one in page["moves"]]
             query = page["next"] and f"&after={page['next']}"
         assert found == asked
-        monkeypatch.setattr("broadloom.migration.http_api.PAGE", limit)
+        monkeypatch.setattr("broadloom.agents.moves.http_api.PAGE", limit)
         assert [one["id"] for one in operator.moves()] == asked
         monkeypatch.undo()
     assert ask(port, "GET", "/moves?after=x")[0] == 404
@@ -149,7 +149,7 @@ def test_clients_come_in_pages(tmp_path, monkeypatch, limit):
     """Each once, by name, whatever the size of a page, and whoever goes meanwhile."""
     names = ["b", "a", "a.b", "a-b", "B", "z~", "_", "10", "9"]
     with answering(tmp_path, names) as (agent, port):
-        monkeypatch.setattr("broadloom.migration.http_api.PAGE", limit)
+        monkeypatch.setattr("broadloom.agents.moves.http_api.PAGE", limit)
         operator = Operator(f"http://127.0.0.1:{port}", TOKEN, patience=0)
         assert [one["client"] for one in operator.clients()] == sorted(names)
         agent.ask(lambda own: own.registry.apply([Forgotten("a-b", "h")]))
@@ -339,7 +339,7 @@ def test_an_agent_that_cannot_start_says_so_and_leaves_nothing(tmp_path, monkeyp
 
     before = set(threading.enumerate())
     config.write_text('port = 0\n[brokers.h]\naddress = "127.0.0.1:1"')
-    monkeypatch.setattr("broadloom.migration.wire.connect_later", fails)
+    monkeypatch.setattr("broadloom.agents.moves.wire.connect_later", fails)
     for _ in range(2):  # the second would find the journal held by the first
         with pytest.raises(OSError, match="of its own"), serving(AgentConfig.load(config)):
             pass

@@ -28,11 +28,11 @@ from moving import (
 )
 from moving_child import policy_for, run_agent, run_client
 
-from broadloom.deployment.lab import Lab
-from broadloom.migration.agent import Agent, Timing
-from broadloom.migration.client import MovingClient
-from broadloom.migration.move import Move, State
-from broadloom.migration.operator import Operator
+from broadloom.agents.moves.agent import Agent, Timing
+from broadloom.agents.moves.client import MovingClient
+from broadloom.agents.moves.move import Move, State
+from broadloom.agents.moves.operator import Operator
+from broadloom.deployment.rehearsal.lab import Lab
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto"), pytest.mark.kills]
 
@@ -50,7 +50,7 @@ CAREFUL = Timing(ttl=2.5, settle=0.2, answer=30.0, move=60.0, again=0.4)
 DOWN = 0.4
 
 processes = multiprocessing.get_context("forkserver")
-processes.set_forkserver_preload(["broadloom.migration.service", "broadloom.migration.client"])
+processes.set_forkserver_preload(["broadloom.agents.moves.service", "broadloom.agents.moves.client"])
 
 
 class Load:

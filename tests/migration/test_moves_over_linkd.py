@@ -9,9 +9,9 @@ import pytest
 from moving import LIMIT, QUICK, Counted, addresses, agent_of, is_over, known, unlinked, wait_for
 
 import broadloom as bl
-from broadloom.deployment.linkd.beside import LinksBeside, doors_of
-from broadloom.migration.address import Login
-from broadloom.migration.client import MovingClient
+from broadloom.agents.links.beside import LinksBeside, doors_of
+from broadloom.agents.moves.address import Login
+from broadloom.agents.moves.client import MovingClient
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
 

@@ -31,19 +31,19 @@ from moving import (
 from moving_child import run_agent
 
 from broadloom import InputError
-from broadloom.deployment.lab import HOST, free_ports
-from broadloom.migration import client as client_module
-from broadloom.migration import policy, service
-from broadloom.migration import sessions as sessions_module
-from broadloom.migration.address import Address, Login
-from broadloom.migration.agent import Agent, Timing
-from broadloom.migration.client import LONGEST_WAIT, MovingClient, OutboxFullError
-from broadloom.migration.control import AHEAD, Connect, Request, dump
-from broadloom.migration.move import State
-from broadloom.migration.operator import Operator
-from broadloom.migration.policy import Answer, accept, decline, stay_until
-from broadloom.migration.seen import DIGEST, ID, Seen
-from broadloom.migration.sessions import TOPIC, Redirection, replicate
+from broadloom.agents.moves import client as client_module
+from broadloom.agents.moves import policy, service
+from broadloom.agents.moves import sessions as sessions_module
+from broadloom.agents.moves.address import Address, Login
+from broadloom.agents.moves.agent import Agent, Timing
+from broadloom.agents.moves.client import LONGEST_WAIT, MovingClient, OutboxFullError
+from broadloom.agents.moves.control import AHEAD, Connect, Request, dump
+from broadloom.agents.moves.move import State
+from broadloom.agents.moves.operator import Operator
+from broadloom.agents.moves.policy import Answer, accept, decline, stay_until
+from broadloom.agents.moves.seen import DIGEST, ID, Seen
+from broadloom.agents.moves.sessions import TOPIC, Redirection, replicate
+from broadloom.deployment.rehearsal.lab import HOST, free_ports
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
 
@@ -500,7 +500,7 @@ def test_long_ids_are_kept_short():
 
 def test_answers_are_kept_for_a_while_only(monkeypatch):
     """A client that is asked for years remembers its last answers, and gives them again."""
-    monkeypatch.setattr("broadloom.migration.client.MOST_ANSWERS", 3)
+    monkeypatch.setattr("broadloom.agents.moves.client.MOST_ANSWERS", 3)
     client = MovingClient("c", {"h": "127.0.0.1:1", "f": "127.0.0.1:2"}, "h", policy=decline)
     moves = [f"{number:016x}" for number in range(9)]
     for move in moves:

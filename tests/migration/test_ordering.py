@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 import broadloom as bl
 import naive_moves
 from broadloom import InputError
-from broadloom.migration.move import State
-from broadloom.migration.running import RefusedError
+from broadloom.agents.moves.move import State
+from broadloom.agents.moves.running import RefusedError
 
 
 @st.composite

@@ -10,13 +10,13 @@ import pytest
 from moving import LIMIT, QUICK, Counted, known, no_new_thread, unlinked, wait_for, write_config
 
 import broadloom as bl
-from broadloom.deployment.linkd.beside import LinksBeside, doors_of, links_beside
-from broadloom.deployment.linkd.link_config import LinkConfig
-from broadloom.deployment.linkd.session import Door
-from broadloom.deployment.planned_links import PlannedLinks
-from broadloom.migration.client import MovingClient
-from broadloom.migration.config import AgentConfig
-from broadloom.migration.service import serving
+from broadloom.agents.links.beside import LinksBeside, doors_of, links_beside
+from broadloom.agents.links.link_config import LinkConfig
+from broadloom.agents.links.planned_links import PlannedLinks
+from broadloom.agents.links.session import Door
+from broadloom.agents.moves.client import MovingClient
+from broadloom.agents.moves.config import AgentConfig
+from broadloom.agents.moves.service import serving
 
 
 def wanted(plan):

@@ -17,8 +17,8 @@ from hypothesis import given, settings
 
 import broadloom as bl
 from broadloom import InputError, Interest, Overlay, Plan, Weights
-from broadloom.model import _atomic
-from broadloom.model._atomic import new_folder
+from broadloom.storage import folders as _atomic
+from broadloom.storage.folders import new_folder
 from strategies import instances
 
 
@@ -71,7 +71,7 @@ def test_a_plan_that_disconnects_a_topic_is_not_saved(tmp_path):
 
 SLOW_SAVE = """
 import sys, time
-import broadloom.model.plan as module
+import broadloom.plans.plan as module
 from broadloom import Interest, link
 write = module.write_table
 def slowly(folder, name, table):

@@ -16,7 +16,7 @@ from pathlib import Path
 import pyspark
 
 import broadloom
-from broadloom._java import java_home
+from broadloom.pipeline.java import java_home
 
 PATIENCE = 900.0  # for what takes seconds on an idle machine; nobody waits longer than it takes
 

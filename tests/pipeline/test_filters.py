@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import naive_ingest
-from broadloom.pipeline import filters
+from broadloom.mqtt import topic_filters as filters
 
 LEVELS = st.sampled_from(["a", "b", "", "$x", "+"])
 FILTERS = st.builds(

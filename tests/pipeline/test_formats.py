@@ -4,8 +4,8 @@ import json
 
 import pytest
 
-from broadloom.pipeline.formats import FORMATS, PAGE, Page, note
-from broadloom.pipeline.formats._json import entries
+from broadloom.formats import FORMATS, PAGE, Page, note
+from broadloom.formats._json import entries
 
 BY_NAME = {form.name: form for form in FORMATS}
 

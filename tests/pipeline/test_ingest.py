@@ -13,10 +13,10 @@ from broadloom import InputError, Interest, maintain, workload
 from broadloom.maintenance.events import read_events
 from broadloom.maintenance.feed import Applied, Feed
 from broadloom.model.instance import read_instance
-from broadloom.model.tables import need_table
-from broadloom.pipeline import latency
-from broadloom.pipeline.ingest import ingest
-from broadloom.pipeline.ledger import Ledger
+from broadloom.model.ledger import Ledger
+from broadloom.pipeline.ingest import latency
+from broadloom.pipeline.ingest.ingest import ingest
+from broadloom.storage.tables import need_table
 from broadloom.workload.devices import FAULTS
 
 pytestmark = pytest.mark.spark

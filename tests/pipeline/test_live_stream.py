@@ -7,13 +7,13 @@ import pytest
 from test_stream import drop
 
 import broadloom as bl
-from broadloom.deployment.lab import HOST, Lab
-from broadloom.deployment.linkd.agent import Agent
-from broadloom.deployment.linkd.doors import doors
-from broadloom.deployment.linkd.load import Load
-from broadloom.deployment.linkd.serve import Run
-from broadloom.deployment.linkd.session import Door
-from broadloom.deployment.linkd.source import Versions
+from broadloom.agents.links.agent import Agent
+from broadloom.agents.links.doors import doors
+from broadloom.agents.links.load import Load
+from broadloom.agents.links.serve import Run
+from broadloom.agents.links.session import Door
+from broadloom.agents.links.source import Versions
+from broadloom.deployment.rehearsal.lab import HOST, Lab
 from broadloom.deployment.settings import Settings
 from broadloom.deployment.wiring import Wiring
 from broadloom.pipeline.stream import stream

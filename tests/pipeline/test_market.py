@@ -6,7 +6,7 @@ import pyarrow.parquet
 import pytest
 
 import broadloom as bl
-from broadloom.assignment import steiner
+from broadloom.assignment.market import steiner
 from broadloom.cli import main
 from broadloom.pipeline import market as on_spark
 

@@ -6,7 +6,7 @@ import pyarrow.parquet
 import pytest
 
 from broadloom.papers import low_degree
-from broadloom.pipeline.reproduce import reproduce
+from broadloom.papers.reproduce import reproduce
 
 pytestmark = pytest.mark.spark
 
@@ -36,7 +36,7 @@ def test_other_figures_stay_and_damaged_cases_run_again(spark, tmp_path, monkeyp
     second = dataclasses.replace(
         low_degree.FIG5, cases=lambda quick: [low_degree._case(s, 12, 10, "unif") for s in range(2 - quick)]
     )
-    monkeypatch.setattr("broadloom.pipeline.reproduce.FIGURES", (first, second))
+    monkeypatch.setattr("broadloom.papers.reproduce.FIGURES", (first, second))
     reproduce([first], tmp_path, quick=True, spark=spark)
     found = reproduce([second], tmp_path, spark=spark)
     assert {claim["figure"] for claim in found.claims} == {"paper2-fig5"}

@@ -7,7 +7,7 @@ import pyarrow.parquet
 import pytest
 
 from broadloom import InputError
-from broadloom.pipeline.sources import Source, count_lines, find_inputs
+from broadloom.pipeline.ingest.sources import Source, count_lines, find_inputs
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ import pytest
 
 import broadloom as bl
 from broadloom import InputError
-from broadloom.model.tables import need_table, read_table
+from broadloom.model.ledger import Account, Ledger
 from broadloom.pipeline.interest import check_brokers, write_interest
-from broadloom.pipeline.ledger import Account, Ledger
+from broadloom.storage.tables import need_table, read_table
 
 
 def ingested(folder, nodes=None, subscriptions=(), brokers=()):

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 import broadloom as bl
 from broadloom import InputError, measures
 from broadloom.maintenance.maintain import maintain
-from broadloom.model.tables import write_table
-from broadloom.pipeline.ledger import Account, Ledger
+from broadloom.model.ledger import Account, Ledger
 from broadloom.report import overlay, report
 from broadloom.report.content import market_record
 from broadloom.report.failures import failures
 from broadloom.report.page import as_script
 from broadloom.report.record import record_of, record_of_folders
+from broadloom.storage.tables import write_table
 from strategies import instances
 
 

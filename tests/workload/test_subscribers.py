@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 import broadloom as bl
-from broadloom.assignment.flow import least_lbf
-from broadloom.assignment.reach import reach_of
+from broadloom.assignment.subscribers.flow import least_lbf
+from broadloom.assignment.subscribers.reach import reach_of
 from broadloom.workload.subscribers import EVENT_SPACE, LIMITS, MULTI_LEVEL
 
 M = 40_000

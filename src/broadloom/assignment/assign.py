@@ -4,10 +4,11 @@ from dataclasses import replace
 from typing import Any, overload
 
 from broadloom.assignment import ALGORITHMS
+from broadloom.checks import whole
 from broadloom.errors import InputError
-from broadloom.model import AssignmentProblem, AssignmentResult, MarketProblem, MarketResult
-from broadloom.model._check import whole
+from broadloom.model import AssignmentProblem, MarketProblem
 from broadloom.model.algorithm import find
+from broadloom.plans import AssignmentResult, MarketResult
 
 
 @overload

@@ -1,4 +1,8 @@
-"""The list of verbs, and the exit codes: 0 done, 1 a check failed, 2 bad input (one line says what)."""
+"""The list of verbs, and the exit codes.
+
+0 done; 1 a check failed; 2 bad input; 3 something outside failed (broker, cluster, disk) and another try may
+help. Codes 2 and 3 come with one line on standard error; any other error is a bug and shows a traceback.
+"""
 
 import sys
 from typing import Annotated
@@ -22,11 +26,15 @@ from broadloom.cli import (
     reproduce,
     run,
 )
-from broadloom.errors import InputError
+from broadloom.errors import InputError, MissingExtraError, StorageError, UnreachableError
 
 Version = Annotated[bool, typer.Option("--version", help="Print the version.")]
 
-INTERRUPTED = 130  # what typer makes of Ctrl-C
+# Exit codes; 0 is done, 1 a failed check.
+BAD_INPUT = 2
+OUTSIDE_FAILED = 3  # a broker, a cluster or a disk: worth another try
+WRONG_PATH = (FileNotFoundError, FileExistsError, NotADirectoryError, IsADirectoryError)
+INTERRUPTED = 130  # typer's code for Ctrl-C
 
 app = typer.Typer(
     name="broadloom",
@@ -70,14 +78,22 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
     try:
         code = app(arguments, prog_name="broadloom", standalone_mode=False)
-    except (InputError, typer.TyperException) as error:
+    except (InputError, MissingExtraError, typer.TyperException) as error:
         message = error.format_message() if isinstance(error, typer.TyperException) else str(error)
-        print(f"broadloom: {' '.join(message.split())}", file=sys.stderr)
-        sys.exit(2)
+        _print_error(message)
+        sys.exit(BAD_INPUT)
+    except (StorageError, UnreachableError) as error:
+        _print_error(str(error))
+        sys.exit(OUTSIDE_FAILED)
     except OSError as error:
         where = f": {error.filename}" if error.filename else ""
-        print(f"broadloom: {error.strerror or error}{where}", file=sys.stderr)
-        sys.exit(2)
+        _print_error(f"{error.strerror or error}{where}")
+        sys.exit(BAD_INPUT if isinstance(error, WRONG_PATH) else OUTSIDE_FAILED)
     if code == INTERRUPTED:
         print("broadloom: interrupted; what was there before is as it was", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _print_error(message: str) -> None:
+    """Print an error as one line on standard error."""
+    print(f"broadloom: {' '.join(message.split())}", file=sys.stderr)

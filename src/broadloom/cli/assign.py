@@ -11,8 +11,8 @@ from broadloom.cli.link import parse_options
 from broadloom.cli.output import Force, Json, Quiet, Seed, keep_apart, measures_table, progress, show
 from broadloom.cli.spark import Conf, Master, Remote
 from broadloom.errors import InputError
-from broadloom.model.assigned import read_record, summary
 from broadloom.model.assignment_tables import read_problem, write_problem
+from broadloom.plans.assignment_result import read_record, summary
 
 
 def assign(

@@ -8,24 +8,24 @@ from typing import Annotated, Any
 import typer
 
 import broadloom as bl
+from broadloom.checks import number, whole
 from broadloom.cli.deploy_words import change_told, compared, rehearsal_told
 from broadloom.cli.output import Force, Json, Quiet, keep_apart, progress, show
-from broadloom.deployment import mosquitto
 from broadloom.deployment._sessions import Access, see_to
 from broadloom.deployment.check import check
-from broadloom.deployment.comparison import compare as run_alternatives
 from broadloom.deployment.export import TARGETS, compare_exports, export, record_of, save, target_named
 from broadloom.deployment.flow import sample_messages
-from broadloom.deployment.rabbitmq_lab import rehearse_rabbitmq
-from broadloom.deployment.rehearsal import rehearse
-from broadloom.deployment.rewiring import RATE, rehearse_change, rehearse_live_change
+from broadloom.deployment.rehearsal.comparison import compare as run_alternatives
+from broadloom.deployment.rehearsal.rabbitmq_lab import rehearse_rabbitmq
+from broadloom.deployment.rehearsal.rehearsal import rehearse
+from broadloom.deployment.rehearsal.rewiring import RATE, rehearse_change, rehearse_live_change
 from broadloom.deployment.settings import LOGIN, Settings, places_of
 from broadloom.deployment.steps import Deployment
+from broadloom.deployment.targets import mosquitto
 from broadloom.deployment.traffic import Publication, read_publications
 from broadloom.deployment.trees import Tree, plan_trees
 from broadloom.deployment.wiring import Wiring, wire
 from broadloom.errors import InputError
-from broadloom.model._check import number, whole
 
 PlanFolder = Annotated[Path, typer.Argument(help="The folder of a plan.")]
 To = Annotated[str, typer.Option("--to", help=f"One of {', '.join(target.name for target in TARGETS)}.")]

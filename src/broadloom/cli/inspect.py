@@ -13,9 +13,9 @@ from broadloom.cli.output import Json, Quiet, measures_table, progress, show
 from broadloom.cli.spark import Conf, Master, Remote, engine_if_asked
 from broadloom.errors import InputError
 from broadloom.measures import disconnected_topics
-from broadloom.model.assigned import is_assignment
-from broadloom.model.plan import read_record
-from broadloom.model.priced import is_market, overloaded_brokers, saved_metrics
+from broadloom.plans.assignment_result import is_assignment
+from broadloom.plans.market_result import is_market, overloaded_brokers, saved_metrics
+from broadloom.plans.plan import read_record
 
 if TYPE_CHECKING:
     from broadloom.pipeline.session import Engine

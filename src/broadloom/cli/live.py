@@ -8,16 +8,16 @@ from typing import Annotated
 import typer
 
 import broadloom as bl
+from broadloom.agents.links.agent import Agent
+from broadloom.agents.links.doors import doors
+from broadloom.agents.links.serve import Run, Sent, serve, summary, take_down
+from broadloom.agents.links.source import Events, Fixed, Versions
+from broadloom.checks import number
 from broadloom.cli.deploy import Address, Credentials, Least, Messages, PlanFolder, Slack, Tls
 from broadloom.cli.output import Json, Quiet, show
-from broadloom.deployment.linkd.agent import Agent
-from broadloom.deployment.linkd.doors import doors
-from broadloom.deployment.linkd.serve import Run, Sent, serve, summary, take_down
-from broadloom.deployment.linkd.source import Events, Fixed, Versions
 from broadloom.deployment.settings import LAST_PORT, Settings, places_of
 from broadloom.deployment.traffic import read_publications
 from broadloom.errors import InputError
-from broadloom.model._check import number
 
 
 def live(

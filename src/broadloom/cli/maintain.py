@@ -8,6 +8,7 @@ import typer
 from rich.table import Column, Table
 
 import broadloom as bl
+from broadloom.checks import whole
 from broadloom.cli.output import Force, Json, Quiet, Seed, keep_apart, progress, show
 from broadloom.cli.spark import Conf, Master, engine_of
 from broadloom.errors import InputError
@@ -17,10 +18,9 @@ from broadloom.maintenance.maintain import compile_kernels
 from broadloom.maintenance.requests import REBASELINE
 from broadloom.maintenance.rounds import OF_EVENTS, Rounds
 from broadloom.maintenance.store import write_state
-from broadloom.model._atomic import new_folder
-from broadloom.model._check import whole
 from broadloom.model.instance import read_instance
-from broadloom.model.tables import write_table
+from broadloom.storage.folders import new_folder
+from broadloom.storage.tables import write_table
 
 
 def maintain(

@@ -12,23 +12,23 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from broadloom.agents.links.beside import links_beside
+from broadloom.agents.moves._given import TOKEN
+from broadloom.agents.moves.address import read_secret
+from broadloom.agents.moves.config import PORT, AgentConfig
+from broadloom.agents.moves.move import NEXT, State
+from broadloom.agents.moves.moveplan import MovePlan
+from broadloom.agents.moves.operator import Operator
+from broadloom.agents.moves.ordering import plan_moves
+from broadloom.agents.moves.running import run_moves
+from broadloom.agents.moves.service import serving
+from broadloom.agents.moves.summary import live_tables, save_tables
+from broadloom.checks import number
 from broadloom.cli.output import Force, Json, Quiet, keep_apart, progress, show
-from broadloom.deployment.linkd.beside import links_beside
 from broadloom.errors import InputError
-from broadloom.migration._given import TOKEN
-from broadloom.migration.address import read_secret
-from broadloom.migration.config import PORT, AgentConfig
-from broadloom.migration.move import NEXT, State
-from broadloom.migration.moveplan import MovePlan
-from broadloom.migration.operator import Operator
-from broadloom.migration.ordering import plan_moves
-from broadloom.migration.running import run_moves
-from broadloom.migration.service import serving
-from broadloom.migration.summary import live_tables, save_tables
-from broadloom.model._check import number
 from broadloom.model.market import MarketProblem
 from broadloom.model.market_tables import read_market
-from broadloom.model.tables import need_table, positions
+from broadloom.storage.tables import need_table, positions
 
 AgentUrl = Annotated[str, typer.Option("--agent", help="Where the agent answers.")]
 TokenFile = Annotated[

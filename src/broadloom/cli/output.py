@@ -22,8 +22,8 @@ from rich.progress import (
 from rich.table import Table
 
 from broadloom.errors import InputError
-from broadloom.model._plain import plain
 from broadloom.progress import watched_by
+from broadloom.storage.plain import plain
 
 PIPE_CLOSED = 141  # as the shell tells it of a program that was ended by SIGPIPE
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broadloom.deployment._clients import HOST, TICK
+from broadloom.deployment.rehearsal._clients import HOST, TICK
 from broadloom.errors import InputError
-from broadloom.migration._paho import close_sockets, need_paho
+from broadloom.mqtt.paho import close_sockets, need_paho
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client

@@ -9,10 +9,10 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
+from broadloom.checks import more
 from broadloom.deployment.wiring import Hop, Link, Wiring
 from broadloom.errors import InputError
-from broadloom.model._check import more
-from broadloom.pipeline.filters import VALID, FilterTree, covers, groups
+from broadloom.mqtt.topic_filters import VALID, FilterTree, covers, groups
 
 
 def check(wiring: Wiring) -> None:

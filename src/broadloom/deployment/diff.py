@@ -17,9 +17,9 @@ from typing import Any, NamedTuple
 
 from broadloom.deployment.check import is_forest
 from broadloom.deployment.flow import Message, journey, sample_messages
-from broadloom.deployment.mosquitto import local_id, remote_id
+from broadloom.deployment.targets.mosquitto import local_id, remote_id
 from broadloom.deployment.wiring import Hop, Link, Wiring
-from broadloom.pipeline.filters import FilterTree, groups
+from broadloom.mqtt.topic_filters import FilterTree, groups
 
 Links = tuple[Link, ...]
 _Texts = dict[str, tuple[str, ...]]

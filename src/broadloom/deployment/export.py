@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 from broadloom._version import VERSION
-from broadloom.deployment import acl, mosquitto, nats, rabbitmq
 from broadloom.deployment.check import check
 from broadloom.deployment.diff import changes
 from broadloom.deployment.settings import Settings
@@ -21,10 +20,11 @@ from broadloom.deployment.steps import (
     nats_steps,
     rabbitmq_steps,
 )
+from broadloom.deployment.targets import acl, mosquitto, nats, rabbitmq
 from broadloom.deployment.trees import Tree
 from broadloom.deployment.wiring import Link, Wiring
 from broadloom.errors import InputError
-from broadloom.model._atomic import new_folder
+from broadloom.storage.folders import new_folder
 
 RECORD = "deployment.json"
 

@@ -9,8 +9,8 @@ from typing import NamedTuple
 import numpy as np
 
 from broadloom.deployment.wiring import Hop, Wiring
-from broadloom.model.plan import Plan
-from broadloom.pipeline.filters import FilterTree, common_topic
+from broadloom.mqtt.topic_filters import FilterTree, common_topic
+from broadloom.plans.plan import Plan
 
 
 class Message(NamedTuple):

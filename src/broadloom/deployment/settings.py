@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
+from broadloom.checks import whole, yes_or_no
 from broadloom.errors import InputError
-from broadloom.model._check import whole, yes_or_no
-from broadloom.model.plan import Plan
+from broadloom.plans.plan import Plan
 
 LAST_PORT = 65_535
 # Where links find the name and the password that they log in with.

@@ -13,10 +13,10 @@ from dataclasses import replace
 from difflib import unified_diff
 from typing import Any, NamedTuple
 
-from broadloom.deployment import nats, rabbitmq
 from broadloom.deployment.diff import Batch, Session, order
-from broadloom.deployment.mosquitto import PORT, TLS_PORT
 from broadloom.deployment.settings import Settings
+from broadloom.deployment.targets import nats, rabbitmq
+from broadloom.deployment.targets.mosquitto import PORT, TLS_PORT
 from broadloom.deployment.wiring import Wiring
 from broadloom.errors import InputError
 

@@ -10,11 +10,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from broadloom.checks import refuse
 from broadloom.errors import InputError
-from broadloom.model._check import refuse
 from broadloom.model.interest import Interest
-from broadloom.model.tables import need_table, positions
-from broadloom.pipeline.filters import is_wild
+from broadloom.mqtt.topic_filters import is_wild
+from broadloom.storage.tables import need_table, positions
 
 
 class Publication(NamedTuple):

@@ -15,14 +15,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from broadloom.checks import number
 from broadloom.deployment._balance import balance
 from broadloom.deployment._spanning import Edges, Group, best_tree
 from broadloom.deployment.traffic import Publication
 from broadloom.errors import InputError
-from broadloom.model._check import number
 from broadloom.model.interest import Interest
-from broadloom.model.plan import Plan
-from broadloom.pipeline.filters import FilterTree, covers, groups
+from broadloom.mqtt.topic_filters import FilterTree, covers, groups
+from broadloom.plans.plan import Plan
 
 LEAST = ("latency", "weight")
 

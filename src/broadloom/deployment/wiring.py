@@ -10,8 +10,8 @@ from typing import NamedTuple
 
 from broadloom.deployment.traffic import Publication
 from broadloom.deployment.trees import Tree
-from broadloom.model.plan import Plan
-from broadloom.pipeline.filters import covers, is_wild
+from broadloom.mqtt.topic_filters import covers, is_wild
+from broadloom.plans.plan import Plan
 
 Hop = tuple[str, str]
 

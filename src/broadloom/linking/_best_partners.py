@@ -12,8 +12,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom._jit import inner_kernel, kernel
-from broadloom.linking._bits import bit_of, by_word
+from broadloom.kernels.bits import bit_of, by_word
+from broadloom.kernels.jit import inner_kernel, kernel
 from broadloom.linking._components import EDGES_ADDED, Components, contribution
 from broadloom.linking._rows import STRIP, any_from, count_bits
 from broadloom.model.weights import UNIFORM, WeightArrays, weight_of

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom._jit import inner_kernel, kernel
-from broadloom.linking._bits import WORD, bit_of, lowest, pack_rows, popcount
+from broadloom.kernels.bits import WORD, bit_of, lowest, pack_rows, popcount
+from broadloom.kernels.jit import inner_kernel, kernel
 from broadloom.model import Interest
 
 STILL_TO_MERGE, EDGES_ADDED = 0, 1

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom._kmeans import k_means
 from broadloom.errors import InputError
+from broadloom.kernels.kmeans import k_means
 from broadloom.model import Weights
 
 LANDMARKS = 8

@@ -12,8 +12,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom._jit import inner_kernel, kernel
-from broadloom.linking._bits import WORDS_AT_ONCE, bit_of, by_word, popcount
+from broadloom.kernels.bits import WORDS_AT_ONCE, bit_of, by_word, popcount
+from broadloom.kernels.jit import inner_kernel, kernel
 from broadloom.linking._components import Components
 from broadloom.model.weights import EUCLIDEAN, WeightArrays, weight_of
 

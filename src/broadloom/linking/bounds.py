@@ -5,12 +5,12 @@ import time
 
 import numpy as np
 
+from broadloom.checks import number, whole
 from broadloom.linking import greedy
 from broadloom.linking._ascent import Ascent
 from broadloom.linking._chains import pricing_work
 from broadloom.linking._given import fitting_weights
 from broadloom.model import Interest, Weights
-from broadloom.model._check import number, whole
 
 # A proof looks at every pair of subscribers of every topic: beyond this, at the smallest topics only.
 MOST_WORK = 5_000_000_000

@@ -7,8 +7,8 @@ is left, and its topics are done. So each topic's subscribers are at most two ho
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom._jit import inner_kernel, kernel
-from broadloom.linking._bits import WORD, lowest, pack_rows, popcount
+from broadloom.kernels.bits import WORD, lowest, pack_rows, popcount
+from broadloom.kernels.jit import inner_kernel, kernel
 from broadloom.linking._built import Built
 from broadloom.linking._edges import first_of_each
 from broadloom.model import Interest, Weights

@@ -17,8 +17,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom._jit import kernel
+from broadloom.checks import whole, yes_or_no
 from broadloom.errors import InputError
+from broadloom.kernels.jit import kernel
 from broadloom.linking._bands import in_threads
 from broadloom.linking._built import Built
 from broadloom.linking._components import join_parts, separate
@@ -27,7 +28,6 @@ from broadloom.linking._keys import merge_by_key
 from broadloom.linking._levels import merge_by_level
 from broadloom.linking.reverse_delete import heaviest_first, reverse_delete
 from broadloom.model import Interest, Weights
-from broadloom.model._check import whole, yes_or_no
 from broadloom.model.algorithm import find
 
 # With more representatives than this, combine some parts at a time: a little heavier, much faster.

@@ -9,10 +9,10 @@ from typing import Any
 
 import numpy as np
 
+from broadloom.checks import number, whole
 from broadloom.linking._built import Built
 from broadloom.linking._program import Bools, Floats, Program
 from broadloom.model import Interest, Weights
-from broadloom.model._check import number, whole
 from broadloom.progress import stage
 
 # The solver's tolerances are absolute, about 1e-6: weights are scaled to this total unless small and whole.

@@ -2,13 +2,13 @@
 
 from dataclasses import dataclass
 
+from broadloom.checks import whole
 from broadloom.linking._built import Built
 from broadloom.linking._components import components_of
 from broadloom.linking._keys import merge_by_key
 from broadloom.linking._levels import merge_by_level
 from broadloom.linking.low_degree import low_degree_edges
 from broadloom.model import Interest, Weights
-from broadloom.model._check import whole
 
 
 @dataclass(frozen=True)

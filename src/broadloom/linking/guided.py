@@ -6,6 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from broadloom.checks import whole
 from broadloom.errors import InputError
 from broadloom.linking import greedy
 from broadloom.linking._ascent import Ascent
@@ -17,7 +18,6 @@ from broadloom.linking.bounds import fits, lower_bound
 from broadloom.linking.improvement import improved_edges
 from broadloom.linking.reverse_delete import heaviest_first, reverse_delete
 from broadloom.model import Interest, Weights
-from broadloom.model._check import whole
 from broadloom.progress import stage
 
 # How many steps the ascent has made after its first levels; each further one doubles them.

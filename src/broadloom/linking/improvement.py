@@ -7,9 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom._jit import inner_kernel, kernel
+from broadloom.checks import number, whole, yes_or_no
 from broadloom.errors import InputError
-from broadloom.linking._bits import lowest
+from broadloom.kernels.bits import lowest
+from broadloom.kernels.jit import inner_kernel, kernel
 from broadloom.linking._rows import with_room
 from broadloom.linking.reverse_delete import (
     Links,
@@ -24,9 +25,9 @@ from broadloom.linking.reverse_delete import (
     still_joined,
     take_back,
 )
-from broadloom.model import Interest, Overlay, Plan, Weights
-from broadloom.model._check import number, whole, yes_or_no
+from broadloom.model import Interest, Overlay, Weights
 from broadloom.model.weights import WeightArrays, weight_of
+from broadloom.plans import Plan
 
 MOST_TOPICS = 64  # an edge that more topics than a word has bits rely on is not exchanged
 MOST_PAIRS = 1 << 16  # where there are more pairs to choose from, one end stays where it is

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from broadloom.checks import whole, yes_or_no
 from broadloom.errors import InputError
 from broadloom.linking import ALGORITHMS
 from broadloom.linking._given import fitting_weights
@@ -11,9 +12,9 @@ from broadloom.linking.improvement import degree_limit, refuse_stars
 from broadloom.linking.improvement import improve as improved
 from broadloom.linking.warm_start import link_change, warm_start
 from broadloom.measures import is_topic_connected
-from broadloom.model import Interest, Overlay, Plan, Weights
-from broadloom.model._check import whole, yes_or_no
+from broadloom.model import Interest, Overlay, Weights
 from broadloom.model.algorithm import Algorithm, find
+from broadloom.plans import Plan
 
 
 def link(

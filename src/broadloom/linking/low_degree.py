@@ -10,14 +10,14 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom._jit import kernel
+from broadloom.checks import more, number, whole
 from broadloom.errors import InputError
+from broadloom.kernels.jit import kernel
 from broadloom.linking._best_partners import Partners, best_pair, least_key, new_partners, start_from
 from broadloom.linking._built import Built
 from broadloom.linking._components import STILL_TO_MERGE, Components, add_edge, components_of
 from broadloom.measures import components_per_topic
 from broadloom.model import Interest, Weights
-from broadloom.model._check import more, number, whole
 from broadloom.model.algorithm import NoOptions
 from broadloom.model.weights import WeightArrays, weight_of
 

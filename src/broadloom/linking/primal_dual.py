@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom._jit import inner_kernel, kernel
+from broadloom.kernels.jit import inner_kernel, kernel
 from broadloom.linking._bands import BandSize, Rows, blocks_of_rows, cut_at, in_threads
 from broadloom.linking._built import Built
 from broadloom.linking._components import (

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom._jit import kernel
-from broadloom.linking._bits import WORD, lowest, pack_rows
+from broadloom.kernels.bits import WORD, lowest, pack_rows
+from broadloom.kernels.jit import kernel
 from broadloom.model import Interest, Weights
 from broadloom.model.overlay import Overlay
 

@@ -5,8 +5,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom._jit import inner_kernel, kernel
-from broadloom._threads import thread_count
+from broadloom.kernels.jit import inner_kernel, kernel
+from broadloom.kernels.threads import thread_count
 from broadloom.linking._built import Built
 from broadloom.linking._edges import first_of_each
 from broadloom.model import Interest, Weights

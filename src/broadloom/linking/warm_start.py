@@ -10,7 +10,8 @@ from broadloom.linking._components import components_of
 from broadloom.linking._keys import merge_by_key
 from broadloom.linking.improvement import ROUNDS, improved_edges
 from broadloom.linking.reverse_delete import rarest_first
-from broadloom.model import Interest, Plan, Weights
+from broadloom.model import Interest, Weights
+from broadloom.plans import Plan
 
 
 def warm_start(

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from broadloom.checks import number, whole
 from broadloom.errors import InputError
 from broadloom.maintenance._repair import Rules
-from broadloom.model._check import number, whole
 from broadloom.model.algorithm import Algorithm
 
 BACKUPS = ("primal-dual", "greedy")

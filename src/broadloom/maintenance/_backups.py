@@ -7,7 +7,7 @@ none of which uses a node of another; a topic with fewer other subscribers is co
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom._jit import inner_kernel, kernel
+from broadloom.kernels.jit import inner_kernel, kernel
 from broadloom.maintenance._links import AFTER, BACKUPS, NOTHING, OTHER, PRIMARIES, listed, put, take
 from broadloom.maintenance._world import NODES, World, topics_of, wants
 

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom._jit import compiled_for
+from broadloom.kernels.jit import compiled_for
 from broadloom.maintenance._backups import build_all_backups, forget, rebuild_backups
 from broadloom.maintenance._links import BACKUPS, PRIMARIES, all_pairs, listed, room_of
 from broadloom.maintenance._many import edges_among_many

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom._jit import kernel
+from broadloom.kernels.jit import kernel
 from broadloom.linking._best_partners import new_partners
 from broadloom.linking._components import STILL_TO_MERGE, Components, join, separate
 from broadloom.linking.low_degree import grow

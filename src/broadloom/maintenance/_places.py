@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from broadloom.checks import number, whole
 from broadloom.errors import InputError
 from broadloom.model import Weights
-from broadloom.model._check import number, whole
 from broadloom.model.weights import DENSE, EUCLIDEAN, KINDS, SITES, UNIFORM, WeightArrays
 
 

@@ -7,8 +7,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom._jit import inner_kernel, kernel
-from broadloom.linking._bits import bit_of, popcount
+from broadloom.kernels.bits import bit_of, popcount
+from broadloom.kernels.jit import inner_kernel, kernel
 from broadloom.maintenance._backups import build_backups
 from broadloom.maintenance._links import AFTER, BACKUPS, NOTHING, OTHER, listed
 from broadloom.maintenance._world import (

@@ -17,7 +17,7 @@ from typing import NamedTuple
 from broadloom.errors import InputError
 from broadloom.maintenance.changes import Change
 from broadloom.maintenance.requests import Request
-from broadloom.model._records import append, hold, read_records, start_file
+from broadloom.storage.records import append, hold, read_records, start_file
 
 FILE = "journal"
 MAGIC = b"broadloom journal 1\n"

@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from broadloom.checks import number, whole
 from broadloom.errors import InputError
 from broadloom.maintenance import METHODS, NaiveOptions
 from broadloom.maintenance._engine import Engine
@@ -33,9 +34,9 @@ from broadloom.maintenance.requests import (
     is_text,
     topic_list,
 )
-from broadloom.model import Interest, Overlay, Plan
-from broadloom.model._check import number, whole
+from broadloom.model import Interest, Overlay
 from broadloom.model.algorithm import find
+from broadloom.plans import Plan
 
 
 class Live:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
+from broadloom.checks import generator, more, whole
 from broadloom.errors import InputError
 from broadloom.linking._given import fitting_weights
 from broadloom.maintenance._engine import Engine, Present
@@ -17,7 +18,6 @@ from broadloom.maintenance.fresh import fresh_edges
 from broadloom.maintenance.live import Live, options_of
 from broadloom.measures import disconnected_topics
 from broadloom.model import Interest, Overlay, Weights
-from broadloom.model._check import generator, more, whole
 from broadloom.progress import stage
 
 

@@ -11,7 +11,8 @@ from numpy.typing import NDArray
 from broadloom.linking.low_degree import low_degree_edges
 from broadloom.maintenance._repair import Rules
 from broadloom.maintenance.fresh import fresh_edges
-from broadloom.model import Plan, Weights
+from broadloom.model import Weights
+from broadloom.plans import Plan
 
 # How much more links that are not there yet count, from the fewest changes to the best overlay.
 BONUSES = (1.0, 0.5, 0.25, 0.1)

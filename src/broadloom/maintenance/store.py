@@ -17,9 +17,9 @@ from broadloom.maintenance._places import with_room
 from broadloom.maintenance._world import Contents
 from broadloom.maintenance.journal import FILE, Journal, mark_of, open_journal, read_entries
 from broadloom.maintenance.live import Live, options_of
-from broadloom.model import Plan
-from broadloom.model._atomic import new_folder
-from broadloom.model.tables import need_table, write_table
+from broadloom.plans import Plan
+from broadloom.storage.folders import new_folder
+from broadloom.storage.tables import need_table, write_table
 
 STATE, RECORD = "state", "live.json"
 FORMAT = 2

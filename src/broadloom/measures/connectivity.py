@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom._jit import kernel
+from broadloom.checks import read_only
 from broadloom.errors import InputError
-from broadloom.model._check import read_only
+from broadloom.kernels.jit import kernel
 from broadloom.model.interest import Interest
 from broadloom.model.overlay import Overlay
 from broadloom.model.weights import Weights

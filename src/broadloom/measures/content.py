@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.model.assigned import Filter
-from broadloom.model.assignment import AssignmentProblem
+from broadloom.model.assignment import AssignmentProblem, Filter
 
 # Sums of distances in another order differ by less than this, relatively.
 ROUNDING = 1e-9

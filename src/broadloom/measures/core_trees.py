@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom._jit import kernel
+from broadloom.kernels.jit import kernel
 from broadloom.model.market import CORES
 
 MST, PAIR, TREE = range(len(CORES))

@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom._jit import kernel
-from broadloom._threads import over_ranges
+from broadloom.checks import refuse, whole
+from broadloom.kernels.jit import kernel
+from broadloom.kernels.threads import over_ranges
 from broadloom.measures.connectivity import as_overlay, link_weights
-from broadloom.model._check import refuse, whole
 from broadloom.model.interest import Interest
 from broadloom.model.overlay import Overlay
 from broadloom.model.weights import Weights

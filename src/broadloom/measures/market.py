@@ -5,8 +5,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom._jit import kernel
 from broadloom.errors import InputError
+from broadloom.kernels.jit import kernel
 from broadloom.measures.core_trees import Core, add_flows, core_of, source_prices
 from broadloom.model.market import MarketProblem, check_core
 

@@ -6,10 +6,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from broadloom.checks import generator, whole
 from broadloom.measures.connectivity import as_overlay, components_per_topic, link_weights
 from broadloom.measures.diameter import topic_diameters
 from broadloom.measures.routing import routing_costs
-from broadloom.model._check import generator, whole
 from broadloom.model.interest import Interest
 from broadloom.model.overlay import Overlay
 from broadloom.model.weights import Weights

@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom._jit import kernel
+from broadloom.kernels.jit import kernel
 from broadloom.measures.connectivity import as_overlay
 from broadloom.measures.diameter import Graph, sub_overlay
 from broadloom.model.interest import Interest

@@ -1,27 +1,21 @@
 """What is given and what comes out: plain frozen values over read-only arrays."""
 
-from broadloom.model.assigned import AssignmentResult
 from broadloom.model.assignment import AssignmentProblem
 from broadloom.model.density import Density
 from broadloom.model.grid import Grid
 from broadloom.model.interest import Interest
 from broadloom.model.market import MarketProblem
 from broadloom.model.overlay import Overlay
-from broadloom.model.plan import Plan
-from broadloom.model.priced import MarketResult
 from broadloom.model.traffic import summarize
 from broadloom.model.weights import Weights
 
 __all__ = [
     "AssignmentProblem",
-    "AssignmentResult",
     "Density",
     "Grid",
     "Interest",
     "MarketProblem",
-    "MarketResult",
     "Overlay",
-    "Plan",
     "Weights",
     "summarize",
 ]

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from broadloom.checks import number, read_only, refuse, text_ids, whole
 from broadloom.errors import InputError
-from broadloom.model._check import number, read_only, refuse, text_ids, whole
 from broadloom.model.density import Density, DensityArrays
 
 # More rectangles a filter would make exact volumes of unions slow; the paper uses 3.
@@ -20,6 +20,10 @@ MOST_RECTANGLES = 16
 ROUNDING = 1e-9
 # Measures and squares of distances beyond this would not stay finite when they are added and enlarged.
 MOST_MEASURE = 1e300
+
+
+# A content filter: the rectangles (lo, hi) whose union a broker lets through.
+Filter = tuple[tuple[NDArray[np.float64], NDArray[np.float64]], ...]
 
 
 @dataclass(frozen=True, eq=False)

@@ -11,12 +11,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from broadloom.checks import refuse, repeats
 from broadloom.errors import InputError
-from broadloom.model._atomic import new_folder
-from broadloom.model._check import refuse, repeats
 from broadloom.model.assignment import AssignmentProblem
 from broadloom.model.density import Density
-from broadloom.model.tables import need_table, read_table, write_table
+from broadloom.storage.folders import new_folder
+from broadloom.storage.tables import need_table, read_table, write_table
 
 LIMITS = ("max_delay", "alpha", "beta", "beta_max")
 

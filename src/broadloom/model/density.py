@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom._jit import kernel
+from broadloom.checks import read_only, whole
 from broadloom.errors import InputError
-from broadloom.model._check import read_only, whole
+from broadloom.kernels.jit import kernel
 
 
 class DensityArrays(NamedTuple):

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from broadloom.checks import refuse, whole
 from broadloom.errors import InputError
-from broadloom.model._check import refuse, whole
 
 Density = Callable[[NDArray[np.float64]], ArrayLike]
 

@@ -10,13 +10,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from broadloom.checks import refuse, repeats
 from broadloom.errors import InputError
-from broadloom.model._atomic import new_folder
-from broadloom.model._check import refuse, repeats
 from broadloom.model.interest import Interest
 from broadloom.model.matrix import fill_missing, raised, symmetrised
-from broadloom.model.tables import coordinate_columns, need_table, positions, read_table, write_table
 from broadloom.model.weights import Weights
+from broadloom.storage.folders import new_folder
+from broadloom.storage.tables import coordinate_columns, need_table, positions, read_table, write_table
 
 SOURCES = ("auto", "latency", "coordinates", "sites", "uniform")
 

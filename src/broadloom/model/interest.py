@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
+from broadloom.checks import more, read_only, refuse, text_ids, whole
 from broadloom.errors import InputError
-from broadloom.model._check import more, read_only, refuse, text_ids, whole
-from broadloom.model.tables import positions
+from broadloom.storage.tables import positions
 
 
 @dataclass(frozen=True, eq=False)

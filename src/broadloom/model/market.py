@@ -10,9 +10,9 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom._jit import kernel
+from broadloom.checks import read_only, refuse, text_ids
 from broadloom.errors import InputError
-from broadloom.model._check import read_only, refuse, text_ids
+from broadloom.kernels.jit import kernel
 
 # How traffic crosses the core: "mst": a least spanning tree for each source and channel; "pair": each source
 # to each destination on its own shortest path, so a tree for each source; "tree": one tree for everything.

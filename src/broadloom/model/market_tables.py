@@ -10,13 +10,13 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from broadloom.checks import refuse
 from broadloom.errors import InputError
-from broadloom.model._check import refuse
 from broadloom.model.grid import Grid
 from broadloom.model.market import MarketProblem
-from broadloom.model.tables import need_table
 from broadloom.model.traffic import summarize
 from broadloom.model.traffic_tables import told_traffic
+from broadloom.storage.tables import need_table
 
 # From a folder's messages, the names of users, corners of what they want and a number of cells: a grid of
 # about so many cells over all that, and each user's rates on it.

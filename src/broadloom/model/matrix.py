@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from broadloom.checks import refuse
 from broadloom.errors import InputError
-from broadloom.model._check import refuse
 
 
 def symmetrised(matrix: NDArray[np.float64], how: str) -> NDArray[np.float64]:

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
+from broadloom.checks import read_only, refuse, repeats, whole
 from broadloom.errors import InputError
-from broadloom.model._check import read_only, refuse, repeats, whole
 
 
 class Adjacency(NamedTuple):

@@ -9,8 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
+from broadloom.checks import refuse
 from broadloom.errors import InputError
-from broadloom.model._check import refuse
 from broadloom.model.grid import Grid
 
 

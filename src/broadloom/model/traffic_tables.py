@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from broadloom.checks import refuse
 from broadloom.errors import InputError
-from broadloom.model._check import refuse
-from broadloom.model.tables import need_table, positions, read_table
 from broadloom.model.traffic import summarize
+from broadloom.storage.tables import need_table, positions, read_table
 
 MOST_CELLS = 1 << 28  # of users and channels: two gigabytes
 Flows = tuple[NDArray[np.float64], NDArray[np.bool_]]

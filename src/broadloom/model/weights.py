@@ -9,9 +9,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom._jit import inner_kernel, kernel
+from broadloom.checks import more, read_only, refuse, whole
 from broadloom.errors import InputError
-from broadloom.model._check import more, read_only, refuse, whole
+from broadloom.kernels.jit import inner_kernel, kernel
 
 KINDS = ("uniform", "dense", "euclidean", "sites")
 UNIFORM, DENSE, EUCLIDEAN, SITES = range(len(KINDS))

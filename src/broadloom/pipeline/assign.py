@@ -24,24 +24,32 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
 
 from broadloom.assignment import ALGORITHMS
-from broadloom.assignment._filters import Filters, as_tuples
-from broadloom.assignment.annealing import SearchOptions, draw, sample_filters
 from broadloom.assignment.assign import assign as assign_in_process
-from broadloom.assignment.filling import Shares, allot, broker_by_rank, kind_masks, place_rest, shrunk_to
-from broadloom.assignment.flow import limits as load_limits
-from broadloom.assignment.greedy import feasible_beta
-from broadloom.assignment.reach import masks_in_time, numbered, spelled
-from broadloom.assignment.tighten import around_members
+from broadloom.assignment.subscribers._filters import Filters, as_tuples
+from broadloom.assignment.subscribers.annealing import SearchOptions, draw, sample_filters
+from broadloom.assignment.subscribers.filling import (
+    Shares,
+    allot,
+    broker_by_rank,
+    kind_masks,
+    place_rest,
+    shrunk_to,
+)
+from broadloom.assignment.subscribers.flow import limits as load_limits
+from broadloom.assignment.subscribers.greedy import feasible_beta
+from broadloom.assignment.subscribers.reach import masks_in_time, numbered, spelled
+from broadloom.assignment.subscribers.tighten import around_members
 from broadloom.errors import InputError
 from broadloom.measures.content import Tally, both, metrics_of, tally
 from broadloom.model import AssignmentProblem
-from broadloom.model._atomic import new_folder
 from broadloom.model.algorithm import find
-from broadloom.model.assigned import Filter, filters_table, plan_record
+from broadloom.model.assignment import Filter
 from broadloom.model.assignment_tables import matrix, problem_tables, read_problem
-from broadloom.model.tables import write_table
 from broadloom.pipeline.session import Engine, session
+from broadloom.plans.assignment_result import filters_table, plan_record
 from broadloom.progress import stage
+from broadloom.storage.folders import new_folder
+from broadloom.storage.tables import write_table
 
 ALGORITHM = "broadloom"
 # Sums of rounded numbers depend on who adds first: what is told of delays has so many digits.

@@ -10,11 +10,11 @@ from typing import Any
 
 from broadloom.errors import InputError
 from broadloom.linking import ALGORITHMS
-from broadloom.model._toml import read_toml
 from broadloom.model.algorithm import find
 from broadloom.model.assignment_tables import LIMITS
+from broadloom.pipeline.ingest.sources import Source, check_choices
 from broadloom.pipeline.session import Engine
-from broadloom.pipeline.sources import Source, check_choices
+from broadloom.storage.toml import read_toml
 
 # What may stand in each part of the file, and of what type it is.
 _KNOWN: dict[str, dict[str, type | tuple[type, ...]]] = {

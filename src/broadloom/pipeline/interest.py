@@ -16,10 +16,11 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from broadloom.errors import InputError
-from broadloom.model import AssignmentResult, Grid
+from broadloom.model import Grid
 from broadloom.model.assignment_tables import numbers_column
-from broadloom.model.tables import need_table, read_table, write_table
-from broadloom.pipeline.ledger import Ledger
+from broadloom.model.ledger import Ledger
+from broadloom.plans import AssignmentResult
+from broadloom.storage.tables import need_table, read_table, write_table
 
 CELLS = 128
 # Before the cells' names: no client's topic begins with it, and no wildcard of theirs matches it.

@@ -24,10 +24,11 @@ from broadloom.linking import ALGORITHMS
 from broadloom.linking._built import Built
 from broadloom.linking.divide import DivideOptions, Group, assemble, conquer, divide, join, members
 from broadloom.linking.link import run
-from broadloom.model import Interest, Plan, Weights
+from broadloom.model import Interest, Weights
 from broadloom.model.algorithm import find
 from broadloom.pipeline.parts import Part, bounded, frame_of, read_parts, write_parts
 from broadloom.pipeline.session import Engine, session
+from broadloom.plans import Plan
 from broadloom.progress import stage
 
 # A part and what its kernels need on top of it must fit a task.

@@ -20,14 +20,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from broadloom.assignment.assign import assign
-from broadloom.assignment.market_options import MarketOptions
-from broadloom.assignment.steiner import channel_weights, mixed, ways_in
+from broadloom.assignment.market.market_options import MarketOptions
+from broadloom.assignment.market.steiner import channel_weights, mixed, ways_in
 from broadloom.errors import InputError
-from broadloom.model import Grid, MarketProblem, MarketResult
+from broadloom.model import Grid, MarketProblem
 from broadloom.model.market_tables import Traffic, need_points, read_market
 from broadloom.model.traffic import summarize
 from broadloom.pipeline.link import _tasks
 from broadloom.pipeline.session import Engine, session
+from broadloom.plans import MarketResult
 from broadloom.progress import stage
 
 ARRAYS = ("rates", "wants", "access", "core")

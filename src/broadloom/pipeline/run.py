@@ -17,19 +17,19 @@ from broadloom._version import VERSION
 from broadloom.assignment.assign import assign
 from broadloom.errors import InputError
 from broadloom.linking.link import link
-from broadloom.model import AssignmentResult, Plan
-from broadloom.model._atomic import new_folder
-from broadloom.model.assigned import summary
 from broadloom.model.assignment_tables import LIMITS, read_problem
 from broadloom.model.instance import read_instance
+from broadloom.model.ledger import Ledger
 from broadloom.pipeline.config import Config
+from broadloom.pipeline.ingest.sources import Input, find_inputs, total_bytes
 from broadloom.pipeline.interest import check_brokers, write_interest
-from broadloom.pipeline.ledger import Ledger
 from broadloom.pipeline.session import Engine, session
-from broadloom.pipeline.sources import Input, find_inputs, total_bytes
+from broadloom.plans import AssignmentResult, Plan
+from broadloom.plans.assignment_result import summary
 from broadloom.progress import stage
 from broadloom.report.page import html_of
 from broadloom.report.record import TITLE, record_of_folders
+from broadloom.storage.folders import new_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -141,7 +141,7 @@ class _Work(ExitStack):
         ]
 
     def _ingest(self, folder: Path) -> None:
-        from broadloom.pipeline.ingest import ingest_into
+        from broadloom.pipeline.ingest.ingest import ingest_into
 
         ingest_into(folder, self.inputs, self._spark(), **self.config.ingest)
 

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from broadloom._java import java_home
 from broadloom.errors import InputError
+from broadloom.pipeline.java import java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -23,17 +23,17 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
+from broadloom.checks import whole
 from broadloom.errors import InputError
 from broadloom.maintenance.events import Event, event_of, events_of
 from broadloom.maintenance.feed import Feed, Seqs
 from broadloom.maintenance.live import Live
 from broadloom.maintenance.rounds import Rounds
 from broadloom.maintenance.store import read_state, write_state
-from broadloom.model._atomic import new_folder
-from broadloom.model._check import whole
-from broadloom.model._records import hold
 from broadloom.pipeline.session import Engine, session
 from broadloom.progress import stage
+from broadloom.storage.folders import new_folder
+from broadloom.storage.records import hold
 
 FILES = "path string, modificationTime timestamp, length long, content binary"
 CONNECTOR = "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:<version of Spark>"

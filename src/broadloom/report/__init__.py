@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broadloom.model import AssignmentResult, Plan
+from broadloom.plans import AssignmentResult, Plan
 from broadloom.report.page import html_of
 from broadloom.report.record import TITLE, record_of
 

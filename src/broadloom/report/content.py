@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from broadloom.checks import generator
 from broadloom.errors import InputError
 from broadloom.measures.content import delays
-from broadloom.model import AssignmentResult
-from broadloom.model._check import generator
-from broadloom.model._plain import plain
-from broadloom.model.tables import need_table
+from broadloom.plans import AssignmentResult
 from broadloom.report.certificate import certificate
 from broadloom.report.numbers import short
+from broadloom.storage.plain import plain
+from broadloom.storage.tables import need_table
 
 # Of more subscriptions than this the page shows a sample, and says so.
 MOST_RECTANGLES = 4000

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom.maintenance.maintain import maintain
-from broadloom.model import Plan
+from broadloom.plans import Plan
 from broadloom.progress import stage
 
 # Repairs are worked out for so many brokers at most, the busiest, and for fewer of very large overlays, since

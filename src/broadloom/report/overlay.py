@@ -9,13 +9,14 @@ from numpy.typing import NDArray
 
 from broadloom import measures
 from broadloom.measures.summary import LARGE_SEARCHES, LARGE_TOPIC
-from broadloom.model import Interest, Plan
-from broadloom.model._plain import plain
+from broadloom.model import Interest
+from broadloom.plans import Plan
 from broadloom.progress import stage
 from broadloom.report.certificate import certificate
 from broadloom.report.failures import failures
 from broadloom.report.numbers import short
 from broadloom.report.places import places, site_names
+from broadloom.storage.plain import plain
 
 # A page has so many subscriptions at most, of the topics with the most subscribers; it says what it left out.
 MOST_SUBSCRIPTIONS = 1_000_000

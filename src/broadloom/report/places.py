@@ -10,9 +10,9 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from broadloom.model import Plan
-from broadloom.model.tables import coordinate_columns
+from broadloom.plans import Plan
 from broadloom.report.numbers import short
+from broadloom.storage.tables import coordinate_columns
 from broadloom.workload.regions import REGIONS
 
 # What the columns of a nodes table may be called that hold degrees.

@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from broadloom.model.tables import read_table
-from broadloom.pipeline.ledger import FILE, Ledger
+from broadloom.model.ledger import FILE, Ledger
+from broadloom.storage.tables import read_table
 
 # So many rows of each table and reason are shown, each cut at so many characters.
 EXAMPLES, LONGEST = 3, 200

@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
+from broadloom.checks import generator, whole
 from broadloom.errors import InputError
 from broadloom.model import Interest
-from broadloom.model._check import generator, whole
 from broadloom.workload.subscriptions import draw_topics
 
 

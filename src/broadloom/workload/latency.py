@@ -9,9 +9,9 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
+from broadloom.checks import generator, whole
 from broadloom.errors import InputError
 from broadloom.model import Weights
-from broadloom.model._check import generator, whole
 from broadloom.model.matrix import fill_missing, raised, symmetrised
 from broadloom.workload.regions import INNER_MS, REGIONS, region_latency
 

@@ -136,8 +136,10 @@ def _asked(
 
 def _first(asked: _Asked) -> int:
     """The first geography that can meet the limits; a large problem is judged by a sample of itself."""
-    from broadloom.assignment.flow import least_lbf  # a stage, which stands on the model as this does
-    from broadloom.assignment.reach import reach_of
+    from broadloom.assignment.subscribers.flow import (
+        least_lbf,  # a stage, which stands on the model as this does
+    )
+    from broadloom.assignment.subscribers.reach import reach_of
 
     few = asked._replace(subscribers=min(asked.subscribers, TRIAL_SUBSCRIBERS))
     for geography in range(MOST_GEOGRAPHIES):

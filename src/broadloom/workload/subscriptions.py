@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
+from broadloom.checks import generator, whole
 from broadloom.errors import InputError
 from broadloom.model import Interest
-from broadloom.model._check import generator, whole
 from broadloom.progress import stage
 
 # The papers' short names stand for the long ones.

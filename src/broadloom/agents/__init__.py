@@ -1,0 +1,1 @@
+"""Processes that run beside brokers: links that follow plans, and moves of clients."""

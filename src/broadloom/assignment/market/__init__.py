@@ -1,0 +1,1 @@
+"""Minimum-cost assignment of users to brokers (paper 5)."""

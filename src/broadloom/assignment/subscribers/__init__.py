@@ -1,0 +1,1 @@
+"""Subscriber assignment (paper 4): a leaf broker per subscriber, a content filter per broker."""

@@ -1,0 +1,1 @@
+"""Rehearsals: a plan or a change on real brokers on this machine."""

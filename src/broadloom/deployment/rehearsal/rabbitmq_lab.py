@@ -1,0 +1,246 @@
+"""Real RabbitMQ nodes on this machine's loopback, federated as exported, and gone when the block ends."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import shutil
+import signal
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from broadloom.deployment.flow import Message, crossings
+from broadloom.deployment.rehearsal._clients import Clients
+from broadloom.deployment.rehearsal._log import packet_size
+from broadloom.deployment.rehearsal.lab import HOST, Scratch, dying_with_us, free_ports, last_words, listens
+from broadloom.deployment.rehearsal.rehearsal import Outcome, subscriptions
+from broadloom.deployment.rehearsal.tally import PAYLOAD_BYTES, Tally, publish_all, settle
+from broadloom.deployment.settings import Settings, safe
+from broadloom.deployment.targets import rabbitmq
+from broadloom.deployment.wiring import Hop, Wiring
+from broadloom.errors import InputError
+from broadloom.progress import stage
+
+# The wrapper on PATH would change to another user.
+SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
+START_SECONDS, LINK_SECONDS, STATISTICS_SECONDS = 240.0, 60.0, 20.0
+MOST_NODES = 8  # each takes about 140 MiB and ten seconds of CPU to start
+
+_PLUGINS = "[rabbitmq_management,rabbitmq_mqtt,rabbitmq_federation].\n"
+_CONFIG = """\
+cluster_name = {name}
+listeners.tcp.1 = {host}:{amqp}
+management.tcp.ip = {host}
+management.tcp.port = {api}
+mqtt.listeners.tcp.1 = {host}:{mqtt}
+mqtt.allow_anonymous = true
+collect_statistics_interval = 1000
+"""
+
+
+class RabbitLab(Scratch):
+    """A RabbitMQ node for each broker of a wiring.
+
+    Attributes:
+        wiring: how the nodes are federated.
+        ports: where each takes MQTT clients.
+    """
+
+    def __init__(self, wiring: Wiring) -> None:
+        if not SERVER.exists() or shutil.which("epmd") is None:
+            raise InputError(f"RabbitMQ is not at {SERVER}; `apt-get install rabbitmq-server`")
+        if len(wiring.brokers) > MOST_NODES:
+            raise InputError(f"{len(wiring.brokers)} nodes of RabbitMQ; on one machine {MOST_NODES} at most")
+        self.wiring = wiring
+        ports = free_ports(4 * len(wiring.brokers) + 1)
+        self._epmd_port = ports.pop()
+        kinds = zip(*[iter(ports)] * 4, strict=True)
+        self._ports = dict(zip(wiring.brokers, kinds, strict=True))  # of AMQP, the API, MQTT, Erlang
+        self.ports = {broker: mqtt for broker, (_, _, mqtt, _) in self._ports.items()}
+        self._processes: list[subprocess.Popen[bytes]] = []
+
+    def _begin(self) -> None:
+        self._run(["epmd", "-port", str(self._epmd_port), "-address", HOST], {})
+        for number, broker in enumerate(self.wiring.brokers):
+            self._start(broker, f"broadloom{number}@localhost")
+        with stage("start RabbitMQ"):
+            _wait(lambda: all(map(self._is_up, self.wiring.brokers)), START_SECONDS, "nodes are up")
+
+    def call(self, broker: str, method: str, path: str, body: object = None) -> Any:
+        """Call the HTTP API of a node."""
+        url = f"http://{HOST}:{self._ports[broker][1]}{path}"
+        data = None if body is None else json.dumps(body).encode()
+        login = base64.b64encode(b"guest:guest").decode()  # every new node has it, on loopback only
+        headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
+        request = urllib.request.Request(url, data, headers, method=method)
+        with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
+            text = answer.read()
+        return json.loads(text) if text else None
+
+    def calls(self, wiring: Wiring) -> rabbitmq.CallsAt:
+        """The calls that make the links of a wiring here."""
+        return {broker: rabbitmq.calls(wiring, broker, self.settings()) for broker in wiring.brokers}
+
+    def apply(self, calls: Mapping[str, Iterable[rabbitmq.Call]]) -> None:
+        """Make calls at nodes."""
+        for broker, listed in calls.items():
+            for call in listed:
+                try:
+                    self.call(broker, call["method"], call["path"], call.get("body"))
+                except urllib.error.HTTPError as error:
+                    said = f"{call['method']} {call['path']}: {error.code} {error.reason}"
+                    raise InputError(f"the node of {broker!r} refuses a call; {said}") from error
+
+    def settings(self) -> Settings:
+        """Where the nodes are."""
+        places = {broker: f"{HOST}:{amqp}" for broker, (amqp, _, _, _) in self._ports.items()}
+        return Settings(places=places, tls=False)
+
+    def wait_until_linked(self, wiring: Wiring) -> None:
+        """Wait until every upstream has the bindings of its downstreams."""
+        carried = [(hop, link, texts) for link in wiring.links for hop, texts in link.carried() if texts]
+
+        def linked() -> bool:
+            for (start, _), link, texts in carried:
+                place = f"/api/exchanges/%2F/{quote(rabbitmq.exchange(link), safe='')}/bindings/source"
+                federated = (
+                    one["routing_key"]
+                    for one in self.call(start, "GET", place)
+                    if one["destination"] != rabbitmq.CLIENTS
+                )
+                if not {rabbitmq.routing_key(text) for text in texts} <= set(federated):
+                    return False
+            return True
+
+        _wait(linked, LINK_SECONDS, "links are up")
+
+    def on_links(self, wiring: Wiring) -> Counter[Hop]:
+        """How many messages have crossed each link each way."""
+        crossed: Counter[Hop] = Counter()
+        names = {
+            f"federation: {rabbitmq.exchange(link)} -> {_cluster(end)}": (start, end)
+            for link in wiring.links
+            for (start, end), _ in link.carried()
+        }
+        for broker in wiring.brokers:
+            for queue in self.call(broker, "GET", "/api/queues"):
+                if queue["name"] in names:
+                    crossed[names[queue["name"]]] += queue.get("message_stats", {}).get("deliver_get", 0)
+        return crossed
+
+    def _start(self, broker: str, node: str) -> None:
+        amqp, api, mqtt, erlang = self._ports[broker]
+        folder = self._folder / safe(broker)
+        folder.mkdir()
+        (folder / "plugins").write_text(_PLUGINS)
+        config = _CONFIG.format(name=_cluster(broker), host=HOST, amqp=amqp, api=api, mqtt=mqtt)
+        (folder / "rabbitmq.conf").write_text(config)
+        places = {"MNESIA_BASE": "db", "LOG_BASE": "log", "ENABLED_PLUGINS_FILE": "plugins"}
+        names = {f"RABBITMQ_{name}": str(folder / place) for name, place in places.items()}
+        names |= {"RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"), "RABBITMQ_NODENAME": node}
+        names |= {"RABBITMQ_DIST_PORT": str(erlang), "RABBITMQ_CONF_ENV_FILE": os.devnull}
+        self._run([str(SERVER)], names)
+
+    def _run(self, command: list[str], names: Mapping[str, str]) -> None:
+        ours = {"HOME": str(self._folder), "ERL_EPMD_PORT": str(self._epmd_port)}
+        with (self._folder / "output").open("ab") as output:
+            process = subprocess.Popen(  # noqa: S603
+                [*dying_with_us(), *command],
+                stdout=output,
+                stderr=output,
+                stdin=subprocess.DEVNULL,
+                env={**os.environ, **ours, **names},
+                start_new_session=True,
+            )
+        self._processes.append(process)
+
+    def _is_up(self, broker: str) -> bool:
+        if any(process.poll() is not None for process in self._processes):
+            raise InputError(f"a node ended; its last words: {last_words(self._folder / 'output')}")
+        try:
+            self.call(broker, "GET", "/api/overview")
+        except (urllib.error.URLError, OSError):
+            return False
+        return listens(self.ports[broker])
+
+    def _end(self) -> None:
+        for process in reversed(self._processes):  # its whole group: the node runs below a shell
+            for kind in (signal.SIGTERM, signal.SIGKILL):
+                try:
+                    os.killpg(process.pid, kind)
+                    process.wait(10)
+                    break
+                except subprocess.TimeoutExpired:
+                    continue
+                except ProcessLookupError:
+                    break
+
+
+def rehearse_rabbitmq(wiring: Wiring, messages: Mapping[Message, int], size: int = PAYLOAD_BYTES) -> Outcome:
+    """As `rehearse`, on RabbitMQ: MQTT clients publish and subscribe, and an observer a node sees all."""
+    tally, seen = Tally(wiring), Counter[tuple[str, str]]()
+
+    def observed(broker: str, topic: str, _payload: bytes) -> None:
+        seen[broker, topic] += 1
+
+    lab = RabbitLab(wiring)
+    calls = lab.calls(wiring)  # what cannot be exported is refused before anything starts
+    with lab:
+        lab.apply(calls)
+        lab.wait_until_linked(wiring)
+        with Clients(lab.ports, observed, name="observer") as observers:
+            observers.subscribe({broker: ["#"] for broker in wiring.brokers})
+            with Clients(lab.ports, tally.heard) as clients:
+                clients.subscribe(subscriptions(wiring))
+                publish_all(clients, tally, messages, size)
+                settle(clients, tally)
+            observers.run(lambda: False, 1)
+        return _outcome(lab, tally, messages, seen, size)
+
+
+def _outcome(
+    lab: RabbitLab,
+    tally: Tally,
+    messages: Mapping[Message, int],
+    seen: Mapping[tuple[str, str], int],
+    size: int,
+) -> Outcome:
+    planned = crossings(tally.wiring, messages)
+    end = time.monotonic() + STATISTICS_SECONDS  # nodes count in their own time
+    while (crossed := lab.on_links(tally.wiring)) != planned and time.monotonic() < end:
+        time.sleep(0.5)
+    foreign = sum(
+        count
+        for (broker, topic), count in seen.items()
+        if broker not in tally.wiring.wanting(topic) and Message(broker, topic) not in messages
+    )
+    hops = sorted({*planned, *crossed})
+    links = tuple(
+        {"from": hop[0], "to": hop[1], "messages": crossed[hop], "planned": planned[hop]} for hop in hops
+    )
+    each = {topic: packet_size(topic, size, 1) for _, topic in messages}
+    sent = sum(
+        count * each[message.topic] * sum(crossings(tally.wiring, {message: 1}).values())
+        for message, count in messages.items()
+    )
+    return Outcome(tally.counts(), foreign, links, sent)
+
+
+def _cluster(broker: str) -> str:
+    return f"broadloom-{safe(broker)}"
+
+
+def _wait(done: Any, seconds: float, what: str) -> None:
+    end = time.monotonic() + seconds
+    while not done():
+        if time.monotonic() > end:
+            raise InputError(f"not all {what} after {seconds:g} s; try again on a machine that is less busy")
+        time.sleep(0.2)

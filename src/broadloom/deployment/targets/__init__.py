@@ -1,0 +1,1 @@
+"""Native configuration per broker kind."""

@@ -1,0 +1,199 @@
+"""NATS: a file of leaf nodes a broker, to be included beside its own configuration.
+
+Leaf links of one account must form a tree, and NATS carries every subject of the account over it. So trees
+share an account only where together they close no ring; where they do, each set of trees that fits needs an
+account of its own, and clients log in once for each.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Mapping
+
+from broadloom.deployment.check import is_forest
+from broadloom.deployment.settings import Settings, link_name, safe
+from broadloom.deployment.wiring import Link, Wiring
+from broadloom.errors import InputError
+from broadloom.mqtt.topic_filters import groups
+
+PORT = 7422
+CERTIFICATES = "/etc/nats/certs"
+
+_MARK = "  # "
+
+
+def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
+    """The file of each broker, by name.
+
+    Raises:
+        InputError: trees that close a ring, unless accounts are asked for; or a topic that is no subject.
+
+    Examples:
+        >>> wiring = Wiring(("a", "b"), {}, {}, (Link("a", "b", ("x",), ("x",)),))
+        >>> print(files(wiring, Settings(tls=False))["broker-a.conf"])
+        # Links of broker 'a', written by broadloom; include it from nats-server.conf.
+        leafnodes {
+          no_advertise: true
+          remotes: [
+            { url: "nats-leaf://b:7422" }  # broadloom-a:b
+          ]
+        }
+        <BLANKLINE>
+    """
+    _check_subjects(wiring)
+    accounts = accounts_of(wiring)
+    if len(accounts) > 1 and not settings.accounts:
+        raise InputError(
+            f"the tree of {accounts[1][0]!r} closes a ring with those of other topics, and NATS takes only a "
+            "tree in an account; link an overlay without rings, or ask for accounts: there would be "
+            f"{len(accounts)}, and clients log in to each that has a topic of theirs"
+        )
+    return {
+        f"broker-{safe(broker)}.conf": _broker_file(wiring, broker, accounts, settings)
+        for broker in wiring.brokers
+    }
+
+
+def accounts_of(wiring: Wiring) -> list[list[str]]:
+    """Filters in as few accounts as first come, first served finds, so that no account closes a ring.
+
+    Examples:
+        >>> ring = ("a", "b", "xy"), ("b", "c", "xz"), ("a", "c", "yz")
+        >>> accounts_of(Wiring(("a", "b", "c"), {}, {}, tuple(Link(u, v, x, x) for u, v, x in ring)))
+        [['x'], ['y'], ['z']]
+    """
+    accounts: list[tuple[list[str], set[tuple[str, str]]]] = []
+    for filters, links in _links_by_group(wiring).items():
+        for members, together in accounts:
+            if is_forest(together | links):
+                members.extend(filters)
+                together |= links
+                break
+        else:
+            accounts.append((list(filters), set(links)))
+    return [members for members, _ in accounts]
+
+
+def account_of(wiring: Wiring) -> dict[str, str]:
+    """The account of each filter that links carry; where one is enough it is the brokers' own."""
+    accounts = accounts_of(wiring)
+    named = (f"BROADLOOM_{i}" if len(accounts) > 1 else "$G" for i in range(1, len(accounts) + 1))
+    return {text: name for name, filters in zip(named, accounts, strict=True) for text in filters}
+
+
+def moved_topics(old: Wiring, new: Wiring) -> dict[str, tuple[str, str]]:
+    """The filters of both whose clients have to log in to another account, with both accounts.
+
+    Examples:
+        >>> one = Wiring(("a", "b", "c"), {}, {}, (Link("a", "b", ("x",), ("x",)),))
+        >>> ends = ("a", "b", "x"), ("b", "c", "xz"), ("a", "c", "z")
+        >>> two = Wiring(("a", "b", "c"), {}, {}, tuple(Link(u, v, tuple(x), tuple(x)) for u, v, x in ends))
+        >>> moved_topics(one, two)
+        {'x': ('$G', 'BROADLOOM_1')}
+    """
+    before, after = account_of(old), account_of(new)
+    return {
+        text: (before[text], after[text])
+        for text in sorted(before)
+        if text in after and before[text] != after[text]
+    }
+
+
+def _links_by_group(wiring: Wiring) -> dict[tuple[str, ...], set[tuple[str, str]]]:
+    """The ends of the links of each group of filters that can match one topic."""
+    named = defaultdict[str, list[str]](list)
+    for text, name in groups(
+        sorted({text for link in wiring.links for text in link.out + link.into})
+    ).items():
+        named[name].append(text)
+    of_text = defaultdict[str, set[tuple[str, str]]](set)
+    for link in wiring.links:
+        for text in link.out + link.into:
+            of_text[text].add(link[:2])
+    return {tuple(texts): set().union(*(of_text[text] for text in texts)) for texts in named.values()}
+
+
+def _broker_file(wiring: Wiring, broker: str, accounts: list[list[str]], settings: Settings) -> str:
+    lines = [f"# Links of broker {broker!r}, written by broadloom; include it from nats-server.conf."]
+    several = len(accounts) > 1
+    own = [link for link in wiring.links if link.owner == broker]
+    lines += _accounts(accounts) if several else []
+    lines += ["leafnodes {", "  no_advertise: true"]
+    if any(link.peer == broker for link in wiring.links):
+        lines += [f'  listen: "0.0.0.0:{settings.place(broker, PORT)[1]}"', *_proof(settings, "  ")]
+        lines += [] if several or not settings.credentials else [f"  authorization {_login('BROADLOOM')}"]
+    lines += ["  remotes: ["]
+    for link in own:
+        lines += _remotes(link, accounts if several else [], settings)
+    return "\n".join([*lines, "  ]", "}"]) + "\n"
+
+
+def _accounts(accounts: list[list[str]]) -> list[str]:
+    lines = ["accounts {"]
+    for i, filters in enumerate(accounts, 1):
+        few = ", ".join(filters[:5]) + (", ..." if len(filters) > 5 else "")
+        lines.append(f"  BROADLOOM_{i} {{ users: [ {_login(f'BROADLOOM_{i}')} ] }}{_MARK}{few}")
+    return [*lines, "}"]
+
+
+def _login(name: str) -> str:
+    """A user whose password is in the environment."""
+    return f"{{ user: {name}, password: ${name}_PASSWORD }}"
+
+
+def _remotes(link: Link, accounts: list[list[str]], settings: Settings) -> list[str]:
+    """A remote for each account that has a topic on the link."""
+    host, port = settings.place(link.peer, PORT)
+    scheme = "tls" if settings.tls else "nats-leaf"
+    name = link_name(link.owner, link.peer)
+    proof = "".join(_proof(settings, ""))
+    if not accounts:
+        url = (
+            f"$BROADLOOM_URL_{_variable(link.peer)}"
+            if settings.credentials
+            else f'"{scheme}://{host}:{port}"'
+        )
+        return [f"    {{ url: {url}{proof} }}{_MARK}{name}"]
+    carried = {*link.out, *link.into}
+    return [
+        f"    {{ url: $BROADLOOM_{i}_URL_{_variable(link.peer)}, account: BROADLOOM_{i}{proof} }}"
+        f"{_MARK}{name} at {scheme}://{host}:{port}"
+        for i, filters in enumerate(accounts, 1)
+        if carried.intersection(filters)
+    ]
+
+
+def _proof(settings: Settings, indent: str) -> list[str]:
+    """By which certificates a link proves itself."""
+    if not settings.tls:
+        return []
+    folder = settings.certificates or CERTIFICATES
+    files = f'cert_file: "{folder}/broker.crt", key_file: "{folder}/broker.key", ca_file: "{folder}/ca.crt"'
+    return [f"{indent}tls {{ {files}, verify: true }}" if indent else f", tls: {{ {files} }}"]
+
+
+def _variable(broker: str) -> str:
+    """A broker's id as a part of a variable's name."""
+    return re.sub(r"[^A-Za-z0-9]", lambda char: f"_{ord(char[0]):X}_", broker)
+
+
+def _check_subjects(wiring: Wiring) -> None:
+    for text in sorted({text for link in wiring.links for text in link.out + link.into}):
+        if re.search(r"[.*>\s]", text) or "" in text.split("/"):
+            raise InputError(
+                f"topic {text!r} has an empty level, a space, or one of . * >, and NATS has no such subject; "
+                "rename it"
+            )
+
+
+def read_links(written: Mapping[str, str], wiring: Wiring) -> list[Link]:
+    """The links that files say, each with what it is for: the files do not name topics."""
+    carried = {link_name(link.owner, link.peer): link for link in wiring.links}
+    broker_of = {safe(broker): broker for broker in wiring.brokers}
+    links = []
+    for name, text in written.items():
+        owner = broker_of[name.removeprefix("broker-").removesuffix(".conf")]
+        titles = re.findall(r"\{ url: .*# (broadloom-\S+)", text)
+        links += [carried[title]._replace(owner=owner) for title in dict.fromkeys(titles)]
+    return links

@@ -1,0 +1,40 @@
+"""EMQX: the pages of `GET /api/v5/subscriptions`, as they came, one after the other."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from broadloom.formats._json import entries, raw, string
+from broadloom.formats._page import Page, number
+from broadloom.formats._row import Format, Row
+
+
+def parse(text: str) -> Iterator[Row]:
+    """A row a subscription; the broker is the `node` of the cluster that holds it.
+
+    Examples:
+        >>> page = '{"data": [{"node": "emqx@a", "clientid": "c1", "topic": "t/1"}], "meta": {"page": 1}}'
+        >>> next(parse(page))[1:4]
+        ('emqx@a', 'c1', 't/1')
+    """
+    for entry in entries(text, "data", _page):
+        if isinstance(entry, Row):
+            yield entry
+        else:
+            names = string(entry, "node"), string(entry, "clientid", "client_id"), string(entry, "topic")
+            yield Row(raw(entry), *names)
+
+
+def _page(document: dict[str, Any], length: int) -> Page | None:
+    meta = document.get("meta")
+    if not isinstance(meta, dict) or not meta:
+        return None
+    first = max((number(meta, "page") or 1) - 1, 0) * (number(meta, "limit") or length)
+    return Page(first, length, number(meta, "count"), meta.get("hasnext") is True)
+
+
+FORMAT = Format(
+    "emqx",
+    "pages of EMQX's GET /api/v5/subscriptions (JSON)",
+    parse,
+    lambda head: '"clientid"' in head and (head.lstrip()[:1] == "[" or '"data"' in head),
+)

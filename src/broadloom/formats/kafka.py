@@ -1,0 +1,34 @@
+"""Kafka: `kafka-consumer-groups --describe`; a cluster is a broker in our sense, a group a client."""
+
+from collections.abc import Iterator
+
+from broadloom.formats._row import Format, Row
+from broadloom.model import reasons
+
+
+def parse(text: str) -> Iterator[Row]:
+    r"""A row a partition that a group reads; partitions of one topic repeat it.
+
+    Examples:
+        >>> next(parse("GROUP TOPIC PARTITION LAG\nbilling orders 0 12\n"))[2:4]
+        ('billing', 'orders')
+    """
+    header: list[str] = []
+    for line in text.split("\n"):
+        cells = line.split()
+        if not cells or line.startswith(("Consumer group", "Warning:", "Error:", "Note:")):
+            continue
+        if "GROUP" in cells and "TOPIC" in cells:
+            header = cells
+        elif len(cells) < len(header) or not header:
+            yield Row(line, reason=reasons.FIELDS)
+        else:
+            yield Row(line, None, cells[header.index("GROUP")], cells[header.index("TOPIC")])
+
+
+FORMAT = Format(
+    "kafka",
+    "Kafka's kafka-consumer-groups --describe (table)",
+    parse,
+    lambda head: "GROUP" in head.split() and "TOPIC" in head.split() and "PARTITION" in head.split(),
+)

@@ -1,0 +1,76 @@
+"""NATS: `/connz?subs=detail` (or `subs=1`) and `/subsz?subs=1`."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from broadloom.formats._json import entries, raw, string
+from broadloom.formats._page import Page, number
+from broadloom.formats._row import Format, Row
+from broadloom.model import reasons
+
+
+def parse(text: str) -> Iterator[Row]:
+    """A row a subscription; the client is the connection's name, or its number.
+
+    Examples:
+        >>> page = '{"connections": [{"cid": 7, "subscriptions_list": ["a.*", "b.>"]}]}'
+        >>> [row[2:4] for row in parse(page)]
+        [('7', 'a/+'), ('7', 'b/#')]
+    """
+    if '"connections"' not in text:
+        for entry in entries(text, "subscriptions_list", _page):
+            yield entry if isinstance(entry, Row) else _row(entry, string(entry, "cid"))
+        return
+    for connection in entries(text, "connections", _page):
+        if isinstance(connection, Row):
+            yield connection
+        else:
+            yield from _connection(connection)
+
+
+def to_mqtt(subject: str) -> str | None:
+    """A subject as an MQTT filter; None if it has characters that would change their meaning.
+
+    Examples:
+        >>> to_mqtt("a.*.>")
+        'a/+/#'
+    """
+    if any(sign in subject for sign in "/+#"):
+        return None
+    levels = subject.split(".")
+    return "/".join({"*": "+", ">": "#"}.get(level, level) for level in levels)
+
+
+def _page(document: dict[str, Any], length: int) -> Page | None:
+    total = number(document, "total")
+    return None if total is None else Page(number(document, "offset") or 0, length, total, more=False)
+
+
+def _connection(connection: dict[str, Any]) -> Iterator[Row]:
+    client = string(connection, "name", "cid")
+    details = connection.get("subscriptions_list_detail")
+    listed = details if isinstance(details, list) else connection.get("subscriptions_list")
+    if not isinstance(listed, list) and connection.get("subscriptions"):
+        yield Row(raw(connection), None, client, reason=reasons.NOT_LISTED)
+    for entry in listed if isinstance(listed, list) else ():
+        yield _row(entry if isinstance(entry, dict) else {"subject": entry}, client)
+
+
+def _row(entry: dict[str, Any], client: str | None) -> Row:
+    subject, told = string(entry, "subject"), raw(entry)
+    if subject is None:
+        return Row(told, None, client)
+    if entry.get("account") == "$SYS":
+        return Row(told, None, client, subject, reasons.INTERNAL)
+    if subject.startswith("_INBOX."):
+        return Row(told, None, client, subject, reasons.REPLY)
+    filter_ = to_mqtt(subject)
+    return Row(told, None, client, filter_, None if filter_ else reasons.BAD_FILTER)
+
+
+FORMAT = Format(
+    "nats",
+    "NATS's /connz?subs=detail or /subsz?subs=1 (JSON)",
+    parse,
+    lambda head: '"server_id"' in head or '"subscriptions_list' in head,
+)

@@ -1,0 +1,56 @@
+"""VerneMQ: `vmq-admin session show --client_id --topic --node`, as its table or as JSON.
+
+The command shows 100 rows unless it is given `--limit`.
+"""
+
+import re
+from collections.abc import Iterator
+
+from broadloom.formats._json import entries, raw, string
+from broadloom.formats._row import Format, Row
+from broadloom.model import reasons
+
+_RULE = re.compile(r"\+[-+]*\+")
+
+
+def parse(text: str) -> Iterator[Row]:
+    r"""A row a subscription; the broker is the `node`, if it was shown.
+
+    Examples:
+        >>> table = "+---+\n|client_id|topic|\n+---+\n|c1       |t/1  |\n+---+\n"
+        >>> next(parse(table))[2:4]
+        ('c1', 't/1')
+    """
+    if text.lstrip()[:1] in ("{", "["):
+        for entry in entries(text, "table"):
+            names = (
+                (string(entry, name) for name in ("node", "client_id", "topic"))
+                if type(entry) is dict
+                else ()
+            )
+            yield entry if isinstance(entry, Row) else Row(raw(entry), *names)
+        return
+    header: list[str] = []
+    for line in text.split("\n"):
+        cells = [cell.strip() for cell in line.strip().strip("|").split("|")]
+        if not line.strip() or _RULE.fullmatch(line.strip()):
+            continue
+        if "client_id" in cells and "topic" in cells:
+            header = cells
+        else:
+            yield _row(line, header, cells)
+
+
+def _row(line: str, header: list[str], cells: list[str]) -> Row:
+    if not header or not line.startswith("|") or not line.rstrip().endswith("|") or len(cells) != len(header):
+        return Row(line, reason=reasons.FIELDS)
+    shown = dict(zip(header, cells, strict=True))
+    return Row(line, *(shown.get(name) or None for name in ("node", "client_id", "topic")))
+
+
+FORMAT = Format(
+    "vernemq",
+    "VerneMQ's vmq-admin session show --client_id --topic --node (table or JSON)",
+    parse,
+    lambda head: "client_id" in head and (head.lstrip()[:2] == "+-" or '"table"' in head),
+)

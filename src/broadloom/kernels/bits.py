@@ -1,0 +1,58 @@
+"""Sets of topics as packed 64-bit words: the few machine instructions that kernels need on them."""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+from numpy.typing import NDArray
+
+from broadloom.kernels.jit import inner_kernel, kernel
+
+WORD = 64
+WORDS_AT_ONCE = 4  # where words of many nodes are counted side by side
+
+
+def _popcount(typing: Any, word: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return builder.ctpop(arguments[0])
+
+    return types.int64(types.uint64), generate
+
+
+def _lowest(typing: Any, word: Any) -> Any:  # noqa: ARG001
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
+        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
+
+    return types.int64(types.uint64), generate
+
+
+# How many bits of a word are set, and the position of its lowest one (64 for an empty word); kernels only.
+popcount = cast(Callable[[Any], int], intrinsic(_popcount))
+lowest = cast(Callable[[Any], int], intrinsic(_lowest))
+
+
+@inner_kernel
+def bit_of(topic: int) -> np.uint64:
+    """The bit of a topic in its word, which is word `topic // 64`."""
+    return np.uint64(1) << np.uint64(topic & 63)
+
+
+@kernel
+def pack_rows(start: NDArray[np.int64], topics: NDArray[np.int32], words: int) -> NDArray[np.uint64]:
+    """Compressed rows of topics as one row of words each."""
+    packed = np.zeros((len(start) - 1, words), np.uint64)
+    for u in range(len(start) - 1):
+        for i in range(start[u], start[u + 1]):
+            packed[u, topics[i] >> 6] |= bit_of(topics[i])
+    return packed
+
+
+def by_word(rows: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """A row a word instead of a row a node, and empty ones up to a multiple of WORDS_AT_ONCE."""
+    nodes, words = rows.shape
+    columns = np.zeros((-(-words // WORDS_AT_ONCE) * WORDS_AT_ONCE, nodes), np.uint64)
+    columns[:words] = rows.T
+    return columns

@@ -1,0 +1,1 @@
+"""MQTT rules shared by planning and running: topic filters, packets, sessions."""

@@ -1,0 +1,1 @@
+"""Ingest: raw logs, dumps and pings to canonical tables, with an account of every row."""

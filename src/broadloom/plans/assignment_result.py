@@ -1,0 +1,234 @@
+"""What comes out of subscriber assignment: who serves whom, and what each broker lets through."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from broadloom import measures
+from broadloom._version import VERSION
+from broadloom.checks import read_only
+from broadloom.errors import InputError
+from broadloom.model.assignment import AssignmentProblem, Filter
+from broadloom.model.assignment_tables import numbers_column, problem_tables, read_problem
+from broadloom.plans.gap import gap_to
+from broadloom.storage.folders import new_folder
+from broadloom.storage.plain import plain
+from broadloom.storage.plan_json import read_plan_json
+from broadloom.storage.tables import need_table, write_table
+
+FORMAT = 1
+
+
+@dataclass(frozen=True, eq=False)
+class AssignmentResult:
+    """An assignment of subscribers to leaf brokers, with a filter for every broker.
+
+    Attributes:
+        problem: what was given.
+        broker_of: the broker of each subscriber, int32 (m,).
+        filters: one tuple a broker of (lo, hi) pairs, the rectangles that its filter is made of.
+        algorithm: what made it.
+        seed: the seed of its chance.
+        options: the options that the algorithm ran with.
+        lower_bound: a proven bound that no allowed assignment's bandwidth can beat, or None.
+        notes: what the algorithm has to tell (the load balance factor that it used, the LP's value, ...).
+
+    Examples:
+        >>> import broadloom as bl
+        >>> problem = bl.AssignmentProblem([0], [[1]], [-1], [[2]], [[0]], [[3]])
+        >>> result = bl.assign(problem, algorithm="closest")
+        >>> result.broker_of.tolist(), result.metrics()["bandwidth"]
+        ([0], 3.0)
+    """
+
+    problem: AssignmentProblem
+    broker_of: NDArray[np.int32]
+    filters: tuple[Filter, ...]
+    algorithm: str = ""
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    lower_bound: float | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.broker_of.shape != (self.problem.subscriber_count,):
+            raise InputError(
+                f"{self.problem.subscriber_count:,} subscribers but an assignment of shape "
+                f"{self.broker_of.shape}; give one broker a subscriber"
+            )
+        if len(self.filters) != self.problem.broker_count:
+            raise InputError(
+                f"{self.problem.broker_count:,} brokers but {len(self.filters):,} filters; give one a broker"
+            )
+        read_only(self.broker_of)
+        for side in (side for boxes in self.filters for box in boxes for side in box):
+            read_only(side)
+        for name in ("options", "notes"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    @cached_property
+    def _measured(self) -> dict[str, Any]:
+        return measures.content_metrics(self.problem, self.broker_of, self.filters)
+
+    def metrics(self) -> dict[str, Any]:
+        """Every measure of the assignment; see `broadloom.measures.content_metrics`."""
+        return dict(self._measured)
+
+    @property
+    def bandwidth(self) -> float:
+        """The objective: the measure of all filters together."""
+        return float(self._measured["bandwidth"])
+
+    @property
+    def feasible(self) -> bool:
+        """Whether every constraint holds: latency, filters, nesting, and load within `beta_max`."""
+        return bool(self._measured["feasible"])
+
+    @property
+    def overload(self) -> NDArray[np.int64]:
+        """By how many subscribers each broker is above what `beta_max` allows, int64 (n,)."""
+        load = np.bincount(self.broker_of, minlength=self.problem.broker_count)
+        most = self.problem.beta_max * self.problem.capacity * self.problem.subscriber_count
+        return np.maximum(load - np.floor(most * (1 + 1e-9)).astype(np.int64), 0)
+
+    @property
+    def gap(self) -> float | None:
+        """How far at most the bandwidth is above the best possible: (objective - bound) / bound."""
+        return gap_to(self.lower_bound, self.bandwidth)
+
+    def verify(self) -> None:
+        """Assert what every algorithm promises, by independent code: filters that nest, none too complex."""
+        broken = [what for what in ("nesting", "alpha") if what in self._measured["violated"]]
+        assert not broken, f"{self.algorithm} broke its promise of {' and '.join(broken)}"
+
+    def summary(self) -> str:
+        """The result in a sentence."""
+        return summary(self.algorithm, self._measured)
+
+    def save(self, path: str | Path, overwrite: bool = False) -> None:
+        """Write the result as a folder that appears at its place by one rename.
+
+        It holds the tables of the problem, `assignments`, `filters`, and `plan.json`, which tells what was
+        asked, what made it, and its measures, whether it is feasible among them.
+
+        Raises:
+            InputError: there is something at `path` already and `overwrite` is false.
+        """
+        self.verify()
+        tables = problem_tables(self.problem)
+        subscribers, brokers = tables["subscribers"]["subscriber"], tables["brokers"]["broker"]
+        tables["assignments"] = pa.table({"subscriber": subscribers, "broker": brokers.take(self.broker_of)})
+        tables["filters"] = filters_table(self.filters, brokers)
+        record = plan_record(
+            self.algorithm, self.seed, self.options, self.notes, self.metrics(), self.lower_bound, self.gap
+        )
+        with new_folder(Path(path), overwrite) as folder:
+            for name, table in tables.items():
+                write_table(folder, name, table)
+            (folder / "plan.json").write_text(record)
+
+    @classmethod
+    def load(cls, path: str | Path) -> AssignmentResult:
+        """Read a result that `save` wrote.
+
+        Raises:
+            InputError: there is none at `path`, or it is damaged.
+        """
+        folder = Path(path)
+        record = read_record(folder)
+        problem = read_problem(folder)
+        ids = pa.array(problem.broker_ids, pa.string())
+        broker_of, owner = (
+            pc.fill_null(pc.index_in(need_table(folder, name).column("broker"), ids), -1).to_numpy()
+            for name in ("assignments", "filters")
+        )
+        if (broker_of < 0).any() or (owner < 0).any():
+            raise InputError(f"{folder} assigns to a broker that table brokers does not have; it is damaged")
+        filters: list[list[Any]] = [[] for _ in ids]
+        boxes = need_table(folder, "filters")
+        for b, lo, hi in zip(owner, boxes["lo"].to_pylist(), boxes["hi"].to_pylist(), strict=True):
+            filters[b].append((np.array(lo, np.float64), np.array(hi, np.float64)))
+        return cls(
+            problem,
+            broker_of.astype(np.int32),
+            tuple(map(tuple, filters)),
+            record["algorithm"],
+            record["seed"],
+            record["options"],
+            record["lower_bound"],
+            record["notes"],
+        )
+
+    def __repr__(self) -> str:
+        return f"AssignmentResult({self.algorithm}, {self.problem!r})"
+
+
+def summary(algorithm: str, metrics: Mapping[str, Any]) -> str:
+    """An assignment in a sentence."""
+    state = "feasible" if metrics["feasible"] else f"NOT feasible ({', '.join(metrics['violated'])})"
+    return (
+        f"{algorithm}: {metrics['subscribers']:,} subscribers on {metrics['leaves']:,} brokers, bandwidth "
+        f"{metrics['bandwidth']:.4g}, load balance factor {metrics['lbf']:.3f}, {state}"
+    )
+
+
+def filters_table(filters: Sequence[Filter], brokers: pa.Array | pa.ChunkedArray) -> pa.Table:
+    """Filters as a table, one row a rectangle."""
+    owner = np.repeat(np.arange(len(filters)), [len(boxes) for boxes in filters])
+    sides = [[box[side] for boxes in filters for box in boxes] for side in (0, 1)]
+    return pa.table(
+        {"broker": brokers.take(owner), "lo": numbers_column(sides[0]), "hi": numbers_column(sides[1])}
+    )
+
+
+def plan_record(
+    algorithm: str,
+    seed: int,
+    options: Mapping[str, Any],
+    notes: Mapping[str, Any],
+    metrics: Mapping[str, Any],
+    lower_bound: float | None = None,
+    gap: float | None = None,
+) -> str:
+    """The text of an assignment's `plan.json`."""
+    record = {
+        "format": FORMAT,
+        "stage": "assign",
+        "broadloom": VERSION,
+        "algorithm": algorithm,
+        "seed": seed,
+        "options": dict(options),
+        "notes": dict(notes),
+        "lower_bound": lower_bound,
+        "gap": gap,
+        "metrics": dict(metrics),
+    }
+    return json.dumps(plain(record), indent=2, sort_keys=True) + "\n"
+
+
+def is_assignment(folder: str | Path) -> bool:
+    """Whether a folder holds the result of an assignment, rather than the plan of another stage."""
+    return (Path(folder) / "assignments.parquet").exists()
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """The `plan.json` of an assignment, if it is one that this version can read."""
+    place, record = folder / "plan.json", read_plan_json(folder)
+    if record.get("stage") != "assign":
+        raise InputError(f"{place} is not of an assignment; it was written by another stage, or is damaged")
+    if record.get("format", 0) > FORMAT:
+        raise InputError(
+            f"{place} has format {record['format']}, this version reads up to {FORMAT}; upgrade broadloom"
+        )
+    return record

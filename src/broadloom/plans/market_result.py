@@ -1,0 +1,217 @@
+"""What comes out of a market: which broker serves which user, and what that costs (paper 5)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+
+from broadloom import measures
+from broadloom._version import VERSION
+from broadloom.checks import read_only, refuse
+from broadloom.errors import InputError
+from broadloom.model.market import LOAD_TOLERANCE, MarketProblem, check_core
+from broadloom.plans.gap import gap_to
+from broadloom.storage.folders import new_folder
+from broadloom.storage.plain import plain
+from broadloom.storage.plan_json import read_plan_json
+from broadloom.storage.tables import need_table, write_table
+
+
+@dataclass(frozen=True, eq=False)
+class MarketResult:
+    """An assignment of users to brokers, and how their traffic crosses the core.
+
+    Attributes:
+        problem: what was given.
+        broker_of: the broker of each user, int32 (users,).
+        core: how traffic crosses the core: "mst", "pair" or "tree".
+        algorithm: what made it.
+        seed: the seed of its chance.
+        options: the options that the algorithm ran with.
+        lower_bound: a proven bound that no assignment's cost under this core can beat, or None.
+        notes: what the algorithm has to tell (whether it proved its optimum, how many users moved, ...).
+
+    Example:
+        >>> import broadloom as bl
+        >>> market = bl.MarketProblem([[3], [0]], [[0], [1]], [[1, 2], [2, 1]], [[0, 1], [1, 0]], capacity=9)
+        >>> result = bl.assign(market, algorithm="greedy-packing")
+        >>> result.broker_of.tolist(), result.cost
+        ([0, 1], 9.0)
+    """
+
+    problem: MarketProblem
+    broker_of: NDArray[np.int32]
+    core: str = "mst"
+    algorithm: str = ""
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    lower_bound: float | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_core(self.core)
+        problem, broker_of = self.problem, np.array(self.broker_of, np.int32)
+        if broker_of.shape != (problem.user_count,):
+            raise InputError(
+                f"{problem.user_count:,} users but an assignment of shape {broker_of.shape}; "
+                "give one broker a user"
+            )
+        refuse(
+            (broker_of < 0) | (broker_of >= problem.broker_count),
+            lambda i: f"user {problem.user_ids[i]!r} is at broker {broker_of[i]}",
+            f"brokers are 0 to {problem.broker_count - 1}",
+        )
+        read_only(broker_of)
+        object.__setattr__(self, "broker_of", broker_of)
+        for name in ("options", "notes"):
+            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+
+    @cached_property
+    def _measured(self) -> dict[str, Any]:
+        return measures.market_metrics(self.problem, self.broker_of, self.core)
+
+    def metrics(self) -> dict[str, Any]:
+        """Every measure of the assignment; see `broadloom.measures.market_metrics`."""
+        return dict(self._measured)
+
+    @property
+    def cost(self) -> float:
+        """The objective: what access links and core links cost together."""
+        return float(self._measured["cost"])
+
+    @property
+    def feasible(self) -> bool:
+        """Whether no broker carries more than its capacity."""
+        return bool(self._measured["feasible"])
+
+    @property
+    def gap(self) -> float | None:
+        """How far at most the cost is above the best possible: (objective - bound) / bound."""
+        return gap_to(self.lower_bound, self.cost)
+
+    @cached_property
+    def flows(self) -> NDArray[np.float64]:
+        """What crosses the link between each two brokers, both directions together, (brokers, brokers)."""
+        return measures.market_flows(self.problem, self.broker_of, self.core)
+
+    def verify(self) -> None:
+        """Assert what every algorithm promises: no broker carries more than its capacity."""
+        assert self.feasible, f"{self.algorithm} overloaded a broker"
+
+    def summary(self) -> str:
+        """The result in a sentence."""
+        measured = self._measured
+        proven = "" if self.gap is None else f", at most {self.gap:.1%} above the best possible"
+        return (
+            f"{self.algorithm}: {self.problem.user_count:,} users on {measured['brokers_used']:,} of "
+            f"{self.problem.broker_count:,} brokers, cost {self.cost:.6g} "
+            f"(access {measured['access_cost']:.4g}, core {measured['core_cost']:.4g} by {self.core}){proven}"
+        )
+
+    def save(self, path: str | Path, overwrite: bool = False) -> None:
+        """Write the result as a folder: `plan.json`, the assignment, loads, and the flow on each core link.
+
+        Raises:
+            InputError: a broker is overloaded, or there is something at `path` already.
+        """
+        if not self.feasible:
+            raise InputError("a broker is overloaded; a plan is saved only when every capacity holds")
+        with new_folder(Path(path), overwrite) as folder:
+            for name, table in self._tables().items():
+                write_table(folder, name, table)
+            (folder / "plan.json").write_text(
+                json.dumps(plain(self._record()), indent=2, sort_keys=True) + "\n"
+            )
+
+    @classmethod
+    def load(cls, path: str | Path, problem: MarketProblem) -> MarketResult:
+        """Read a result that `save` wrote.
+
+        Args:
+            path: its folder.
+            problem: the market that it is of, which is not kept with it.
+
+        Raises:
+            InputError: there is none at `path`, it is damaged, or it is of other users or brokers.
+        """
+        folder = Path(path)
+        record, table = read_plan_json(folder), need_table(folder, "assignment")
+        if record.get("kind") != "market":
+            raise InputError(f"{folder / 'plan.json'} is not of a market; it was written by another stage")
+        if table["user"].to_pylist() != list(problem.user_ids):
+            raise InputError(f"{folder} assigns other users than the market has; give the market it is of")
+        names = pa.array(problem.broker_ids, pa.string())
+        broker_of = pc.fill_null(pc.index_in(table["broker"], names), -1).to_numpy()
+        told = ("core", "algorithm", "seed", "options", "lower_bound", "notes")
+        if missing := [name for name in told if name not in record]:
+            raise InputError(f"{folder / 'plan.json'} has no {missing[0]!r}; it is damaged")
+        return cls(problem, broker_of, **{name: record[name] for name in told})
+
+    def _record(self) -> dict[str, Any]:
+        return {
+            "broadloom": VERSION,
+            "kind": "market",
+            "algorithm": self.algorithm,
+            "core": self.core,
+            "seed": self.seed,
+            "options": dict(self.options),
+            "notes": dict(self.notes),
+            "lower_bound": self.lower_bound,
+            "gap": self.gap,
+            "metrics": self.metrics(),
+        }
+
+    def _tables(self) -> dict[str, pa.Table]:
+        users = pa.array(self.problem.user_ids, pa.string())
+        brokers = pa.array(self.problem.broker_ids, pa.string())
+        u, v = np.nonzero(np.triu(self.flows, 1))
+        load = np.bincount(self.broker_of, self.problem.demand, minlength=len(brokers))
+        return {
+            "assignment": pa.table(
+                {"user": users, "broker": brokers.take(self.broker_of), "demand": self.problem.demand}
+            ),
+            "loads": pa.table({"broker": brokers, "load": load, "capacity": self.problem.capacity}),
+            "flows": pa.table({"u": brokers.take(u), "v": brokers.take(v), "rate": self.flows[u, v]}),
+        }
+
+    def __repr__(self) -> str:
+        return f"MarketResult({self.algorithm}, {self.problem!r})"
+
+
+def is_market(folder: str | Path) -> bool:
+    """Whether a folder holds the result of a market, rather than the plan of another stage."""
+    return (Path(folder) / "assignment.parquet").exists()
+
+
+def saved_metrics(folder: str | Path) -> dict[str, Any]:
+    """What was measured of a saved market, whether or not the market is at hand; its bound and gap as well.
+
+    Raises:
+        InputError: there is none at `folder`, or it is damaged.
+    """
+    record = read_plan_json(Path(folder))
+    if record.get("kind") != "market" or not isinstance(record.get("metrics"), dict):
+        raise InputError(f"{Path(folder) / 'plan.json'} is not of a market, or is damaged")
+    return {**record["metrics"], "lower_bound": record.get("lower_bound"), "gap": record.get("gap")}
+
+
+def overloaded_brokers(folder: str | Path) -> list[str]:
+    """The brokers that carry more than they can, counted anew from the tables of a saved market."""
+    users, brokers = need_table(Path(folder), "assignment"), need_table(Path(folder), "loads")
+    names = brokers["broker"]
+    at = pc.fill_null(pc.index_in(users["broker"], pa.array(names.to_pylist(), pa.string())), -1).to_numpy()
+    if (at < 0).any():
+        raise InputError(f"{folder} assigns to a broker that table loads does not have; it is damaged")
+    load = np.bincount(at, users["demand"].to_numpy(), minlength=len(names))
+    over = load > brokers["capacity"].to_numpy() * (1 + LOAD_TOLERANCE)
+    return [names[i].as_py() for i in np.flatnonzero(over)]

@@ -1,0 +1,292 @@
+"""What comes out: an overlay, what was asked, what built it, and how good it is proven to be."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import ArrayLike, NDArray
+
+from broadloom import measures
+from broadloom._version import VERSION
+from broadloom.checks import read_only, refuse
+from broadloom.errors import InputError
+from broadloom.model.interest import Interest
+from broadloom.model.overlay import Overlay
+from broadloom.model.weights import Weights
+from broadloom.plans.gap import gap_to
+from broadloom.storage.folders import new_folder
+from broadloom.storage.plain import plain
+from broadloom.storage.plan_json import read_plan_json
+from broadloom.storage.tables import need_table, positions, write_table
+
+FORMAT = 1
+TABLES = ("nodes", "topics", "subscriptions", "edges", "weights")
+RECORD: dict[str, tuple[type, ...]] = {
+    "format": (int,),
+    "algorithm": (str,),
+    "seed": (int,),
+    "options": (dict,),
+    "notes": (dict,),
+    "weights": (dict,),
+    "lower_bound": (int, float, type(None)),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """An overlay that serves an interest under weights, and where it comes from.
+
+    Attributes:
+        interest: who wants what.
+        weights: what links cost.
+        overlay: which nodes are linked.
+        algorithm: what built it.
+        seed: the seed of its chance.
+        options: the options that the algorithm ran with.
+        lower_bound: a proven bound that no topic-connected overlay's total weight can beat, or None.
+        notes: what the algorithm has to tell (how it divided, where it stopped early, ...).
+        nodes: the nodes table, with whatever else is known of each node (its site, its coordinates).
+
+    Examples:
+        >>> import broadloom as bl
+        >>> plan = bl.link(bl.Interest.from_lists([[0], [0], [0]]), algorithm="gm")
+        >>> plan.edges.tolist()
+        [[0, 1], [0, 2]]
+    """
+
+    interest: Interest
+    weights: Weights
+    overlay: Overlay
+    algorithm: str
+    seed: int = 0
+    options: Mapping[str, Any] = field(default_factory=dict)
+    lower_bound: float | None = None
+    notes: Mapping[str, Any] = field(default_factory=dict)
+    nodes: pa.Table | None = None
+
+    def __post_init__(self) -> None:
+        count = self.interest.node_count
+        for what, other in (("weights", self.weights.node_count), ("overlay", self.overlay.node_count)):
+            if other != count:
+                raise InputError(f"the interest has {count:,} nodes but the {what} {other:,}; give as many")
+        if self.lower_bound is not None and not (np.isfinite(self.lower_bound) and self.lower_bound >= 0):
+            raise InputError(f"the lower bound is {self.lower_bound}; give a finite number from 0")
+        if self.nodes is not None and tuple(self.nodes.column("node").to_pylist()) != self.interest.node_ids:
+            raise InputError("the nodes table lists other nodes than the interest, or in another order")
+        for name in ("options", "notes"):
+            object.__setattr__(self, name, MappingProxyType(plain(dict(getattr(self, name)))))
+
+    @property
+    def edges(self) -> NDArray[np.int32]:
+        """The links, int32 (m, 2), `u < v`, in the order of selection."""
+        return self.overlay.edges
+
+    @cached_property
+    def edge_weights(self) -> NDArray[np.float64]:
+        """The weight of each link, in the order of `edges`."""
+        weights = self.weights.of(self.edges[:, 0], self.edges[:, 1])
+        read_only(weights)
+        return weights
+
+    @property
+    def total_weight(self) -> float:
+        """The objective of linking: the sum of the weights of all links."""
+        return math.fsum(self.edge_weights)  # exact, so that the order of links does not show
+
+    @property
+    def gap(self) -> float | None:
+        """How far at most the total weight is above the best possible: (objective - bound) / bound."""
+        return gap_to(self.lower_bound, self.total_weight)
+
+    def metrics(self) -> dict[str, Any]:
+        """Every measure of the overlay; see `broadloom.measures`."""
+        return dict(self._metrics)
+
+    @cached_property
+    def _metrics(self) -> dict[str, Any]:
+        return measures.metrics(self.interest, self.overlay, self.weights)
+
+    @cached_property
+    def _broken_topics(self) -> int:
+        return int(np.sum(measures.components_per_topic(self.interest, self.overlay) > 1))
+
+    def summary(self) -> str:
+        """The plan in a sentence.
+
+        Examples:
+            >>> import broadloom as bl
+            >>> bl.link(bl.Interest.from_lists([[0], [0]]), algorithm="gm").summary()
+            'gm: 2 brokers, 1 links, every one of 1 topics connected'
+        """
+        interest, broken = self.interest, self._broken_topics
+        proven = "" if self.gap is None else f", at most {self.gap:.1%} above the best possible"
+        if "optimal" in self.notes:
+            proven = ", optimal" if self.notes["optimal"] else f"{proven}, stopped before the best was proven"
+        connected = f"every one of {interest.topic_count:,} topics connected"
+        if broken:
+            connected = f"{broken:,} of {interest.topic_count:,} topics NOT connected"
+        counts = f"{interest.node_count:,} brokers, {len(self.edges):,} links"
+        return f"{self.algorithm}: {counts}, {connected}{proven}"
+
+    def is_topic_connected(self) -> bool:
+        """Whether every topic's subscribers are connected over links among themselves."""
+        return self._broken_topics == 0
+
+    def save(self, path: str | Path, overwrite: bool = False) -> None:
+        """Write the plan as a folder that appears at its place by one rename.
+
+        Raises:
+            InputError: the overlay does not connect every topic, or there is something at `path` already
+                and `overwrite` is false.
+        """
+        if not self.is_topic_connected():
+            raise InputError("the plan leaves a topic disconnected; only a topic-connected one is saved")
+        with new_folder(Path(path), overwrite) as folder:
+            for name, table in self._tables().items():
+                write_table(folder, name, table)
+            record = json.dumps(self._record(), indent=2, sort_keys=True, allow_nan=False)
+            (folder / "plan.json").write_text(record + "\n")
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan that `save` wrote.
+
+        Raises:
+            InputError: there is no plan at `path`, or it was written by a newer version, or is damaged.
+        """
+        folder = Path(path)
+        record = read_record(folder)
+        tables = {name: need_table(folder, name) for name in TABLES}
+        interest = Interest.from_table(tables["subscriptions"], tables["nodes"], tables["topics"])
+        if tuple(tables["weights"].column("node").to_pylist()) != interest.node_ids:
+            raise InputError(f"{folder}: tables weights and nodes list other nodes, or in another order")
+        return cls(
+            interest,
+            _weights_from(record["weights"], tables["weights"], folder),
+            Overlay.from_edges(interest.node_count, _edge_indices(tables["edges"], interest)),
+            record["algorithm"],
+            record["seed"],
+            record["options"],
+            record["lower_bound"],
+            record["notes"],
+            tables["nodes"],
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"options": dict(self.options), "notes": dict(self.notes)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
+
+    def _record(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "broadloom": VERSION,
+            "algorithm": self.algorithm,
+            "seed": int(self.seed),
+            "options": dict(self.options),
+            "notes": dict(self.notes),
+            "weights": {"kind": self.weights.kind, "inner": self.weights.inner, "outer": self.weights.outer},
+            "lower_bound": self.lower_bound,
+            "gap": self.gap,
+            "metrics": plain(self.metrics()),
+        }
+
+    def _tables(self) -> dict[str, pa.Table]:
+        names = pa.array(self.interest.node_ids, pa.string())
+        edges = {
+            "u": names.take(self.edges[:, 0]),
+            "v": names.take(self.edges[:, 1]),
+            "weight": self.edge_weights,
+            "rank": np.arange(len(self.edges), dtype=np.int32),
+        }
+        return {
+            "nodes": pa.table({"node": names}) if self.nodes is None else self.nodes,
+            "topics": pa.table({"topic": pa.array(self.interest.topic_ids, pa.string())}),
+            "subscriptions": self.interest.to_table(),
+            "edges": pa.table(edges),
+            "weights": _weights_table(self.weights).add_column(0, "node", names),
+        }
+
+    def __repr__(self) -> str:
+        return f"Plan({self.algorithm}, {self.interest.node_count:,} nodes, {len(self.edges):,} edges)"
+
+
+def read_record(folder: Path) -> dict[str, Any]:
+    """The plan's `plan.json`, if it is one that this version can read."""
+    place, record = folder / "plan.json", read_plan_json(folder)
+    for key, kinds in RECORD.items():
+        if not isinstance(record.get(key, ...), kinds):
+            raise InputError(
+                f"{place}: {key!r} is missing or wrong; it was not written by broadloom, or is damaged"
+            )
+    if not 1 <= record["format"] <= FORMAT:
+        raise InputError(
+            f"{place} has format {record['format']}, this version reads 1 to {FORMAT}; upgrade broadloom"
+        )
+    return record
+
+
+def _edge_indices(edges: pa.Table, interest: Interest) -> ArrayLike:
+    """The edges of a plan's table as pairs of node indices, in the order of their rank."""
+    edges, names = edges.sort_by("rank"), pa.array(interest.node_ids, pa.string())
+    ranks = edges.column("rank").to_numpy()
+    refuse(
+        ranks[1:] == ranks[:-1], lambda i: f"two edges of the plan have rank {ranks[i]}", "give each its own"
+    )
+    pairs = np.stack([positions(edges.column(side), names) for side in ("u", "v")], axis=1)
+    refuse(
+        np.any(pairs < 0, axis=1), lambda i: f"edge {i} of the plan has an unknown node", "list it in nodes"
+    )
+    return pairs
+
+
+def _weights_table(weights: Weights) -> pa.Table:
+    """One row a node: its point, its site, or its weights to later nodes."""
+    n = weights.node_count
+    if weights.kind == "uniform":
+        return pa.table({"weight": np.ones(n)})
+    if weights.kind == "euclidean":
+        return pa.table({"point": pa.array(list(weights.points), pa.list_(pa.float64()))})
+    if weights.kind == "dense":
+        later = [weights.table[u, u + 1 :] for u in range(n)]
+        return pa.table({"later": pa.array(later, pa.list_(pa.float64()))})
+    table = pa.table({"site": weights.site})
+    return table.replace_schema_metadata({"between": json.dumps(weights.table.tolist())})
+
+
+def _weights_from(record: Mapping[str, Any], table: pa.Table, folder: Path) -> Weights:
+    """The weights that `_weights_table` wrote."""
+    readers: dict[str, Callable[[], Weights]] = {
+        "uniform": lambda: Weights.uniform(table.num_rows),
+        "euclidean": lambda: Weights.euclidean(table.column("point").to_pylist() or np.empty((0, 1))),
+        "dense": lambda: Weights.dense(_full(table.column("later"))),
+        "sites": lambda: Weights.sites(
+            table.column("site").to_numpy(),
+            record["inner"],
+            record["outer"],
+            json.loads(table.schema.metadata[b"between"]) or None,
+        ),
+    }
+    try:
+        return readers[record["kind"]]()
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{folder}: the weights of the plan are damaged: {error}") from error
+
+
+def _full(later: pa.ChunkedArray) -> NDArray[np.float64]:
+    """A symmetric matrix from each row's part right of the diagonal."""
+    matrix = np.zeros((len(later), len(later)))
+    for u, row in enumerate(later):
+        matrix[u, u + 1 :] = row.values
+    return matrix + matrix.T

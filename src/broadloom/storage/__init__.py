@@ -1,0 +1,1 @@
+"""Atomic folders, canonical tables, append-only records, JSON and TOML documents."""
