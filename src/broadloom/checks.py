@@ -1,4 +1,4 @@
-"""Words for what is wrong with an input: the first offender, and how many more there are."""
+"""Checks of input values; their errors name the first bad entry and count the others."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -8,104 +8,92 @@ from numpy.typing import NDArray
 
 from broadloom.errors import InputError
 
-MOST = 2**62  # of any count: kernels have 64 bits
+MAX_COUNT = 2**62  # kernels compute with 64 bits
 
 
-def refuse(bad: NDArray[np.bool_], describe: Callable[[int], str], expected: str) -> None:
-    """Raise if any entry of `bad` is true, describing the first one and counting the rest.
+def raise_for_first(bad: NDArray[np.bool_], describe: Callable[[int], str], expected: str) -> None:
+    """Raise an `InputError` if any entry of `bad` is true: describe the first one and count the others.
 
     Examples:
-        >>> refuse(np.array([False, True, True]), lambda i: f"row {i} is empty", "give each row a value")
+        >>> raise_for_first(np.array([False, True, True]), lambda i: f"row {i} is empty", "fill every row")
         Traceback (most recent call last):
-        broadloom.errors.InputError: row 1 is empty (and 1 more like it); give each row a value
+        broadloom.errors.InputError: row 1 is empty (and 1 more like it); fill every row
     """
-    offenders = np.flatnonzero(bad)
-    if offenders.size:
-        raise InputError(f"{describe(int(offenders[0]))}{more(offenders.size - 1)}; {expected}")
+    rows = np.flatnonzero(bad)
+    if rows.size:
+        raise InputError(f"{describe(int(rows[0]))}{and_more(rows.size - 1)}; {expected}")
 
 
-def more(count: int) -> str:
-    """How many further offenders there are, in brackets, or nothing."""
+def and_more(count: int) -> str:
+    """The number of further bad entries in brackets; the empty string for 0."""
     return f" (and {count:,} more like it)" if count else ""
 
 
-def whole(value: object, what: str, least: int = 0) -> int:
-    """A count as a Python int.
+def check_count(value: object, name: str, minimum: int = 0) -> int:
+    """The value as a Python int, if it is a whole number that is at least `minimum`.
 
     Examples:
-        >>> whole(2.5, "nodes")
+        >>> check_count(2.5, "nodes")
         Traceback (most recent call last):
         broadloom.errors.InputError: nodes is 2.5; give a whole number from 0
     """
     try:
-        number = operator.index(value)  # type: ignore[arg-type]
+        count = operator.index(value)  # type: ignore[arg-type]
     except TypeError:
-        number = least - 1
-    if not least <= number <= MOST or isinstance(value, bool):
-        raise InputError(f"{what} is {value!r:.40}; give a whole number from {least}")
-    return number
+        count = minimum - 1
+    if not minimum <= count <= MAX_COUNT or isinstance(value, bool):
+        raise InputError(f"{name} is {value!r:.40}; give a whole number from {minimum}")
+    return count
 
 
-def number(value: object, what: str, least: float = 0.0, *, finite: bool = True) -> float:
-    """A number that is at least so much, and finite unless told otherwise.
+def check_number(value: object, name: str, minimum: float = 0.0, *, finite: bool = True) -> float:
+    """The value as a float, if it is a number that is at least `minimum`, and finite if `finite` is true.
 
     Examples:
-        >>> number("3", "k", least=1)
+        >>> check_number("3", "k", minimum=1)
         Traceback (most recent call last):
         broadloom.errors.InputError: k is '3'; give a number from 1
     """
-    plain = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     try:
-        result = float(value) if plain else np.nan  # type: ignore[arg-type]
+        result = float(value) if is_number else np.nan  # type: ignore[arg-type]
     except OverflowError:
         result = np.nan
-    if not result >= least or (finite and np.isinf(result)):
-        raise InputError(f"{what} is {value!r}; give a number from {least:g}")
+    if not result >= minimum or (finite and np.isinf(result)):
+        raise InputError(f"{name} is {value!r}; give a number from {minimum:g}")
     return result
 
 
-def yes_or_no(value: object, what: str) -> bool:
-    """A flag, and nothing that only looks like one.
+def check_flag(value: object, name: str) -> bool:
+    """The value as a Python bool, if it is true or false.
 
     Examples:
-        >>> yes_or_no("no", "thin")
+        >>> check_flag("no", "thin")
         Traceback (most recent call last):
         broadloom.errors.InputError: thin is 'no'; give true or false
     """
     if not isinstance(value, (bool, np.bool_)):
-        raise InputError(f"{what} is {value!r}; give true or false")
+        raise InputError(f"{name} is {value!r}; give true or false")
     return bool(value)
 
 
-def generator(seed: object) -> np.random.Generator:
-    """The one source of chance of a seed."""
-    return np.random.default_rng(whole(seed, "seed"))
-
-
-def repeats(values: NDArray[np.generic]) -> NDArray[np.bool_]:
-    """Which entries were there before."""
-    later = np.ones(len(values), bool)
-    later[np.unique(values, return_index=True)[1]] = False
-    return later
-
-
-def text_ids(ids: Sequence[object], what: str) -> tuple[str, ...]:
-    """Ids as strings: each one given, not empty, and none twice."""
-    texts = tuple(map(_text, ids))
+def check_ids(ids: Sequence[object], name: str) -> tuple[str, ...]:
+    """The ids as strings, if none is missing or empty and none occurs twice."""
+    texts = tuple(map(_id_text, ids))
     for row, text in enumerate(texts):
         if not text:
-            raise InputError(f"{what} {row} has no id (it is {ids[row]!r}); give each {what} a non-empty id")
+            raise InputError(f"{name} {row} has no id (it is {ids[row]!r}); give each {name} a non-empty id")
     if len(set(texts)) < len(texts):
-        refuse(
-            repeats(np.array(texts)),
-            lambda row: f"{what} id {texts[row]!r} appears twice",
-            f"give each {what} an id of its own",
+        raise_for_first(
+            repeated(np.array(texts)),
+            lambda row: f"{name} id {texts[row]!r} appears twice",
+            f"give each {name} an id of its own",
         )
     return texts
 
 
-def _text(value: object) -> str:
-    """An id as text; empty for a missing one, NaN among them."""
+def _id_text(value: object) -> str:
+    """An id as text; the empty string for None and NaN."""
     if isinstance(value, str):
         return value
     if value is None or value != value:
@@ -115,6 +103,18 @@ def _text(value: object) -> str:
     raise InputError(f"an id is {value!r}, a {type(value).__name__}; ids are strings or whole numbers")
 
 
-def read_only(array: NDArray[np.generic]) -> None:
-    """Lock an array, so that what was checked once stays true."""
+def repeated(values: NDArray[np.generic]) -> NDArray[np.bool_]:
+    """A mask of the entries that occurred earlier in the array."""
+    later = np.ones(len(values), bool)
+    later[np.unique(values, return_index=True)[1]] = False
+    return later
+
+
+def seeded_generator(seed: object) -> np.random.Generator:
+    """The random number generator for a seed, after a check of the seed."""
+    return np.random.default_rng(check_count(seed, "seed"))
+
+
+def lock_array(array: NDArray[np.generic]) -> None:
+    """Make an array read-only, so that it stays as it was checked."""
     array.flags.writeable = False

@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Any, overload
 
 from broadloom.assignment import ALGORITHMS
-from broadloom.checks import whole
+from broadloom.checks import check_count
 from broadloom.errors import InputError
 from broadloom.model import AssignmentProblem, MarketProblem
 from broadloom.model.algorithm import find
@@ -50,7 +50,7 @@ def assign(
         raise InputError(f"a {type(problem).__name__} cannot be assigned; give one of {', '.join(kinds)}")
     chosen = find(algorithm, fitting)
     settings = chosen.with_options(options)
-    whole(seed, "seed")
+    check_count(seed, "seed")
     found: AssignmentResult | MarketResult = chosen.run(problem, settings, seed)
     result = replace(found, algorithm=algorithm, seed=seed, options=vars(settings))
     result.verify()

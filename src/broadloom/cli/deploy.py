@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 import broadloom as bl
-from broadloom.checks import number, whole
+from broadloom.checks import check_count, check_number
 from broadloom.cli.deploy_words import change_told, compared, rehearsal_told
 from broadloom.cli.output import Force, Json, Quiet, keep_apart, progress, show
 from broadloom.deployment._sessions import Access, see_to
@@ -116,12 +116,12 @@ def rehearse_plan(
     with progress(quiet):
         _, wiring, sent = deployed(loaded, messages, least, slack)
         check(wiring)
-        traffic = sample_messages(wiring, whole(each, "each", least=1))
-        whole(size, "size", least=20)
+        traffic = sample_messages(wiring, check_count(each, "each", minimum=1))
+        check_count(size, "size", minimum=20)
         if _is_rabbitmq(on):
             outcome, rows = rehearse_rabbitmq(wiring, traffic, size), []
         else:
-            outcome = rehearse(wiring, traffic, size, whole(kill, "kill"))
+            outcome = rehearse(wiring, traffic, size, check_count(kill, "kill"))
             rows = run_alternatives(loaded, (wiring, outcome), sent, traffic, size) if compare else []
     record = outcome.record() | {"comparison": rows}
     show(record, rehearsal_told(record), as_json, quiet, compared(rows))
@@ -168,7 +168,7 @@ def diff_plans(
     target, plans = target_named(to), [bl.Plan.load(folder) for folder in (old, new)]
     if rehearse and to == "nats":
         raise InputError("no rehearsal on nats; choose mosquitto or rabbitmq, or leave --rehearse out")
-    number(rate, "rate", least=1)
+    check_number(rate, "rate", minimum=1)
     everybody = [name for plan in plans for name in plan.interest.node_ids]
     with progress(quiet):
         sides = []

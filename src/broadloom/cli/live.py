@@ -12,7 +12,7 @@ from broadloom.agents.links.agent import Agent
 from broadloom.agents.links.doors import doors
 from broadloom.agents.links.serve import Run, Sent, serve, summary, take_down
 from broadloom.agents.links.source import Events, Fixed, Versions
-from broadloom.checks import number
+from broadloom.checks import check_number
 from broadloom.cli.deploy import Address, Credentials, Least, Messages, PlanFolder, Slack, Tls
 from broadloom.cli.output import Json, Quiet, show
 from broadloom.deployment.settings import LAST_PORT, Settings, places_of
@@ -75,7 +75,7 @@ def live(
         raise InputError(f"metrics is {metrics}; give a port from 1 to {LAST_PORT}")
 
     async def held() -> Agent:
-        agent = Agent(door, state, number(patience, "patience"), fresh)
+        agent = Agent(door, state, check_number(patience, "patience"), fresh)
         if down:
             await take_down(agent)
         else:

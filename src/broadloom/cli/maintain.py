@@ -8,7 +8,7 @@ import typer
 from rich.table import Column, Table
 
 import broadloom as bl
-from broadloom.checks import whole
+from broadloom.checks import check_count
 from broadloom.cli.output import Force, Json, Quiet, Seed, keep_apart, progress, show
 from broadloom.cli.spark import Conf, Master, engine_of
 from broadloom.errors import InputError
@@ -55,7 +55,7 @@ def maintain(
     Example: broadloom generate --churn 1000 -o tables; broadloom maintain tables --events tables -o out
     """
     keep_apart(output, tables)
-    whole(fresh_every, "fresh-every")
+    check_count(fresh_every, "fresh-every")
     _refuse_unused(stream, once=once, master=master, conf=conf)
     if rebaseline and not fresh_every:
         raise InputError("--rebaseline needs to know when to look; give --fresh-every, such as 50, too")

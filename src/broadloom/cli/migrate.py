@@ -23,7 +23,7 @@ from broadloom.agents.moves.ordering import plan_moves
 from broadloom.agents.moves.running import run_moves
 from broadloom.agents.moves.service import serving
 from broadloom.agents.moves.summary import live_tables, save_tables
-from broadloom.checks import number
+from broadloom.checks import check_number
 from broadloom.cli.output import Force, Json, Quiet, keep_apart, progress, show
 from broadloom.errors import InputError
 from broadloom.model.market import MarketProblem
@@ -81,7 +81,7 @@ def summarize(
 
     Example: broadloom migrate summarize -o live; broadloom market live -o planned
     """
-    told = _operator(agent, token_file).summarize(number(seconds, "seconds", least=0.001))
+    told = _operator(agent, token_file).summarize(check_number(seconds, "seconds", minimum=0.001))
     tables = live_tables(*told, seconds)
     save_tables(output, tables, force)
     count = sum(one.messages for one in told[1])

@@ -9,7 +9,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
-from broadloom.checks import more
+from broadloom.checks import and_more
 from broadloom.deployment.wiring import Hop, Link, Wiring
 from broadloom.errors import InputError
 from broadloom.mqtt.topic_filters import VALID, FilterTree, covers, groups
@@ -32,7 +32,7 @@ def check(wiring: Wiring) -> None:
         found = list(faults(wiring))
         if found:
             fault, _, remedy = found[0].rpartition("; ")
-            raise InputError(f"{fault}{more(len(found) - 1)}; {remedy}")
+            raise InputError(f"{fault}{and_more(len(found) - 1)}; {remedy}")
 
 
 def is_forest(pairs: Iterable[Hop]) -> bool:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from broadloom.checks import whole, yes_or_no
+from broadloom.checks import check_count, check_flag
 from broadloom.errors import InputError
 from broadloom.plans.plan import Plan
 
@@ -51,8 +51,8 @@ class Settings:
                 f"certificates is {self.certificates!r}; give a folder without quotes or line breaks"
             )
         for flag in ("tls", "credentials", "accounts"):
-            yes_or_no(getattr(self, flag), flag)
-        if whole(self.qos, "qos") > 2:
+            check_flag(getattr(self, flag), flag)
+        if check_count(self.qos, "qos") > 2:
             raise InputError(f"qos is {self.qos}; give 0, 1 or 2")
 
     def address_of(self, broker: str) -> str:

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from broadloom.checks import refuse
+from broadloom.checks import raise_for_first
 from broadloom.errors import InputError
 from broadloom.model.interest import Interest
 from broadloom.mqtt.topic_filters import is_wild
@@ -56,7 +56,7 @@ def publications(
                 f"messages have no column {column!r}; they have {', '.join(messages.column_names)}"
             )
     sizes = np.asarray(messages.column("bytes"), np.float64)
-    refuse(~(sizes >= 0), lambda row: f"message {row} has {sizes[row]} bytes", "give 0 or more")
+    raise_for_first(~(sizes >= 0), lambda row: f"message {row} has {sizes[row]} bytes", "give 0 or more")
     own = set(interest.node_ids)
     away = [name for name in dict.fromkeys(elsewhere) if name not in own]
     seconds = _seconds(messages)
@@ -65,9 +65,13 @@ def publications(
     sums = messages.group_by(keys).aggregate([("bytes", "sum")]).sort_by([(key, "ascending") for key in keys])
     brokers = positions(sums.column("publisher"), pa.array(interest.node_ids, pa.string()))
     names, topics = sums.column("publisher").to_pylist(), sums.column("topic").to_pylist()
-    refuse(brokers < 0, lambda i: f"messages of {names[i]!r}, which is no broker", "name brokers of the plan")
+    raise_for_first(
+        brokers < 0, lambda i: f"messages of {names[i]!r}, which is no broker", "name brokers of the plan"
+    )
     bad = np.array([not topic or is_wild(topic) for topic in topics], bool)
-    refuse(bad, lambda i: f"{names[i]!r} publishes {topics[i]!r}", "a message has a topic without wildcards")
+    raise_for_first(
+        bad, lambda i: f"{names[i]!r} publishes {topics[i]!r}", "a message has a topic without wildcards"
+    )
     rates = np.asarray(sums.column("bytes_sum"), np.float64) / seconds
     rows = zip(brokers.tolist(), topics, rates.tolist(), strict=True)
     return sorted(Publication(*row) for row in rows)

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.checks import number
+from broadloom.checks import check_number
 from broadloom.deployment._balance import balance
 from broadloom.deployment._spanning import Edges, Group, best_tree
 from broadloom.deployment.traffic import Publication
@@ -69,7 +69,7 @@ def plan_trees(
     """
     if least not in LEAST:
         raise InputError(f"trees of least {least!r}; choose {' or '.join(LEAST)}")
-    number(slack, "slack")
+    check_number(slack, "slack")
     senders = _senders(plan.interest, publications)
     names = plan.interest.node_ids
     by_name = np.array(sorted(range(len(names)), key=names.__getitem__), np.int64)

@@ -5,7 +5,7 @@ import time
 
 import numpy as np
 
-from broadloom.checks import number, whole
+from broadloom.checks import check_count, check_number
 from broadloom.linking import greedy
 from broadloom.linking._ascent import Ascent
 from broadloom.linking._chains import pricing_work
@@ -45,8 +45,8 @@ def lower_bound(
         2.0
     """
     weights = fitting_weights(interest, weights)
-    iterations = whole(iterations, "iterations")
-    deadline = math.inf if seconds is None else time.monotonic() + number(seconds, "seconds")
+    iterations = check_count(iterations, "iterations")
+    deadline = math.inf if seconds is None else time.monotonic() + check_number(seconds, "seconds")
     interest = smallest_topics(interest, MOST_WORK)
     overlay = greedy.grmaw(interest, weights, greedy.GreedyOptions(), seed=0).edges
     ascent = Ascent(interest, weights, overlay)

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.checks import whole, yes_or_no
+from broadloom.checks import check_count, check_flag
 from broadloom.errors import InputError
 from broadloom.kernels.jit import kernel
 from broadloom.linking._bands import in_threads
@@ -76,15 +76,17 @@ class DivideOptions:
             raise InputError(f"by is {self.by!r}; nodes can be divided by {', '.join(WAYS)}")
         if self.by is not None and self.part_of_node is not None:
             raise InputError("both by and part_of_node are given; give one of them")
-        yes_or_no(self.thin, "thin")
-        whole(self.part_size, "part_size", least=1)
-        whole(self.representatives, "representatives", least=1)
+        check_flag(self.thin, "thin")
+        check_count(self.part_size, "part_size", minimum=1)
+        check_count(self.representatives, "representatives", minimum=1)
         if self.parts_at_a_time is not None:
-            whole(self.parts_at_a_time, "parts_at_a_time", least=2)
+            check_count(self.parts_at_a_time, "parts_at_a_time", minimum=2)
         if self.part_of_node is not None:
             if not isinstance(self.part_of_node, (tuple, list, np.ndarray)):
                 raise InputError(f"part_of_node is {self.part_of_node!r}; give the part of each node")
-            numbers = tuple(whole(part, f"the part of node {u}") for u, part in enumerate(self.part_of_node))
+            numbers = tuple(
+                check_count(part, f"the part of node {u}") for u, part in enumerate(self.part_of_node)
+            )
             object.__setattr__(self, "part_of_node", numbers)
 
 

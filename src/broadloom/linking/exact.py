@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from broadloom.checks import number, whole
+from broadloom.checks import check_count, check_number
 from broadloom.linking._built import Built
 from broadloom.linking._program import Bools, Floats, Program
 from broadloom.model import Interest, Weights
@@ -37,9 +37,9 @@ class ExactOptions:
 
     def __post_init__(self) -> None:
         if self.node_limit is not None:
-            whole(self.node_limit, "node_limit", least=1)
+            check_count(self.node_limit, "node_limit", minimum=1)
         if self.time_limit is not None:
-            number(self.time_limit, "time_limit")
+            check_number(self.time_limit, "time_limit")
 
 
 def exact(interest: Interest, weights: Weights, options: ExactOptions, seed: int) -> Built:  # noqa: ARG001

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from broadloom.checks import whole
+from broadloom.checks import check_count
 from broadloom.linking._built import Built
 from broadloom.linking._components import components_of
 from broadloom.linking._keys import merge_by_key
@@ -23,7 +23,7 @@ class GreedyOptions:
 
     def __post_init__(self) -> None:
         if self.max_degree is not None:
-            whole(self.max_degree, "max_degree", least=1)
+            check_count(self.max_degree, "max_degree", minimum=1)
 
 
 def gm(interest: Interest, weights: Weights, options: GreedyOptions, seed: int) -> Built:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.checks import whole
+from broadloom.checks import check_count
 from broadloom.errors import InputError
 from broadloom.linking import greedy
 from broadloom.linking._ascent import Ascent
@@ -44,10 +44,10 @@ class GuidedOptions:
     max_degree: int | None = None
 
     def __post_init__(self) -> None:
-        if whole(self.effort, "effort", least=1) not in EFFORTS:
+        if check_count(self.effort, "effort", minimum=1) not in EFFORTS:
             raise InputError(f"effort is {self.effort!r}; give a whole number from 1 to {MOST_EFFORT}")
         if self.max_degree is not None:
-            whole(self.max_degree, "max_degree", least=1)
+            check_count(self.max_degree, "max_degree", minimum=1)
 
 
 EFFORTS = range(1, MOST_EFFORT + 1)

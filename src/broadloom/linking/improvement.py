@@ -7,7 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.checks import number, whole, yes_or_no
+from broadloom.checks import check_count, check_flag, check_number
 from broadloom.errors import InputError
 from broadloom.kernels.bits import lowest
 from broadloom.kernels.jit import inner_kernel, kernel
@@ -110,10 +110,10 @@ def improve(plan: Plan, *, exchange: bool = True, rounds: int = ROUNDS, seconds:
     """
     if not isinstance(plan, Plan):
         raise InputError(f"the plan is a {type(plan).__name__}; give what bl.link or Plan.load returns")
-    rounds = whole(rounds, "rounds")
-    yes_or_no(exchange, "exchange")
+    rounds = check_count(rounds, "rounds")
+    check_flag(exchange, "exchange")
     if seconds is not None:
-        number(seconds, "seconds")
+        check_number(seconds, "seconds")
     if not plan.is_topic_connected():
         raise InputError("the plan leaves a topic disconnected; improve a plan that connects every topic")
     edges, used = improved_edges(

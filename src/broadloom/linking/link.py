@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from broadloom.checks import whole, yes_or_no
+from broadloom.checks import check_count, check_flag
 from broadloom.errors import InputError
 from broadloom.linking import ALGORITHMS
 from broadloom.linking._given import fitting_weights
@@ -54,10 +54,10 @@ def link(
         >>> bl.link(bl.Interest.from_lists([[0, 1], [1], [0, 1]]), algorithm="gm").edges.tolist()
         [[0, 2], [0, 1]]
     """
-    weights, seed = fitting_weights(interest, weights), whole(seed, "seed")
+    weights, seed = fitting_weights(interest, weights), check_count(seed, "seed")
     if previous is not None and not isinstance(previous, Plan):
         raise InputError(f"previous is a {type(previous).__name__}; give a plan")
-    yes_or_no(improve, "improve")
+    check_flag(improve, "improve")
     chosen = find(default_algorithm(weights) if algorithm is None else algorithm, ALGORITHMS)
     if improve or previous is not None:
         refuse_stars(chosen.name)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.checks import more, number, whole
+from broadloom.checks import and_more, check_count, check_number
 from broadloom.errors import InputError
 from broadloom.kernels.jit import kernel
 from broadloom.linking._best_partners import Partners, best_pair, least_key, new_partners, start_from
@@ -45,11 +45,11 @@ class LowDegreeOptions:
     max_degree: int | None = None
 
     def __post_init__(self) -> None:
-        number(self.k, "k", least=1, finite=False)
+        check_number(self.k, "k", minimum=1, finite=False)
         if self.objective not in OBJECTIVES:
             raise InputError(f"objective is {self.objective!r}; give one of {', '.join(OBJECTIVES)}")
         if self.max_degree is not None:
-            whole(self.max_degree, "max_degree", least=1)
+            check_count(self.max_degree, "max_degree", minimum=1)
 
 
 def minmax_oda(interest: Interest, weights: Weights, options: NoOptions, seed: int) -> Built:  # noqa: ARG001
@@ -93,7 +93,7 @@ def _too_strict(interest: Interest, edges: NDArray[np.int32], limit: int) -> str
     reached = low_degree_edges(interest, Weights.uniform(interest.node_count), math.inf)
     return (
         f"no overlay was found with max_degree {limit}: topic {interest.topic_ids[worst]!r} is left in "
-        f"{parts[worst]:,} parts{more(int(np.count_nonzero(parts > 1)) - 1)}; "
+        f"{parts[worst]:,} parts{and_more(int(np.count_nonzero(parts > 1)) - 1)}; "
         f"minmax-oda connects every topic with {np.bincount(reached.ravel()).max()}"
     )
 

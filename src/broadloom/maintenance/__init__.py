@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from broadloom.checks import number, whole
+from broadloom.checks import check_count, check_number
 from broadloom.errors import InputError
 from broadloom.maintenance._repair import Rules
 from broadloom.model.algorithm import Algorithm
@@ -24,7 +24,7 @@ class NaiveOptions:
     rho: float = 3
 
     def __post_init__(self) -> None:
-        number(self.rho, "rho", least=1, finite=False)
+        check_number(self.rho, "rho", minimum=1, finite=False)
 
     def rules(self, by_weight: bool) -> Rules:
         """The options as kernels take them."""
@@ -46,7 +46,7 @@ class ShadowOptions(NaiveOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        whole(self.coverage, "coverage", least=1)
+        check_count(self.coverage, "coverage", minimum=1)
         if self.backups not in BACKUPS:
             raise InputError(f"backups is {self.backups!r}; give one of {', '.join(BACKUPS)}")
 

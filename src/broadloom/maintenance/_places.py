@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.checks import number, whole
+from broadloom.checks import check_count, check_number
 from broadloom.errors import InputError
 from broadloom.model import Weights
 from broadloom.model.weights import DENSE, EUCLIDEAN, KINDS, SITES, UNIFORM, WeightArrays
@@ -87,7 +87,7 @@ def _point(arrays: WeightArrays, at: object, others: Mapping[int, int]) -> list[
 
 
 def _site(at: object, sites: int) -> int:
-    site, limit = whole(at, "the new node's site"), sites or np.iinfo(np.int32).max
+    site, limit = check_count(at, "the new node's site"), sites or np.iinfo(np.int32).max
     if site >= limit:
         raise InputError(f"the new node's site is {site}; sites are 0 to {limit - 1}")
     return site
@@ -102,4 +102,4 @@ def _row(at: object, others: Mapping[int, int]) -> dict[int, float]:
             "give at={node: weight} for every node that is there"
         )
     tiny = np.finfo(np.float64).tiny
-    return {node: number(given[node], f"the weight to node {node}", least=tiny) for node in others}
+    return {node: check_number(given[node], f"the weight to node {node}", minimum=tiny) for node in others}

@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from broadloom.checks import number, whole
+from broadloom.checks import check_count, check_number
 from broadloom.errors import InputError
 from broadloom.maintenance import METHODS, NaiveOptions
 from broadloom.maintenance._engine import Engine
@@ -103,7 +103,7 @@ class Live:
         Raises:
             InputError: there is no such node.
         """
-        return self._do([Request(LEAVE, whole(node, "node"))])[0]
+        return self._do([Request(LEAVE, check_count(node, "node"))])[0]
 
     def resubscribe(self, node: int, topics: Iterable[Topic]) -> Change:
         """A node has these topics from now on.
@@ -114,7 +114,7 @@ class Live:
         Raises:
             InputError: there is no such node, or a topic is not there or given twice.
         """
-        return self._do([Request(RESUBSCRIBE, whole(node, "node"), self._topics(topics))])[0]
+        return self._do([Request(RESUBSCRIBE, check_count(node, "node"), self._topics(topics))])[0]
 
     def apply(self, events: Iterable[Sequence[Any]]) -> list[Change]:
         """Many changes in one call, such as those of `broadloom.workload.churn`; all of them, or none.
@@ -281,9 +281,9 @@ class Live:
             >>> len(live.rebaseline().added), live.rebuild_due(max_degree=0)
             (1, False)
         """
-        number(max_degree, "max_degree")
-        number(mean_degree, "mean_degree")
-        number(total_weight, "total_weight")
+        check_number(max_degree, "max_degree")
+        check_number(mean_degree, "mean_degree")
+        check_number(total_weight, "total_weight")
         drift = self.drift() if drift is None else drift
         if self._engine.rules.by_weight:
             return drift.heavier_than(total_weight)
@@ -347,13 +347,13 @@ class Live:
             raise InputError(f"event {seq} is a {kind!r}; give one of {', '.join((JOIN, *OF_A_NODE))}")
         if kind == JOIN and self._engine.rules.by_weight:
             raise InputError(f"event {seq} joins a node, but links have weights; use join(topics, at=...)")
-        return Request(kind, None if node is None else whole(node, "node"), self._topics(topics))
+        return Request(kind, None if node is None else check_count(node, "node"), self._topics(topics))
 
     def _topics(self, topics: object) -> tuple[Topic, ...]:
         return topic_list(topics, len(self._topic_ids))
 
     def _there(self, node: object) -> int:
-        index = whole(node, "node")
+        index = check_count(node, "node")
         check_nodes([Request(LEAVE, index)], self._names, self._engine.next_id)
         return index
 

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike
 
-from broadloom.checks import generator, more, whole
+from broadloom.checks import and_more, check_count, seeded_generator
 from broadloom.errors import InputError
 from broadloom.linking._given import fitting_weights
 from broadloom.maintenance._engine import Engine, Present
@@ -59,7 +59,7 @@ def maintain(
         >>> change.node, change.added.tolist()
         (3, [[2, 3]])
     """
-    given, seed = fitting_weights(interest, weights), whole(seed, "seed")
+    given, seed = fitting_weights(interest, weights), check_count(seed, "seed")
     _check_sites(given, sites)
     options_of("shadow", rho=rho, coverage=coverage, backups=backups)  # all are checked, whichever apply
     shadow = {"coverage": coverage, "backups": backups} if method != "naive" else {}
@@ -68,7 +68,7 @@ def maintain(
     with stage("fresh build"):
         links = fresh_edges(interest, given, rules) if edges is None else _checked(interest, edges)
     nodes = np.arange(interest.node_count)
-    chance = int(generator(seed).integers(2**64, dtype=np.uint64))
+    chance = int(seeded_generator(seed).integers(2**64, dtype=np.uint64))
     contents = Contents(interest.topic_start, interest.topics, links, np.empty((0, 2), np.int32), chance)
     present = Present(nodes, contents, with_room(given.arrays(), nodes, len(nodes)))
     engine = Engine(rules, present, interest.topic_count, interest.node_count)
@@ -92,8 +92,8 @@ def _checked(interest: Interest, edges: ArrayLike) -> np.ndarray:
     broken = disconnected_topics(interest, links)
     if len(broken):
         raise InputError(
-            f"the edges leave topic {interest.topic_ids[broken[0]]!r} disconnected{more(len(broken) - 1)}; "
-            "start from a topic-connected overlay, or from none"
+            f"the edges leave topic {interest.topic_ids[broken[0]]!r} disconnected"
+            f"{and_more(len(broken) - 1)}; start from a topic-connected overlay, or from none"
         )
     return links
 

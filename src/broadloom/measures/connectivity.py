@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import read_only
+from broadloom.checks import lock_array
 from broadloom.errors import InputError
 from broadloom.kernels.jit import kernel
 from broadloom.model.interest import Interest
@@ -79,7 +79,7 @@ class Forests(NamedTuple):
 def spanning_forests(interest: Interest, edges: NDArray[np.int32], prices: NDArray[np.float64]) -> Forests:
     """A spanning forest of each topic's sub-overlay, of the earliest edges."""
     for array in (edges, prices):
-        read_only(array)  # a kernel is compiled anew for arrays that may be written
+        lock_array(array)  # a kernel is compiled anew for arrays that may be written
     return _spanning_forests(interest.topic_start, interest.topics, interest.topic_count, edges, prices)
 
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import refuse, whole
+from broadloom.checks import check_count, raise_for_first
 from broadloom.kernels.jit import kernel
 from broadloom.kernels.threads import over_ranges
 from broadloom.measures.connectivity import as_overlay, link_weights
@@ -57,13 +57,13 @@ def topic_diameters(
     """
     overlay = as_overlay(interest, edges)
     chosen = np.arange(interest.topic_count) if topics is None else np.asarray(topics, np.int64)
-    refuse(
+    raise_for_first(
         (chosen < 0) | (chosen >= interest.topic_count),
         lambda i: f"topic {chosen[i]} is not there",
         f"topics are 0 to {interest.topic_count - 1}",
     )
     lengths, near = link_weights(overlay, weights), overlay.adjacency()
-    limit = np.iinfo(np.int64).max if searches is None else whole(searches, "searches", least=1)
+    limit = np.iinfo(np.int64).max if searches is None else check_count(searches, "searches", minimum=1)
     result = np.zeros(len(chosen))
 
     def measure(first: int, last: int) -> None:

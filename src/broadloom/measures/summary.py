@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import generator, whole
+from broadloom.checks import check_count, seeded_generator
 from broadloom.measures.connectivity import as_overlay, components_per_topic, link_weights
 from broadloom.measures.diameter import topic_diameters
 from broadloom.measures.routing import routing_costs
@@ -85,8 +85,8 @@ def _measured_topics(
     if sample is None and interest.subscription_count > EXACT_SUBSCRIPTIONS:
         sample = SAMPLED_TOPICS
     topics, how = served, "exact"
-    if sample is not None and whole(sample, "sample", least=1) < len(served):
-        topics = np.sort(generator(seed).choice(served, sample, replace=False))
+    if sample is not None and check_count(sample, "sample", minimum=1) < len(served):
+        topics = np.sort(seeded_generator(seed).choice(served, sample, replace=False))
         how = f"sampled: {sample} of {len(served)} topics"
     if np.diff(interest.node_start)[topics].max(initial=0) <= LARGE_TOPIC:
         return topics, None, how

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import number, read_only, refuse, text_ids, whole
+from broadloom.checks import check_count, check_ids, check_number, lock_array, raise_for_first
 from broadloom.errors import InputError
 from broadloom.model.density import Density, DensityArrays
 
@@ -85,12 +85,12 @@ class AssignmentProblem:
         self._set(lo=_numbers(self.lo, "lo", 2), hi=_numbers(self.hi, "hi", 2, d))
         n, m = len(self.broker_place), len(self.subscriber_place)
         _check_rectangles(self.lo, self.hi, m)
-        self._set(beta=number(self.beta, "beta", least=1))
+        self._set(beta=check_number(self.beta, "beta", minimum=1))
         self._set(
-            max_delay=number(self.max_delay, "max_delay"),
+            max_delay=check_number(self.max_delay, "max_delay"),
             max_latency=_latency_bounds(self.max_latency, m),
             alpha=_rectangle_count(self.alpha),
-            beta_max=number(self.beta_max, "beta_max", least=self.beta),
+            beta_max=check_number(self.beta_max, "beta_max", minimum=self.beta),
             capacity=_shares(self.capacity, self.is_leaf),
             broker_ids=_names(self.broker_ids, n, "broker"),
             subscriber_ids=_names(self.subscriber_ids, m, "subscriber"),
@@ -161,7 +161,7 @@ class AssignmentProblem:
             above = self.publisher if parent < 0 else self.broker_place[parent]
             hop = float(np.sqrt(np.sum((self.broker_place[broker] - above) ** 2)))
             result[broker] = hop + (0.0 if parent < 0 else result[parent])
-        read_only(result)
+        lock_array(result)
         return result
 
     @cached_property
@@ -209,12 +209,12 @@ def _numbers(values: ArrayLike, name: str, axes: int, width: int | None = None) 
     if array.ndim != axes or (width is not None and array.shape[-1] != width):
         wanted = f"({'rows, ' if axes == 2 else ''}{'k' if width is None else width})"
         raise InputError(f"{name} has shape {array.shape}; expected {wanted}")
-    refuse(
+    raise_for_first(
         np.any(~np.isfinite(np.atleast_2d(array.T)), axis=0),
         lambda row: f"{name} {row} is {array[row].tolist()}",
         "give finite numbers",
     )
-    read_only(array)
+    lock_array(array)
     return array
 
 
@@ -234,18 +234,18 @@ def _tree(parents: ArrayLike, n: int) -> NDArray[np.int32]:
         raise InputError("there are no brokers; give at least one")
     if not np.issubdtype(array.dtype, np.integer):
         raise InputError(f"parents are {array.dtype}; give broker indices, or -1 below the publisher")
-    refuse(
+    raise_for_first(
         (array < -1) | (array >= n),
         lambda b: f"broker {b} has parent {array[b]}",
         f"parents are brokers 0 to {n - 1}, or -1 below the publisher",
     )
     tree = array.astype(np.int32)
-    refuse(
+    raise_for_first(
         _depths(tree) < 0,
         lambda b: f"broker {b} is above itself: its parents go round in a circle",
         "every broker hangs below the publisher",
     )
-    read_only(tree)
+    lock_array(tree)
     return tree
 
 
@@ -268,7 +268,7 @@ def _check_rectangles(lo: NDArray[np.float64], hi: NDArray[np.float64], m: int) 
         )
     if lo.shape[1] == 0 and m:
         raise InputError("rectangles have no dimensions; give at least one")
-    refuse(
+    raise_for_first(
         np.any(lo > hi, axis=1),
         lambda j: f"subscriber {j} wants {lo[j].tolist()} to {hi[j].tolist()}",
         "lo is at most hi on every axis",
@@ -288,7 +288,9 @@ def _check_density(density: object, dimensions: int | None) -> None:
 
 def _rectangle_count(alpha: float) -> int:
     """How many rectangles; tables have it as a double."""
-    count = whole(int(alpha) if isinstance(alpha, float) and alpha.is_integer() else alpha, "alpha", least=1)
+    count = check_count(
+        int(alpha) if isinstance(alpha, float) and alpha.is_integer() else alpha, "alpha", minimum=1
+    )
     if count > MOST_RECTANGLES:
         raise InputError(f"alpha is {alpha}; give a whole number from 1 to {MOST_RECTANGLES}")
     return count
@@ -303,8 +305,10 @@ def _latency_bounds(values: ArrayLike | None, m: int) -> NDArray[np.float64] | N
         array = np.full(m, array)
     if array.shape != (m,):
         raise InputError(f"{m:,} subscribers but max_latency has shape {array.shape}; give one a subscriber")
-    refuse(array < 0, lambda j: f"max_latency of subscriber {j} is {array[j]}", "give numbers from 0")
-    read_only(array)
+    raise_for_first(
+        array < 0, lambda j: f"max_latency of subscriber {j} is {array[j]}", "give numbers from 0"
+    )
+    lock_array(array)
     return array
 
 
@@ -314,7 +318,7 @@ def _shares(capacity: ArrayLike | None, is_leaf: NDArray[np.bool_]) -> NDArray[n
     if array.shape != is_leaf.shape:
         raise InputError(f"{len(is_leaf):,} brokers but capacity has shape {array.shape}; give one a broker")
     array[~is_leaf] = 0.0
-    refuse(
+    raise_for_first(
         ~np.isfinite(array) | (is_leaf & (array <= 0)),
         lambda b: f"the capacity of broker {b} is {array[b]}",
         "give finite numbers above 0",
@@ -325,7 +329,7 @@ def _shares(capacity: ArrayLike | None, is_leaf: NDArray[np.bool_]) -> NDArray[n
         raise InputError("the capacities add up to more than there are numbers for; give smaller ones")
     if abs(total - 1) > ROUNDING:  # shares stay as they are, to the last bit
         array /= total
-    read_only(array)
+    lock_array(array)
     return array
 
 
@@ -334,4 +338,4 @@ def _names(ids: Sequence[object] | None, count: int, what: str) -> tuple[str, ..
         return None
     if len(ids) != count:
         raise InputError(f"{count:,} {what}s but {len(ids):,} {what} ids; give one id a {what}")
-    return text_ids(ids, what)
+    return check_ids(ids, what)

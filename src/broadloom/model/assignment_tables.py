@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from broadloom.checks import refuse, repeats
+from broadloom.checks import raise_for_first, repeated
 from broadloom.errors import InputError
 from broadloom.model.assignment import AssignmentProblem
 from broadloom.model.density import Density
@@ -125,7 +125,7 @@ def _density(table: pa.Table | None) -> Density | None:
         line[np.minimum(at + 1, len(line) - 1)] == high
         for line, at, high in zip(edges, cell, hi.T, strict=True)
     ]
-    refuse(
+    raise_for_first(
         ~np.all(is_cell, axis=0) | np.any(lo >= hi, axis=1),
         lambda row: (
             f"table density row {row}: {lo[row].tolist()} to {hi[row].tolist()} is not one cell of the grid"
@@ -134,8 +134,8 @@ def _density(table: pa.Table | None) -> Density | None:
     )
     shape = tuple(len(line) - 1 for line in edges)
     flat = np.ravel_multi_index(cell, shape)
-    refuse(
-        repeats(flat),
+    raise_for_first(
+        repeated(flat),
         lambda row: f"table density row {row}: {lo[row].tolist()} to {hi[row].tolist()} is there twice",
         "give each cell once",
     )
@@ -160,7 +160,7 @@ def matrix(table: pa.Table, name: str, column: str) -> NDArray[np.float64]:
     lists = table[column].combine_chunks()
     size = np.asarray(pc.fill_null(pc.list_value_length(lists), -1))
     width = int(size[0]) if len(size) else 0
-    refuse(
+    raise_for_first(
         (size != width) | (size < 0),
         lambda row: f"table {name} row {row}: {column} is {lists[row].as_py()}",
         f"give {max(width, 1)} numbers a row, as in row 0",
@@ -175,7 +175,7 @@ def _parents(brokers: pa.Table) -> NDArray[np.int32]:
     parent = brokers["parent"].combine_chunks()
     found = np.asarray(pc.fill_null(pc.index_in(parent, brokers["broker"].combine_chunks()), -1))
     missing = np.asarray(pc.fill_null(pc.equal(parent, ""), True))
-    refuse(
+    raise_for_first(
         (found < 0) & ~missing,
         lambda row: f"table brokers row {row}: parent {parent[row].as_py()!r} is unknown",
         "name a broker, or none below the publisher",

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import read_only, whole
+from broadloom.checks import check_count, lock_array
 from broadloom.errors import InputError
 from broadloom.kernels.jit import kernel
 
@@ -111,7 +111,7 @@ class Density:
             if not np.isfinite([weights.sum(), *(np.ptp(line) for line in lines)]).all():
                 raise InputError("the density's mass or grid overflows; give smaller numbers")
         for array in (*lines, weights):
-            read_only(array)
+            lock_array(array)
         object.__setattr__(self, "edges", lines)
         object.__setattr__(self, "mass", weights)
 
@@ -129,7 +129,7 @@ class Density:
             raise InputError(f"events are not an array of numbers: {error}") from error
         if sample.ndim != 2 or not len(sample) or not np.isfinite(sample).all():
             raise InputError(f"events have shape {sample.shape}; give rows of finite coordinates")
-        counts, edges = np.histogramdd(sample, bins=whole(bins, "bins", least=1))
+        counts, edges = np.histogramdd(sample, bins=check_count(bins, "bins", minimum=1))
         return cls(edges, counts / len(sample))
 
     @property

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import refuse, whole
+from broadloom.checks import check_count, raise_for_first
 from broadloom.errors import InputError
 
 Density = Callable[[NDArray[np.float64]], ArrayLike]
@@ -50,7 +50,7 @@ class Grid:
         for axis, (low, high, count) in enumerate(zip(lo, hi, cells, strict=True)):
             if not (np.isfinite(low) and np.isfinite(high) and low < high):
                 raise InputError(f"axis {axis} goes from {low} to {high}; give finite numbers that ascend")
-            whole(count, f"the number of cells of axis {axis}", least=1)
+            check_count(count, f"the number of cells of axis {axis}", minimum=1)
         return cls(tuple(map(float, lo)), tuple(map(float, hi)), tuple(map(int, cells)))
 
     @classmethod
@@ -94,7 +94,7 @@ class Grid:
         low, high = self._rows(lo, "lower borders"), self._rows(hi, "upper borders")
         if len(low) != len(high):
             raise InputError(f"{len(low):,} lower but {len(high):,} upper borders; give as many")
-        refuse(
+        raise_for_first(
             np.any(low > high, axis=1),
             lambda i: f"rectangle {i} goes from {low[i].tolist()} to {high[i].tolist()}",
             "give the lower borders first",
@@ -123,7 +123,7 @@ class Grid:
             >>> Grid.over([0], [1], [2]).rates([lambda at: np.maximum(2 * at[:, 0] - 1, 0)]).tolist()
             [[0.0, 0.5]]
         """
-        fine = [count * whole(samples, "samples", least=1) for count in self.cells]
+        fine = [count * check_count(samples, "samples", minimum=1) for count in self.cells]
         axes = [
             low + (high - low) * (np.arange(count) + 0.5) / count
             for low, high, count in zip(self.lo, self.hi, fine, strict=True)

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from broadloom.checks import refuse, repeats
+from broadloom.checks import raise_for_first, repeated
 from broadloom.errors import InputError
 from broadloom.model.interest import Interest
 from broadloom.model.matrix import fill_missing, raised, symmetrised
@@ -136,7 +136,7 @@ def _site_numbers(nodes: pa.Table, place: Path | str) -> tuple[NDArray[np.int32]
     if "site" not in nodes.column_names:
         raise InputError(f"{place}: table nodes has no column 'site'; add it or choose other weights")
     column = nodes.column("site")
-    refuse(
+    raise_for_first(
         np.asarray(pc.fill_null(pc.equal(column, ""), True)),
         lambda row: f"node {nodes.column('node')[row].as_py()!r} has no site",
         "give each node a site",
@@ -152,7 +152,7 @@ def _from_latency(latency: pa.Table, nodes: pa.Table, missing: str, floor: float
         return Weights.dense(_matrix(latency, names, missing, floor), names)
     site, sites = _site_numbers(nodes, "latency")
     matrix = _matrix(latency, sites, missing, floor)
-    refuse(
+    raise_for_first(
         np.isnan(matrix.diagonal()),
         lambda s: f"latency has no row from site {sites[s]!r} to itself",
         "give the round trip inside each site",
@@ -174,11 +174,13 @@ def _matrix(latency: pa.Table, names: list[str], missing: str, floor: float | No
     def row_is(row: int) -> str:
         return f"latency row {row}: {src[row]!r} to {dst[row]!r}"
 
-    refuse(
+    raise_for_first(
         (u < 0) | (v < 0), lambda row: f"{row_is(row)}: one is unknown", "name nodes, or sites in all rows"
     )
-    refuse(repeats(u * len(names) + v), lambda row: f"{row_is(row)} is there twice", "give one value a pair")
-    refuse(
+    raise_for_first(
+        repeated(u * len(names) + v), lambda row: f"{row_is(row)} is there twice", "give one value a pair"
+    )
+    raise_for_first(
         ~(np.isfinite(values) & ((values > 0) | ((values == 0) & (floor is not None)))),
         lambda row: f"{row_is(row)}: rtt_ms is {values[row]}",
         "give a finite number above 0" + (", or a floor for zeros" if floor is None else ""),

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from broadloom.checks import more, read_only, refuse, text_ids, whole
+from broadloom.checks import and_more, check_count, check_ids, lock_array, raise_for_first
 from broadloom.errors import InputError
 from broadloom.storage.tables import positions
 
@@ -50,7 +50,7 @@ class Interest:
 
     def __post_init__(self) -> None:
         for array in (self.topic_start, self.topics, self.node_start, self.nodes):
-            read_only(array)
+            lock_array(array)
 
     @classmethod
     def from_lists(
@@ -78,7 +78,7 @@ class Interest:
         start = np.concatenate(([0], np.cumsum([len(row) for row in rows], dtype=np.int64)))
         flat = [topic for row in rows for topic in row]
         codes, topic_ids = (
-            _numbered(flat, "topic") if topics is None else _in_range(flat, whole(topics, "topics"))
+            _numbered(flat, "topic") if topics is None else _in_range(flat, check_count(topics, "topics"))
         )
         return cls.from_rows(start, codes, topic_ids, node_ids)
 
@@ -170,7 +170,7 @@ class Interest:
         """
         starts, columns = np.array(start, np.int64, ndmin=1), np.array(topics, ndmin=1)
         n = len(starts) - 1
-        ids = tuple(map(str, range(n))) if node_ids is None else text_ids(node_ids, "node")
+        ids = tuple(map(str, range(n))) if node_ids is None else check_ids(node_ids, "node")
         if len(ids) != n:
             raise InputError(f"{n:,} nodes but {len(ids):,} node ids; give one id a node")
         counts = _row_sizes(starts, len(columns))
@@ -217,7 +217,7 @@ class Interest:
             ('2', '1')
         """
         chosen = np.asarray(nodes, np.int64)
-        refuse(
+        raise_for_first(
             (chosen < 0) | (chosen >= self.node_count),
             lambda i: f"node {chosen[i]} is not there",
             f"nodes are 0 to {self.node_count - 1}",
@@ -258,10 +258,10 @@ def _numbered(
     if known is None:
         distinct = pc.unique(column)
         distinct = distinct.take(pc.array_sort_indices(distinct))
-        return positions(column, distinct), text_ids(distinct.to_pylist(), what)
-    ids = text_ids(known, what)
+        return positions(column, distinct), check_ids(distinct.to_pylist(), what)
+    ids = check_ids(known, what)
     found = positions(column.cast(pa.string()), pa.array(ids, pa.string()))
-    refuse(
+    raise_for_first(
         found < 0,
         lambda row: f"row {row}: {what} {column[row]} is unknown",
         f"add it to the {what}s or drop it",
@@ -285,7 +285,9 @@ def _id_column(values: object, what: str) -> pa.Array:
     missing = np.asarray(column.is_null())
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         missing |= np.asarray(pc.fill_null(pc.equal(column, ""), True))
-    refuse(missing, lambda row: f"row {row} has no {what} (it is {column[row]})", f"give each row a {what}")
+    raise_for_first(
+        missing, lambda row: f"row {row} has no {what} (it is {column[row]})", f"give each row a {what}"
+    )
     if (
         pa.types.is_floating(column.type)
         or pa.types.is_boolean(column.type)
@@ -299,7 +301,9 @@ def _in_range(values: Sequence[object], topics: int) -> tuple[NDArray[np.int64],
     """The values as topic indices; `from_rows` checks that they are below `topics`."""
     wrong = [value for value in values if not isinstance(value, (int, np.integer)) or isinstance(value, bool)]
     if wrong:
-        raise InputError(f"topic {wrong[0]!r}{more(len(wrong) - 1)} is not a number from 0 to {topics - 1}")
+        raise InputError(
+            f"topic {wrong[0]!r}{and_more(len(wrong) - 1)} is not a number from 0 to {topics - 1}"
+        )
     try:
         return np.array(values, np.int64), topics
     except OverflowError as error:
@@ -315,8 +319,8 @@ def _topic_list(node: int, topics: Iterable[object]) -> list[object]:
 def _names(topic_ids: int | Sequence[object]) -> tuple[str, ...]:
     """Topic ids, or the numbers below a count of them."""
     if isinstance(topic_ids, (int, np.integer)):
-        return tuple(map(str, range(whole(topic_ids, "topics"))))
-    return text_ids(topic_ids, "topic")
+        return tuple(map(str, range(check_count(topic_ids, "topics"))))
+    return check_ids(topic_ids, "topic")
 
 
 def _check_index(index: int, count: int, what: str) -> None:
@@ -338,7 +342,7 @@ def _check_columns(
     """Topic indices are whole numbers in range."""
     if columns.size and not np.issubdtype(columns.dtype, np.integer):
         raise InputError(f"topic indices are {columns.dtype}; give whole numbers")
-    refuse(
+    raise_for_first(
         (columns < 0) | (columns >= topics),  # type: ignore[operator]
         lambda row: f"node {ids[rows[row]]!r} subscribes to topic {columns[row]}",
         f"topics are 0 to {topics - 1}",
@@ -355,7 +359,7 @@ def _refuse_repeats(
     rows: NDArray[np.int32], topics: NDArray[np.int32], ids: tuple[str, ...], names: tuple[str, ...]
 ) -> None:
     """No node has a topic twice; the rows are sorted by node, then topic."""
-    refuse(
+    raise_for_first(
         (rows[1:] == rows[:-1]) & (topics[1:] == topics[:-1]),
         lambda row: f"node {ids[rows[row]]!r} subscribes to topic {names[topics[row]]!r} twice",
         "give each subscription once",

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import read_only, refuse, text_ids
+from broadloom.checks import check_ids, lock_array, raise_for_first
 from broadloom.errors import InputError
 from broadloom.kernels.jit import kernel
 
@@ -86,7 +86,7 @@ class MarketProblem:
             "capacity": capacity,
         }
         for name, array in arrays.items():
-            read_only(array)
+            lock_array(array)
             object.__setattr__(self, name, array)
         object.__setattr__(self, "user_ids", _ids(self.user_ids, users, "user"))
         object.__setattr__(self, "broker_ids", _ids(self.broker_ids, brokers, "broker"))
@@ -147,7 +147,7 @@ def check_core(core: str) -> None:
 
 
 def _locked(array: A) -> A:
-    read_only(array)
+    lock_array(array)
     return array
 
 
@@ -171,7 +171,7 @@ def _numbers(
         where = ", ".join(f"{axis} {at}" for axis, at in zip(axes, place, strict=True))
         return f"{what} of {where}: {array[place]}"
 
-    refuse(~(np.isfinite(array) & (array >= 0)).ravel(), describe, "give a finite number from 0")
+    raise_for_first(~(np.isfinite(array) & (array >= 0)).ravel(), describe, "give a finite number from 0")
     return array
 
 
@@ -181,7 +181,7 @@ def _yes_or_no(given: ArrayLike) -> NDArray[np.bool_]:
     if array.ndim != 2:
         raise InputError(f"wants have shape {array.shape}; expected (users, channels)")
     wants = array.astype(np.bool_, order="C")
-    refuse(
+    raise_for_first(
         (wants != array).ravel(),
         lambda i: f"wants of user {i // array.shape[1]}, channel {i % array.shape[1]}: {array.ravel()[i]}",
         "give true or false",
@@ -197,7 +197,7 @@ def _wanted_by_others(rates: NDArray[np.float64], wants: NDArray[np.bool_]) -> N
 def _metric(core: NDArray[np.float64], close: bool) -> NDArray[np.float64]:
     """Core prices that are symmetric and that no detour beats, closed under shortest paths when asked."""
     n, slack = len(core), PRICE_TOLERANCE * core.max(initial=0.0)
-    refuse(
+    raise_for_first(
         (np.abs(core - core.T) > slack).ravel(),
         lambda i: (
             f"core price of brokers {i // n} and {i % n} is {core[i // n, i % n]} one way and "
@@ -210,7 +210,7 @@ def _metric(core: NDArray[np.float64], close: bool) -> NDArray[np.float64]:
     closed = _shortest_paths(core)
     if close:
         return closed
-    refuse(
+    raise_for_first(
         (core - closed > slack).ravel(),
         lambda i: (
             f"core price of brokers {i // n} and {i % n} is {core[i // n, i % n]}, a detour costs "
@@ -240,4 +240,4 @@ def _ids(given: Sequence[object], count: int, what: str) -> tuple[str, ...]:
         return tuple(map(str, range(count)))
     if len(given) != count:
         raise InputError(f"{count:,} {what}s but {len(given):,} {what} ids; give one id a {what}")
-    return text_ids(given, what)
+    return check_ids(given, what)

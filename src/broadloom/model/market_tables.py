@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from broadloom.checks import refuse
+from broadloom.checks import raise_for_first
 from broadloom.errors import InputError
 from broadloom.model.grid import Grid
 from broadloom.model.market import MarketProblem
@@ -81,7 +81,7 @@ def _points(table: pa.Table, column: str, what: str) -> NDArray[np.float64]:
     """A column of coordinates, as many in each row."""
     rows = table.column(column).to_pylist()
     axes = len(rows[0] or ()) if rows else 1
-    refuse(
+    raise_for_first(
         np.array([row is None or len(row) != axes or not axes for row in rows], bool),
         lambda i: f"{what} {i} has {column} {rows[i]}",
         "give each as many coordinates, at least 1",
@@ -93,7 +93,7 @@ def _borders(subscribers: pa.Table, column: str) -> NDArray[np.float64]:
     """Borders of subscriptions; NaN where there is none."""
     rows = [row or [] for row in subscribers.column(column).to_pylist()]
     axes = max(map(len, rows), default=1) or 1
-    refuse(
+    raise_for_first(
         np.array([len(row) not in (0, axes) for row in rows], bool),
         lambda i: f"subscriber {i} has {column} {rows[i]}",
         f"give {axes} coordinates, or none where it wants nothing",
@@ -123,7 +123,7 @@ def _capacity(brokers: pa.Table, draft: MarketProblem, headroom: float) -> NDArr
     everything = headroom * float(draft.demand.sum())
     if "capacity" in brokers.column_names:
         given = brokers.column("capacity")
-        refuse(
+        raise_for_first(
             np.asarray(given.is_null()),
             lambda i: f"broker {draft.broker_ids[i]!r} has no capacity",
             "give each one",

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.checks import refuse
+from broadloom.checks import raise_for_first
 from broadloom.errors import InputError
 
 
@@ -42,7 +42,7 @@ def fill_missing(
         matrix = np.where(holes, shortest_path(graph, directed=False), matrix)
         holes = np.isinf(matrix)
     called = [str(i) for i in range(n)] if names is None else [repr(name) for name in names]
-    refuse(
+    raise_for_first(
         np.triu(holes).ravel(),
         lambda i: f"{called[i // n]} and {called[i % n]} have no latency",
         "measure them or fill missing pairs by path" if how == "refuse" else "no path joins them",
@@ -57,7 +57,7 @@ def raised(matrix: NDArray[np.float64], floor: float | None) -> NDArray[np.float
     if not (np.isfinite(floor) and floor > 0):
         raise InputError(f"floor is {floor}; give a finite number above 0")
     n = len(matrix)
-    refuse(
+    raise_for_first(
         (matrix < 0).ravel(),
         lambda i: f"latency of {i // n} and {i % n} is {matrix[i // n, i % n]}",
         "latencies are not negative",

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from broadloom.checks import read_only, refuse, repeats, whole
+from broadloom.checks import check_count, lock_array, raise_for_first, repeated
 from broadloom.errors import InputError
 
 
@@ -41,7 +41,7 @@ class Overlay:
     edges: NDArray[np.int32]
 
     def __post_init__(self) -> None:
-        read_only(self.edges)
+        lock_array(self.edges)
 
     @classmethod
     def from_edges(cls, node_count: int, edges: ArrayLike) -> Overlay:
@@ -50,7 +50,7 @@ class Overlay:
         Raises:
             InputError: not pairs of whole numbers, a node that is not there, a loop, or an edge given twice.
         """
-        node_count = whole(node_count, "nodes")
+        node_count = check_count(node_count, "nodes")
         try:
             pairs = np.asarray(edges)
         except ValueError as error:
@@ -60,15 +60,15 @@ class Overlay:
         if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
             raise InputError(f"edges are {pairs.dtype} of shape {pairs.shape}; give pairs of node indices")
         low, high = pairs.min(axis=1), pairs.max(axis=1)
-        refuse(
+        raise_for_first(
             (low < 0) | (high >= node_count),
             lambda i: f"edge {i} is {tuple(pairs[i].tolist())}",
             f"nodes are 0 to {node_count - 1}",
         )
-        refuse(low == high, lambda i: f"edge {i} links node {low[i]} to itself", "link two nodes")
+        raise_for_first(low == high, lambda i: f"edge {i} links node {low[i]} to itself", "link two nodes")
         code = low.astype(np.int64) * node_count + high
-        refuse(
-            repeats(code), lambda i: f"edge {i} repeats {(int(low[i]), int(high[i]))}", "give each edge once"
+        raise_for_first(
+            repeated(code), lambda i: f"edge {i} repeats {(int(low[i]), int(high[i]))}", "give each edge once"
         )
         return cls(node_count, np.stack((low, high), axis=1).astype(np.int32))
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from broadloom.checks import refuse
+from broadloom.checks import raise_for_first
 from broadloom.errors import InputError
 from broadloom.model.grid import Grid
 
@@ -46,7 +46,7 @@ def summarize(
     )
     channel = _channel_of(messages, channels)
     size = messages.column("bytes").to_numpy().astype(np.float64)
-    refuse(
+    raise_for_first(
         ~(np.isfinite(size) & (size >= 0)),
         lambda row: f"message {row} has {size[row]} bytes",
         "give 0 or more",
@@ -62,13 +62,13 @@ def _channel_of(messages: pa.Table, channels: Grid | Sequence[str]) -> NDArray[n
         return _positions(messages.column("topic"), channels, "topic", "add it to the topics")
     points = messages.column("point").to_pylist()
     axes = len(channels.cells)
-    refuse(
+    raise_for_first(
         np.array([point is None or len(point) != axes for point in points], bool),
         lambda row: f"message {row} is at {points[row]}",
         f"give {axes} coordinates",
     )
     channel = channels.channel_of(np.array(points, np.float64).reshape(-1, axes))
-    refuse(
+    raise_for_first(
         channel < 0,
         lambda row: f"message {row} is at {points[row]}, outside of the grid",
         f"the grid goes from {channels.lo} to {channels.hi}",
@@ -80,7 +80,7 @@ def _positions(column: pa.ChunkedArray, ids: Sequence[str], what: str, expected:
     """The index of each value among the ids."""
     found = pc.fill_null(pc.index_in(column.cast(pa.string()), pa.array(list(ids), pa.string())), -1)
     at = found.to_numpy().astype(np.int64)
-    refuse(at < 0, lambda row: f"message {row}: {what} {column[row].as_py()!r} is unknown", expected)
+    raise_for_first(at < 0, lambda row: f"message {row}: {what} {column[row].as_py()!r} is unknown", expected)
     return at
 
 

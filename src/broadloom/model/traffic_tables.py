@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from broadloom.checks import refuse
+from broadloom.checks import raise_for_first
 from broadloom.errors import InputError
 from broadloom.model.traffic import summarize
 from broadloom.storage.tables import need_table, positions, read_table
@@ -49,7 +49,7 @@ def _by_topic(place: Path, users: list[str], sent: pa.Table) -> Flows:
     node, wanted = subscriptions.column("node"), subscriptions.column("topic")
     topics = sorted({*wanted.to_pylist(), *sent.column("topic").to_pylist()} - {None})
     who, what = (positions(one, pa.array(ids, pa.string())) for one, ids in ((node, users), (wanted, topics)))
-    refuse(
+    raise_for_first(
         (who < 0) | (what < 0),
         lambda row: f"subscriptions row {row}: {node[row].as_py()!r} is unknown, or wants nothing",
         "make it a subscriber of a topic, or drop the row",
@@ -76,7 +76,9 @@ def _by_level(matrix: pa.Table, users: list[str]) -> Flows:
         ([2.0, 3.0], [True, False], [True, True])
     """
     src, dst, rate = _rows(matrix, "traffic_matrix", ("src", users), ("dst", users))
-    refuse(src == dst, lambda row: f"traffic_matrix row {row} is of {users[src[row]]!r} to itself", "drop it")
+    raise_for_first(
+        src == dst, lambda row: f"traffic_matrix row {row} is of {users[src[row]]!r} to itself", "drop it"
+    )
     flows: dict[int, dict[int, float]] = {}
     for one, other, amount in zip(src.tolist(), dst.tolist(), rate.tolist(), strict=True):
         to = flows.setdefault(one, {})
@@ -107,7 +109,7 @@ def _rows(
     def index(column: str, ids: list[str]) -> NDArray[np.int64]:
         text = table.column(column)
         at = positions(text, pa.array(ids, pa.string()))
-        refuse(
+        raise_for_first(
             at < 0,
             lambda row: f"{name} row {row}: {column} {text[row].as_py()!r} is unknown",
             "make it a subscriber, or drop the row",
@@ -115,7 +117,7 @@ def _rows(
         return at
 
     rate = np.asarray(table.column("rate").to_numpy(zero_copy_only=False), np.float64)
-    refuse(
+    raise_for_first(
         ~(np.isfinite(rate) & (rate >= 0)),
         lambda row: f"{name} row {row} has rate {rate[row]}",
         "give a finite number from 0, in bytes a second",

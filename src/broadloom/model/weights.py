@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import more, read_only, refuse, whole
+from broadloom.checks import and_more, check_count, lock_array, raise_for_first
 from broadloom.errors import InputError
 from broadloom.kernels.jit import inner_kernel, kernel
 
@@ -92,7 +92,7 @@ class Weights:
 
     def __post_init__(self) -> None:
         for array in (self.table, self.points, self.site):
-            read_only(array)
+            lock_array(array)
 
     @classmethod
     def uniform(cls, node_count: int) -> Weights:
@@ -102,7 +102,7 @@ class Weights:
             >>> Weights.uniform(3).of([0], [2])
             array([1.])
         """
-        return cls("uniform", whole(node_count, "nodes"))
+        return cls("uniform", check_count(node_count, "nodes"))
 
     @classmethod
     def dense(cls, matrix: ArrayLike, names: Sequence[str] | None = None) -> Weights:
@@ -141,7 +141,7 @@ class Weights:
         rows = _numbers(points, "points")
         if rows.ndim != 2:
             raise InputError(f"points have shape {rows.shape}; give one row of coordinates a node")
-        refuse(
+        raise_for_first(
             np.any(~np.isfinite(rows), axis=1),
             lambda u: f"node {_name(u, names)} is at {rows[u].tolist()}",
             "coordinates are finite numbers",
@@ -182,7 +182,7 @@ class Weights:
             inside = table.diagonal().copy()
             _check_table(table, "site", None)
             np.fill_diagonal(table, np.where(np.isfinite(inside) & (inside > 0), inside, inner))
-            refuse(
+            raise_for_first(
                 site >= len(table),
                 lambda u: f"node {u} is at site {site[u]}",
                 f"the table between sites has sites 0 to {len(table) - 1}",
@@ -206,7 +206,7 @@ class Weights:
         if ends[0].shape != ends[1].shape:
             raise InputError(f"{len(ends[0])} nodes against {len(ends[1])}; give as many of each")
         for end in ends:
-            refuse(
+            raise_for_first(
                 (end < 0) | (end >= self.node_count),
                 lambda i, end=end: f"node {end[i]} is not there",  # type: ignore[misc]
                 f"nodes are 0 to {self.node_count - 1}",
@@ -315,7 +315,7 @@ def _check_table(table: NDArray[np.float64], who: str, names: Sequence[str] | No
             pairs = int(np.triu(bad | bad.T).sum())
             raise InputError(
                 f"the weight of {who}s {_name(u, names)} and {_name(v, names)} is {table[u, v]}, "
-                f"the reverse {table[v, u]}: it {fault}{more(pairs - 1)}; "
+                f"the reverse {table[v, u]}: it {fault}{and_more(pairs - 1)}; "
                 "weights are finite, above 0 and symmetric"
             )
     lower = np.tril_indices(len(table), -1)
@@ -341,7 +341,9 @@ def _check_apart(points: NDArray[np.float64], names: Sequence[str] | None) -> No
         other = nearest[u][nearest[u] != u][0]
         return f"node {_name(u, names)} is at the place of node {_name(other, names)}, {points[u].tolist()}"
 
-    refuse(distance[:, 1] == 0, describe, "weights are above 0, so give each node a place of its own")
+    raise_for_first(
+        distance[:, 1] == 0, describe, "weights are above 0, so give each node a place of its own"
+    )
     if distance[:, 1].min() < LIGHTEST:
         raise InputError(
             f"two points are {distance[:, 1].min():g} apart; weights are {RANGE}, so use another unit"
@@ -355,7 +357,7 @@ def _site_numbers(site_of_node: ArrayLike) -> NDArray[np.int32]:
         raise InputError(f"sites have shape {site.shape}; give one site number a node")
     if site.size and not np.issubdtype(site.dtype, np.integer):
         raise InputError(f"sites are {site.dtype} ({site[0]!r}, ...); give whole numbers from 0")
-    refuse(
+    raise_for_first(
         (site < 0) | (site > np.iinfo(np.int32).max),
         lambda u: f"node {u} is at site {site[u]}",
         "sites are whole numbers from 0, below 2**31",

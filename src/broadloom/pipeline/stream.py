@@ -23,7 +23,7 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from broadloom.checks import whole
+from broadloom.checks import check_count
 from broadloom.errors import InputError
 from broadloom.maintenance.events import Event, event_of, events_of
 from broadloom.maintenance.feed import Feed, Seqs
@@ -79,9 +79,9 @@ def stream(
     """
     if engine is not None and engine.remote:
         raise InputError("a stream keeps its overlay in this process, not on Spark Connect; give a master")
-    place, looks = Path(output), (whole(fresh_every, "fresh_every"), rebaseline)
-    whole(keep, "keep", least=1)
-    whole(files_at_a_time, "files_at_a_time", least=1)
+    place, looks = Path(output), (check_count(fresh_every, "fresh_every"), rebaseline)
+    check_count(keep, "keep", minimum=1)
+    check_count(files_at_a_time, "files_at_a_time", minimum=1)
     place.mkdir(parents=True, exist_ok=True)
     lock = hold(place)
     try:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from broadloom import measures
 from broadloom._version import VERSION
-from broadloom.checks import read_only
+from broadloom.checks import lock_array
 from broadloom.errors import InputError
 from broadloom.model.assignment import AssignmentProblem, Filter
 from broadloom.model.assignment_tables import numbers_column, problem_tables, read_problem
@@ -71,9 +71,9 @@ class AssignmentResult:
             raise InputError(
                 f"{self.problem.broker_count:,} brokers but {len(self.filters):,} filters; give one a broker"
             )
-        read_only(self.broker_of)
+        lock_array(self.broker_of)
         for side in (side for boxes in self.filters for box in boxes for side in box):
-            read_only(side)
+            lock_array(side)
         for name in ("options", "notes"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from broadloom import measures
 from broadloom._version import VERSION
-from broadloom.checks import read_only, refuse
+from broadloom.checks import lock_array, raise_for_first
 from broadloom.errors import InputError
 from broadloom.model.market import LOAD_TOLERANCE, MarketProblem, check_core
 from broadloom.plans.gap import gap_to
@@ -66,12 +66,12 @@ class MarketResult:
                 f"{problem.user_count:,} users but an assignment of shape {broker_of.shape}; "
                 "give one broker a user"
             )
-        refuse(
+        raise_for_first(
             (broker_of < 0) | (broker_of >= problem.broker_count),
             lambda i: f"user {problem.user_ids[i]!r} is at broker {broker_of[i]}",
             f"brokers are 0 to {problem.broker_count - 1}",
         )
-        read_only(broker_of)
+        lock_array(broker_of)
         object.__setattr__(self, "broker_of", broker_of)
         for name in ("options", "notes"):
             object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))

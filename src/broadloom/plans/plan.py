@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from broadloom import measures
 from broadloom._version import VERSION
-from broadloom.checks import read_only, refuse
+from broadloom.checks import lock_array, raise_for_first
 from broadloom.errors import InputError
 from broadloom.model.interest import Interest
 from broadloom.model.overlay import Overlay
@@ -94,7 +94,7 @@ class Plan:
     def edge_weights(self) -> NDArray[np.float64]:
         """The weight of each link, in the order of `edges`."""
         weights = self.weights.of(self.edges[:, 0], self.edges[:, 1])
-        read_only(weights)
+        lock_array(weights)
         return weights
 
     @property
@@ -241,11 +241,11 @@ def _edge_indices(edges: pa.Table, interest: Interest) -> ArrayLike:
     """The edges of a plan's table as pairs of node indices, in the order of their rank."""
     edges, names = edges.sort_by("rank"), pa.array(interest.node_ids, pa.string())
     ranks = edges.column("rank").to_numpy()
-    refuse(
+    raise_for_first(
         ranks[1:] == ranks[:-1], lambda i: f"two edges of the plan have rank {ranks[i]}", "give each its own"
     )
     pairs = np.stack([positions(edges.column(side), names) for side in ("u", "v")], axis=1)
-    refuse(
+    raise_for_first(
         np.any(pairs < 0, axis=1), lambda i: f"edge {i} of the plan has an unknown node", "list it in nodes"
     )
     return pairs

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.checks import generator
+from broadloom.checks import seeded_generator
 from broadloom.errors import InputError
 from broadloom.measures.content import delays
 from broadloom.plans import AssignmentResult
@@ -102,7 +102,7 @@ def _sample(count: int) -> NDArray[np.int64]:
     """Which subscriptions are shown: all, or some by lot."""
     if count <= MOST_RECTANGLES:
         return np.arange(count)
-    return np.sort(generator(0).choice(count, MOST_RECTANGLES, replace=False))
+    return np.sort(seeded_generator(0).choice(count, MOST_RECTANGLES, replace=False))
 
 
 def _delays(result: AssignmentResult) -> dict[str, Any]:

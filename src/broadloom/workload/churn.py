@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from broadloom.checks import generator, whole
+from broadloom.checks import check_count, seeded_generator
 from broadloom.errors import InputError
 from broadloom.model import Interest
 from broadloom.workload.subscriptions import draw_topics
@@ -47,7 +47,7 @@ def churn(
     for name, chance in (("join", join), ("change", change)):
         if not 0 <= chance <= 1:
             raise InputError(f"{name} is {chance}; give a chance from 0 to 1")
-    rounds, rng = whole(rounds, "rounds"), generator(seed)
+    rounds, rng = check_count(rounds, "rounds"), seeded_generator(seed)
     popular = np.diff(interest.node_start).astype(np.float64)
     sizes = np.diff(interest.topic_start)
     present = {u: set(interest.topics_of(u).tolist()) for u in range(interest.node_count)}

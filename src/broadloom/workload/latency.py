@@ -9,7 +9,7 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.checks import generator, whole
+from broadloom.checks import check_count, seeded_generator
 from broadloom.errors import InputError
 from broadloom.model import Weights
 from broadloom.model.matrix import fill_missing, raised, symmetrised
@@ -46,7 +46,7 @@ def weights(
         if name not in known:
             have = ", ".join(known) or "none"
             raise InputError(f"weights of kind {kind} have no option {name!r}; they have {have}")
-    count = None if nodes is None else whole(nodes, "nodes")
+    count = None if nodes is None else check_count(nodes, "nodes")
     if make is from_file:
         made = from_file(count, Path(kind), seed, **options)  # type: ignore[arg-type]
     else:
@@ -77,7 +77,7 @@ def planar(nodes: int, seed: int = 0) -> Weights:
         >>> planar(3).node_count
         3
     """
-    return Weights.euclidean(generator(seed).random((nodes, 2)))
+    return Weights.euclidean(seeded_generator(seed).random((nodes, 2)))
 
 
 def sites(
@@ -105,7 +105,7 @@ def regions(nodes: int, seed: int = 0) -> Weights:
         >>> regions(8).of([0], [1]) > 0
         array([ True])
     """
-    order = generator(seed).permutation(len(REGIONS))
+    order = seeded_generator(seed).permutation(len(REGIONS))
     return Weights.sites(order[np.arange(nodes) % len(REGIONS)], inner=INNER_MS, between=region_latency())
 
 
@@ -132,7 +132,7 @@ def from_file(
         floor: raise weights below this to it; None: leave them, so that a zero is refused.
     """
     matrix = read_matrix(path)
-    rng = generator(seed)
+    rng = seeded_generator(seed)
     if nodes is not None:
         if nodes > len(matrix):
             raise InputError(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.checks import generator, whole
+from broadloom.checks import check_count, seeded_generator
 from broadloom.errors import InputError
 from broadloom.model import Interest
 from broadloom.progress import stage
@@ -57,7 +57,7 @@ def interest(
         Interest(4 nodes, 10 topics, 11 subscriptions)
     """
     shares = topic_shares(topics, popularity, alpha, rate)
-    rng = generator(seed)
+    rng = seeded_generator(seed)
     wanted = draw_sizes(rng, nodes, sizes, size_law, gamma, topics)
     with stage("draw subscriptions", nodes) as done:
         drawn = draw_topics(rng, wanted, shares, done)
@@ -66,7 +66,7 @@ def interest(
 
 def topic_shares(topics: int, popularity: str, alpha: float = 2.0, rate: float = 5.0) -> NDArray[np.float64]:
     """The share of each topic in a draw; the shares add up to 1."""
-    topics = whole(topics, "topics")
+    topics = check_count(topics, "topics")
     if popularity not in POPULARITIES:
         raise InputError(f"no popularity {popularity!r}; there are {', '.join(POPULARITIES)}")
     for name, value in (("alpha", alpha), ("rate", rate)):
@@ -87,10 +87,10 @@ def draw_sizes(
     rng: np.random.Generator, nodes: int, sizes: tuple[int, int], size_law: str, gamma: float, topics: int
 ) -> NDArray[np.int64]:
     """How many topics each node has."""
-    nodes = whole(nodes, "nodes")
+    nodes = check_count(nodes, "nodes")
     if not (isinstance(sizes, (tuple, list)) and len(sizes) == 2):
         raise InputError(f"subscription sizes are {sizes!r}; give the fewest and the most")
-    low, high = (whole(size, "a subscription size") for size in sizes)
+    low, high = (check_count(size, "a subscription size") for size in sizes)
     if low > high:
         raise InputError(f"subscription sizes {low} to {high}; give the fewest, then the most")
     if low > topics:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from broadloom.agents.links.session import Door
 from broadloom.agents.moves.address import read_secret
-from broadloom.checks import whole
+from broadloom.checks import check_count
 from broadloom.deployment.settings import LOGIN, Settings
 from broadloom.deployment.targets.mosquitto import PORT, TLS_PORT
 from broadloom.errors import InputError
@@ -38,7 +38,7 @@ def doors(settings: Settings, window: int = Door.window) -> Callable[[str], Door
         >>> doors(Settings(address="{broker}.example.org", tls=False))("rome").host
         'rome.example.org'
     """
-    if whole(window, "window", least=1) > LAST_ID:
+    if check_count(window, "window", minimum=1) > LAST_ID:
         raise InputError(f"window is {window:,}; give a whole number from 1 to {LAST_ID:,}")
     context = _context(settings.certificates) if settings.tls else None
     login = _login() if settings.credentials else None

@@ -13,7 +13,7 @@ from broadloom.agents.moves.address import LAST_PORT, Login
 from broadloom.agents.moves.config import AgentConfig
 from broadloom.agents.moves.control import is_filter
 from broadloom.agents.moves.summary import Site
-from broadloom.checks import number, whole
+from broadloom.checks import check_count, check_number
 from broadloom.deployment.settings import LOGIN
 from broadloom.errors import InputError
 from broadloom.model.interest import Interest
@@ -71,7 +71,7 @@ class LinkConfig:
             _apart(folder / text_of(given, "state", "links"), config.journal, where),
             login_of(own, folder, f"{place} [links.login]", PASSWORD, config.login) if own else config.login,
             _below(given.get("window", WINDOW), f"{where}: window", LAST_WINDOW),
-            number(given.get("patience", PATIENCE), f"{where}: patience"),
+            check_number(given.get("patience", PATIENCE), f"{where}: patience"),
             _below(given["metrics"], f"{where}: metrics", LAST_PORT) if "metrics" in given else None,
         )
 
@@ -83,7 +83,7 @@ def _apart(state: Path, journal: Path, where: str) -> Path:
 
 
 def _below(value: object, what: str, most: int) -> int:
-    found = whole(value, what, least=1)
+    found = check_count(value, what, minimum=1)
     if found > most:
         raise InputError(f"{what} is {found:,}; give a whole number from 1 to {most:,}")
     return found

@@ -39,7 +39,7 @@ from broadloom.agents.moves.links import Claims, Everywhere, Links
 from broadloom.agents.moves.move import PREPARED, Move, State, Stray, new_id
 from broadloom.agents.moves.registry import Abandoned, Change, Drained, Forgotten, Numbered, Resident
 from broadloom.agents.moves.wire import Wire
-from broadloom.checks import number
+from broadloom.checks import check_number
 from broadloom.errors import InputError
 
 log = logging.getLogger("broadloom.agents.moves")
@@ -89,7 +89,7 @@ class Timing:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            number(value, name)
+            check_number(value, name)
         if 0 < self.forget_after < LEAST_FORGET:
             given = f"forget_after is {self.forget_after:g}"
             raise InputError(f"{given}; give 0 (never) or a number from {LEAST_FORGET} (three days)")

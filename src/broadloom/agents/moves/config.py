@@ -12,7 +12,7 @@ from broadloom.agents.moves.address import Address, Login
 from broadloom.agents.moves.agent import Timing
 from broadloom.agents.moves.control import is_text
 from broadloom.agents.moves.summary import Site
-from broadloom.checks import number, whole
+from broadloom.checks import check_count, check_number
 from broadloom.errors import InputError
 from broadloom.storage.toml import read_toml
 
@@ -76,7 +76,7 @@ class AgentConfig:
             sites={name: _site(one, name) for name, one in brokers.items()},
             login=login_of(part_of(given, "login", place), folder),
             token=secret_of(given, "token_file", TOKEN, folder),
-            port=whole(given.get("port", PORT), "port"),
+            port=check_count(given.get("port", PORT), "port"),
             timing=_timing(part_of(given, "timing", place), str(place)),
             links=part_of(given, "links", place) if "links" in given else None,
             file=place,
@@ -103,9 +103,9 @@ def _site(given: Mapping[str, Any], name: str) -> Site:
     place = given.get("place", [0.0, 0.0])
     if not isinstance(place, list) or not place:
         raise InputError(f"broker {name!r} has place {place!r:.40}; give a list of coordinates")
-    axes = tuple(number(one, f"a coordinate of broker {name!r}", float("-inf")) for one in place)
+    axes = tuple(check_number(one, f"a coordinate of broker {name!r}", float("-inf")) for one in place)
     capacity = given.get("capacity")
-    return Site(axes, None if capacity is None else number(capacity, f"capacity of broker {name!r}"))
+    return Site(axes, None if capacity is None else check_number(capacity, f"capacity of broker {name!r}"))
 
 
 def _timing(given: Mapping[str, Any], where: str) -> Timing:

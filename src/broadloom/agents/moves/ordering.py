@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from broadloom.agents.moves.moveplan import MovePlan, PlannedMove
-from broadloom.checks import whole
+from broadloom.checks import check_count
 from broadloom.errors import InputError
 from broadloom.measures.market import MovingCost
 from broadloom.model.market import MarketProblem
@@ -46,7 +46,7 @@ def plan_moves(
         >>> [(move.client, move.to) for move in plan.steps[0]]
         [('1', '0')]
     """
-    whole(at_once, "at_once", least=1)
+    check_count(at_once, "at_once", minimum=1)
     start, goal = (MarketResult(problem, np.asarray(given, np.int32), core) for given in (present, planned))
     if not goal.feasible:
         over = goal.metrics()["overload"]

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.checks import refuse
+from broadloom.checks import raise_for_first
 from broadloom.errors import InputError
 from broadloom.kernels.jit import kernel
 from broadloom.measures.market import Traffic, traffic_of
@@ -22,7 +22,7 @@ def check_room(problem: MarketProblem) -> None:
         InputError: it says which user, and by how much.
     """
     largest = float(problem.capacity.max(initial=0.0))
-    refuse(
+    raise_for_first(
         problem.demand > problem.limit.max(initial=0.0),
         lambda i: (
             f"user {problem.user_ids[i]!r} needs {problem.demand[i]:.6g}, {problem.demand[i] - largest:.6g} "

@@ -16,7 +16,7 @@ from broadloom.assignment.subscribers.flow import limits, max_flow
 from broadloom.assignment.subscribers.greedy import feasible_beta, guarded
 from broadloom.assignment.subscribers.reach import Reach, reach_of
 from broadloom.assignment.subscribers.search import HEAT, Search
-from broadloom.checks import whole
+from broadloom.checks import check_count
 from broadloom.model import AssignmentProblem
 from broadloom.plans import AssignmentResult
 
@@ -51,7 +51,9 @@ class SearchOptions:
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
-            whole(value, f"option {name}", least=1 if name in ("starts", "many_starts", "sample") else 0)
+            check_count(
+                value, f"option {name}", minimum=1 if name in ("starts", "many_starts", "sample") else 0
+            )
 
     def holds_all(self, count: int) -> bool:
         """Whether so many subscribers are searched or polished together, on one machine."""

@@ -11,7 +11,7 @@ from broadloom.assignment.subscribers.candidates import candidate_rectangles
 from broadloom.assignment.subscribers.flow import max_flow
 from broadloom.assignment.subscribers.lp import Relaxed, Sample, relax
 from broadloom.assignment.subscribers.reach import Reach, take
-from broadloom.checks import number, whole, yes_or_no
+from broadloom.checks import check_count, check_flag, check_number
 from broadloom.kernels.jit import kernel
 from broadloom.model.density import DensityArrays
 from broadloom.progress import stage
@@ -51,12 +51,12 @@ class SlpOptions:
     iterations: int = 20_000
 
     def __post_init__(self) -> None:
-        yes_or_no(self.literal, "option literal")
+        check_flag(self.literal, "option literal")
         for name, least in (("passes", 1), ("size", 2), ("load_sample", 1), ("iterations", 1)):
             if getattr(self, name) is not None or name != "passes":
-                whole(getattr(self, name), f"option {name}", least)
+                check_count(getattr(self, name), f"option {name}", least)
         for name, floor in (("eps", 0.0), ("tolerance", 1e-12)):
-            number(getattr(self, name), f"option {name}", floor)
+            check_number(getattr(self, name), f"option {name}", floor)
 
     @property
     def most_programs(self) -> int:

@@ -11,7 +11,7 @@ from broadloom.assignment.subscribers._greedy import Greedy, run_greedy
 from broadloom.assignment.subscribers.flow import least_lbf, limits, max_flow, spread
 from broadloom.assignment.subscribers.reach import Reach, everywhere, reach_of
 from broadloom.assignment.subscribers.tighten import tight_filters
-from broadloom.checks import yes_or_no
+from broadloom.checks import check_flag
 from broadloom.model import AssignmentProblem
 from broadloom.model.algorithm import NoOptions
 from broadloom.plans import AssignmentResult
@@ -31,7 +31,7 @@ class OrderOptions:
     shuffle: bool = False
 
     def __post_init__(self) -> None:
-        yes_or_no(self.shuffle, "option shuffle")
+        check_flag(self.shuffle, "option shuffle")
 
 
 def gr(problem: AssignmentProblem, options: OrderOptions, seed: int) -> AssignmentResult:
