@@ -62,7 +62,7 @@ def test_a_session_queues_from_the_moment_it_is_opened_until_it_is_closed(run, b
 def test_what_is_wrong_with_a_session_is_one_line(run, broker, monkeypatch):
     (port,) = free_ports(1)
     code, _, err = run("deploy", "session", f"127.0.0.1:{port}", "link", "--open=x", "--no-tls")
-    assert code == 2
+    assert code == 3
     assert f"cannot open the session 'link' at 127.0.0.1:{port}: Connection refused" in err
     here = f"127.0.0.1:{broker.ports['a']}"
     for given in ((), ("--end", "--open=x")):
@@ -82,7 +82,7 @@ def test_a_broker_that_lets_nobody_in_says_so(run, monkeypatch):
         code, _, err = run("deploy", "session", here, "link", "--open=x", "--no-tls")
     assert (code, err) == (
         2,
-        f"broadloom: {here} refuses the session 'link': Not authorized; may it log in there?\n",
+        f"broadloom: {here} refused the session 'link': Not authorized; check its login and access rules\n",
     )
 
 

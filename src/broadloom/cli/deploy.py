@@ -11,7 +11,6 @@ import broadloom as bl
 from broadloom.checks import check_count, check_number
 from broadloom.cli.deploy_words import change_told, compared, rehearsal_told
 from broadloom.cli.output import Force, Json, Quiet, keep_apart, progress, show
-from broadloom.deployment._sessions import Access, see_to
 from broadloom.deployment.check import check
 from broadloom.deployment.export import TARGETS, compare_exports, export, record_of, save, target_named
 from broadloom.deployment.flow import sample_messages
@@ -26,6 +25,7 @@ from broadloom.deployment.traffic import Publication, read_publications
 from broadloom.deployment.trees import Tree, plan_trees
 from broadloom.deployment.wiring import Wiring, wire
 from broadloom.errors import InputError
+from broadloom.mqtt.stand_in_sessions import BrokerAccess, update_session
 
 PlanFolder = Annotated[Path, typer.Argument(help="The folder of a plan.")]
 To = Annotated[str, typer.Option("--to", help=f"One of {', '.join(target.name for target in TARGETS)}.")]
@@ -225,12 +225,12 @@ def see_to_session(
     settings = Settings(places={broker: broker}, tls=tls, certificates=certificates, qos=qos)
     host, port = settings.place(broker, mosquitto.TLS_PORT if tls else mosquitto.PORT)
     folder = Path(certificates or mosquitto.CERTIFICATES) if tls else None
-    access = Access(host.strip("[]"), folder, _login() if credentials else None)
+    access = BrokerAccess(host.strip("[]"), folder, _login() if credentials else None)
     if end == bool(opened or closed):
         raise InputError("give filters to --open or to --close, or --end the session")
     for what, filters in (("open", opened), ("close", closed), ("end", [""] if end else [])):
         if filters:
-            see_to(what, port, client, filters, qos, access)
+            update_session(what, port, client, filters, qos, access)
     record = {
         "broker": broker,
         "client": client,

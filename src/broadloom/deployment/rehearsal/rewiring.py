@@ -10,7 +10,6 @@ from functools import partial
 from itertools import cycle
 from typing import Any
 
-from broadloom.deployment._sessions import see_to
 from broadloom.deployment.diff import Batch, common, order
 from broadloom.deployment.flow import sample_messages
 from broadloom.deployment.rehearsal._clients import Clients
@@ -20,6 +19,7 @@ from broadloom.deployment.rehearsal.rehearsal import ready, subscriptions
 from broadloom.deployment.rehearsal.tally import PAYLOAD_BYTES, Tally, publish_all, settle
 from broadloom.deployment.targets import rabbitmq
 from broadloom.deployment.wiring import Wiring
+from broadloom.mqtt.stand_in_sessions import update_session
 from broadloom.progress import stage
 
 RATE = 300.0
@@ -130,7 +130,7 @@ def _take(lab: Lab, batch: Batch) -> None:
     lab.wiring = replace(lab.wiring, links=batch.links)
     for what, broker, session in batch.acts():
         if session is not None:
-            see_to(what, lab.ports[broker], session.client, session.filters)
+            update_session(what, lab.ports[broker], session.client, session.filters)
         elif what == "stop":
             lab.stop(broker)
         else:
