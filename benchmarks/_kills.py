@@ -17,7 +17,7 @@ import time
 from pathlib import Path
 
 import broadloom as bl
-from broadloom.maintenance.store import changes_of
+from broadloom.maintenance import changes_of
 
 ROUNDS = 5000
 SAVE_EVERY = 40

@@ -22,9 +22,7 @@ import numpy as np
 import _peer
 import broadloom as bl
 from _common import HERE, Section, run
-from broadloom.maintenance.changes import Change
-from broadloom.maintenance.fresh import fresh_edges
-from broadloom.maintenance.maintain import compile_kernels
+from broadloom.maintenance import Change, compile_kernels, fresh_edges
 
 ROUNDS, EVERY, REPLAYS = 1000, 50, 5
 CHECKED_EVERY = {"shadow": 1, "naive": 10}  # rounds between two checks that every topic is connected
@@ -197,7 +195,7 @@ def _churned(
 def _fresh(live: bl.Live) -> tuple[int, float, float]:
     """The degrees of a fresh build, and how many edges change if it is built anew after one more leave."""
     plan = live.plan()
-    uniform, rules = bl.Weights.uniform(plan.interest.node_count), live._engine.rules
+    uniform, rules = bl.Weights.uniform(plan.interest.node_count), live._dynamics.rules
     edges = fresh_edges(plan.interest, uniform, rules)
     rest = plan.interest.subset(range(plan.interest.node_count - 1))
     fewer = fresh_edges(rest, bl.Weights.uniform(rest.node_count), rules)

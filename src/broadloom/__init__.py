@@ -21,9 +21,7 @@ from broadloom.linking.bounds import lower_bound
 from broadloom.linking.improvement import improve
 from broadloom.linking.link import link
 from broadloom.linking.warm_start import link_change
-from broadloom.maintenance.changes import Change
-from broadloom.maintenance.live import Live
-from broadloom.maintenance.maintain import maintain
+from broadloom.maintenance import Change, Live, maintain
 from broadloom.measures import is_topic_connected
 from broadloom.model import (
     AssignmentProblem,

@@ -11,14 +11,22 @@ from hypothesis import strategies as st
 import broadloom as bl
 from broadloom import InputError
 from broadloom.cli import main
-from broadloom.maintenance.events import Event, event_of, events_of, read_events
-from broadloom.maintenance.feed import Applied, Feed, Refused, Seqs
+from broadloom.maintenance import (
+    AppliedEvent,
+    EventFeed,
+    EventRow,
+    RefusedEvent,
+    SequenceSet,
+    event_of,
+    events_of,
+    read_events,
+)
 from broadloom.storage.tables import read_table
 
 
 @given(st.lists(st.integers(0, 30), unique=True))
 def test_ranges_are_a_set(numbers):
-    seqs = Seqs()
+    seqs = SequenceSet()
     for number in numbers:
         assert number not in seqs
         seqs.add(number)
@@ -29,22 +37,22 @@ def test_ranges_are_a_set(numbers):
 
 def event(seq, kind, node, topics=None):
     values = {"seq": seq, "kind": kind, "node": node, "topics": topics}
-    return Event(json.dumps(values), values)
+    return EventRow(json.dumps(values), values)
 
 
 def test_events_are_sorted_and_every_one_is_applied_or_set_aside():
     live = bl.maintain(bl.Interest.from_lists([["t"], ["t"]], node_ids=["a", "b"]))
-    feed = Feed(live)
+    feed = EventFeed(live)
     events = [event(3, "leave", "c"), event(1, "join", "c", ["t", "t"]), event(2, "subscribe", "c", ["new"])]
     events += [
         event(4, "join", "a", []),
         event(5, "leave", "nobody"),
         event(1, "join", "d"),
-        Event("x", None),
+        EventRow("x", None),
     ]
     outcomes = list(feed.take(events))
-    assert [one.seq for one in outcomes if isinstance(one, Applied)] == [1, 2, 3]
-    reasons = [one.reason for one in outcomes if isinstance(one, Refused)]
+    assert [one.seq for one in outcomes if isinstance(one, AppliedEvent)] == [1, 2, 3]
+    reasons = [one.reason for one in outcomes if isinstance(one, RefusedEvent)]
     assert reasons == [
         "not a JSON object",
         "duplicate: its seq was applied before",
@@ -104,12 +112,12 @@ def test_whatever_an_event_says_nothing_stops_the_feed(kind, rows):
     """Every event is applied or set aside, in texts that can be written, and the overlay can be saved."""
     interest = bl.Interest.from_lists([["t"]] * 3, node_ids=["a", "b", "c"])
     live = bl.maintain(interest, PLACES[kind], method="naive")
-    outcomes = list(Feed(live).take([event_of(json.dumps(row)) for row in rows]))
+    outcomes = list(EventFeed(live).take([event_of(json.dumps(row)) for row in rows]))
     assert len(outcomes) == len(rows)
-    texts = [text for one in outcomes if isinstance(one, Refused) for text in one]
+    texts = [text for one in outcomes if isinstance(one, RefusedEvent) for text in one]
     texts += [live.name_of(node) for node in live.nodes.tolist()]
     pa.array([*texts, *live.topic_ids], pa.string())
-    pa.array([one.seq for one in outcomes if isinstance(one, Applied)], pa.int64())
+    pa.array([one.seq for one in outcomes if isinstance(one, AppliedEvent)], pa.int64())
     assert bl.is_topic_connected(live.interest, live.edges)
 
 
@@ -140,9 +148,9 @@ def test_a_place_is_given_as_tables_have_it(kind, sites, at, words):
     interest = bl.Interest.from_lists([["t"]] * 3, node_ids=["a", "b", "c"])
     live = bl.maintain(interest, PLACES[kind], sites=sites)
     said = {"seq": 1, "kind": "join", "node": "d", "topics": ["t"], "at": at}
-    [outcome] = Feed(live).take([event_of(json.dumps(said))])
+    [outcome] = EventFeed(live).take([event_of(json.dumps(said))])
     if words is None:
-        assert isinstance(outcome, Applied), outcome
+        assert isinstance(outcome, AppliedEvent), outcome
         if kind == "sites":
             assert live.plan().weights.site[3] == 1
             assert outcome.change.added.tolist() == [[2, 3]], "to the node of its own site"
@@ -165,8 +173,8 @@ def test_a_site_that_a_table_does_not_know_is_refused():
 def test_a_bad_row_of_a_file_is_set_aside_alone_and_a_bad_file_is_told():
     """A short row, an open quote, bytes that are no text; blank lines are nothing in every kind of file."""
     rows = events_of("e.csv", b'\xef\xbb\xbfseq,kind,node\n1,leave,a\n2\n\n3,leave,"b\n\r\n4,leave,\xff\n')
-    feed = Feed(bl.maintain(bl.Interest.from_lists([["t"], ["t"]], node_ids=["a", "b"])))
-    reasons = [one.reason for one in feed.take(rows) if isinstance(one, Refused)]
+    feed = EventFeed(bl.maintain(bl.Interest.from_lists([["t"], ["t"]], node_ids=["a", "b"])))
+    reasons = [one.reason for one in feed.take(rows) if isinstance(one, RefusedEvent)]
     assert reasons == [
         "wrong number of fields",
         "not a row of CSV: unexpected end of data",

@@ -11,8 +11,7 @@ import pytest
 
 import broadloom as bl
 from broadloom import InputError
-from broadloom.maintenance import journal as module
-from broadloom.maintenance import store
+from broadloom.maintenance import saved_overlay
 from broadloom.storage import records as _records
 
 INTEREST = bl.workload.interest(nodes=30, topics=10, sizes=(2, 4), seed=0)
@@ -21,14 +20,14 @@ EVENTS = bl.workload.churn(INTEREST, rounds=400, change=0.3, seed=1)
 
 def state_of(live):
     """All that there is, to compare."""
-    present = live._engine.present()
+    present = live._dynamics.present()
     return (
         live.edges.tolist(),
         present.contents.backups.tolist(),
         present.contents.chance,
         live.interest.topics.tolist(),
         dict(live.counts),
-        live._engine.next_id,
+        live._dynamics.next_id,
         live.topic_ids,
         sorted(live._names.items()),
     )
@@ -61,13 +60,13 @@ def test_loading_comes_back_to_the_last_change(saved):
 
 def journal_of(place):
     """The one journal that is there."""
-    [journal] = module.journals_in(place)
+    [journal] = saved_overlay.journals_in(place)
     return journal
 
 
 def ends_of(data):
     """Where the records of a journal end."""
-    ends, at = [], len(module.MAGIC)
+    ends, at = [], len(saved_overlay.MAGIC)
     while (record := _records.record_at(data, at)) is not None:
         at += _records.HEAD.size + len(record)
         ends.append(at)
@@ -82,9 +81,9 @@ def test_cut_at_every_byte_it_reads_to_the_last_whole_record(saved):
     assert len(ends) == len(states) - 1
     for cut in range(len(data) + 1):
         journal.write_bytes(data[:cut])
-        entries = module.read_entries(journal)
+        entries = saved_overlay.read_entries(journal)
         assert len(entries) == sum(end <= cut for end in ends)
-        assert journal.stat().st_size == ([len(module.MAGIC), *ends])[len(entries)]
+        assert journal.stat().st_size == ([len(saved_overlay.MAGIC), *ends])[len(entries)]
 
 
 def test_cut_hundreds_of_times_it_loads_to_the_last_whole_record(saved):
@@ -108,7 +107,7 @@ def test_zeros_at_the_end_are_cut_but_damage_before_it_is_told(saved):
     with bl.Live.load(place) as live:
         assert state_of(live) == states[-1]
     spoiled = bytearray(data)
-    spoiled[len(module.MAGIC) + 12] ^= 1
+    spoiled[len(saved_overlay.MAGIC) + 12] ^= 1
     journal.write_bytes(spoiled)
     with pytest.raises(InputError, match="is damaged at byte 20, with more behind it"):
         bl.Live.load(place)
@@ -132,15 +131,15 @@ def test_killed_anywhere_in_a_save_every_change_is_there(saved, monkeypatch, ste
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(module.Journal, "go_on", die)  # a process that is dead cleans nothing up
+        patch.setattr(saved_overlay.OverlayJournal, "go_on", die)  # a process that is dead cleans nothing up
         if step != "go_on":
-            patch.setattr(module.Journal if step == "begin" else store, step, die)
+            patch.setattr(saved_overlay.OverlayJournal if step == "begin" else saved_overlay, step, die)
         with pytest.raises(KilledError):
             live.save(overwrite=overwrite)
     live._journal.close()
     with bl.Live.load(place) as again:
         assert state_of(again) == states[-1]
-        assert len(module.journals_in(place)) == 1, "no litter stays"
+        assert len(saved_overlay.journals_in(place)) == 1, "no litter stays"
 
 
 def full(*_, **__):
@@ -154,7 +153,7 @@ def test_a_save_that_fails_keeps_the_journal_on(saved, tmp_path, monkeypatch, pl
     home, _ = saved
     live = bl.Live.load(home)
     with monkeypatch.context() as patch:
-        patch.setattr(store, "write_state", full)
+        patch.setattr(saved_overlay, "write_state", full)
         with pytest.raises(InputError, match=r"cannot write .*No space left"):
             live.save(tmp_path / place, overwrite=True)
     live.leave(live.named("somebody"))
@@ -239,7 +238,7 @@ def test_a_full_disk_refuses_further_changes(saved, monkeypatch):
     live = bl.Live.load(place)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module.os, "fsync", full)
+        patch.setattr(saved_overlay.os, "fsync", full)
         with pytest.raises(InputError, match="could not be written: No space left"):
             live.leave(live.named("somebody"))
     with pytest.raises(InputError, match="load it again"):
@@ -252,7 +251,7 @@ def test_a_full_disk_refuses_further_changes(saved, monkeypatch):
 def test_nothing_and_nonsense_are_refused(tmp_path):
     with pytest.raises(InputError, match="cannot be opened"):
         bl.Live.load(tmp_path / "nowhere")
-    (tmp_path / store.STATE).mkdir()
+    (tmp_path / saved_overlay.STATE).mkdir()
     with pytest.raises(InputError, match="holds no live overlay"):
         bl.Live.load(tmp_path)
 
@@ -285,7 +284,7 @@ def test_the_journal_is_plain_to_read(saved):
     place, _ = saved
     data = journal_of(place).read_bytes()
     assert data.startswith(b"broadloom journal 1\n")
-    number, requests, _ = json.loads(_records.record_at(data, len(module.MAGIC)))
+    number, requests, _ = json.loads(_records.record_at(data, len(saved_overlay.MAGIC)))
     assert number == 0
     assert requests[0][0] in ("join", "leave", "subscribe", "unsubscribe")
     assert len(data) < 10_000

@@ -8,7 +8,7 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initial
 
 import broadloom as bl
 from broadloom import InputError
-from broadloom.maintenance import _engine
+from broadloom.maintenance import dynamics
 
 TOPICS = st.lists(st.integers(0, 7), unique=True, max_size=8)
 
@@ -63,7 +63,7 @@ class Churn(RuleBasedStateMachine):
     @rule(topics=st.lists(TOPICS, min_size=1, max_size=4))
     def several_at_once(self, topics):
         """Nodes join, and the first leaves, in one call."""
-        first = self.live._engine.next_id
+        first = self.live._dynamics.next_id
         events = [(0, "join", first + i, own) for i, own in enumerate(topics)]
         self.live.apply([*events, (0, "leave", first, ())])
         self.wants |= {first + i: set(own) for i, own in enumerate(topics) if i}
@@ -140,8 +140,8 @@ def test_rooms_grow_in_between(monkeypatch):
     events = bl.workload.churn(interest, rounds=300, join=0.7, change=0.2, seed=2)
     roomy = bl.maintain(interest)
     roomy.apply(events)
-    monkeypatch.setattr(_engine, "SPARE", 1.0)
-    monkeypatch.setattr(_engine, "A_LITTLE", 1)
+    monkeypatch.setattr(dynamics, "SPARE", 1.0)
+    monkeypatch.setattr(dynamics, "A_LITTLE", 1)
     tight = bl.maintain(interest)
     tight.apply(events)
     assert tight.edges.tolist() == roomy.edges.tolist()
@@ -150,13 +150,13 @@ def test_rooms_grow_in_between(monkeypatch):
 def test_a_shadow_that_is_too_small_falls_back_to_all_nodes(monkeypatch):
     """It cannot happen by the rules; if it did, the topic would be connected all the same, and counted."""
     live = bl.maintain(bl.Interest.from_lists([[0]] * 5), edges=[(0, 1), (0, 2), (0, 3), (0, 4)])
-    detach = _engine.detach
+    detach = dynamics.detach
 
     def blind(w, rules, v, topics, leaves):
         fell = detach(w, rules, v, topics, leaves)
         return fell._replace(shadow=fell.shadow[:2], labels=fell.labels[:, :2].copy())
 
-    monkeypatch.setattr(_engine, "detach", blind)
+    monkeypatch.setattr(dynamics, "detach", blind)
     change = live.leave(0)
     assert change.fallbacks == 2
     assert live.counts["fallbacks"] == 2

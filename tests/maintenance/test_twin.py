@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import broadloom as bl
-from broadloom.maintenance import _engine
-from broadloom.maintenance.fresh import fresh_edges
+from broadloom.maintenance import dynamics, fresh_edges
 from naive_maintain import Twin
 from shapes import SHAPES
 from strategies import instances, lists_of
@@ -21,8 +20,8 @@ def both(interest, weights, method, backups, rho=3.0, coverage=2, seed=0):
         interest, weights, method=method, rho=rho, coverage=coverage, seed=seed, backups=backups
     )
     chance = int(np.random.default_rng(seed).integers(2**64, dtype=np.uint64))
-    edges = fresh_edges(interest, weights or bl.Weights.uniform(interest.node_count), live._engine.rules)
-    by = None if live._engine.rules.by_weight is False else Places(weights).weight
+    edges = fresh_edges(interest, weights or bl.Weights.uniform(interest.node_count), live._dynamics.rules)
+    by = None if live._dynamics.rules.by_weight is False else Places(weights).weight
     twin = Twin(
         lists_of(interest), map(tuple, edges.tolist()), chance, method, rho, coverage, backups, weight=by
     )
@@ -157,7 +156,7 @@ def test_lazy_search_among_many_nodes_finds_the_same_edges(method, monkeypatch):
     for given_weights in (None, weights):
         outcomes = []
         for most in (10_000, 0):
-            monkeypatch.setattr(_engine, "TABLE_NODES", most)
+            monkeypatch.setattr(dynamics, "TABLE_NODES", most)
             live = bl.maintain(interest, given_weights, method=method)
             outcomes.append([change.added.tolist() for change in live.apply(events)])
         assert outcomes[0] == outcomes[1]

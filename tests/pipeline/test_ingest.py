@@ -10,8 +10,7 @@ from test_formats import EMQX, KAFKA, MOSQUITTO, VERNEMQ
 
 import naive_ingest
 from broadloom import InputError, Interest, maintain, workload
-from broadloom.maintenance.events import read_events
-from broadloom.maintenance.feed import Applied, Feed
+from broadloom.maintenance import AppliedEvent, EventFeed, read_events
 from broadloom.model.instance import read_instance
 from broadloom.model.ledger import Ledger
 from broadloom.pipeline.ingest import latency
@@ -323,12 +322,14 @@ def test_events_are_checked_by_their_kind_and_keep_their_place(tmp_path, spark):
     told = account(ledger, "events")
     assert told.quarantined == {"another row has this seq": 1, "no topics": 1, "unknown kind": 1}
     assert (told.rows, told.used, told.duplicates) == (9, 5, 1)
-    feed = Feed(maintain(Interest.from_lists([["t"]], node_ids=["a"])))
+    feed = EventFeed(maintain(Interest.from_lists([["t"]], node_ids=["a"])))
     said = {event.values["seq"]: event.values for event in read_events(tmp_path / "out")}
     assert [said[seq]["at"] for seq in (1, 2, 3, 4)] == [None, [0.5, 2], "fra", {"b": 1.5}]
     assert said[1]["node"] == "a"
     assert said[2]["topics"] == ["t"]
-    assert [one.seq for one in feed.take(read_events(tmp_path / "out")) if isinstance(one, Applied)] == [1]
+    assert [one.seq for one in feed.take(read_events(tmp_path / "out")) if isinstance(one, AppliedEvent)] == [
+        1
+    ]
 
 
 def test_a_million_bad_rows_and_no_good_one(tmp_path, spark):

@@ -16,7 +16,7 @@ import pytest
 
 import broadloom as bl
 from broadloom import InputError
-from broadloom.maintenance.store import read_state
+from broadloom.maintenance import read_state
 from broadloom.pipeline import stream as module
 from broadloom.pipeline.session import Engine
 from broadloom.pipeline.stream import stream

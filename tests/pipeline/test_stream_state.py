@@ -9,10 +9,7 @@ import pytest
 
 import broadloom as bl
 from broadloom import InputError
-from broadloom.maintenance.events import event_of
-from broadloom.maintenance.feed import Feed
-from broadloom.maintenance.rounds import Rounds
-from broadloom.maintenance.store import read_state
+from broadloom.maintenance import EventFeed, RoundLog, event_of, read_state
 from broadloom.pipeline import stream as module
 
 INTEREST = bl.workload.interest(nodes=30, topics=10, sizes=(2, 4), seed=0)
@@ -123,8 +120,8 @@ def test_a_stream_makes_a_rebuild_that_is_due(tmp_path):
     rows = pq.read_table(tmp_path / "rounds.parquet").sort_by("version").to_pylist()
     looks = [(row["seq"], row["kind"] == "rebaseline") for row in rows if row["fresh_max_degree"] is not None]
     assert looks == [(24, False), (24, True), (49, False)]
-    rounds = Rounds()
-    rounds.run(Feed(start()), [event_of(line) for line in LINES], 25, rebaseline=True)
+    rounds = RoundLog()
+    rounds.run(EventFeed(start()), [event_of(line) for line in LINES], 25, rebaseline=True)
     links = pq.read_table(tmp_path / "links.parquet").sort_by("version").select(["seq", "action", "u", "v"])
     assert links.to_pylist() == rounds.tables()["links"].to_pylist()
     assert state.counts["applied"] == 20

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import broadloom as bl
 from broadloom import InputError, measures
-from broadloom.maintenance.maintain import maintain
+from broadloom.maintenance import maintain
 from broadloom.model.ledger import Account, Ledger
 from broadloom.report import overlay, report
 from broadloom.report.content import market_record

@@ -12,12 +12,15 @@ from broadloom.checks import check_count
 from broadloom.cli.output import Force, Json, Quiet, Seed, keep_apart, progress, show
 from broadloom.cli.spark import Conf, Master, engine_of
 from broadloom.errors import InputError
-from broadloom.maintenance.events import read_events
-from broadloom.maintenance.feed import Feed
-from broadloom.maintenance.maintain import compile_kernels
-from broadloom.maintenance.requests import REBASELINE
-from broadloom.maintenance.rounds import OF_EVENTS, Rounds
-from broadloom.maintenance.store import write_state
+from broadloom.maintenance import (
+    OF_EVENTS,
+    REBASELINE,
+    EventFeed,
+    RoundLog,
+    compile_kernels,
+    read_events,
+    write_state,
+)
 from broadloom.model.instance import read_instance
 from broadloom.storage.folders import new_folder
 from broadloom.storage.tables import write_table
@@ -80,7 +83,7 @@ def maintain(
             show(record, words, as_json, quiet)
             return
         compile_kernels()  # or the first rounds would seem slow
-        rounds, feed = Rounds(), Feed(start())
+        rounds, feed = RoundLog(), EventFeed(start())
         rounds.run(feed, read_events(Path(events)), fresh_every, rebaseline)
         record = {"output": str(output)} | rounds.summary() | {"metrics": feed.live.metrics()}
         with new_folder(output, overwrite=force) as folder:

@@ -1,78 +1,51 @@
 """Maintain: what changes when a broker or a subscription comes or goes, without a rebuild (paper 3)."""
 
-from __future__ import annotations
-
-from dataclasses import dataclass
-
-from broadloom.checks import check_count, check_number
-from broadloom.errors import InputError
-from broadloom.maintenance._repair import Rules
-from broadloom.model.algorithm import Algorithm
-
-BACKUPS = ("primal-dual", "greedy")
-
-
-@dataclass(frozen=True)
-class NaiveOptions:
-    """Options of the naive dynamics.
-
-    Attributes:
-        rho: how many times worse than the best link the chosen one may be, for the maximum degree's sake:
-            `k` of low-oda. Without effect where links have weights.
-    """
-
-    rho: float = 3
-
-    def __post_init__(self) -> None:
-        check_number(self.rho, "rho", minimum=1, finite=False)
-
-    def rules(self, by_weight: bool) -> Rules:
-        """The options as kernels take them."""
-        return Rules(True, False, by_weight, float(self.rho), 0)
-
-
-@dataclass(frozen=True)
-class ShadowOptions(NaiveOptions):
-    """Options of the shadow dynamics.
-
-    Attributes:
-        rho: as for the naive dynamics.
-        coverage: how often a node's backups cover each of its topics; more: lower degrees, slower changes.
-        backups: how they are chosen, "primal-dual" (spreads the burden) or "greedy" (needs fewer).
-    """
-
-    coverage: int = 3
-    backups: str = "primal-dual"
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_count(self.coverage, "coverage", minimum=1)
-        if self.backups not in BACKUPS:
-            raise InputError(f"backups is {self.backups!r}; give one of {', '.join(BACKUPS)}")
-
-    def rules(self, by_weight: bool) -> Rules:
-        """The options as kernels take them."""
-        return Rules(False, self.backups == "greedy", by_weight, float(self.rho), self.coverage)
-
-
-# `run` makes the rules of the options, given whether links have weights; `Live` does the rest.
-METHODS: tuple[Algorithm, ...] = (
-    Algorithm(
-        "shadow",
-        "maintain",
-        "3, Alg. 6 to 10",
-        "repair time and degrees",
-        "repair among the neighbours and backups of the node that changes",
-        ShadowOptions.rules,
-        ShadowOptions,
-    ),
-    Algorithm(
-        "naive",
-        "maintain",
-        "3, Alg. 3 and 4",
-        "degrees",
-        "repair among all nodes",
-        NaiveOptions.rules,
-        NaiveOptions,
-    ),
+from broadloom.maintenance.changes import REBASELINE, SUBSCRIBE, UNSUBSCRIBE, Change
+from broadloom.maintenance.dynamics import Drift, fresh_edges
+from broadloom.maintenance.event_feed import (
+    EVENT_KINDS,
+    OF_EVENTS,
+    UNKNOWN_KIND,
+    AppliedEvent,
+    EventFeed,
+    EventRow,
+    RefusedEvent,
+    RoundLog,
+    SequenceSet,
+    event_of,
+    events_of,
+    read_events,
 )
+from broadloom.maintenance.live import Live
+from broadloom.maintenance.methods import METHODS, NaiveOptions, ShadowOptions, compile_kernels, maintain
+from broadloom.maintenance.saved_overlay import changes_of, read_state, write_state
+
+__all__ = [
+    "EVENT_KINDS",
+    "METHODS",
+    "OF_EVENTS",
+    "REBASELINE",
+    "SUBSCRIBE",
+    "UNKNOWN_KIND",
+    "UNSUBSCRIBE",
+    "AppliedEvent",
+    "Change",
+    "Drift",
+    "EventFeed",
+    "EventRow",
+    "Live",
+    "NaiveOptions",
+    "RefusedEvent",
+    "RoundLog",
+    "SequenceSet",
+    "ShadowOptions",
+    "changes_of",
+    "compile_kernels",
+    "event_of",
+    "events_of",
+    "fresh_edges",
+    "maintain",
+    "read_events",
+    "read_state",
+    "write_state",
+]

@@ -1,4 +1,4 @@
-"""Restoring topic-connectedness after a change: constructLowEdges among few nodes (paper 3, Alg. 2 to 10)."""
+"""Repair of topic-connectedness after a change: constructLowEdges (paper 3, Alg. 2 to 10)."""
 
 from __future__ import annotations
 
@@ -9,16 +9,23 @@ from numpy.typing import NDArray
 
 from broadloom.kernels.bits import bit_of, popcount
 from broadloom.kernels.jit import inner_kernel, kernel
-from broadloom.maintenance._backups import build_backups
-from broadloom.maintenance._links import AFTER, BACKUPS, NOTHING, OTHER, listed
-from broadloom.maintenance._world import (
+from broadloom.linking._best_partners import new_partners
+from broadloom.linking._components import STILL_TO_MERGE, Components, join, separate
+from broadloom.linking.low_degree import grow
+from broadloom.maintenance._overlay_arrays import (
+    AFTER,
+    BACKUPS,
     MARKS,
     MAX_DEGREE,
     NODES,
-    World,
+    NOTHING,
+    OTHER,
+    OverlayArrays,
+    build_backups,
     degree_of,
     half_towards,
     link,
+    listed,
     subscribe,
     topics_of,
     unlink,
@@ -28,7 +35,7 @@ from broadloom.maintenance._world import (
 from broadloom.model.weights import WeightArrays, weight_of
 
 
-class Rules(NamedTuple):
+class RepairRules(NamedTuple):
     """How edges and backups are chosen.
 
     Attributes:
@@ -46,7 +53,7 @@ class Rules(NamedTuple):
     coverage: int
 
 
-class Split(NamedTuple):
+class BrokenTopics(NamedTuple):
     """What topics fell apart into.
 
     Attributes:
@@ -64,7 +71,7 @@ class Split(NamedTuple):
 
 @kernel
 def attach(
-    w: World, weights: WeightArrays, rules: Rules, v: int, topics: NDArray[np.int32]
+    w: OverlayArrays, weights: WeightArrays, rules: RepairRules, v: int, topics: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
     """Subscribe v to topics and connect it in each (Alg. 3, 9 and 10): the edges added, and the candidates.
 
@@ -90,7 +97,7 @@ def attach(
 
 
 @kernel
-def _everybody_but(w: World, v: int) -> NDArray[np.int32]:
+def _everybody_but(w: OverlayArrays, v: int) -> NDArray[np.int32]:
     others = np.arange(w.tally[NODES] - 1).astype(np.int32)
     for i in range(v, len(others)):
         others[i] += 1
@@ -99,9 +106,9 @@ def _everybody_but(w: World, v: int) -> NDArray[np.int32]:
 
 @kernel
 def _connect_star(
-    w: World,
+    w: OverlayArrays,
     weights: WeightArrays,
-    rules: Rules,
+    rules: RepairRules,
     v: int,
     candidates: NDArray[np.int32],
     rest: NDArray[np.uint64],
@@ -127,7 +134,7 @@ def _connect_star(
 
 
 @inner_kernel
-def _shared(w: World, rest: NDArray[np.uint64], u: int) -> int:
+def _shared(w: OverlayArrays, rest: NDArray[np.uint64], u: int) -> int:
     count = 0
     for k in range(len(rest)):
         count += popcount(rest[k] & w.bits[u, k])
@@ -136,7 +143,11 @@ def _shared(w: World, rest: NDArray[np.uint64], u: int) -> int:
 
 @inner_kernel
 def _best(
-    w: World, weights: WeightArrays, rules: Rules, ends: NDArray[np.int32], mu: NDArray[np.int32]
+    w: OverlayArrays,
+    weights: WeightArrays,
+    rules: RepairRules,
+    ends: NDArray[np.int32],
+    mu: NDArray[np.int32],
 ) -> int:
     """The candidate to add; candidates ascend, so the first of equals is the smallest edge."""
     if rules.by_weight:
@@ -165,7 +176,9 @@ def _lightest(weights: WeightArrays, ends: NDArray[np.int32], mu: NDArray[np.int
 
 
 @kernel
-def detach(w: World, rules: Rules, v: int, topics: NDArray[np.int32], leaves: bool) -> Split:
+def detach(
+    w: OverlayArrays, rules: RepairRules, v: int, topics: NDArray[np.int32], leaves: bool
+) -> BrokenTopics:
     """Unsubscribe v from topics, and from the overlay if it leaves; what falls apart, and the shadow."""
     near = listed(w.links, 0, v)
     if rules.naive:
@@ -197,7 +210,9 @@ def _union(one: NDArray[np.int32], other: NDArray[np.int32]) -> NDArray[np.int32
 
 
 @kernel
-def split(w: World, near: NDArray[np.int32], topics: NDArray[np.int32], shadow: NDArray[np.int32]) -> Split:
+def split(
+    w: OverlayArrays, near: NDArray[np.int32], topics: NDArray[np.int32], shadow: NDArray[np.int32]
+) -> BrokenTopics:
     """Which topics have fallen apart, now that a node with these neighbours is gone from them."""
     labels = np.empty((len(topics), len(shadow)), np.int32)
     parts, broken = np.empty(len(topics), np.int32), 0
@@ -213,12 +228,12 @@ def split(w: World, near: NDArray[np.int32], topics: NDArray[np.int32], shadow: 
                     labels[broken, i] = NOTHING
             parts[broken] = count
             broken += 1
-    return Split(near, shadow, labels[:broken].copy(), parts[:broken].copy())
+    return BrokenTopics(near, shadow, labels[:broken].copy(), parts[:broken].copy())
 
 
 @inner_kernel
 def _components(
-    w: World, near: NDArray[np.int32], t: int, root: NDArray[np.int32], waiting: NDArray[np.int32]
+    w: OverlayArrays, near: NDArray[np.int32], t: int, root: NDArray[np.int32], waiting: NDArray[np.int32]
 ) -> tuple[int, int]:
     """Into how many components topic t has fallen, and the one that nodes without a mark are in.
 
@@ -278,7 +293,7 @@ def _root(root: NDArray[np.int32], i: int) -> int:
 
 
 @inner_kernel
-def _search(w: World, u: int, t: int, waiting: int, stop: bool) -> int:
+def _search(w: OverlayArrays, u: int, t: int, waiting: int, stop: bool) -> int:
     """Mark the component of u in topic t; how many near nodes are still to be met, at 0 it may stop."""
     mark = w.tally[MARKS]
     w.mark[u] = mark
@@ -301,7 +316,11 @@ def _search(w: World, u: int, t: int, waiting: int, stop: bool) -> int:
 
 @kernel
 def connect_pairs(
-    w: World, weights: WeightArrays, rules: Rules, shadow: NDArray[np.int32], labels: NDArray[np.int32]
+    w: OverlayArrays,
+    weights: WeightArrays,
+    rules: RepairRules,
+    shadow: NDArray[np.int32],
+    labels: NDArray[np.int32],
 ) -> tuple[NDArray[np.int32], int]:
     """Link nodes of the shadow until no pair of them contributes (Alg. 2): the edges, and how many merges.
 
@@ -371,7 +390,7 @@ def _merge(label: NDArray[np.int32], i: int, j: int, table: NDArray[np.int32], m
 
 
 @kernel
-def prune(w: World, v: int, suspects: NDArray[np.int32]) -> NDArray[np.int32]:
+def prune(w: OverlayArrays, v: int, suspects: NDArray[np.int32]) -> NDArray[np.int32]:
     """Remove v's links to these nodes that no topic needs any more; the nodes, in order."""
     removed, count = np.empty(len(suspects), np.int32), 0
     topics = topics_of(w, v)
@@ -392,7 +411,51 @@ def prune(w: World, v: int, suspects: NDArray[np.int32]) -> NDArray[np.int32]:
 
 
 @kernel
-def link_all(w: World, edges: NDArray[np.int32]) -> None:
+def link_all(w: OverlayArrays, edges: NDArray[np.int32]) -> None:
     """Add these edges."""
     for e in range(len(edges)):
         link(w, edges[e, 0], edges[e, 1])
+
+
+def edges_among_many(
+    world: OverlayArrays,
+    weights: WeightArrays,
+    rules: RepairRules,
+    nodes: NDArray[np.int32],
+    labels: NDArray[np.int32],
+) -> tuple[NDArray[np.int32], int]:
+    """The edges that `connect_pairs` would add, which it does not, and how many merges they make."""
+    has = (labels >= 0).T
+    start = np.concatenate((np.zeros(1, np.int64), np.cumsum(has.sum(axis=1), dtype=np.int64)))
+    components = separate(start, np.nonzero(has)[1].astype(np.int32), len(labels))
+    shared = has.sum(axis=0) > 1
+    label = labels.T[:, shared][has[:, shared]]
+    _join_labels(components, label, np.full((len(labels), int(labels.max()) + 1), -1))
+    to_merge = components.tally[STILL_TO_MERGE]
+    k = 0.0 if rules.by_weight else rules.rho
+    degree = world.links.sizes[0, nodes].astype(np.int64)
+    every, sparing, most = new_partners(components), new_partners(components), int(world.tally[MAX_DEGREE])
+    among, limit = _among(weights, nodes), len(world.mark)
+    edges = grow(components, among, every, sparing, float(k), limit, degree, most)
+    return nodes[edges], int(to_merge - components.tally[STILL_TO_MERGE])
+
+
+@kernel
+def _join_labels(c: Components, label: NDArray[np.int32], first: NDArray[np.int64]) -> None:
+    """Join the subscriptions of one topic that have one label; `first` is the first one of each."""
+    for i in range(len(c.topics)):
+        leader = first[c.topics[i], label[i]]
+        if leader < 0:
+            first[c.topics[i], label[i]] = i
+        else:
+            c.tally[STILL_TO_MERGE] -= join(c, leader, i)
+
+
+def _among(weights: WeightArrays, nodes: NDArray[np.int32]) -> WeightArrays:
+    """The weights among some of the nodes."""
+    dense = len(weights.site) == 0 and len(weights.table) > 0
+    return weights._replace(
+        table=weights.table[np.ix_(nodes, nodes)] if dense else weights.table,
+        points=weights.points[nodes] if len(weights.points) else weights.points,
+        site=weights.site[nodes] if len(weights.site) else weights.site,
+    )

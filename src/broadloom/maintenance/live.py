@@ -1,4 +1,4 @@
-"""An overlay that is alive: nodes join, leave and change their topics, and every topic stays connected."""
+"""Live overlay: nodes join, leave and change their topics, and every topic stays connected."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -14,13 +14,7 @@ from numpy.typing import NDArray
 
 from broadloom.checks import check_count, check_number
 from broadloom.errors import InputError
-from broadloom.maintenance import METHODS, NaiveOptions
-from broadloom.maintenance._engine import Engine
-from broadloom.maintenance._places import as_weights
-from broadloom.maintenance.changes import Change
-from broadloom.maintenance.fresh import fresh_edges
-from broadloom.maintenance.quality import Drift, drift_from, rebaseline_edges
-from broadloom.maintenance.requests import (
+from broadloom.maintenance.changes import (
     JOIN,
     LEAVE,
     OF_A_NODE,
@@ -28,15 +22,26 @@ from broadloom.maintenance.requests import (
     RESUBSCRIBE,
     SUBSCRIBE,
     UNSUBSCRIBE,
-    Request,
+    Change,
+    ChangeRequest,
     Topic,
     check_nodes,
     is_text,
     topic_list,
 )
+from broadloom.maintenance.dynamics import (
+    Drift,
+    OverlayDynamics,
+    as_weights,
+    drift_from,
+    fresh_edges,
+    rebaseline_edges,
+)
 from broadloom.model import Interest, Overlay
-from broadloom.model.algorithm import find
 from broadloom.plans import Plan
+
+if TYPE_CHECKING:
+    from broadloom.maintenance.methods import NaiveOptions
 
 
 class Live:
@@ -60,7 +65,7 @@ class Live:
 
     def __init__(
         self,
-        engine: Engine,
+        dynamics: OverlayDynamics,
         method: str,
         options: NaiveOptions,
         seed: int,
@@ -73,7 +78,7 @@ class Live:
         self.options = options
         self.seed = seed
         self.counts = counts
-        self._engine = engine
+        self._dynamics = dynamics
         self._topic_ids = list(topic_ids)
         self._topic_index = {name: topic for topic, name in enumerate(topic_ids)}
         self._names = names
@@ -95,7 +100,7 @@ class Live:
         Raises:
             InputError: a topic is not there or given twice, the name is taken, or the place is wrong.
         """
-        return self._do([Request(JOIN, None, self._topics(topics), name, at)])[0]
+        return self._do([ChangeRequest(JOIN, None, self._topics(topics), name, at)])[0]
 
     def leave(self, node: int) -> Change:
         """A node leaves.
@@ -103,7 +108,7 @@ class Live:
         Raises:
             InputError: there is no such node.
         """
-        return self._do([Request(LEAVE, check_count(node, "node"))])[0]
+        return self._do([ChangeRequest(LEAVE, check_count(node, "node"))])[0]
 
     def resubscribe(self, node: int, topics: Iterable[Topic]) -> Change:
         """A node has these topics from now on.
@@ -114,7 +119,7 @@ class Live:
         Raises:
             InputError: there is no such node, or a topic is not there or given twice.
         """
-        return self._do([Request(RESUBSCRIBE, check_count(node, "node"), self._topics(topics))])[0]
+        return self._do([ChangeRequest(RESUBSCRIBE, check_count(node, "node"), self._topics(topics))])[0]
 
     def apply(self, events: Iterable[Sequence[Any]]) -> list[Change]:
         """Many changes in one call, such as those of `broadloom.workload.churn`; all of them, or none.
@@ -142,30 +147,30 @@ class Live:
         At most 15 % above the fresh maximum degree, and 2 % above its mean degree or, where links have
         weights, its total weight. Links that stay are not touched; backups are chosen anew.
         """
-        return self._do([Request(REBASELINE)])[0]
+        return self._do([ChangeRequest(REBASELINE)])[0]
 
     # What there is.
 
     @property
     def nodes(self) -> NDArray[np.int64]:
         """The ids of the nodes that are there, ascending."""
-        return np.array(self._engine.ids(), np.int64)
+        return np.array(self._dynamics.ids(), np.int64)
 
     @property
     def edges(self) -> NDArray[np.int64]:
         """The links, pairs of ids (u, v), u < v, ascending."""
-        present = self._engine.present()
+        present = self._dynamics.present()
         return present.ids[present.contents.edges]
 
     @property
     def edge_count(self) -> int:
         """How many links there are."""
-        return self._engine.edge_count
+        return self._dynamics.edge_count
 
     @property
     def max_degree(self) -> int:
         """The most links that a node has."""
-        return self._engine.max_degree
+        return self._dynamics.max_degree
 
     @property
     def mean_degree(self) -> float:
@@ -175,7 +180,7 @@ class Live:
     @property
     def interest(self) -> Interest:
         """Who wants what, by id: a node that has left is still a row, without topics."""
-        present, count = self._engine.present(), self._engine.next_id
+        present, count = self._dynamics.present(), self._dynamics.next_id
         sizes = np.zeros(count, np.int64)
         sizes[present.ids] = np.diff(present.contents.topic_start)
         start = np.concatenate(([0], np.cumsum(sizes)))
@@ -190,7 +195,7 @@ class Live:
     @property
     def weights_kind(self) -> str:
         """Of which kind the weights of links are: uniform, dense, euclidean or sites."""
-        return self._engine.weights_kind
+        return self._dynamics.weights_kind
 
     @property
     def site_ids(self) -> tuple[str, ...]:
@@ -199,7 +204,7 @@ class Live:
 
     def topics_of(self, node: int) -> NDArray[np.int32]:
         """The topics of a node, ascending."""
-        return self._engine.topics(self._there(node))
+        return self._dynamics.topics(self._there(node))
 
     def name_of(self, node: int) -> str:
         """What a node is called."""
@@ -211,15 +216,15 @@ class Live:
 
     def backups(self, node: int) -> NDArray[np.int64]:
         """Who would stand in for a node, ascending; nobody under "naive"."""
-        return self._engine.backups(self._there(node))
+        return self._dynamics.backups(self._there(node))
 
     def primaries(self, node: int) -> NDArray[np.int64]:
         """For whom a node would stand in, ascending."""
-        return self._engine.primaries(self._there(node))
+        return self._dynamics.primaries(self._there(node))
 
     def plan(self) -> Plan:
         """The overlay of the nodes that are there, as a plan; the column `id` of its nodes has their ids."""
-        present = self._engine.present()
+        present = self._dynamics.present()
         n, contents = len(present.ids), present.contents
         names = [self._names[node] for node in present.ids.tolist()]
         options = {name: getattr(self.options, name) for name in self.options.__dataclass_fields__}
@@ -254,7 +259,7 @@ class Live:
     def drift(self) -> Drift:
         """How far degrees (and the total weight, where links have weights) are from a fresh build's."""
         plan = self.plan()
-        return drift_from(plan, fresh_edges(plan.interest, plan.weights, self._engine.rules))
+        return drift_from(plan, fresh_edges(plan.interest, plan.weights, self._dynamics.rules))
 
     def rebuild_due(
         self,
@@ -285,7 +290,7 @@ class Live:
         check_number(mean_degree, "mean_degree")
         check_number(total_weight, "total_weight")
         drift = self.drift() if drift is None else drift
-        if self._engine.rules.by_weight:
+        if self._dynamics.rules.by_weight:
             return drift.heavier_than(total_weight)
         return drift.exceeds(max_degree, mean_degree)
 
@@ -305,7 +310,9 @@ class Live:
             InputError: there is another overlay, or something else, or it cannot be written; what was saved
                 before, and its journal, go on then.
         """
-        from broadloom.maintenance.store import save  # it loads live overlays, so it knows this module
+        from broadloom.maintenance.saved_overlay import (
+            save,  # it loads live overlays, so it knows this module
+        )
 
         save(self, path, overwrite)
 
@@ -316,7 +323,7 @@ class Live:
         Raises:
             InputError: there is nothing saved at `path`, it is damaged, or another process has it open.
         """
-        from broadloom.maintenance.store import load
+        from broadloom.maintenance.saved_overlay import load
 
         return load(path)
 
@@ -337,7 +344,7 @@ class Live:
 
     # Inside.
 
-    def _request(self, event: Sequence[Any]) -> Request:
+    def _request(self, event: Sequence[Any]) -> ChangeRequest:
         """An event as a request."""
         try:
             seq, kind, node, topics = event
@@ -345,21 +352,21 @@ class Live:
             raise InputError(f"an event is {event!r}; give (seq, kind, node, topics)") from error
         if kind not in (JOIN, *OF_A_NODE):
             raise InputError(f"event {seq} is a {kind!r}; give one of {', '.join((JOIN, *OF_A_NODE))}")
-        if kind == JOIN and self._engine.rules.by_weight:
+        if kind == JOIN and self._dynamics.rules.by_weight:
             raise InputError(f"event {seq} joins a node, but links have weights; use join(topics, at=...)")
-        return Request(kind, None if node is None else check_count(node, "node"), self._topics(topics))
+        return ChangeRequest(kind, None if node is None else check_count(node, "node"), self._topics(topics))
 
     def _topics(self, topics: object) -> tuple[Topic, ...]:
         return topic_list(topics, len(self._topic_ids))
 
     def _there(self, node: object) -> int:
         index = check_count(node, "node")
-        check_nodes([Request(LEAVE, index)], self._names, self._engine.next_id)
+        check_nodes([ChangeRequest(LEAVE, index)], self._names, self._dynamics.next_id)
         return index
 
-    def _do(self, requests: list[Request]) -> list[Change]:
+    def _do(self, requests: list[ChangeRequest]) -> list[Change]:
         """Check all requests, do them one after the other, and keep them before they are acknowledged."""
-        check_nodes(requests, self._names, self._engine.next_id)
+        check_nodes(requests, self._names, self._dynamics.next_id)
         self._check_names(requests)
         requests = [self._placed(request) if request.kind == JOIN else request for request in requests]
         if self._journal is not None:
@@ -372,7 +379,7 @@ class Live:
                 self._journal.append(done, changes)
         return changes
 
-    def _check_names(self, requests: list[Request]) -> None:
+    def _check_names(self, requests: list[ChangeRequest]) -> None:
         """Names of nodes that join are texts that nobody has."""
         taken: set[str] = set()
         for name in (request.name for request in requests if request.name is not None):
@@ -382,46 +389,46 @@ class Live:
                 raise InputError(f"there is a node {name!r} already; give each node a name of its own")
             taken.add(name)
 
-    def _placed(self, request: Request) -> Request:
+    def _placed(self, request: ChangeRequest) -> ChangeRequest:
         """A join whose place is checked, and plain; a site that has a name keeps it."""
         at, sites = request.at, self._sites
         if not sites or not isinstance(at, str):
-            return request._replace(at=self._engine.checked_place(at, len(sites)))
-        if at not in sites and (not is_text(at) or self._engine.has_table):
+            return request._replace(at=self._dynamics.checked_place(at, len(sites)))
+        if at not in sites and (not is_text(at) or self._dynamics.has_table):
             raise InputError(f"there is no site {at!r}; there are {', '.join(sites):.60}")
         return request
 
-    def _run(self, request: Request) -> Change:
+    def _run(self, request: ChangeRequest) -> Change:
         """Do one request, which was checked: it cannot fail any more."""
         node = request.node or 0
         if request.kind == JOIN:
             at = request.at
             place = self._sites.setdefault(at, len(self._sites)) if isinstance(at, str) else at
-            change = self._engine.join(self._indices(request.topics), place)
+            change = self._dynamics.join(self._indices(request.topics), place)
             name = request.name or self._unused(f"joined-{change.node}")
             self._names[change.node], self._ids[name] = name, change.node
         elif request.kind == LEAVE:
-            change = self._engine.leave(node)
+            change = self._dynamics.leave(node)
             del self._ids[self._names.pop(node)]
         elif request.kind == REBASELINE:
             start = time.perf_counter()
-            change = self._engine.relink(rebaseline_edges(self.plan(), self._engine.rules), start)
+            change = self._dynamics.relink(rebaseline_edges(self.plan(), self._dynamics.rules), start)
         else:
-            change = self._engine.resubscribe(node, self._wanted(request, node))
+            change = self._dynamics.resubscribe(node, self._wanted(request, node))
         self.counts[change.kind] += 1
         self.counts["repair_edges"] += change.repair_edges
         self.counts["fallbacks"] += change.fallbacks
         return change
 
-    def _wanted(self, request: Request, node: int) -> NDArray[np.int32]:
+    def _wanted(self, request: ChangeRequest, node: int) -> NDArray[np.int32]:
         """The topics that a node is to have."""
         if request.kind == UNSUBSCRIBE:  # from a topic that nobody knows, nothing
             known = [
                 topic for topic in request.topics if isinstance(topic, int) or topic in self._topic_index
             ]
-            return np.setdiff1d(self._engine.topics(node), self._indices(known))
+            return np.setdiff1d(self._dynamics.topics(node), self._indices(known))
         topics = self._indices(request.topics)
-        return np.union1d(self._engine.topics(node), topics) if request.kind == SUBSCRIBE else topics
+        return np.union1d(self._dynamics.topics(node), topics) if request.kind == SUBSCRIBE else topics
 
     def _indices(self, topics: Iterable[Topic]) -> NDArray[np.int32]:
         """Topics as ascending indices; ids that are not known become new topics."""
@@ -432,7 +439,7 @@ class Live:
         if name not in self._topic_index:
             self._topic_index[name] = len(self._topic_ids)
             self._topic_ids.append(name)
-            self._engine.add_topics(len(self._topic_ids))
+            self._dynamics.add_topics(len(self._topic_ids))
         return self._topic_index[name]
 
     def _unused(self, name: str) -> str:
@@ -440,8 +447,3 @@ class Live:
         while name in self._ids:
             name += "'"
         return name
-
-
-def options_of(method: str, **given: Any) -> NaiveOptions:
-    """The options of a method."""
-    return find(method, METHODS).with_options(given)

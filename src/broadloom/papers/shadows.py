@@ -12,9 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom.linking.link import link
-from broadloom.maintenance.changes import Change
-from broadloom.maintenance.live import Live
-from broadloom.maintenance.maintain import maintain
+from broadloom.maintenance import Change, Live, maintain
 from broadloom.papers.figure import Case, Claim, Figure, Panel, Row, Rows
 from broadloom.workload import churn, interest
 

@@ -25,11 +25,17 @@ from pyspark.sql import functions as sf
 
 from broadloom.checks import check_count
 from broadloom.errors import InputError
-from broadloom.maintenance.events import Event, event_of, events_of
-from broadloom.maintenance.feed import Feed, Seqs
-from broadloom.maintenance.live import Live
-from broadloom.maintenance.rounds import Rounds
-from broadloom.maintenance.store import read_state, write_state
+from broadloom.maintenance import (
+    EventFeed,
+    EventRow,
+    Live,
+    RoundLog,
+    SequenceSet,
+    event_of,
+    events_of,
+    read_state,
+    write_state,
+)
 from broadloom.pipeline.session import Engine, session
 from broadloom.progress import stage
 from broadloom.storage.folders import new_folder
@@ -134,13 +140,13 @@ class _State:
             folder = self._folder(self.version)
             live, record = read_state(folder), json.loads((folder / FEED).read_text())
             self._query, self._batch = record["query"], record["batch"]
-            self._feed = Feed(live, Seqs(record["seen"]))
+            self._feed = EventFeed(live, SequenceSet(record["seen"]))
             self._check(record["events"])
         elif self._last_batch_there() >= 0:
             raise InputError(f"{output} has a checkpoint but no version; remove it, or restore {VERSIONS}/")
         else:
             self.version, self._query, self._batch = 0, None, -1
-            self._feed = Feed(start())
+            self._feed = EventFeed(start())
             self._publish(0)
 
     def apply(self, rows: DataFrame, batch: int) -> None:
@@ -157,8 +163,8 @@ class _State:
             self.fault = error  # Spark hands on its words only
             raise
 
-    def _apply(self, events: Sequence[Event], version: int, query: str | None, batch: int) -> None:
-        rounds = Rounds()
+    def _apply(self, events: Sequence[EventRow], version: int, query: str | None, batch: int) -> None:
+        rounds = RoundLog()
         rounds.run(self._feed, events, *self._looks)
         for name, table in rounds.tables().items():
             _write(self._output / f"{name}.parquet", version, table)
@@ -239,7 +245,7 @@ def _from_kafka(spark: SparkSession, events: str) -> DataFrame:
     return rows.select(sf.col("value").cast("string").alias("value"))
 
 
-def _events(rows: DataFrame) -> Sequence[Event]:
+def _events(rows: DataFrame) -> Sequence[EventRow]:
     """The events of a batch: changes of brokers are few, so that they fit the driver."""
     table = rows.toArrow()
     if "value" in table.column_names:
@@ -247,12 +253,12 @@ def _events(rows: DataFrame) -> Sequence[Event]:
     return [event for file in table.to_pylist() for event in _of_file(file["path"], file["content"])]
 
 
-def _of_file(path: str, content: bytes) -> list[Event]:
+def _of_file(path: str, content: bytes) -> list[EventRow]:
     """The events of a file; one that cannot be read is set aside as a whole, by its name."""
     try:
         return events_of(path, content)
     except InputError as error:
-        return [Event(path, None, str(error))]
+        return [EventRow(path, None, str(error))]
 
 
 def _write(folder: Path, version: int, table: pa.Table) -> None:

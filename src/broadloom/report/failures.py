@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.maintenance.maintain import maintain
+from broadloom.maintenance import maintain
 from broadloom.plans import Plan
 from broadloom.progress import stage
 

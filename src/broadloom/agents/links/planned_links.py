@@ -6,7 +6,7 @@ import threading
 from collections.abc import Callable, Collection, Iterable
 
 from broadloom.errors import InputError
-from broadloom.maintenance.maintain import compile_kernels, maintain
+from broadloom.maintenance import compile_kernels, maintain
 from broadloom.mqtt.topic_filters import FilterTree
 from broadloom.plans.plan import Plan
 

@@ -8,9 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from broadloom.errors import InputError
-from broadloom.maintenance.events import event_of
-from broadloom.maintenance.feed import Feed, Refused
-from broadloom.maintenance.maintain import compile_kernels, maintain
+from broadloom.maintenance import EventFeed, RefusedEvent, compile_kernels, event_of, maintain
 from broadloom.plans.plan import Plan
 
 LOG = logging.getLogger("broadloom.live")
@@ -82,7 +80,7 @@ class Events:
     def __init__(self, plan: Plan, place: Path, method: str = "shadow", seed: int = 0) -> None:
         compile_kernels()  # or the first events would be slow
         live = maintain(plan.interest, plan.weights, edges=plan.edges, method=method, seed=seed)
-        self._feed, self._place, self._new = Feed(live), place, True
+        self._feed, self._place, self._new = EventFeed(live), place, True
         self._at, self._file = 0, -1  # how far it was read, and its number in the file system
         self.refused = 0
 
@@ -95,7 +93,7 @@ class Events:
     def poll(self) -> Plan | None:
         """The plan after all events that have come, if any have."""
         for outcome in self._feed.take(map(event_of, self._lines())):
-            if isinstance(outcome, Refused):
+            if isinstance(outcome, RefusedEvent):
                 self.refused += 1
                 LOG.warning("an event is set aside: %s", outcome.reason)
             else:

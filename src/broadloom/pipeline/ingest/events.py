@@ -5,8 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
-from broadloom.maintenance.events import KINDS, UNKNOWN_KIND
-from broadloom.maintenance.requests import SUBSCRIBE, UNSUBSCRIBE
+from broadloom.maintenance import EVENT_KINDS, SUBSCRIBE, UNKNOWN_KIND, UNSUBSCRIBE
 from broadloom.model import reasons
 from broadloom.pipeline.ingest.read import REASON, first_fault
 
@@ -18,7 +17,7 @@ def checked(rows: DataFrame) -> DataFrame:
             rows = rows.withColumn(column, sf.lit(None).cast(kind))
     kind, none = sf.col("kind"), sf.coalesce(sf.size("topics"), sf.lit(0)) <= 0
     faults = [
-        (~kind.isin(*KINDS), UNKNOWN_KIND),
+        (~kind.isin(*EVENT_KINDS), UNKNOWN_KIND),
         (kind.isin(SUBSCRIBE, UNSUBSCRIBE) & none, reasons.missing("topics")),
     ]
     return rows.withColumn(REASON, sf.coalesce(REASON, first_fault(faults)))

@@ -1,24 +1,53 @@
-"""The shadow and the naive dynamics (paper 3, Alg. 3, 4 and 6 to 10) on a world that grows when it must."""
+"""The shadow and the naive dynamics of an overlay (paper 3, Alg. 3, 4 and 6 to 10)."""
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from broadloom.kernels.jit import compiled_for
-from broadloom.maintenance._backups import build_all_backups, forget, rebuild_backups
-from broadloom.maintenance._links import BACKUPS, PRIMARIES, all_pairs, listed, room_of
-from broadloom.maintenance._many import edges_among_many
-from broadloom.maintenance._places import Place, checked_place, put_at, with_room
-from broadloom.maintenance._repair import Rules, Split, attach, connect_pairs, detach, link_all, prune, split
-from broadloom.maintenance._world import LINKS, MAX_DEGREE, NODES, Contents, Room, World, new_world, rows_of
-from broadloom.maintenance.changes import Change
-from broadloom.model.weights import KINDS, WeightArrays
+from broadloom.linking._components import components_of
+from broadloom.linking._keys import merge_by_key
+from broadloom.linking.low_degree import low_degree_edges
+from broadloom.maintenance._overlay_arrays import (
+    BACKUPS,
+    LINKS,
+    MAX_DEGREE,
+    NODES,
+    PRIMARIES,
+    Capacities,
+    OverlayArrays,
+    OverlayContents,
+    all_pairs,
+    build_all_backups,
+    forget,
+    listed,
+    new_arrays,
+    rebuild_backups,
+    room_of,
+    rows_of,
+)
+from broadloom.maintenance._repair import (
+    BrokenTopics,
+    RepairRules,
+    attach,
+    connect_pairs,
+    detach,
+    edges_among_many,
+    link_all,
+    prune,
+    split,
+)
+from broadloom.maintenance.changes import Change, Place, checked_place
+from broadloom.model import Interest, Weights
+from broadloom.model.weights import DENSE, EUCLIDEAN, KINDS, SITES, WeightArrays
+from broadloom.plans import Plan
 from broadloom.progress import stage
 
 Nodes = NDArray[np.int32]
@@ -30,18 +59,18 @@ SPARE, A_LITTLE = 1.5, 64
 BACKUPS_AT_A_TIME = 512
 
 
-class Present(NamedTuple):
+class Snapshot(NamedTuple):
     """All that there is, of the nodes that are there, numbered by the order of their ids."""
 
     ids: NDArray[np.int64]
-    contents: Contents
+    contents: OverlayContents
     weights: WeightArrays
 
 
-class Engine:
+class OverlayDynamics:
     """An overlay that stays topic-connected while nodes come and go; nodes go by their ids."""
 
-    def __init__(self, rules: Rules, present: Present, topic_count: int, next_id: int) -> None:
+    def __init__(self, rules: RepairRules, present: Snapshot, topic_count: int, next_id: int) -> None:
         self.rules = rules
         self.topic_count = topic_count
         self.next_id = next_id
@@ -54,7 +83,7 @@ class Engine:
         return compiled_for(attach, self._world, self._weights, self.rules, 0, np.empty(0, np.int32))
 
     @property
-    def world(self) -> World:
+    def world(self) -> OverlayArrays:
         """The arrays."""
         return self._world
 
@@ -168,15 +197,15 @@ class Engine:
         added = np.concatenate((repaired, joined))
         return self._change("resubscribe", node, before, added, shadow, seconds, removed, fallbacks, after)
 
-    def present(self) -> Present:
+    def present(self) -> Snapshot:
         """All that there is now."""
         w, nodes = self._world, np.fromiter(self._position.values(), np.int64, len(self._position))
         number = np.full(len(w.mark), -1, np.int32)
         number[nodes] = np.arange(len(nodes))
         edges, backups = (number[all_pairs(pairs, w.tally[NODES])] for pairs in (w.links, w.backups))
         start, topics = rows_of(w, nodes)
-        contents = Contents(start, topics, _sorted(edges), _sorted(backups), int(w.chance[0]))
-        return Present(self._ids[nodes], contents, with_room(self._weights, nodes, len(nodes)))
+        contents = OverlayContents(start, topics, _sorted(edges), _sorted(backups), int(w.chance[0]))
+        return Snapshot(self._ids[nodes], contents, with_room(self._weights, nodes, len(nodes)))
 
     def relink(self, edges: Nodes, start: float) -> Change:
         """Move to other links between the nodes, numbered as in `present`; backups are chosen anew.
@@ -199,7 +228,7 @@ class Engine:
         if count > len(self._world.size):
             self._settle(self.present())
 
-    def _reconnect(self, fell: Split, topics: Nodes) -> tuple[Nodes, int]:
+    def _reconnect(self, fell: BrokenTopics, topics: Nodes) -> tuple[Nodes, int]:
         """Link nodes of the shadow until all is connected again; the edges, and how many needed all nodes."""
         added, left = self._connect(fell)
         if left == 0:
@@ -210,7 +239,7 @@ class Engine:
             raise RuntimeError("a topic stayed disconnected: this is a bug in Broadloom")
         return np.concatenate((added, more)), left
 
-    def _connect(self, fell: Split) -> tuple[Nodes, int]:
+    def _connect(self, fell: BrokenTopics) -> tuple[Nodes, int]:
         """Link nodes of the shadow; the edges, and how many merges are still to be done."""
         if not len(fell.parts):
             return np.empty((0, 2), np.int32), 0
@@ -249,21 +278,21 @@ class Engine:
         nodes, each = len(self._position) + 1, self._subscriptions + subscriptions
         return 1 if self.rules.naive else min(self.rules.coverage * each, nodes * nodes)
 
-    def _settle(self, present: Present, subscriptions: int = 0, links: int = 0) -> None:
+    def _settle(self, present: Snapshot, subscriptions: int = 0, links: int = 0) -> None:
         """Make the world of what is there, with room for more."""
         n, contents = len(present.ids), present.contents
         self._position = {node: v for v, node in enumerate(present.ids.tolist())}
         self._subscriptions = len(contents.topics)
         subscribers = np.bincount(contents.topics, minlength=self.topic_count)
         subscribers = np.concatenate((subscribers, np.zeros(_more(self.topic_count) - self.topic_count, int)))
-        room = Room(
+        room = Capacities(
             nodes=_more(n),
             topics=len(subscribers),
             subscribers=(subscribers * SPARE).astype(np.int64) + A_LITTLE,
             links=_more(len(contents.edges) + links),
             backups=_more(self._most_backups(subscriptions)),
         )
-        self._world = new_world(contents, room)
+        self._world = new_arrays(contents, room)
         self._weights = with_room(present.weights, np.arange(n), room.nodes)
         self._ids = np.concatenate((present.ids, np.zeros(room.nodes - n, np.int64)))
         self._slack = A_LITTLE - 1
@@ -304,3 +333,125 @@ def _star(v: int, others: Nodes) -> Nodes:
 
 def _sorted(pairs: Nodes) -> Nodes:
     return pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+
+
+def with_room(weights: WeightArrays, nodes: NDArray[np.int64], room: int) -> WeightArrays:
+    """The weights among some of the nodes, in arrays of their own with room for more."""
+    n, table, points, site = len(nodes), weights.table.copy(), weights.points.copy(), weights.site.copy()
+    if weights.kind == DENSE:
+        table = np.ones((room, room))
+        table[:n, :n] = weights.table[np.ix_(nodes, nodes)]
+    elif weights.kind == EUCLIDEAN:
+        points = np.zeros((room, weights.points.shape[1]))
+        points[:n] = weights.points[nodes]
+    elif weights.kind == SITES:
+        site = np.zeros(room, np.int32)
+        site[:n] = weights.site[nodes]
+    return weights._replace(table=table, points=points, site=site)
+
+
+def as_weights(arrays: WeightArrays, count: int) -> Weights:
+    """Weights among so many nodes, as users see them."""
+    return Weights(
+        KINDS[arrays.kind], count, arrays.table, arrays.points, arrays.site, arrays.inner, arrays.outer
+    )
+
+
+def put_at(arrays: WeightArrays, node: int, place: Any, others: Mapping[int, int]) -> None:
+    """Put the node of this position at a place that was checked: what its links will cost."""
+    if arrays.kind == EUCLIDEAN:
+        arrays.points[node] = place
+    elif arrays.kind == SITES:
+        arrays.site[node] = place
+    elif arrays.kind == DENSE:
+        positions = list(others.values())
+        row = [place[other] for other in others]
+        arrays.table[node, positions] = arrays.table[positions, node] = row
+
+
+def fresh_edges(interest: Interest, weights: Weights, rules: RepairRules) -> NDArray[np.int32]:
+    """The edges from scratch by the rule that maintenance follows: low-oda, or grmaw with weights."""
+    if rules.by_weight:
+        return merge_by_key(components_of(interest), weights.arrays())
+    return low_degree_edges(interest, Weights.uniform(interest.node_count), rules.rho)
+
+
+# How much more links that are not there yet count, from the fewest changes to the best overlay.
+BONUSES = (1.0, 0.5, 0.25, 0.1)
+# A rebaseline may exceed a fresh build by these parts of its maximum degree, and of its mean degree (weight).
+MAX_DEGREE_PART, PART = 0.15, 0.02
+# Up to this many nodes a matrix of all pairs is made for it.
+MATRIX_NODES = 4000
+
+
+class Drift(NamedTuple):
+    """Degrees and total weight now, and of a fresh build.
+
+    Examples:
+        >>> drift = Drift(9, 7, 5.5, 5.0, 40.0, 36.0)
+        >>> drift.exceeds(6, 0.8), drift.exceeds(1, 0.8), drift.heavier_than(0.1)
+        (False, True, True)
+    """
+
+    max_degree: int
+    fresh_max_degree: int
+    mean_degree: float
+    fresh_mean_degree: float
+    total_weight: float
+    fresh_total_weight: float
+
+    def exceeds(self, max_degree: float, mean_degree: float) -> bool:
+        """Whether one of the degrees is above the fresh one by more than that."""
+        return (
+            self.max_degree - self.fresh_max_degree > max_degree
+            or self.mean_degree - self.fresh_mean_degree > mean_degree
+        )
+
+    def heavier_than(self, part: float) -> bool:
+        """Whether the total weight is above the fresh one by more than that part of it."""
+        return self.total_weight > (1 + part) * self.fresh_total_weight
+
+
+def drift_from(plan: Plan, fresh: NDArray[np.int32], edges: NDArray[np.int32] | None = None) -> Drift:
+    """The drift of a plan, or of other edges among its nodes, from the edges of a fresh build."""
+    now, then = (_numbers(plan, some) for some in (plan.edges if edges is None else edges, fresh))
+    return Drift(now[0], then[0], now[1], then[1], now[2], then[2])
+
+
+def _numbers(plan: Plan, edges: NDArray[np.int32]) -> tuple[int, float, float]:
+    """Maximum degree, mean degree and total weight."""
+    degree = np.bincount(edges.ravel(), minlength=plan.interest.node_count)
+    weight = math.fsum(plan.weights.of(edges[:, 0], edges[:, 1]))
+    return int(degree.max(initial=0)), float(degree.mean()) if len(degree) else 0.0, weight
+
+
+def rebaseline_edges(plan: Plan, rules: RepairRules) -> NDArray[np.int32]:
+    """Edges about as good as a fresh build's, of which as many as possible are the plan's.
+
+    Links that are there count as lighter: the more, the fewer change. The largest such bonus is taken at
+    which the overlay is still as good; if there is none, or there are very many nodes, it is the fresh build.
+    """
+    fresh = fresh_edges(plan.interest, plan.weights, rules)
+    for bonus in BONUSES if 1 < plan.interest.node_count <= MATRIX_NODES else ():
+        k = 0.0 if rules.by_weight else rules.rho
+        edges = low_degree_edges(plan.interest, _favoured(plan, bonus), k)
+        if _as_good(drift_from(plan, fresh, edges), rules.by_weight):
+            return edges
+    return fresh
+
+
+def _favoured(plan: Plan, bonus: float) -> Weights:
+    """The weights, with those of links that are not there yet raised."""
+    matrix = plan.weights.matrix()
+    u, v = plan.edges.T
+    there = matrix[u, v].copy()
+    matrix *= 1 + bonus
+    matrix[u, v] = matrix[v, u] = there
+    return Weights.dense(matrix)
+
+
+def _as_good(drift: Drift, by_weight: bool) -> bool:
+    if by_weight:
+        return not drift.heavier_than(PART)
+    more = MAX_DEGREE_PART * drift.fresh_max_degree, PART * drift.fresh_mean_degree
+    return not drift.exceeds(*more)

@@ -1,24 +1,99 @@
-"""The verb of maintenance: check, build, choose backups, and hand over an overlay that is alive."""
+"""Methods of maintenance, their options, and the function that starts one."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from broadloom.checks import and_more, check_count, seeded_generator
+from broadloom.checks import and_more, check_count, check_number, seeded_generator
 from broadloom.errors import InputError
 from broadloom.linking._given import fitting_weights
-from broadloom.maintenance._engine import Engine, Present
-from broadloom.maintenance._places import with_room
-from broadloom.maintenance._world import Contents
-from broadloom.maintenance.fresh import fresh_edges
-from broadloom.maintenance.live import Live, options_of
+from broadloom.maintenance._overlay_arrays import OverlayContents
+from broadloom.maintenance._repair import RepairRules
+from broadloom.maintenance.dynamics import OverlayDynamics, Snapshot, fresh_edges, with_room
+from broadloom.maintenance.live import Live
 from broadloom.measures import disconnected_topics
 from broadloom.model import Interest, Overlay, Weights
+from broadloom.model.algorithm import Algorithm, find
 from broadloom.progress import stage
+
+BACKUPS = ("primal-dual", "greedy")
+
+
+@dataclass(frozen=True)
+class NaiveOptions:
+    """Options of the naive dynamics.
+
+    Attributes:
+        rho: how many times worse than the best link the chosen one may be, for the maximum degree's sake:
+            `k` of low-oda. Without effect where links have weights.
+    """
+
+    rho: float = 3
+
+    def __post_init__(self) -> None:
+        check_number(self.rho, "rho", minimum=1, finite=False)
+
+    def rules(self, by_weight: bool) -> RepairRules:
+        """The options as kernels take them."""
+        return RepairRules(True, False, by_weight, float(self.rho), 0)
+
+
+@dataclass(frozen=True)
+class ShadowOptions(NaiveOptions):
+    """Options of the shadow dynamics.
+
+    Attributes:
+        rho: as for the naive dynamics.
+        coverage: how often a node's backups cover each of its topics; more: lower degrees, slower changes.
+        backups: how they are chosen, "primal-dual" (spreads the burden) or "greedy" (needs fewer).
+    """
+
+    coverage: int = 3
+    backups: str = "primal-dual"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count(self.coverage, "coverage", minimum=1)
+        if self.backups not in BACKUPS:
+            raise InputError(f"backups is {self.backups!r}; give one of {', '.join(BACKUPS)}")
+
+    def rules(self, by_weight: bool) -> RepairRules:
+        """The options as kernels take them."""
+        return RepairRules(False, self.backups == "greedy", by_weight, float(self.rho), self.coverage)
+
+
+# `run` makes the rules of the options and of whether links have weights; `Live` does the rest.
+METHODS: tuple[Algorithm, ...] = (
+    Algorithm(
+        "shadow",
+        "maintain",
+        "3, Alg. 6 to 10",
+        "repair time and degrees",
+        "repair among the neighbours and backups of the node that changes",
+        ShadowOptions.rules,
+        ShadowOptions,
+    ),
+    Algorithm(
+        "naive",
+        "maintain",
+        "3, Alg. 3 and 4",
+        "degrees",
+        "repair among all nodes",
+        NaiveOptions.rules,
+        NaiveOptions,
+    ),
+)
+
+
+def options_of(method: str, **given: Any) -> NaiveOptions:
+    """The options of a method."""
+    return find(method, METHODS).with_options(given)
 
 
 def maintain(
@@ -69,12 +144,14 @@ def maintain(
         links = fresh_edges(interest, given, rules) if edges is None else _checked(interest, edges)
     nodes = np.arange(interest.node_count)
     chance = int(seeded_generator(seed).integers(2**64, dtype=np.uint64))
-    contents = Contents(interest.topic_start, interest.topics, links, np.empty((0, 2), np.int32), chance)
-    present = Present(nodes, contents, with_room(given.arrays(), nodes, len(nodes)))
-    engine = Engine(rules, present, interest.topic_count, interest.node_count)
-    engine.build_backups()
+    contents = OverlayContents(
+        interest.topic_start, interest.topics, links, np.empty((0, 2), np.int32), chance
+    )
+    present = Snapshot(nodes, contents, with_room(given.arrays(), nodes, len(nodes)))
+    dynamics = OverlayDynamics(rules, present, interest.topic_count, interest.node_count)
+    dynamics.build_backups()
     names = dict(enumerate(interest.node_ids))
-    return Live(engine, method, options, seed, interest.topic_ids, names, Counter(), sites)
+    return Live(dynamics, method, options, seed, interest.topic_ids, names, Counter(), sites)
 
 
 def _check_sites(weights: Weights, sites: Sequence[str]) -> None:
@@ -91,9 +168,10 @@ def _checked(interest: Interest, edges: ArrayLike) -> np.ndarray:
     links = Overlay.from_edges(interest.node_count, edges).edges
     broken = disconnected_topics(interest, links)
     if len(broken):
+        topic = interest.topic_ids[broken[0]]
         raise InputError(
-            f"the edges leave topic {interest.topic_ids[broken[0]]!r} disconnected"
-            f"{and_more(len(broken) - 1)}; start from a topic-connected overlay, or from none"
+            f"the edges leave topic {topic!r} disconnected{and_more(len(broken) - 1)}; "
+            "start from a topic-connected overlay, or from none"
         )
     return links
 

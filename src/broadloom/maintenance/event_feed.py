@@ -1,0 +1,458 @@
+"""EventFeed of events: reading them, applying them to a live overlay, and recording each round."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+import json
+import math
+import zlib
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+
+from broadloom.errors import InputError
+from broadloom.maintenance.changes import (
+    JOIN,
+    LEAVE,
+    REBASELINE,
+    RESUBSCRIBE,
+    SUBSCRIBE,
+    UNSUBSCRIBE,
+    Change,
+    is_text,
+)
+from broadloom.maintenance.dynamics import Drift
+from broadloom.maintenance.live import Live
+from broadloom.progress import stage
+
+EVENT_KINDS = (JOIN, LEAVE, SUBSCRIBE, UNSUBSCRIBE)
+NOT_JSON, FIELDS = "not a JSON object", "wrong number of fields"
+NOT_A_SEQ, NOT_TOPICS = "seq is not a whole number", "topics is not a list of texts"
+NOT_A_PLACE = "at is not a list of numbers, a site, or weights by node"
+UNKNOWN_KIND = "unknown kind"
+ENDINGS = (".parquet", ".csv", ".jsonl", ".json", ".ndjson")
+
+
+class EventRow(NamedTuple):
+    """An event as it was written, and what it says; or None, and the fault for which it says nothing."""
+
+    raw: str
+    values: Mapping[str, Any] | None
+    fault: str = NOT_JSON
+
+
+def read_events(path: Path) -> list[EventRow]:
+    """The events of a file (Parquet, CSV, or JSON lines), or of the table `events` of a folder.
+
+    Raises:
+        InputError: there is no such file, or it cannot be read at all.
+    """
+    place = path
+    if path.is_dir() and path.suffix != ".parquet":
+        found = [file for ending in ENDINGS if (file := path / f"events{ending}").exists()]
+        if len(found) > 1:
+            raise InputError(f"{path} has both {found[0].name} and {found[1].name}; keep one")
+        place = found[0] if found else path / "events.parquet"
+    files = sorted(place.glob("*.parquet")) if place.is_dir() else [place]
+    try:
+        return [event for file in files for event in events_of(str(file), file.read_bytes())]
+    except OSError as error:
+        raise InputError(
+            f"{place} cannot be read: {error.strerror}; give a file of events: .parquet, .csv or .jsonl"
+        ) from error
+
+
+def events_of(name: str, data: bytes) -> list[EventRow]:
+    r"""The events in the bytes of a file, which is of the kind that its name says.
+
+    Raises:
+        InputError: it is of another kind, or cannot be read at all.
+
+    Examples:
+        >>> events_of("e.csv", b'seq,kind,node\n1,leave,a\n2\n')[0].values
+        {'seq': 1, 'kind': 'leave', 'node': 'a'}
+    """
+    ending = Path(name.removesuffix(".gz")).suffix
+    if ending not in ENDINGS:
+        raise InputError(f"{name} is of no kind that is read; events are in {', '.join(ENDINGS)}")
+    reader = {".parquet": _of_parquet, ".csv": _of_csv}.get(ending, _of_json)
+    try:
+        return list(reader(gzip.decompress(data) if name.endswith(".gz") else data))
+    except (pa.ArrowException, ValueError, OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{name} cannot be read: {' '.join(str(error).split())}") from error
+
+
+def event_of(line: str) -> EventRow:
+    """An event from a line of JSON."""
+    return _event(line, _json(line))
+
+
+def fault_of(event: EventRow) -> str | None:
+    """What is wrong with an event by itself, whatever there is to apply it to; None: nothing.
+
+    Examples:
+        >>> fault_of(event_of('{"seq": 1, "kind": "leave", "node": "a"}'))
+        >>> fault_of(event_of('{"seq": 1, "kind": "quit", "node": "a"}'))
+        'unknown kind'
+    """
+    values = event.values
+    if values is None:
+        return event.fault
+    missing = next((f"no {name}" for name in ("seq", "kind", "node") if values.get(name) in (None, "")), None)
+    topics = values.get("topics")
+    faults = (
+        (missing is not None, missing),
+        (not _is_seq(values.get("seq")), NOT_A_SEQ),
+        (values.get("kind") not in EVENT_KINDS, UNKNOWN_KIND),
+        (not is_text(values.get("node")), "node is not a text"),
+        (topics is not None and not (isinstance(topics, list) and all(map(is_text, topics))), NOT_TOPICS),
+        (values.get("kind") in (SUBSCRIBE, UNSUBSCRIBE) and not topics, "no topics"),
+        (not _may_be_place(values.get("at")), NOT_A_PLACE),
+    )
+    return next((reason for wrong, reason in faults if wrong), None)
+
+
+def _is_seq(seq: object) -> bool:
+    return isinstance(seq, int) and not isinstance(seq, bool) and -(2**63) <= seq < 2**63
+
+
+def _may_be_place(at: object) -> bool:
+    return isinstance(at, (str, int, float, list, Mapping, type(None))) and not isinstance(at, bool)
+
+
+def _event(raw: str, values: object) -> EventRow:
+    """An event of values, if they are some; a place that was written as a text is read."""
+    if not isinstance(values, dict):
+        return EventRow(raw, None)
+    at = values.get("at")
+    if isinstance(at, str):
+        place = _json(at) if at.lstrip()[:1] in ("[", "{") else None
+        values = values | {"at": (at or None) if place is None else place}
+    return EventRow(raw, values)
+
+
+def _json(text: str) -> Any:
+    """What a text says in JSON; None: nothing."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _lines(data: bytes) -> Iterator[str]:
+    """The lines that are not blank; what is no UTF-8 in them becomes what is no text."""
+    for line in data.decode("utf-8-sig", "surrogateescape").split("\n"):
+        if line.strip():
+            yield line.rstrip("\r")
+
+
+def _of_json(data: bytes) -> Iterator[EventRow]:
+    return map(event_of, _lines(data))
+
+
+def _of_csv(data: bytes) -> Iterator[EventRow]:
+    """Events from rows of texts: seq is a number and topics a list, written as in JSON."""
+    lines = _lines(data)
+    header = next(csv.reader([next(lines, "")]), [])
+    for line in lines:
+        try:
+            row = next(csv.reader([line], strict=True))
+        except csv.Error as error:
+            yield EventRow(line, None, f"not a row of CSV: {error}")
+            continue
+        if len(row) != len(header):
+            yield EventRow(line, None, FIELDS)
+            continue
+        values: dict[str, Any] = dict(zip(header, row, strict=True))
+        for name in {"seq", "topics"} & values.keys():
+            said = _json(values[name])
+            values[name] = (values[name] or None) if said is None else said  # `fault_of` tells what is wrong
+        yield _event(line, values)
+
+
+def _of_parquet(data: bytes) -> Iterator[EventRow]:
+    table = pyarrow.parquet.read_table(pa.BufferReader(data))
+    for row in table.to_pylist(maps_as_pydicts="lossy"):
+        yield _event(json.dumps(row, default=str), row)
+
+
+UNKNOWN_NODE, THERE_ALREADY = "unknown node", "node is there already"
+DUPLICATE, LATE = "duplicate: its seq was applied before", "late: a later seq was applied before"
+
+
+class AppliedEvent(NamedTuple):
+    """An event that was applied."""
+
+    seq: int
+    node: str
+    change: Change
+
+
+class RefusedEvent(NamedTuple):
+    """An event that was set aside."""
+
+    raw: str
+    reason: str
+
+
+class SequenceSet:
+    """A set of numbers as ranges: of events that come in order there is one.
+
+    Examples:
+        >>> seqs = SequenceSet([[0, 3]])
+        >>> for seq in (4, 7, 6):
+        ...     seqs.add(seq)
+        >>> seqs.ranges, 5 in seqs, seqs.last
+        ([[0, 4], [6, 7]], False, 7)
+    """
+
+    def __init__(self, ranges: Iterable[list[int]] = ()) -> None:
+        self.ranges = [list(one) for one in ranges]
+
+    @property
+    def last(self) -> int | None:
+        """The largest one."""
+        return self.ranges[-1][1] if self.ranges else None
+
+    def __contains__(self, seq: int) -> bool:
+        at = bisect_right(self.ranges, [seq, math.inf]) - 1
+        return at >= 0 and seq <= self.ranges[at][1]
+
+    def add(self, seq: int) -> None:
+        """Put one in that is not there."""
+        at = bisect_right(self.ranges, [seq, seq])
+        self.ranges.insert(at, [seq, seq])
+        for left in (at, at - 1):
+            if 0 <= left < len(self.ranges) - 1 and self.ranges[left][1] + 1 == self.ranges[left + 1][0]:
+                self.ranges[left][1] = self.ranges.pop(left + 1)[1]
+
+
+class EventFeed:
+    """Applies events to a live overlay.
+
+    Events that come together are sorted by `seq`. One whose `seq` was applied is a duplicate, one that comes
+    after a later one was applied is late; a gap is no fault, for nobody knows whether it will be filled.
+    """
+
+    def __init__(self, live: Live, seen: SequenceSet | None = None) -> None:
+        self.live = live
+        self.seen = seen or SequenceSet()
+
+    def take(self, events: Iterable[EventRow]) -> Iterator[AppliedEvent | RefusedEvent]:
+        """Apply events, in the order of their `seq`; those that say too little come first."""
+        good = []
+        for event in events:
+            fault = fault_of(event)
+            if fault is None and event.values is not None:
+                good.append((event.values["seq"], event.raw, event.values))
+            else:
+                yield _refused(event.raw, fault or "")
+        for seq, raw, values in sorted(good, key=lambda one: one[:2]):
+            reason = self._untimely(seq)
+            if reason is None:
+                try:
+                    change = self._do(values)
+                except InputError as error:
+                    reason = str(error)
+                else:
+                    self.seen.add(seq)
+                    yield AppliedEvent(seq, values["node"], change)
+            if reason is not None:
+                yield _refused(raw, reason)
+
+    def _untimely(self, seq: int) -> str | None:
+        if seq in self.seen:
+            return DUPLICATE
+        return LATE if self.seen.last is not None and seq < self.seen.last else None
+
+    def _do(self, values: Mapping[str, Any]) -> Change:
+        kind, name, topics = values["kind"], values["node"], dict.fromkeys(values.get("topics") or ())
+        node = self.live.named(name)
+        if kind == JOIN:
+            if node is not None:
+                raise InputError(THERE_ALREADY)
+            return self.live.join(topics, name=name, at=_place(self.live, values.get("at")))
+        if node is None:
+            raise InputError(UNKNOWN_NODE)
+        return self.live.leave(node) if kind == LEAVE else self.live.apply([(0, kind, node, topics)])[0]
+
+
+def _refused(raw: str, reason: str) -> RefusedEvent:
+    """An event set aside, in texts that can be written whatever was in it."""
+    return RefusedEvent(*(text.encode("utf-8", "backslashreplace").decode() for text in (raw, reason)))
+
+
+def _place(live: Live, at: Any) -> Any:
+    """The place of an event as `join` takes it: nodes and sites go by their names, as in tables."""
+    if isinstance(at, Mapping):
+        return {node: weight for name, weight in at.items() if (node := live.named(name)) is not None}
+    if live.weights_kind != "sites":
+        return at
+    site = at[0] if isinstance(at, list) and len(at) == 1 else at
+    if isinstance(site, float) and site.is_integer():
+        site = int(site)
+    if live.site_ids:
+        return str(site) if isinstance(site, int) else site
+    return int(site) if isinstance(site, str) and site.isdecimal() else site
+
+
+LINKS = {"seq": pa.int64(), "action": pa.string(), "u": pa.string(), "v": pa.string()}
+OF_EVENTS = (JOIN, LEAVE, RESUBSCRIBE)
+FRESH = ("fresh_max_degree", "fresh_mean_degree")
+_WHOLE, _NUMBER = pa.int64(), pa.float64()
+ROUNDS = (
+    {"seq": _WHOLE, "kind": pa.string(), "node": pa.string()}
+    | dict.fromkeys(("added", "removed", "repair_edges"), _WHOLE)
+    | {"repair_ratio": _NUMBER, "shadow": _WHOLE, "ms": _NUMBER, "backup_ms": _NUMBER}
+    | {"nodes": _WHOLE, "edges": _WHOLE, "max_degree": _WHOLE, "mean_degree": _NUMBER}
+    | dict(zip(FRESH, (_WHOLE, _NUMBER), strict=True))
+)
+
+
+class RoundLog:
+    """What a feed did, as tables: `rounds`, `links` (add and remove) and `quarantine`."""
+
+    def __init__(self) -> None:
+        self.rounds: list[dict[str, Any]] = []
+        self.links: list[tuple[int, str, str, str]] = []
+        self.refused: list[RefusedEvent] = []
+
+    @property
+    def applied(self) -> int:
+        """How many events were applied."""
+        return sum(row["kind"] != REBASELINE for row in self.rounds)
+
+    def run(
+        self, feed: EventFeed, events: Sequence[EventRow], fresh_every: int = 0, rebaseline: bool = False
+    ) -> None:
+        """Apply the events; compare with a fresh build at every so many, and rebaseline where that is due."""
+        live, names = feed.live, _Names(feed.live)
+        with stage("events", len(events)) as done:
+            for count, outcome in enumerate(feed.take(events), start=1):
+                if isinstance(outcome, RefusedEvent):
+                    self.refused.append(outcome)
+                else:
+                    self._add(outcome, live, names)
+                    if fresh_every and sum(live.counts[kind] for kind in OF_EVENTS) % fresh_every == 0:
+                        self._compare(outcome.seq, live, names, rebaseline)
+                done(count)
+
+    def _compare(self, seq: int, live: Live, names: _Names, rebaseline: bool) -> None:
+        """Put what a fresh build has beside the last round, and rebaseline where that is due."""
+        drift = live.drift()
+        self.rounds[-1] |= _fresh(drift)
+        if rebaseline and live.rebuild_due(drift=drift):
+            self._add(AppliedEvent(seq, "", live.rebaseline()), live, names)
+            self.rounds[-1] |= _fresh(drift)
+
+    def _add(self, applied: AppliedEvent, live: Live, names: _Names) -> None:
+        """One more round, and its links."""
+        self.rounds.append(_round(applied, live))
+        self.links += names.links_of(applied)
+
+    def tables(self) -> dict[str, pa.Table]:
+        """The tables."""
+        links = {
+            name: pa.array([row[i] for row in self.links], kind)
+            for i, (name, kind) in enumerate(LINKS.items())
+        }
+        raws, reasons = ([getattr(one, name) for one in self.refused] for name in ("raw", "reason"))
+        quarantine = {"table": ["events"] * len(raws), "row": raws, "reason": reasons}
+        return {
+            "rounds": _rounds_table(self.rounds),
+            "links": pa.table(links),
+            "quarantine": pa.table(
+                {name: pa.array(column, pa.string()) for name, column in quarantine.items()}
+            ),
+        }
+
+    def summary(self) -> dict[str, Any]:
+        """All rounds in a few numbers."""
+        kinds = {kind: [row for row in self.rounds if row["kind"] == kind] for kind in _kinds(self.rounds)}
+        reasons = sorted({one.reason for one in self.refused})
+        record: dict[str, Any] = {kind: _numbers(rows) for kind, rows in kinds.items()}
+        record["quarantined"] = {
+            reason: sum(one.reason == reason for one in self.refused) for reason in reasons
+        }
+        compared = [row for row in self.rounds if FRESH[0] in row]
+        events = [row for row in compared if row["kind"] != REBASELINE]
+        if compared:
+            record["against_fresh"] = {
+                "rounds": len(events),
+                "max_degree_above": float(np.mean([row["max_degree"] - row[FRESH[0]] for row in events])),
+                "mean_degree_above": float(np.mean([row["mean_degree"] - row[FRESH[1]] for row in events])),
+                "last_max_degree_above": compared[-1]["max_degree"] - compared[-1][FRESH[0]],
+                "last_mean_degree_above": compared[-1]["mean_degree"] - compared[-1][FRESH[1]],
+            }
+        return record
+
+
+class _Names:
+    """What nodes are called, those that have just left among them."""
+
+    def __init__(self, live: Live) -> None:
+        self._live = live
+        self._names = {node: live.name_of(node) for node in live.nodes.tolist()}
+
+    def links_of(self, applied: AppliedEvent) -> list[tuple[int, str, str, str]]:
+        """The rows of `links` for one event."""
+        change = applied.change
+        self._names.setdefault(change.node, applied.node)
+        rows = [
+            (applied.seq, action, self._names[u], self._names[v])
+            for action, links in (("remove", change.removed), ("add", change.added))
+            for u, v in links.tolist()
+        ]
+        if change.kind == "leave":
+            del self._names[change.node]
+        return rows
+
+
+def _round(applied: AppliedEvent, live: Live) -> dict[str, Any]:
+    change = applied.change
+    return {
+        "seq": applied.seq,
+        "kind": change.kind,
+        "node": applied.node,
+        "added": len(change.added),
+        "removed": len(change.removed),
+        "repair_edges": change.repair_edges,
+        "repair_ratio": change.repair_ratio,
+        "shadow": len(change.shadow),
+        "ms": 1e3 * change.seconds,
+        "backup_ms": 1e3 * change.backup_seconds,
+        "nodes": len(live._names),
+        "edges": live.edge_count,
+        "max_degree": live.max_degree,
+        "mean_degree": live.mean_degree,
+    }
+
+
+def _fresh(drift: Drift) -> dict[str, Any]:
+    return dict(zip(FRESH, (drift.fresh_max_degree, drift.fresh_mean_degree), strict=True))
+
+
+def _kinds(rows: Iterable[dict[str, Any]]) -> list[str]:
+    return sorted({row["kind"] for row in rows})
+
+
+def _numbers(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Means of all rounds of one kind, and how their times are spread."""
+    times = np.array([row["ms"] for row in rows])
+    means = {name: float(np.mean([row[name] for row in rows])) for name in _MEANS}
+    spread = {"ms_mean": times.mean(), "ms_p50": np.quantile(times, 0.5), "ms_p99": np.quantile(times, 0.99)}
+    return {"rounds": len(rows)} | {name: float(value) for name, value in spread.items()} | means
+
+
+_MEANS = ("backup_ms", "repair_edges", "repair_ratio", "shadow")
+
+
+def _rounds_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
+    """One row a round; the same columns whatever happened."""
+    return pa.table({name: pa.array([row.get(name) for row in rows], kind) for name, kind in ROUNDS.items()})
