@@ -15,15 +15,18 @@ import numpy as np
 
 import broadloom as bl
 from _common import Section, run
-from broadloom.deployment.flow import Message, delays, sample_messages
-from broadloom.deployment.rehearsal.comparison import OURS, compare
-from broadloom.deployment.rehearsal.lab import need_mosquitto
-from broadloom.deployment.rehearsal.rabbitmq_lab import rehearse_rabbitmq
-from broadloom.deployment.rehearsal.rehearsal import rehearse
-from broadloom.deployment.rehearsal.rewiring import rehearse_change, rehearse_live_change
-from broadloom.deployment.traffic import Publication
+from broadloom.deployment.deployment_inputs import Publication
+from broadloom.deployment.rehearsal.mosquitto_lab import need_mosquitto
+from broadloom.deployment.rehearsal.rehearsals import (
+    OURS,
+    compare,
+    rehearse,
+    rehearse_change,
+    rehearse_live_change,
+    rehearse_rabbitmq,
+)
 from broadloom.deployment.trees import Tree, plan_trees
-from broadloom.deployment.wiring import Wiring, wire
+from broadloom.deployment.wiring import SampleMessage, Wiring, delays, sample_messages, wire
 
 EACH = 10
 COUNTS = ("missing", "duplicates", "unexpected", "uninterested")
@@ -158,7 +161,7 @@ def trees(quick: bool) -> Section:
 def _tree_row(plan: bl.Plan, chosen: list[Tree], sent: list[Publication]) -> dict[str, Any]:
     """Delay from the one publisher of each topic, weight, and loads."""
     wiring, names = wire(plan, chosen, sent), plan.interest.node_ids
-    ways = delays(wiring, [Message(names[one.broker], one.topic) for one in sent], plan)
+    ways = delays(wiring, [SampleMessage(names[one.broker], one.topic) for one in sent], plan)
     edges = np.array([edge for tree in chosen for edge in tree.edges])
     load = loads(chosen)
     return {

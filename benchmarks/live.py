@@ -24,8 +24,8 @@ from broadloom.agents.links.load import Load
 from broadloom.agents.links.serve import Run
 from broadloom.agents.links.session import Door
 from broadloom.agents.links.source import Events
-from broadloom.deployment.rehearsal.lab import HOST, Lab, dying_with_us
-from broadloom.deployment.wiring import Link, Wiring
+from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, dying_with_us
+from broadloom.deployment.wiring import WiredLink, Wiring
 from broadloom.mqtt.packets import (
     ID,
     PUBACK,
@@ -109,7 +109,7 @@ def scratch() -> Iterator[Path]:
 
 
 async def soak_story(
-    lab: Lab, folder: Path, seconds: float
+    lab: MosquittoLab, folder: Path, seconds: float
 ) -> tuple[dict[str, int], list[tuple[str, float]], Agent]:
     """Load and changes for so long; counts, and the time of each change."""
     interest, plan, wants = instance()
@@ -147,7 +147,7 @@ def soak(quick: bool) -> Section:
     seconds = 10.0 if quick else 300.0
     title = f"{BROKERS} brokers, {TOPICS} topics, {RATE:g} messages a second, changes for {seconds:g} s"
     section = Section(f"{title}, {version()}")
-    with Lab(Wiring(instance()[0].node_ids, {}, {}, ())) as lab, scratch() as folder:
+    with MosquittoLab(Wiring(instance()[0].node_ids, {}, {}, ())) as lab, scratch() as folder:
         counts, taken, agent = asyncio.run(soak_story(lab, folder, seconds))
     for kind in (*sorted({kind for kind, _ in taken}), "all"):
         times = [took for what, took in taken if kind in (what, "all")]
@@ -162,7 +162,7 @@ def soak(quick: bool) -> Section:
     return section
 
 
-async def kill_story(lab: Lab, folder: Path, kills: int) -> tuple[dict[str, int], int]:
+async def kill_story(lab: MosquittoLab, folder: Path, kills: int) -> tuple[dict[str, int], int]:
     """The agent as a command, killed again and again while links change."""
     interest, plan, wants = instance()
     plan.save(folder / "plan")
@@ -253,7 +253,7 @@ def kills(quick: bool) -> Section:
     """The agent is killed at random moments, in the middle of changes and beside them."""
     count = 2 if quick else 25
     section = Section(f"The agent killed (SIGKILL) while links change under load, {version()}")
-    with Lab(Wiring(instance()[0].node_ids, {}, {}, ())) as lab, scratch() as folder:
+    with MosquittoLab(Wiring(instance()[0].node_ids, {}, {}, ())) as lab, scratch() as folder:
         counts, changes = asyncio.run(kill_story(lab, folder, count))
     section.rows.append({"kills": count, "changes": changes} | counts)
     for name in CLEAN:
@@ -261,7 +261,7 @@ def kills(quick: bool) -> Section:
     return section
 
 
-async def pushed(lab: Lab, messages: int) -> float:
+async def pushed(lab: MosquittoLab, messages: int) -> float:
     """Messages a second from a client at one broker to a client at the other, through whatever links them."""
     out, reader = Packets(), Packets()
     source, sink = await asyncio.gather(*(_client(lab.ports[broker], broker) for broker in "ab"))
@@ -302,15 +302,15 @@ async def _client(port: int, name: str) -> tuple[asyncio.StreamReader, asyncio.S
 def native(messages: int) -> float:
     """Over a bridge of mosquitto's own."""
     x = ("x",)
-    wiring = Wiring(("a", "b"), {"a": x, "b": x}, {}, (Link("a", "b", x, x),))
-    with Lab(wiring) as lab:
+    wiring = Wiring(("a", "b"), {"a": x, "b": x}, {}, (WiredLink("a", "b", x, x),))
+    with MosquittoLab(wiring) as lab:
         lab.wait_until_linked(wiring)
         return asyncio.run(pushed(lab, messages))
 
 
 def linked(messages: int, start: Callable[[dict[str, int]], subprocess.Popen[bytes]]) -> float:
     """Over a process that links two brokers."""
-    with Lab(Wiring(("a", "b"), {}, {}, ())) as lab:
+    with MosquittoLab(Wiring(("a", "b"), {}, {}, ())) as lab:
         process = start(lab.ports)
         try:
             assert process.stdout is not None

@@ -2,7 +2,7 @@
 
 import subprocess
 
-from broadloom.deployment.rehearsal.lab import HOST
+from broadloom.deployment.rehearsal.mosquitto_lab import HOST
 
 
 def openssl(*words):

@@ -77,7 +77,7 @@ def test_an_export_into_the_plan_itself_is_refused(run, plan):
 @pytest.mark.needs("mosquitto")
 @pytest.mark.xdist_group("mosquitto")
 def test_brokers_that_fail_are_told_in_one_line(run, plan, monkeypatch):
-    monkeypatch.setattr("broadloom.deployment.rehearsal.lab._LISTEN", "nonsense\n")
+    monkeypatch.setattr("broadloom.deployment.rehearsal.mosquitto_lab._LISTEN", "nonsense\n")
     for verb in (("rehearse", plan), ("diff", plan, plan, "--rehearse")):
         code, _, err = run("deploy", *verb)
         assert (code, err.count("\n")) == (2, 1)

@@ -13,13 +13,12 @@ from pyarrow import csv as pa_csv
 
 import broadloom as bl
 import naive_deploy
-from broadloom.deployment.diff import changes, common, order
-from broadloom.deployment.rehearsal.rewiring import rehearse_change
-from broadloom.deployment.settings import Settings
-from broadloom.deployment.steps import Deployment, nats_steps
-from broadloom.deployment.targets import nats, rabbitmq
+from broadloom.deployment.deployment_inputs import Settings
+from broadloom.deployment.rehearsal.rehearsals import rehearse_change
+from broadloom.deployment.rollout import Deployment, changes, common, nats_steps, order
+from broadloom.deployment.targets import nats_leafnodes, rabbitmq_federation
 from broadloom.deployment.trees import plan_trees
-from broadloom.deployment.wiring import Link, Wiring, wire
+from broadloom.deployment.wiring import WiredLink, Wiring, wire
 
 X = ("x",)
 
@@ -95,12 +94,12 @@ def test_rabbitmq_adds_first_and_removes_what_nobody_needs(pair):
     """All calls of the new plan have been made, and none that it shares was taken back."""
     old, new = pair
     lab = Settings(tls=False)
-    adds, removals = rabbitmq.change(old, new, lab)
+    adds, removals = rabbitmq_federation.change(old, new, lab)
     for broker in {*old.brokers, *new.brokers}:
-        before, after = (rabbitmq.calls(wiring, broker, lab) for wiring in pair)
-        made = {rabbitmq.undone(call)["path"] for call in [*before, *adds.get(broker, [])]}
+        before, after = (rabbitmq_federation.calls(wiring, broker, lab) for wiring in pair)
+        made = {rabbitmq_federation.undone(call)["path"] for call in [*before, *adds.get(broker, [])]}
         made -= {call["path"] for call in removals.get(broker, [])}
-        assert made == {rabbitmq.undone(call)["path"] for call in after}
+        assert made == {rabbitmq_federation.undone(call)["path"] for call in after}
 
 
 @given(pairs())
@@ -120,7 +119,7 @@ def test_nothing_changes_between_a_plan_and_itself():
 def test_brokers_whose_changes_close_a_ring_restart_together_or_in_order():
     """Moving x from b-c to a-c: b lets go before a takes over, and the session of a-c waits meanwhile."""
     wants = dict.fromkeys("abc", X)
-    ab, bc, ac = (Link(u, v, X, X) for u, v in ("ab", "bc", "ac"))
+    ab, bc, ac = (WiredLink(u, v, X, X) for u, v in ("ab", "bc", "ac"))
     first, second = order(
         Wiring(tuple("abc"), wants, {}, (ab, bc)), Wiring(tuple("abc"), wants, {}, (ab, ac))
     )
@@ -258,12 +257,12 @@ def test_nats_restarts_nobody_for_topics_on_the_links_that_it_has(run, tmp_path)
 def test_nats_never_closes_a_ring_on_the_way(pair):
     """After each step the leaf links of each account form a forest, in the end those of the new plan."""
     both = Settings(tls=False, accounts=True)
-    old, new = (Deployment(wiring, both, nats.files(wiring, both)) for wiring in pair)
-    if nats.moved_topics(*pair):
+    old, new = (Deployment(wiring, both, nats_leafnodes.files(wiring, both)) for wiring in pair)
+    if nats_leafnodes.moved_topics(*pair):
         return
     links, account_of = {link.owner: [] for link in (*pair[0].links, *pair[1].links)}, {}
     for wiring in pair:
-        account_of |= nats.account_of(wiring)
+        account_of |= nats_leafnodes.account_of(wiring)
     for link in pair[0].links:
         links[link.owner].append(link)
     for step in nats_steps(old, new, at_once=False):
@@ -287,7 +286,7 @@ P = {"p": X}
 
 def test_brokers_that_only_publish_count_in_a_change():
     """Their deliveries are judged, and published under load."""
-    ab, ap, bp = Link("a", "b", X, X), Link("a", "p", (), X), Link("b", "p", (), X)
+    ab, ap, bp = WiredLink("a", "b", X, X), WiredLink("a", "p", (), X), WiredLink("b", "p", (), X)
     old, new = (Wiring(("a", "b", "p"), {"a": X, "b": X}, P, links) for links in ((ab, ap), (ab, bp)))
     assert common(old, new).publishes == P
     first, second = order(old, new)

@@ -10,11 +10,11 @@ from deploy_strategies import instances, wild_instances
 from hypothesis import given, settings
 
 from broadloom import InputError, Interest, link
-from broadloom.deployment.export import TARGETS, export, target_named
-from broadloom.deployment.settings import Settings
-from broadloom.deployment.targets import mosquitto, nats, rabbitmq
+from broadloom.deployment.deployment_inputs import Settings
+from broadloom.deployment.exports import TARGETS, export, target_named
+from broadloom.deployment.targets import mosquitto_bridges, nats_leafnodes, rabbitmq_federation
 from broadloom.deployment.trees import plan_trees
-from broadloom.deployment.wiring import Link, Wiring, wire
+from broadloom.deployment.wiring import WiredLink, Wiring, wire
 
 LAB = Settings(tls=False)
 
@@ -40,9 +40,9 @@ ODD = Wiring(
     dict.fromkeys(("eu/1", "eu 2", "a:b", "ü"), ("t/x",)),
     {},
     (
-        Link("eu/1", "eu 2", ("t/x",), ("t/x",)),
-        Link("eu 2", "a:b", ("t/x",), ("t/x",)),
-        Link("a:b", "ü", ("t/x",), ("t/x",)),
+        WiredLink("eu/1", "eu 2", ("t/x",), ("t/x",)),
+        WiredLink("eu 2", "a:b", ("t/x",), ("t/x",)),
+        WiredLink("a:b", "ü", ("t/x",), ("t/x",)),
     ),
 )
 
@@ -76,28 +76,28 @@ def test_secrets_are_references(target):
 
 
 def test_one_filter_one_line_in_mosquitto():
-    link_ = Link("a", "b", ("x", "y"), ("x", "z"))
-    text = mosquitto.broker_file(Wiring(("a", "b"), {}, {}, (link_,)), "a", Settings(qos=2))
+    link_ = WiredLink("a", "b", ("x", "y"), ("x", "z"))
+    text = mosquitto_bridges.broker_file(Wiring(("a", "b"), {}, {}, (link_,)), "a", Settings(qos=2))
     assert re.findall("topic .*", text) == ["topic x both 2", "topic y out 2", "topic z in 2"]
     assert "bridge_protocol_version mqttv311\ntry_private true\ncleansession false\n" in text
-    other = mosquitto.broker_file(Wiring(("a", "b"), {}, {}, (link_,)), "b", Settings())
+    other = mosquitto_bridges.broker_file(Wiring(("a", "b"), {}, {}, (link_,)), "b", Settings())
     assert "connection" not in other
     assert "# 'a' links here as r.broadloom-a:b" in other
 
 
 def test_a_topic_that_a_target_cannot_have_is_refused_with_the_reason():
     def of(topic):
-        return Wiring(("a", "b"), {}, {}, (Link("a", "b", (topic,), (topic,)),))
+        return Wiring(("a", "b"), {}, {}, (WiredLink("a", "b", (topic,), (topic,)),))
 
     with pytest.raises(InputError, match="topic 'x y' has a space or a quote"):
-        mosquitto.files(of("x y"), LAB)
+        mosquitto_bridges.files(of("x y"), LAB)
     with pytest.raises(InputError, match=r"topic 'x.y' has a dot or a star, which RabbitMQ"):
-        rabbitmq.files(of("x.y"), LAB)
+        rabbitmq_federation.files(of("x.y"), LAB)
     with pytest.raises(InputError, match="longer than 255 bytes"):
-        rabbitmq.files(of("x" * 256), LAB)
+        rabbitmq_federation.files(of("x" * 256), LAB)
     for topic in ("x.y", "x y", "x//y", "a/>"):
         with pytest.raises(InputError, match="NATS has no such subject"):
-            nats.files(of(topic), LAB)
+            nats_leafnodes.files(of(topic), LAB)
 
 
 RING = Wiring(
@@ -105,9 +105,9 @@ RING = Wiring(
     {"a": ("x", "y"), "b": ("x", "y"), "c": ("x", "y")},
     {},
     (
-        Link("a", "b", ("x",), ("x",)),
-        Link("a", "c", ("y",), ("y",)),
-        Link("b", "c", ("x", "y"), ("x", "y")),
+        WiredLink("a", "b", ("x",), ("x",)),
+        WiredLink("a", "c", ("y",), ("y",)),
+        WiredLink("b", "c", ("x", "y"), ("x", "y")),
     ),
 )
 
@@ -133,7 +133,7 @@ def test_nats_reads_what_is_written(several, tmp_path):
     wiring = RING if several else Wiring(RING.brokers, RING.wants, {}, RING.links[:1])
     given = {f"BROADLOOM_{i}_PASSWORD": "p" for i in (1, 2)}
     given |= {f"BROADLOOM_{i}_URL_{b}": "nats-leaf://u:p@127.0.0.1:7422" for i in (1, 2) for b in "abc"}
-    for name, text in nats.files(wiring, Settings(tls=False, accounts=several)).items():
+    for name, text in nats_leafnodes.files(wiring, Settings(tls=False, accounts=several)).items():
         (tmp_path / name).write_text(text)
         command = ["nats-server", "-t", "-c", str(tmp_path / name)]
         done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **given})
@@ -141,15 +141,15 @@ def test_nats_reads_what_is_written(several, tmp_path):
 
 
 def test_rabbitmq_binds_what_goes_and_what_comes():
-    link_ = Link("a", "b", ("x/+",), ())
+    link_ = WiredLink("a", "b", ("x/+",), ())
     wiring = Wiring(("a", "b"), {}, {}, (link_,))
-    a, b = (rabbitmq.calls(wiring, broker, LAB) for broker in "ab")
+    a, b = (rabbitmq_federation.calls(wiring, broker, LAB) for broker in "ab")
     assert [call["method"] for call in a] == ["PUT", "POST"]
     assert a[1]["body"] == {"routing_key": "x.*"}
     assert [call["path"].split("/")[2] for call in b] == ["exchanges", "parameters", "policies", "bindings"]
     assert b[1]["body"]["value"]["uri"] == "amqp://a:5672"
-    assert rabbitmq.undone(a[1])["path"] == a[1]["path"] + "/x.%252A"
-    assert json.loads(rabbitmq.as_text(a)) == a
+    assert rabbitmq_federation.undone(a[1])["path"] == a[1]["path"] + "/x.%252A"
+    assert json.loads(rabbitmq_federation.as_text(a)) == a
 
 
 @pytest.mark.parametrize(
@@ -158,7 +158,10 @@ def test_rabbitmq_binds_what_goes_and_what_comes():
 )
 def test_rabbitmq_takes_back_a_binding_by_its_quoted_name(key, name):
     made = {"method": "POST", "path": "/api/bindings/%2F/e/a/e/b", "body": {"routing_key": key}}
-    assert rabbitmq.undone(made) == {"method": "DELETE", "path": f"/api/bindings/%2F/e/a/e/b/{name}"}
+    assert rabbitmq_federation.undone(made) == {
+        "method": "DELETE",
+        "path": f"/api/bindings/%2F/e/a/e/b/{name}",
+    }
 
 
 def test_an_unknown_target_names_those_there_are():

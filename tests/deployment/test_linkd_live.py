@@ -25,9 +25,9 @@ from broadloom.agents.links.serve import Run, take_down
 from broadloom.agents.links.session import Door
 from broadloom.agents.links.source import Events, Fixed
 from broadloom.agents.links.targets import targets
-from broadloom.deployment.rehearsal.lab import HOST, Lab, dying_with_us, free_ports
-from broadloom.deployment.settings import Settings
-from broadloom.deployment.targets import acl
+from broadloom.deployment.deployment_inputs import Settings
+from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, dying_with_us, free_ports
+from broadloom.deployment.targets import mosquitto_bridges
 from broadloom.deployment.wiring import Wiring
 from broadloom.mqtt.packets import PUBACK, RETAIN, Packets, connect, publish
 
@@ -39,7 +39,7 @@ CLEAN = {"lost": 0, "doubled": 0}
 
 def lab_of(*brokers):
     """Brokers without links."""
-    return Lab(Wiring(tuple(brokers), {}, {}, ()))
+    return MosquittoLab(Wiring(tuple(brokers), {}, {}, ()))
 
 
 def doors_of(lab):
@@ -350,7 +350,7 @@ def openssl(folder, *words):
     subprocess.run(["openssl", *words], cwd=folder, check=True, capture_output=True)
 
 
-class LockedLab(Lab):
+class LockedLab(MosquittoLab):
     """Brokers that ask for a login, with some more lines in their files."""
 
     def __init__(self, names, lines):
@@ -508,7 +508,7 @@ def test_nothing_to_do_is_done(tmp_path):
 @pytest.mark.parametrize("allowed", [True, False])
 def test_a_change_does_not_hang_where_probes_may_not_be_written(tmp_path, monkeypatch, caplog, allowed):
     """With the exported rules a swap is whole; without those for probes it is given up, and that is told."""
-    rules = acl.rules(links="agent")
+    rules = mosquitto_bridges.acl_rules(links="agent")
     if not allowed:
         rules = rules.replace("topic readwrite $broadloom/#\n", "")
     (tmp_path / "acl").write_text(rules)

@@ -26,8 +26,7 @@ from broadloom.agents.links.slots import Slots
 from broadloom.agents.links.source import Events, Fixed, Versions
 from broadloom.agents.links.steps import Step, edges, next_step, way
 from broadloom.agents.links.targets import targets
-from broadloom.deployment.settings import Settings
-from broadloom.deployment.traffic import Publication
+from broadloom.deployment.deployment_inputs import Publication, Settings
 from broadloom.errors import InputError
 from broadloom.mqtt import packets
 from broadloom.mqtt.packets import Packets, ProtocolError, Publish, publish, read_publish

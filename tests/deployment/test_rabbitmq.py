@@ -4,16 +4,14 @@ import pytest
 from certificates import authority
 
 import broadloom as bl
-from broadloom.deployment.flow import sample_messages
+from broadloom.deployment.deployment_inputs import Publication, Settings
 from broadloom.deployment.rehearsal import rabbitmq_lab
-from broadloom.deployment.rehearsal._clients import Clients
-from broadloom.deployment.rehearsal.rabbitmq_lab import RabbitLab, rehearse_rabbitmq
-from broadloom.deployment.rehearsal.tally import Tally, publish_all, settle
-from broadloom.deployment.settings import Settings
-from broadloom.deployment.targets import rabbitmq
-from broadloom.deployment.traffic import Publication
+from broadloom.deployment.rehearsal.delivery_counts import DeliveryTally, LabClients, publish_all, settle
+from broadloom.deployment.rehearsal.rabbitmq_lab import RabbitLab
+from broadloom.deployment.rehearsal.rehearsals import rehearse_rabbitmq
+from broadloom.deployment.targets import rabbitmq_federation
 from broadloom.deployment.trees import plan_trees
-from broadloom.deployment.wiring import Link, Wiring, wire
+from broadloom.deployment.wiring import WiredLink, Wiring, sample_messages, wire
 
 pytestmark = [pytest.mark.rabbitmq, pytest.mark.needs("rabbitmq-server")]
 
@@ -26,7 +24,7 @@ def ring():
     links = []
     for u, v in pairs:
         carried = tuple(topic for topic, tree in TREES.items() if u + v in tree)
-        links.append(Link(u, v, carried, carried))
+        links.append(WiredLink(u, v, carried, carried))
     wants = {"0": ("x", "y", "z"), "1": ("x", "z"), "2": ("x", "y", "z"), "3": ("y", "z")}
     return Wiring(tuple("0123"), wants, {}, tuple(links))
 
@@ -41,13 +39,13 @@ def test_four_nodes():
 def test_whatever_is_made_can_be_taken_back():
     """Also topics whose names have to be quoted; nothing but RabbitMQ's own exchanges is left."""
     odd = ("a~b", "50%/c", "f/+/#", "ü x", "g%7Eh")
-    wiring = Wiring(("n", "m"), {}, {}, (Link("n", "m", odd, odd),))
+    wiring = Wiring(("n", "m"), {}, {}, (WiredLink("n", "m", odd, odd),))
     alone = Wiring(("n",), {}, {}, ())
     with RabbitLab(alone) as lab:
-        made = rabbitmq.calls(wiring, "n", Settings(tls=False))
+        made = rabbitmq_federation.calls(wiring, "n", Settings(tls=False))
         lab.apply({"n": made})
         assert len(lab.call("n", "GET", "/api/bindings/%2F/e/amq.topic/e/broadloom.link.n%3Am")) == len(odd)
-        lab.apply({"n": [rabbitmq.undone(call) for call in reversed(made)]})
+        lab.apply({"n": [rabbitmq_federation.undone(call) for call in reversed(made)]})
         assert lab.call("n", "GET", "/api/parameters/federation-upstream") == []
         names = {exchange["name"] for exchange in lab.call("n", "GET", "/api/exchanges")}
         assert not [name for name in names if name.startswith("broadloom")]
@@ -88,9 +86,9 @@ def test_links_prove_themselves_by_certificates(tmp_path, monkeypatch):
     monkeypatch.setattr(rabbitmq_lab, "_CONFIG", config)
     plugins = rabbitmq_lab._PLUGINS.replace("[", "[rabbitmq_auth_mechanism_ssl,")
     monkeypatch.setattr(rabbitmq_lab, "_PLUGINS", plugins)
-    pair = Wiring(("a", "b"), {"a": ("x",), "b": ("x",)}, {}, (Link("a", "b", ("x",), ("x",)),))
-    tally = Tally(pair)
-    with TlsRabbitLab(pair, folder) as lab, Clients(lab.ports, tally.heard) as clients:
+    pair = Wiring(("a", "b"), {"a": ("x",), "b": ("x",)}, {}, (WiredLink("a", "b", ("x",), ("x",)),))
+    tally = DeliveryTally(pair)
+    with TlsRabbitLab(pair, folder) as lab, LabClients(lab.ports, tally.heard) as clients:
         for broker in pair.brokers:
             lab.call(broker, "PUT", "/api/users/broker", {"password_hash": "", "tags": ""})
             everything = dict.fromkeys(("configure", "write", "read"), ".*")
@@ -109,17 +107,17 @@ def test_a_live_change_and_a_publisher_that_wants_nothing():
     plan = bl.link(bl.Interest.from_lists([["x", "y"], ["x", "y"], ["x"], []]), algorithm="gm")
     sent = [Publication(3, "x", 1.0)]
     old = wire(plan, plan_trees(plan, sent), sent)
-    other = Link("1", "2", ("x",), ("x",))
+    other = WiredLink("1", "2", ("x",), ("x",))
     new = Wiring(old.brokers, old.wants, old.publishes, (old.links[0], other, old.links[2]))
-    tally = Tally(old)
+    tally = DeliveryTally(old)
     with RabbitLab(old) as lab:
         lab.apply(lab.calls(old))
         lab.wait_until_linked(old)
-        with Clients(lab.ports, tally.heard) as clients:
+        with LabClients(lab.ports, tally.heard) as clients:
             clients.subscribe({broker: list(old.wants[broker]) for broker in old.brokers})
             publish_all(clients, tally, sample_messages(old, 5))
             settle(clients, tally)
-            adds, removals = rabbitmq.change(old, new, lab.settings())
+            adds, removals = rabbitmq_federation.change(old, new, lab.settings())
             lab.apply(adds)
             lab.wait_until_linked(new)
             lab.apply(removals)

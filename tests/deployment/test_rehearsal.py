@@ -13,22 +13,18 @@ from pathlib import Path
 import pytest
 
 import broadloom as bl
-from broadloom.deployment.flow import Message, sample_messages
-from broadloom.deployment.rehearsal import lab
-from broadloom.deployment.rehearsal._clients import Clients
-from broadloom.deployment.rehearsal._log import BrokerLog, packet_size
-from broadloom.deployment.rehearsal.comparison import compare
-from broadloom.deployment.rehearsal.lab import Lab, free_ports
-from broadloom.deployment.rehearsal.rehearsal import ready, rehearse
-from broadloom.deployment.rehearsal.tally import Tally, publish_all
-from broadloom.deployment.traffic import Publication
+from broadloom.deployment.deployment_inputs import Publication
+from broadloom.deployment.rehearsal import mosquitto_lab
+from broadloom.deployment.rehearsal.delivery_counts import DeliveryTally, LabClients, publish_all
+from broadloom.deployment.rehearsal.mosquitto_lab import BrokerLog, MosquittoLab, free_ports, packet_size
+from broadloom.deployment.rehearsal.rehearsals import compare, ready, rehearse
 from broadloom.deployment.trees import plan_trees
-from broadloom.deployment.wiring import Link, Wiring, wire
+from broadloom.deployment.wiring import SampleMessage, WiredLink, Wiring, sample_messages, wire
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
 
 X = ("x",)
-PAIR = Wiring(("a", "b"), {"a": X, "b": X}, {}, (Link("a", "b", X, X),))
+PAIR = Wiring(("a", "b"), {"a": X, "b": X}, {}, (WiredLink("a", "b", X, X),))
 
 
 def planned(lists, sent=(), **options):
@@ -87,10 +83,10 @@ def test_what_the_checker_refuses_really_loops():
     """One message each: at both ends, twice for one pair, and filters that meet on two trees."""
     both = {"a": X, "b": X}
     three = dict.fromkeys("abc", ("a/#", "a/b"))
-    trees = Link("a", "b", ("a/#",), ("a/#",)), Link("b", "c", ("a/#", "a/b"), ("a/#", "a/b"))
+    trees = WiredLink("a", "b", ("a/#",), ("a/#",)), WiredLink("b", "c", ("a/#", "a/b"), ("a/#", "a/b"))
     looping = [
-        Wiring(("a", "b"), both, {}, (Link("a", "b", X, X), Link("b", "a", X, X))),
-        Wiring(("a", "b", "c"), three, {}, (*trees, Link("a", "c", ("a/b",), ("a/b",)))),
+        Wiring(("a", "b"), both, {}, (WiredLink("a", "b", X, X), WiredLink("b", "a", X, X))),
+        Wiring(("a", "b", "c"), three, {}, (*trees, WiredLink("a", "c", ("a/b",), ("a/b",)))),
     ]
     for wiring in looping:
         tally = run_one(wiring)
@@ -99,11 +95,11 @@ def test_what_the_checker_refuses_really_loops():
 
 def run_one(wiring):
     """Publish one message at the first broker, and look until it has come often enough."""
-    tally = Tally(wiring)
+    tally = DeliveryTally(wiring)
     topic = wiring.wants["a"][-1]
-    with Lab(wiring) as brokers, Clients(brokers.ports, tally.heard) as clients:
+    with MosquittoLab(wiring) as brokers, LabClients(brokers.ports, tally.heard) as clients:
         ready(brokers, clients, wiring)
-        publish_all(clients, tally, {Message("a", topic): 1})
+        publish_all(clients, tally, {SampleMessage("a", topic): 1})
         clients.run(lambda: max(tally.got.values(), default=0) > 20, 60)
     return tally
 
@@ -117,7 +113,7 @@ def test_faults_are_counted():
     assert (deaf["ok"], deaf["missing"]) == (False, 2)
     nosy = rehearse(replace(wiring, links=(first._replace(out=("x", "y")), second)), messages)
     assert nosy.ok  # nobody publishes y at the first
-    wide = Link("1", "2", ("#",), ())
+    wide = WiredLink("1", "2", ("#",), ())
     told = rehearse(replace(wiring, links=(first, wide, second)), messages).record()
     assert told["uninterested"] == 4  # the messages of x at a broker of y
     assert told["missing"] == told["duplicates"] == 0
@@ -157,10 +153,10 @@ def test_plans_without_links(run, tmp_path, lists):
 
 
 INTERRUPTED = """
-from broadloom.deployment.rehearsal.lab import Lab
+from broadloom.deployment.rehearsal.mosquitto_lab import MosquittoLab
 from broadloom.deployment.wiring import Wiring
 import time
-with Lab(Wiring(("a", "b"), {}, {}, ())):
+with MosquittoLab(Wiring(("a", "b"), {}, {}, ())):
     print("up", flush=True)
     time.sleep(600)
 """
@@ -187,14 +183,14 @@ def test_no_broker_outlives_a_rehearsal(how):
 def test_folders_of_killed_rehearsals_are_swept(tmp_path, monkeypatch):
     """Those that are at work are not, nor those that are just being made."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    old, fresh = tmp_path / f"{lab.PREFIX}old", tmp_path / f"{lab.PREFIX}fresh"
+    old, fresh = tmp_path / f"{mosquitto_lab.PREFIX}old", tmp_path / f"{mosquitto_lab.PREFIX}fresh"
     for folder in (old, fresh):
         folder.mkdir()
     os.utime(old, (0, 0))
-    with Lab(Wiring((), {}, {}, ())) as first:
+    with MosquittoLab(Wiring((), {}, {}, ())) as first:
         os.utime(first._folder, (0, 0))
         assert not old.exists()
-        with Lab(Wiring((), {}, {}, ())):
+        with MosquittoLab(Wiring((), {}, {}, ())):
             assert first._folder.exists()
     assert list(tmp_path.iterdir()) == [fresh]
 
@@ -204,8 +200,11 @@ def test_ports_are_free_and_different():
 
 
 def test_a_broker_that_cannot_start_says_why(monkeypatch):
-    monkeypatch.setattr(lab, "_LISTEN", "nonsense\n")
-    with pytest.raises(bl.InputError, match=r"broker '[ab]' ended; its last words: .*nonsense"), Lab(PAIR):
+    monkeypatch.setattr(mosquitto_lab, "_LISTEN", "nonsense\n")
+    with (
+        pytest.raises(bl.InputError, match=r"broker '[ab]' ended; its last words: .*nonsense"),
+        MosquittoLab(PAIR),
+    ):
         pass
 
 

@@ -4,16 +4,14 @@ import shlex
 
 import pytest
 
-from broadloom.deployment.flow import sample_messages
-from broadloom.deployment.rehearsal import lab
-from broadloom.deployment.rehearsal._clients import Clients
-from broadloom.deployment.rehearsal.lab import Lab, free_ports
-from broadloom.deployment.rehearsal.rehearsal import ready
-from broadloom.deployment.rehearsal.tally import Tally, publish_all, settle
-from broadloom.deployment.settings import Settings
-from broadloom.deployment.steps import Deployment, mosquitto_steps
-from broadloom.deployment.targets import mosquitto
-from broadloom.deployment.wiring import Link, Wiring
+from broadloom.deployment.deployment_inputs import Settings
+from broadloom.deployment.rehearsal import mosquitto_lab
+from broadloom.deployment.rehearsal.delivery_counts import DeliveryTally, LabClients, publish_all, settle
+from broadloom.deployment.rehearsal.mosquitto_lab import MosquittoLab, free_ports
+from broadloom.deployment.rehearsal.rehearsals import ready
+from broadloom.deployment.rollout import Deployment, mosquitto_steps
+from broadloom.deployment.targets import mosquitto_bridges
+from broadloom.deployment.wiring import WiredLink, Wiring, sample_messages
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
 
@@ -24,14 +22,16 @@ ALONE = Wiring(("a",), {}, {}, ())
 @pytest.fixture
 def broker():
     """One broker that runs."""
-    with Lab(ALONE) as brokers:
+    with MosquittoLab(ALONE) as brokers:
         yield brokers
 
 
 def waiting(brokers, client, count):
     """The topics of the messages that wait for a client: so many, and a moment for more than that."""
     found = []
-    with Clients(brokers.ports, lambda _broker, topic, _payload: found.append(topic), name=client) as clients:
+    with LabClients(
+        brokers.ports, lambda _broker, topic, _payload: found.append(topic), name=client
+    ) as clients:
         clients.subscribe({"a": ()})
         clients.run(lambda: len(found) >= count, 60)
         clients.run(lambda: False, 0.3)
@@ -39,7 +39,7 @@ def waiting(brokers, client, count):
 
 
 def publish(brokers, *topics):
-    with Clients(brokers.ports, lambda *_: None, name="publisher") as clients:
+    with LabClients(brokers.ports, lambda *_: None, name="publisher") as clients:
         clients.subscribe({"a": ()})
         sent = [clients.publish("a", topic, b"1") for topic in topics]
         assert clients.run(lambda: all(one.is_published() for one in sent), 60)
@@ -76,8 +76,12 @@ def test_what_is_wrong_with_a_session_is_one_line(run, broker, monkeypatch):
 
 
 def test_a_broker_that_lets_nobody_in_says_so(run, monkeypatch):
-    monkeypatch.setattr(lab, "_LISTEN", lab._LISTEN.replace("allow_anonymous true", "allow_anonymous false"))
-    with Lab(ALONE) as brokers:
+    monkeypatch.setattr(
+        mosquitto_lab,
+        "_LISTEN",
+        mosquitto_lab._LISTEN.replace("allow_anonymous true", "allow_anonymous false"),
+    )
+    with MosquittoLab(ALONE) as brokers:
         here = f"127.0.0.1:{brokers.ports['a']}"
         code, _, err = run("deploy", "session", here, "link", "--open=x", "--no-tls")
     assert (code, err) == (
@@ -90,20 +94,20 @@ def test_the_printed_commands_make_the_change_and_nothing_is_lost(run):
     """Topic x moves from b-c to a-c and y from a-b to a-c, with a round of messages before each line."""
     wants = {"a": ("x", "y"), "b": ("x", "y"), "c": ("x", "y")}
     both = ("x", "y")
-    old = Wiring(tuple("abc"), wants, {}, (Link("a", "b", both, both), Link("b", "c", both, both)))
+    old = Wiring(tuple("abc"), wants, {}, (WiredLink("a", "b", both, both), WiredLink("b", "c", both, both)))
     new = Wiring(
         tuple("abc"),
         wants,
         {},
-        (Link("a", "b", X, X), Link("a", "c", both, both), Link("b", "c", ("y",), ("y",))),
+        (WiredLink("a", "b", X, X), WiredLink("a", "c", both, both), WiredLink("b", "c", ("y",), ("y",))),
     )
-    tally = Tally(old)
-    with Lab(old) as brokers, Clients(brokers.ports, tally.heard) as clients:
+    tally = DeliveryTally(old)
+    with MosquittoLab(old) as brokers, LabClients(brokers.ports, tally.heard) as clients:
         ready(brokers, clients, old)
         places = Settings(
             places={name: f"127.0.0.1:{port}" for name, port in brokers.ports.items()}, tls=False
         )
-        sides = [Deployment(wiring, places, mosquitto.files(wiring, places)) for wiring in (old, new)]
+        sides = [Deployment(wiring, places, mosquitto_bridges.files(wiring, places)) for wiring in (old, new)]
         for step in mosquitto_steps(*sides, at_once=False):
             for line in step["commands"]:
                 publish_all(clients, tally, sample_messages(old))

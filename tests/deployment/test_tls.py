@@ -18,19 +18,19 @@ from broadloom.agents.links.beside import LinksBeside, doors_of
 from broadloom.agents.links.link_config import LinkConfig
 from broadloom.agents.moves.address import Address, Login
 from broadloom.agents.moves.config import AgentConfig
-from broadloom.deployment.flow import sample_messages
-from broadloom.deployment.rehearsal._clients import Clients
-from broadloom.deployment.rehearsal.lab import HOST, Lab, dying_with_us, free_ports
-from broadloom.deployment.rehearsal.rehearsal import outcome, ready
-from broadloom.deployment.rehearsal.tally import Tally, publish_all, settle
-from broadloom.deployment.settings import Settings
-from broadloom.deployment.targets import mosquitto, nats
-from broadloom.deployment.wiring import Link, Wiring
+from broadloom.deployment.deployment_inputs import Settings
+from broadloom.deployment.rehearsal.delivery_counts import DeliveryTally, LabClients, publish_all, settle
+from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, dying_with_us, free_ports
+from broadloom.deployment.rehearsal.rehearsals import outcome, ready
+from broadloom.deployment.targets import mosquitto_bridges, nats_leafnodes
+from broadloom.deployment.wiring import WiredLink, Wiring, sample_messages
 
 pytestmark = [pytest.mark.needs("mosquitto", "openssl"), pytest.mark.xdist_group("mosquitto")]
 
 X = ("x",)
-ROW = Wiring(tuple("abc"), dict.fromkeys("abc", X), {}, (Link("a", "b", X, X), Link("b", "c", X, X)))
+ROW = Wiring(
+    tuple("abc"), dict.fromkeys("abc", X), {}, (WiredLink("a", "b", X, X), WiredLink("b", "c", X, X))
+)
 LISTEN = """\
 per_listener_settings false
 allow_anonymous true
@@ -48,7 +48,7 @@ include_dir {folder}/links
 """
 
 
-class TlsLab(Lab):
+class TlsLab(MosquittoLab):
     """Brokers that take links over TLS only, and include a folder with the exported file as it is."""
 
     def __init__(self, wiring, certificates, presented=None):
@@ -64,16 +64,16 @@ class TlsLab(Lab):
         text = LISTEN.format(folder=folder, host=HOST, certificates=self.certificates, **ports)
         (folder / "mosquitto.conf").write_text(text)
         places = {name: f"{HOST}:{port}" for name, port in self.tls_ports.items()}
-        exported = mosquitto.files(wiring, Settings(places=places, certificates=str(self.presented)))
+        exported = mosquitto_bridges.files(wiring, Settings(places=places, certificates=str(self.presented)))
         (folder / "links" / "broker.conf").write_text(exported[f"broker-{broker}.conf"])
 
 
 def test_links_prove_themselves_by_the_certificates_that_the_export_names(tmp_path):
     """Every delivery once, over links as planned, on brokers that take no link without a certificate."""
-    tally, messages = Tally(ROW), sample_messages(ROW, 5)
+    tally, messages = DeliveryTally(ROW), sample_messages(ROW, 5)
     with (
         TlsLab(ROW, authority(tmp_path / "certs")) as brokers,
-        Clients(brokers.ports, tally.heard) as clients,
+        LabClients(brokers.ports, tally.heard) as clients,
     ):
         ready(brokers, clients, ROW)
         publish_all(clients, tally, messages)
@@ -157,9 +157,9 @@ def test_leaf_links_of_nats_prove_themselves_too(tmp_path, credentials):
     """Also with a login beside the certificate; the listening end says that the link is up."""
     certificates = authority(tmp_path / "certs")
     client_a, client_b, leaf, monitor = free_ports(4)
-    wiring = Wiring(("a", "b"), {}, {}, (Link("a", "b", X, X),))
+    wiring = Wiring(("a", "b"), {}, {}, (WiredLink("a", "b", X, X),))
     places = {"b": f"{HOST}:{leaf}"}
-    written = nats.files(wiring, Settings("{broker}", places, True, str(certificates), credentials))
+    written = nats_leafnodes.files(wiring, Settings("{broker}", places, True, str(certificates), credentials))
     given = {"BROADLOOM_PASSWORD": "p", "BROADLOOM_URL_b": f"tls://BROADLOOM:p@{HOST}:{leaf}"}
     processes = []
     try:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import naive_deploy
 from broadloom import InputError, Interest, Overlay, Plan, Weights, link
-from broadloom.deployment.traffic import Publication, publications
+from broadloom.deployment.deployment_inputs import Publication, publications
 from broadloom.deployment.trees import filter_groups, plan_trees
 from broadloom.mqtt.topic_filters import covers
 from shapes import SHAPES

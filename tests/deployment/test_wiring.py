@@ -9,13 +9,21 @@ from hypothesis import strategies as st
 
 import naive_deploy
 from broadloom import InputError, Interest, Overlay, Plan, Weights, link
-from broadloom.deployment.check import check
-from broadloom.deployment.flow import Message, crossings, delays, journey, sample_messages
-from broadloom.deployment.rehearsal.alternatives import ALTERNATIVES
-from broadloom.deployment.settings import Settings
-from broadloom.deployment.traffic import Publication
+from broadloom.deployment.deployment_inputs import Publication, Settings
+from broadloom.deployment.loop_checks import check
 from broadloom.deployment.trees import plan_trees
-from broadloom.deployment.wiring import Link, Wiring, wanted_filters, wire
+from broadloom.deployment.wiring import (
+    ALTERNATIVES,
+    SampleMessage,
+    WiredLink,
+    Wiring,
+    crossings,
+    delays,
+    journey,
+    sample_messages,
+    wanted_filters,
+    wire,
+)
 
 
 def wired(instance):
@@ -96,29 +104,31 @@ def test_a_publisher_that_does_not_want_its_topic_gets_none_of_it():
 
 
 X = ("x",)
-PAIR = Wiring(("a", "b"), {"a": X, "b": X}, {}, (Link("a", "b", X, X),))
-THREE = Wiring(("a", "b", "c"), dict.fromkeys("abc", X), {}, (Link("a", "b", X, X), Link("b", "c", X, X)))
+PAIR = Wiring(("a", "b"), {"a": X, "b": X}, {}, (WiredLink("a", "b", X, X),))
+THREE = Wiring(
+    ("a", "b", "c"), dict.fromkeys("abc", X), {}, (WiredLink("a", "b", X, X), WiredLink("b", "c", X, X))
+)
 MIXED = Wiring(
     ("a", "b", "c"),
     dict.fromkeys("abc", ("a/#", "a/b")),
     {},
-    (Link("a", "b", ("a/#",), ("a/#",)), Link("b", "c", ("a/#", "a/b"), ("a/#", "a/b"))),
+    (WiredLink("a", "b", ("a/#",), ("a/#",)), WiredLink("b", "c", ("a/#", "a/b"), ("a/#", "a/b"))),
 )
 REFUSED = {
-    "both ends": (PAIR, [Link("b", "a", X, X)], "'a' and 'b' is configured at both ends"),
-    "two links": (PAIR, [Link("a", "b", ("y",), ())], "'a' has 2 links with 'b'"),
+    "both ends": (PAIR, [WiredLink("b", "a", X, X)], "'a' and 'b' is configured at both ends"),
+    "two links": (PAIR, [WiredLink("a", "b", ("y",), ())], "'a' has 2 links with 'b'"),
     "ring": (
         THREE,
-        [Link("a", "c", X, X)],
+        [WiredLink("a", "c", X, X)],
         "'x' goes round for ever over the links 'a'-'c', 'a'-'b', 'b'-'c'",
     ),
     "overlap": (
         MIXED,
-        [Link("a", "c", ("a/b",), ("a/b",))],
+        [WiredLink("a", "c", ("a/b",), ("a/b",))],
         "filters 'a/#' and 'a/b' can match one topic but go over different trees",
     ),
-    "itself": (PAIR, [Link("a", "a", X, X)], "a link of 'a' with itself"),
-    "stranger": (PAIR, [Link("a", "z", X, X)], "a link ends at 'z', which is no broker"),
+    "itself": (PAIR, [WiredLink("a", "a", X, X)], "a link of 'a' with itself"),
+    "stranger": (PAIR, [WiredLink("a", "z", X, X)], "a link ends at 'z', which is no broker"),
 }
 
 
@@ -135,20 +145,20 @@ def test_links_that_loop_are_refused_each_with_its_own_words(name):
 
 def test_a_filter_that_is_listed_twice_is_refused():
     with pytest.raises(InputError, match="has 'x' 2 times"):
-        check(replace(PAIR, links=(Link("a", "b", ("x", "x"), X),)))
+        check(replace(PAIR, links=(WiredLink("a", "b", ("x", "x"), X),)))
 
 
 def test_a_publisher_that_is_left_out_is_refused_by_name():
     alone = Wiring(("a", "b", "p"), {"a": X, "b": X}, {"p": X}, PAIR.links)
     with pytest.raises(InputError, match="'p' publishes 'x' but no links carry it to 'a', which wants 'x'"):
         check(alone)
-    check(replace(alone, links=(*alone.links, Link("a", "p", (), X))))
+    check(replace(alone, links=(*alone.links, WiredLink("a", "p", (), X))))
     with pytest.raises(InputError, match="'p' publishes 'x'"):
-        check(replace(alone, links=(*alone.links, Link("a", "p", X, ()))))
+        check(replace(alone, links=(*alone.links, WiredLink("a", "p", X, ()))))
 
 
 def test_a_subscriber_that_is_cut_off_is_refused():
-    one_way = (Link("a", "b", X, ()),)
+    one_way = (WiredLink("a", "b", X, ()),)
     with pytest.raises(InputError, match="'b' publishes 'x' but no links carry it to 'a'"):
         check(replace(PAIR, links=one_way))
 
@@ -156,24 +166,24 @@ def test_a_subscriber_that_is_cut_off_is_refused():
 def test_a_message_is_sampled_for_every_topic_and_broker():
     wiring = Wiring(("a", "b"), {"a": ("x/+",), "b": ("x/y", "z")}, {"a": ("z",)}, ())
     assert sorted(sample_messages(wiring)) == [
-        Message("a", "x/any"),
-        Message("a", "x/y"),
-        Message("a", "z"),
-        Message("b", "x/y"),
-        Message("b", "z"),
+        SampleMessage("a", "x/any"),
+        SampleMessage("a", "x/y"),
+        SampleMessage("a", "z"),
+        SampleMessage("b", "x/y"),
+        SampleMessage("b", "z"),
     ]
 
 
 @pytest.mark.parametrize("text", ["a+", "a#b", "a/#/b", "#/a"])
 def test_what_is_no_filter_is_refused(text):
-    wiring = Wiring(("a", "b"), {"a": (text,), "b": (text,)}, {}, (Link("a", "b", (text,), (text,)),))
+    wiring = Wiring(("a", "b"), {"a": (text,), "b": (text,)}, {}, (WiredLink("a", "b", (text,), (text,)),))
     with pytest.raises(InputError, match="is no filter of MQTT; a wildcard stands alone"):
         check(wiring)
 
 
 @pytest.mark.parametrize("text", ["$SYS/broker/load", "$share/g/x", "$queue/x"])
 def test_what_no_link_carries_is_refused(text):
-    wiring = Wiring(("a", "b"), {"a": (text,), "b": (text,)}, {}, (Link("a", "b", (text,), (text,)),))
+    wiring = Wiring(("a", "b"), {"a": (text,), "b": (text,)}, {}, (WiredLink("a", "b", (text,), (text,)),))
     with pytest.raises(InputError, match="which no link carries; leave it out"):
         check(wiring)
 

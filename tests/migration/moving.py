@@ -17,8 +17,8 @@ from broadloom.agents.moves.journal import MoveJournal
 from broadloom.agents.moves.links import Links
 from broadloom.agents.moves.move import Move, State
 from broadloom.agents.moves.wire import MqttWire
-from broadloom.deployment.rehearsal.lab import HOST, Lab, free_ports
-from broadloom.deployment.wiring import Link, Wiring
+from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, free_ports
+from broadloom.deployment.wiring import WiredLink, Wiring
 
 ALL = ("t/#",)
 LIMIT = 60.0  # seconds for what takes none on a machine that does nothing else
@@ -27,29 +27,29 @@ QUICK = Timing(ttl=1.0, settle=0.2, answer=LIMIT, move=LIMIT, again=0.5)
 
 def star(names: str) -> Wiring:
     """Brokers around the first one, by bridges that carry everything but control topics."""
-    links = tuple(Link(names[0], other, ALL, ALL) for other in names[1:])
+    links = tuple(WiredLink(names[0], other, ALL, ALL) for other in names[1:])
     return Wiring(tuple(names), dict.fromkeys(names, ALL), {}, links)
 
 
 @contextmanager
-def linked(names: str) -> Iterator[Lab]:
+def linked(names: str) -> Iterator[MosquittoLab]:
     """Brokers whose bridges are up."""
     wiring = star(names)
-    with Lab(wiring) as brokers:
+    with MosquittoLab(wiring) as brokers:
         brokers.wait_until_linked(wiring)
         yield brokers
 
 
-def unlinked(names: str) -> Lab:
+def unlinked(names: str) -> MosquittoLab:
     """Brokers that nothing links."""
-    return Lab(Wiring(tuple(names), {}, {}, ()))
+    return MosquittoLab(Wiring(tuple(names), {}, {}, ()))
 
 
-def addresses(brokers: Lab) -> dict[str, Address]:
+def addresses(brokers: MosquittoLab) -> dict[str, Address]:
     return {name: Address(HOST, port) for name, port in brokers.ports.items()}
 
 
-def known(brokers: Lab) -> dict[str, str]:
+def known(brokers: MosquittoLab) -> dict[str, str]:
     return {name: str(address) for name, address in addresses(brokers).items()}
 
 
@@ -155,7 +155,11 @@ def has_session(address: Address, name: str) -> bool:
 
 
 def write_config(
-    folder: Path, brokers: Lab, timing: Timing, more: Mapping[str, str] | None = None, links: str = ""
+    folder: Path,
+    brokers: MosquittoLab,
+    timing: Timing,
+    more: Mapping[str, str] | None = None,
+    links: str = "",
 ) -> tuple[Path, int]:
     """The configuration of an agent, and its port; `more` is what else it says of each broker."""
     (port,) = free_ports(1)

@@ -18,8 +18,14 @@ from broadloom.agents.moves.control import Connect, Register, Reply, dump, from_
 from broadloom.agents.moves.move import State
 from broadloom.agents.moves.operator import Operator
 from broadloom.agents.moves.service import serving
-from broadloom.deployment.rehearsal.lab import HOST, dying_with_us, free_ports, listens, need_mosquitto
-from broadloom.deployment.targets import acl
+from broadloom.deployment.rehearsal.mosquitto_lab import (
+    HOST,
+    dying_with_us,
+    free_ports,
+    listens,
+    need_mosquitto,
+)
+from broadloom.deployment.targets import mosquitto_bridges
 from broadloom.mqtt.reserved_topics import AGENT
 
 pytestmark = [
@@ -65,7 +71,9 @@ def guarded_brokers(tmp_path, names, odd=None):
                 secret = "another" if (name, user) == (odd, LINKS) else f"{user}-secret"
                 command = ["mosquitto_passwd", "-b", folder / "passwords", user, secret]
                 subprocess.run(command, check=True, capture_output=True)
-            (folder / "acl").write_text(f"{SECRETS}\npattern readwrite t/#\n\n{acl.rules()}")
+            (folder / "acl").write_text(
+                f"{SECRETS}\npattern readwrite t/#\n\n{mosquitto_bridges.acl_rules()}"
+            )
             conf = CONF.format(client=client, agent=agent, host=HOST, folder=folder)
             (folder / "mosquitto.conf").write_text(conf + "user root\n")
             (folder / "acl").chmod(0o600)

@@ -40,7 +40,7 @@ from broadloom.agents.moves.summary import (
     traffic_matrix,
     watch_traffic,
 )
-from broadloom.deployment.rehearsal.lab import HOST, free_ports
+from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
 from broadloom.model.market_tables import read_market
 from broadloom.storage.tables import need_table
 

@@ -29,7 +29,7 @@ from broadloom.agents.moves.operator import Operator
 from broadloom.agents.moves.registry import Forgotten
 from broadloom.agents.moves.running import RefusedError
 from broadloom.agents.moves.service import serving
-from broadloom.deployment.rehearsal.lab import free_ports
+from broadloom.deployment.rehearsal.mosquitto_lab import free_ports
 
 TOKEN = "a-token-that-is-never-shown"
 

@@ -32,7 +32,7 @@ from broadloom.agents.moves.agent import Agent, Timing
 from broadloom.agents.moves.client import MovingClient
 from broadloom.agents.moves.move import Move, State
 from broadloom.agents.moves.operator import Operator
-from broadloom.deployment.rehearsal.lab import Lab
+from broadloom.deployment.rehearsal.mosquitto_lab import MosquittoLab
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto"), pytest.mark.kills]
 
@@ -56,7 +56,7 @@ processes.set_forkserver_preload(["broadloom.agents.moves.service", "broadloom.a
 class Load:
     """Publishers at both brokers, none of which moves."""
 
-    def __init__(self, brokers: Lab, counted: Counted) -> None:
+    def __init__(self, brokers: MosquittoLab, counted: Counted) -> None:
         self._counted = counted
         self._clients = [MovingClient(f"pub-{name}", known(brokers), name) for name in "hf"]
         self._over, self._gate = threading.Event(), threading.Lock()
@@ -105,7 +105,7 @@ def outcome(home: str, counted: Counted, got: Callable[[], list[tuple[str, str]]
     return {"lost": len(sent - set(got())), "twice": len(got()) - len(set(got())), "home": home}
 
 
-def sessions(brokers: Lab) -> list[str]:
+def sessions(brokers: MosquittoLab) -> list[str]:
     return [name for name, address in addresses(brokers).items() if has_session(address, "subject")]
 
 
@@ -138,7 +138,7 @@ def kill_broker(broker: str, state: State, folder: Path) -> dict[str, object]:
             return told | {"sessions": sessions(brokers), "state": last_state(agent)}
 
 
-def subject(brokers: Lab, counted: Counted, state: State) -> MovingClient:
+def subject(brokers: MosquittoLab, counted: Counted, state: State) -> MovingClient:
     """The client that moves, by a policy that leads to a state."""
     ear, policy = counted.ear("subject"), policy_for(state)
     client = MovingClient("subject", known(brokers), "h", ear, policy, identify=payload_id)

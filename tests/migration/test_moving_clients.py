@@ -43,7 +43,7 @@ from broadloom.agents.moves.operator import Operator
 from broadloom.agents.moves.policy import Answer, accept, decline, stay_until
 from broadloom.agents.moves.seen import DIGEST, ID, Seen
 from broadloom.agents.moves.sessions import TOPIC, Redirection, replicate
-from broadloom.deployment.rehearsal.lab import HOST, free_ports
+from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
 

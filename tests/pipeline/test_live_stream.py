@@ -13,8 +13,8 @@ from broadloom.agents.links.load import Load
 from broadloom.agents.links.serve import Run
 from broadloom.agents.links.session import Door
 from broadloom.agents.links.source import Versions
-from broadloom.deployment.rehearsal.lab import HOST, Lab
-from broadloom.deployment.settings import Settings
+from broadloom.deployment.deployment_inputs import Settings
+from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab
 from broadloom.deployment.wiring import Wiring
 from broadloom.pipeline.stream import stream
 
@@ -81,7 +81,7 @@ def test_links_follow_a_stream_of_spark_under_load(spark, tmp_path):
         await load.stop()
         return counts
 
-    with Lab(Wiring(tuple("abcd"), {}, {}, ())) as lab:
+    with MosquittoLab(Wiring(tuple("abcd"), {}, {}, ())) as lab:
         counts = asyncio.run(story([str(port) for port in lab.ports.values()]))
     assert (counts["lost"], counts["doubled"]) == (0, 0)
     assert counts["due"] > 0

@@ -11,19 +11,21 @@ import broadloom as bl
 from broadloom.checks import check_count, check_number
 from broadloom.cli.deploy_words import change_told, compared, rehearsal_told
 from broadloom.cli.output import Force, Json, Quiet, keep_apart, progress, show
-from broadloom.deployment.check import check
-from broadloom.deployment.export import TARGETS, compare_exports, export, record_of, save, target_named
-from broadloom.deployment.flow import sample_messages
-from broadloom.deployment.rehearsal.comparison import compare as run_alternatives
-from broadloom.deployment.rehearsal.rabbitmq_lab import rehearse_rabbitmq
-from broadloom.deployment.rehearsal.rehearsal import rehearse
-from broadloom.deployment.rehearsal.rewiring import RATE, rehearse_change, rehearse_live_change
-from broadloom.deployment.settings import LOGIN, Settings, places_of
-from broadloom.deployment.steps import Deployment
-from broadloom.deployment.targets import mosquitto
-from broadloom.deployment.traffic import Publication, read_publications
+from broadloom.deployment.deployment_inputs import LOGIN, Publication, Settings, places_of, read_publications
+from broadloom.deployment.exports import TARGETS, compare_exports, export, record_of, save, target_named
+from broadloom.deployment.loop_checks import check
+from broadloom.deployment.rehearsal.rehearsals import (
+    RATE,
+    rehearse,
+    rehearse_change,
+    rehearse_live_change,
+    rehearse_rabbitmq,
+)
+from broadloom.deployment.rehearsal.rehearsals import compare as run_alternatives
+from broadloom.deployment.rollout import Deployment
+from broadloom.deployment.targets import mosquitto_bridges
 from broadloom.deployment.trees import Tree, plan_trees
-from broadloom.deployment.wiring import Wiring, wire
+from broadloom.deployment.wiring import Wiring, sample_messages, wire
 from broadloom.errors import InputError
 from broadloom.mqtt.stand_in_sessions import BrokerAccess, update_session
 
@@ -223,8 +225,8 @@ def see_to_session(
     Example: broadloom deploy session rome:8883 r.broadloom-oslo:rome --open=t/1 --open=t/2
     """
     settings = Settings(places={broker: broker}, tls=tls, certificates=certificates, qos=qos)
-    host, port = settings.place(broker, mosquitto.TLS_PORT if tls else mosquitto.PORT)
-    folder = Path(certificates or mosquitto.CERTIFICATES) if tls else None
+    host, port = settings.place(broker, mosquitto_bridges.TLS_PORT if tls else mosquitto_bridges.PORT)
+    folder = Path(certificates or mosquitto_bridges.CERTIFICATES) if tls else None
     access = BrokerAccess(host.strip("[]"), folder, _login() if credentials else None)
     if end == bool(opened or closed):
         raise InputError("give filters to --open or to --close, or --end the session")

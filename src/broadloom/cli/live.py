@@ -15,8 +15,7 @@ from broadloom.agents.links.source import Events, Fixed, Versions
 from broadloom.checks import check_number
 from broadloom.cli.deploy import Address, Credentials, Least, Messages, PlanFolder, Slack, Tls
 from broadloom.cli.output import Json, Quiet, show
-from broadloom.deployment.settings import LAST_PORT, Settings, places_of
-from broadloom.deployment.traffic import read_publications
+from broadloom.deployment.deployment_inputs import LAST_PORT, Settings, places_of, read_publications
 from broadloom.errors import InputError
 
 

@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.sparse.csgraph import dijkstra
 
 from broadloom.checks import check_number
-from broadloom.deployment._balance import balance
-from broadloom.deployment._spanning import Edges, Group, best_tree
-from broadloom.deployment.traffic import Publication
+from broadloom.deployment.deployment_inputs import Publication
 from broadloom.errors import InputError
 from broadloom.model.interest import Interest
 from broadloom.mqtt.topic_filters import FilterTree, covers, groups
@@ -113,7 +113,7 @@ def _senders(interest: Interest, publications: Sequence[Publication]) -> Mapping
     return senders
 
 
-def _group(plan: Plan, filters: tuple[str, ...], by_name: NDArray[np.int64]) -> Group:
+def _group(plan: Plan, filters: tuple[str, ...], by_name: NDArray[np.int64]) -> FilterGroup:
     """The part of the overlay among the brokers that want one of the filters."""
     wanted = _wanted(plan.interest, filters)
     members = by_name[wanted[:, by_name].any(axis=0)]
@@ -124,7 +124,7 @@ def _group(plan: Plan, filters: tuple[str, ...], by_name: NDArray[np.int64]) -> 
     order = order[ends[order, 0] >= 0]
     u, v = plan.edges[order].T
     shared = (wanted[:, u] & wanted[:, v]).sum(axis=0)
-    return Group(filters, members, ends[order], plan.edge_weights[order], shared, None, 0.0)
+    return FilterGroup(filters, members, ends[order], plan.edge_weights[order], shared, None, 0.0)
 
 
 def _wanted(interest: Interest, filters: tuple[str, ...]) -> NDArray[np.bool_]:
@@ -138,7 +138,7 @@ def _wanted(interest: Interest, filters: tuple[str, ...]) -> NDArray[np.bool_]:
     return wanted
 
 
-def _hand_over(plan: Plan, group: Group, senders: Mapping[int, float]) -> tuple[tuple[int, int], ...]:
+def _hand_over(plan: Plan, group: FilterGroup, senders: Mapping[int, float]) -> tuple[tuple[int, int], ...]:
     """Of each broker that only publishes: the nearest member, over a link of the plan if there is one."""
     leaves = []
     for broker in sorted(set(senders) - set(group.members.tolist())):
@@ -150,7 +150,9 @@ def _hand_over(plan: Plan, group: Group, senders: Mapping[int, float]) -> tuple[
     return tuple(leaves)
 
 
-def _with_senders(group: Group, senders: Mapping[int, float], taker: Mapping[int, int], least: str) -> Group:
+def _with_senders(
+    group: FilterGroup, senders: Mapping[int, float], taker: Mapping[int, int], least: str
+) -> FilterGroup:
     """The group with what each member sends, or takes from those that only publish."""
     rate = fsum(senders.values())  # the same in any order
     together = len(group.filters) > 1
@@ -163,7 +165,7 @@ def _with_senders(group: Group, senders: Mapping[int, float], taker: Mapping[int
     return group._replace(rate=rate, sent=sent if senders else np.ones(len(sent)))
 
 
-def _need_tree(group: Group) -> Edges:
+def _need_tree(group: FilterGroup) -> Edges:
     tree = best_tree(group)
     if tree is not None:
         return tree
@@ -174,3 +176,208 @@ def _need_tree(group: Group) -> Edges:
         f"filters {names} can match one topic, so they need one tree, but the plan does not connect the "
         f"{len(group.members)} brokers that want them; make them one topic (ingest with wildcards = 'group')"
     )
+
+
+# Of a large topic so many roots are tried, the most central ones.
+ROOTS = 64
+
+Pair = tuple[int, int]
+Edges = tuple[int, ...]  # the links of a tree, by their number in the group, ascending
+
+
+class FilterGroup(NamedTuple):
+    """A topic, or filters that can match one topic, and the links among the brokers that want it.
+
+    Attributes:
+        filters: the topic, or the filters.
+        members: the brokers that want one of them, by name, so that ties do not hang on the plan's order.
+        ends: the links, (m, 2), ends counted among the members.
+        lengths: the weight of each link.
+        shared: how many of the filters both ends of each link want.
+        sent: how much each member sends, for a tree of least delay; None: the weight of the tree counts.
+        rate: bytes a second of all who publish.
+    """
+
+    filters: tuple[str, ...]
+    members: NDArray[np.int64]
+    ends: NDArray[np.int64]
+    lengths: NDArray[np.float64]
+    shared: NDArray[np.int64]
+    sent: NDArray[np.float64] | None
+    rate: float
+
+    def pairs(self) -> list[Pair]:
+        """The ends of each link as a pair of brokers, ascending."""
+        return [(min(u, v), max(u, v)) for u, v in self.members[self.ends].tolist()]
+
+    def links(self, tree: Sequence[int]) -> tuple[Pair, ...]:
+        """The links of a tree as pairs of brokers, ascending."""
+        pairs = self.pairs()
+        return tuple(sorted(pairs[edge] for edge in tree))
+
+    def cost(self, tree: Sequence[int]) -> float:
+        """What a tree costs: its weight, or the delay from all who send to all members, by what they send."""
+        chosen = list(tree)
+        if self.sent is None:
+            return float(self.lengths[chosen].sum())
+        return total_delay(self.ends[chosen], self.lengths[chosen], self.sent)
+
+
+def best_tree(group: FilterGroup) -> Edges | None:
+    """The tree of a group, or None if its links do not connect it."""
+    if group.sent is None:
+        return least_weight(group)
+    distances = _distances(group)
+    if np.isinf(distances).any():
+        return None
+    count = len(group.members)
+    through = distances @ group.sent * count + group.sent.sum() * distances.sum(axis=1)
+    roots = np.argsort(through, kind="stable")[:ROOTS]
+    trees = [shortest_ways(group, distances[root], int(root)) for root in roots]
+    return min(trees, key=lambda tree: (group.cost(tree), tree))
+
+
+def least_weight(group: FilterGroup) -> Edges | None:
+    """Kruskal's algorithm, links that share the most filters first; None if not all are connected.
+
+    The spanning tree with the most sharing leaves each filter's brokers in the fewest parts: of `k` brokers
+    in `c` parts the tree's links share that filter `k - c` times.
+    """
+    order = np.lexsort((group.ends[:, 1], group.ends[:, 0], group.lengths, -group.shared))
+    parent, tree = list(range(len(group.members))), []
+    for edge in order.tolist():
+        a, b = (_root(parent, end) for end in group.ends[edge].tolist())
+        if a != b:
+            parent[a] = b
+            tree.append(edge)
+    return tuple(sorted(tree)) if len(tree) == len(group.members) - 1 else None
+
+
+def shortest_ways(group: FilterGroup, distance: NDArray[np.float64], root: int) -> Edges:
+    """The tree of shortest ways from a root; among equally short ones over the smallest broker.
+
+    Every broker but the root hangs on a link that ends a shortest way: the sum is exactly the distance.
+    """
+    edges = np.tile(np.arange(len(group.ends)), 2)
+    start, end = np.concatenate((group.ends, group.ends[:, ::-1])).T
+    tight = np.flatnonzero(distance[start] + group.lengths[edges] == distance[end])
+    order = tight[np.lexsort((start[tight], end[tight]))]
+    hung, first = np.unique(end[order], return_index=True)
+    return tuple(sorted(edges[order[first[hung != root]]].tolist()))
+
+
+def total_delay(ends: NDArray[np.int64], lengths: NDArray[np.float64], sent: NDArray[np.float64]) -> float:
+    """The sum, over all members, of what each sends times its distances to all, in a tree.
+
+    A link carries what is sent on either side of it to everybody on the other side.
+    """
+    count, everything = len(sent), float(sent.sum())
+    order, above, length = _from_the_leaves(ends, lengths, count)
+    below, sent_below, total = [1] * count, sent.tolist(), 0.0
+    for v in order:
+        others = count - below[v]
+        total += length[v] * (sent_below[v] * others + (everything - sent_below[v]) * below[v])
+        below[above[v]] += below[v]
+        sent_below[above[v]] += sent_below[v]
+    return total
+
+
+def neighbours(ends: NDArray[np.int64], count: int) -> list[list[tuple[int, int]]]:
+    """Of each member of a tree, the members next to it, and over which link."""
+    near: list[list[tuple[int, int]]] = [[] for _ in range(count)]
+    for edge, (u, v) in enumerate(ends.tolist()):
+        near[u].append((v, edge))
+        near[v].append((u, edge))
+    return near
+
+
+def _from_the_leaves(
+    ends: NDArray[np.int64], lengths: NDArray[np.float64], count: int
+) -> tuple[list[int], list[int], list[float]]:
+    """All members but the first, those far from it first; of each the one above it, and the length there."""
+    near, above, length, order = neighbours(ends, count), [0] * count, [0.0] * count, [0]
+    for v in order:
+        for w, edge in near[v]:
+            if w != above[v] or (v == 0 and w != 0):
+                above[w], length[w] = v, float(lengths[edge])
+                order.append(w)
+    return order[:0:-1], above, length
+
+
+def _distances(group: FilterGroup) -> NDArray[np.float64]:
+    """Between all members, over the group's links."""
+    count = len(group.members)
+    graph = csr_array((group.lengths, (group.ends[:, 0], group.ends[:, 1])), shape=(count, count))
+    return np.asarray(dijkstra(graph, directed=False))
+
+
+def _root(parent: list[int], i: int) -> int:
+    while parent[i] != i:
+        parent[i] = i = parent[parent[i]]
+    return i
+
+
+ROUNDS = 20
+
+
+def balance(groups: Sequence[FilterGroup], trees: Sequence[Edges], slack: float) -> list[Edges]:
+    """The trees after exchanges that lower the sum of squares of all loads.
+
+    What a tree carries crosses each of its links once, so the sum of loads stays: only its spread changes. No
+    tree may cost more than (1 + slack) times what it did. Rounds over all trees, the busiest first, until
+    none changes.
+    """
+    result, load = list(trees), defaultdict[Pair, float](float)
+    for group, tree in zip(groups, trees, strict=True):
+        for pair in group.links(tree):
+            load[pair] += group.rate
+    limits = [group.cost(tree) * (1 + slack) for group, tree in zip(groups, trees, strict=True)]
+    sending = (i for i in range(len(groups)) if groups[i].rate > 0)
+    busiest = sorted(sending, key=lambda i: (-groups[i].rate, min(groups[i].filters)))
+    for _ in range(ROUNDS):
+        before = list(result)
+        for i in busiest:
+            result[i] = _relieve(groups[i], result[i], limits[i], load)
+        if result == before:
+            break
+    return result
+
+
+def _relieve(group: FilterGroup, tree: Edges, limit: float, load: dict[Pair, float]) -> Edges:
+    """The tree after each link outside of it has had its chance to take over from a busier one."""
+    pairs = group.pairs()
+    for edge in sorted(range(len(pairs)), key=lambda edge: (load[pairs[edge]], edge)):
+        if edge in tree:
+            continue
+        for old in _busiest_first(_cycle(group, tree, edge), pairs, load):
+            if load[pairs[edge]] + group.rate >= load[pairs[old]]:
+                break
+            swapped = tuple(sorted({*tree, edge} - {old}))
+            if group.shared[edge] >= group.shared[old] and group.cost(swapped) <= limit:
+                load[pairs[edge]] += group.rate
+                load[pairs[old]] -= group.rate
+                tree = swapped
+                break
+    return tree
+
+
+def _busiest_first(edges: list[int], pairs: list[Pair], load: dict[Pair, float]) -> list[int]:
+    return sorted(edges, key=lambda edge: (-load[pairs[edge]], edge))
+
+
+def _cycle(group: FilterGroup, tree: Edges, edge: int) -> list[int]:
+    """The links of the tree between the ends of a link that is not in it."""
+    near = neighbours(group.ends[list(tree)], len(group.members))
+    source, target = group.ends[edge].tolist()
+    came: dict[int, tuple[int, int]] = {source: (source, -1)}
+    todo = [source]
+    for v in todo:
+        for w, link in near[v]:
+            if w not in came:
+                came[w] = (v, link)
+                todo.append(w)
+    path = []
+    while target != source:
+        target, link = came[target]
+        path.append(tree[link])
+    return path

@@ -11,8 +11,8 @@ from pathlib import Path
 from broadloom.agents.links.session import Door
 from broadloom.agents.moves.address import read_secret
 from broadloom.checks import check_count
-from broadloom.deployment.settings import LOGIN, Settings
-from broadloom.deployment.targets.mosquitto import PORT, TLS_PORT
+from broadloom.deployment.deployment_inputs import LOGIN, Settings
+from broadloom.deployment.targets.mosquitto_bridges import PORT, TLS_PORT
 from broadloom.errors import InputError
 from broadloom.mqtt.packets import LAST_ID, Login
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from broadloom.agents.links.lane import Lane
 from broadloom.agents.links.session import Door, Owner, Session, limits
 from broadloom.agents.links.slots import Slots
-from broadloom.deployment.settings import link_name, safe
+from broadloom.deployment.deployment_inputs import link_name, safe
 from broadloom.deployment.wiring import Hop
 from broadloom.mqtt.packets import PUBCOMP, PUBREC, Publish, Welcome
 from broadloom.mqtt.reserved_topics import OWN

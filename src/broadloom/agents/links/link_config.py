@@ -14,7 +14,7 @@ from broadloom.agents.moves.config import AgentConfig
 from broadloom.agents.moves.control import is_filter
 from broadloom.agents.moves.summary import Site
 from broadloom.checks import check_count, check_number
-from broadloom.deployment.settings import LOGIN
+from broadloom.deployment.deployment_inputs import LOGIN
 from broadloom.errors import InputError
 from broadloom.model.interest import Interest
 from broadloom.model.overlay import Overlay

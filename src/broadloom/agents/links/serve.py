@@ -15,7 +15,7 @@ from broadloom.agents.links.metrics import serve_metrics
 from broadloom.agents.links.session import PART_FAILED
 from broadloom.agents.links.source import Source
 from broadloom.agents.links.targets import targets
-from broadloom.deployment.traffic import Publication
+from broadloom.deployment.deployment_inputs import Publication
 from broadloom.errors import InputError
 from broadloom.plans.plan import Plan
 

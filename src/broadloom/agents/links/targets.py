@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from broadloom.agents.links.steps import Hops, edges, way
-from broadloom.deployment.traffic import Publication
+from broadloom.deployment.deployment_inputs import Publication
 from broadloom.deployment.trees import Tree, plan_trees
 from broadloom.deployment.wiring import Hop
 from broadloom.errors import InputError

@@ -17,14 +17,16 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from broadloom.deployment.flow import Message, crossings
-from broadloom.deployment.rehearsal._clients import Clients
-from broadloom.deployment.rehearsal._log import packet_size
-from broadloom.deployment.rehearsal.lab import HOST, Scratch, dying_with_us, free_ports, last_words, listens
-from broadloom.deployment.rehearsal.rehearsal import Outcome, subscriptions
-from broadloom.deployment.rehearsal.tally import PAYLOAD_BYTES, Tally, publish_all, settle
-from broadloom.deployment.settings import Settings, safe
-from broadloom.deployment.targets import rabbitmq
+from broadloom.deployment.deployment_inputs import Settings, safe
+from broadloom.deployment.rehearsal.mosquitto_lab import (
+    HOST,
+    BrokerLab,
+    dying_with_us,
+    free_ports,
+    last_words,
+    listens,
+)
+from broadloom.deployment.targets import rabbitmq_federation
 from broadloom.deployment.wiring import Hop, Wiring
 from broadloom.errors import InputError
 from broadloom.progress import stage
@@ -46,7 +48,7 @@ collect_statistics_interval = 1000
 """
 
 
-class RabbitLab(Scratch):
+class RabbitLab(BrokerLab):
     """A RabbitMQ node for each broker of a wiring.
 
     Attributes:
@@ -85,11 +87,13 @@ class RabbitLab(Scratch):
             text = answer.read()
         return json.loads(text) if text else None
 
-    def calls(self, wiring: Wiring) -> rabbitmq.CallsAt:
+    def calls(self, wiring: Wiring) -> rabbitmq_federation.CallsAt:
         """The calls that make the links of a wiring here."""
-        return {broker: rabbitmq.calls(wiring, broker, self.settings()) for broker in wiring.brokers}
+        return {
+            broker: rabbitmq_federation.calls(wiring, broker, self.settings()) for broker in wiring.brokers
+        }
 
-    def apply(self, calls: Mapping[str, Iterable[rabbitmq.Call]]) -> None:
+    def apply(self, calls: Mapping[str, Iterable[rabbitmq_federation.Call]]) -> None:
         """Make calls at nodes."""
         for broker, listed in calls.items():
             for call in listed:
@@ -110,13 +114,15 @@ class RabbitLab(Scratch):
 
         def linked() -> bool:
             for (start, _), link, texts in carried:
-                place = f"/api/exchanges/%2F/{quote(rabbitmq.exchange(link), safe='')}/bindings/source"
+                place = (
+                    f"/api/exchanges/%2F/{quote(rabbitmq_federation.exchange(link), safe='')}/bindings/source"
+                )
                 federated = (
                     one["routing_key"]
                     for one in self.call(start, "GET", place)
-                    if one["destination"] != rabbitmq.CLIENTS
+                    if one["destination"] != rabbitmq_federation.CLIENTS
                 )
-                if not {rabbitmq.routing_key(text) for text in texts} <= set(federated):
+                if not {rabbitmq_federation.routing_key(text) for text in texts} <= set(federated):
                     return False
             return True
 
@@ -126,7 +132,7 @@ class RabbitLab(Scratch):
         """How many messages have crossed each link each way."""
         crossed: Counter[Hop] = Counter()
         names = {
-            f"federation: {rabbitmq.exchange(link)} -> {_cluster(end)}": (start, end)
+            f"federation: {rabbitmq_federation.exchange(link)} -> {_cluster(end)}": (start, end)
             for link in wiring.links
             for (start, end), _ in link.carried()
         }
@@ -182,56 +188,6 @@ class RabbitLab(Scratch):
                     continue
                 except ProcessLookupError:
                     break
-
-
-def rehearse_rabbitmq(wiring: Wiring, messages: Mapping[Message, int], size: int = PAYLOAD_BYTES) -> Outcome:
-    """As `rehearse`, on RabbitMQ: MQTT clients publish and subscribe, and an observer a node sees all."""
-    tally, seen = Tally(wiring), Counter[tuple[str, str]]()
-
-    def observed(broker: str, topic: str, _payload: bytes) -> None:
-        seen[broker, topic] += 1
-
-    lab = RabbitLab(wiring)
-    calls = lab.calls(wiring)  # what cannot be exported is refused before anything starts
-    with lab:
-        lab.apply(calls)
-        lab.wait_until_linked(wiring)
-        with Clients(lab.ports, observed, name="observer") as observers:
-            observers.subscribe({broker: ["#"] for broker in wiring.brokers})
-            with Clients(lab.ports, tally.heard) as clients:
-                clients.subscribe(subscriptions(wiring))
-                publish_all(clients, tally, messages, size)
-                settle(clients, tally)
-            observers.run(lambda: False, 1)
-        return _outcome(lab, tally, messages, seen, size)
-
-
-def _outcome(
-    lab: RabbitLab,
-    tally: Tally,
-    messages: Mapping[Message, int],
-    seen: Mapping[tuple[str, str], int],
-    size: int,
-) -> Outcome:
-    planned = crossings(tally.wiring, messages)
-    end = time.monotonic() + STATISTICS_SECONDS  # nodes count in their own time
-    while (crossed := lab.on_links(tally.wiring)) != planned and time.monotonic() < end:
-        time.sleep(0.5)
-    foreign = sum(
-        count
-        for (broker, topic), count in seen.items()
-        if broker not in tally.wiring.wanting(topic) and Message(broker, topic) not in messages
-    )
-    hops = sorted({*planned, *crossed})
-    links = tuple(
-        {"from": hop[0], "to": hop[1], "messages": crossed[hop], "planned": planned[hop]} for hop in hops
-    )
-    each = {topic: packet_size(topic, size, 1) for _, topic in messages}
-    sent = sum(
-        count * each[message.topic] * sum(crossings(tally.wiring, {message: 1}).values())
-        for message, count in messages.items()
-    )
-    return Outcome(tally.counts(), foreign, links, sent)
 
 
 def _cluster(broker: str) -> str:

@@ -10,24 +10,29 @@ afterwards: a few messages come twice, none is lost.
 
 from __future__ import annotations
 
+import shlex
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from difflib import unified_diff
 from itertools import islice
 from typing import Any, NamedTuple
 
-from broadloom.deployment.check import is_forest
-from broadloom.deployment.flow import Message, journey, sample_messages
-from broadloom.deployment.targets.mosquitto import local_id, remote_id
-from broadloom.deployment.wiring import Hop, Link, Wiring
+from broadloom.deployment.deployment_inputs import Settings
+from broadloom.deployment.loop_checks import is_forest
+from broadloom.deployment.targets import nats_leafnodes, rabbitmq_federation
+from broadloom.deployment.targets.mosquitto_bridges import PORT, TLS_PORT, local_id, remote_id
+from broadloom.deployment.wiring import Hop, SampleMessage, WiredLink, Wiring, journey, sample_messages
+from broadloom.errors import InputError
 from broadloom.mqtt.topic_filters import FilterTree, groups
 
-Links = tuple[Link, ...]
+Links = tuple[WiredLink, ...]
 _Texts = dict[str, tuple[str, ...]]
 
 TRIED = 8  # batches that are looked at before one of them is chosen
 
 
-class Session(NamedTuple):
+class LinkSession(NamedTuple):
     """What a broker keeps for a link while it is away.
 
     Attributes:
@@ -54,7 +59,7 @@ class Act(NamedTuple):
 
     what: str
     broker: str
-    session: Session | None = None
+    session: LinkSession | None = None
 
 
 class Batch(NamedTuple):
@@ -73,10 +78,10 @@ class Batch(NamedTuple):
     brokers: tuple[str, ...]
     links: Links
     cut: int
-    opened: tuple[Session, ...]
-    grown: tuple[Session, ...]
-    shrunk: tuple[Session, ...]
-    ended: tuple[Session, ...]
+    opened: tuple[LinkSession, ...]
+    grown: tuple[LinkSession, ...]
+    shrunk: tuple[LinkSession, ...]
+    ended: tuple[LinkSession, ...]
 
     def acts(self) -> Iterator[Act]:
         """What is done, in order.
@@ -104,13 +109,13 @@ class Batch(NamedTuple):
         return {"restart": list(self.brokers), "cut": self.cut, "sessions": kept}
 
 
-class Change(NamedTuple):
+class WiringChange(NamedTuple):
     """What changes at the broker that owns some links."""
 
     broker: str
     added: Links
     removed: Links
-    changed: tuple[tuple[Link, Link], ...]
+    changed: tuple[tuple[WiredLink, WiredLink], ...]
 
     def record(self) -> dict[str, Any]:
         """The change as JSON has it."""
@@ -122,12 +127,12 @@ class Change(NamedTuple):
         }
 
 
-def changes(old: Wiring, new: Wiring) -> list[Change]:
+def changes(old: Wiring, new: Wiring) -> list[WiringChange]:
     """What changes at each broker, in the order of the new plan's brokers, then those that leave.
 
     Examples:
-        >>> one = Wiring(("a", "b"), {}, {}, (Link("a", "b", ("x",), ()),))
-        >>> two = Wiring(("a", "b"), {}, {}, (Link("a", "b", ("x", "y"), ()),))
+        >>> one = Wiring(("a", "b"), {}, {}, (WiredLink("a", "b", ("x",), ()),))
+        >>> two = Wiring(("a", "b"), {}, {}, (WiredLink("a", "b", ("x", "y"), ()),))
         >>> [(change.broker, len(change.changed)) for change in changes(one, two)]
         [('a', 1)]
     """
@@ -139,7 +144,7 @@ def changes(old: Wiring, new: Wiring) -> list[Change]:
         kept = ((before[peer], after[peer]) for peer in after if peer in before)
         changed = tuple((one, other) for one, other in kept if one != other)
         if added or removed or changed:
-            found.append(Change(broker, added, removed, changed))
+            found.append(WiringChange(broker, added, removed, changed))
     return found
 
 
@@ -172,7 +177,7 @@ def order(old: Wiring, new: Wiring, at_once: bool = False, also: Iterable[str] =
     Examples:
         >>> x, brokers = ("x",), ("a", "b", "c")
         >>> wants = dict.fromkeys(brokers, x)
-        >>> ab, bc, ac = (Link(u, v, x, x) for u, v in ("ab", "bc", "ac"))
+        >>> ab, bc, ac = (WiredLink(u, v, x, x) for u, v in ("ab", "bc", "ac"))
         >>> path, other = (Wiring(brokers, wants, {}, links) for links in ((ab, bc), (ab, ac)))
         >>> [batch.brokers for batch in order(path, other)]
         [('b',), ('a',)]
@@ -278,9 +283,9 @@ def _batch(brokers: tuple[str, ...], state: Links, links: Links, goal: Links, cu
             out, into = (_cut_off(hop, dropped.intersection(way), meanwhile) for hop, way in link.carried())
             opened += [_at_peer(link, into)] if into else []
             opened += [_at_owner(link, out)] if out else []
-    grown: list[Session] = []
-    shrunk: list[Session] = []
-    ended: list[Session] = []
+    grown: list[LinkSession] = []
+    shrunk: list[LinkSession] = []
+    ended: list[LinkSession] = []
     for ends, link in up.items():
         if ends not in later:
             ended += [_at_peer(link), _at_owner(link)]
@@ -291,12 +296,12 @@ def _batch(brokers: tuple[str, ...], state: Links, links: Links, goal: Links, cu
     return Batch(brokers, links, cut, tuple(opened), tuple(grown), tuple(shrunk), tuple(ended))
 
 
-def _at_peer(link: Link, filters: tuple[str, ...] = ()) -> Session:
-    return Session(link.peer, remote_id(link), link.owner, filters)
+def _at_peer(link: WiredLink, filters: tuple[str, ...] = ()) -> LinkSession:
+    return LinkSession(link.peer, remote_id(link), link.owner, filters)
 
 
-def _at_owner(link: Link, filters: tuple[str, ...] = ()) -> Session:
-    return Session(link.owner, local_id(link), link.owner, filters)
+def _at_owner(link: WiredLink, filters: tuple[str, ...] = ()) -> LinkSession:
+    return LinkSession(link.owner, local_id(link), link.owner, filters)
 
 
 class _Judge:
@@ -304,7 +309,7 @@ class _Judge:
 
     def __init__(self, old: Wiring, new: Wiring) -> None:
         self._stable = common(old, new)
-        self._senders = defaultdict[str, list[Message]](list)
+        self._senders = defaultdict[str, list[SampleMessage]](list)
         for message in sample_messages(self._stable):
             self._senders[message.topic].append(message)
         self._known = FilterTree(self._senders)
@@ -335,7 +340,9 @@ def _staying(before: Links, after: Links) -> Wiring:
     """What both have: links that stay, with the filters that stay."""
     earlier = {hop: filters for link in before for hop, filters in link.carried()}
     links = (
-        Link(*link[:2], *(tuple(set(way).intersection(earlier.get(hop, ()))) for hop, way in link.carried()))
+        WiredLink(
+            *link[:2], *(tuple(set(way).intersection(earlier.get(hop, ()))) for hop, way in link.carried())
+        )
         for link in after
     )
     return Wiring((), {}, {}, tuple(links))
@@ -344,10 +351,10 @@ def _staying(before: Links, after: Links) -> Wiring:
 def _cut_off(hop: Hop, filters: Iterable[str], wiring: Wiring) -> tuple[str, ...]:
     """The filters whose messages do not come from one end of a hop to the other."""
     start, end = hop
-    return tuple(sorted(text for text in filters if end not in journey(wiring, Message(start, text))))
+    return tuple(sorted(text for text in filters if end not in journey(wiring, SampleMessage(start, text))))
 
 
-def _dropped(before: Iterable[Link], after: Iterable[Link]) -> set[str]:
+def _dropped(before: Iterable[WiredLink], after: Iterable[WiredLink]) -> set[str]:
     """The filters that some hop no longer carries."""
     later = {hop: filters for link in after for hop, filters in link.carried()}
     return {
@@ -358,5 +365,140 @@ def _dropped(before: Iterable[Link], after: Iterable[Link]) -> set[str]:
     }
 
 
-def _owned(links: Iterable[Link], broker: str) -> dict[str, Link]:
+def _owned(links: Iterable[WiredLink], broker: str) -> dict[str, WiredLink]:
     return {link.peer: link for link in links if link.owner == broker}
+
+
+Step = dict[str, Any]
+
+
+class Deployment(NamedTuple):
+    """An export, and what it is made of.
+
+    Attributes:
+        wiring: how brokers are linked.
+        settings: where they are, and how links prove themselves.
+        files: the file of each broker, by name, in the order of the brokers.
+    """
+
+    wiring: Wiring
+    settings: Settings
+    files: dict[str, str]
+
+    def texts(self) -> dict[str, str]:
+        """The text of each broker's file, by broker."""
+        return dict(zip(self.wiring.brokers, self.files.values(), strict=True))
+
+
+def differing_files(old: Deployment, new: Deployment) -> list[dict[str, Any]]:
+    """The files that are not the same, with the lines that go and come."""
+    found = []
+    names = {
+        name: broker for one in (old, new) for broker, name in zip(one.wiring.brokers, one.files, strict=True)
+    }
+    for name, broker in sorted(names.items()):
+        before, after = (one.files.get(name) for one in (old, new))
+        if before != after:
+            lines = unified_diff((before or "").splitlines(), (after or "").splitlines(), n=0, lineterm="")
+            change = "new" if before is None else "gone" if after is None else "changed"
+            kept = [line for line in lines if not line.startswith(("---", "+++", "@@"))]
+            found.append({"broker": broker, "file": name, "change": change, "lines": kept})
+    return found
+
+
+def restarting(old: Deployment, new: Deployment) -> list[str]:
+    """The brokers of both that must read their file anew: more than comments differs in it.
+
+    Examples:
+        >>> both = Wiring(("a", "b"), {}, {}, ())
+        >>> one = Deployment(both, Settings(), {"a": "address b:1", "b": "# found by a"})
+        >>> two = Deployment(both, Settings(), {"a": "address b:2", "b": "# forgotten by a"})
+        >>> restarting(one, two)
+        ['a']
+    """
+    before, after = old.texts(), new.texts()
+    return [
+        broker
+        for broker in new.wiring.brokers
+        if broker in before and _said(before[broker]) != _said(after[broker])
+    ]
+
+
+def _said(text: str) -> list[str]:
+    """The lines of a file without comments."""
+    return [line.split("  # ")[0] for line in text.splitlines() if not line.startswith("#")]
+
+
+def mosquitto_steps(old: Deployment, new: Deployment, at_once: bool) -> list[Step]:
+    """Batches of brokers that restart, with the commands that keep what is published meanwhile."""
+    batches = order(old.wiring, new.wiring, at_once, restarting(old, new))
+    return [batch.record() | {"commands": list(_commands(batch, old, new))} for batch in batches]
+
+
+def _commands(batch: Batch, old: Deployment, new: Deployment) -> Iterator[str]:
+    """What an operator runs for a batch, a line each; what is up to the broker's own machine as a comment."""
+    file_of = dict(zip(new.wiring.brokers, new.files, strict=True))
+    for what, broker, session in batch.acts():
+        if session is not None:
+            there = new if broker in file_of else old
+            yield session_command(session, what, there.settings)
+        elif what == "start":
+            yield f"# start {broker} " + (f"with {file_of[broker]}" if broker in file_of else "without links")
+        else:
+            yield f"# stop {broker}"
+
+
+def session_command(session: LinkSession, how: str, settings: Settings) -> str:
+    """The command that opens, closes or ends a session at a mosquitto broker.
+
+    Examples:
+        >>> session_command(LinkSession("b", "r.broadloom-a:b", "a", ("x",)), "open", Settings(tls=False))
+        'broadloom deploy session b:1883 r.broadloom-a:b --open=x --no-tls'
+    """
+    host, port = settings.place(session.broker, TLS_PORT if settings.tls else PORT)
+    words = ["broadloom", "deploy", "session", f"{host}:{port}", session.client]
+    words += ["--end"] if how == "end" else [f"--{how}={text}" for text in session.filters]
+    words += [] if settings.tls else ["--no-tls"]
+    words += ["--certificates", settings.certificates] if settings.tls and settings.certificates else []
+    words += ["--credentials"] if settings.credentials else []
+    words += ["--qos", str(settings.qos)] if how == "open" and settings.qos != 1 else []
+    return shlex.join(words)
+
+
+def rabbitmq_steps(old: Deployment, new: Deployment, at_once: bool) -> list[Step]:
+    """All calls that add, at all brokers, and then all that remove; nothing restarts."""
+    if at_once:
+        raise InputError("RabbitMQ restarts no broker, so none can be restarted at once; leave it out")
+    parts = rabbitmq_federation.change(old.wiring, new.wiring, old.settings, new.settings)
+    return [{"restart": [], "call": calls} for calls in parts if calls]
+
+
+def nats_steps(old: Deployment, new: Deployment, at_once: bool) -> list[Step]:
+    """Batches of brokers that restart, so that no account closes a ring; nothing is kept meanwhile.
+
+    Those that others are to find come first, those that nobody looks for any more last. Where topics change
+    accounts everybody restarts together.
+    """
+    everybody = restarting(old, new)
+    moved = nats_leafnodes.moved_topics(old.wiring, new.wiring)
+    if at_once or moved:
+        return [{"restart": everybody, "accounts": moved}] if everybody or moved else []
+    batches = [batch.brokers for batch in order(_by_account(old.wiring), _by_account(new.wiring))]
+    linking = {broker for brokers in batches for broker in brokers}
+    found = {link.peer for link in new.wiring.links}
+    rest = [broker for broker in everybody if broker not in linking]
+    first, last = ([broker for broker in rest if (broker in found) is early] for early in (True, False))
+    return [{"restart": list(brokers), "accounts": {}} for brokers in (first, *batches, last) if brokers]
+
+
+def _by_account(wiring: Wiring) -> Wiring:
+    """The wiring as NATS sees it: a link carries accounts, both ways, and not topics."""
+    account_of = nats_leafnodes.account_of(wiring)
+
+    def accounts(texts: Sequence[str]) -> tuple[str, ...]:
+        return tuple(sorted({account_of[text] for text in texts if text in account_of}))
+
+    carried = [(link, accounts(link.out + link.into)) for link in wiring.links]
+    links = tuple(link._replace(out=both, into=both) for link, both in carried)
+    wants = {broker: accounts(texts) for broker, texts in wiring.wants.items()}
+    return replace(wiring, wants=wants, publishes={}, links=links)

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from broadloom.deployment.settings import Settings, link_name, safe
-from broadloom.deployment.wiring import Link, Wiring
+from broadloom.deployment.deployment_inputs import Settings, link_name, safe
+from broadloom.deployment.wiring import WiredLink, Wiring
 from broadloom.errors import InputError
+from broadloom.mqtt.reserved_topics import AGENT, OWN, ROOT
 
 PORT, TLS_PORT = 1883, 8883
 CERTIFICATES = "/etc/mosquitto/certs"
@@ -40,7 +41,7 @@ def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
         InputError: a topic that a bridge cannot carry.
 
     Examples:
-        >>> link = Link("a", "b", ("x",), ("x",))
+        >>> link = WiredLink("a", "b", ("x",), ("x",))
         >>> wiring = Wiring(("a", "b"), {"a": ("x",), "b": ("x",)}, {}, (link,))
         >>> print(files(wiring, Settings(tls=False))["broker-a.conf"].split("\n\n")[1])
         connection broadloom-a:b
@@ -68,17 +69,17 @@ def broker_file(wiring: Wiring, broker: str, settings: Settings, bridge: str = _
     return "\n".join(["".join(parts) + _GLOBAL, *connections])
 
 
-def local_id(link: Link) -> str:
+def local_id(link: WiredLink) -> str:
     """The client that a link is at its owner."""
     return f"l.{link_name(link.owner, link.peer)}"
 
 
-def remote_id(link: Link) -> str:
+def remote_id(link: WiredLink) -> str:
     """The client that a link is at its peer."""
     return f"r.{link_name(link.owner, link.peer)}"
 
 
-def _connection(link: Link, settings: Settings, bridge: str, relays: bool) -> str:
+def _connection(link: WiredLink, settings: Settings, bridge: str, relays: bool) -> str:
     host, port = settings.place(link.peer, TLS_PORT if settings.tls else PORT)
     lines = [f"connection {link_name(link.owner, link.peer)}", f"address {host}:{port}", bridge.rstrip("\n")]
     lines += [f"local_clientid {local_id(link)}", f"remote_clientid {remote_id(link)}"]
@@ -91,7 +92,7 @@ def _connection(link: Link, settings: Settings, bridge: str, relays: bool) -> st
     return "\n".join([*lines, *_topics(link, settings.qos, relays)]) + "\n"
 
 
-def _topics(link: Link, qos: int, relays: bool) -> Iterable[str]:
+def _topics(link: WiredLink, qos: int, relays: bool) -> Iterable[str]:
     for text in sorted({*link.out, *link.into}):
         if any(char.isspace() or not char.isprintable() for char in text) or text.startswith('"'):
             raise InputError(
@@ -105,7 +106,7 @@ def _topics(link: Link, qos: int, relays: bool) -> Iterable[str]:
             yield from (f"topic {text} {way} {qos} {prefixes[way]}" for way in ways)
 
 
-def read_links(written: Mapping[str, str], wiring: Wiring) -> list[Link]:
+def read_links(written: Mapping[str, str], wiring: Wiring) -> list[WiredLink]:
     """The links that files say, for a check of what is written rather than of what was meant."""
     broker_of = {safe(broker): broker for broker in wiring.brokers}
     links = []
@@ -116,5 +117,47 @@ def read_links(written: Mapping[str, str], wiring: Wiring) -> list[Link]:
             peer = broker_of[title.rpartition(":")[2]]
             topics = [line.split()[1:3] for line in lines if line.startswith("topic ")]
             out, into = (tuple(text for text, way in topics if way in (one, "both")) for one in ("out", "in"))
-            links.append(Link(owner, peer, out, into))
+            links.append(WiredLink(owner, peer, out, into))
     return links
+
+
+ACL_FILE = "migration-acl.conf"
+LINK_AGENT = "broadloom-links"
+
+_RULES = """\
+# Who may use the control topics by which clients are moved; written by broadloom.
+# Put these lines at the end of each broker's acl_file. LabClients log in by their own names:
+# their listener has `use_username_as_clientid true`, and the agent has a listener of its own without it.
+user {agent}
+topic readwrite {root}/#
+topic readwrite {own}to/#
+topic read #
+
+# The link agent carries all topics but those, and probes of its own, which no `#` of anybody else's matches.
+user {links}
+topic readwrite #
+topic readwrite {own}#
+topic deny {root}/#
+topic deny {own}to/#
+
+# A client speaks for itself only, and hears only what is said to it.
+pattern write {root}/from/%u/+
+pattern read {root}/to/%u/+
+pattern read {own}to/%u/+
+"""
+
+
+def acl_rules(agent: str = AGENT, links: str = LINK_AGENT) -> str:
+    """The rules, for agents that log in by these names.
+
+    Args:
+        agent: the one that moves clients.
+        links: the one that holds links.
+
+    Examples:
+        >>> print(acl_rules("mover").splitlines()[3])
+        user mover
+        >>> "topic readwrite $broadloom/#" in acl_rules()
+        True
+    """
+    return _RULES.format(agent=agent, links=links, own=OWN, root=ROOT)

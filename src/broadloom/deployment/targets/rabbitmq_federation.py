@@ -13,8 +13,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-from broadloom.deployment.settings import Settings, safe
-from broadloom.deployment.wiring import Hop, Link, Wiring
+from broadloom.deployment.deployment_inputs import Settings, safe
+from broadloom.deployment.wiring import Hop, WiredLink, Wiring
 from broadloom.errors import InputError
 
 PORT, TLS_PORT = 5672, 5671
@@ -33,7 +33,7 @@ def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
         InputError: a topic that has no routing key.
 
     Examples:
-        >>> wiring = Wiring(("a", "b"), {}, {}, (Link("a", "b", ("x",), ()),))
+        >>> wiring = Wiring(("a", "b"), {}, {}, (WiredLink("a", "b", ("x",), ()),))
         >>> print(files(wiring, Settings(tls=False))["broker-a.json"])
         [
         {"body": {"durable": true, "type": "topic"}, "method": "PUT", "path": "/api/exchanges/%2F/...a%3Ab"},
@@ -76,7 +76,7 @@ def max_hops(wiring: Wiring) -> int:
     return max(8, 1 << (len(wiring.brokers) - 1).bit_length())
 
 
-def exchange(link: Link) -> str:
+def exchange(link: WiredLink) -> str:
     """The exchange of a link, at both its ends."""
     return f"broadloom.link.{safe(link.owner)}:{safe(link.peer)}"
 
@@ -112,7 +112,7 @@ def change(
         later: where they will be, if that changes too.
 
     Examples:
-        >>> one, two = (Wiring(("a", "b"), {}, {}, (Link("a", "b", (x,), ()),)) for x in "xy")
+        >>> one, two = (Wiring(("a", "b"), {}, {}, (WiredLink("a", "b", (x,), ()),)) for x in "xy")
         >>> add, remove = change(one, two, Settings(tls=False))
         >>> add["a"][0]["body"], remove["a"][0]["method"]
         ({'routing_key': 'y'}, 'DELETE')
@@ -147,7 +147,7 @@ def undone(call: Call) -> Call:
     return {"method": "DELETE", "path": f"{call['path']}/{quote(name, safe='')}"}
 
 
-def _upstream(link: Link, other: str, settings: Settings, hops: int) -> list[Call]:
+def _upstream(link: WiredLink, other: str, settings: Settings, hops: int) -> list[Call]:
     """The other end as the source of what comes."""
     name = f"broadloom-{safe(other)}"
     value = {
@@ -190,7 +190,7 @@ def _bind(source: str, destination: str, text: str) -> Call:
     return {"method": "POST", "path": path, "body": {"routing_key": routing_key(text)}}
 
 
-def read_links(written: Mapping[str, str], wiring: Wiring) -> list[Link]:
+def read_links(written: Mapping[str, str], wiring: Wiring) -> list[WiredLink]:
     """The links that the calls make: what one end offers and the other one takes."""
     broker_of = {safe(broker): broker for broker in wiring.brokers}
     offered, taken = defaultdict[Hop, set[str]](set), defaultdict[Hop, set[str]](set)
@@ -207,7 +207,7 @@ def read_links(written: Mapping[str, str], wiring: Wiring) -> list[Link]:
             else:
                 offered[here, other].add(_filter(key))
     return [
-        Link(
+        WiredLink(
             owner,
             peer,
             tuple(sorted(offered[owner, peer] & taken[owner, peer])),

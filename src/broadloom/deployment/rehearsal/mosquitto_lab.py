@@ -5,22 +5,25 @@ from __future__ import annotations
 import fcntl
 import os
 import random
+import re
 import shutil
 import signal
 import socket
 import subprocess
 import tempfile
+import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from broadloom.deployment.rehearsal._log import BrokerLog
-from broadloom.deployment.rehearsal._relay import Relay
-from broadloom.deployment.settings import Settings, link_name, safe
-from broadloom.deployment.targets import mosquitto
-from broadloom.deployment.wiring import Link, Wiring
+from broadloom.deployment.deployment_inputs import Settings, link_name, safe
+from broadloom.deployment.targets import mosquitto_bridges
+from broadloom.deployment.targets.mosquitto_bridges import MESH
+from broadloom.deployment.wiring import WiredLink, Wiring
 from broadloom.errors import InputError
 
 HOST = "127.0.0.1"
@@ -49,7 +52,7 @@ restart_timeout 0 1
 """
 
 
-class Scratch(ABC):
+class BrokerLab(ABC):
     """A context manager over processes and a folder of theirs; it leaves neither behind, however it ends."""
 
     def __enter__(self) -> Self:
@@ -80,7 +83,7 @@ class Scratch(ABC):
         """Stop them."""
 
 
-class Lab(Scratch):
+class MosquittoLab(BrokerLab):
     """A mosquitto broker for each one of a wiring.
 
     Attributes:
@@ -89,12 +92,12 @@ class Lab(Scratch):
         relays: the links that can be cut, by their ends.
     """
 
-    def __init__(self, wiring: Wiring, cuttable: Iterable[Link] = ()) -> None:
+    def __init__(self, wiring: Wiring, cuttable: Iterable[WiredLink] = ()) -> None:
         self._program = need_mosquitto()
         self.wiring = wiring
         self._cuttable = [link[:2] for link in cuttable]
         self.ports: dict[str, int] = {}
-        self.relays: dict[tuple[str, str], Relay] = {}
+        self.relays: dict[tuple[str, str], LinkRelay] = {}
         self.logs: dict[str, list[BrokerLog]] = {}
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
@@ -124,12 +127,12 @@ class Lab(Scratch):
             if link.peer == broker:
                 self._mark_down(link)
 
-    def cut(self, link: Link) -> None:
+    def cut(self, link: WiredLink) -> None:
         """Cut a link that can be."""
         self.relays[link[:2]].cut()
         self._mark_down(link)
 
-    def mend(self, link: Link) -> None:
+    def mend(self, link: WiredLink) -> None:
         """Let a link that was cut connect again."""
         self.relays[link[:2]].mend()
 
@@ -141,7 +144,7 @@ class Lab(Scratch):
             port=self.ports[broker], host=HOST, folder=folder, user="root" if os.geteuid() == 0 else "nobody"
         )
         own = Settings(places=self._places(broker), tls=False)
-        text = mosquitto.broker_file(wiring, broker, own, _BRIDGE)
+        text = mosquitto_bridges.broker_file(wiring, broker, own, _BRIDGE)
         (folder / "mosquitto.conf").write_text(listen + text)
 
     def read(self) -> None:
@@ -191,12 +194,12 @@ class Lab(Scratch):
                 )
             time.sleep(0.02)
 
-    def _is_up(self, link: Link, wiring: Wiring) -> bool:
+    def _is_up(self, link: WiredLink, wiring: Wiring) -> bool:
         """All requests of a link are answered: to connect, and to (un)subscribe for each line of its file."""
         lines = len({*link.out, *link.into}) if wiring.relays else len(link.out) + len(link.into)
         return self.logs[link.owner][-1].answers[link_name(link.owner, link.peer)] >= 1 + lines
 
-    def _mark_down(self, link: Link) -> None:
+    def _mark_down(self, link: WiredLink) -> None:
         """Forget the answers that a link got, until it opens anew."""
         log = self.logs[link.owner][-1]
         log.read()
@@ -206,7 +209,7 @@ class Lab(Scratch):
         """Start everything; false if a port was taken by somebody else, unless this is the last try."""
         ports = iter(free_ports(len(self.wiring.brokers) + len(self._cuttable)))
         self.ports = {broker: next(ports) for broker in self.wiring.brokers}
-        self.relays = {ends: Relay(HOST, next(ports), self.ports[ends[1]]) for ends in self._cuttable}
+        self.relays = {ends: LinkRelay(HOST, next(ports), self.ports[ends[1]]) for ends in self._cuttable}
         for relay in self.relays.values():
             relay.mend()
         for broker in sorted(self.wiring.brokers, reverse=True):  # peers before those that call them
@@ -320,3 +323,132 @@ def listens(port: int) -> bool:
     """Whether somebody takes connections at a port."""
     with socket.socket() as one:
         return one.connect_ex((HOST, port)) == 0
+
+
+_LINE = re.compile(
+    r"\d+: (?:"
+    r"(?P<way>Sending|Received) PUBLISH (?:to|from) (?P<client>\S+) "
+    r"\(d\d, q(?P<qos>\d), r\d, m\d+, '(?P<topic>.*)', \.\.\. \((?P<size>\d+) bytes\)\)"
+    r"|Bridge r\.(?P<opening>\S+) sending CONNECT"
+    r"|Received (?:SUBACK|UNSUBACK|CONNACK) (?:from|on connection) l\.(?P<answered>\S+?)\.?"
+    r")\n"
+)
+
+
+class BrokerLog:
+    """A log that grows, read as far as it has come.
+
+    Attributes:
+        sent: how many messages of each topic went to each client.
+        received: how many came from each.
+        bytes_sent: the size of all packets to each client.
+        answers: of each link that the broker opened, how many of its requests the other end has answered.
+    """
+
+    def __init__(self, place: Path) -> None:
+        self._file = place.open(encoding="utf-8", errors="replace")
+        self._rest = ""
+        self.sent: Counter[tuple[str, str]] = Counter()
+        self.received: Counter[tuple[str, str]] = Counter()
+        self.bytes_sent: Counter[str] = Counter()
+        self.answers: Counter[str] = Counter()
+
+    def read(self) -> None:
+        """Take in what was written since the last time."""
+        text = self._rest + self._file.read()
+        whole, newline, self._rest = text.rpartition("\n")
+        for line in (whole + newline).splitlines(keepends=True):
+            found = _LINE.fullmatch(line)
+            if found is None:
+                continue
+            if found["opening"]:
+                self.answers[found["opening"]] = 0
+            elif found["answered"]:
+                self.answers[found["answered"]] += 1
+            elif found["way"] == "Received":
+                self.received[found["client"], found["topic"]] += 1
+            else:
+                self.sent[found["client"], found["topic"]] += 1
+                topic = found["topic"].removeprefix(MESH)  # a name of our making, which nobody pays for
+                size = packet_size(topic, int(found["size"]), int(found["qos"]))
+                self.bytes_sent[found["client"]] += size
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+
+def packet_size(topic: str, payload: int, qos: int) -> int:
+    """The bytes of a PUBLISH packet of MQTT 3.1.1.
+
+    Examples:
+        >>> packet_size("x", 10, 1)
+        17
+    """
+    rest = 2 + len(topic.encode()) + (2 if qos else 0) + payload
+    header = 1 + max(1, (rest.bit_length() + 6) // 7)
+    return header + rest
+
+
+class LinkRelay:
+    """Passes connections on from a port of its own to a broker's.
+
+    Attributes:
+        port: where it listens.
+    """
+
+    def __init__(self, host: str, port: int, target: int) -> None:
+        self.port = port
+        self._host, self._target = host, target
+        self._server: socket.socket | None = None
+        self._acceptor: threading.Thread | None = None
+        self._sockets: list[socket.socket] = []
+
+    def mend(self) -> None:
+        """Take connections."""
+        self._server = socket.create_server((self._host, self.port))
+        self._acceptor = _run(self._accept, self._server)
+
+    def cut(self) -> None:
+        """Close all connections, and take no more."""
+        if self._server is not None and self._acceptor is not None:
+            _shut(self._server)
+            self._acceptor.join()
+        for one in self._sockets:
+            _shut(one)
+        self._server, self._acceptor, self._sockets = None, None, []
+
+    def _accept(self, server: socket.socket) -> None:
+        while True:
+            try:
+                near, _ = server.accept()
+            except OSError:
+                return
+            try:
+                far = socket.create_connection((self._host, self._target))
+            except OSError:  # the broker is down; it is tried again with the next connection
+                near.close()
+                continue
+            self._sockets += (near, far)
+            _run(self._pass_on, near, far)
+            _run(self._pass_on, far, near)
+
+    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
+        with suppress(OSError):
+            while data := source.recv(65536):
+                sink.sendall(data)
+        _shut(source)
+        _shut(sink)
+
+
+def _run(work: Callable[..., None], *arguments: socket.socket) -> threading.Thread:
+    thread = threading.Thread(target=work, args=arguments, daemon=True)
+    thread.start()
+    return thread
+
+
+def _shut(one: socket.socket) -> None:
+    """Wake whoever waits for a socket, and close it."""
+    with suppress(OSError):
+        one.shutdown(socket.SHUT_RDWR)
+    one.close()

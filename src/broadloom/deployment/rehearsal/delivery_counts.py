@@ -1,19 +1,25 @@
-"""MQTT clients of a rehearsal: one a broker, which subscribes and publishes, all of them in one thread."""
+"""Delivery counts of a rehearsal: its MQTT clients, the tally of their messages, and the outcome."""
 
 from __future__ import annotations
 
 import selectors
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
+from broadloom.deployment.targets.mosquitto_bridges import MESH
+from broadloom.deployment.wiring import SampleMessage, Wiring
 from broadloom.errors import InputError
 from broadloom.mqtt.paho import close_sockets, need_paho
+from broadloom.progress import stage
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client, MQTTMessageInfo
+
 
 HOST = "127.0.0.1"
 TICK = 0.02
@@ -22,7 +28,7 @@ RETRY_SECONDS = 0.1
 Heard = Callable[[str, str, bytes], None]
 
 
-class Clients:
+class LabClients:
     """A client at each of some brokers; sessions are kept, so that a restart of a broker loses nothing.
 
     Args:
@@ -42,7 +48,7 @@ class Clients:
         self._ready: set[str] = set()
         self._last_misc = 0.0
 
-    def __enter__(self) -> Clients:
+    def __enter__(self) -> LabClients:
         return self
 
     def __exit__(
@@ -141,3 +147,138 @@ class Clients:
     def _forget(self, sock: Any) -> None:
         with suppress(KeyError, ValueError):
             self._selector.unregister(sock)
+
+
+PAYLOAD_BYTES = 100
+# Nothing comes any more after so many seconds without a message.
+QUIET_SECONDS = 5.0
+SETTLE_SECONDS = 0.3
+LONGEST_SECONDS = 120.0
+
+
+class DeliveryTally:
+    """Which message was published where, and which came to which broker how often."""
+
+    def __init__(self, wiring: Wiring) -> None:
+        self.wiring = wiring
+        self.published: list[SampleMessage] = []
+        self.got: Counter[tuple[str, int]] = Counter()
+        self.open: set[tuple[str, int]] = set()
+        self.strays = 0
+        self._asked = 0
+
+    def publish(self, message: SampleMessage) -> int:
+        """Note a message; its number."""
+        number = len(self.published)
+        self.published.append(message)
+        self.open.update((broker, number) for broker in self.wiring.wanting(message.topic))
+        self._asked += len(self.wiring.wanting(message.topic))
+        return number
+
+    def runs_away(self) -> bool:
+        """Whether so much has come that messages must be going round."""
+        return self.got.total() > 1000 + 20 * self._asked
+
+    def heard(self, broker: str, topic: str, payload: bytes) -> None:
+        """Note what a client got; the payload begins with the number of the message."""
+        text = payload.split(b" ", 1)[0]
+        number = int(text) if text.isdigit() else -1
+        known = 0 <= number < len(self.published)
+        if known and self.published[number].topic == topic.removeprefix(MESH):
+            self.got[broker, number] += 1
+            self.open.discard((broker, number))
+        else:
+            self.strays += 1
+
+    def counts(self, first: int = 0) -> dict[str, int]:
+        """What came of the messages from a number on."""
+        expected = {
+            (broker, number)
+            for number in range(first, len(self.published))
+            for broker in self.wiring.wanting(self.published[number].topic)
+        }
+        got = {key: count for key, count in self.got.items() if key[1] >= first}
+        return {
+            "published": len(self.published) - first,
+            "expected": len(expected),
+            "missing": len(expected - got.keys()),
+            "duplicates": sum(count - 1 for key, count in got.items() if key in expected),
+            "unexpected": self.strays + sum(count for key, count in got.items() if key not in expected),
+        }
+
+
+def publish_all(
+    clients: LabClients,
+    tally: DeliveryTally,
+    messages: Mapping[SampleMessage, int],
+    size: int = PAYLOAD_BYTES,
+) -> None:
+    """Publish each message so many times, in turn, so that brokers are busy side by side."""
+    rounds = max(messages.values(), default=0)
+    with stage("publish", len(messages) * rounds) as done:
+        for turn in range(rounds):
+            for message in (message for message, count in messages.items() if turn < count):
+                number = tally.publish(message)
+                clients.publish(message.broker, message.topic, f"{number} ".encode().ljust(size, b"."))
+                if number % 50 == 49:
+                    clients.turn(0)
+                    done(number)
+
+
+def settle(clients: LabClients, tally: DeliveryTally) -> None:
+    """Wait until all has come, or nothing comes any more; and then a little, for what comes twice."""
+    with stage("wait for deliveries"):
+        wait_quiet(clients, tally, QUIET_SECONDS)
+    seen = len(tally.open)
+    clients.run(lambda: False, SETTLE_SECONDS)
+    if len(tally.open) < seen:
+        settle(clients, tally)
+
+
+def wait_quiet(clients: LabClients, tally: DeliveryTally, seconds: float, left: int = 0) -> None:
+    """Send and receive until no more than `left` is missing, or nothing has come for so long."""
+    for _ in range(int(LONGEST_SECONDS / seconds)):
+        before = tally.got.total()
+        done = clients.run(lambda: len(tally.open) <= left or tally.runs_away(), seconds)
+        if done or tally.got.total() == before:
+            return
+
+
+@dataclass(frozen=True)
+class RehearsalOutcome:
+    """What a rehearsal counted.
+
+    Attributes:
+        counts: published, expected, missing, duplicates, unexpected.
+        uninterested: how often a link brought a message to a broker that does not want its topic.
+        links: of each link and direction, how many messages crossed it and how many the plan says.
+        bytes: of all packets on links.
+        failures: what was lost when brokers and links were killed.
+    """
+
+    counts: Mapping[str, int]
+    uninterested: int
+    links: tuple[Mapping[str, Any], ...]
+    bytes: int
+    failures: tuple[Mapping[str, Any], ...] = ()
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything came once, nowhere else, and over the links that the plan says."""
+        return not (
+            any(self.counts[key] for key in ("missing", "duplicates", "unexpected"))
+            or self.uninterested
+            or any(link["messages"] != link["planned"] for link in self.links)
+        )
+
+    def record(self) -> dict[str, Any]:
+        """The outcome as JSON has it."""
+        return {
+            "ok": self.ok,
+            **self.counts,
+            "uninterested": self.uninterested,
+            "messages_on_links": sum(link["messages"] for link in self.links),
+            "bytes_on_links": self.bytes,
+            "links": [dict(link) for link in self.links],
+            "failures": [dict(failure) for failure in self.failures],
+        }

@@ -9,20 +9,20 @@ from pathlib import Path
 from typing import Any
 
 from broadloom._version import VERSION
-from broadloom.deployment.check import check
-from broadloom.deployment.diff import changes
-from broadloom.deployment.settings import Settings
-from broadloom.deployment.steps import (
+from broadloom.deployment.deployment_inputs import Settings
+from broadloom.deployment.loop_checks import check
+from broadloom.deployment.rollout import (
     Deployment,
     Step,
+    changes,
     differing_files,
     mosquitto_steps,
     nats_steps,
     rabbitmq_steps,
 )
-from broadloom.deployment.targets import acl, mosquitto, nats, rabbitmq
+from broadloom.deployment.targets import mosquitto_bridges, nats_leafnodes, rabbitmq_federation
 from broadloom.deployment.trees import Tree
-from broadloom.deployment.wiring import Link, Wiring
+from broadloom.deployment.wiring import WiredLink, Wiring
 from broadloom.errors import InputError
 from broadloom.storage.folders import new_folder
 
@@ -46,7 +46,7 @@ class Target:
     name: str
     summary: str
     files: Callable[[Wiring, Settings], dict[str, str]]
-    read_links: Callable[[Mapping[str, str], Wiring], list[Link]]
+    read_links: Callable[[Mapping[str, str], Wiring], list[WiredLink]]
     steps: Callable[[Deployment, Deployment, bool], list[Step]]
     live: str
     shared: Mapping[str, str] = field(default_factory=dict)
@@ -56,25 +56,25 @@ TARGETS = (
     Target(
         "mosquitto",
         "a file of bridges a broker",
-        mosquitto.files,
-        mosquitto.read_links,
+        mosquitto_bridges.files,
+        mosquitto_bridges.read_links,
         mosquitto_steps,
         live="mosquitto reads bridges when it starts: the broker that opens a link restarts",
-        shared={acl.FILE: acl.rules()},
+        shared={mosquitto_bridges.ACL_FILE: mosquitto_bridges.acl_rules()},
     ),
     Target(
         "rabbitmq",
         "a list of API calls a broker",
-        rabbitmq.files,
-        rabbitmq.read_links,
+        rabbitmq_federation.files,
+        rabbitmq_federation.read_links,
         rabbitmq_steps,
         live="RabbitMQ changes everything live, by its HTTP API: nothing restarts",
     ),
     Target(
         "nats",
         "a file of leaf nodes a broker",
-        nats.files,
-        nats.read_links,
+        nats_leafnodes.files,
+        nats_leafnodes.read_links,
         nats_steps,
         live="NATS reads leaf nodes when it starts, and keeps nothing for a link that is away",
     ),
@@ -118,7 +118,7 @@ def compare_exports(
         at_once: restart all brokers that change together.
 
     Examples:
-        >>> link, target = Link("a", "b", ("x",), ("x",)), target_named("mosquitto")
+        >>> link, target = WiredLink("a", "b", ("x",), ("x",)), target_named("mosquitto")
         >>> wiring = Wiring(("a", "b"), {"a": ("x",), "b": ("x",)}, {}, (link,))
         >>> old, new = (
         ...     Deployment(wiring, places, export(wiring, target, places))

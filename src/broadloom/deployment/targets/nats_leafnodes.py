@@ -11,9 +11,9 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 
-from broadloom.deployment.check import is_forest
-from broadloom.deployment.settings import Settings, link_name, safe
-from broadloom.deployment.wiring import Link, Wiring
+from broadloom.deployment.deployment_inputs import Settings, link_name, safe
+from broadloom.deployment.loop_checks import is_forest
+from broadloom.deployment.wiring import WiredLink, Wiring
 from broadloom.errors import InputError
 from broadloom.mqtt.topic_filters import groups
 
@@ -30,7 +30,7 @@ def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
         InputError: trees that close a ring, unless accounts are asked for; or a topic that is no subject.
 
     Examples:
-        >>> wiring = Wiring(("a", "b"), {}, {}, (Link("a", "b", ("x",), ("x",)),))
+        >>> wiring = Wiring(("a", "b"), {}, {}, (WiredLink("a", "b", ("x",), ("x",)),))
         >>> print(files(wiring, Settings(tls=False))["broker-a.conf"])
         # Links of broker 'a', written by broadloom; include it from nats-server.conf.
         leafnodes {
@@ -60,7 +60,7 @@ def accounts_of(wiring: Wiring) -> list[list[str]]:
 
     Examples:
         >>> ring = ("a", "b", "xy"), ("b", "c", "xz"), ("a", "c", "yz")
-        >>> accounts_of(Wiring(("a", "b", "c"), {}, {}, tuple(Link(u, v, x, x) for u, v, x in ring)))
+        >>> accounts_of(Wiring(("a", "b", "c"), {}, {}, tuple(WiredLink(u, v, x, x) for u, v, x in ring)))
         [['x'], ['y'], ['z']]
     """
     accounts: list[tuple[list[str], set[tuple[str, str]]]] = []
@@ -86,9 +86,9 @@ def moved_topics(old: Wiring, new: Wiring) -> dict[str, tuple[str, str]]:
     """The filters of both whose clients have to log in to another account, with both accounts.
 
     Examples:
-        >>> one = Wiring(("a", "b", "c"), {}, {}, (Link("a", "b", ("x",), ("x",)),))
+        >>> one = Wiring(tuple("abc"), {}, {}, (WiredLink("a", "b", ("x",), ("x",)),))
         >>> ends = ("a", "b", "x"), ("b", "c", "xz"), ("a", "c", "z")
-        >>> two = Wiring(("a", "b", "c"), {}, {}, tuple(Link(u, v, tuple(x), tuple(x)) for u, v, x in ends))
+        >>> two = Wiring(tuple("abc"), {}, {}, tuple(WiredLink(u, v, tuple(x), tuple(x)) for u, v, x in ends))
         >>> moved_topics(one, two)
         {'x': ('$G', 'BROADLOOM_1')}
     """
@@ -142,7 +142,7 @@ def _login(name: str) -> str:
     return f"{{ user: {name}, password: ${name}_PASSWORD }}"
 
 
-def _remotes(link: Link, accounts: list[list[str]], settings: Settings) -> list[str]:
+def _remotes(link: WiredLink, accounts: list[list[str]], settings: Settings) -> list[str]:
     """A remote for each account that has a topic on the link."""
     host, port = settings.place(link.peer, PORT)
     scheme = "tls" if settings.tls else "nats-leaf"
@@ -187,7 +187,7 @@ def _check_subjects(wiring: Wiring) -> None:
             )
 
 
-def read_links(written: Mapping[str, str], wiring: Wiring) -> list[Link]:
+def read_links(written: Mapping[str, str], wiring: Wiring) -> list[WiredLink]:
     """The links that files say, each with what it is for: the files do not name topics."""
     carried = {link_name(link.owner, link.peer): link for link in wiring.links}
     broker_of = {safe(broker): broker for broker in wiring.brokers}

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 
 from broadloom.checks import and_more
-from broadloom.deployment.wiring import Hop, Link, Wiring
+from broadloom.deployment.wiring import Hop, WiredLink, Wiring
 from broadloom.errors import InputError
 from broadloom.mqtt.topic_filters import VALID, FilterTree, covers, groups
 
@@ -22,8 +22,8 @@ def check(wiring: Wiring) -> None:
         InputError: the first fault, in words of its own.
 
     Examples:
-        >>> from broadloom.deployment.wiring import Link, Wiring
-        >>> links = Link("a", "b", ("x",), ("x",)), Link("b", "a", ("x",), ("x",))
+        >>> from broadloom.deployment.wiring import WiredLink, Wiring
+        >>> links = WiredLink("a", "b", ("x",), ("x",)), WiredLink("b", "a", ("x",), ("x",))
         >>> check(Wiring(("a", "b"), {"a": ("x",), "b": ("x",)}, {}, links))
         Traceback (most recent call last):
         broadloom.errors.InputError: the link of 'a' and 'b' is configured at both ends, ...
@@ -112,7 +112,7 @@ def _repeated(wiring: Wiring) -> Iterator[str]:
 def _rings(wiring: Wiring) -> Iterator[str]:
     """Links that close a ring for one filter, or for filters that can match one topic."""
     name_of = groups(sorted({text for link in wiring.links for text in link.out + link.into}))
-    carrying = defaultdict[str, dict[Link, set[str]]](lambda: defaultdict(set))
+    carrying = defaultdict[str, dict[WiredLink, set[str]]](lambda: defaultdict(set))
     for link in wiring.links:
         for text in link.out + link.into:
             carrying[name_of[text]][link].add(text)
@@ -121,7 +121,7 @@ def _rings(wiring: Wiring) -> Iterator[str]:
             yield _ring_words(ring, [links[link] for link in ring])
 
 
-def _ring_words(ring: list[Link], carried: list[set[str]]) -> str:
+def _ring_words(ring: list[WiredLink], carried: list[set[str]]) -> str:
     ways = ", ".join(f"{link.owner!r}-{link.peer!r}" for link in ring)
     common = set.intersection(*carried)
     if common:
@@ -147,9 +147,9 @@ def _met_on_the_way(carried: list[set[str]]) -> tuple[str, str]:
     return min(pairs, default=(first, first))
 
 
-def _closed(links: Iterable[Link]) -> Iterator[list[Link]]:
+def _closed(links: Iterable[WiredLink]) -> Iterator[list[WiredLink]]:
     """The ring that each link closes with earlier ones, if it does."""
-    near: dict[str, list[tuple[str, Link]]] = defaultdict(list)
+    near: dict[str, list[tuple[str, WiredLink]]] = defaultdict(list)
     for link in links:
         way = _way(near, link.owner, link.peer)
         if way is None:
@@ -159,9 +159,9 @@ def _closed(links: Iterable[Link]) -> Iterator[list[Link]]:
             yield [link, *way]
 
 
-def _way(near: dict[str, list[tuple[str, Link]]], start: str, end: str) -> list[Link] | None:
+def _way(near: dict[str, list[tuple[str, WiredLink]]], start: str, end: str) -> list[WiredLink] | None:
     """The links between two brokers in a forest, or None."""
-    todo: list[tuple[str, str, list[Link]]] = [(start, "", [])]
+    todo: list[tuple[str, str, list[WiredLink]]] = [(start, "", [])]
     for broker, before, way in todo:
         if broker == end:
             return way
