@@ -10,7 +10,7 @@ import broadloom as bl
 from broadloom.assignment.market.market_moves import toll_now
 from broadloom.assignment.market.market_search import OPENING, _Search
 from broadloom.assignment.market.softened import membership, priced_pass
-from broadloom.kernels.jit import kernel
+from broadloom.kernels import kernel
 from broadloom.measures.core_trees import Core
 from broadloom.measures.market import Ledger, core_named, open_ledger, traffic_of
 

@@ -17,8 +17,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 import broadloom as bl
-from broadloom.kernels.jit import kernel
-from broadloom.kernels.threads import over_ranges
+from broadloom.kernels import kernel, over_ranges
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
@@ -36,9 +35,9 @@ def link(interest: bl.Interest, weights: bl.Weights, algorithm: str, **options: 
 def build(interest: bl.Interest, weights: bl.Weights, algorithm: str, **options: Any) -> Run:
     """An algorithm alone, without the check of its result: what a peer is timed for."""
     from broadloom.linking import ALGORITHMS
-    from broadloom.model.algorithm import find
+    from broadloom.model import find_algorithm
 
-    chosen = find(algorithm, ALGORITHMS)
+    chosen = find_algorithm(algorithm, ALGORITHMS)
     settings = chosen.with_options(options)
     return lambda: described_edges(weights, chosen.run(interest, weights, settings, 0).edges)
 

@@ -4,7 +4,7 @@ import tempfile
 from pathlib import Path
 
 import broadloom as bl
-from broadloom.model.instance import read_instance
+from broadloom.model import read_link_problem
 
 with tempfile.TemporaryDirectory() as folder:
     tables, plan_folder = Path(folder, "tables"), Path(folder, "plan")
@@ -14,7 +14,7 @@ with tempfile.TemporaryDirectory() as folder:
     )
     (tables / "latency.csv").write_text("src,dst,rtt_ms\nparis,tokyo,218\nparis,lima,194\ntokyo,lima,256\n")
 
-    given = read_instance(tables)
+    given = read_link_problem(tables)
     plan = bl.link(given.interest, given.weights)
     plan.save(plan_folder)
 

@@ -7,13 +7,12 @@ from pathlib import Path
 
 from numba.core.caching import IndexDataCacheFile
 
-import broadloom
-from broadloom.kernels import jit as _jit
+from broadloom.kernels import jit
 
 MODULE = """
 from typing import NamedTuple
 import numpy as np
-from broadloom.kernels.jit import kernel
+from broadloom.kernels import kernel
 
 class {name}(NamedTuple):
     values: np.ndarray
@@ -44,17 +43,18 @@ def test_a_cache_of_another_version_is_compiled_anew(tmp_path):
 def test_a_change_in_one_file_compiles_the_kernels_of_all_anew(tmp_path):
     """They are compiled into one another, which numba does not look at."""
     package = tmp_path / "broadloom"
-    package.mkdir()
-    (package / "_jit.py").write_text((Path(broadloom.__file__).parent / "_jit.py").read_text())
+    (package / "kernels").mkdir(parents=True)
+    (package / "kernels" / "jit.py").write_text(Path(jit.__file__).read_text())
+    (package / "kernels" / "__init__.py").write_text("from broadloom.kernels.jit import kernel\n")
     (package / "__init__.py").touch()
     constant = package / "inner.py"
     (package / "outer.py").write_text(
-        "from broadloom.kernels.jit import kernel\nfrom broadloom.inner import inner\n\n"
+        "from broadloom.kernels import kernel\nfrom broadloom.inner import inner\n\n"
         "@kernel\ndef outer():\n    return inner()\n\nprint(outer())\n"
     )
     for value in (1, 2):
         constant.write_text(
-            f"from broadloom.kernels.jit import kernel\n\n@kernel\ndef inner():\n    return {value}\n"
+            f"from broadloom.kernels import kernel\n\n@kernel\ndef inner():\n    return {value}\n"
         )
         # -B: two files of one size, written in one second, look the same to Python's own cache of bytecode.
         command = [sys.executable, "-B", "-c", "import broadloom.outer"]
@@ -67,7 +67,7 @@ def test_two_processes_never_save_under_one_name(tmp_path):
     one, other = (IndexDataCacheFile(str(tmp_path), "kernel", "stamp") for _ in range(2))
     plain = one._save_index
     for file in (one, other):
-        file.save = _jit._alone(file.save, str(tmp_path))
+        file.save = jit._alone(file.save, str(tmp_path))
     meanwhile = threading.Thread(target=other.save, args=("other", "its code"))
 
     def slowly(overloads):

@@ -6,7 +6,7 @@ import pytest
 
 import broadloom as bl
 from broadloom.measures import content_metrics
-from broadloom.model.assignment_tables import read_problem, write_problem
+from broadloom.model import read_assignment_problem, write_assignment_problem
 from broadloom.storage.tables import write_table
 
 
@@ -146,9 +146,9 @@ def cells(*rows):
 
 def test_cells_that_are_left_out_have_no_events(problem, tmp_path):
     """A table of those cells that have events, in any order, is a density: the rest of the grid is empty."""
-    write_problem(tmp_path / "tables", problem)
+    write_assignment_problem(tmp_path / "tables", problem)
     write_table(tmp_path / "tables", "density", cells(([2.0, 1], [5.0, 4], 2.0), ([0.0, 0], [2.0, 1], 7.0)))
-    density = read_problem(tmp_path / "tables").density
+    density = read_assignment_problem(tmp_path / "tables").density
     assert [line.tolist() for line in density.edges] == [[0, 2, 5], [0, 1, 4]]
     assert density.mass.tolist() == [[7, 0], [0, 2]]
 
@@ -164,7 +164,7 @@ def test_cells_that_are_left_out_have_no_events(problem, tmp_path):
     ],
 )
 def test_a_table_that_is_no_grid_is_refused(problem, tmp_path, rows, message):
-    write_problem(tmp_path / "tables", problem)
+    write_assignment_problem(tmp_path / "tables", problem)
     write_table(tmp_path / "tables", "density", cells(*rows))
     with pytest.raises(bl.InputError, match=message):
-        read_problem(tmp_path / "tables")
+        read_assignment_problem(tmp_path / "tables")

@@ -8,7 +8,7 @@ import broadloom as bl
 import naive_market as naive
 from broadloom.assignment.market.market import MARKET_ALGORITHMS
 from broadloom.assignment.market.steiner import link_weights, ways_in
-from broadloom.model.market import CORES
+from broadloom.model import CORES
 from market_strategies import markets
 
 NAMES = [algorithm.name for algorithm in MARKET_ALGORITHMS]

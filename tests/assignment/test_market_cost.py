@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 import broadloom as bl
 import naive_market as naive
 from broadloom.measures import MovingCost, market_cost, market_flows, market_metrics
-from broadloom.model.market import CORES
+from broadloom.model import CORES
 from market_strategies import markets
 
 

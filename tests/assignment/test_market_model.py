@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import broadloom as bl
 from broadloom.cli import main
-from broadloom.model.market_tables import read_market
+from broadloom.model import read_market_problem
 
 GOOD = {
     "rates": [[1.0, 0], [0, 2]],
@@ -146,7 +146,7 @@ def tables(tmp_path):
 
 
 def test_a_market_from_tables(tables):
-    market = read_market(tables, channels=16)
+    market = read_market_problem(tables, channels=16)
     assert (market.user_count, market.broker_count, market.channel_count) == (10, 3, 16)
     assert market.user_ids[0] == "u0"
     assert not market.wants[9].any()
@@ -219,7 +219,7 @@ def test_capacities_that_sum_to_1_are_shares(tables):
     brokers = pa.parquet.read_table(tables / "brokers.parquet")
     shares = [0.5, 0.3, 0.2]
     pa.parquet.write_table(brokers.append_column("capacity", [shares]), tables / "brokers.parquet")
-    market = read_market(tables, channels=16, headroom=3.0)
+    market = read_market_problem(tables, channels=16, headroom=3.0)
     assert market.capacity == pytest.approx(3.0 * market.demand.sum() * np.array(shares))
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 import naive
 from broadloom import Interest
-from broadloom.kernels.jit import kernel
+from broadloom.kernels import kernel
 from broadloom.linking import _components
 from broadloom.linking._components import STILL_TO_MERGE, components_of
 

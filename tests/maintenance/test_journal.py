@@ -12,7 +12,7 @@ import pytest
 import broadloom as bl
 from broadloom import InputError
 from broadloom.maintenance import saved_overlay
-from broadloom.storage import records as _records
+from broadloom.storage import journal as record_file
 
 INTEREST = bl.workload.interest(nodes=30, topics=10, sizes=(2, 4), seed=0)
 EVENTS = bl.workload.churn(INTEREST, rounds=400, change=0.3, seed=1)
@@ -67,8 +67,8 @@ def journal_of(place):
 def ends_of(data):
     """Where the records of a journal end."""
     ends, at = [], len(saved_overlay.MAGIC)
-    while (record := _records.record_at(data, at)) is not None:
-        at += _records.HEAD.size + len(record)
+    while (record := record_file.record_at(data, at)) is not None:
+        at += record_file.HEAD.size + len(record)
         ends.append(at)
     return ends
 
@@ -284,7 +284,7 @@ def test_the_journal_is_plain_to_read(saved):
     place, _ = saved
     data = journal_of(place).read_bytes()
     assert data.startswith(b"broadloom journal 1\n")
-    number, requests, _ = json.loads(_records.record_at(data, len(saved_overlay.MAGIC)))
+    number, requests, _ = json.loads(record_file.record_at(data, len(saved_overlay.MAGIC)))
     assert number == 0
     assert requests[0][0] in ("join", "leave", "subscribe", "unsubscribe")
     assert len(data) < 10_000

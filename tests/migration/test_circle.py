@@ -41,8 +41,8 @@ from broadloom.agents.moves.summary import (
     watch_traffic,
 )
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
-from broadloom.model.market_tables import read_market
-from broadloom.storage.tables import need_table
+from broadloom.model import read_market_problem
+from broadloom.storage.tables import require_table
 
 SITES = {"h": "place = [0, 0]\ncapacity = 100000", "f": "place = [10, 0]\ncapacity = 100000"}
 
@@ -118,9 +118,9 @@ def test_round_the_circle(run, tmp_path, monkeypatch, links):
             assert counted.faults(wants)[1:] == (0, 0)
             for client in clients:
                 client.stop()
-        market = read_market(tmp_path / "first-live")
+        market = read_market_problem(tmp_path / "first-live")
         matrix = traffic_matrix(market)
-        written = need_table(tmp_path / "first-live", "traffic_matrix")
+        written = require_table(tmp_path / "first-live", "traffic_matrix")
         assert sum(written.column("rate").to_pylist()) == pytest.approx(matrix.sum())
         assert matrix[:3, 3:].sum() == matrix[3:, :3].sum() == 0
         assert matrix.sum() == pytest.approx((market.rates.sum(axis=1) * 2).sum())
@@ -140,7 +140,7 @@ def test_live_counts_become_the_market_that_they_are(tmp_path):
     ]
     tables = live_tables(residents, sent, {"h": Site((0.0, 0.0)), "f": Site((3.0, 0.0))})
     save_tables(tmp_path / "live", tables)
-    market = read_market(tmp_path / "live", headroom=3)
+    market = read_market_problem(tmp_path / "live", headroom=3)
     assert market.user_ids == ("a", "b")
     assert market.rates.tolist() == [[0, 0, 6, 0], [10, 4, 0, 0]]  # x/1, x/2, y, z in 5 seconds
     assert market.wants.astype(int).tolist() == [[1, 1, 0, 0], [0, 0, 1, 1]]
@@ -159,7 +159,7 @@ def test_rates_are_over_the_seconds_that_were_counted(tmp_path):
     """One message in ten seconds is no message a second."""
     residents = [Resident(name, "h", (("y", 1),), None, 0.0) for name in "ab"]
     save_tables(tmp_path / "live", live_tables(residents, [Sent("a", 3.0, "y", 30)], {"h": Site()}, 10.0))
-    assert read_market(tmp_path / "live").rates.tolist() == [[3.0], [0.0]]
+    assert read_market_problem(tmp_path / "live").rates.tolist() == [[3.0], [0.0]]
 
 
 def keep_only(folder, *names):
@@ -189,7 +189,7 @@ def test_histograms_messages_and_the_matrix_tell_the_same(tmp_path, seed):
         folder = tmp_path / min(kept)
         save_tables(folder, live_tables(residents, sent, {"h": Site()}))
         keep_only(folder, *LEAST, *kept)
-        told[min(kept)] = traffic_matrix(read_market(folder))
+        told[min(kept)] = traffic_matrix(read_market_problem(folder))
     assert np.allclose(told["histograms"], told["messages"])
     assert np.allclose(told["histograms"], told["traffic_matrix"])
 
@@ -212,7 +212,7 @@ def test_what_histograms_and_matrices_cannot_be(tmp_path):
         save_tables(tmp_path / "live", tables, overwrite=True)
         keep_only(tmp_path / "live", *LEAST, "subscriptions", name)
         with pytest.raises(bl.InputError, match=words):
-            read_market(tmp_path / "live")
+            read_market_problem(tmp_path / "live")
 
 
 def test_a_matrix_that_is_too_large_is_left_out(monkeypatch):
@@ -223,13 +223,13 @@ def test_a_matrix_that_is_too_large_is_left_out(monkeypatch):
 
 
 def test_a_matrix_of_too_many_amounts_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("broadloom.model.traffic_tables.MOST_CELLS", 3)
+    monkeypatch.setattr("broadloom.model.channels.MOST_CELLS", 3)
     residents = [Resident(name, "h", (("x", 1),), None, 0.0) for name in "abc"]
     sent = [Sent("a", 0.0, "x", 9), Sent("b", 1.0, "x", 5)]
     save_tables(tmp_path / "live", live_tables(residents, sent, {"h": Site()}))
     keep_only(tmp_path / "live", *LEAST, "subscriptions", "traffic_matrix")
     with pytest.raises(bl.InputError, match="3 users and 2 different amounts, too much for memory; give"):
-        read_market(tmp_path / "live")
+        read_market_problem(tmp_path / "live")
 
 
 @pytest.mark.parametrize("kept", [{"histograms", "subscriptions"}, {"traffic_matrix"}])
@@ -270,7 +270,7 @@ def test_a_broker_that_is_away_is_named_and_nothing_goes_on():
 
 def test_an_empty_system_has_tables_too(tmp_path):
     save_tables(tmp_path / "live", live_tables([], [], {"h": Site()}))
-    market = read_market(tmp_path / "live")
+    market = read_market_problem(tmp_path / "live")
     assert (market.user_count, market.broker_count) == (0, 1)
     assert bl.plan_moves(market, [], []).move_count == 0
 
@@ -280,7 +280,7 @@ def test_subscriptions_of_strangers_are_refused(tmp_path):
     tables["subscriptions"] = pa.table({"node": ["who"], "topic": ["x"]})
     save_tables(tmp_path / "live", tables)
     with pytest.raises(bl.InputError, match="subscriptions row 0: 'who' is unknown"):
-        read_market(tmp_path / "live")
+        read_market_problem(tmp_path / "live")
 
 
 def test_what_plan_and_run_refuse(run, tmp_path, monkeypatch):

@@ -17,8 +17,7 @@ from hypothesis import given, settings
 
 import broadloom as bl
 from broadloom import InputError, Interest, Overlay, Plan, Weights
-from broadloom.storage import folders as _atomic
-from broadloom.storage.folders import new_folder
+from broadloom.storage import folders, new_folder
 from strategies import instances
 
 
@@ -71,7 +70,7 @@ def test_a_plan_that_disconnects_a_topic_is_not_saved(tmp_path):
 
 SLOW_SAVE = """
 import sys, time
-import broadloom.plans.plan as module
+import broadloom.plans.stage_result as module
 from broadloom import Interest, link
 write = module.write_table
 def slowly(folder, name, table):
@@ -236,7 +235,7 @@ def test_a_live_scratch_folder_is_left_alone(tmp_path):
 
 
 def test_without_an_exchange_two_renames_do(tmp_path, monkeypatch):
-    monkeypatch.setattr(_atomic, "_exchange", lambda *_: False)
+    monkeypatch.setattr(folders, "_exchange", lambda *_: False)
     for _ in range(2):
         _plan().save(tmp_path / "plan", overwrite=True)
     assert [p.name for p in tmp_path.iterdir()] == ["plan"]

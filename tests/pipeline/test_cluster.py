@@ -18,7 +18,7 @@ from cluster import PATIENCE, cluster, environment, told, wait_for
 
 import broadloom as bl
 from broadloom import workload
-from broadloom.model.instance import read_instance
+from broadloom.model import read_link_problem
 
 pytestmark = pytest.mark.cluster
 
@@ -124,7 +124,7 @@ def plan_of(place, output):
 
 def plan_of_one_process(place, output):
     """The plan of the in-process dcmaw for the interest of a run."""
-    given = read_instance(place / output / "interest")
+    given = read_link_problem(place / output / "interest")
     plan = bl.link(given.interest, given.weights, "dcmaw")
     replace(plan, nodes=given.nodes).save(place / f"{output}-process" / "plan")
     return plan_of(place, f"{output}-process")

@@ -11,11 +11,10 @@ from test_formats import EMQX, KAFKA, MOSQUITTO, VERNEMQ
 import naive_ingest
 from broadloom import InputError, Interest, maintain, workload
 from broadloom.maintenance import AppliedEvent, EventFeed, read_events
-from broadloom.model.instance import read_instance
-from broadloom.model.ledger import Ledger
+from broadloom.model import RowLedger, read_link_problem
 from broadloom.pipeline.ingest import latency
 from broadloom.pipeline.ingest.ingest import ingest
-from broadloom.storage.tables import need_table
+from broadloom.storage.tables import require_table
 from broadloom.workload.devices import FAULTS
 
 pytestmark = pytest.mark.spark
@@ -65,20 +64,20 @@ def test_everything_planted_is_found(raw, ingested):
 
 def test_the_quarantine_holds_the_rows_as_they_were(raw, ingested):
     lines = b"\n".join(file.read_bytes() for file in raw[0].glob("subscriptions-*.csv")).split(b"\n")
-    held = need_table(ingested[0], "quarantine")
+    held = require_table(ingested[0], "quarantine")
     assert held.num_rows == sum(account(ingested[1], "subscriptions").quarantined.values())
     for row in held.column("row").to_pylist():
         assert (bytes.fromhex(row[4:]) if row.startswith("hex:") else row.encode()) in lines
 
 
 def test_the_tables_can_be_linked(ingested):
-    given = read_instance(ingested[0])
+    given = read_link_problem(ingested[0])
     assert given.interest.node_count == 20
     assert given.weights.kind == "sites"
 
 
 def test_the_ledger_is_saved(ingested):
-    assert Ledger.load(ingested[0]) == ingested[1]
+    assert RowLedger.load(ingested[0]) == ingested[1]
 
 
 def test_every_kind_of_text_file(tmp_path, spark):
@@ -129,7 +128,7 @@ def test_files_that_are_cut_garbled_or_bare(tmp_path, spark):
     assert (found.rows, found.used, sum(found.quarantined.values())) == (12, 5, 7)
     assert found.quarantined["not UTF-8"] == 2
     assert found.quarantined["not a topic filter"] == 2
-    assert need_table(tmp_path / "out", "quarantine").num_rows == 7
+    assert require_table(tmp_path / "out", "quarantine").num_rows == 7
 
 
 def test_dumps_of_brokers(tmp_path, spark):
@@ -336,7 +335,7 @@ def test_a_million_bad_rows_and_no_good_one(tmp_path, spark):
     (tmp_path / "subscriptions.csv").write_text("node,topic\n" + "broken\n" * 1_000_000)
     ledger = ingest([str(tmp_path)], tmp_path / "out", spark=spark)
     assert account(ledger, "subscriptions").quarantined == {"wrong number of fields": 1_000_000}
-    assert need_table(tmp_path / "out", "subscriptions").num_rows == 0
+    assert require_table(tmp_path / "out", "subscriptions").num_rows == 0
 
 
 def test_nothing_is_left_behind_by_an_ingest_that_fails(tmp_path, spark):

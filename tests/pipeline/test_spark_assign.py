@@ -7,7 +7,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import broadloom as bl
-from broadloom.model.assignment_tables import read_problem, write_problem
+from broadloom.model import read_assignment_problem, write_assignment_problem
 from broadloom.pipeline.assign import assign, indexed
 
 pytestmark = pytest.mark.spark
@@ -19,7 +19,7 @@ def compare(spark, tables, plan, options=OPTIONS, **limits):
     """Assign on Spark and in process, and assert that the plans are equal."""
     metrics = assign(tables, plan, seed=3, spark=spark, limits=limits, **options)
     found = bl.AssignmentResult.load(plan)
-    expected = bl.assign(read_problem(tables, **limits), seed=3, **options)
+    expected = bl.assign(read_assignment_problem(tables, **limits), seed=3, **options)
     assert np.array_equal(found.broker_of, expected.broker_of)
     for what in ("algorithm", "seed", "options", "notes", "lower_bound"):
         assert getattr(found, what) == getattr(expected, what)
@@ -38,7 +38,7 @@ def compare(spark, tables, plan, options=OPTIONS, **limits):
     ],
 )
 def test_the_plan_is_the_in_process_one(spark, tmp_path, given):
-    write_problem(tmp_path / "tables", bl.workload.subscribers(**given))
+    write_assignment_problem(tmp_path / "tables", bl.workload.subscribers(**given))
     assert compare(spark, tmp_path / "tables", tmp_path / "plan").feasible
 
 
@@ -47,7 +47,7 @@ def test_many_files_latencies_and_limits_of_the_call(spark, tmp_path):
     problem = bl.workload.subscribers(subscribers=2000, brokers=10)
     bound = np.where(np.arange(2000) % 3 == 0, 1e6, np.nan)
     tables = tmp_path / "tables"
-    write_problem(tables, problem.replace(max_latency=bound))
+    write_assignment_problem(tables, problem.replace(max_latency=bound))
     whole = pq.read_table(tables / "subscribers.parquet")
     (tables / "subscribers.parquet").unlink()
     (tables / "subscribers.parquet").mkdir()
@@ -63,7 +63,7 @@ def test_many_files_latencies_and_limits_of_the_call(spark, tmp_path):
 @pytest.mark.parametrize("more", [{}, {"sample": 100, "polish": 2}, {"sample": 100, "polish": 0}])
 def test_few_subscribers_are_searched_or_polished_on_the_driver(spark, tmp_path, more):
     """Up to `polish_up_to` the driver holds them all; without polish nobody has to."""
-    write_problem(tmp_path / "tables", bl.workload.subscribers(subscribers=500, brokers=5))
+    write_assignment_problem(tmp_path / "tables", bl.workload.subscribers(subscribers=500, brokers=5))
     found = compare(spark, tmp_path / "tables", tmp_path / "plan", OPTIONS | more)
     assert found.metrics()["subscribers"] == 500
     assert (found.lower_bound is None) == (more.get("polish") == 0)
@@ -72,13 +72,13 @@ def test_few_subscribers_are_searched_or_polished_on_the_driver(spark, tmp_path,
 def test_a_density_counts_on_spark_too(spark, tmp_path):
     problem = bl.workload.subscribers(subscribers=1500, brokers=6)
     density = bl.Density([[0, 2000, 9000], [0, 5000, 10000]], [[1, 2], [0, 4]])
-    write_problem(tmp_path / "tables", problem.replace(density=density))
+    write_assignment_problem(tmp_path / "tables", problem.replace(density=density))
     assert compare(spark, tmp_path / "tables", tmp_path / "plan").bandwidth <= 7 * 6
 
 
 def test_an_id_that_appears_twice_is_refused(spark, tmp_path):
     problem = bl.workload.subscribers(subscribers=1500, brokers=6)
-    write_problem(tmp_path / "tables", problem)
+    write_assignment_problem(tmp_path / "tables", problem)
     place = tmp_path / "tables" / "subscribers.parquet"
     table = pq.read_table(place)
     for wrong, message in (("7", "id '7' appears twice"), ("", "has no id")):
@@ -92,7 +92,7 @@ def test_what_is_wrong_is_told_in_one_line(spark, tmp_path):
     problem = bl.workload.subscribers(subscribers=1500, brokers=6)
     bound = np.full(1500, np.nan)
     bound[[7, 900]] = 0.0
-    write_problem(tmp_path / "far", problem.replace(max_latency=bound))
+    write_assignment_problem(tmp_path / "far", problem.replace(max_latency=bound))
     with pytest.raises(bl.InputError, match=r"2 subscribers have no leaf broker .*: 7, 900; raise"):
         assign(tmp_path / "far", tmp_path / "plan", spark=spark, **OPTIONS)
     table = pq.read_table(tmp_path / "far" / "subscribers.parquet").drop_columns("max_latency")

@@ -6,9 +6,9 @@ import pytest
 
 import broadloom as bl
 from broadloom import InputError
-from broadloom.model.ledger import Account, Ledger
+from broadloom.model import RowLedger, TableAccount
 from broadloom.pipeline.interest import check_brokers, write_interest
-from broadloom.storage.tables import need_table, read_table
+from broadloom.storage.tables import read_table, require_table
 
 
 def ingested(folder, nodes=None, subscriptions=(), brokers=()):
@@ -27,8 +27,8 @@ def ingested(folder, nodes=None, subscriptions=(), brokers=()):
     for name, table in tables.items():
         (folder / f"{name}.parquet").mkdir()
         pa.parquet.write_table(table, folder / f"{name}.parquet" / "part-0.parquet")
-    accounts = (Account("nodes", len(nodes), len(nodes), 0, {}, len(nodes)),) if nodes else ()
-    Ledger(accounts).save(folder)
+    accounts = (TableAccount("nodes", len(nodes), len(nodes), 0, {}, len(nodes)),) if nodes else ()
+    RowLedger(accounts).save(folder)
     return folder
 
 
@@ -44,7 +44,7 @@ def assignment(folder, lo, hi, brokers=("b", "a", "c")):
 
 
 def pairs(folder):
-    table = need_table(folder, "subscriptions")
+    table = require_table(folder, "subscriptions")
     return sorted(zip(table["node"].to_pylist(), table["topic"].to_pylist(), strict=True))
 
 
@@ -55,7 +55,7 @@ def test_a_broker_wants_each_cell_that_a_rectangle_of_its_subscribers_overlaps(t
     result = assignment(tmp_path / "assign", lo, hi)
     (tmp_path / "out").mkdir()
     write_interest(tmp_path / "out", ingested(tmp_path / "tables"), tmp_path / "assign", cells=50)
-    content = need_table(tmp_path / "out", "content")
+    content = require_table(tmp_path / "out", "content")
     assert content.num_rows == 49
     cells = zip(*(content[name].to_pylist() for name in ("topic", "lo", "hi")), strict=True)
     expected = {
@@ -72,7 +72,7 @@ def test_clients_topics_stay_and_nodes_are_those_of_both(tmp_path):
     tables = ingested(tmp_path / "tables", subscriptions=[("z", "t/1"), ("a", "t/2")])
     (tmp_path / "out").mkdir()
     write_interest(tmp_path / "out", tables, tmp_path / "assign", cells=1)
-    assert need_table(tmp_path / "out", "nodes")["node"].to_pylist() == ["a", "b", "c", "z"]
+    assert require_table(tmp_path / "out", "nodes")["node"].to_pylist() == ["a", "b", "c", "z"]
     cells = [(broker, "$content/0") for broker in "abc"]
     assert pairs(tmp_path / "out") == sorted([("z", "t/1"), ("a", "t/2"), *cells])
 
@@ -83,7 +83,7 @@ def test_nodes_that_are_given_stay_as_they_are_and_brokers_must_be_among_them(tm
     assignment(tmp_path / "assign", [[0]], [[1]])
     (tmp_path / "out").mkdir()
     write_interest(tmp_path / "out", tables, tmp_path / "assign")
-    assert need_table(tmp_path / "out", "nodes")["node"].to_pylist() == ["c", "b", "a"]
+    assert require_table(tmp_path / "out", "nodes")["node"].to_pylist() == ["c", "b", "a"]
     stranger = ingested(tmp_path / "others", nodes=["c", "b"], brokers=["a", "b"])
     with pytest.raises(InputError, match="broker 'a' of table brokers is not in table nodes"):
         check_brokers(stranger)

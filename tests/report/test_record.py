@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import broadloom as bl
 from broadloom import InputError, measures
 from broadloom.maintenance import maintain
-from broadloom.model.ledger import Account, Ledger
+from broadloom.model import RowLedger, TableAccount
 from broadloom.report import overlay, report
 from broadloom.report.content import market_record
 from broadloom.report.failures import failures
@@ -152,7 +152,7 @@ def test_a_run_shows_its_assignment_and_what_was_quarantined(plan, tmp_path):
     problem = bl.workload.subscribers(set=1, subscribers=30, brokers=3, seed=0)
     bl.assign(problem, algorithm="gr").save(run / "assign")
     (run / "ingest").mkdir()
-    Ledger((Account("nodes", 9, 3, 1, {"no node": 5}, 3),), ("a note",)).save(run / "ingest")
+    RowLedger((TableAccount("nodes", 9, 3, 1, {"no node": 5}, 3),), ("a note",)).save(run / "ingest")
     rows = pa.table(
         {"table": ["nodes"] * 5, "row": ["x" * 500, "", None, "4", "5"], "reason": ["no node"] * 5}
     )

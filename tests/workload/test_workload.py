@@ -7,7 +7,7 @@ import pytest
 
 import broadloom as bl
 from broadloom import InputError
-from broadloom.model.instance import read_instance
+from broadloom.model import read_link_problem
 from broadloom.workload import REGIONS, churn, interest, region_latency, subscriptions, weights
 from broadloom.workload.latency import mean_weight
 
@@ -163,7 +163,7 @@ def test_what_is_written_is_read(tmp_path, kind):
     given = interest(130, 20, sizes=(1, 4))
     made = None if kind == "none" else weights(130, kind, seed=2)
     bl.workload.write(tmp_path / "tables", given, made, churn(given, 5), in_regions=kind == "regions")
-    back = read_instance(tmp_path / "tables")
+    back = read_link_problem(tmp_path / "tables")
     assert back.interest.node_ids == given.node_ids
     for node in range(130):
         ids = {given.topic_ids[topic] for topic in given.topics_of(node)}
@@ -206,19 +206,19 @@ def test_bad_wishes_are_named(make, words):
 def test_no_nodes_are_no_nodes(tmp_path):
     assert weights(0).node_count == 0
     bl.workload.write(tmp_path / "t", interest(0, 5, sizes=(1, 2)), weights(0, "regions"), in_regions=True)
-    assert read_instance(tmp_path / "t").interest.node_count == 0
+    assert read_link_problem(tmp_path / "t").interest.node_count == 0
 
 
 def test_topics_keep_their_order_and_the_unwanted_are_there(tmp_path):
     given = bl.Interest.from_lists([[10], [9, 10]], topics=12)
     bl.workload.write(tmp_path / "t", given)
-    assert read_instance(tmp_path / "t").interest == given
+    assert read_link_problem(tmp_path / "t").interest == given
 
 
 def test_sites_with_other_weights_are_written(tmp_path):
     made = weights(250, "sites", mean=2.0)
     bl.workload.write(tmp_path / "t", interest(250, 20, sizes=(1, 4)), made)
-    assert read_instance(tmp_path / "t").weights.matrix() == pytest.approx(made.matrix())
+    assert read_link_problem(tmp_path / "t").weights.matrix() == pytest.approx(made.matrix())
 
 
 @pytest.mark.parametrize("name", ["m.npz", "m.csv"])

@@ -2,8 +2,7 @@
 
 from broadloom.assignment.market.market import MARKET_ALGORITHMS
 from broadloom.assignment.subscribers import annealing, coreset, greedy, nearest, slp
-from broadloom.model import AssignmentProblem
-from broadloom.model.algorithm import Algorithm, NoOptions
+from broadloom.model import Algorithm, AssignmentProblem, NoOptions
 
 
 def _content(

@@ -6,8 +6,7 @@ from typing import Any, overload
 from broadloom.assignment import ALGORITHMS
 from broadloom.checks import check_count
 from broadloom.errors import InputError
-from broadloom.model import AssignmentProblem, MarketProblem
-from broadloom.model.algorithm import find
+from broadloom.model import AssignmentProblem, MarketProblem, find_algorithm
 from broadloom.plans import AssignmentResult, MarketResult
 
 
@@ -48,7 +47,7 @@ def assign(
     if not fitting:
         kinds = sorted({one.problem.__name__ for one in ALGORITHMS if one.problem is not None})
         raise InputError(f"a {type(problem).__name__} cannot be assigned; give one of {', '.join(kinds)}")
-    chosen = find(algorithm, fitting)
+    chosen = find_algorithm(algorithm, fitting)
     settings = chosen.with_options(options)
     check_count(seed, "seed")
     found: AssignmentResult | MarketResult = chosen.run(problem, settings, seed)

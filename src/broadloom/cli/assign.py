@@ -11,8 +11,8 @@ from broadloom.cli.link import parse_options
 from broadloom.cli.output import Force, Json, Quiet, Seed, keep_apart, measures_table, progress, show
 from broadloom.cli.spark import Conf, Master, Remote
 from broadloom.errors import InputError
-from broadloom.model.assignment_tables import read_problem, write_problem
-from broadloom.plans.assignment_result import read_record, summary
+from broadloom.model import read_assignment_problem, write_assignment_problem
+from broadloom.plans import assignment_summary, read_assignment_record
 
 
 def assign(
@@ -50,11 +50,13 @@ def assign(
         if master or remote:
             _on_spark(tables, output, algorithm, seed, limits, options, (master, remote, conf or []), force)
         else:
-            bl.assign(read_problem(tables, **limits), algorithm, seed, **options).save(output, force)
-    record = read_record(output)
+            bl.assign(read_assignment_problem(tables, **limits), algorithm, seed, **options).save(
+                output, force
+            )
+    record = read_assignment_record(output)
     metrics = record["metrics"]
     told = {name: record[name] for name in ("algorithm", "lower_bound", "notes", "metrics")}
-    words = f"{summary(algorithm, metrics)} -> {output}"
+    words = f"{assignment_summary(algorithm, metrics)} -> {output}"
     show(
         {"output": str(output), "feasible": metrics["feasible"]} | told,
         words,
@@ -115,7 +117,7 @@ def subscribers(
         if geography is None:
             geography = workload.first_geography(*asked)
         problem = workload.subscribers(*asked, geography)
-        write_problem(output, problem, force)
+        write_assignment_problem(output, problem, force)
     record = {
         "output": str(output),
         "set": number,

@@ -13,9 +13,13 @@ from broadloom.cli.output import Json, Quiet, measures_table, progress, show
 from broadloom.cli.spark import Conf, Master, Remote, engine_if_asked
 from broadloom.errors import InputError
 from broadloom.measures import disconnected_topics
-from broadloom.plans.assignment_result import is_assignment
-from broadloom.plans.market_result import is_market, overloaded_brokers, saved_metrics
-from broadloom.plans.plan import read_record
+from broadloom.plans import (
+    is_assignment,
+    is_market,
+    overloaded_brokers,
+    read_link_record,
+    saved_market_metrics,
+)
 
 if TYPE_CHECKING:
     from broadloom.pipeline.session import Engine
@@ -103,7 +107,7 @@ def measure(
         _measure_on_spark(plan, engine, as_json, quiet)
         return
     if is_market(plan):
-        metrics = saved_metrics(plan)
+        metrics = saved_market_metrics(plan)
         show(metrics, f"a market of {metrics['users']:,} users", as_json, quiet, measures_table(metrics))
         return
     loaded = bl.AssignmentResult.load(plan) if is_assignment(plan) else bl.Plan.load(plan)
@@ -117,7 +121,7 @@ def _measure_on_spark(plan: Path, engine: Engine, as_json: bool, quiet: bool) ->
     from broadloom.pipeline.measure import measure as measure_on_spark
 
     _refuse_assignment(plan)
-    record = read_record(plan)
+    record = read_link_record(plan)
     with progress(quiet):
         metrics = measure_on_spark(plan, engine)
     words = f"{record['algorithm']}: {metrics['nodes']:,} nodes, {metrics['edges']:,} links"

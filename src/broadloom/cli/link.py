@@ -15,7 +15,7 @@ from broadloom.cli.output import Force, Json, Quiet, Seed, keep_apart, measures_
 from broadloom.cli.spark import Conf, Master, Remote, engine_if_asked
 from broadloom.errors import InputError
 from broadloom.linking.link import finish
-from broadloom.model.instance import Instance, read_instance
+from broadloom.model import LinkProblem, read_link_problem
 
 if TYPE_CHECKING:
     from broadloom.pipeline.session import Engine
@@ -61,7 +61,7 @@ def link(
     keep_apart(output, tables)
     today = None if previous is None else bl.Plan.load(previous)
     with progress(quiet):
-        given = read_instance(tables, weights, missing, floor, inner, outer)
+        given = read_link_problem(tables, weights, missing, floor, inner, outer)
         options = parse_options(option or [])
         engine = engine_if_asked(master, remote, conf)
         if engine is not None:
@@ -102,7 +102,7 @@ def _changes(plan: bl.Plan) -> str:
 
 
 def _on_spark(
-    given: Instance,
+    given: LinkProblem,
     algorithm: str | None,
     seed: int,
     options: dict[str, Any],

@@ -21,8 +21,8 @@ from broadloom.maintenance import (
     read_events,
     write_state,
 )
-from broadloom.model.instance import read_instance
-from broadloom.storage.folders import new_folder
+from broadloom.model import read_link_problem
+from broadloom.storage import new_folder
 from broadloom.storage.tables import write_table
 
 
@@ -66,7 +66,7 @@ def maintain(
         options = {"method": method, "rho": rho, "coverage": coverage, "backups": backups, "seed": seed}
 
         def start() -> bl.Live:
-            given = read_instance(tables, weights)
+            given = read_link_problem(tables, weights)
             edges = _edges(plan, given.interest)
             return bl.maintain(
                 given.interest,

@@ -9,7 +9,7 @@ import broadloom as bl
 from broadloom.cli.link import parse_options
 from broadloom.cli.output import Force, Json, Quiet, Seed, measures_table, progress, show
 from broadloom.cli.spark import Conf, Master, Remote, engine_if_asked
-from broadloom.model.market_tables import read_market
+from broadloom.model import read_market_problem
 
 
 def market(
@@ -43,7 +43,7 @@ def market(
     sizes = channels, headroom, core_price
     with progress(quiet):
         if engine is None:
-            result = bl.assign(read_market(tables, *sizes), algorithm, seed, core=core, **options)
+            result = bl.assign(read_market_problem(tables, *sizes), algorithm, seed, core=core, **options)
         else:
             from broadloom.pipeline.market import assign_on_spark
 

@@ -26,9 +26,8 @@ from broadloom.agents.moves.summary import live_tables, save_tables
 from broadloom.checks import check_number
 from broadloom.cli.output import Force, Json, Quiet, keep_apart, progress, show
 from broadloom.errors import InputError
-from broadloom.model.market import MarketProblem
-from broadloom.model.market_tables import read_market
-from broadloom.storage.tables import need_table, positions
+from broadloom.model import MarketProblem, read_market_problem
+from broadloom.storage.tables import indices_in, require_table
 
 AgentUrl = Annotated[str, typer.Option("--agent", help="Where the agent answers.")]
 TokenFile = Annotated[
@@ -109,7 +108,7 @@ def plan(
     """
     keep_apart(output, tables, planned)
     with progress(quiet):
-        problem = read_market(tables, headroom=headroom, core_price=core_price)
+        problem = read_market_problem(tables, headroom=headroom, core_price=core_price)
         present, goal = (_assignment(folder, problem) for folder in (tables, planned))
         found = plan_moves(problem, present, goal, at_once, core)
         found.save(output, force)
@@ -204,16 +203,16 @@ def _operator(url: str, token_file: Path | None) -> Operator:
 
 def _assignment(folder: Path, problem: MarketProblem) -> Any:
     """The broker of each user of a market, from a table `assignment`."""
-    table = need_table(folder, "assignment")
+    table = require_table(folder, "assignment")
     if not {"user", "broker"} <= set(table.column_names):
         raise InputError(f"{folder}: assignment has no columns user and broker")
-    row = positions(pa.array(problem.user_ids, pa.string()), table.column("user").combine_chunks())
+    row = indices_in(pa.array(problem.user_ids, pa.string()), table.column("user").combine_chunks())
     for user, place in zip(problem.user_ids, row, strict=True):
         if place < 0:
             raise InputError(
                 f"{folder}: assignment has no user {user!r}; summarize and plan the same clients"
             )
-    brokers = positions(table.column("broker"), pa.array(problem.broker_ids, pa.string()))[row]
+    brokers = indices_in(table.column("broker"), pa.array(problem.broker_ids, pa.string()))[row]
     for user, broker in zip(problem.user_ids, brokers, strict=True):
         if broker < 0:
             raise InputError(f"{folder}: user {user!r} is at a broker that the tables do not have")

@@ -23,7 +23,7 @@ from rich.table import Table
 
 from broadloom.errors import InputError
 from broadloom.progress import watched_by
-from broadloom.storage.plain import plain
+from broadloom.storage import to_json_value
 
 PIPE_CLOSED = 141  # as the shell tells it of a program that was ended by SIGPIPE
 
@@ -41,7 +41,7 @@ def show(
     """Print a result: the record as JSON, or the words and the table."""
     try:
         if as_json:
-            print(json.dumps(plain(record)))
+            print(json.dumps(to_json_value(record)))
         elif not quiet:
             console = Console(highlight=False, soft_wrap=True)
             with console.capture() as printed:  # rich itself would end the program at a closed pipe

@@ -14,10 +14,10 @@ import pyarrow.compute as pc
 
 from broadloom.checks import check_count, check_flag, raise_for_first
 from broadloom.errors import InputError
-from broadloom.model.interest import Interest
+from broadloom.model import Interest
 from broadloom.mqtt.topic_filters import is_wild
-from broadloom.plans.plan import Plan
-from broadloom.storage.tables import need_table, positions
+from broadloom.plans import Plan
+from broadloom.storage.tables import indices_in, require_table
 
 LAST_PORT = 65_535
 # Where links find the name and the password that they log in with.
@@ -171,7 +171,7 @@ def publications(
     messages = messages.filter(pc.invert(pc.is_in(messages.column("publisher"), pa.array(away, pa.string()))))
     keys = ["publisher", "topic"]
     sums = messages.group_by(keys).aggregate([("bytes", "sum")]).sort_by([(key, "ascending") for key in keys])
-    brokers = positions(sums.column("publisher"), pa.array(interest.node_ids, pa.string()))
+    brokers = indices_in(sums.column("publisher"), pa.array(interest.node_ids, pa.string()))
     names, topics = sums.column("publisher").to_pylist(), sums.column("topic").to_pylist()
     raise_for_first(
         brokers < 0, lambda i: f"messages of {names[i]!r}, which is no broker", "name brokers of the plan"
@@ -187,7 +187,7 @@ def publications(
 
 def read_publications(folder: Path, interest: Interest, elsewhere: Collection[str] = ()) -> list[Publication]:
     """The publications in the table `messages` of a folder."""
-    return publications(need_table(folder, "messages"), interest, elsewhere)
+    return publications(require_table(folder, "messages"), interest, elsewhere)
 
 
 def _seconds(messages: pa.Table) -> float:

@@ -24,7 +24,7 @@ from broadloom.deployment.targets import mosquitto_bridges, nats_leafnodes, rabb
 from broadloom.deployment.trees import Tree
 from broadloom.deployment.wiring import WiredLink, Wiring
 from broadloom.errors import InputError
-from broadloom.storage.folders import new_folder
+from broadloom.storage import new_folder
 
 RECORD = "deployment.json"
 

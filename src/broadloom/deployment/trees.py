@@ -20,9 +20,9 @@ from scipy.sparse.csgraph import dijkstra
 from broadloom.checks import check_number
 from broadloom.deployment.deployment_inputs import Publication
 from broadloom.errors import InputError
-from broadloom.model.interest import Interest
+from broadloom.model import Interest
 from broadloom.mqtt.topic_filters import FilterTree, covers, groups
-from broadloom.plans.plan import Plan
+from broadloom.plans import Plan
 
 LEAST = ("latency", "weight")
 

@@ -14,7 +14,7 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 from broadloom.deployment.deployment_inputs import Publication
 from broadloom.deployment.trees import Tree, filter_groups
 from broadloom.mqtt.topic_filters import FilterTree, common_topic, covers, is_wild
-from broadloom.plans.plan import Plan
+from broadloom.plans import Plan
 
 Hop = tuple[str, str]
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from broadloom.formats._page import PAGE, Page
 from broadloom.formats._row import Row
-from broadloom.model import reasons
+from broadloom.model import Reason
 
 _decoder = json.JSONDecoder()
 _SPACE = re.compile(r"[\s,]*")
@@ -38,7 +38,7 @@ def entries(
             if start is None:
                 start = _next_object(text, at + 1, key)
                 inside = start < len(text)
-                yield Row(text[at:start], reason=reasons.CUT)
+                yield Row(text[at:start], reason=Reason.CUT)
             at = start
             continue
         found = value.get(key) if isinstance(value, dict) else value
@@ -51,10 +51,10 @@ def entries(
         elif inside:
             yield _entry(value)
         else:
-            yield Row(text[at:end], reason=reasons.NO_LIST)
+            yield Row(text[at:end], reason=Reason.NO_LIST)
         at = end
     if inside:
-        yield Row("", reason=reasons.CUT)
+        yield Row("", reason=Reason.CUT)
 
 
 def string(entry: dict[str, Any], *names: str) -> str | None:
@@ -74,7 +74,7 @@ def raw(entry: dict[str, Any]) -> str:
 
 
 def _entry(value: Any) -> dict[str, Any] | Row:
-    return value if isinstance(value, dict) else Row(json.dumps(value), reason=reasons.NOT_JSON)
+    return value if isinstance(value, dict) else Row(json.dumps(value), reason=Reason.NOT_JSON)
 
 
 def _list_start(text: str, at: int, key: str) -> int | None:

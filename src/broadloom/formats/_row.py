@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from broadloom.model import reasons
+from broadloom.model import Reason
 
 
 class Row(NamedTuple):
@@ -44,7 +44,7 @@ class Format:
     def rows(self, data: bytes) -> Iterator[Row]:
         """The rows of a file; only those with bytes that are not UTF-8 are bad for it."""
         for row in self.parse(data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")):
-            yield row if _is_text(row) else Row(_escaped(row.raw), reason=reasons.NOT_UTF8)
+            yield row if _is_text(row) else Row(_escaped(row.raw), reason=Reason.NOT_UTF8)
 
 
 def _is_text(row: Row) -> bool:

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from broadloom.formats._row import Format, Row
-from broadloom.model import reasons
+from broadloom.model import Reason
 
 
 def parse(text: str) -> Iterator[Row]:
@@ -21,7 +21,7 @@ def parse(text: str) -> Iterator[Row]:
         if "GROUP" in cells and "TOPIC" in cells:
             header = cells
         elif len(cells) < len(header) or not header:
-            yield Row(line, reason=reasons.FIELDS)
+            yield Row(line, reason=Reason.FIELDS)
         else:
             yield Row(line, None, cells[header.index("GROUP")], cells[header.index("TOPIC")])
 

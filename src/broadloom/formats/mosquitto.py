@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from broadloom.formats._row import Format, Row
-from broadloom.model import reasons
+from broadloom.model import Reason
 
 _DATE = r"\d{4}-\d\d-\d\d[T ][\d:.+-]+Z?"
 _LINE = re.compile(rf"({_DATE}|\S+): ?(.*)", re.DOTALL)
@@ -40,7 +40,7 @@ def parse(text: str) -> Iterator[Row]:
     for line in lines:
         log.read(line.removesuffix("\r"))
     if rest:  # the broker ends each line, so this one is being written, or was cut
-        log.rows.append(Row(rest, reason=reasons.CUT))
+        log.rows.append(Row(rest, reason=Reason.CUT))
     yield from log.rows
 
 
@@ -56,9 +56,9 @@ class _Log:
     def read(self, line: str) -> None:
         parts = _LINE.match(line)
         if parts is None:
-            self.rows.append(Row(line, reason=reasons.FIELDS if line.strip() else reasons.BLANK))
+            self.rows.append(Row(line, reason=Reason.FIELDS if line.strip() else Reason.BLANK))
         elif self.leaving is not None and parts[2].startswith("\t"):
-            self._end(self.leaving, parts[2].strip(), reasons.UNSUBSCRIBED)
+            self._end(self.leaving, parts[2].strip(), Reason.UNSUBSCRIBED)
         else:
             self._event(line, parts[2])
 
@@ -80,7 +80,7 @@ class _Log:
 
     def _end_all(self, client: str) -> None:
         for topic_filter in list(self.standing.get(client, ())):
-            self._end(client, topic_filter, reasons.ENDED)
+            self._end(client, topic_filter, Reason.ENDED)
 
     def _end(self, client: str, topic_filter: str, reason: str) -> None:
         for at in self.standing.get(client, {}).pop(topic_filter, ()):

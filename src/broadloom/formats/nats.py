@@ -6,7 +6,7 @@ from typing import Any
 from broadloom.formats._json import entries, raw, string
 from broadloom.formats._page import Page, number
 from broadloom.formats._row import Format, Row
-from broadloom.model import reasons
+from broadloom.model import Reason
 
 
 def parse(text: str) -> Iterator[Row]:
@@ -51,7 +51,7 @@ def _connection(connection: dict[str, Any]) -> Iterator[Row]:
     details = connection.get("subscriptions_list_detail")
     listed = details if isinstance(details, list) else connection.get("subscriptions_list")
     if not isinstance(listed, list) and connection.get("subscriptions"):
-        yield Row(raw(connection), None, client, reason=reasons.NOT_LISTED)
+        yield Row(raw(connection), None, client, reason=Reason.NOT_LISTED)
     for entry in listed if isinstance(listed, list) else ():
         yield _row(entry if isinstance(entry, dict) else {"subject": entry}, client)
 
@@ -61,11 +61,11 @@ def _row(entry: dict[str, Any], client: str | None) -> Row:
     if subject is None:
         return Row(told, None, client)
     if entry.get("account") == "$SYS":
-        return Row(told, None, client, subject, reasons.INTERNAL)
+        return Row(told, None, client, subject, Reason.INTERNAL)
     if subject.startswith("_INBOX."):
-        return Row(told, None, client, subject, reasons.REPLY)
+        return Row(told, None, client, subject, Reason.REPLY)
     filter_ = to_mqtt(subject)
-    return Row(told, None, client, filter_, None if filter_ else reasons.BAD_FILTER)
+    return Row(told, None, client, filter_, None if filter_ else Reason.BAD_FILTER)
 
 
 FORMAT = Format(

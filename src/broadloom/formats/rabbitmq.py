@@ -6,7 +6,7 @@ from typing import Any
 
 from broadloom.formats._json import entries, raw, string
 from broadloom.formats._row import Format, Row
-from broadloom.model import reasons
+from broadloom.model import Reason
 
 _MQTT_QUEUE = re.compile(r"mqtt-subscription-(.*)qos[01]")
 # Exchanges that every broker has and that do not go by topics; the first is the one without a name.
@@ -49,10 +49,10 @@ def _row(binding: dict[str, Any], no_topics: set[str]) -> Row:
     queue, key = string(binding, "destination"), string(binding, "routing_key")
     if binding.get("destination_type") == "exchange":
         own = (queue or "").startswith(("tco.link.", "broadloom.link."))
-        reason = reasons.OWN if own else reasons.BETWEEN_EXCHANGES
+        reason = Reason.OWN if own else Reason.BETWEEN_EXCHANGES
         return Row(raw(binding), None, queue, key, reason)
     if binding.get("source", "amq.topic") in no_topics:
-        return Row(raw(binding), None, queue, key, reasons.NO_TOPIC_EXCHANGE)
+        return Row(raw(binding), None, queue, key, Reason.NO_TOPIC_EXCHANGE)
     mqtt = _MQTT_QUEUE.fullmatch(queue or "")
     return Row(raw(binding), None, mqtt[1] if mqtt else queue, key and to_mqtt(key))
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from broadloom.formats._json import entries, raw, string
 from broadloom.formats._row import Format, Row
-from broadloom.model import reasons
+from broadloom.model import Reason
 
 _RULE = re.compile(r"\+[-+]*\+")
 
@@ -43,7 +43,7 @@ def parse(text: str) -> Iterator[Row]:
 
 def _row(line: str, header: list[str], cells: list[str]) -> Row:
     if not header or not line.startswith("|") or not line.rstrip().endswith("|") or len(cells) != len(header):
-        return Row(line, reason=reasons.FIELDS)
+        return Row(line, reason=Reason.FIELDS)
     shown = dict(zip(header, cells, strict=True))
     return Row(line, *(shown.get(name) or None for name in ("node", "client_id", "topic")))
 

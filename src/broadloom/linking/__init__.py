@@ -1,7 +1,7 @@
 """Link: which brokers are linked, so that every topic stays connected at the least cost (papers 1 and 2)."""
 
 from broadloom.linking import constant_diameter, divide, exact, greedy, guided, low_degree, primal_dual, tree
-from broadloom.model.algorithm import Algorithm
+from broadloom.model import Algorithm
 
 ALGORITHMS: tuple[Algorithm, ...] = (
     Algorithm(

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.jit import kernel
+from broadloom.kernels import kernel
 from broadloom.linking._candidates import Candidates, candidates_of, codes_of
 from broadloom.linking._chains import (
     Chains,

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.threads import thread_count
+from broadloom.kernels import thread_count
 
 B = TypeVar("B")
 R = TypeVar("R")

@@ -12,11 +12,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.bits import bit_of, by_word
-from broadloom.kernels.jit import inner_kernel, kernel
+from broadloom.kernels import bit_of, by_word, inner_kernel, kernel
 from broadloom.linking._components import EDGES_ADDED, Components, contribution
 from broadloom.linking._rows import STRIP, any_from, count_bits
-from broadloom.model.weights import UNIFORM, WeightArrays, weight_of
+from broadloom.model import UNIFORM, WeightArrays, weight_of
 
 # Screening compares w <= key * mu, which rounds otherwise than w / mu <= key: this much is let through.
 SLACK = 1 + 1e-12

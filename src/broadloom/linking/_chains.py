@@ -13,12 +13,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.jit import inner_kernel, kernel
+from broadloom.kernels import inner_kernel, kernel
 from broadloom.linking._bands import Rows, in_threads
 from broadloom.linking._candidates import Candidates, places_of
 from broadloom.linking._rows import with_room
-from broadloom.model import Interest, Weights
-from broadloom.model.weights import WeightArrays, weight_of
+from broadloom.model import Interest, WeightArrays, Weights, weight_of
 
 MOST_NODES_SQUARED = 2048  # 32 MiB
 WORK_OF_A_BLOCK = 1 << 25  # steps that a thread makes at a time: some hundredths of a second

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom.errors import InputError
-from broadloom.kernels.kmeans import k_means
+from broadloom.kernels import k_means
 from broadloom.model import Weights
 
 LANDMARKS = 8

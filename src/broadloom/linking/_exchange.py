@@ -12,8 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.bits import lowest, popcount
-from broadloom.kernels.jit import inner_kernel, kernel
+from broadloom.kernels import inner_kernel, kernel, lowest, popcount
 from broadloom.linking._candidates import Candidates
 from broadloom.linking.reverse_delete import rarest_first
 from broadloom.model import Interest

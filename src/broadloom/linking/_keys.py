@@ -13,7 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.jit import kernel
+from broadloom.kernels import kernel
 from broadloom.linking._bands import BandSize, Rows, blocks_of_rows, cut_at, in_threads
 from broadloom.linking._components import (
     STILL_TO_MERGE,
@@ -35,7 +35,7 @@ from broadloom.linking._rows import (
     screen_row,
     with_room,
 )
-from broadloom.model.weights import WeightArrays, weight_of
+from broadloom.model import WeightArrays, weight_of
 from broadloom.progress import stage
 
 # Screening compares w <= theta * mu, which rounds otherwise than w / mu <= theta: this much is let through.

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.jit import kernel
+from broadloom.kernels import kernel
 from broadloom.linking._bands import BandSize, Rows, blocks_of_rows, in_threads
 from broadloom.linking._components import (
     STILL_TO_MERGE,

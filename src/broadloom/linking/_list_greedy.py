@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.jit import inner_kernel, kernel
+from broadloom.kernels import inner_kernel, kernel
 from broadloom.linking._candidates import Candidates
 
 

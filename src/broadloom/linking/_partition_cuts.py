@@ -7,7 +7,7 @@ relaxation that has them all is worth as much as the best Lagrangian bound.
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.jit import kernel
+from broadloom.kernels import kernel
 
 # Flows are sums of the solver's doubles: less than this is nothing.
 EPSILON = 1e-9

@@ -16,8 +16,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.bits import lowest, popcount
-from broadloom.kernels.jit import inner_kernel
+from broadloom.kernels import inner_kernel, lowest, popcount
 from broadloom.linking._components import STILL_TO_MERGE, Components, subscription
 
 Y, LAST_SNAPSHOT, RATIO, TO_MERGE_FIRST = range(4)

@@ -12,10 +12,9 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.bits import WORDS_AT_ONCE, bit_of, by_word, popcount
-from broadloom.kernels.jit import inner_kernel, kernel
+from broadloom.kernels import WORDS_AT_ONCE, bit_of, by_word, inner_kernel, kernel, popcount
 from broadloom.linking._components import Components
-from broadloom.model.weights import EUCLIDEAN, WeightArrays, weight_of
+from broadloom.model import EUCLIDEAN, WeightArrays, weight_of
 
 Columns = TypeVar("Columns", NDArray[np.int32], NDArray[np.int64], NDArray[np.float64])
 

@@ -7,12 +7,10 @@ is left, and its topics are done. So each topic's subscribers are at most two ho
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.bits import WORD, lowest, pack_rows, popcount
-from broadloom.kernels.jit import inner_kernel, kernel
+from broadloom.kernels import WORD, inner_kernel, kernel, lowest, pack_rows, popcount
 from broadloom.linking._built import Built
 from broadloom.linking._edges import first_of_each
-from broadloom.model import Interest, Weights
-from broadloom.model.algorithm import NoOptions
+from broadloom.model import Interest, NoOptions, Weights
 
 # What a score is made of: n_u nodes share with u a topic that is left, w_u sums its topics' subscribers.
 BY_NODES, BY_SUBSCRIPTIONS, BY_DENSITY = range(3)

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from broadloom.checks import check_count, check_flag
 from broadloom.errors import InputError
-from broadloom.kernels.jit import kernel
+from broadloom.kernels import kernel
 from broadloom.linking._bands import in_threads
 from broadloom.linking._built import Built
 from broadloom.linking._components import join_parts, separate
@@ -27,8 +27,7 @@ from broadloom.linking._division import WAYS
 from broadloom.linking._keys import merge_by_key
 from broadloom.linking._levels import merge_by_level
 from broadloom.linking.reverse_delete import heaviest_first, reverse_delete
-from broadloom.model import Interest, Weights
-from broadloom.model.algorithm import find
+from broadloom.model import Interest, Weights, find_algorithm
 
 # With more representatives than this, combine some parts at a time: a little heavier, much faster.
 MANY_REPRESENTATIVES, PARTS_AT_A_TIME = 50_000, 256
@@ -149,7 +148,7 @@ def conquer(
     else:
         from broadloom.linking import ALGORITHMS  # which this module is a part of
 
-        chosen = find(algorithm, ALGORITHMS)
+        chosen = find_algorithm(algorithm, ALGORITHMS)
         part = interest.subset(nodes), weights.subset(nodes)
         edges = chosen.run(*part, chosen.with_options({}), seed).edges
     return nodes[edges].astype(np.int32)

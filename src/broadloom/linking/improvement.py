@@ -9,8 +9,7 @@ from numpy.typing import NDArray
 
 from broadloom.checks import check_count, check_flag, check_number
 from broadloom.errors import InputError
-from broadloom.kernels.bits import lowest
-from broadloom.kernels.jit import inner_kernel, kernel
+from broadloom.kernels import inner_kernel, kernel, lowest
 from broadloom.linking._rows import with_room
 from broadloom.linking.reverse_delete import (
     Links,
@@ -25,8 +24,7 @@ from broadloom.linking.reverse_delete import (
     still_joined,
     take_back,
 )
-from broadloom.model import Interest, Overlay, Weights
-from broadloom.model.weights import WeightArrays, weight_of
+from broadloom.model import Interest, Overlay, WeightArrays, Weights, weight_of
 from broadloom.plans import Plan
 
 MOST_TOPICS = 64  # an edge that more topics than a word has bits rely on is not exchanged

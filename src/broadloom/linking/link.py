@@ -12,8 +12,7 @@ from broadloom.linking.improvement import degree_limit, refuse_stars
 from broadloom.linking.improvement import improve as improved
 from broadloom.linking.warm_start import link_change, warm_start
 from broadloom.measures import is_topic_connected
-from broadloom.model import Interest, Overlay, Weights
-from broadloom.model.algorithm import Algorithm, find
+from broadloom.model import Algorithm, Interest, Overlay, Weights, find_algorithm
 from broadloom.plans import Plan
 
 
@@ -58,7 +57,7 @@ def link(
     if previous is not None and not isinstance(previous, Plan):
         raise InputError(f"previous is a {type(previous).__name__}; give a plan")
     check_flag(improve, "improve")
-    chosen = find(default_algorithm(weights) if algorithm is None else algorithm, ALGORITHMS)
+    chosen = find_algorithm(default_algorithm(weights) if algorithm is None else algorithm, ALGORITHMS)
     if improve or previous is not None:
         refuse_stars(chosen.name)
     return finish(run(chosen, interest, weights, seed, options), improve, previous)

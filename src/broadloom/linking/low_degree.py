@@ -12,14 +12,12 @@ from numpy.typing import NDArray
 
 from broadloom.checks import and_more, check_count, check_number
 from broadloom.errors import InputError
-from broadloom.kernels.jit import kernel
+from broadloom.kernels import kernel
 from broadloom.linking._best_partners import Partners, best_pair, least_key, new_partners, start_from
 from broadloom.linking._built import Built
 from broadloom.linking._components import STILL_TO_MERGE, Components, add_edge, components_of
 from broadloom.measures import components_per_topic
-from broadloom.model import Interest, Weights
-from broadloom.model.algorithm import NoOptions
-from broadloom.model.weights import WeightArrays, weight_of
+from broadloom.model import Interest, NoOptions, WeightArrays, Weights, weight_of
 
 OBJECTIVES = ("edges", "weight")
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.jit import inner_kernel, kernel
+from broadloom.kernels import inner_kernel, kernel
 from broadloom.linking._bands import BandSize, Rows, blocks_of_rows, cut_at, in_threads
 from broadloom.linking._built import Built
 from broadloom.linking._components import (
@@ -36,9 +36,7 @@ from broadloom.linking._rows import (
     with_room,
 )
 from broadloom.linking.reverse_delete import reverse_delete
-from broadloom.model import Interest, Weights
-from broadloom.model.algorithm import NoOptions
-from broadloom.model.weights import EUCLIDEAN, WeightArrays, weight_of
+from broadloom.model import EUCLIDEAN, Interest, NoOptions, WeightArrays, Weights, weight_of
 from broadloom.progress import stage
 
 # Bounds add up some dozens of rounded numbers; a pair that misses by no more than this is looked at exactly.

@@ -5,10 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.kernels.bits import WORD, lowest, pack_rows
-from broadloom.kernels.jit import kernel
-from broadloom.model import Interest, Weights
-from broadloom.model.overlay import Overlay
+from broadloom.kernels import WORD, kernel, lowest, pack_rows
+from broadloom.model import Interest, Overlay, Weights
 
 
 def reverse_delete(interest: Interest, edges: ArrayLike, order: ArrayLike | None = None) -> NDArray[np.bool_]:

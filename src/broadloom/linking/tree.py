@@ -5,13 +5,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.jit import inner_kernel, kernel
-from broadloom.kernels.threads import thread_count
+from broadloom.kernels import inner_kernel, kernel, thread_count
 from broadloom.linking._built import Built
 from broadloom.linking._edges import first_of_each
-from broadloom.model import Interest, Weights
-from broadloom.model.algorithm import NoOptions
-from broadloom.model.weights import WeightArrays, weight_of
+from broadloom.model import Interest, NoOptions, WeightArrays, Weights, weight_of
 
 
 def trmaw(interest: Interest, weights: Weights, options: NoOptions, seed: int) -> Built:  # noqa: ARG001

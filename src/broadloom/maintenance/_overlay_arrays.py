@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.bits import WORD, bit_of, lowest, pack_rows, popcount
-from broadloom.kernels.jit import inner_kernel, kernel
+from broadloom.kernels import WORD, bit_of, inner_kernel, kernel, lowest, pack_rows, popcount
 
 # What `tally` counts.
 NODES, MAX_DEGREE, LINKS, MARKS = range(4)

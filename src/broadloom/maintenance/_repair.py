@@ -7,8 +7,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.bits import bit_of, popcount
-from broadloom.kernels.jit import inner_kernel, kernel
+from broadloom.kernels import bit_of, inner_kernel, kernel, popcount
 from broadloom.linking._best_partners import new_partners
 from broadloom.linking._components import STILL_TO_MERGE, Components, join, separate
 from broadloom.linking.low_degree import grow
@@ -32,7 +31,7 @@ from broadloom.maintenance._overlay_arrays import (
     unsubscribe,
     wants,
 )
-from broadloom.model.weights import WeightArrays, weight_of
+from broadloom.model import WeightArrays, weight_of
 
 
 class RepairRules(NamedTuple):

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from broadloom.checks import check_count, check_number
 from broadloom.errors import InputError
-from broadloom.model.weights import EUCLIDEAN, SITES, UNIFORM, WeightArrays
+from broadloom.model import EUCLIDEAN, SITES, UNIFORM, WeightArrays
 
 
 @dataclass(frozen=True, eq=False)

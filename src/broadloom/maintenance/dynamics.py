@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.jit import compiled_for
+from broadloom.kernels import compiled_for
 from broadloom.linking._components import components_of
 from broadloom.linking._keys import merge_by_key
 from broadloom.linking.low_degree import low_degree_edges
@@ -45,8 +45,7 @@ from broadloom.maintenance._repair import (
     split,
 )
 from broadloom.maintenance.changes import Change, Place, checked_place
-from broadloom.model import Interest, Weights
-from broadloom.model.weights import DENSE, EUCLIDEAN, KINDS, SITES, WeightArrays
+from broadloom.model import DENSE, EUCLIDEAN, SITES, WEIGHT_KINDS, Interest, WeightArrays, Weights
 from broadloom.plans import Plan
 from broadloom.progress import stage
 
@@ -131,7 +130,7 @@ class OverlayDynamics:
     @property
     def weights_kind(self) -> str:
         """Of which kind the weights are."""
-        return KINDS[self._weights.kind]
+        return WEIGHT_KINDS[self._weights.kind]
 
     @property
     def has_table(self) -> bool:
@@ -353,7 +352,7 @@ def with_room(weights: WeightArrays, nodes: NDArray[np.int64], room: int) -> Wei
 def as_weights(arrays: WeightArrays, count: int) -> Weights:
     """Weights among so many nodes, as users see them."""
     return Weights(
-        KINDS[arrays.kind], count, arrays.table, arrays.points, arrays.site, arrays.inner, arrays.outer
+        WEIGHT_KINDS[arrays.kind], count, arrays.table, arrays.points, arrays.site, arrays.inner, arrays.outer
     )
 
 

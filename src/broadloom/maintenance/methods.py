@@ -18,8 +18,7 @@ from broadloom.maintenance._repair import RepairRules
 from broadloom.maintenance.dynamics import OverlayDynamics, Snapshot, fresh_edges, with_room
 from broadloom.maintenance.live import Live
 from broadloom.measures import disconnected_topics
-from broadloom.model import Interest, Overlay, Weights
-from broadloom.model.algorithm import Algorithm, find
+from broadloom.model import Algorithm, Interest, Overlay, Weights, find_algorithm
 from broadloom.progress import stage
 
 BACKUPS = ("primal-dual", "greedy")
@@ -93,7 +92,7 @@ METHODS: tuple[Algorithm, ...] = (
 
 def options_of(method: str, **given: Any) -> NaiveOptions:
     """The options of a method."""
-    return find(method, METHODS).with_options(given)
+    return find_algorithm(method, METHODS).with_options(given)
 
 
 def maintain(

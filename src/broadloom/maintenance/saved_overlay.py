@@ -22,9 +22,8 @@ from broadloom.maintenance.dynamics import OverlayDynamics, Snapshot, with_room
 from broadloom.maintenance.live import Live
 from broadloom.maintenance.methods import options_of
 from broadloom.plans import Plan
-from broadloom.storage.folders import new_folder
-from broadloom.storage.records import append, hold, read_records, start_file
-from broadloom.storage.tables import need_table, write_table
+from broadloom.storage import append_record, lock_folder, new_folder, read_records, start_journal
+from broadloom.storage.tables import require_table, write_table
 
 STATE, RECORD = "state", "live.json"
 FORMAT = 2
@@ -130,7 +129,7 @@ def read_state(folder: Path) -> Live:
     assert plan.nodes is not None
     ids, everybody = plan.nodes.column("id").to_numpy(), np.arange(plan.interest.node_count)
     index = {name: node for node, name in enumerate(plan.interest.node_ids)}
-    pairs = need_table(folder, "backups")
+    pairs = require_table(folder, "backups")
     backups = [[index[name] for name in pairs.column(end).to_pylist()] for end in ("node", "backup")]
     contents = OverlayContents(
         plan.interest.topic_start,
@@ -196,7 +195,7 @@ class OverlayJournal:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self._lock = hold(folder)
+        self._lock = lock_folder(folder)
         self._file = -1
         self._number = 0
         self._fault: str | None = None
@@ -205,7 +204,7 @@ class OverlayJournal:
         """Make an empty journal; it counts from when a state names it."""
         last = max((int(place.suffix[1:]) for place in journals_in(self.folder)), default=0)
         name = f"{FILE}.{last + 1}"
-        start_file(self.folder / name, MAGIC)
+        start_journal(self.folder / name, MAGIC)
         return name
 
     def go_on(self, name: str, number: int) -> None:
@@ -228,7 +227,7 @@ class OverlayJournal:
         """Bring changes to the disk; when this returns, they are there."""
         text = json.dumps([self._number, [request.plain() for request in requests], mark_of(changes)])
         try:
-            append(self._file, text.encode())
+            append_record(self._file, text.encode())
         except OSError as error:
             self._fault = (
                 f"the journal of {self.folder} could not be written: {error.strerror}; load it again"

@@ -7,10 +7,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from broadloom.checks import lock_array
 from broadloom.errors import InputError
-from broadloom.kernels.jit import kernel
-from broadloom.model.interest import Interest
-from broadloom.model.overlay import Overlay
-from broadloom.model.weights import Weights
+from broadloom.kernels import kernel
+from broadloom.model import Interest, Overlay, Weights
 
 
 def components_per_topic(interest: Interest, edges: Overlay | ArrayLike) -> NDArray[np.int64]:

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.model.assignment import AssignmentProblem, Filter
+from broadloom.model import AssignmentProblem, ContentFilter
 
 # Sums of distances in another order differ by less than this, relatively.
 ROUNDING = 1e-9
@@ -15,7 +15,7 @@ _BLOCK = 4_000_000
 
 
 def content_metrics(
-    problem: AssignmentProblem, broker_of: NDArray[np.int32], filters: Sequence[Filter]
+    problem: AssignmentProblem, broker_of: NDArray[np.int32], filters: Sequence[ContentFilter]
 ) -> dict[str, Any]:
     """Every measure of an assignment, by plain code that shares nothing with the algorithms.
 
@@ -53,7 +53,9 @@ def both(one: Tally, other: Tally) -> Tally:
     )
 
 
-def tally(problem: AssignmentProblem, broker_of: NDArray[np.int32], filters: Sequence[Filter]) -> Tally:
+def tally(
+    problem: AssignmentProblem, broker_of: NDArray[np.int32], filters: Sequence[ContentFilter]
+) -> Tally:
     """Loads, delays, and whether each subscription is inside the filter of its broker."""
     delay, over = delays(problem, broker_of)
     return Tally(
@@ -65,7 +67,7 @@ def tally(problem: AssignmentProblem, broker_of: NDArray[np.int32], filters: Seq
     )
 
 
-def metrics_of(problem: AssignmentProblem, filters: Sequence[Filter], found: Tally) -> dict[str, Any]:
+def metrics_of(problem: AssignmentProblem, filters: Sequence[ContentFilter], found: Tally) -> dict[str, Any]:
     """As `content_metrics`, from the tally of all subscribers; those of the problem do not count."""
     bandwidth = [union_measure(problem, one) for one in filters]
     load, m = found.load[problem.leaves], int(found.load.sum())
@@ -131,7 +133,7 @@ def delays(
     return delay, latency > bound * (1 + ROUNDING)
 
 
-def is_nested(problem: AssignmentProblem, filters: Sequence[Filter]) -> bool:
+def is_nested(problem: AssignmentProblem, filters: Sequence[ContentFilter]) -> bool:
     """Whether each filter is inside that of the broker above."""
     return all(
         _covered(lo, hi, filters[parent])
@@ -141,7 +143,9 @@ def is_nested(problem: AssignmentProblem, filters: Sequence[Filter]) -> bool:
     )
 
 
-def _are_inside(problem: AssignmentProblem, broker_of: NDArray[np.int32], filters: Sequence[Filter]) -> bool:
+def _are_inside(
+    problem: AssignmentProblem, broker_of: NDArray[np.int32], filters: Sequence[ContentFilter]
+) -> bool:
     """Whether each subscription is inside its broker's filter."""
     order = np.argsort(broker_of, kind="stable")
     ends = np.searchsorted(broker_of[order], np.arange(problem.broker_count + 1))
@@ -153,7 +157,7 @@ def _are_inside(problem: AssignmentProblem, broker_of: NDArray[np.int32], filter
     return True
 
 
-def _not_in_one(lo: NDArray[np.float64], hi: NDArray[np.float64], boxes: Filter) -> NDArray[np.bool_]:
+def _not_in_one(lo: NDArray[np.float64], hi: NDArray[np.float64], boxes: ContentFilter) -> NDArray[np.bool_]:
     """Which rectangles are not inside a single one of the filter's."""
     outside = np.ones(len(lo), bool)
     for low, high in boxes:
@@ -161,7 +165,7 @@ def _not_in_one(lo: NDArray[np.float64], hi: NDArray[np.float64], boxes: Filter)
     return outside
 
 
-def _covered(lo: NDArray[np.float64], hi: NDArray[np.float64], boxes: Filter) -> bool:
+def _covered(lo: NDArray[np.float64], hi: NDArray[np.float64], boxes: ContentFilter) -> bool:
     """Whether the rectangle is inside the union of the filter's: every cell of their common grid is."""
     grid = [
         np.unique(np.clip([lo[a], hi[a], *(side[a] for box in boxes for side in box)], lo[a], hi[a]))
@@ -182,7 +186,7 @@ def _cells(grid: list[NDArray[np.float64]], lo: NDArray[np.float64], hi: NDArray
     return np.ix_(*inside)
 
 
-def union_measure(problem: AssignmentProblem, boxes: Filter) -> float:
+def union_measure(problem: AssignmentProblem, boxes: ContentFilter) -> float:
     """The exact measure of the union of a filter's rectangles under the problem's density.
 
     The sides of all rectangles (and of the histogram's cells) cut space into a grid; each cell is counted

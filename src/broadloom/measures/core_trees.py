@@ -5,8 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.jit import kernel
-from broadloom.model.market import CORES
+from broadloom.kernels import kernel
+from broadloom.model import CORES
 
 MST, PAIR, TREE = range(len(CORES))
 

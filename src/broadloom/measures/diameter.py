@@ -9,12 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from broadloom.checks import check_count, raise_for_first
-from broadloom.kernels.jit import kernel
-from broadloom.kernels.threads import over_ranges
+from broadloom.kernels import kernel, over_ranges
 from broadloom.measures.connectivity import as_overlay, link_weights
-from broadloom.model.interest import Interest
-from broadloom.model.overlay import Overlay
-from broadloom.model.weights import Weights
+from broadloom.model import Interest, Overlay, Weights
 
 # Two sums of the same weights in another order may differ in the last digits: prune only beyond this.
 _SLACK = 1e-12

@@ -6,9 +6,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from broadloom.errors import InputError
-from broadloom.kernels.jit import kernel
+from broadloom.kernels import kernel
 from broadloom.measures.core_trees import Core, add_flows, core_of, source_prices
-from broadloom.model.market import MarketProblem, check_core
+from broadloom.model import MarketProblem, check_core
 
 
 class MarketCost(NamedTuple):

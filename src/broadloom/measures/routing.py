@@ -4,9 +4,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from broadloom.measures.connectivity import Forests, as_overlay, link_weights, spanning_forests
-from broadloom.model.interest import Interest
-from broadloom.model.overlay import Overlay
-from broadloom.model.weights import Weights
+from broadloom.model import Interest, Overlay, Weights
 
 
 def routing_costs(

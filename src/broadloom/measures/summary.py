@@ -10,9 +10,7 @@ from broadloom.checks import check_count, seeded_generator
 from broadloom.measures.connectivity import as_overlay, components_per_topic, link_weights
 from broadloom.measures.diameter import topic_diameters
 from broadloom.measures.routing import routing_costs
-from broadloom.model.interest import Interest
-from broadloom.model.overlay import Overlay
-from broadloom.model.weights import Weights
+from broadloom.model import Interest, Overlay, Weights
 
 # Up to this many subscriptions diameters are over all topics; above, over a sample, and `diameters` says so.
 EXACT_SUBSCRIPTIONS = 20_000_000

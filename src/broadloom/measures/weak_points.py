@@ -7,11 +7,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.kernels.jit import kernel
+from broadloom.kernels import kernel
 from broadloom.measures.connectivity import as_overlay
 from broadloom.measures.diameter import Graph, sub_overlay
-from broadloom.model.interest import Interest
-from broadloom.model.overlay import Overlay
+from broadloom.model import Interest, Overlay
 
 
 class WeakPoints(NamedTuple):

@@ -63,7 +63,7 @@ class Algorithm:
         return self.options(**given)
 
 
-def find(name: str, algorithms: Iterable[Algorithm]) -> Algorithm:
+def find_algorithm(name: str, algorithms: Iterable[Algorithm]) -> Algorithm:
     """The algorithm of that name.
 
     Raises:

@@ -7,11 +7,13 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
+import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import check_count, lock_array
+from broadloom.checks import check_count, lock_array, raise_for_first, repeated
 from broadloom.errors import InputError
-from broadloom.kernels.jit import kernel
+from broadloom.kernels import kernel
+from broadloom.storage.tables import list_column, list_matrix
 
 
 class DensityArrays(NamedTuple):
@@ -151,3 +153,45 @@ class Density:
 
     def __repr__(self) -> str:
         return f"Density({' x '.join(map(str, self.mass.shape))} cells)"
+
+
+def density_table(density: Density) -> pa.Table:
+    """A histogram as a table, one row a cell."""
+    corners = [
+        np.stack([side.ravel() for side in np.meshgrid(*sides, indexing="ij")], axis=1)
+        for sides in ([line[:-1] for line in density.edges], [line[1:] for line in density.edges])
+    ]
+    lo, hi = map(list_column, corners)
+    return pa.table({"lo": lo, "hi": hi, "mass": density.mass.ravel()})
+
+
+def density_from_table(table: pa.Table | None) -> Density | None:
+    """The histogram in a table of cells; those that are left out have no events."""
+    if table is None or table.num_rows == 0:
+        return None
+    lo, hi = (list_matrix(table, "density", side) for side in ("lo", "hi"))
+    if lo.shape != hi.shape:
+        raise InputError("table density: lo and hi differ in length; give a number an axis")
+    edges = [np.unique(np.concatenate((low, high))) for low, high in zip(lo.T, hi.T, strict=True)]
+    cell = [np.searchsorted(line, low) for line, low in zip(edges, lo.T, strict=True)]
+    is_cell = [
+        line[np.minimum(at + 1, len(line) - 1)] == high
+        for line, at, high in zip(edges, cell, hi.T, strict=True)
+    ]
+    raise_for_first(
+        ~np.all(is_cell, axis=0) | np.any(lo >= hi, axis=1),
+        lambda row: (
+            f"table density row {row}: {lo[row].tolist()} to {hi[row].tolist()} is not one cell of the grid"
+        ),
+        "cut space into cells by the same lines everywhere",
+    )
+    shape = tuple(len(line) - 1 for line in edges)
+    flat = np.ravel_multi_index(cell, shape)
+    raise_for_first(
+        repeated(flat),
+        lambda row: f"table density row {row}: {lo[row].tolist()} to {hi[row].tolist()} is there twice",
+        "give each cell once",
+    )
+    mass = np.zeros(shape)
+    mass.ravel()[flat] = table["mass"].to_numpy()
+    return Density(edges, mass)

@@ -18,7 +18,7 @@ from broadloom.papers.figure import Case, Figure, Rows
 from broadloom.papers.results import read_case, write_case, write_figure, write_page
 from broadloom.pipeline.session import Engine, session
 from broadloom.progress import stage
-from broadloom.storage.plain import plain
+from broadloom.storage import to_json_value
 
 
 class Reproduction(NamedTuple):
@@ -120,4 +120,4 @@ def _run_all(spark: SparkSession, pending: list[tuple[str, Case]], folder: Path)
 def run_case(key: str, case: Case, folder: Path) -> None:
     """Run one case of a figure, and write its rows by one rename."""
     (figure,) = (one for one in FIGURES if one.key == key)
-    write_case(plain(figure.run(case)), _place(folder, key, case))
+    write_case(to_json_value(figure.run(case)), _place(folder, key, case))

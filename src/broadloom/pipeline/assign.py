@@ -41,15 +41,18 @@ from broadloom.assignment.subscribers.reach import masks_in_time, numbered, spel
 from broadloom.assignment.subscribers.tighten import around_members
 from broadloom.errors import InputError
 from broadloom.measures.content import Tally, both, metrics_of, tally
-from broadloom.model import AssignmentProblem
-from broadloom.model.algorithm import find
-from broadloom.model.assignment import Filter
-from broadloom.model.assignment_tables import matrix, problem_tables, read_problem
+from broadloom.model import (
+    AssignmentProblem,
+    ContentFilter,
+    assignment_tables,
+    find_algorithm,
+    read_assignment_problem,
+)
 from broadloom.pipeline.session import Engine, session
-from broadloom.plans.assignment_result import filters_table, plan_record
+from broadloom.plans import filters_table, write_assignment_record
 from broadloom.progress import stage
-from broadloom.storage.folders import new_folder
-from broadloom.storage.tables import write_table
+from broadloom.storage import new_folder
+from broadloom.storage.tables import list_matrix, write_table
 
 ALGORITHM = "broadloom"
 # Sums of rounded numbers depend on who adds first: what is told of delays has so many digits.
@@ -97,7 +100,7 @@ def assign(
     Raises:
         InputError: something in the tables is wrong, or a subscriber has no broker in time.
     """
-    chosen = find(ALGORITHM, [one for one in ALGORITHMS if one.problem is AssignmentProblem])
+    chosen = find_algorithm(ALGORITHM, [one for one in ALGORITHMS if one.problem is AssignmentProblem])
     settings = chosen.with_options(options)
     place = Path(tables, "subscribers.parquet")
     if not place.exists():
@@ -106,7 +109,7 @@ def assign(
         rows, count = indexed(running, place)
         if settings.holds_all(count):
             result = assign_in_process(
-                read_problem(tables, **limits or {}), ALGORITHM, seed, **vars(settings)
+                read_assignment_problem(tables, **limits or {}), ALGORITHM, seed, **vars(settings)
             )
             result.save(output, overwrite)
             return result.metrics()
@@ -115,8 +118,7 @@ def assign(
                 job = _Job(running, rows, count, Path(tables), Path(scratch), limits or {}, settings, seed)
                 filters, metrics = job.run(folder)
             _write_rest(folder, place, job.frame, filters)
-            text = plan_record(ALGORITHM, seed, vars(settings), job.notes, metrics)
-            (folder / "plan.json").write_text(text)
+            write_assignment_record(folder, ALGORITHM, seed, vars(settings), job.notes, metrics)
         return metrics
 
 
@@ -153,7 +155,7 @@ class _Job:
         self.settings, self.rng = settings, np.random.default_rng(seed)
         self.notes: dict[str, object] = {}
 
-    def run(self, folder: Path) -> tuple[tuple[Filter, ...], dict[str, Any]]:
+    def run(self, folder: Path) -> tuple[tuple[ContentFilter, ...], dict[str, Any]]:
         """Everything up to the tables that are as long as that of the subscribers."""
         with stage("sample"):
             self._refuse_repeats()
@@ -172,7 +174,7 @@ class _Job:
         with stage("assign"):
             filters = self._assigned(kinds, shares, filters, limit)
             everybody = self.spark.read.parquet(str(self.scratch / "assigned.parquet"))
-            names = problem_tables(self.frame)["brokers"]["broker"].to_pylist()
+            names = assignment_tables(self.frame)["brokers"]["broker"].to_pylist()
             name = sf.array(*map(sf.lit, names))[sf.col("broker")].alias("broker")
             in_order = everybody.orderBy("index").select(sf.col("subscriber").cast("string"), name)
             in_order.write.parquet(str(folder / "assignments.parquet"))
@@ -190,7 +192,7 @@ class _Job:
                 yield batch.filter(pa.array(keep(batch)))
 
         found = self.rows.mapInArrow(pick, self.rows.schema).toArrow().sort_by("index")
-        return read_problem(self.tables, found.drop_columns("index"), **self.limits)
+        return read_assignment_problem(self.tables, found.drop_columns("index"), **self.limits)
 
     def _refuse_repeats(self) -> None:
         """Each subscriber has an id of its own."""
@@ -288,7 +290,7 @@ class _Job:
         ]
         return sides[0].min(axis=0), sides[1].max(axis=0)
 
-    def _tally(self, everybody: DataFrame, filters: tuple[Filter, ...]) -> Tally:
+    def _tally(self, everybody: DataFrame, filters: tuple[ContentFilter, ...]) -> Tally:
         """What the independent measure finds, added up over all."""
         frame = self.frame
 
@@ -310,7 +312,7 @@ def block_of(frame: AssignmentProblem, batch: pa.RecordBatch) -> AssignmentProbl
     bounds = (
         batch["max_latency"].to_numpy(zero_copy_only=False) if "max_latency" in table.column_names else None
     )
-    place, lo, hi = (matrix(table, "subscribers", name) for name in ("place", "lo", "hi"))
+    place, lo, hi = (list_matrix(table, "subscribers", name) for name in ("place", "lo", "hi"))
     return frame.replace(subscriber_place=place, lo=lo, hi=hi, max_latency=bounds)
 
 
@@ -325,9 +327,11 @@ def _one_of(index: NDArray[np.int64]) -> Callable[[pa.RecordBatch], NDArray[np.b
     return keep
 
 
-def _write_rest(folder: Path, place: Path, frame: AssignmentProblem, filters: tuple[Filter, ...]) -> None:
+def _write_rest(
+    folder: Path, place: Path, frame: AssignmentProblem, filters: tuple[ContentFilter, ...]
+) -> None:
     """The tables of a plan that are as they were given, and the filters."""
-    tables = problem_tables(frame)
+    tables = assignment_tables(frame)
     for name in tables.keys() - {"subscribers"}:
         write_table(folder, name, tables[name])
     write_table(folder, "filters", filters_table(filters, tables["brokers"]["broker"]))

@@ -10,11 +10,10 @@ from typing import Any
 
 from broadloom.errors import InputError
 from broadloom.linking import ALGORITHMS
-from broadloom.model.algorithm import find
-from broadloom.model.assignment_tables import LIMITS
+from broadloom.model import ASSIGNMENT_LIMITS, find_algorithm
 from broadloom.pipeline.ingest.sources import Source, check_choices
 from broadloom.pipeline.session import Engine
-from broadloom.storage.toml import read_toml
+from broadloom.storage import read_toml
 
 # What may stand in each part of the file, and of what type it is.
 _KNOWN: dict[str, dict[str, type | tuple[type, ...]]] = {
@@ -23,7 +22,7 @@ _KNOWN: dict[str, dict[str, type | tuple[type, ...]]] = {
     "assign": {
         "algorithm": str,
         "seed": int,
-        **dict.fromkeys(LIMITS, (int, float)),
+        **dict.fromkeys(ASSIGNMENT_LIMITS, (int, float)),
         "engine": str,
         "options": dict,
     },
@@ -89,7 +88,7 @@ class Config:
             _check(given.get(section, {}), known, f"{place} [{section}]")
         for section, algorithm in ON_SPARK.items():
             _check_engine(given.get(section, {}), algorithm, f"{place} [{section}]")
-        find(given.get("link", {}).get("algorithm", "dcmaw"), ALGORITHMS)
+        find_algorithm(given.get("link", {}).get("algorithm", "dcmaw"), ALGORITHMS)
         check_choices(**given.get("ingest", {}))
         sources = tuple(_source(one, place) for one in given["sources"])
         sections = {section: given.get(section, {}) for section in _KNOWN}

@@ -19,8 +19,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from broadloom.errors import InputError
-from broadloom.kernels.bits import WORD, pack_rows, popcount
-from broadloom.kernels.jit import kernel
+from broadloom.kernels import WORD, kernel, pack_rows, popcount
 from broadloom.model import Interest
 
 # Nodes a block: 2,000 nodes of 1,000 topics are 256 kB of bits.

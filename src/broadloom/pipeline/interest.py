@@ -16,11 +16,9 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from broadloom.errors import InputError
-from broadloom.model import Grid
-from broadloom.model.assignment_tables import numbers_column
-from broadloom.model.ledger import Ledger
+from broadloom.model import Grid, RowLedger
 from broadloom.plans import AssignmentResult
-from broadloom.storage.tables import need_table, read_table, write_table
+from broadloom.storage.tables import list_column, read_table, require_table, write_table
 
 CELLS = 128
 # Before the cells' names: no client's topic begins with it, and no wildcard of theirs matches it.
@@ -31,8 +29,8 @@ def check_brokers(tables: Path) -> None:
     """Refuse brokers to assign to that are not among the nodes, where a source says which nodes there are."""
     if not _nodes_are_given(tables):
         return
-    known = set(need_table(tables, "nodes").column("node").to_pylist())
-    for broker in need_table(tables, "brokers").column("broker").to_pylist():
+    known = set(require_table(tables, "nodes").column("node").to_pylist())
+    for broker in require_table(tables, "brokers").column("broker").to_pylist():
         if broker not in known:
             raise InputError(f"broker {broker!r} of table brokers is not in table nodes; add it, or drop it")
 
@@ -64,7 +62,7 @@ def write_interest(folder: Path, tables: Path, assigned: Path | None = None, cel
 
 def _nodes_are_given(tables: Path) -> bool:
     """Whether a source said which nodes there are; otherwise ingest took those that subscribe."""
-    return any(account.table == "nodes" for account in Ledger.load(tables).accounts)
+    return any(account.table == "nodes" for account in RowLedger.load(tables).accounts)
 
 
 def _add_nodes(folder: Path, brokers: Iterable[str]) -> None:
@@ -101,7 +99,7 @@ def _content(grid: Grid) -> pa.Table:
     cell = np.indices(grid.cells).reshape(len(grid.cells), -1).T
     names = ["/".join([CONTENT, *map(str, position)]) for position in cell.tolist()]
     width = (np.array(grid.hi) - grid.lo) / grid.cells
-    corners = {name: numbers_column(grid.lo + (cell + add) * width) for name, add in (("lo", 0), ("hi", 1))}
+    corners = {name: list_column(grid.lo + (cell + add) * width) for name, add in (("lo", 0), ("hi", 1))}
     return pa.table({"topic": pa.array(names, pa.string())} | corners)
 
 

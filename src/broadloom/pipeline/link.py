@@ -24,8 +24,7 @@ from broadloom.linking import ALGORITHMS
 from broadloom.linking._built import Built
 from broadloom.linking.divide import DivideOptions, Group, assemble, conquer, divide, join, members
 from broadloom.linking.link import run
-from broadloom.model import Interest, Weights
-from broadloom.model.algorithm import find
+from broadloom.model import Interest, Weights, find_algorithm
 from broadloom.pipeline.parts import Part, bounded, frame_of, read_parts, write_parts
 from broadloom.pipeline.session import Engine, session
 from broadloom.plans import Plan
@@ -77,7 +76,7 @@ def link(
         return dcmaw
 
     with session(engine, spark) as running:
-        algorithm = replace(find("dcmaw", ALGORITHMS), run=run_on(running))
+        algorithm = replace(find_algorithm("dcmaw", ALGORITHMS), run=run_on(running))
         return run(algorithm, interest, given, seed, options)
 
 

@@ -23,9 +23,14 @@ from broadloom.assignment.assign import assign
 from broadloom.assignment.market.market_options import MarketOptions
 from broadloom.assignment.market.steiner import channel_weights, mixed, ways_in
 from broadloom.errors import InputError
-from broadloom.model import Grid, MarketProblem
-from broadloom.model.market_tables import Traffic, need_points, read_market
-from broadloom.model.traffic import summarize
+from broadloom.model import (
+    Grid,
+    MarketProblem,
+    TrafficReader,
+    check_has_points,
+    read_market_problem,
+    summarize,
+)
 from broadloom.pipeline.link import _tasks
 from broadloom.pipeline.session import Engine, session
 from broadloom.plans import MarketResult
@@ -45,7 +50,7 @@ def assign_on_spark(
 ) -> MarketResult:
     """As `bl.assign` of `read_market(tables, *sizes)`, with what Spark can do done there."""
     with session(engine) as spark:
-        problem = read_market(tables, *sizes, traffic=traffic_of(spark))
+        problem = read_market_problem(tables, *sizes, traffic=traffic_of(spark))
         if algorithm == "steiner-mixing" and not options:
             return steiner_mixing(problem, core, seed, spark=spark, scratch=tables.absolute())
     return assign(problem, algorithm, seed, core=core, **options)
@@ -114,7 +119,7 @@ def _runs(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int6
     return starts, np.append(starts[1:], len(values))
 
 
-def traffic_of(spark: SparkSession) -> Traffic:
+def traffic_of(spark: SparkSession) -> TrafficReader:
     """What `read_market` needs to have a folder's messages, as Parquet, summarized by the executors."""
 
     def traffic(
@@ -124,7 +129,7 @@ def traffic_of(spark: SparkSession) -> Traffic:
         if not source.exists():
             raise InputError(f"{source} is missing; on Spark, messages are Parquet")
         messages = spark.read.parquet(str(source.absolute()))
-        need_points(messages.columns, place)
+        check_has_points(messages.columns, place)
         grid = Grid.covering(np.concatenate([corners, _extremes(messages, corners.shape[1])]), channels)
         return grid, summarize_log(messages, users, grid)
 

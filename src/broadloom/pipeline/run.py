@@ -17,19 +17,16 @@ from broadloom._version import VERSION
 from broadloom.assignment.assign import assign
 from broadloom.errors import InputError
 from broadloom.linking.link import link
-from broadloom.model.assignment_tables import LIMITS, read_problem
-from broadloom.model.instance import read_instance
-from broadloom.model.ledger import Ledger
+from broadloom.model import ASSIGNMENT_LIMITS, RowLedger, read_assignment_problem, read_link_problem
 from broadloom.pipeline.config import Config
 from broadloom.pipeline.ingest.sources import Input, find_inputs, total_bytes
 from broadloom.pipeline.interest import check_brokers, write_interest
 from broadloom.pipeline.session import Engine, session
-from broadloom.plans import AssignmentResult, Plan
-from broadloom.plans.assignment_result import summary
+from broadloom.plans import AssignmentResult, Plan, assignment_summary
 from broadloom.progress import stage
 from broadloom.report.page import html_of
 from broadloom.report.record import TITLE, record_of_folders
-from broadloom.storage.folders import new_folder
+from broadloom.storage import new_folder
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -53,7 +50,7 @@ class Outcome:
 
     output: Path
     steps: dict[str, float | None]
-    ledger: Ledger
+    ledger: RowLedger
     assignment: str | None
     plan: str
     metrics: dict[str, Any]
@@ -123,7 +120,7 @@ class _Work(ExitStack):
             self._save_record(before | done)
         metrics = json.loads((self.output / "measure" / "measures.json").read_text())
         sentence, served = Plan.load(self.output / "plan").summary(), self._assignment()
-        ledger = Ledger.load(self.output / "ingest")
+        ledger = RowLedger.load(self.output / "ingest")
         return Outcome(self.output, seconds, ledger, served.summary() if served else None, sentence, metrics)
 
     def _steps(self) -> list[tuple[str, object, Callable[[Path], None]]]:
@@ -149,7 +146,7 @@ class _Work(ExitStack):
         """The broker of each subscriber; a result that breaks a limit ends the run."""
         asked, tables = dict(self.config.assign), self.output / "ingest"
         check_brokers(tables)
-        limits = {name: asked.pop(name) for name in LIMITS if name in asked}
+        limits = {name: asked.pop(name) for name in ASSIGNMENT_LIMITS if name in asked}
         on_spark, options = asked.pop("engine", "process") == "spark", asked.pop("options", {})
         if on_spark:
             from broadloom.pipeline.assign import assign as assign_on_spark
@@ -158,9 +155,9 @@ class _Work(ExitStack):
             metrics = assign_on_spark(
                 tables, folder, spark=self._spark(), overwrite=True, limits=limits, **asked, **options
             )
-            sentence = summary(name, metrics)
+            sentence = assignment_summary(name, metrics)
         else:
-            result = assign(read_problem(tables, **limits), **asked, **options)
+            result = assign(read_assignment_problem(tables, **limits), **asked, **options)
             result.save(folder, overwrite=True)
             metrics, sentence = result.metrics(), result.summary()
         if not metrics["feasible"]:
@@ -173,7 +170,7 @@ class _Work(ExitStack):
 
     def _link(self, folder: Path) -> None:
         asked = dict(self.config.link)
-        given = read_instance(
+        given = read_link_problem(
             self.output / "interest", **{name: asked.pop(name) for name in _INSTANCE if name in asked}
         )
         on_spark, options = asked.pop("engine", "process") == "spark", asked.pop("options", {})

@@ -38,8 +38,7 @@ from broadloom.maintenance import (
 )
 from broadloom.pipeline.session import Engine, session
 from broadloom.progress import stage
-from broadloom.storage.folders import new_folder
-from broadloom.storage.records import hold
+from broadloom.storage import lock_folder, new_folder
 
 FILES = "path string, modificationTime timestamp, length long, content binary"
 CONNECTOR = "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:<version of Spark>"
@@ -89,7 +88,7 @@ def stream(
     check_count(keep, "keep", minimum=1)
     check_count(files_at_a_time, "files_at_a_time", minimum=1)
     place.mkdir(parents=True, exist_ok=True)
-    lock = hold(place)
+    lock = lock_folder(place)
     try:
         with session(engine, spark) as running, stage("events") as done:
             rows, source = _rows(running, str(events), files_at_a_time)

@@ -1,7 +1,34 @@
 """Results of the stages: each measures, verifies, saves and loads itself."""
 
-from broadloom.plans.assignment_result import AssignmentResult
-from broadloom.plans.market_result import MarketResult
-from broadloom.plans.plan import Plan
+from broadloom.plans.assignment_result import (
+    AssignmentResult,
+    assignment_summary,
+    filters_table,
+    is_assignment,
+    read_assignment_record,
+    write_assignment_record,
+)
+from broadloom.plans.market_result import (
+    MarketResult,
+    is_market,
+    overloaded_brokers,
+    saved_market_metrics,
+)
+from broadloom.plans.plan import Plan, read_link_record
+from broadloom.plans.stage_result import StageResult
 
-__all__ = ["AssignmentResult", "MarketResult", "Plan"]
+__all__ = [
+    "AssignmentResult",
+    "MarketResult",
+    "Plan",
+    "StageResult",
+    "assignment_summary",
+    "filters_table",
+    "is_assignment",
+    "is_market",
+    "overloaded_brokers",
+    "read_assignment_record",
+    "read_link_record",
+    "saved_market_metrics",
+    "write_assignment_record",
+]

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,22 +14,18 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from broadloom import measures
-from broadloom._version import VERSION
 from broadloom.checks import lock_array
 from broadloom.errors import InputError
-from broadloom.model.assignment import AssignmentProblem, Filter
-from broadloom.model.assignment_tables import numbers_column, problem_tables, read_problem
-from broadloom.plans.gap import gap_to
-from broadloom.storage.folders import new_folder
-from broadloom.storage.plain import plain
-from broadloom.storage.plan_json import read_plan_json
-from broadloom.storage.tables import need_table, write_table
+from broadloom.model import AssignmentProblem, ContentFilter, assignment_tables, read_assignment_problem
+from broadloom.plans.stage_result import StageResult, write_plan_json
+from broadloom.storage import read_plan_json
+from broadloom.storage.tables import list_column, require_table
 
 FORMAT = 1
 
 
 @dataclass(frozen=True, eq=False)
-class AssignmentResult:
+class AssignmentResult(StageResult):
     """An assignment of subscribers to leaf brokers, with a filter for every broker.
 
     Attributes:
@@ -54,7 +48,7 @@ class AssignmentResult:
 
     problem: AssignmentProblem
     broker_of: NDArray[np.int32]
-    filters: tuple[Filter, ...]
+    filters: tuple[ContentFilter, ...]
     algorithm: str = ""
     seed: int = 0
     options: Mapping[str, Any] = field(default_factory=dict)
@@ -74,26 +68,21 @@ class AssignmentResult:
         lock_array(self.broker_of)
         for side in (side for boxes in self.filters for box in boxes for side in box):
             lock_array(side)
-        for name in ("options", "notes"):
-            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+        self._lock_mappings()
 
     @cached_property
-    def _measured(self) -> dict[str, Any]:
+    def _metrics(self) -> dict[str, Any]:
         return measures.content_metrics(self.problem, self.broker_of, self.filters)
-
-    def metrics(self) -> dict[str, Any]:
-        """Every measure of the assignment; see `broadloom.measures.content_metrics`."""
-        return dict(self._measured)
 
     @property
     def bandwidth(self) -> float:
         """The objective: the measure of all filters together."""
-        return float(self._measured["bandwidth"])
+        return float(self._metrics["bandwidth"])
 
     @property
     def feasible(self) -> bool:
         """Whether every constraint holds: latency, filters, nesting, and load within `beta_max`."""
-        return bool(self._measured["feasible"])
+        return bool(self._metrics["feasible"])
 
     @property
     def overload(self) -> NDArray[np.int64]:
@@ -102,41 +91,9 @@ class AssignmentResult:
         most = self.problem.beta_max * self.problem.capacity * self.problem.subscriber_count
         return np.maximum(load - np.floor(most * (1 + 1e-9)).astype(np.int64), 0)
 
-    @property
-    def gap(self) -> float | None:
-        """How far at most the bandwidth is above the best possible: (objective - bound) / bound."""
-        return gap_to(self.lower_bound, self.bandwidth)
-
-    def verify(self) -> None:
-        """Assert what every algorithm promises, by independent code: filters that nest, none too complex."""
-        broken = [what for what in ("nesting", "alpha") if what in self._measured["violated"]]
-        assert not broken, f"{self.algorithm} broke its promise of {' and '.join(broken)}"
-
     def summary(self) -> str:
         """The result in a sentence."""
-        return summary(self.algorithm, self._measured)
-
-    def save(self, path: str | Path, overwrite: bool = False) -> None:
-        """Write the result as a folder that appears at its place by one rename.
-
-        It holds the tables of the problem, `assignments`, `filters`, and `plan.json`, which tells what was
-        asked, what made it, and its measures, whether it is feasible among them.
-
-        Raises:
-            InputError: there is something at `path` already and `overwrite` is false.
-        """
-        self.verify()
-        tables = problem_tables(self.problem)
-        subscribers, brokers = tables["subscribers"]["subscriber"], tables["brokers"]["broker"]
-        tables["assignments"] = pa.table({"subscriber": subscribers, "broker": brokers.take(self.broker_of)})
-        tables["filters"] = filters_table(self.filters, brokers)
-        record = plan_record(
-            self.algorithm, self.seed, self.options, self.notes, self.metrics(), self.lower_bound, self.gap
-        )
-        with new_folder(Path(path), overwrite) as folder:
-            for name, table in tables.items():
-                write_table(folder, name, table)
-            (folder / "plan.json").write_text(record)
+        return assignment_summary(self.algorithm, self._metrics)
 
     @classmethod
     def load(cls, path: str | Path) -> AssignmentResult:
@@ -146,17 +103,17 @@ class AssignmentResult:
             InputError: there is none at `path`, or it is damaged.
         """
         folder = Path(path)
-        record = read_record(folder)
-        problem = read_problem(folder)
+        record = read_assignment_record(folder)
+        problem = read_assignment_problem(folder)
         ids = pa.array(problem.broker_ids, pa.string())
         broker_of, owner = (
-            pc.fill_null(pc.index_in(need_table(folder, name).column("broker"), ids), -1).to_numpy()
+            pc.fill_null(pc.index_in(require_table(folder, name).column("broker"), ids), -1).to_numpy()
             for name in ("assignments", "filters")
         )
         if (broker_of < 0).any() or (owner < 0).any():
             raise InputError(f"{folder} assigns to a broker that table brokers does not have; it is damaged")
         filters: list[list[Any]] = [[] for _ in ids]
-        boxes = need_table(folder, "filters")
+        boxes = require_table(folder, "filters")
         for b, lo, hi in zip(owner, boxes["lo"].to_pylist(), boxes["hi"].to_pylist(), strict=True):
             filters[b].append((np.array(lo, np.float64), np.array(hi, np.float64)))
         return cls(
@@ -170,11 +127,30 @@ class AssignmentResult:
             record["notes"],
         )
 
+    @property
+    def _objective(self) -> float:
+        return self.bandwidth
+
+    def _fault(self) -> str | None:
+        broken = [promise for promise in ("nesting", "alpha") if promise in self._metrics["violated"]]
+        return f"filters violate {' and '.join(broken)}" if broken else None
+
+    def _tables(self) -> dict[str, pa.Table]:
+        tables = assignment_tables(self.problem)
+        subscribers = tables["subscribers"]["subscriber"]
+        brokers = tables["brokers"]["broker"]
+        tables["assignments"] = pa.table({"subscriber": subscribers, "broker": brokers.take(self.broker_of)})
+        tables["filters"] = filters_table(self.filters, brokers)
+        return tables
+
+    def _own_record(self) -> dict[str, Any]:
+        return {"format": FORMAT, "stage": "assign"}
+
     def __repr__(self) -> str:
         return f"AssignmentResult({self.algorithm}, {self.problem!r})"
 
 
-def summary(algorithm: str, metrics: Mapping[str, Any]) -> str:
+def assignment_summary(algorithm: str, metrics: Mapping[str, Any]) -> str:
     """An assignment in a sentence."""
     state = "feasible" if metrics["feasible"] else f"NOT feasible ({', '.join(metrics['violated'])})"
     return (
@@ -183,38 +159,25 @@ def summary(algorithm: str, metrics: Mapping[str, Any]) -> str:
     )
 
 
-def filters_table(filters: Sequence[Filter], brokers: pa.Array | pa.ChunkedArray) -> pa.Table:
+def filters_table(filters: Sequence[ContentFilter], brokers: pa.Array | pa.ChunkedArray) -> pa.Table:
     """Filters as a table, one row a rectangle."""
     owner = np.repeat(np.arange(len(filters)), [len(boxes) for boxes in filters])
     sides = [[box[side] for boxes in filters for box in boxes] for side in (0, 1)]
-    return pa.table(
-        {"broker": brokers.take(owner), "lo": numbers_column(sides[0]), "hi": numbers_column(sides[1])}
-    )
+    return pa.table({"broker": brokers.take(owner), "lo": list_column(sides[0]), "hi": list_column(sides[1])})
 
 
-def plan_record(
+def write_assignment_record(
+    folder: Path,
     algorithm: str,
     seed: int,
     options: Mapping[str, Any],
     notes: Mapping[str, Any],
     metrics: Mapping[str, Any],
-    lower_bound: float | None = None,
-    gap: float | None = None,
-) -> str:
-    """The text of an assignment's `plan.json`."""
-    record = {
-        "format": FORMAT,
-        "stage": "assign",
-        "broadloom": VERSION,
-        "algorithm": algorithm,
-        "seed": seed,
-        "options": dict(options),
-        "notes": dict(notes),
-        "lower_bound": lower_bound,
-        "gap": gap,
-        "metrics": dict(metrics),
-    }
-    return json.dumps(plain(record), indent=2, sort_keys=True) + "\n"
+) -> None:
+    """Write the `plan.json` of an assignment that was measured elsewhere, without a lower bound."""
+    run = {"algorithm": algorithm, "seed": seed, "options": options, "notes": notes, "metrics": metrics}
+    own = {"format": FORMAT, "stage": "assign", "lower_bound": None, "gap": None}
+    write_plan_json(folder, own | run)
 
 
 def is_assignment(folder: str | Path) -> bool:
@@ -222,7 +185,7 @@ def is_assignment(folder: str | Path) -> bool:
     return (Path(folder) / "assignments.parquet").exists()
 
 
-def read_record(folder: Path) -> dict[str, Any]:
+def read_assignment_record(folder: Path) -> dict[str, Any]:
     """The `plan.json` of an assignment, if it is one that this version can read."""
     place, record = folder / "plan.json", read_plan_json(folder)
     if record.get("stage") != "assign":

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,19 +14,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from broadloom import measures
-from broadloom._version import VERSION
 from broadloom.checks import lock_array, raise_for_first
 from broadloom.errors import InputError
-from broadloom.model.market import LOAD_TOLERANCE, MarketProblem, check_core
-from broadloom.plans.gap import gap_to
-from broadloom.storage.folders import new_folder
-from broadloom.storage.plain import plain
-from broadloom.storage.plan_json import read_plan_json
-from broadloom.storage.tables import need_table, write_table
+from broadloom.model import LOAD_TOLERANCE, MarketProblem, check_core
+from broadloom.plans.stage_result import StageResult
+from broadloom.storage import read_plan_json
+from broadloom.storage.tables import require_table
 
 
 @dataclass(frozen=True, eq=False)
-class MarketResult:
+class MarketResult(StageResult):
     """An assignment of users to brokers, and how their traffic crosses the core.
 
     Attributes:
@@ -73,65 +68,36 @@ class MarketResult:
         )
         lock_array(broker_of)
         object.__setattr__(self, "broker_of", broker_of)
-        for name in ("options", "notes"):
-            object.__setattr__(self, name, MappingProxyType(dict(getattr(self, name))))
+        self._lock_mappings()
 
     @cached_property
-    def _measured(self) -> dict[str, Any]:
+    def _metrics(self) -> dict[str, Any]:
         return measures.market_metrics(self.problem, self.broker_of, self.core)
-
-    def metrics(self) -> dict[str, Any]:
-        """Every measure of the assignment; see `broadloom.measures.market_metrics`."""
-        return dict(self._measured)
 
     @property
     def cost(self) -> float:
         """The objective: what access links and core links cost together."""
-        return float(self._measured["cost"])
+        return float(self._metrics["cost"])
 
     @property
     def feasible(self) -> bool:
         """Whether no broker carries more than its capacity."""
-        return bool(self._measured["feasible"])
-
-    @property
-    def gap(self) -> float | None:
-        """How far at most the cost is above the best possible: (objective - bound) / bound."""
-        return gap_to(self.lower_bound, self.cost)
+        return bool(self._metrics["feasible"])
 
     @cached_property
     def flows(self) -> NDArray[np.float64]:
         """What crosses the link between each two brokers, both directions together, (brokers, brokers)."""
         return measures.market_flows(self.problem, self.broker_of, self.core)
 
-    def verify(self) -> None:
-        """Assert what every algorithm promises: no broker carries more than its capacity."""
-        assert self.feasible, f"{self.algorithm} overloaded a broker"
-
     def summary(self) -> str:
         """The result in a sentence."""
-        measured = self._measured
-        proven = "" if self.gap is None else f", at most {self.gap:.1%} above the best possible"
+        measured = self._metrics
         return (
             f"{self.algorithm}: {self.problem.user_count:,} users on {measured['brokers_used']:,} of "
             f"{self.problem.broker_count:,} brokers, cost {self.cost:.6g} "
-            f"(access {measured['access_cost']:.4g}, core {measured['core_cost']:.4g} by {self.core}){proven}"
+            f"(access {measured['access_cost']:.4g}, core {measured['core_cost']:.4g} by {self.core})"
+            f"{self._gap_text}"
         )
-
-    def save(self, path: str | Path, overwrite: bool = False) -> None:
-        """Write the result as a folder: `plan.json`, the assignment, loads, and the flow on each core link.
-
-        Raises:
-            InputError: a broker is overloaded, or there is something at `path` already.
-        """
-        if not self.feasible:
-            raise InputError("a broker is overloaded; a plan is saved only when every capacity holds")
-        with new_folder(Path(path), overwrite) as folder:
-            for name, table in self._tables().items():
-                write_table(folder, name, table)
-            (folder / "plan.json").write_text(
-                json.dumps(plain(self._record()), indent=2, sort_keys=True) + "\n"
-            )
 
     @classmethod
     def load(cls, path: str | Path, problem: MarketProblem) -> MarketResult:
@@ -145,7 +111,7 @@ class MarketResult:
             InputError: there is none at `path`, it is damaged, or it is of other users or brokers.
         """
         folder = Path(path)
-        record, table = read_plan_json(folder), need_table(folder, "assignment")
+        record, table = read_plan_json(folder), require_table(folder, "assignment")
         if record.get("kind") != "market":
             raise InputError(f"{folder / 'plan.json'} is not of a market; it was written by another stage")
         if table["user"].to_pylist() != list(problem.user_ids):
@@ -157,19 +123,15 @@ class MarketResult:
             raise InputError(f"{folder / 'plan.json'} has no {missing[0]!r}; it is damaged")
         return cls(problem, broker_of, **{name: record[name] for name in told})
 
-    def _record(self) -> dict[str, Any]:
-        return {
-            "broadloom": VERSION,
-            "kind": "market",
-            "algorithm": self.algorithm,
-            "core": self.core,
-            "seed": self.seed,
-            "options": dict(self.options),
-            "notes": dict(self.notes),
-            "lower_bound": self.lower_bound,
-            "gap": self.gap,
-            "metrics": self.metrics(),
-        }
+    @property
+    def _objective(self) -> float:
+        return self.cost
+
+    def _fault(self) -> str | None:
+        return None if self.feasible else "a broker is overloaded"
+
+    def _own_record(self) -> dict[str, Any]:
+        return {"kind": "market", "core": self.core}
 
     def _tables(self) -> dict[str, pa.Table]:
         users = pa.array(self.problem.user_ids, pa.string())
@@ -193,7 +155,7 @@ def is_market(folder: str | Path) -> bool:
     return (Path(folder) / "assignment.parquet").exists()
 
 
-def saved_metrics(folder: str | Path) -> dict[str, Any]:
+def saved_market_metrics(folder: str | Path) -> dict[str, Any]:
     """What was measured of a saved market, whether or not the market is at hand; its bound and gap as well.
 
     Raises:
@@ -207,7 +169,7 @@ def saved_metrics(folder: str | Path) -> dict[str, Any]:
 
 def overloaded_brokers(folder: str | Path) -> list[str]:
     """The brokers that carry more than they can, counted anew from the tables of a saved market."""
-    users, brokers = need_table(Path(folder), "assignment"), need_table(Path(folder), "loads")
+    users, brokers = require_table(Path(folder), "assignment"), require_table(Path(folder), "loads")
     names = brokers["broker"]
     at = pc.fill_null(pc.index_in(users["broker"], pa.array(names.to_pylist(), pa.string())), -1).to_numpy()
     if (at < 0).any():

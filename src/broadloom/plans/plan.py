@@ -8,7 +8,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -16,17 +15,12 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from broadloom import measures
-from broadloom._version import VERSION
 from broadloom.checks import lock_array, raise_for_first
 from broadloom.errors import InputError
-from broadloom.model.interest import Interest
-from broadloom.model.overlay import Overlay
-from broadloom.model.weights import Weights
-from broadloom.plans.gap import gap_to
-from broadloom.storage.folders import new_folder
-from broadloom.storage.plain import plain
-from broadloom.storage.plan_json import read_plan_json
-from broadloom.storage.tables import need_table, positions, write_table
+from broadloom.model import Interest, Overlay, Weights
+from broadloom.plans.stage_result import StageResult
+from broadloom.storage import read_plan_json, to_json_value
+from broadloom.storage.tables import indices_in, require_table
 
 FORMAT = 1
 TABLES = ("nodes", "topics", "subscriptions", "edges", "weights")
@@ -42,7 +36,7 @@ RECORD: dict[str, tuple[type, ...]] = {
 
 
 @dataclass(frozen=True, eq=False)
-class Plan:
+class Plan(StageResult):
     """An overlay that serves an interest under weights, and where it comes from.
 
     Attributes:
@@ -82,8 +76,7 @@ class Plan:
             raise InputError(f"the lower bound is {self.lower_bound}; give a finite number from 0")
         if self.nodes is not None and tuple(self.nodes.column("node").to_pylist()) != self.interest.node_ids:
             raise InputError("the nodes table lists other nodes than the interest, or in another order")
-        for name in ("options", "notes"):
-            object.__setattr__(self, name, MappingProxyType(plain(dict(getattr(self, name)))))
+        self._lock_mappings(to_json_value)
 
     @property
     def edges(self) -> NDArray[np.int32]:
@@ -103,13 +96,8 @@ class Plan:
         return math.fsum(self.edge_weights)  # exact, so that the order of links does not show
 
     @property
-    def gap(self) -> float | None:
-        """How far at most the total weight is above the best possible: (objective - bound) / bound."""
-        return gap_to(self.lower_bound, self.total_weight)
-
-    def metrics(self) -> dict[str, Any]:
-        """Every measure of the overlay; see `broadloom.measures`."""
-        return dict(self._metrics)
+    def _objective(self) -> float:
+        return self.total_weight
 
     @cached_property
     def _metrics(self) -> dict[str, Any]:
@@ -128,7 +116,7 @@ class Plan:
             'gm: 2 brokers, 1 links, every one of 1 topics connected'
         """
         interest, broken = self.interest, self._broken_topics
-        proven = "" if self.gap is None else f", at most {self.gap:.1%} above the best possible"
+        proven = self._gap_text
         if "optimal" in self.notes:
             proven = ", optimal" if self.notes["optimal"] else f"{proven}, stopped before the best was proven"
         connected = f"every one of {interest.topic_count:,} topics connected"
@@ -141,21 +129,6 @@ class Plan:
         """Whether every topic's subscribers are connected over links among themselves."""
         return self._broken_topics == 0
 
-    def save(self, path: str | Path, overwrite: bool = False) -> None:
-        """Write the plan as a folder that appears at its place by one rename.
-
-        Raises:
-            InputError: the overlay does not connect every topic, or there is something at `path` already
-                and `overwrite` is false.
-        """
-        if not self.is_topic_connected():
-            raise InputError("the plan leaves a topic disconnected; only a topic-connected one is saved")
-        with new_folder(Path(path), overwrite) as folder:
-            for name, table in self._tables().items():
-                write_table(folder, name, table)
-            record = json.dumps(self._record(), indent=2, sort_keys=True, allow_nan=False)
-            (folder / "plan.json").write_text(record + "\n")
-
     @classmethod
     def load(cls, path: str | Path) -> Plan:
         """Read a plan that `save` wrote.
@@ -164,8 +137,8 @@ class Plan:
             InputError: there is no plan at `path`, or it was written by a newer version, or is damaged.
         """
         folder = Path(path)
-        record = read_record(folder)
-        tables = {name: need_table(folder, name) for name in TABLES}
+        record = read_link_record(folder)
+        tables = {name: require_table(folder, name) for name in TABLES}
         interest = Interest.from_table(tables["subscriptions"], tables["nodes"], tables["topics"])
         if tuple(tables["weights"].column("node").to_pylist()) != interest.node_ids:
             raise InputError(f"{folder}: tables weights and nodes list other nodes, or in another order")
@@ -181,26 +154,12 @@ class Plan:
             tables["nodes"],
         )
 
-    def __getstate__(self) -> dict[str, Any]:
-        return vars(self) | {"options": dict(self.options), "notes": dict(self.notes)}
+    def _fault(self) -> str | None:
+        return None if self.is_topic_connected() else "the plan leaves a topic disconnected"
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__dict__.update(state)
-        self.__post_init__()
-
-    def _record(self) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "broadloom": VERSION,
-            "algorithm": self.algorithm,
-            "seed": int(self.seed),
-            "options": dict(self.options),
-            "notes": dict(self.notes),
-            "weights": {"kind": self.weights.kind, "inner": self.weights.inner, "outer": self.weights.outer},
-            "lower_bound": self.lower_bound,
-            "gap": self.gap,
-            "metrics": plain(self.metrics()),
-        }
+    def _own_record(self) -> dict[str, Any]:
+        weights = {"kind": self.weights.kind, "inner": self.weights.inner, "outer": self.weights.outer}
+        return {"format": FORMAT, "weights": weights}
 
     def _tables(self) -> dict[str, pa.Table]:
         names = pa.array(self.interest.node_ids, pa.string())
@@ -222,7 +181,7 @@ class Plan:
         return f"Plan({self.algorithm}, {self.interest.node_count:,} nodes, {len(self.edges):,} edges)"
 
 
-def read_record(folder: Path) -> dict[str, Any]:
+def read_link_record(folder: Path) -> dict[str, Any]:
     """The plan's `plan.json`, if it is one that this version can read."""
     place, record = folder / "plan.json", read_plan_json(folder)
     for key, kinds in RECORD.items():
@@ -244,7 +203,7 @@ def _edge_indices(edges: pa.Table, interest: Interest) -> ArrayLike:
     raise_for_first(
         ranks[1:] == ranks[:-1], lambda i: f"two edges of the plan have rank {ranks[i]}", "give each its own"
     )
-    pairs = np.stack([positions(edges.column(side), names) for side in ("u", "v")], axis=1)
+    pairs = np.stack([indices_in(edges.column(side), names) for side in ("u", "v")], axis=1)
     raise_for_first(
         np.any(pairs < 0, axis=1), lambda i: f"edge {i} of the plan has an unknown node", "list it in nodes"
     )

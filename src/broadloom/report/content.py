@@ -15,8 +15,8 @@ from broadloom.measures.content import delays
 from broadloom.plans import AssignmentResult
 from broadloom.report.certificate import certificate
 from broadloom.report.numbers import short
-from broadloom.storage.plain import plain
-from broadloom.storage.tables import need_table
+from broadloom.storage import to_json_value
+from broadloom.storage.tables import require_table
 
 # Of more subscriptions than this the page shows a sample, and says so.
 MOST_RECTANGLES = 4000
@@ -36,7 +36,7 @@ def content_record(result: AssignmentResult, name: str) -> dict[str, Any]:
         "name": name,
         "summary": result.summary(),
         "asked": _asked(result.algorithm, result.seed, result.options),
-        "metrics": plain(result.metrics()),
+        "metrics": to_json_value(result.metrics()),
         "certificate": certificate(result.bandwidth, result.lower_bound, result.gap, LEAST_BANDWIDTH),
         "brokers": list(problem.broker_ids or map(str, range(problem.broker_count))),
         "parent": problem.broker_parent.tolist(),
@@ -73,7 +73,7 @@ def market_record(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _market_record(folder: Path, name: str, record: dict[str, Any]) -> dict[str, Any]:
-    assignment, flows = need_table(folder, "assignment"), need_table(folder, "flows")
+    assignment, flows = require_table(folder, "assignment"), require_table(folder, "flows")
     brokers = sorted({*assignment["broker"].to_pylist(), *flows["u"].to_pylist(), *flows["v"].to_pylist()})
     number = {broker: i for i, broker in enumerate(brokers)}
     users = np.bincount([number[b] for b in assignment["broker"].to_pylist()], minlength=len(brokers))
@@ -86,7 +86,7 @@ def _market_record(folder: Path, name: str, record: dict[str, Any]) -> dict[str,
         f"brokers, cost {metrics['cost']:.6g} (access {metrics['access_cost']:.4g}, "
         f"core {metrics['core_cost']:.4g} by {record['core']}){proven}",
         "asked": _asked(record["algorithm"], record["seed"], record["options"] | {"core": record["core"]}),
-        "metrics": plain(metrics),
+        "metrics": to_json_value(metrics),
         "certificate": certificate(metrics["cost"], record.get("lower_bound"), gap, LEAST_COST),
         "brokers": brokers,
         "load": users.tolist(),
@@ -121,4 +121,4 @@ def _delays(result: AssignmentResult) -> dict[str, Any]:
 
 
 def _asked(algorithm: str, seed: int, options: Any) -> dict[str, Any]:
-    return plain({"algorithm": algorithm, "seed": seed} | dict(options))
+    return to_json_value({"algorithm": algorithm, "seed": seed} | dict(options))

@@ -16,7 +16,7 @@ from broadloom.report.certificate import certificate
 from broadloom.report.failures import failures
 from broadloom.report.numbers import short
 from broadloom.report.places import places, site_names
-from broadloom.storage.plain import plain
+from broadloom.storage import to_json_value
 
 # A page has so many subscriptions at most, of the topics with the most subscribers; it says what it left out.
 MOST_SUBSCRIPTIONS = 1_000_000
@@ -82,7 +82,7 @@ def overlay_record(plan: Plan, name: str, interest: int) -> dict[str, Any]:
         "interest": interest,
         "summary": plan.summary(),
         "asked": _asked(plan),
-        "metrics": plain(plan.metrics()),
+        "metrics": to_json_value(plan.metrics()),
         "certificate": certificate(plan.total_weight, plan.lower_bound, plan.gap, LEAST),
         "weighted": not weights.is_uniform,
         "links": {

@@ -9,8 +9,7 @@ from typing import Any
 
 from broadloom._version import VERSION
 from broadloom.errors import InputError
-from broadloom.plans import AssignmentResult, Plan
-from broadloom.plans.assignment_result import is_assignment
+from broadloom.plans import AssignmentResult, Plan, is_assignment
 from broadloom.report.content import content_record, market_record
 from broadloom.report.overlay import interest_record, overlay_record
 from broadloom.report.places import places, site_names, with_places_of

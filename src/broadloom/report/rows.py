@@ -7,7 +7,7 @@ from typing import Any
 
 import pyarrow.compute as pc
 
-from broadloom.model.ledger import FILE, Ledger
+from broadloom.model import LEDGER_FILE, RowLedger
 from broadloom.storage.tables import read_table
 
 # So many rows of each table and reason are shown, each cut at so many characters.
@@ -16,9 +16,9 @@ EXAMPLES, LONGEST = 3, 200
 
 def rows_record(folder: Path) -> dict[str, Any] | None:
     """The accounts of a folder that `ingest` wrote; None where there is none."""
-    if not (folder / FILE).exists():
+    if not (folder / LEDGER_FILE).exists():
         return None
-    ledger = Ledger.load(folder)
+    ledger = RowLedger.load(folder)
     return ledger.record() | {"words": ledger.summary(), "examples": _examples(folder)}
 
 

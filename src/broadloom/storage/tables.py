@@ -1,6 +1,6 @@
 """The canonical tables: their columns, and the one place that reads and writes them."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow.csv
 import pyarrow.parquet
 from numpy.typing import NDArray
 
+from broadloom.checks import raise_for_first
 from broadloom.errors import InputError
 
 _TEXTS, _NUMBERS = pa.list_(pa.string()), pa.list_(pa.float64())
@@ -62,7 +63,7 @@ def read_table(folder: Path, name: str) -> pa.Table | None:
     return _typed(table, name, place)
 
 
-def need_table(folder: Path, name: str) -> pa.Table:
+def require_table(folder: Path, name: str) -> pa.Table:
     """As `read_table`, for a table that must be there."""
     table = read_table(folder, name)
     if table is None:
@@ -77,9 +78,29 @@ def write_table(folder: Path, name: str, table: pa.Table) -> None:
     pyarrow.parquet.write_table(_typed(table, name, folder), folder / f"{name}.parquet")
 
 
-def positions(column: pa.Array | pa.ChunkedArray, among: pa.Array) -> NDArray[np.int64]:
+def indices_in(column: pa.Array | pa.ChunkedArray, among: pa.Array) -> NDArray[np.int64]:
     """The index of each value in `among`, -1 where it is not there."""
     return np.asarray(pc.fill_null(pc.index_in(column, among), -1), np.int64)
+
+
+def list_column(rows: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> pa.Array:
+    """Rows of numbers as a column of lists."""
+    flat = np.concatenate([*rows, np.empty(0)]) if isinstance(rows, list) else np.ravel(rows)
+    width = len(rows[0]) if len(rows) else 0
+    return pa.ListArray.from_arrays(np.arange(len(rows) + 1, dtype=np.int32) * width, flat)
+
+
+def list_matrix(table: pa.Table, name: str, column: str) -> NDArray[np.float64]:
+    """A column of lists as a matrix, if all are of one length and none is missing."""
+    lists = table[column].combine_chunks()
+    size = np.asarray(pc.fill_null(pc.list_value_length(lists), -1))
+    width = int(size[0]) if len(size) else 0
+    raise_for_first(
+        (size != width) | (size < 0),
+        lambda row: f"table {name} row {row}: {column} is {lists[row].as_py()}",
+        f"give {max(width, 1)} numbers a row, as in row 0",
+    )
+    return np.asarray(lists.flatten(), np.float64).reshape(len(size), width)
 
 
 def coordinate_columns(table: pa.Table) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom.errors import InputError
-from broadloom.storage.folders import new_folder
+from broadloom.storage import new_folder
 from broadloom.workload.regions import REGIONS, region_latency, region_places
 
 LINES, KINDS = ("line1", "line2", "line3", "line4"), ("temperature", "alarm", "state")

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.kmeans import k_means
+from broadloom.kernels import k_means
 
 # Each inner broker of a multi-level network has at most so many below it.
 MOST_CHILDREN = 15

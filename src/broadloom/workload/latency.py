@@ -11,8 +11,7 @@ from numpy.typing import NDArray
 
 from broadloom.checks import check_count, seeded_generator
 from broadloom.errors import InputError
-from broadloom.model import Weights
-from broadloom.model.matrix import fill_missing, raised, symmetrised
+from broadloom.model import Weights, fill_missing, raise_to_floor, symmetrised
 from broadloom.workload.regions import INNER_MS, REGIONS, region_latency
 
 # Up to this many nodes the mean weight is over all pairs; above, over those of this many nodes, evenly taken.
@@ -140,7 +139,7 @@ def from_file(
             )
         chosen = np.sort(rng.permutation(len(matrix))[:nodes])
         matrix = matrix[np.ix_(chosen, chosen)]
-    return Weights.dense(fill_missing(raised(symmetrised(matrix, symmetric), floor), missing))
+    return Weights.dense(fill_missing(raise_to_floor(symmetrised(matrix, symmetric), floor), missing))
 
 
 def read_matrix(path: Path) -> NDArray[np.float64]:

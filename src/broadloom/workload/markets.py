@@ -6,8 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom.errors import InputError
-from broadloom.model.grid import Grid
-from broadloom.model.market import MarketProblem
+from broadloom.model import Grid, MarketProblem
 
 ACCESS = ("random", "euclidean")
 

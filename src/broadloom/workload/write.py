@@ -5,8 +5,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from broadloom.model import Interest, Weights
-from broadloom.model.instance import write_instance
+from broadloom.model import Interest, Weights, write_link_problem
 from broadloom.workload.churn import Event, events_table
 from broadloom.workload.regions import REGIONS
 
@@ -34,7 +33,7 @@ def write(
         tables = _weight_tables(interest, weights, in_regions)
     if events:
         tables["events"] = events_table(interest, events)
-    write_instance(folder, interest, tables, overwrite)
+    write_link_problem(folder, interest, tables, overwrite)
 
 
 def _weight_tables(interest: Interest, weights: Weights, in_regions: bool) -> dict[str, pa.Table]:

@@ -19,7 +19,7 @@ from broadloom.agents.links.session import Door
 from broadloom.agents.moves.address import Address, Login
 from broadloom.agents.moves.config import AgentConfig
 from broadloom.mqtt import packets
-from broadloom.plans.plan import Plan
+from broadloom.plans import Plan
 
 LOG = logging.getLogger("broadloom.live")
 

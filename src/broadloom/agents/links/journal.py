@@ -16,7 +16,7 @@ from typing import Any
 
 from broadloom.agents.links.steps import Hops, Step
 from broadloom.errors import InputError
-from broadloom.storage.records import append, hold, read_records, start_file
+from broadloom.storage import append_record, lock_folder, read_records, start_journal
 
 FILE = "live.journal"
 MAGIC = b"broadloom live 1\n"
@@ -80,7 +80,7 @@ class Journal:
                 raise InputError(
                     f"the state cannot be in {self.folder}: {error.strerror}; give a folder"
                 ) from error
-            self._lock = hold(self.folder)
+            self._lock = lock_folder(self.folder)
             try:
                 self.states = _read(self.folder / FILE)
                 self._start_anew(self.folder, _text(self.states.values()))
@@ -123,7 +123,7 @@ class Journal:
 
     def _put(self, text: bytes) -> bool:
         """Append; whether the file has become long."""
-        append(self._file, text)
+        append_record(self._file, text)
         return os.lseek(self._file, 0, os.SEEK_END) > LONGEST_BYTES
 
     async def end(self) -> None:
@@ -140,7 +140,7 @@ class Journal:
         self._file = self._lock = -1
 
     def _start_anew(self, folder: Path, text: bytes) -> None:
-        start_file(folder / FILE, MAGIC, [text])
+        start_journal(folder / FILE, MAGIC, [text])
         old, self._file = self._file, os.open(folder / FILE, os.O_WRONLY | os.O_APPEND)
         if old >= 0:
             os.close(old)

@@ -16,12 +16,10 @@ from broadloom.agents.moves.summary import Site
 from broadloom.checks import check_count, check_number
 from broadloom.deployment.deployment_inputs import LOGIN
 from broadloom.errors import InputError
-from broadloom.model.interest import Interest
-from broadloom.model.overlay import Overlay
-from broadloom.model.weights import Weights
+from broadloom.model import Interest, Overlay, Weights
 from broadloom.mqtt.reserved_topics import ROOT
 from broadloom.mqtt.topic_filters import FilterTree
-from broadloom.plans.plan import Plan
+from broadloom.plans import Plan
 
 WINDOW, PATIENCE, LAST_WINDOW = 500, 10.0, 65_535
 _, PASSWORD = LOGIN  # where it may be

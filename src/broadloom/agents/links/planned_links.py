@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Iterable
 from broadloom.errors import InputError
 from broadloom.maintenance import compile_kernels, maintain
 from broadloom.mqtt.topic_filters import FilterTree
-from broadloom.plans.plan import Plan
+from broadloom.plans import Plan
 
 
 class PlannedLinks:

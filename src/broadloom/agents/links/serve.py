@@ -17,7 +17,7 @@ from broadloom.agents.links.source import Source
 from broadloom.agents.links.targets import targets
 from broadloom.deployment.deployment_inputs import Publication
 from broadloom.errors import InputError
-from broadloom.plans.plan import Plan
+from broadloom.plans import Plan
 
 LOG = logging.getLogger("broadloom.live")
 POLL_SECONDS = 0.1

@@ -9,7 +9,7 @@ from typing import Protocol
 
 from broadloom.errors import InputError
 from broadloom.maintenance import EventFeed, RefusedEvent, compile_kernels, event_of, maintain
-from broadloom.plans.plan import Plan
+from broadloom.plans import Plan
 
 LOG = logging.getLogger("broadloom.live")
 VERSIONS = "versions"

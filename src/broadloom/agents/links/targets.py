@@ -12,7 +12,7 @@ from broadloom.deployment.wiring import Hop
 from broadloom.errors import InputError
 from broadloom.mqtt.reserved_topics import ROOT
 from broadloom.mqtt.topic_filters import VALID
-from broadloom.plans.plan import Plan
+from broadloom.plans import Plan
 
 Filters = tuple[str, ...]
 LONGEST_BYTES = 65_535  # of a text in MQTT

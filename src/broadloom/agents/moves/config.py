@@ -14,7 +14,7 @@ from broadloom.agents.moves.control import is_text
 from broadloom.agents.moves.summary import Site
 from broadloom.checks import check_count, check_number
 from broadloom.errors import InputError
-from broadloom.storage.toml import read_toml
+from broadloom.storage import read_toml
 
 PORT = 8780
 _PARTS = {"journal", "port", "token_file", "login", "timing", "brokers", "links"}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from broadloom.agents.moves.registry import Change, Registry, from_plain, plain
 from broadloom.errors import InputError
-from broadloom.storage.records import append, hold, read_records, start_file
+from broadloom.storage import append_record, lock_folder, read_records, start_journal
 
 FILE = "moves"
 MAGIC = b"broadloom moves 1\n"
@@ -34,7 +34,7 @@ class MoveJournal:
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # who wants what is nobody else's business
         except OSError as error:
             raise InputError(f"the journal cannot be in {folder}: {error.strerror}; give a folder") from error
-        self._lock = hold(folder)
+        self._lock = lock_folder(folder)
         self._file, self._place, self._records, self._limit = -1, folder / FILE, 0, 0
         self.registry = Registry()
         try:
@@ -47,7 +47,7 @@ class MoveJournal:
     def append(self, changes: Sequence[Change]) -> None:
         """Keep changes, all of them or none, and take them into the registry."""
         text = json.dumps([plain(change) for change in changes], separators=(",", ":"))
-        append(self._file, text.encode())
+        append_record(self._file, text.encode())
         self.registry.apply(changes)
         self._records += 1
         if self._records >= MOST_RECORDS or os.fstat(self._file).st_size > self._limit:
@@ -57,7 +57,7 @@ class MoveJournal:
         """Write anew what there is, without what has been overtaken."""
         self.registry.forget_old()
         changes = self.registry.changes()
-        start_file(self._place, MAGIC, [json.dumps([plain(change)]).encode() for change in changes])
+        start_journal(self._place, MAGIC, [json.dumps([plain(change)]).encode() for change in changes])
         if self._file >= 0:
             os.close(self._file)
         self._file, self._records = os.open(self._place, os.O_RDWR | os.O_APPEND), 0

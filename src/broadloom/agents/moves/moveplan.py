@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from broadloom._version import VERSION
 from broadloom.errors import InputError
-from broadloom.storage.folders import new_folder
+from broadloom.storage import new_folder
 
 FILE = "moves.json"
 REST = "advice", "cost_before", "cost_after", "load", "capacity", "key"

@@ -16,8 +16,8 @@ from broadloom.agents.moves.moveplan import MovePlan, PlannedMove
 from broadloom.checks import check_count
 from broadloom.errors import InputError
 from broadloom.measures.market import MovingCost
-from broadloom.model.market import MarketProblem
-from broadloom.plans.market_result import MarketResult
+from broadloom.model import MarketProblem
+from broadloom.plans import MarketResult
 from broadloom.progress import stage
 
 

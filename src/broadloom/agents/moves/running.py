@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from broadloom.agents.moves.move import NEXT, State
 from broadloom.agents.moves.moveplan import MovePlan, PlannedMove
 from broadloom.errors import InputError
-from broadloom.model.market import LOAD_TOLERANCE
+from broadloom.model import LOAD_TOLERANCE
 from broadloom.progress import stage
 
 log = logging.getLogger("broadloom.agents.moves")

@@ -26,9 +26,9 @@ from broadloom.agents.moves.histograms import histogram_table, traffic_table
 from broadloom.agents.moves.registry import Resident
 from broadloom.agents.moves.seen import ID
 from broadloom.errors import InputError
-from broadloom.model.market import MarketProblem
+from broadloom.model import MarketProblem
 from broadloom.mqtt.reserved_topics import AGENT, ROOT
-from broadloom.storage.folders import new_folder
+from broadloom.storage import new_folder
 from broadloom.storage.tables import write_table
 
 if TYPE_CHECKING:

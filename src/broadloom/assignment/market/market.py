@@ -4,8 +4,7 @@ from typing import Any
 
 from broadloom.assignment.market import clustering, market_ilp, market_search, migration, packing, steiner
 from broadloom.assignment.market.market_options import MarketOptions
-from broadloom.model.algorithm import Algorithm
-from broadloom.model.market import MarketProblem
+from broadloom.model import Algorithm, MarketProblem
 
 
 def _market(name: str, paper: str, summary: str, run: Any, options: type = MarketOptions) -> Algorithm:

@@ -12,9 +12,9 @@ exponentiated subgradient improve the split.
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.jit import kernel
+from broadloom.kernels import kernel
 from broadloom.measures.market import core_named, open_ledger
-from broadloom.model.market import MarketProblem
+from broadloom.model import MarketProblem
 from broadloom.progress import stage
 
 # At most so many shares are kept: for each channel that a user wants, one at each of its nearest brokers.

@@ -22,8 +22,8 @@ from broadloom.assignment.market.room import check_room
 from broadloom.errors import InputError
 from broadloom.measures.core_trees import Core
 from broadloom.measures.market import core_named, market_cost
-from broadloom.model.market import MarketProblem
-from broadloom.plans.market_result import MarketResult
+from broadloom.model import MarketProblem
+from broadloom.plans import MarketResult
 
 # Above this many variables nobody should wait for an answer.
 MOST_VARIABLES = 200_000

@@ -10,10 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom.assignment.market.softened import LEAST_GAIN
-from broadloom.kernels.jit import kernel
+from broadloom.kernels import kernel
 from broadloom.measures.core_trees import Core, source_prices
 from broadloom.measures.market import Ledger, Traffic, change_of_move, dot, move_user
-from broadloom.model.market import MarketProblem
+from broadloom.model import MarketProblem
 
 # A change below this share of the cost of all channels is rounding, not progress.
 ROUNDING = 1e-13

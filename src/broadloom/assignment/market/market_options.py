@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from broadloom.model.market import check_core
+from broadloom.model import check_core
 
 
 @dataclass(frozen=True)

@@ -30,8 +30,8 @@ from broadloom.measures.market import (
     open_ledger,
     traffic_of,
 )
-from broadloom.model.market import MarketProblem
-from broadloom.plans.market_result import MarketResult
+from broadloom.model import MarketProblem
+from broadloom.plans import MarketResult
 from broadloom.progress import stage
 
 # Steps of a schedule: the softness of membership, and the factor on the prices of channels.

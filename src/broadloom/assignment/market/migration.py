@@ -17,8 +17,8 @@ from broadloom.assignment.market.market_options import MarketOptions
 from broadloom.assignment.market.room import check_room, largest_first
 from broadloom.errors import InputError
 from broadloom.measures.market import core_named, open_ledger, traffic_of
-from broadloom.model.market import MarketProblem
-from broadloom.plans.market_result import MarketResult
+from broadloom.model import MarketProblem
+from broadloom.plans import MarketResult
 from broadloom.progress import stage
 
 STARTS = {

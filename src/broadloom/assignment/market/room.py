@@ -5,9 +5,9 @@ from numpy.typing import NDArray
 
 from broadloom.checks import raise_for_first
 from broadloom.errors import InputError
-from broadloom.kernels.jit import kernel
+from broadloom.kernels import kernel
 from broadloom.measures.market import Traffic, traffic_of
-from broadloom.model.market import MarketProblem
+from broadloom.model import MarketProblem
 
 
 def largest_first(problem: MarketProblem) -> NDArray[np.int64]:

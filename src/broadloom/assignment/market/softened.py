@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.jit import kernel
+from broadloom.kernels import kernel
 from broadloom.measures.market import Ledger, Traffic, dot
 
 # A change below this share of what the user costs now is rounding, not progress.

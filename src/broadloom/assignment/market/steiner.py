@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 
 from broadloom.assignment.market.market_options import MarketOptions
 from broadloom.assignment.market.room import check_room, largest_first, settled
-from broadloom.kernels.jit import kernel
+from broadloom.kernels import kernel
 from broadloom.measures.market import Traffic, traffic_of
-from broadloom.model.market import PRICE_TOLERANCE, MarketProblem
-from broadloom.plans.market_result import MarketResult
+from broadloom.model import PRICE_TOLERANCE, MarketProblem
+from broadloom.plans import MarketResult
 
 
 def steiner_mixing(problem: MarketProblem, options: MarketOptions, seed: int) -> MarketResult:

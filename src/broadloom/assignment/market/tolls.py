@@ -8,7 +8,7 @@ the search only needs to know where to look, and its result is descended from ex
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.jit import kernel
+from broadloom.kernels import kernel
 from broadloom.measures.core_trees import MST, Core, source_prices, spanning_tree
 from broadloom.measures.market import Ledger
 

@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.jit import kernel
-from broadloom.model.density import DensityArrays, measure_of
+from broadloom.kernels import kernel
+from broadloom.model import DensityArrays, measure_of
 
 Corner = NDArray[np.float64]
 

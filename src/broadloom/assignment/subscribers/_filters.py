@@ -15,9 +15,8 @@ from broadloom.assignment.subscribers._boxes import (
     uncovered,
     union_of,
 )
-from broadloom.kernels.jit import kernel
-from broadloom.model.assignment import Filter
-from broadloom.model.density import DensityArrays, measure_of
+from broadloom.kernels import kernel
+from broadloom.model import ContentFilter, DensityArrays, measure_of
 
 # How a filter takes in a rectangle: 0 and up enlarges that box; otherwise one of these.
 INSIDE, NEW, MERGE = -1, -2, -3
@@ -53,7 +52,7 @@ def empty_filters(brokers: int, alpha: int, dimensions: int) -> Filters:
     )
 
 
-def as_tuples(filters: Filters) -> tuple[Filter, ...]:
+def as_tuples(filters: Filters) -> tuple[ContentFilter, ...]:
     """Filters as results hold them."""
     return tuple(
         tuple((filters.lo[b, i].copy(), filters.hi[b, i].copy()) for i in range(filters.used[b]))

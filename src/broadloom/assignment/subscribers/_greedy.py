@@ -11,9 +11,8 @@ from broadloom.assignment.subscribers._filters import Filters, empty_filters, gr
 from broadloom.assignment.subscribers.flow import Flow
 from broadloom.assignment.subscribers.guard import admit
 from broadloom.assignment.subscribers.reach import Reach
-from broadloom.kernels.jit import kernel
-from broadloom.model import AssignmentProblem
-from broadloom.model.density import DensityArrays, measure_of
+from broadloom.kernels import kernel
+from broadloom.model import AssignmentProblem, DensityArrays, measure_of
 
 
 class Wants(NamedTuple):

@@ -11,9 +11,8 @@ from numpy.typing import NDArray
 
 from broadloom.assignment.subscribers.flow import limits, max_flow
 from broadloom.assignment.subscribers.reach import Reach
-from broadloom.kernels.jit import kernel
-from broadloom.model import AssignmentProblem
-from broadloom.model.density import DensityArrays, measure_of
+from broadloom.kernels import kernel
+from broadloom.model import AssignmentProblem, DensityArrays, measure_of
 
 # About so many cells, and so many ways to choose zones; the best way counts, cell by cell.
 CELLS, FAMILIES = 40_000, 6

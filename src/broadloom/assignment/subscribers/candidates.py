@@ -4,8 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom.assignment.subscribers._boxes import extend, holds
-from broadloom.kernels.jit import kernel
-from broadloom.kernels.kmeans import k_means
+from broadloom.kernels import k_means, kernel
 
 # Two intervals of one length overlap by at most this share of it.
 ETA = 0.5

@@ -12,8 +12,8 @@ from broadloom.assignment.subscribers.flow import max_flow
 from broadloom.assignment.subscribers.lp import Relaxed, Sample, relax
 from broadloom.assignment.subscribers.reach import Reach, take
 from broadloom.checks import check_count, check_flag, check_number
-from broadloom.kernels.jit import kernel
-from broadloom.model.density import DensityArrays
+from broadloom.kernels import kernel
+from broadloom.model import DensityArrays
 from broadloom.progress import stage
 
 # Draws of a load sample before its limits are raised, and roundings before the best so far is taken.

@@ -16,8 +16,7 @@ from broadloom.assignment.subscribers._greedy import run_greedy
 from broadloom.assignment.subscribers.flow import max_flow
 from broadloom.assignment.subscribers.reach import grouped_masks, masks_in_time, numbered, spelled
 from broadloom.assignment.subscribers.tighten import around_members, nest
-from broadloom.kernels.jit import kernel
-from broadloom.kernels.threads import over_ranges
+from broadloom.kernels import kernel, over_ranges
 from broadloom.model import AssignmentProblem
 
 

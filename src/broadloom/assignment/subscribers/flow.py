@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom.assignment.subscribers.reach import Reach
-from broadloom.kernels.jit import kernel
+from broadloom.kernels import kernel
 from broadloom.model import AssignmentProblem
 
 # A limit of 29.999999999 subscribers, by rounding, is one of 30.

@@ -12,8 +12,7 @@ from broadloom.assignment.subscribers.flow import least_lbf, limits, max_flow, s
 from broadloom.assignment.subscribers.reach import Reach, everywhere, reach_of
 from broadloom.assignment.subscribers.tighten import tight_filters
 from broadloom.checks import check_flag
-from broadloom.model import AssignmentProblem
-from broadloom.model.algorithm import NoOptions
+from broadloom.model import AssignmentProblem, NoOptions
 from broadloom.plans import AssignmentResult
 
 # "We increase the value of beta by a small factor": the paper leaves it open.

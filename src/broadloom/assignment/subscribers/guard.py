@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from broadloom.assignment.subscribers.flow import Flow, add_units, place_of, search_room, shift
 from broadloom.assignment.subscribers.reach import Reach
-from broadloom.kernels.jit import kernel
+from broadloom.kernels import kernel
 
 
 @kernel

@@ -13,9 +13,8 @@ from scipy.sparse import coo_array
 from broadloom.assignment.subscribers._boxes import holds
 from broadloom.assignment.subscribers.candidates import shrunk
 from broadloom.errors import InputError
-from broadloom.kernels.jit import kernel
-from broadloom.kernels.threads import thread_count
-from broadloom.model.density import DensityArrays, measure_of
+from broadloom.kernels import kernel, thread_count
+from broadloom.model import DensityArrays, measure_of
 
 # The number of pieces into which sums are split, whatever the number of threads: the same bits everywhere.
 SHARDS = 8

@@ -6,9 +6,8 @@ from numpy.typing import NDArray
 from broadloom.assignment.subscribers._filters import as_tuples
 from broadloom.assignment.subscribers.flow import limits
 from broadloom.assignment.subscribers.tighten import tight_filters
-from broadloom.kernels.jit import kernel
-from broadloom.model import AssignmentProblem
-from broadloom.model.algorithm import NoOptions
+from broadloom.kernels import kernel
+from broadloom.model import AssignmentProblem, NoOptions
 from broadloom.plans import AssignmentResult
 
 

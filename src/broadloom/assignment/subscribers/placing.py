@@ -8,8 +8,8 @@ from numpy.typing import NDArray
 from broadloom.assignment.subscribers._boxes import extend, is_inside, uncovered
 from broadloom.assignment.subscribers._filters import Filters
 from broadloom.assignment.subscribers._greedy import Wants
-from broadloom.kernels.jit import kernel
-from broadloom.model.density import DensityArrays, measure_of
+from broadloom.kernels import kernel
+from broadloom.model import DensityArrays, measure_of
 
 
 class Placing(NamedTuple):

@@ -9,8 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom.errors import InputError
-from broadloom.kernels.jit import kernel
-from broadloom.kernels.threads import over_ranges
+from broadloom.kernels import kernel, over_ranges
 from broadloom.model import AssignmentProblem
 
 # Two ways to add up the same latency differ by less than this, relatively.

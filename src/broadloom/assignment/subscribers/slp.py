@@ -20,9 +20,8 @@ from broadloom.assignment.subscribers.greedy import feasible_beta, guarded, risi
 from broadloom.assignment.subscribers.reach import Reach, grouped, reach_of, take
 from broadloom.assignment.subscribers.tighten import few_boxes, tight_filters, tighter
 from broadloom.errors import InputError
-from broadloom.kernels.jit import kernel
-from broadloom.model import AssignmentProblem
-from broadloom.model.density import DensityArrays, measure_of
+from broadloom.kernels import kernel
+from broadloom.model import AssignmentProblem, DensityArrays, measure_of
 from broadloom.plans import AssignmentResult
 
 # Preliminary filters may be relaxed by so much of the measure of all events, the least first; at last by all.

@@ -13,8 +13,8 @@ from broadloom.assignment.subscribers._filters import Filters
 from broadloom.assignment.subscribers._greedy import Wants
 from broadloom.assignment.subscribers.placing import Placing, boxes_measure, move
 from broadloom.assignment.subscribers.reach import Reach
-from broadloom.kernels.jit import kernel
-from broadloom.model.density import measure_of
+from broadloom.kernels import kernel
+from broadloom.model import measure_of
 
 # Patience grows by this factor as long as members reach equally far.
 TIES = 8

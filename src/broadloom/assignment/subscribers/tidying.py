@@ -9,7 +9,7 @@ from broadloom.assignment.subscribers._greedy import Wants
 from broadloom.assignment.subscribers.placing import Placing, boxes_measure, link, move, tighten_all, unlink
 from broadloom.assignment.subscribers.reach import Reach
 from broadloom.assignment.subscribers.tighten import few_boxes
-from broadloom.kernels.jit import kernel
+from broadloom.kernels import kernel
 
 
 @kernel

@@ -13,9 +13,8 @@ from broadloom.assignment.subscribers._boxes import (
     union_of,
 )
 from broadloom.assignment.subscribers._filters import Filters, empty_filters, refresh
-from broadloom.kernels.jit import kernel
-from broadloom.model import AssignmentProblem
-from broadloom.model.density import DensityArrays, measure_of
+from broadloom.kernels import kernel
+from broadloom.model import AssignmentProblem, DensityArrays, measure_of
 
 # Rectangles are first gathered into so many boxes, which are then merged down to alpha.
 MICRO = 24

@@ -41,7 +41,7 @@ from broadloom.deployment.wiring import (
     sample_messages,
 )
 from broadloom.mqtt.stand_in_sessions import update_session
-from broadloom.plans.plan import Plan
+from broadloom.plans import Plan
 from broadloom.progress import stage
 
 CATCH_UP_SECONDS = 30.0  # at most, for a machine that is busy

@@ -6,7 +6,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from broadloom.maintenance import EVENT_KINDS, SUBSCRIBE, UNKNOWN_KIND, UNSUBSCRIBE
-from broadloom.model import reasons
+from broadloom.model import Reason
 from broadloom.pipeline.ingest.read import REASON, first_fault
 
 
@@ -18,6 +18,6 @@ def checked(rows: DataFrame) -> DataFrame:
     kind, none = sf.col("kind"), sf.coalesce(sf.size("topics"), sf.lit(0)) <= 0
     faults = [
         (~kind.isin(*EVENT_KINDS), UNKNOWN_KIND),
-        (kind.isin(SUBSCRIBE, UNSUBSCRIBE) & none, reasons.missing("topics")),
+        (kind.isin(SUBSCRIBE, UNSUBSCRIBE) & none, Reason.missing("topics")),
     ]
     return rows.withColumn(REASON, sf.coalesce(REASON, first_fault(faults)))

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 
 from broadloom.formats import PAGE, Page, note
-from broadloom.model.ledger import Account, Ledger
+from broadloom.model import RowLedger, TableAccount
 from broadloom.pipeline.ingest import events, keys, latency, subscriptions
 from broadloom.pipeline.ingest.read import NO_ROWS, RAW, REASON, SOURCE, local_path, read_inputs
 from broadloom.pipeline.ingest.sources import (
@@ -29,7 +29,7 @@ from broadloom.pipeline.ingest.sources import (
 )
 from broadloom.pipeline.session import Engine, session
 from broadloom.progress import stage
-from broadloom.storage.folders import new_folder
+from broadloom.storage import new_folder
 
 # So many bytes of subscriptions are counted in one piece, in memory.
 PIECE_BYTES = 8 * 2**20
@@ -43,7 +43,7 @@ def ingest(
     engine: Engine | None = None,
     spark: SparkSession | None = None,
     overwrite: bool = False,
-) -> Ledger:
+) -> RowLedger:
     """Make a folder of canonical tables from raw inputs.
 
     Args:
@@ -74,7 +74,7 @@ def ingest_into(
     spark: SparkSession,
     wildcards: str = "match",
     symmetric: str = "none",
-) -> Ledger:
+) -> RowLedger:
     """As `ingest`, into a folder that is there."""
     ledger = _Ingest(spark, folder, inputs).run(wildcards, symmetric)
     ledger.save(folder)
@@ -91,7 +91,7 @@ class _Ingest:
     taken: list[_Taken] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
-    def run(self, wildcards: str, symmetric: str) -> Ledger:
+    def run(self, wildcards: str, symmetric: str) -> RowLedger:
         for table in PLAIN:
             if self._of(table):
                 self._plain(table)
@@ -99,7 +99,7 @@ class _Ingest:
             self._subscriptions(wildcards)
         if self._of("latency"):
             self._latency(symmetric)
-        return Ledger(tuple(self._accounts()), tuple(self.notes))
+        return RowLedger(tuple(self._accounts()), tuple(self.notes))
 
     def _of(self, table: str) -> list[Input]:
         return [one for one in self.inputs if one.table == table]
@@ -199,7 +199,7 @@ class _Ingest:
         self.taken.append(taken)
         return taken
 
-    def _accounts(self) -> Iterator[Account]:
+    def _accounts(self) -> Iterator[TableAccount]:
         """What became of the rows of each table, with the reasons as they stand in quarantine."""
         held = self.table("quarantine").groupBy("table", REASON).count().toArrow().to_pylist()
         for taken in self.taken:
@@ -236,13 +236,13 @@ class _Taken:
     written: int = 0
     accepted: int | None = None
 
-    def account(self, quarantined: dict[str, int]) -> Account:
+    def account(self, quarantined: dict[str, int]) -> TableAccount:
         """The table's account, after a look that no good row was lost on the way."""
         good = self.count - sum(quarantined.values())
         assert self.accepted in (None, good), (
             f"{self.table}: {good:,} good rows, but {self.accepted:,} arrived"
         )
-        return Account(self.table, self.count, self.used, good - self.used, quarantined, self.written)
+        return TableAccount(self.table, self.count, self.used, good - self.used, quarantined, self.written)
 
 
 def _check_lines(table: str, inputs: list[Input], seen: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pyspark.sql import DataFrame, Window
 from pyspark.sql import functions as sf
 
-from broadloom.model import reasons
+from broadloom.model import Reason
 from broadloom.pipeline.ingest.read import RAW, REASON, SOURCE, first_fault
 
 # What makes a row of these tables another one.
@@ -21,4 +21,4 @@ def checked(rows: DataFrame, key: str) -> DataFrame:
     said = sf.to_json(sf.struct(*(name for name in rows.columns if name not in (RAW, SOURCE, REASON))))
     alike = Window.partitionBy(key, sf.col(REASON).isNull())
     other = said != sf.min(sf.struct(RAW, said.alias("said"))).over(alike).getField("said")
-    return rows.withColumn(REASON, sf.coalesce(REASON, first_fault([(other, reasons.conflict(key))])))
+    return rows.withColumn(REASON, sf.coalesce(REASON, first_fault([(other, Reason.conflict(key))])))

@@ -12,7 +12,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from broadloom.errors import InputError
-from broadloom.model import reasons
+from broadloom.model import Reason
 from broadloom.pipeline.ingest.read import REASON, first_fault
 from broadloom.pipeline.ingest.sources import open_file, separator
 
@@ -20,7 +20,7 @@ from broadloom.pipeline.ingest.sources import open_file, separator
 def checked(rows: DataFrame, known: DataFrame | None) -> DataFrame:
     """The rows with a reason where one is not to be used; `known` has the columns node and, maybe, site."""
     rtt = sf.col("rtt_ms")
-    faults = [(sf.isnan(rtt) | (rtt <= 0) | (rtt == float("inf")), reasons.NOT_POSITIVE)]
+    faults = [(sf.isnan(rtt) | (rtt <= 0) | (rtt == float("inf")), Reason.NOT_POSITIVE)]
     if known is not None:
         names = known.select(sf.col("node").alias("name"), sf.lit(False).alias("is_site"))
         if "site" in known.columns:
@@ -32,11 +32,11 @@ def checked(rows: DataFrame, known: DataFrame | None) -> DataFrame:
         for end in ("src", "dst"):
             there = names.select(sf.col("name").alias(end), sf.col("is_site").alias(f"{end}_site"))
             rows = rows.join(sf.broadcast(there), end, "left")
-            faults.append((sf.col(f"{end}_site").isNull(), reasons.UNKNOWN_NODE))
+            faults.append((sf.col(f"{end}_site").isNull(), Reason.UNKNOWN_NODE))
         same = (sf.col("src") == sf.col("dst")) & ~sf.col("src_site")
     else:
         same = sf.col("src") == sf.col("dst")
-    faults.append((same, reasons.SAME_ENDS))
+    faults.append((same, Reason.SAME_ENDS))
     return rows.withColumn(REASON, sf.coalesce(REASON, first_fault(faults)))
 
 
@@ -118,13 +118,13 @@ def _cells(
 ) -> Iterator[dict[str, object]]:
     for src, line in zip(rows, cells, strict=True):
         if len(line) != len(columns):
-            yield {"raw": ",".join(line), "source": str(path), "reason": reasons.FIELDS}
+            yield {"raw": ",".join(line), "source": str(path), "reason": Reason.FIELDS}
             continue
         for dst, cell in zip(columns, line, strict=True):
             value = _number(cell)
             if not cell.strip() or (src == dst and not value):
                 continue
-            reason = None if value is not None else reasons.not_a("rtt_ms", "number")
+            reason = None if value is not None else Reason.not_a("rtt_ms", "number")
             yield {
                 "raw": f"{src},{dst},{cell}",
                 "source": str(path),

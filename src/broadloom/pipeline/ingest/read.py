@@ -16,7 +16,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from broadloom.formats import PAGE
-from broadloom.model import reasons
+from broadloom.model import Reason
 from broadloom.pipeline.ingest.sources import DUMPS, Input, columns_for, columns_of, separator
 
 RAW, SOURCE, REASON = "raw", "source", "reason"
@@ -84,10 +84,10 @@ def _csv(spark: SparkSession, inputs: list[Input]) -> DataFrame:
     cells = sf.when(line.contains('"'), sf.transform(quoted, _unquoted)).otherwise(sf.split(line, sign, -1))
     faults = [
         (line == header, HEADER),
-        (~sf.is_valid_utf8(line), reasons.NOT_UTF8),
-        (sf.trim(line) == "", reasons.BLANK),
-        (line.contains('"') & ~line.rlike(f"^{field}(?:{sign}{field})*+$"), reasons.QUOTE),
-        (sf.size(_CELLS) != len(names), reasons.FIELDS),
+        (~sf.is_valid_utf8(line), Reason.NOT_UTF8),
+        (sf.trim(line) == "", Reason.BLANK),
+        (line.contains('"') & ~line.rlike(f"^{field}(?:{sign}{field})*+$"), Reason.QUOTE),
+        (sf.size(_CELLS) != len(names), Reason.FIELDS),
     ]
 
     def value(found: list[str], there: str, kind: str) -> Value:
@@ -111,9 +111,9 @@ def _json_lines(spark: SparkSession, inputs: list[Input]) -> DataFrame:
     listed = sf.try_parse_json(sf.concat(sf.lit("["), line, sf.lit("]")))
     alone = sf.try_variant_get(entry, "$[1]", "variant").isNull()
     faults = [
-        (~sf.is_valid_utf8(line), reasons.NOT_UTF8),
-        (sf.trim(line) == "", reasons.BLANK),
-        (entry.isNull() | ~line.rlike(r"^\s*\{") | ~alone, reasons.NOT_JSON),
+        (~sf.is_valid_utf8(line), Reason.NOT_UTF8),
+        (sf.trim(line) == "", Reason.BLANK),
+        (entry.isNull() | ~line.rlike(r"^\s*\{") | ~alone, Reason.NOT_JSON),
     ]
 
     def value(found: list[str], there: str, kind: str) -> Value:
@@ -174,7 +174,7 @@ def _parsed(source: str, form: str, node: str, data: bytes) -> Iterator[pa.Recor
         return pa.record_batch(arrays, [RAW, SOURCE, REASON, "node", "client", "topic"])
 
     for row in DUMPS[form].rows(text):
-        fault = row.reason or (None if row.filter else reasons.missing("topic"))
+        fault = row.reason or (None if row.filter else Reason.missing("topic"))
         values = (row.raw, source, fault, row.node or node, row.client, row.filter)
         for column, value in zip(columns, values, strict=True):
             column.append(value)
@@ -198,11 +198,11 @@ def _typed(
             continue
         there[f"_{column}"], typed[column] = value(found, f"_{column}", spark_kind)
         if column in needed:
-            checks.append((sf.col(f"_{column}").isNull(), reasons.missing(column)))
+            checks.append((sf.col(f"_{column}").isNull(), Reason.missing(column)))
         if spark_kind != "string":
             word = _WORDS.get(spark_kind, spark_kind)
             checks.append(
-                (sf.col(f"_{column}").isNotNull() & typed[column].isNull(), reasons.not_a(column, word))
+                (sf.col(f"_{column}").isNotNull() & typed[column].isNull(), Reason.not_a(column, word))
             )
     line = sf.col(_LINE)
     readable = sf.when(sf.is_valid_utf8(line), line).otherwise(sf.concat(sf.lit("hex:"), sf.hex(line)))

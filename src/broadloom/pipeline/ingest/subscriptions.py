@@ -9,7 +9,7 @@ import pyarrow as pa
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from broadloom.model import reasons
+from broadloom.model import Reason
 from broadloom.mqtt import topic_filters as filters
 from broadloom.pipeline.ingest.read import RAW, REASON, SOURCE, first_fault
 
@@ -24,16 +24,16 @@ def checked(rows: DataFrame, nodes: DataFrame | None, topics: DataFrame | None) 
     topic, wild = sf.col("topic"), _is_wild("topic")
     own = reduce(or_, (sf.col("client").startswith(name) for name in filters.OWN_CLIENTS))
     faults = [
-        (own, reasons.OWN),
-        (topic.startswith("$"), reasons.INTERNAL),
-        ((topic == "") | ((wild | topic.contains("\0")) & ~topic.rlike(filters.VALID)), reasons.BAD_FILTER),
+        (own, Reason.OWN),
+        (topic.startswith("$"), Reason.INTERNAL),
+        ((topic == "") | ((wild | topic.contains("\0")) & ~topic.rlike(filters.VALID)), Reason.BAD_FILTER),
     ]
     if nodes is not None:
         rows = _marked(rows, nodes, "node", "node_known")
-        faults.append((sf.col("node_known").isNull(), reasons.UNKNOWN_NODE))
+        faults.append((sf.col("node_known").isNull(), Reason.UNKNOWN_NODE))
     if topics is not None:
         rows = _marked(rows, topics, "topic", "topic_known")
-        faults.append((~wild & sf.col("topic_known").isNull(), reasons.UNKNOWN_TOPIC))
+        faults.append((~wild & sf.col("topic_known").isNull(), Reason.UNKNOWN_TOPIC))
     return rows.withColumn(REASON, sf.coalesce(REASON, first_fault(faults)))
 
 

@@ -12,17 +12,16 @@ from numpy.typing import NDArray
 
 from broadloom.checks import raise_for_first, repeated
 from broadloom.errors import InputError
-from broadloom.model.interest import Interest
-from broadloom.model.matrix import fill_missing, raised, symmetrised
-from broadloom.model.weights import Weights
-from broadloom.storage.folders import new_folder
-from broadloom.storage.tables import coordinate_columns, need_table, positions, read_table, write_table
+from broadloom.model.graphs import Interest
+from broadloom.model.weights import Weights, fill_missing, raise_to_floor, symmetrised
+from broadloom.storage import new_folder
+from broadloom.storage.tables import coordinate_columns, indices_in, read_table, require_table, write_table
 
-SOURCES = ("auto", "latency", "coordinates", "sites", "uniform")
+WEIGHT_SOURCES = ("auto", "latency", "coordinates", "sites", "uniform")
 
 
 @dataclass(frozen=True)
-class Instance:
+class LinkProblem:
     """What is given: who wants what, what links cost, and the nodes' table with whatever else is known."""
 
     interest: Interest
@@ -35,14 +34,14 @@ class Instance:
         return tuple(_site_numbers(self.nodes, "nodes")[1]) if self.weights.kind == "sites" else ()
 
 
-def read_instance(
+def read_link_problem(
     folder: str | Path,
     weights: str = "auto",
     missing: str | None = None,
     floor: float | None = None,
     inner: float | None = None,
     outer: float | None = None,
-) -> Instance:
+) -> LinkProblem:
     """The instance in a folder of canonical tables.
 
     Args:
@@ -60,7 +59,7 @@ def read_instance(
     """
     place = Path(folder)
     nodes, latency = read_table(place, "nodes"), read_table(place, "latency")
-    interest = Interest.from_table(need_table(place, "subscriptions"), nodes, read_table(place, "topics"))
+    interest = Interest.from_table(require_table(place, "subscriptions"), nodes, read_table(place, "topics"))
     if nodes is None:
         nodes = pa.table({"node": pa.array(interest.node_ids, pa.string())})
     source = _source(weights, latency, nodes)
@@ -76,10 +75,10 @@ def read_instance(
         made = Weights.sites(site, 1.0 if inner is None else inner, 10.0 if outer is None else outer)
     else:
         made = Weights.uniform(interest.node_count)
-    return Instance(interest, made, nodes)
+    return LinkProblem(interest, made, nodes)
 
 
-def write_instance(
+def write_link_problem(
     folder: str | Path, interest: Interest, tables: dict[str, pa.Table] | None = None, overwrite: bool = False
 ) -> None:
     """Write an interest as canonical tables, and more tables beside it, as one folder that appears whole.
@@ -107,8 +106,8 @@ def _refuse_unused(source: str, of_latency: dict[str, object], of_sites: dict[st
 
 
 def _source(asked: str, latency: pa.Table | None, nodes: pa.Table) -> str:
-    if asked not in SOURCES:
-        raise InputError(f"no weights {asked!r}; there are {', '.join(SOURCES)}")
+    if asked not in WEIGHT_SOURCES:
+        raise InputError(f"no weights {asked!r}; there are {', '.join(WEIGHT_SOURCES)}")
     if asked != "auto":
         return asked
     if latency is not None:
@@ -142,7 +141,7 @@ def _site_numbers(nodes: pa.Table, place: Path | str) -> tuple[NDArray[np.int32]
         "give each node a site",
     )
     names = sorted(set(column.to_pylist()))
-    return positions(column, pa.array(names, pa.string())).astype(np.int32), names
+    return indices_in(column, pa.array(names, pa.string())).astype(np.int32), names
 
 
 def _from_latency(latency: pa.Table, nodes: pa.Table, missing: str, floor: float | None) -> Weights:
@@ -162,14 +161,14 @@ def _from_latency(latency: pa.Table, nodes: pa.Table, missing: str, floor: float
 
 def _any_known(latency: pa.Table, names: list[str]) -> bool:
     known = pa.array(names, pa.string())
-    return any(np.any(positions(latency.column(side), known) >= 0) for side in ("src", "dst"))
+    return any(np.any(indices_in(latency.column(side), known) >= 0) for side in ("src", "dst"))
 
 
 def _matrix(latency: pa.Table, names: list[str], missing: str, floor: float | None) -> NDArray[np.float64]:
     """The latency table as a matrix, each pair once, symmetric by the mean of its directions."""
     src, dst = (latency.column(side).to_pylist() for side in ("src", "dst"))
     values = latency.column("rtt_ms").to_numpy().astype(np.float64)
-    u, v = (positions(latency.column(side), pa.array(names, pa.string())) for side in ("src", "dst"))
+    u, v = (indices_in(latency.column(side), pa.array(names, pa.string())) for side in ("src", "dst"))
 
     def row_is(row: int) -> str:
         return f"latency row {row}: {src[row]!r} to {dst[row]!r}"
@@ -187,4 +186,4 @@ def _matrix(latency: pa.Table, names: list[str], missing: str, floor: float | No
     )
     matrix = np.full((len(names), len(names)), np.nan)
     matrix[u, v] = values
-    return fill_missing(raised(symmetrised(matrix, "mean"), floor), missing, names)
+    return fill_missing(raise_to_floor(symmetrised(matrix, "mean"), floor), missing, names)

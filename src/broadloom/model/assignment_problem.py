@@ -1,18 +1,23 @@
-"""The subscriber assignment problem (paper 4, section II): who is where, wants what, and what is allowed."""
+"""The subscriber assignment problem (paper 4, section II), and its tables."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
 from broadloom.checks import check_count, check_ids, check_number, lock_array, raise_for_first
 from broadloom.errors import InputError
-from broadloom.model.density import Density, DensityArrays
+from broadloom.model.density import Density, DensityArrays, density_from_table, density_table
+from broadloom.storage import new_folder
+from broadloom.storage.tables import list_column, list_matrix, read_table, require_table, write_table
 
 # More rectangles a filter would make exact volumes of unions slow; the paper uses 3.
 MOST_RECTANGLES = 16
@@ -23,7 +28,7 @@ MOST_MEASURE = 1e300
 
 
 # A content filter: the rectangles (lo, hi) whose union a broker lets through.
-Filter = tuple[tuple[NDArray[np.float64], NDArray[np.float64]], ...]
+ContentFilter = tuple[tuple[NDArray[np.float64], NDArray[np.float64]], ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -339,3 +344,108 @@ def _names(ids: Sequence[object] | None, count: int, what: str) -> tuple[str, ..
     if len(ids) != count:
         raise InputError(f"{count:,} {what}s but {len(ids):,} {what} ids; give one id a {what}")
     return check_ids(ids, what)
+
+
+ASSIGNMENT_LIMITS = ("max_delay", "alpha", "beta", "beta_max")
+
+
+def read_assignment_problem(
+    folder: str | Path, subscribers: pa.Table | None = None, **limits: float | None
+) -> AssignmentProblem:
+    """The problem in a folder of tables.
+
+    Args:
+        folder: holds `publisher` (one row: its place, and limits if there are), `brokers`, `subscribers`, and
+            `density` if events do not fall uniformly.
+        subscribers: some of them, in place of the whole table.
+        **limits: max_delay, alpha, beta, beta_max, in place of those in the table.
+
+    Raises:
+        InputError: a table or column is missing, or something in it is wrong.
+    """
+    place = Path(folder)
+    publisher, brokers = require_table(place, "publisher"), require_table(place, "brokers")
+    if subscribers is None:
+        subscribers = require_table(place, "subscribers")
+    if publisher.num_rows != 1:
+        raise InputError(f"{place}: table publisher has {publisher.num_rows} rows; expected one")
+    stored = {
+        name: publisher[name][0].as_py() for name in ASSIGNMENT_LIMITS if name in publisher.column_names
+    }
+    chosen: dict[str, Any] = {
+        name: value for name, value in (stored | _given(limits)).items() if value is not None
+    }
+    bounds = subscribers["max_latency"].to_numpy() if "max_latency" in subscribers.column_names else None
+    shares = brokers["capacity"].to_numpy() if "capacity" in brokers.column_names else None
+    return AssignmentProblem(
+        list_matrix(publisher, "publisher", "place")[0],
+        list_matrix(brokers, "brokers", "place"),
+        _parents(brokers),
+        list_matrix(subscribers, "subscribers", "place"),
+        list_matrix(subscribers, "subscribers", "lo"),
+        list_matrix(subscribers, "subscribers", "hi"),
+        max_latency=bounds,
+        capacity=shares,  # type: ignore[arg-type]
+        density=density_from_table(read_table(place, "density")),
+        broker_ids=tuple(brokers["broker"].to_pylist()),
+        subscriber_ids=tuple(subscribers["subscriber"].to_pylist()),
+        **chosen,
+    )
+
+
+def write_assignment_problem(folder: str | Path, problem: AssignmentProblem, overwrite: bool = False) -> None:
+    """Write a problem as tables, as one folder that appears whole."""
+    with new_folder(Path(folder), overwrite) as scratch:
+        for name, table in assignment_tables(problem).items():
+            write_table(scratch, name, table)
+
+
+def assignment_tables(problem: AssignmentProblem) -> dict[str, pa.Table]:
+    """The tables of a problem."""
+    brokers = pa.array(problem.broker_ids or map(str, range(problem.broker_count)), pa.string())
+    who = pa.array(problem.subscriber_ids or map(str, range(problem.subscriber_count)), pa.string())
+    parent = pa.array(problem.broker_parent, mask=problem.broker_parent < 0)
+    subscribers = {
+        "subscriber": who,
+        "place": list_column(problem.subscriber_place),
+        "lo": list_column(problem.lo),
+        "hi": list_column(problem.hi),
+    }
+    if problem.max_latency is not None:
+        subscribers["max_latency"] = pa.array(problem.max_latency, mask=np.isnan(problem.max_latency))
+    density = {} if problem.density is None else {"density": density_table(problem.density)}
+    return {
+        "publisher": pa.table(
+            {"place": list_column([problem.publisher])}
+            | {name: [float(getattr(problem, name))] for name in ASSIGNMENT_LIMITS}
+        ),
+        "brokers": pa.table(
+            {
+                "broker": brokers,
+                "parent": brokers.take(parent),
+                "place": list_column(problem.broker_place),
+                "capacity": problem.capacity,
+            }
+        ),
+        "subscribers": pa.table(subscribers),
+        **density,
+    }
+
+
+def _given(limits: dict[str, float | None]) -> dict[str, float]:
+    return {name: value for name, value in limits.items() if value is not None}
+
+
+def _parents(brokers: pa.Table) -> NDArray[np.int32]:
+    """The index of each broker's parent, -1 where there is none."""
+    if "parent" not in brokers.column_names:
+        return np.full(brokers.num_rows, -1, np.int32)
+    parent = brokers["parent"].combine_chunks()
+    found = np.asarray(pc.fill_null(pc.index_in(parent, brokers["broker"].combine_chunks()), -1))
+    missing = np.asarray(pc.fill_null(pc.equal(parent, ""), True))
+    raise_for_first(
+        (found < 0) & ~missing,
+        lambda row: f"table brokers row {row}: parent {parent[row].as_py()!r} is unknown",
+        "name a broker, or none below the publisher",
+    )
+    return np.where(missing, -1, found).astype(np.int32)

@@ -23,7 +23,7 @@ def framed(text: bytes) -> bytes:
     return HEAD.pack(len(text), zlib.crc32(text)) + text
 
 
-def start_file(place: Path, magic: bytes, records: Sequence[bytes] = ()) -> None:
+def start_journal(place: Path, magic: bytes, records: Sequence[bytes] = ()) -> None:
     """Put a new file at a place; the old one is there until the new one is."""
     draft = place.with_name(f"{place.name}.new")
     with draft.open("wb") as file:
@@ -38,7 +38,7 @@ def start_file(place: Path, magic: bytes, records: Sequence[bytes] = ()) -> None
         os.close(folder)
 
 
-def append(file: int, text: bytes) -> None:
+def append_record(file: int, text: bytes) -> None:
     """Bring a record to the disk; when this returns, it is there.
 
     Raises:
@@ -98,7 +98,7 @@ def _check_torn(data: bytes, at: int, place: Path) -> None:
         raise InputError(f"{place} is damaged at byte {at:,}, with more behind it; restore it from a copy")
 
 
-def hold(folder: Path) -> int:
+def lock_folder(folder: Path) -> int:
     """A handle on a folder with a lock, which the system lets go of if this process dies.
 
     Raises:

@@ -1,0 +1,354 @@
+"""Channels of a market: cells of a grid or topics, and the traffic of users in them (paper 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import ArrayLike, NDArray
+
+from broadloom.checks import check_count, raise_for_first
+from broadloom.errors import InputError
+from broadloom.storage.tables import indices_in, read_table, require_table
+
+DensityFunction = Callable[[NDArray[np.float64]], ArrayLike]
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A box of the content space cut into equal cells; channels count them, the last axis fastest.
+
+    A cell holds its lower border, not its upper one, except that the box's own upper border is inside.
+
+    Attributes:
+        lo: the lower border of the box on each axis.
+        hi: the upper border.
+        cells: how many cells each axis has.
+
+    Example:
+        >>> grid = Grid.over([0], [1], [4])
+        >>> grid.touched([[0.2]], [[0.5]]).tolist()
+        [[True, True, False, False]]
+        >>> grid.channel_of([[0.5], [1.0], [1.5]]).tolist()
+        [2, 3, -1]
+    """
+
+    lo: tuple[float, ...]
+    hi: tuple[float, ...]
+    cells: tuple[int, ...]
+
+    @classmethod
+    def over(cls, lo: Sequence[float], hi: Sequence[float], cells: Sequence[int]) -> Grid:
+        """A grid over a box.
+
+        Raises:
+            InputError: as many borders and numbers of cells are needed as there are axes, each border is a
+                finite number, the upper above the lower, and each axis has at least one cell.
+        """
+        if not len(lo) == len(hi) == len(cells) or not len(lo):
+            raise InputError(f"borders {lo}, {hi} and cells {cells}; give one of each for each axis")
+        for axis, (low, high, count) in enumerate(zip(lo, hi, cells, strict=True)):
+            if not (np.isfinite(low) and np.isfinite(high) and low < high):
+                raise InputError(f"axis {axis} goes from {low} to {high}; give finite numbers that ascend")
+            check_count(count, f"the number of cells of axis {axis}", minimum=1)
+        return cls(tuple(map(float, lo)), tuple(map(float, hi)), tuple(map(int, cells)))
+
+    @classmethod
+    def covering(cls, points: NDArray[np.float64], channels: int) -> Grid:
+        """A grid of about so many cells, as many on each axis, over the box of all points that have no NaN.
+
+        Examples:
+            >>> Grid.covering(np.array([[0.0, 5.0], [8.0, 5.0]]), 16)
+            Grid(lo=(0.0, 5.0), hi=(8.0, 6.0), cells=(4, 4))
+        """
+        known = points[~np.isnan(points).any(axis=1)]
+        low, high = known.min(axis=0, initial=np.inf), known.max(axis=0, initial=-np.inf)
+        low, high = np.where(np.isfinite(low), low, 0.0), np.where(np.isfinite(high), high, 1.0)
+        high = np.where(high > low, high, low + 1.0)
+        each = max(1, round(channels ** (1 / len(low))))
+        return cls.over(low.tolist(), high.tolist(), [each] * len(low))
+
+    @property
+    def channel_count(self) -> int:
+        """How many cells there are in all."""
+        return int(np.prod(self.cells))
+
+    def channel_of(self, points: ArrayLike) -> NDArray[np.int64]:
+        """The channel of each point, a row of coordinates each; -1 outside the box, or where one is NaN."""
+        rows = self._rows(points, "points")
+        inside = np.all((rows >= self.lo) & (rows <= self.hi), axis=1)
+        cell = np.minimum(
+            np.floor(self._scaled(np.where(inside[:, None], rows, self.lo))), np.array(self.cells) - 1
+        )
+        channel = np.ravel_multi_index(tuple(cell.astype(np.int64).T), self.cells)
+        return np.where(inside, channel, -1)
+
+    def touched(self, lo: ArrayLike, hi: ArrayLike) -> NDArray[np.bool_]:
+        """Which channels each rectangle from `lo` to `hi` touches: the fewest cells that cover it.
+
+        A rectangle with NaN borders, or one outside the box, touches none.
+
+        Raises:
+            InputError: a lower border is above the upper one.
+        """
+        low, high = self._rows(lo, "lower borders"), self._rows(hi, "upper borders")
+        if len(low) != len(high):
+            raise InputError(f"{len(low):,} lower but {len(high):,} upper borders; give as many")
+        raise_for_first(
+            np.any(low > high, axis=1),
+            lambda i: f"rectangle {i} goes from {low[i].tolist()} to {high[i].tolist()}",
+            "give the lower borders first",
+        )
+        touched = np.ones((len(low), 1), bool)
+        for axis, count in enumerate(self.cells):
+            first = np.floor(self._scaled(low)[:, axis])
+            last = np.maximum(np.ceil(self._scaled(high)[:, axis]) - 1, first)
+            first = np.where(low[:, axis] == self.hi[axis], count - 1, first)
+            cell = np.arange(count)
+            along = (cell >= first[:, None]) & (cell <= last[:, None])
+            touched = (touched[:, :, None] & along[:, None, :]).reshape(len(low), touched.shape[1] * count)
+        return touched
+
+    def rates(self, densities: Sequence[DensityFunction], samples: int = 8) -> NDArray[np.float64]:
+        """What each user sends into each channel, from functions: the mean of the density over the cell.
+
+        Args:
+            densities: a function for each user, of points, a row of coordinates each, to the rate there.
+            samples: at how many points along each axis of a cell the function is asked.
+
+        Raises:
+            InputError: a function gives something else than a finite number from 0 for each point.
+
+        Example:
+            >>> Grid.over([0], [1], [2]).rates([lambda at: np.maximum(2 * at[:, 0] - 1, 0)]).tolist()
+            [[0.0, 0.5]]
+        """
+        fine = [count * check_count(samples, "samples", minimum=1) for count in self.cells]
+        axes = [
+            low + (high - low) * (np.arange(count) + 0.5) / count
+            for low, high, count in zip(self.lo, self.hi, fine, strict=True)
+        ]
+        points = np.stack([one.ravel() for one in np.meshgrid(*axes, indexing="ij")], axis=1)
+        rates = np.zeros((len(densities), self.channel_count))
+        channel = self.channel_of(points)
+        for user, density in enumerate(densities):
+            values = np.asarray(density(points), np.float64)
+            if values.shape != (len(points),) or not (np.isfinite(values) & (values >= 0)).all():
+                raise InputError(f"the density of user {user} is not a finite number from 0 at each point")
+            rates[user] = np.bincount(channel, values, minlength=self.channel_count)
+        return rates / samples ** len(self.cells)
+
+    def _scaled(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Coordinates in cells from the lower border."""
+        lo, hi = np.array(self.lo), np.array(self.hi)
+        return (rows - lo) / (hi - lo) * self.cells
+
+    def _rows(self, given: ArrayLike, what: str) -> NDArray[np.float64]:
+        rows = np.asarray(given, np.float64)
+        if rows.ndim != 2 or rows.shape[1] != len(self.lo):
+            raise InputError(f"{what} have shape {rows.shape}; expected ({what.split()[-1]}, {len(self.lo)})")
+        return rows
+
+
+def summarize(
+    messages: pa.Table, users: Sequence[str], channels: Grid | Sequence[str], seconds: float | None = None
+) -> NDArray[np.float64]:
+    """The message generating rate of each user in each channel, in bytes a second, (users, channels).
+
+    Args:
+        messages: the canonical table: publisher, at, bytes, and point (with a grid) or topic (with topics).
+        users: the ids of the users, in the order of the rows.
+        channels: the grid whose cells are the channels, or the topics that are.
+        seconds: the time that the log covers; None: from its first message to its last one.
+
+    Raises:
+        InputError: a publisher that is no user, a point outside the grid, an unknown topic, negative bytes.
+
+    Example:
+        >>> sent = {"publisher": ["a", "a"], "topic": ["x", "y"]}
+        >>> log = pa.table(sent | {"at": [0, 2_000_000], "bytes": [6, 4]})
+        >>> summarize(log, ["a", "b"], ["x", "y"]).tolist()
+        [[3.0, 2.0], [0.0, 0.0]]
+    """
+    if len(set(users)) < len(users):
+        raise InputError(f"{len(users) - len(set(users)):,} users are named twice; give each one once")
+    for column in ("publisher", "at", "bytes", "point" if isinstance(channels, Grid) else "topic"):
+        if column not in messages.column_names:
+            raise InputError(
+                f"messages have no column {column!r}; they have {', '.join(messages.column_names)}"
+            )
+    sender = _positions(
+        messages.column("publisher"), users, "publisher", "make it a user or drop its messages"
+    )
+    channel = _channel_of(messages, channels)
+    size = messages.column("bytes").to_numpy().astype(np.float64)
+    raise_for_first(
+        ~(np.isfinite(size) & (size >= 0)),
+        lambda row: f"message {row} has {size[row]} bytes",
+        "give 0 or more",
+    )
+    count = channels.channel_count if isinstance(channels, Grid) else len(channels)
+    total = np.bincount(sender * count + channel, size, minlength=len(users) * count)
+    return total.reshape(len(users), count) / (_seconds(messages) if seconds is None else _above_0(seconds))
+
+
+def _channel_of(messages: pa.Table, channels: Grid | Sequence[str]) -> NDArray[np.int64]:
+    """The channel of each message."""
+    if not isinstance(channels, Grid):
+        return _positions(messages.column("topic"), channels, "topic", "add it to the topics")
+    points = messages.column("point").to_pylist()
+    axes = len(channels.cells)
+    raise_for_first(
+        np.array([point is None or len(point) != axes for point in points], bool),
+        lambda row: f"message {row} is at {points[row]}",
+        f"give {axes} coordinates",
+    )
+    channel = channels.channel_of(np.array(points, np.float64).reshape(-1, axes))
+    raise_for_first(
+        channel < 0,
+        lambda row: f"message {row} is at {points[row]}, outside of the grid",
+        f"the grid goes from {channels.lo} to {channels.hi}",
+    )
+    return channel
+
+
+def _positions(column: pa.ChunkedArray, ids: Sequence[str], what: str, expected: str) -> NDArray[np.int64]:
+    """The index of each value among the ids."""
+    found = pc.fill_null(pc.index_in(column.cast(pa.string()), pa.array(list(ids), pa.string())), -1)
+    at = found.to_numpy().astype(np.int64)
+    raise_for_first(at < 0, lambda row: f"message {row}: {what} {column[row].as_py()!r} is unknown", expected)
+    return at
+
+
+def _seconds(messages: pa.Table) -> float:
+    """The time from the first message to the last one; 1 if there is none between them."""
+    if not messages.num_rows:
+        return 1.0
+    at = messages.column("at").cast(pa.timestamp("us")).cast(pa.int64())
+    if at.null_count:
+        raise InputError(f"{at.null_count:,} messages have no time; give each one, or the seconds of the log")
+    return (pc.max(at).as_py() - pc.min(at).as_py()) / 1e6 or 1.0
+
+
+def _above_0(seconds: float) -> float:
+    if not (np.isfinite(seconds) and seconds > 0):
+        raise InputError(f"a log of {seconds} seconds; give a finite number above 0")
+    return seconds
+
+
+MOST_CELLS = 1 << 28  # of users and channels: two gigabytes
+Flows = tuple[NDArray[np.float64], NDArray[np.bool_]]
+
+
+def read_traffic(place: Path, users: list[str], points: bool = False) -> Flows | None:
+    """What each user sends into each channel, and which it wants; None where a content space says that.
+
+    The first that is there counts: `histograms` (generating functions: rates by topic), `messages` with
+    topics, and, without any messages, `traffic_matrix`.
+
+    Args:
+        place: the folder.
+        users: the ids of the users.
+        points: whether messages are read elsewhere, by their points.
+
+    Raises:
+        InputError: somebody is unknown, a rate is below 0 or no number, or a matrix is too large.
+    """
+    histograms = read_table(place, "histograms")
+    messages = read_table(place, "messages") if histograms is None and not points else None
+    if messages is not None:
+        columns = set(messages.column_names)
+        return _by_topic(place, users, messages) if "topic" in columns and "point" not in columns else None
+    if histograms is not None:
+        return _by_topic(place, users, histograms)
+    matrix = None if points else read_table(place, "traffic_matrix")
+    return None if matrix is None else _by_level(matrix, users)
+
+
+def _by_topic(place: Path, users: list[str], sent: pa.Table) -> Flows:
+    """Each topic is a channel."""
+    subscriptions = require_table(place, "subscriptions")
+    node, wanted = subscriptions.column("node"), subscriptions.column("topic")
+    topics = sorted({*wanted.to_pylist(), *sent.column("topic").to_pylist()} - {None})
+    who, what = (
+        indices_in(one, pa.array(ids, pa.string())) for one, ids in ((node, users), (wanted, topics))
+    )
+    raise_for_first(
+        (who < 0) | (what < 0),
+        lambda row: f"subscriptions row {row}: {node[row].as_py()!r} is unknown, or wants nothing",
+        "make it a subscriber of a topic, or drop the row",
+    )
+    wants = np.zeros((len(users), len(topics)), bool)
+    wants[who, what] = True
+    if "rate" not in sent.column_names:
+        return summarize(sent, users, topics), wants
+    user, topic, rate = _rows(sent, "histograms", ("publisher", users), ("topic", topics))
+    rates = np.zeros(wants.shape)
+    np.add.at(rates, (user, topic), rate)
+    return rates, wants
+
+
+def _by_level(matrix: pa.Table, users: list[str]) -> Flows:
+    """A traffic matrix as channels: what goes from one user to several is the same, as far as amounts allow.
+
+    Of a user's amounts, each step up from one to the next is a channel, wanted by all who get at least that.
+
+    Examples:
+        >>> matrix = pa.table({"src": ["a", "a"], "dst": ["b", "c"], "rate": [2.0, 5.0]})
+        >>> rates, wants = _by_level(matrix, ["a", "b", "c"])
+        >>> rates[0].tolist(), wants[1].tolist(), wants[2].tolist()
+        ([2.0, 3.0], [True, False], [True, True])
+    """
+    src, dst, rate = _rows(matrix, "traffic_matrix", ("src", users), ("dst", users))
+    raise_for_first(
+        src == dst, lambda row: f"traffic_matrix row {row} is of {users[src[row]]!r} to itself", "drop it"
+    )
+    flows: dict[int, dict[int, float]] = {}
+    for one, other, amount in zip(src.tolist(), dst.tolist(), rate.tolist(), strict=True):
+        to = flows.setdefault(one, {})
+        to[other] = to.get(other, 0.0) + amount
+    channels = [
+        (one, low, high, [other for other, amount in to.items() if amount >= high])
+        for one, to in sorted(flows.items())
+        for low, high in pairwise(sorted({0.0, *to.values()}))
+    ]
+    if len(users) * len(channels) > MOST_CELLS:
+        raise InputError(
+            f"traffic_matrix has {len(users):,} users and {len(channels):,} different amounts, too much for "
+            "memory; give histograms and subscriptions instead, which `migrate summarize` writes beside it"
+        )
+    shape = len(users), len(channels)
+    rates, wants = np.zeros(shape), np.zeros(shape, bool)
+    for channel, (one, low, high, takers) in enumerate(channels):
+        rates[one, channel] = high - low
+        wants[takers, channel] = True
+    return rates, wants
+
+
+def _rows(
+    table: pa.Table, name: str, one: tuple[str, list[str]], other: tuple[str, list[str]]
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
+    """Two columns of ids as indices, and the rate."""
+
+    def index(column: str, ids: list[str]) -> NDArray[np.int64]:
+        text = table.column(column)
+        at = indices_in(text, pa.array(ids, pa.string()))
+        raise_for_first(
+            at < 0,
+            lambda row: f"{name} row {row}: {column} {text[row].as_py()!r} is unknown",
+            "make it a subscriber, or drop the row",
+        )
+        return at
+
+    rate = np.asarray(table.column("rate").to_numpy(zero_copy_only=False), np.float64)
+    raise_for_first(
+        ~(np.isfinite(rate) & (rate >= 0)),
+        lambda row: f"{name} row {row} has rate {rate[row]}",
+        "give a finite number from 0, in bytes a second",
+    )
+    return index(*one), index(*other), rate

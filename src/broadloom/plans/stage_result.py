@@ -1,0 +1,145 @@
+"""Base class of the results of all stages: options, notes, gap, verification, and the folder of a plan."""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import pyarrow as pa
+
+from broadloom._version import VERSION
+from broadloom.errors import InputError, InternalError
+from broadloom.storage import new_folder, to_json_value
+from broadloom.storage.tables import write_table
+
+
+class StageResult(ABC):
+    """What the results of all stages have in common; each stage adds its fields, tables and measures.
+
+    Attributes:
+        algorithm: the name of the algorithm that made the result.
+        seed: the seed of its random choices.
+        options: the options that the algorithm ran with.
+        lower_bound: a proven lower bound of the objective, or None.
+        notes: further facts that the algorithm reports.
+    """
+
+    algorithm: str
+    seed: int
+    options: Mapping[str, Any]
+    lower_bound: float | None
+    notes: Mapping[str, Any]
+
+    @property
+    @abstractmethod
+    def _objective(self) -> float:
+        """The number that the stage minimises, to which `lower_bound` refers."""
+
+    @property
+    @abstractmethod
+    def _metrics(self) -> Mapping[str, Any]:
+        """All measures; subclasses compute them once."""
+
+    @abstractmethod
+    def _fault(self) -> str | None:
+        """The promise of all algorithms of the stage that this result breaks, checked by independent code."""
+
+    @abstractmethod
+    def _tables(self) -> dict[str, pa.Table]:
+        """The tables of the plan's folder, by name."""
+
+    @abstractmethod
+    def _own_record(self) -> dict[str, Any]:
+        """The entries of `plan.json` that only this stage writes."""
+
+    def metrics(self) -> dict[str, Any]:
+        """All measures of the result; see `broadloom.measures`."""
+        return dict(self._metrics)
+
+    @property
+    def gap(self) -> float | None:
+        """The largest possible distance from the optimum: (objective - lower_bound) / lower_bound.
+
+        None if there is no bound, or if the bound is 0 and the objective is not.
+        """
+        return relative_gap(self.lower_bound, self._objective)
+
+    @property
+    def _gap_text(self) -> str:
+        """The gap as the end of a sentence, empty if it is unknown."""
+        return "" if self.gap is None else f", at most {self.gap:.1%} above the best possible"
+
+    def verify(self) -> None:
+        """Check by independent code what every algorithm of the stage promises.
+
+        Raises:
+            InternalError: the algorithm broke a promise.
+        """
+        fault = self._fault()
+        if fault is not None:
+            raise InternalError(f"{self.algorithm}: {fault}; please report this")
+
+    def save(self, path: str | Path, overwrite: bool = False) -> None:
+        """Write the result as a folder that appears at `path` by one rename.
+
+        The folder holds Parquet tables and `plan.json`: the algorithm with its seed and options, the notes,
+        the measures and the bound.
+
+        Raises:
+            InputError: the result breaks a promise of its stage, or `path` exists and `overwrite` is false.
+        """
+        fault = self._fault()
+        if fault is not None:
+            raise InputError(f"{fault}; only a valid plan can be saved")
+        run = {
+            "algorithm": self.algorithm,
+            "seed": self.seed,
+            "options": dict(self.options),
+            "notes": dict(self.notes),
+            "lower_bound": self.lower_bound,
+            "gap": self.gap,
+            "metrics": self.metrics(),
+        }
+        with new_folder(Path(path), overwrite) as folder:
+            for name, table in self._tables().items():
+                write_table(folder, name, table)
+            write_plan_json(folder, self._own_record() | run)
+
+    def _lock_mappings(self, convert: Callable[[Any], Any] = dict) -> None:
+        """Replace `options` and `notes` by read-only copies."""
+        for name in ("options", "notes"):
+            object.__setattr__(self, name, MappingProxyType(convert(getattr(self, name))))
+
+    def __getstate__(self) -> dict[str, Any]:
+        return vars(self) | {"options": dict(self.options), "notes": dict(self.notes)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self.__post_init__()
+
+    def __post_init__(self) -> None:
+        self._lock_mappings()
+
+
+def relative_gap(bound: float | None, objective: float) -> float | None:
+    """The largest possible distance of an objective from the optimum, relative to a lower bound.
+
+    Examples:
+        >>> relative_gap(4.0, 5.0), relative_gap(0.0, 0.0), relative_gap(0.0, 5.0), relative_gap(None, 5.0)
+        (0.25, 0.0, None, None)
+    """
+    if bound is None:
+        return None
+    if bound <= 0:
+        return 0.0 if objective == 0 else None
+    return (objective - bound) / bound
+
+
+def write_plan_json(folder: Path, record: Mapping[str, Any]) -> None:
+    """Write a plan's record, with the version of Broadloom, as the folder's `plan.json`."""
+    values = to_json_value({"broadloom": VERSION, **record})
+    (folder / "plan.json").write_text(json.dumps(values, indent=2, sort_keys=True, allow_nan=False) + "\n")
