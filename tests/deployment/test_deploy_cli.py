@@ -49,7 +49,7 @@ def test_export_attaches_publishers_of_a_log(run, plan, tmp_path):
     export = ("deploy", "export", "--to", "mosquitto", plan, "--messages", tmp_path / "log")
     assert run(*export, "-o", tmp_path / "conf", "--least", "weight")[0] == 0
     code, _, err = run(*export, "-o", tmp_path / "other", "--least", "hops")
-    assert (code, err) == (2, "broadloom: trees of least 'hops'; choose latency or weight\n")
+    assert (code, err) == (2, "broadloom: least is 'hops'; choose latency or weight\n")
 
 
 def test_words_for_what_is_wrong(run, plan, tmp_path):

@@ -19,7 +19,7 @@ from broadloom.deployment.wiring import (
     Wiring,
     crossings,
     delays,
-    journey,
+    delivery_hops,
     sample_messages,
     wanted_filters,
     wire,
@@ -39,7 +39,7 @@ def test_every_message_comes_once_to_all_who_want_it_and_to_nobody_else(instance
     for message in sample_messages(wiring):
         counts = naive_deploy.arrivals(wiring.links, *message)
         assert counts == dict.fromkeys(wiring.wanting(message.topic) | {message.broker}, 1)
-        assert set(journey(wiring, message)) == set(counts) - {message.broker}
+        assert set(delivery_hops(wiring, message)) == set(counts) - {message.broker}
 
 
 @given(wild_instances())
@@ -78,7 +78,7 @@ def test_what_people_wire_today_delivers_too(name, instance):
     plan, sent = instance
     wiring = ALTERNATIVES[name](plan, sent)
     for message in sample_messages(wiring):
-        reached = {message.broker, *journey(wiring, message)}
+        reached = {message.broker, *delivery_hops(wiring, message)}
         assert reached >= wiring.wanting(message.topic)
         if wiring.relays:
             assert set(naive_deploy.arrivals(wiring.links, *message).values()) == {1}
@@ -120,15 +120,15 @@ REFUSED = {
     "ring": (
         THREE,
         [WiredLink("a", "c", X, X)],
-        "'x' goes round for ever over the links 'a'-'c', 'a'-'b', 'b'-'c'",
+        "'x' loops over the links 'a'-'c', 'a'-'b', 'b'-'c'",
     ),
     "overlap": (
         MIXED,
         [WiredLink("a", "c", ("a/b",), ("a/b",))],
-        "filters 'a/#' and 'a/b' can match one topic but go over different trees",
+        "filters 'a/#' and 'a/b' can match the same topic but use different trees",
     ),
     "itself": (PAIR, [WiredLink("a", "a", X, X)], "a link of 'a' with itself"),
-    "stranger": (PAIR, [WiredLink("a", "z", X, X)], "a link ends at 'z', which is no broker"),
+    "stranger": (PAIR, [WiredLink("a", "z", X, X)], "a link ends at 'z', which is not a broker of the plan"),
 }
 
 
@@ -177,14 +177,14 @@ def test_a_message_is_sampled_for_every_topic_and_broker():
 @pytest.mark.parametrize("text", ["a+", "a#b", "a/#/b", "#/a"])
 def test_what_is_no_filter_is_refused(text):
     wiring = Wiring(("a", "b"), {"a": (text,), "b": (text,)}, {}, (WiredLink("a", "b", (text,), (text,)),))
-    with pytest.raises(InputError, match="is no filter of MQTT; a wildcard stands alone"):
+    with pytest.raises(InputError, match="is not an MQTT topic filter; a wildcard must be alone"):
         check(wiring)
 
 
 @pytest.mark.parametrize("text", ["$SYS/broker/load", "$share/g/x", "$queue/x"])
 def test_what_no_link_carries_is_refused(text):
     wiring = Wiring(("a", "b"), {"a": (text,), "b": (text,)}, {}, (WiredLink("a", "b", (text,), (text,)),))
-    with pytest.raises(InputError, match="which no link carries; leave it out"):
+    with pytest.raises(InputError, match="and no link carries it; remove it"):
         check(wiring)
 
 

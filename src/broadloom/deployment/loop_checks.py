@@ -1,6 +1,6 @@
-"""What must not be deployed: links that would loop, send twice, or leave a publisher out.
+"""Checks of a wiring before it is deployed: loops, duplicate deliveries, and publishers without a path.
 
-It looks at links alone, and knows nothing of the trees that they come from.
+They look at links only, and know nothing of the trees that the links come from.
 """
 
 from __future__ import annotations
@@ -16,19 +16,27 @@ from broadloom.mqtt.topic_filters import VALID, FilterTree, covers, groups
 
 
 def check(wiring: Wiring) -> None:
-    """Refuse links that would loop, send twice, or leave a publisher out.
+    """Refuse links that would loop, deliver twice, or leave out a subscriber.
 
     Raises:
-        InputError: the first fault, in words of its own.
+        InputError: the first fault, and how many more there are.
 
     Examples:
-        >>> from broadloom.deployment.wiring import WiredLink, Wiring
         >>> links = WiredLink("a", "b", ("x",), ("x",)), WiredLink("b", "a", ("x",), ("x",))
         >>> check(Wiring(("a", "b"), {"a": ("x",), "b": ("x",)}, {}, links))
         Traceback (most recent call last):
         broadloom.errors.InputError: the link of 'a' and 'b' is configured at both ends, ...
     """
-    for faults in (_invalid, _strangers, _both_ends, _twice, _repeated, _rings, _left_out):
+    checks = (
+        _invalid_filters,
+        _unknown_brokers,
+        _links_from_both_ends,
+        _parallel_links,
+        _repeated_filters,
+        _rings,
+        _missed_subscribers,
+    )
+    for faults in checks:
         found = list(faults(wiring))
         if found:
             fault, _, remedy = found[0].rpartition("; ")
@@ -57,84 +65,87 @@ def is_forest(pairs: Iterable[Hop]) -> bool:
     return True
 
 
-def _invalid(wiring: Wiring) -> Iterator[str]:
-    """A text that is no topic and no filter: brokers refuse it, or read something else in it."""
+def _invalid_filters(wiring: Wiring) -> Iterator[str]:
+    """Texts that are not topic filters: brokers refuse or misread them."""
     texts = {text for link in wiring.links for text in (*link.out, *link.into)}
     for text in sorted(texts):
         if text.startswith(("$SYS/", "$share/", "$queue/")):
-            yield f"{text!r} is of the broker itself or of a group, which no link carries; leave it out"
+            yield f"{text!r} belongs to a single broker or client group, and no link carries it; remove it"
         elif not re.search(VALID, text):
-            yield f"{text!r} is no filter of MQTT; a wildcard stands alone in its level, # in the last"
+            yield (
+                f"{text!r} is not an MQTT topic filter; a wildcard must be alone in its level, and # in the "
+                "last level"
+            )
 
 
-def _strangers(wiring: Wiring) -> Iterator[str]:
+def _unknown_brokers(wiring: Wiring) -> Iterator[str]:
     known = set(wiring.brokers)
     for link in wiring.links:
         for broker in link[:2]:
             if broker not in known:
-                yield f"a link ends at {broker!r}, which is no broker; links are between brokers of the plan"
+                yield f"a link ends at {broker!r}, which is not a broker of the plan; remove the link"
         if link.owner == link.peer:
-            yield f"a link of {link.owner!r} with itself sends everything back; link two brokers"
+            yield f"a link of {link.owner!r} with itself returns every message; link two brokers"
 
 
-def _both_ends(wiring: Wiring) -> Iterator[str]:
-    """An edge that both brokers open: each would send back what it got from the other."""
+def _links_from_both_ends(wiring: Wiring) -> Iterator[str]:
+    """Links that both brokers open: each would return what it received from the other."""
     opened = {link[:2] for link in wiring.links}
     for u, v in sorted(opened):
         if u < v and (v, u) in opened:
             yield (
-                f"the link of {u!r} and {v!r} is configured at both ends, so messages would go to and fro "
-                "for ever; configure it at one of them"
+                f"the link of {u!r} and {v!r} is configured at both ends, so messages would loop between "
+                "them; configure it at one end"
             )
 
 
-def _twice(wiring: Wiring) -> Iterator[str]:
-    """Two connections between a pair: what comes over one goes back over the other."""
+def _parallel_links(wiring: Wiring) -> Iterator[str]:
+    """Two links from one broker to another: a message received over one would return over the other."""
     for (u, v), count in Counter(link[:2] for link in wiring.links).items():
         if count > 1:
             yield (
-                f"{u!r} has {count} links with {v!r}, and what comes over one would go back over the other; "
-                "put all filters of a pair on one link"
+                f"{u!r} has {count} links with {v!r}, so a message received over one would return over "
+                "another; put all topic filters of a pair on one link"
             )
 
 
-def _repeated(wiring: Wiring) -> Iterator[str]:
+def _repeated_filters(wiring: Wiring) -> Iterator[str]:
     for link in wiring.links:
         for (start, end), filters in link.carried():
             for text, count in Counter(filters).items():
                 if count > 1:
                     yield (
                         f"the link from {start!r} to {end!r} has {text!r} {count} times, so messages could "
-                        "come as often; list it once"
+                        "arrive as often; list it once"
                     )
 
 
 def _rings(wiring: Wiring) -> Iterator[str]:
-    """Links that close a ring for one filter, or for filters that can match one topic."""
+    """Links that close a ring for one topic filter, or for filters that can match the same topic."""
     name_of = groups(sorted({text for link in wiring.links for text in link.out + link.into}))
     carrying = defaultdict[str, dict[WiredLink, set[str]]](lambda: defaultdict(set))
     for link in wiring.links:
         for text in link.out + link.into:
             carrying[name_of[text]][link].add(text)
     for links in carrying.values():
-        for ring in _closed(links):
-            yield _ring_words(ring, [links[link] for link in ring])
+        for ring in _closed_rings(links):
+            yield _ring_fault(ring, [links[link] for link in ring])
 
 
-def _ring_words(ring: list[WiredLink], carried: list[set[str]]) -> str:
-    ways = ", ".join(f"{link.owner!r}-{link.peer!r}" for link in ring)
+def _ring_fault(ring: list[WiredLink], carried: list[set[str]]) -> str:
+    names = ", ".join(f"{link.owner!r}-{link.peer!r}" for link in ring)
     common = set.intersection(*carried)
     if common:
-        return f"{min(common)!r} goes round for ever over the links {ways}; a topic's links must form a tree"
-    one, other = _met_on_the_way(carried)
+        return f"{min(common)!r} loops over the links {names}; a topic's links must form a tree"
+    one, other = _overlapping_filters(carried)
     return (
-        f"filters {one!r} and {other!r} can match one topic but go over different trees, so that topic goes "
-        f"round for ever over the links {ways}; give filters that meet one tree"
+        f"filters {one!r} and {other!r} can match the same topic but use different trees, so that topic "
+        f"loops over the links {names}; give overlapping filters one tree"
     )
 
 
-def _met_on_the_way(carried: list[set[str]]) -> tuple[str, str]:
-    """Two filters of a ring that meet, on different links of it."""
+def _overlapping_filters(carried: list[set[str]]) -> tuple[str, str]:
+    """Two topic filters that overlap, on different links of a ring."""
     pairs = (
         (text, other)
         for i, texts in enumerate(carried)
@@ -147,30 +158,30 @@ def _met_on_the_way(carried: list[set[str]]) -> tuple[str, str]:
     return min(pairs, default=(first, first))
 
 
-def _closed(links: Iterable[WiredLink]) -> Iterator[list[WiredLink]]:
-    """The ring that each link closes with earlier ones, if it does."""
+def _closed_rings(links: Iterable[WiredLink]) -> Iterator[list[WiredLink]]:
+    """The rings that links close with earlier ones."""
     near: dict[str, list[tuple[str, WiredLink]]] = defaultdict(list)
     for link in links:
-        way = _way(near, link.owner, link.peer)
-        if way is None:
+        path = _path(near, link.owner, link.peer)
+        if path is None:
             near[link.owner].append((link.peer, link))
             near[link.peer].append((link.owner, link))
         else:
-            yield [link, *way]
+            yield [link, *path]
 
 
-def _way(near: dict[str, list[tuple[str, WiredLink]]], start: str, end: str) -> list[WiredLink] | None:
+def _path(near: dict[str, list[tuple[str, WiredLink]]], start: str, end: str) -> list[WiredLink] | None:
     """The links between two brokers in a forest, or None."""
-    todo: list[tuple[str, str, list[WiredLink]]] = [(start, "", [])]
-    for broker, before, way in todo:
+    queue: list[tuple[str, str, list[WiredLink]]] = [(start, "", [])]
+    for broker, before, path in queue:
         if broker == end:
-            return way
-        todo += [(other, broker, [*way, link]) for other, link in near.get(broker, ()) if other != before]
+            return path
+        queue += [(other, broker, [*path, link]) for other, link in near.get(broker, ()) if other != before]
     return None
 
 
-def _left_out(wiring: Wiring) -> Iterator[str]:
-    """Brokers whose messages do not reach somebody who wants them."""
+def _missed_subscribers(wiring: Wiring) -> Iterator[str]:
+    """Brokers whose messages do not reach another broker that wants them."""
     subscribed = FilterTree({text for filters in wiring.wants.values() for text in filters})
     for broker in wiring.brokers:
         for sent in (*wiring.publishes.get(broker, ()), *wiring.wants.get(broker, ())):
@@ -185,10 +196,12 @@ def _left_out(wiring: Wiring) -> Iterator[str]:
 
 
 def _reached(wiring: Wiring, broker: str, topic: str) -> set[str]:
-    """The brokers that a message comes to."""
-    hops, reached, todo = wiring.next_hops(topic), {broker}, [broker]
-    for here in todo:
-        fresh = [end for end in hops.get(here, ()) if end not in reached]
+    """The brokers that a message reaches, with its own."""
+    hops = wiring.next_hops(topic)
+    reached = {broker}
+    queue = [broker]
+    for start in queue:
+        fresh = [end for end in hops.get(start, ()) if end not in reached]
         reached.update(fresh)
-        todo += fresh
+        queue += fresh
     return reached

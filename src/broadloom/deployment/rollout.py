@@ -22,7 +22,7 @@ from broadloom.deployment.deployment_inputs import Settings
 from broadloom.deployment.loop_checks import is_forest
 from broadloom.deployment.targets import nats_leafnodes, rabbitmq_federation
 from broadloom.deployment.targets.mosquitto_bridges import PORT, TLS_PORT, local_id, remote_id
-from broadloom.deployment.wiring import Hop, SampleMessage, WiredLink, Wiring, journey, sample_messages
+from broadloom.deployment.wiring import Hop, SampleMessage, WiredLink, Wiring, delivery_hops, sample_messages
 from broadloom.errors import InputError
 from broadloom.mqtt.topic_filters import FilterTree, groups
 
@@ -329,7 +329,7 @@ class _Judge:
         topics = {topic for text in filters for topic in self._known.meeting(text)}
         return {
             topic: sum(
-                len(self._stable.wanting(topic) - {message.broker, *journey(wiring, message)})
+                len(self._stable.wanting(topic) - {message.broker, *delivery_hops(wiring, message)})
                 for message in self._senders[topic]
             )
             for topic in topics
@@ -351,7 +351,9 @@ def _staying(before: Links, after: Links) -> Wiring:
 def _cut_off(hop: Hop, filters: Iterable[str], wiring: Wiring) -> tuple[str, ...]:
     """The filters whose messages do not come from one end of a hop to the other."""
     start, end = hop
-    return tuple(sorted(text for text in filters if end not in journey(wiring, SampleMessage(start, text))))
+    return tuple(
+        sorted(text for text in filters if end not in delivery_hops(wiring, SampleMessage(start, text)))
+    )
 
 
 def _dropped(before: Iterable[WiredLink], after: Iterable[WiredLink]) -> set[str]:

@@ -1,4 +1,4 @@
-"""What trees mean for each link: which filters it carries which way."""
+"""Wirings: the links between brokers, the topic filters that each carries, and the paths of messages."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class WiredLink(NamedTuple):
     """A connection between two brokers, configured at one of them.
 
     Attributes:
-        owner: the broker that opens it; of the two the one whose id comes first, in every plan.
-        peer: the other one.
-        out: the filters of what goes from the owner to the peer, ascending.
-        into: the filters of what comes from the peer, ascending.
+        owner: the broker that opens it; of the two the one whose id sorts first, in every plan.
+        peer: the other broker.
+        out: the topic filters from the owner to the peer, ascending.
+        into: the topic filters from the peer to the owner, ascending.
     """
 
     owner: str
@@ -35,20 +35,20 @@ class WiredLink(NamedTuple):
     into: tuple[str, ...]
 
     def carried(self) -> tuple[tuple[Hop, tuple[str, ...]], ...]:
-        """Both directions with their filters."""
+        """Both hops of the link with their topic filters."""
         return ((self.owner, self.peer), self.out), ((self.peer, self.owner), self.into)
 
 
 @dataclass(frozen=True)
 class Wiring:
-    """Brokers, what is wanted and published at each, and the links between them.
+    """Brokers, the subscriptions and publications at each, and the links between them.
 
     Attributes:
-        brokers: their ids, in the plan's order.
-        wants: the filters that are subscribed to at each.
-        publishes: the topics that are known to be published at each, beside those that it wants.
-        links: the links, in the order of their ends' ids.
-        relays: whether a broker passes on what it got over a link; in a full mesh it does not.
+        brokers: the ids, in the plan's order.
+        wants: the topic filters that clients of each broker subscribe to.
+        publishes: the topics that are known to be published at each broker, in addition to those it wants.
+        links: the links, in the order of their owners' and peers' ids.
+        relays: whether a broker forwards what it received over a link; in a full mesh it does not.
     """
 
     brokers: tuple[str, ...]
@@ -58,7 +58,7 @@ class Wiring:
     relays: bool = True
 
     def next_hops(self, topic: str) -> Mapping[str, Sequence[str]]:
-        """Where each broker sends a message of a topic, or all that a filter matches."""
+        """The brokers to which each broker sends messages of a topic, or all that a topic filter matches."""
         if topic not in self._next_hops:
             hops = defaultdict[str, list[str]](list)
             for text in (topic, *(wide for wide in self._wild if wide != topic and covers(wide, topic))):
@@ -69,7 +69,7 @@ class Wiring:
         return self._next_hops[topic]
 
     def wanting(self, topic: str) -> frozenset[str]:
-        """The brokers with a subscription that matches a topic, or all of a filter."""
+        """The brokers with a subscription that matches a topic, or all that a topic filter matches."""
         if topic not in self._wanting:
             texts = (topic, *(wide for wide in self._wild_wants if covers(wide, topic)))
             self._wanting[topic] = frozenset().union(*(self._brokers_of.get(text, ()) for text in texts))
@@ -110,30 +110,33 @@ class Wiring:
 
 
 def wire(plan: Plan, trees: Iterable[Tree], publications: Iterable[Publication] = ()) -> Wiring:
-    """The links of some trees. Towards each end a link carries what is wanted behind that end.
+    """The links of some trees; each hop carries the topic filters that are wanted behind its end.
 
-    So a link among brokers that all want a topic carries it both ways, one to a broker that only publishes it
-    carries it one way, and of a group of filters only those that somebody behind it asked for.
+    So a link between brokers that all want a topic carries it in both directions, a link to a broker that
+    only publishes it carries it in one, and of a group of topic filters a hop carries only those that a
+    broker behind it wants.
 
     Examples:
         >>> import broadloom as bl
         >>> from broadloom.deployment.trees import plan_trees
         >>> plan = bl.link(bl.Interest.from_lists([["x"], ["x"], []]), algorithm="gm")
-        >>> sent = [Publication(2, "x")]
-        >>> for link in wire(plan, plan_trees(plan, sent), sent).links:
+        >>> published = [Publication(2, "x")]
+        >>> for link in wire(plan, plan_trees(plan, published), published).links:
         ...     print(link)
         WiredLink(owner='0', peer='1', out=('x',), into=('x',))
         WiredLink(owner='0', peer='2', out=(), into=('x',))
     """
-    names, wants, publishes = plan.interest.node_ids, wanted_filters(plan), defaultdict[str, list[str]](list)
+    names = plan.interest.node_ids
+    wants = wanted_filters(plan)
+    publishes = defaultdict[str, list[str]](list)
     for broker, topic, _ in publications:
         publishes[names[broker]].append(topic)
     carried = defaultdict[Hop, set[str]](set)
     for tree in trees:
-        for (u, v), filters in _behind(tree, [wants[name] for name in names]).items():
+        for (u, v), filters in _wanted_behind(tree, [wants[name] for name in names]).items():
             carried[names[u], names[v]] |= filters
-        for leaf, taker in tree.leaves:
-            carried[names[leaf], names[taker]] |= _met(tree.filters, publishes[names[leaf]])
+        for leaf, receiver in tree.leaves:
+            carried[names[leaf], names[receiver]] |= _matching(tree.filters, publishes[names[leaf]])
     links = []
     for owner, peer in sorted({(min(hop), max(hop)) for hop in carried}):
         out, into = (tuple(sorted(widest(carried[hop]))) for hop in ((owner, peer), (peer, owner)))
@@ -143,7 +146,7 @@ def wire(plan: Plan, trees: Iterable[Tree], publications: Iterable[Publication] 
 
 
 def wanted_filters(plan: Plan) -> dict[str, tuple[str, ...]]:
-    """What each broker of a plan wants."""
+    """The topic filters that each broker of a plan wants."""
     interest = plan.interest
     return {
         name: tuple(interest.topic_ids[topic] for topic in interest.topics_of(node))
@@ -151,44 +154,44 @@ def wanted_filters(plan: Plan) -> dict[str, tuple[str, ...]]:
     }
 
 
-def _behind(tree: Tree, wants: Sequence[tuple[str, ...]]) -> dict[tuple[int, int], set[str]]:
-    """Of each link of a tree and each direction, the filters that are wanted behind its far end."""
-    near = defaultdict[int, list[int]](list)
-    for u, v in tree.edges:
-        near[u].append(v)
-        near[v].append(u)
-    if not near:
-        return {}
-    order, above = [min(near)], {min(near): -1}
-    for v in order:
-        for w in near[v]:
-            if w not in above:
-                above[w] = v
-                order.append(w)
-    own = {v: set(wants[v]).intersection(tree.filters) for v in order}
-    down: dict[tuple[int, int], set[str]] = {}
-    for v in reversed(order):
-        below = own[v].union(*(down[v, w] for w in near[v] if w != above[v]))
-        down[above[v], v] = below
-    for v in order:
-        for w in near[v]:
-            if w != above[v]:
-                others = (down[v, x] for x in near[v] if x != w)
-                down[w, v] = own[v].union(*others)
-    del down[-1, order[0]]
-    return down
-
-
-def _met(filters: Iterable[str], topics: Iterable[str]) -> set[str]:
-    """The filters that match one of the topics."""
-    known = list(topics)
-    return {text for text in filters if any(covers(text, topic) for topic in known)}
-
-
 def widest(filters: set[str]) -> set[str]:
-    """The filters without those that another one covers."""
+    """The topic filters without those that another one covers."""
     wild = [text for text in filters if is_wild(text)]
     return {text for text in filters if not any(wide != text and covers(wide, text) for wide in wild)}
+
+
+def _wanted_behind(tree: Tree, wants: Sequence[tuple[str, ...]]) -> dict[tuple[int, int], set[str]]:
+    """For each hop of a tree, the topic filters that are wanted at its end or behind it."""
+    neighbours = defaultdict[int, list[int]](list)
+    for u, v in tree.edges:
+        neighbours[u].append(v)
+        neighbours[v].append(u)
+    if not neighbours:
+        return {}
+    root = min(neighbours)
+    order = [root]
+    parent = {root: -1}
+    for v in order:
+        for w in neighbours[v]:
+            if w not in parent:
+                parent[w] = v
+                order.append(w)
+    own = {v: set(wants[v]).intersection(tree.filters) for v in order}
+    behind: dict[tuple[int, int], set[str]] = {}
+    for v in reversed(order):
+        behind[parent[v], v] = own[v].union(*(behind[v, w] for w in neighbours[v] if w != parent[v]))
+    for v in order:
+        for w in neighbours[v]:
+            if w != parent[v]:
+                behind[w, v] = own[v].union(*(behind[v, x] for x in neighbours[v] if x != w))
+    del behind[-1, root]
+    return behind
+
+
+def _matching(filters: Iterable[str], topics: Iterable[str]) -> set[str]:
+    """The topic filters that match one of the topics."""
+    known = list(topics)
+    return {text for text in filters if any(covers(text, topic) for topic in known)}
 
 
 class SampleMessage(NamedTuple):
@@ -198,39 +201,40 @@ class SampleMessage(NamedTuple):
     topic: str
 
 
-def journey(wiring: Wiring, message: SampleMessage) -> dict[str, Hop]:
-    """The brokers that a message comes to over links, each with the hop that brings it.
+def delivery_hops(wiring: Wiring, message: SampleMessage) -> dict[str, Hop]:
+    """The brokers that a message reaches over links, each with the hop that delivers it.
 
     Examples:
-        >>> from broadloom.deployment.wiring import WiredLink
         >>> links = WiredLink("a", "b", ("x",), ("x",)), WiredLink("b", "c", ("x",), ("x",))
-        >>> journey(Wiring(("a", "b", "c"), {}, {}, links), SampleMessage("a", "x"))
+        >>> delivery_hops(Wiring(("a", "b", "c"), {}, {}, links), SampleMessage("a", "x"))
         {'b': ('a', 'b'), 'c': ('b', 'c')}
     """
-    hops, todo = wiring.next_hops(message.topic), [message.broker]
-    came: dict[str, Hop] = {}
-    for here in todo:
-        for end in hops.get(here, ()):
-            if end not in came and end != message.broker:
-                came[end] = (here, end)
+    hops = wiring.next_hops(message.topic)
+    queue = [message.broker]
+    reached: dict[str, Hop] = {}
+    for start in queue:
+        for end in hops.get(start, ()):
+            if end not in reached and end != message.broker:
+                reached[end] = (start, end)
                 if wiring.relays:
-                    todo.append(end)
-    return came
+                    queue.append(end)
+    return reached
 
 
 def crossings(wiring: Wiring, messages: Mapping[SampleMessage, int]) -> Counter[Hop]:
-    """How many messages cross each link each way."""
+    """The number of messages on each hop."""
     crossed: Counter[Hop] = Counter()
     for message, count in messages.items():
-        for hop in journey(wiring, message).values():
+        for hop in delivery_hops(wiring, message).values():
             crossed[hop] += count
     return crossed
 
 
 def sample_messages(wiring: Wiring, each: int = 1) -> dict[SampleMessage, int]:
-    """For every topic a few messages from every broker that wants it or publishes it.
+    """For every topic, `each` messages from every broker that wants or publishes it.
 
-    Filters with wildcards stand for a topic that they match, and each two that meet for one that both do.
+    A topic filter with wildcards is sampled by one topic that it matches, and two topic filters that overlap
+    also by one that both match.
 
     Examples:
         >>> wiring = Wiring(("a", "b"), {"a": ("x/+",), "b": ("x/y",)}, {}, ())
@@ -242,31 +246,37 @@ def sample_messages(wiring: Wiring, each: int = 1) -> dict[SampleMessage, int]:
     known = FilterTree(wanted)
     for text in wanted:
         topics |= {topic for other in known.meeting(text) if (topic := common_topic(text, other))}
-    at = {topic: set(wiring.wanting(topic)) for topic in topics}
+    brokers = {topic: set(wiring.wanting(topic)) for topic in topics}
     for broker, published in wiring.publishes.items():
         for topic in published:
-            at[topic].add(broker)
-    return {SampleMessage(broker, topic): each for topic in sorted(topics) for broker in sorted(at[topic])}
+            brokers[topic].add(broker)
+    return {
+        SampleMessage(broker, topic): each for topic in sorted(topics) for broker in sorted(brokers[topic])
+    }
 
 
 def delays(wiring: Wiring, messages: Iterable[SampleMessage], plan: Plan) -> dict[str, float]:
-    """Hops, and the sum of the plan's weights, on the ways from publishers to brokers that want a message.
+    """Mean and maximum hops and delays of messages, from their publishers to the brokers that want them.
 
-    Deliveries at the publisher's own broker are no journeys, and do not count.
+    A delay is the sum of the plan's weights on the path. Deliveries at the publisher's own broker do not
+    count.
     """
     index = {name: node for node, name in enumerate(plan.interest.node_ids)}
     ends = sorted({hop for link in wiring.links for hop, _ in link.carried()})
     lengths = plan.weights.of([index[u] for u, _ in ends], [index[v] for _, v in ends])
     length = dict(zip(ends, lengths.tolist(), strict=True))
-    hops, delay = [], []
+    hops = []
+    delay = []
     for message in messages:
-        far, late = {message.broker: 0}, {message.broker: 0.0}
-        came = journey(wiring, message)
-        for end, hop in came.items():
-            far[end], late[end] = far[hop[0]] + 1, late[hop[0]] + length[hop]
-        wanting = [end for end in came if end in wiring.wanting(message.topic)]
-        hops += [far[end] for end in wanting]
-        delay += [late[end] for end in wanting]
+        hops_to = {message.broker: 0}
+        delay_to = {message.broker: 0.0}
+        reached = delivery_hops(wiring, message)
+        for end, hop in reached.items():
+            hops_to[end] = hops_to[hop[0]] + 1
+            delay_to[end] = delay_to[hop[0]] + length[hop]
+        wanting = [end for end in reached if end in wiring.wanting(message.topic)]
+        hops += [hops_to[end] for end in wanting]
+        delay += [delay_to[end] for end in wanting]
     return {
         "mean_hops": float(np.mean(hops)) if hops else 0.0,
         "max_hops": float(max(hops, default=0)),
@@ -275,10 +285,11 @@ def delays(wiring: Wiring, messages: Iterable[SampleMessage], plan: Plan) -> dic
     }
 
 
-def mesh(plan: Plan, publications: Iterable[Publication] = ()) -> Wiring:
-    """Every broker linked to every other; a message goes straight to the brokers that want it."""
+def full_mesh(plan: Plan, publications: Iterable[Publication] = ()) -> Wiring:
+    """Every pair of brokers linked; a message goes directly to the brokers that want it."""
     bare = wire(plan, (), publications)
-    wants, names = wanted_filters(plan), plan.interest.node_ids
+    wants = wanted_filters(plan)
+    names = plan.interest.node_ids
     links = [
         WiredLink(u, v, tuple(sorted(wants[v])), tuple(sorted(wants[u])))
         for i, u in enumerate(names)
@@ -288,18 +299,18 @@ def mesh(plan: Plan, publications: Iterable[Publication] = ()) -> Wiring:
 
 
 def global_tree(plan: Plan, publications: Iterable[Publication] = ()) -> Wiring:
-    """One least spanning tree of all brokers; towards each end a link carries what is wanted behind it."""
-    return _one_tree(plan, _least_tree(plan), publications)
+    """One minimum spanning tree of all brokers; a hop carries the topic filters that are wanted behind it."""
+    return _one_tree(plan, _minimum_tree(plan), publications)
 
 
 def flooded_tree(plan: Plan, publications: Iterable[Publication] = ()) -> Wiring:
-    """The same tree, on which every message goes to every broker."""
-    tree = _one_tree(plan, _least_tree(plan), publications)
+    """The global tree, on which every message goes to every broker."""
+    tree = global_tree(plan, publications)
     links = tuple(link._replace(out=("#",), into=("#",)) for link in tree.links)
     return Wiring(tree.brokers, tree.wants, tree.publishes, links)
 
 
-def hub(plan: Plan, publications: Iterable[Publication] = ()) -> Wiring:
+def hub_and_spoke(plan: Plan, publications: Iterable[Publication] = ()) -> Wiring:
     """Every broker linked to the most central one, and to no other."""
     count = plan.interest.node_count
     weights = plan.weights.matrix()
@@ -308,20 +319,21 @@ def hub(plan: Plan, publications: Iterable[Publication] = ()) -> Wiring:
     return _one_tree(plan, edges, publications)
 
 
+# Common wirings, for comparison with the trees of a plan.
 ALTERNATIVES: dict[str, Callable[[Plan, Iterable[Publication]], Wiring]] = {
-    "full mesh with interest": mesh,
+    "full mesh with interest": full_mesh,
     "one global tree": global_tree,
     "one global tree, flooded": flooded_tree,
-    "hub and spoke": hub,
+    "hub and spoke": hub_and_spoke,
 }
 
 
-def _least_tree(plan: Plan) -> list[tuple[int, int]]:
+def _minimum_tree(plan: Plan) -> list[tuple[int, int]]:
     u, v = minimum_spanning_tree(plan.weights.matrix()).nonzero()
     return sorted((min(pair), max(pair)) for pair in zip(u.tolist(), v.tolist(), strict=True))
 
 
 def _one_tree(plan: Plan, edges: list[tuple[int, int]], publications: Iterable[Publication]) -> Wiring:
-    """Every topic on the same tree; a publisher in it needs no leaf."""
+    """All topics on the same tree; publishers are part of it and need no leaf links."""
     trees = [Tree(filters, tuple(edges)) for filters in filter_groups(plan.interest)]
     return wire(plan, trees, publications)

@@ -37,7 +37,7 @@ from broadloom.deployment.wiring import (
     Wiring,
     crossings,
     delays,
-    journey,
+    delivery_hops,
     sample_messages,
 )
 from broadloom.mqtt.stand_in_sessions import update_session
@@ -276,7 +276,7 @@ def _without(wiring: Wiring, gone: Sequence[WiredLink]) -> Wiring:
 def _missed(wiring: Wiring, messages: Iterable[SampleMessage], without: str | None = None) -> int:
     """How many deliveries a wiring that has lost something leaves out."""
     return sum(
-        len(wiring.wanting(message.topic) - ({message.broker, *journey(wiring, message)} - {without}))
+        len(wiring.wanting(message.topic) - ({message.broker, *delivery_hops(wiring, message)} - {without}))
         for message in messages
     )
 
