@@ -295,7 +295,7 @@ def test_ctrl_c_says_so(tables, tmp_path):
     code = (
         "import signal, sys, threading, os, time\n"
         "import broadloom.cli.link as link\n"
-        "link.read_instance = lambda *_: (os.kill(os.getpid(), signal.SIGINT), time.sleep(9))\n"
+        "link.read_link_problem = lambda *_: (os.kill(os.getpid(), signal.SIGINT), time.sleep(9))\n"
         "from broadloom.cli import main\n"
         "main(sys.argv[1:])\n"
     )

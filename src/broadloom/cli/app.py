@@ -13,16 +13,12 @@ from broadloom._version import VERSION
 from broadloom.cli import (
     assign,
     deploy,
-    devices,
     generate,
     ingest,
     inspect,
     link,
-    live,
     maintain,
-    market,
     migrate,
-    report,
     reproduce,
     run,
 )
@@ -56,18 +52,17 @@ def _no_verb(context: typer.Context, version: Version = False) -> None:
 
 
 app.command("generate")(generate.generate)
-app.command("devices")(devices.devices)
+app.command("devices")(generate.devices)
 app.command("ingest")(ingest.ingest)
-app.command("subscribers")(assign.subscribers)
+app.command("subscribers")(generate.subscribers)
 app.command("assign")(assign.assign)
 app.command("link")(link.link)
 app.command("maintain")(maintain.maintain)
-app.command("market")(market.market)
+app.command("market")(assign.market)
 app.command("verify")(inspect.verify)
 app.command("measure")(inspect.measure)
-app.command("report")(report.report)
+app.command("report")(inspect.report)
 app.command("run")(run.run)
-deploy.app.command("live")(live.live)
 app.add_typer(deploy.app, name="deploy")
 app.add_typer(migrate.app, name="migrate")
 app.command("reproduce")(reproduce.reproduce)

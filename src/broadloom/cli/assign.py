@@ -1,4 +1,4 @@
-"""`broadloom assign` and `broadloom subscribers`: from subscribers and brokers to who serves whom."""
+"""`broadloom assign` and `broadloom market`: the broker of each subscriber, and of each user."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -6,12 +6,23 @@ from typing import Annotated, Any
 import typer
 
 import broadloom as bl
-from broadloom import workload
-from broadloom.cli.link import parse_options
-from broadloom.cli.output import Force, Json, Quiet, Seed, keep_apart, measures_table, progress, show
-from broadloom.cli.spark import Conf, Master, Remote
+from broadloom.cli.common import (
+    Conf,
+    Force,
+    Json,
+    Master,
+    Quiet,
+    Remote,
+    Seed,
+    engine_if_asked,
+    keep_apart,
+    measures_table,
+    parse_options,
+    progress,
+    show,
+)
 from broadloom.errors import InputError
-from broadloom.model import read_assignment_problem, write_assignment_problem
+from broadloom.model import read_assignment_problem, read_market_problem
 from broadloom.plans import assignment_summary, read_assignment_record
 
 
@@ -90,45 +101,55 @@ def _on_spark(
     assign_on_spark(tables, output, seed, engine, overwrite=force, limits=limits, **options)
 
 
-def subscribers(
-    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the tables.")],
-    number: Annotated[int, typer.Option("--set", help="Paper 4's workload set: 1, 2 or 3.")] = 1,
-    subscribers: Annotated[int, typer.Option(help="How many subscribers.")] = 100_000,
-    brokers: Annotated[int, typer.Option(help="How many brokers.")] = 100,
-    levels: Annotated[int, typer.Option(help="Levels of brokers below the publisher.")] = 1,
-    interest_skew: Annotated[str, typer.Option(help="Set 1: low or high.")] = "high",
-    broad_interests: Annotated[str, typer.Option(help="Set 1: low or high.")] = "low",
-    latency: Annotated[str | None, typer.Option(help="Limits of the multi-level runs: tight, loose.")] = None,
-    geography: Annotated[
-        int | None,
-        typer.Option(help="The seed of the places; else the first that can meet the limits."),
+def market(
+    tables: Annotated[Path, typer.Argument(help="The folder of subscribers, brokers and messages.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the plan.")],
+    algorithm: Annotated[
+        str, typer.Option("--algorithm", "-a", help="One of `broadloom algorithms` for a MarketProblem.")
+    ] = "broadloom",
+    core: Annotated[str, typer.Option(help="How traffic crosses the core: mst, pair or tree.")] = "mst",
+    option: Annotated[
+        list[str] | None, typer.Option("--option", "-O", help="An option of the algorithm, as name=value.")
     ] = None,
+    channels: Annotated[int, typer.Option(help="Into how many channels the content is cut.")] = 128,
+    headroom: Annotated[float, typer.Option(help="Capacity over demand, where brokers have none.")] = 2.0,
+    core_price: Annotated[float, typer.Option(help="The price of distance between brokers.")] = 1.0,
+    master: Master = None,
+    remote: Remote = None,
+    conf: Conf = None,
     seed: Seed = 0,
     force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Generate subscribers with a place and an interest, and brokers to serve them.
+    """Choose a broker for each user so that access and core links cost the least together.
 
-    Example: broadloom subscribers --set 1 -o tables; broadloom assign tables -o plan
+    With a master, a remote or a conf, Spark summarizes the messages, and grows the trees of steiner-mixing.
+
+    Example: broadloom market tables --core pair -o plan
     """
-    asked = (number, subscribers, brokers, levels, interest_skew, broad_interests, latency, seed)
+    engine, options = engine_if_asked(master, remote, conf), parse_options(option or [])
+    sizes = channels, headroom, core_price
     with progress(quiet):
-        if geography is None:
-            geography = workload.first_geography(*asked)
-        problem = workload.subscribers(*asked, geography)
-        write_assignment_problem(output, problem, force)
+        if engine is None:
+            result = bl.assign(read_market_problem(tables, *sizes), algorithm, seed, core=core, **options)
+        else:
+            from broadloom.pipeline.market import assign_on_spark
+
+            result = assign_on_spark(engine, tables, sizes, algorithm, seed, core, options)
+        result.save(output, overwrite=force)
+    metrics = result.metrics()
     record = {
         "output": str(output),
-        "set": number,
-        "subscribers": problem.subscriber_count,
-        "brokers": problem.broker_count,
-        "leaves": len(problem.leaves),
-        "geography": geography,
-        "seed": seed,
+        "algorithm": result.algorithm,
+        "lower_bound": result.lower_bound,
+        "gap": result.gap,
+        "notes": dict(result.notes),
     }
-    words = (
-        f"set {number}: {problem.subscriber_count:,} subscribers, {problem.broker_count:,} brokers, "
-        f"geography {geography} -> {output}"
+    show(
+        record | {"metrics": metrics},
+        f"{result.summary()} -> {output}",
+        as_json,
+        quiet,
+        measures_table(metrics),
     )
-    show(record, words, as_json, quiet)

@@ -1,17 +1,31 @@
-"""`broadloom deploy export`, `rehearse`, `diff` and `session`: from a plan to real brokers."""
+"""`broadloom deploy`: export, rehearse, diff, session and live."""
 
+import asyncio
+import json
+import logging
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
+from rich.table import Table
 
 import broadloom as bl
+from broadloom.agents.links.agent import Agent
+from broadloom.agents.links.doors import doors
+from broadloom.agents.links.serve import Run, Sent, serve, summary, take_down
+from broadloom.agents.links.source import Events, Fixed, Versions
 from broadloom.checks import check_count, check_number
-from broadloom.cli.deploy_words import change_told, compared, rehearsal_told
-from broadloom.cli.output import Force, Json, Quiet, keep_apart, progress, show
-from broadloom.deployment.deployment_inputs import LOGIN, Publication, Settings, places_of, read_publications
+from broadloom.cli.common import Force, Json, Quiet, keep_apart, progress, show
+from broadloom.deployment.deployment_inputs import (
+    LAST_PORT,
+    LOGIN,
+    Publication,
+    Settings,
+    places_of,
+    read_publications,
+)
 from broadloom.deployment.exports import TARGETS, compare_exports, export, record_of, save, target_named
 from broadloom.deployment.loop_checks import check
 from broadloom.deployment.rehearsal.rehearsals import (
@@ -126,7 +140,7 @@ def rehearse_plan(
             outcome = rehearse(wiring, traffic, size, check_count(kill, "kill"))
             rows = run_alternatives(loaded, (wiring, outcome), sent, traffic, size) if compare else []
     record = outcome.record() | {"comparison": rows}
-    show(record, rehearsal_told(record), as_json, quiet, compared(rows))
+    show(record, _rehearsal_text(record), as_json, quiet, _comparison_table(rows))
     return 0 if outcome.ok else 1
 
 
@@ -184,12 +198,12 @@ def diff_plans(
         before, after = sides
         record = compare_exports(before, after, target, at_once)
         if rehearse:
-            record["rehearsal"] = _rehearsed(before.wiring, after.wiring, to, rate, at_once)
-    show(record, change_told(record), as_json, quiet)
+            record["rehearsal"] = _rehearse_change(before.wiring, after.wiring, to, rate, at_once)
+    show(record, _change_text(record), as_json, quiet)
     return 1 if _wrong(record.get("rehearsal", {})) else 0
 
 
-def _rehearsed(old: Wiring, new: Wiring, to: str, rate: float, at_once: bool) -> dict[str, Any]:
+def _rehearse_change(old: Wiring, new: Wiring, to: str, rate: float, at_once: bool) -> dict[str, Any]:
     if _is_rabbitmq(to):
         return rehearse_live_change(old, new, rate)
     return rehearse_change(old, new, rate, at_once=at_once)
@@ -258,3 +272,198 @@ def deployed(
     sent = [] if messages is None else read_publications(messages, plan.interest, elsewhere)
     trees = plan_trees(plan, sent, least, slack)
     return trees, wire(plan, trees, sent), sent
+
+
+@app.command("live")
+def live(
+    plan: PlanFolder,
+    state: Annotated[Path, typer.Option(help="The folder for what a new agent must know after a crash.")],
+    events: Annotated[
+        Path | None, typer.Option(help="A file of events (JSON lines) that grows; each changes the links.")
+    ] = None,
+    follow: Annotated[
+        Path | None,
+        typer.Option(help="The output of `broadloom maintain --stream`, whose versions to follow."),
+    ] = None,
+    messages: Messages = None,
+    least: Least = "latency",
+    slack: Slack = 0.1,
+    address: Address = "{broker}",
+    tls: Tls = True,
+    certificates: Annotated[
+        str | None, typer.Option(help="The folder of ca.crt, agent.crt and agent.key; else the system's.")
+    ] = None,
+    credentials: Credentials = False,
+    window: Annotated[int, typer.Option(help="Messages on their way over a link, each way, at most.")] = 500,
+    patience: Annotated[
+        float, typer.Option(help="Seconds that a change waits for a broker that is away.")
+    ] = 10,
+    fresh: Annotated[
+        bool,
+        typer.Option(
+            "--fresh", help="With a new --state: throw away what waits in brokers for an earlier agent."
+        ),
+    ] = False,
+    metrics: Annotated[
+        int | None, typer.Option(help="A port on loopback for Prometheus; none by default.")
+    ] = None,
+    down: Annotated[bool, typer.Option("--down", help="Take all links down, and end.")] = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Hold the links of a plan between running MQTT 5 brokers, and change them live; nothing is lost.
+
+    Example: broadloom deploy live plan --state live --events events.jsonl --address '{broker}.example.org'
+    """
+    if events is not None and follow is not None:
+        raise InputError("changes come from --events or from --follow; give one of them")
+    loaded = bl.Plan.load(plan)
+    settings = Settings(address, places_of(loaded), tls, certificates, credentials)
+    sent = [] if messages is None else read_publications(messages, loaded.interest)
+    named = [Sent(loaded.interest.node_ids[one.broker], one.topic, one.rate) for one in sent]
+    source = Events(loaded, events) if events else Versions(follow, loaded) if follow else Fixed(loaded)
+    logging.basicConfig(level=logging.ERROR if quiet else logging.INFO, format="broadloom: %(message)s")
+    door = doors(settings, window)
+    for broker in loaded.interest.node_ids:
+        door(broker)  # an address that is none is told now, and not when a link needs it
+    if metrics is not None and not 0 < metrics <= LAST_PORT:
+        raise InputError(f"metrics is {metrics}; give a port from 1 to {LAST_PORT}")
+
+    async def held() -> Agent:
+        agent = Agent(door, state, check_number(patience, "patience"), fresh)
+        if down:
+            await take_down(agent)
+        else:
+            run = Run(agent, source, named, least, slack)
+            await serve(run, metrics, lambda: logging.info("%d links are up", len(agent.links)))
+        return agent
+
+    record = {"state": str(state)} | summary(asyncio.run(held()))
+    show(record, f"{record['changes']:,} changes, {record['messages']:,} messages carried", as_json, quiet)
+
+
+Record = Mapping[str, Any]
+
+FEW = 5  # filters of a link that are named
+
+
+def _rehearsal_text(told: Record) -> str:
+    """A rehearsal in words."""
+    as_planned = all(one["messages"] == one["planned"] for one in told["links"])
+    lines = [
+        f"{told['expected']:,} deliveries expected: {told['missing']:,} missing, {told['duplicates']:,} "
+        f"twice, {told['unexpected']:,} unexpected",
+        f"{told['uninterested']:,} messages at brokers that do not want them",
+        f"{told['messages_on_links']:,} messages on links, {'as' if as_planned else 'NOT as'} planned",
+    ]
+    return "\n".join([*lines, *map(_failure, told["failures"])])
+
+
+def _failure(one: Record) -> str:
+    return (
+        f"{one['killed']} {one['name']} killed: {one['missing_while_down']:,} of {one['expected']:,} "
+        f"deliveries held up ({one['predicted']:,} predicted), {one['lost']:,} lost for good, "
+        f"{one['duplicates']:,} twice"
+    )
+
+
+def _comparison_table(rows: Sequence[Record]) -> Table | None:
+    """Our plan beside what people wire today, as a table."""
+    if not rows:
+        return None
+    names = ["wiring", "links", "messages_on_links", "bytes_on_links"]
+    names += ["mean_hops", "max_hops", "mean_delay", "max_delay"]
+    table = Table(box=None, pad_edge=False)
+    for name in names:
+        table.add_column(name.replace("_", " "), no_wrap=name == "wiring")
+    for row in rows:
+        values = (row[name] for name in names)
+        table.add_row(*(f"{value:,.4g}" if isinstance(value, float) else str(value) for value in values))
+    return table
+
+
+def _change_text(record: Record) -> str:
+    """A change in words: what differs, the steps with their commands, and how a rehearsal went."""
+    if not record["files"] and not record["order"]:
+        return "\n".join(["nothing changes", *_rehearsal_lines(record)])
+    lines = [record["live"], *_broker_lines(record), *_link_lines(record["changes"])]
+    for place, step in enumerate(record["order"], 1):
+        lines += [f"step {place}: {_step_text(step)}", *(f"  {line}" for line in _command_lines(step))]
+    return "\n".join([*lines, *_rehearsal_lines(record)])
+
+
+def _broker_lines(record: Record) -> Iterator[str]:
+    without = ", without links," if record["target"] == "mosquitto" else ""
+    for broker in record["joining"]:
+        yield f"{broker}: a new broker; it runs{without} before the first step"
+    for broker in record["leaving"]:
+        yield f"{broker}: leaves; it runs until the last step is done"
+    for broker, (old, new) in record["moving"].items():
+        yield f"{broker}: moves from {old} to {new}"
+
+
+def _link_lines(changes: Iterable[Record]) -> Iterator[str]:
+    for one in changes:
+        for link in one["added"]:
+            yield f"{one['broker']}: new link to {link['peer']}{_ways(link)}"
+        for link in one["removed"]:
+            yield f"{one['broker']}: no more link to {link['peer']}"
+        for both in one["changed"]:
+            old, new = both["from"], both["to"]
+            parts = (_ways(_beyond(new, old), ", more"), _ways(_beyond(old, new), ", no more"))
+            yield f"{one['broker']}: link to {new['peer']}{''.join(parts)}"
+
+
+def _beyond(link: Record, other: Record) -> Record:
+    """What a link carries that another one does not."""
+    return {way: sorted(set(link[way]) - set(other[way])) for way in ("out", "into")}
+
+
+def _ways(link: Record, start: str = ",") -> str:
+    """What a link carries which way; nothing if it is nothing."""
+    out, into = link["out"], link["into"]
+    if not out and not into:
+        return ""
+    if out == into:
+        return f"{start} both ways: {_few(out)}"
+    told = [f"{way}: {_few(texts)}" for way, texts in (("out", out), ("in", into)) if texts]
+    return f"{start} {'; '.join(told)}"
+
+
+def _few(texts: Sequence[str]) -> str:
+    shown = ", ".join(texts[:FEW])
+    return f"{shown} and {len(texts) - FEW:,} more" if len(texts) > FEW else shown
+
+
+def _step_text(step: Record) -> str:
+    if "call" in step:
+        return f"{sum(map(len, step['call'].values())):,} calls at {len(step['call']):,} brokers, no restart"
+    together = " together" if len(step["restart"]) > 1 else ""
+    wait = f"; {step['cut']:,} deliveries wait for a later step" if step.get("cut") else ""
+    moved = (
+        f"; clients of {text} log in to {new}, not {old}"
+        for text, (old, new) in step.get("accounts", {}).items()
+    )
+    restart = f"restart {', '.join(step['restart'])}" if step["restart"] else "no restart"
+    return f"{restart}{together}{wait}{''.join(moved)}"
+
+
+def _command_lines(step: Record) -> Iterator[str]:
+    yield from step.get("commands", ())
+    for broker, calls in step.get("call", {}).items():
+        for call in calls:
+            body = f" {json.dumps(call['body'], sort_keys=True)}" if "body" in call else ""
+            yield f"{broker}: {call['method']} {call['path']}{body}"
+
+
+def _rehearsal_lines(record: Record) -> Iterator[str]:
+    if "rehearsal" in record:
+        told, after = record["rehearsal"], record["rehearsal"]["afterwards"]
+        yield (
+            f"rehearsed: {told['lost']:,} of {told['expected']:,} deliveries lost, {told['doubled']:,} "
+            f"twice, {told['unexpected']:,} unexpected"
+        )
+        yield (
+            f"afterwards: {after['missing']:,} missing, {after['duplicates']:,} twice, "
+            f"{after['unexpected']:,} unexpected"
+        )

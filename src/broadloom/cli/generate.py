@@ -1,4 +1,4 @@
-"""`broadloom generate`: canonical tables of a made-up workload."""
+"""`broadloom generate`, `devices` and `subscribers`: made-up inputs."""
 
 from pathlib import Path
 from typing import Annotated
@@ -6,7 +6,8 @@ from typing import Annotated
 import typer
 
 from broadloom import workload
-from broadloom.cli.output import Force, Json, Quiet, Seed, progress, show
+from broadloom.cli.common import Force, Json, Quiet, Seed, progress, show
+from broadloom.model.assignment_problem import write_assignment_problem
 
 
 def generate(
@@ -65,5 +66,75 @@ def generate(
     words = (
         f"{interest.node_count:,} brokers, {interest.topic_count:,} topics, "
         f"{interest.subscription_count:,} subscriptions -> {output}"
+    )
+    show(record, words, as_json, quiet)
+
+
+def devices(
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the files.")],
+    brokers: Annotated[int, typer.Option(help="How many brokers, in the clouds' regions.")] = 200,
+    subscriptions: Annotated[int, typer.Option(help="How many rows of device subscriptions.")] = 500_000,
+    wild: Annotated[float, typer.Option(help="The share of filters with a wildcard.")] = 0.02,
+    bad: Annotated[float, typer.Option(help="The share of rows with a fault.")] = 0.01,
+    repeated: Annotated[float, typer.Option(help="The share of rows that repeat the one before.")] = 0.002,
+    subscribers: Annotated[int, typer.Option(help="How many subscribers are to be assigned.")] = 0,
+    seed: Seed = 0,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Generate raw inputs: device subscriptions with wildcards and bad rows, brokers, topics, pings.
+
+    Example: broadloom devices -o raw; broadloom ingest raw -o tables
+    """
+    planted = workload.devices(output, brokers, subscriptions, wild, bad, repeated, seed, subscribers)
+    faults = sum(planted.values()) - planted["repeated"]
+    words = (
+        f"{subscriptions:,} device subscriptions at {brokers:,} brokers, {faults:,} of them bad -> {output}"
+    )
+    record = {"output": str(output), "brokers": brokers, "subscriptions": subscriptions}
+    record |= {"subscribers": subscribers, "planted": planted}
+    show(record, words, as_json, quiet)
+
+
+def subscribers(
+    output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the tables.")],
+    number: Annotated[int, typer.Option("--set", help="Paper 4's workload set: 1, 2 or 3.")] = 1,
+    subscribers: Annotated[int, typer.Option(help="How many subscribers.")] = 100_000,
+    brokers: Annotated[int, typer.Option(help="How many brokers.")] = 100,
+    levels: Annotated[int, typer.Option(help="Levels of brokers below the publisher.")] = 1,
+    interest_skew: Annotated[str, typer.Option(help="Set 1: low or high.")] = "high",
+    broad_interests: Annotated[str, typer.Option(help="Set 1: low or high.")] = "low",
+    latency: Annotated[str | None, typer.Option(help="Limits of the multi-level runs: tight, loose.")] = None,
+    geography: Annotated[
+        int | None,
+        typer.Option(help="The seed of the places; else the first that can meet the limits."),
+    ] = None,
+    seed: Seed = 0,
+    force: Force = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Generate subscribers with a place and an interest, and brokers to serve them.
+
+    Example: broadloom subscribers --set 1 -o tables; broadloom assign tables -o plan
+    """
+    asked = (number, subscribers, brokers, levels, interest_skew, broad_interests, latency, seed)
+    with progress(quiet):
+        if geography is None:
+            geography = workload.first_geography(*asked)
+        problem = workload.subscribers(*asked, geography)
+        write_assignment_problem(output, problem, force)
+    record = {
+        "output": str(output),
+        "set": number,
+        "subscribers": problem.subscriber_count,
+        "brokers": problem.broker_count,
+        "leaves": len(problem.leaves),
+        "geography": geography,
+        "seed": seed,
+    }
+    words = (
+        f"set {number}: {problem.subscriber_count:,} subscribers, {problem.broker_count:,} brokers, "
+        f"geography {geography} -> {output}"
     )
     show(record, words, as_json, quiet)

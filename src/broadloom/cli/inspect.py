@@ -1,4 +1,4 @@
-"""`broadloom verify`, `measure` and `algorithms`: look at plans, and at what there is to make them with."""
+"""`broadloom verify`, `measure`, `report` and `algorithms`: checks, measures and pages of plans."""
 
 from __future__ import annotations
 
@@ -9,8 +9,18 @@ import typer
 from rich.table import Table
 
 import broadloom as bl
-from broadloom.cli.output import Json, Quiet, measures_table, progress, show
-from broadloom.cli.spark import Conf, Master, Remote, engine_if_asked
+from broadloom.cli.common import (
+    Conf,
+    Force,
+    Json,
+    Master,
+    Quiet,
+    Remote,
+    engine_if_asked,
+    measures_table,
+    progress,
+    show,
+)
 from broadloom.errors import InputError
 from broadloom.measures import disconnected_topics
 from broadloom.plans import (
@@ -20,6 +30,8 @@ from broadloom.plans import (
     read_link_record,
     saved_market_metrics,
 )
+from broadloom.report.page import html_of, write_page
+from broadloom.report.record import TITLE, record_of_folders
 
 if TYPE_CHECKING:
     from broadloom.pipeline.session import Engine
@@ -148,3 +160,27 @@ def algorithms(as_json: Json = False, quiet: Quiet = False) -> None:
         told = ("name", "stage", "problem", "paper", "objective", "summary")
         table.add_row(*(row[name] or "" for name in told), options)
     show({"algorithms": rows}, f"{len(rows)} algorithms", as_json, quiet, table)
+
+
+def report(
+    plans: Annotated[list[Path], typer.Argument(help="The folders of plans, or of runs.")],
+    output: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path("report.html"),
+    title: Annotated[str, typer.Option(help="The heading of the page.")] = TITLE,
+    force: Force = False,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Write a page that shows a plan: one file that works offline; several plans are compared.
+
+    Example: broadloom report plan -o report.html; broadloom report before after -o change.html
+    """
+    if output.exists() and not force:
+        raise InputError(f"{output} is there already; choose another place or ask with --force")
+    with progress(quiet):
+        record = record_of_folders(plans, title)
+        page = html_of(record)
+    write_page(page, output)
+    summaries = [f"{plan['name']}: {plan['summary']}" for plan in record["plans"]]
+    words = "\n".join([*summaries, f"{len(page.encode()):,} bytes -> {output}"])
+    done = {"output": str(output), "bytes": len(page.encode()), "plans": summaries}
+    show(done, words, as_json, quiet)

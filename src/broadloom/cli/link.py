@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import math
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -11,8 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 import broadloom as bl
-from broadloom.cli.output import Force, Json, Quiet, Seed, keep_apart, measures_table, progress, show
-from broadloom.cli.spark import Conf, Master, Remote, engine_if_asked
+from broadloom.cli.common import (
+    Conf,
+    Force,
+    Json,
+    Master,
+    Quiet,
+    Remote,
+    Seed,
+    engine_if_asked,
+    keep_apart,
+    measures_table,
+    parse_options,
+    progress,
+    show,
+)
 from broadloom.errors import InputError
 from broadloom.linking.link import finish
 from broadloom.model import LinkProblem, read_link_problem
@@ -117,17 +128,3 @@ def _on_spark(
     scratch = output.absolute().parent
     scratch.mkdir(parents=True, exist_ok=True)
     return link_on_spark(given.interest, given.weights, seed, engine, scratch=scratch, **options)
-
-
-def parse_options(given: list[str]) -> dict[str, Any]:
-    """Options of an algorithm from words like `k=2`; values are JSON where they can be, `inf`, or text."""
-    parsed: dict[str, Any] = {}
-    for text in given:
-        name, equals, value = text.partition("=")
-        if not (name and equals):
-            raise InputError(f"option {text!r} is not of the form name=value")
-        try:
-            parsed[name.replace("-", "_")] = json.loads(value)
-        except json.JSONDecodeError:
-            parsed[name.replace("-", "_")] = math.inf if value == "inf" else value
-    return parsed

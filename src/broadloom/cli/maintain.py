@@ -9,8 +9,7 @@ from rich.table import Column, Table
 
 import broadloom as bl
 from broadloom.checks import check_count
-from broadloom.cli.output import Force, Json, Quiet, Seed, keep_apart, progress, show
-from broadloom.cli.spark import Conf, Master, engine_of
+from broadloom.cli.common import Conf, Force, Json, Master, Quiet, Seed, engine_of, keep_apart, progress, show
 from broadloom.errors import InputError
 from broadloom.maintenance import (
     OF_EVENTS,

@@ -24,7 +24,7 @@ from broadloom.agents.moves.running import run_moves
 from broadloom.agents.moves.service import serving
 from broadloom.agents.moves.summary import live_tables, save_tables
 from broadloom.checks import check_number
-from broadloom.cli.output import Force, Json, Quiet, keep_apart, progress, show
+from broadloom.cli.common import Force, Json, Quiet, keep_apart, progress, show
 from broadloom.errors import InputError
 from broadloom.model import MarketProblem, read_market_problem
 from broadloom.storage.tables import indices_in, require_table

@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 from rich.table import Table
 
-from broadloom.cli.output import Json, Quiet, progress, show
-from broadloom.cli.spark import Conf, Master, Remote, engine_of
+from broadloom.cli.common import Conf, Json, Master, Quiet, Remote, engine_of, progress, show
 
 
 def reproduce(

@@ -5,8 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from broadloom.cli.output import Json, Quiet, measures_table, progress, show
-from broadloom.cli.spark import Conf, Master, Remote
+from broadloom.cli.common import Conf, Json, Master, Quiet, Remote, measures_table, progress, show
 
 
 def run(

@@ -1,12 +1,15 @@
-"""How results reach the user: words and tables, or one JSON object; progress on a terminal only."""
+"""Options that verbs share, and the output of results: text and tables, or one JSON object."""
+
+from __future__ import annotations
 
 import json
+import math
 import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
@@ -24,6 +27,9 @@ from rich.table import Table
 from broadloom.errors import InputError
 from broadloom.progress import watched_by
 from broadloom.storage import to_json_value
+
+if TYPE_CHECKING:
+    from broadloom.pipeline.session import Engine
 
 PIPE_CLOSED = 141  # as the shell tells it of a program that was ended by SIGPIPE
 
@@ -109,3 +115,37 @@ class _Bars:
 
     def end(self) -> None:
         self._bars.remove_task(self._open.pop())
+
+
+Master = Annotated[
+    str | None, typer.Option(help="Where Spark runs: spark://host:7077, yarn, k8s://..., or here, local[N].")
+]
+Remote = Annotated[str | None, typer.Option(help="A Spark Connect server: sc://host:15002.")]
+Conf = Annotated[list[str] | None, typer.Option(help="A setting of Spark, as spark.name=value; repeatable.")]
+
+
+def engine_of(master: str | None, remote: str | None, conf: list[str] | None) -> Engine:
+    """Where Spark runs, after a look that it is installed."""
+    from broadloom.pipeline.session import Engine, need_spark, parse_conf
+
+    need_spark()
+    return Engine(master, remote, parse_conf(conf or []))
+
+
+def engine_if_asked(master: str | None, remote: str | None, conf: list[str] | None) -> Engine | None:
+    """As `engine_of`; None for a verb that needs no Spark and was told nothing of it."""
+    return engine_of(master, remote, conf) if master or remote or conf else None
+
+
+def parse_options(given: list[str]) -> dict[str, Any]:
+    """Options of an algorithm from words like `k=2`; values are JSON where they can be, `inf`, or text."""
+    parsed: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not (name and equals):
+            raise InputError(f"option {text!r} is not of the form name=value")
+        try:
+            parsed[name.replace("-", "_")] = json.loads(value)
+        except json.JSONDecodeError:
+            parsed[name.replace("-", "_")] = math.inf if value == "inf" else value
+    return parsed
