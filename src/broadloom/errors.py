@@ -76,3 +76,22 @@ class InternalError(BroadloomError, RuntimeError):
         Traceback (most recent call last):
         broadloom.errors.InternalError: gm left topic 'alarms' disconnected; please report this
     """
+
+
+def error_from_os(action: str, error: OSError) -> InputError | StorageError:
+    """The right kind of error for one of the operating system, as "<action>: <reason>".
+
+    An `InputError` if a path does not exist or is of the wrong kind, or if a library found the content
+    damaged; a `StorageError` for everything else, such as a full disk or missing rights.
+
+    Examples:
+        >>> error_from_os("edges.csv cannot be read", FileNotFoundError(2, "No such file or directory"))
+        InputError('edges.csv cannot be read: No such file or directory')
+        >>> error_from_os("cannot write /plans", OSError(28, "No space left on device"))
+        StorageError('cannot write /plans: No space left on device')
+    """
+    wrong_path = isinstance(
+        error, (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
+    )
+    kind = InputError if wrong_path or error.errno is None else StorageError
+    return kind(f"{action}: {error.strerror or ' '.join(str(error).split())}")

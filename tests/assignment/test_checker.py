@@ -107,7 +107,7 @@ def test_a_result_comes_back_as_it_was_saved(problem, tmp_path):
     loaded = bl.AssignmentResult.load(tmp_path / "plan")
     assert loaded.metrics() == result.metrics()
     assert loaded.broker_of.tolist() == result.broker_of.tolist()
-    with pytest.raises(bl.InputError, match="is there already"):
+    with pytest.raises(bl.InputError, match="exists already"):
         result.save(tmp_path / "plan")
 
 

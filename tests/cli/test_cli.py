@@ -107,7 +107,7 @@ def test_nothing_is_overwritten_unasked(run, tables, tmp_path):
     assert run("link", tables, "-o", tmp_path / "plan")[0] == 0
     code, _, err = run("link", tables, "-o", tmp_path / "plan")
     assert code == 2
-    assert "is there already" in err
+    assert "exists already" in err
     assert run("link", tables, "-o", tmp_path / "plan", "--force")[0] == 0
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import broadloom as bl
-from broadloom import InputError
+from broadloom import InputError, StorageError
 from broadloom.maintenance import saved_overlay
 from broadloom.storage import journal as record_file
 
@@ -154,7 +154,7 @@ def test_a_save_that_fails_keeps_the_journal_on(saved, tmp_path, monkeypatch, pl
     live = bl.Live.load(home)
     with monkeypatch.context() as patch:
         patch.setattr(saved_overlay, "write_state", full)
-        with pytest.raises(InputError, match=r"cannot write .*No space left"):
+        with pytest.raises((InputError, StorageError), match=r"cannot write .*No space left"):
             live.save(tmp_path / place, overwrite=True)
     live.leave(live.named("somebody"))
     after = state_of(live)

@@ -115,7 +115,7 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
     other = bl.plan_moves(swap(spare=True), [0, 1], [1, 0])
     assert other == plan
     assert other.key != plan.key, "a plan like it is asked for anew"
-    with pytest.raises(InputError, match="there already"):
+    with pytest.raises(InputError, match="exists already"):
         plan.save(tmp_path / "moves")
     (tmp_path / "moves" / "moves.json").write_text("[]")
     with pytest.raises(InputError, match="no plan of moves"):

@@ -55,7 +55,7 @@ def test_nodes_keep_what_is_known_of_them(tmp_path):
 def test_a_plan_is_not_overwritten_unasked(tmp_path):
     plan = _plan()
     plan.save(tmp_path / "plan")
-    with pytest.raises(InputError, match="is there already"):
+    with pytest.raises(InputError, match="exists already"):
         plan.save(tmp_path / "plan")
     plan.save(tmp_path / "plan", overwrite=True)
     assert [p.name for p in tmp_path.iterdir()] == ["plan"]

@@ -1,4 +1,4 @@
-"""Sets of topics as packed 64-bit words: the few machine instructions that kernels need on them."""
+"""Bit sets: sets of topics as packed 64-bit words."""
 
 from collections.abc import Callable
 from typing import Any, cast
@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from broadloom.kernels.jit import inner_kernel, kernel
 
 WORD = 64
-WORDS_AT_ONCE = 4  # where words of many nodes are counted side by side
+WORDS_AT_ONCE = 4  # words per node that kernels count in one step
 
 
 def _popcount(typing: Any, word: Any) -> Any:  # noqa: ARG001
@@ -29,7 +29,7 @@ def _lowest(typing: Any, word: Any) -> Any:  # noqa: ARG001
     return types.int64(types.uint64), generate
 
 
-# How many bits of a word are set, and the position of its lowest one (64 for an empty word); kernels only.
+# The number of set bits of a word, and the index of its lowest set bit (64 for an empty word); kernels only.
 popcount = cast(Callable[[Any], int], intrinsic(_popcount))
 lowest = cast(Callable[[Any], int], intrinsic(_lowest))
 
@@ -42,7 +42,7 @@ def bit_of(topic: int) -> np.uint64:
 
 @kernel
 def pack_rows(start: NDArray[np.int64], topics: NDArray[np.int32], words: int) -> NDArray[np.uint64]:
-    """Compressed rows of topics as one row of words each."""
+    """Compressed rows of topics as one row of words per node."""
     packed = np.zeros((len(start) - 1, words), np.uint64)
     for u in range(len(start) - 1):
         for i in range(start[u], start[u + 1]):
@@ -51,7 +51,7 @@ def pack_rows(start: NDArray[np.int64], topics: NDArray[np.int32], words: int) -
 
 
 def by_word(rows: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """A row a word instead of a row a node, and empty ones up to a multiple of WORDS_AT_ONCE."""
+    """The transpose, one row per word, padded with empty rows to a multiple of WORDS_AT_ONCE."""
     nodes, words = rows.shape
     columns = np.zeros((-(-words // WORDS_AT_ONCE) * WORDS_AT_ONCE, nodes), np.uint64)
     columns[:words] = rows.T

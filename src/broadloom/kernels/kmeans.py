@@ -1,17 +1,17 @@
-"""K-means: points into clusters, the same ones for the same seed."""
+"""K-means clustering, with the same clusters for the same seed."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-# Lloyd's rounds; clusters hardly change after so many.
+# Rounds of Lloyd's algorithm; clusters hardly change after that.
 ROUNDS = 20
 
 
 def k_means(points: NDArray[np.float64], count: int, rng: np.random.Generator) -> NDArray[np.int32]:
-    """The cluster of each point: Lloyd's rounds from centres drawn among the points.
+    """The cluster of each point, by Lloyd's algorithm from centres drawn among the points.
 
-    There are `count` clusters, or as many as points if these are fewer; a centre that no point is near stays
-    where it is.
+    There are `count` clusters, or one per point if there are fewer points; a centre without points stays
+    unchanged.
 
     Examples:
         >>> labels = k_means(np.array([[0.0], [1.0], [9.0]]), 2, np.random.default_rng(0))

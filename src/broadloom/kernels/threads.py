@@ -8,20 +8,20 @@ from broadloom.progress import stage
 
 
 def thread_count() -> int:
-    """How many threads kernels may use: `BROADLOOM_THREADS`, or as many as this process has cores."""
-    asked = os.environ.get("BROADLOOM_THREADS", "")
-    if asked.isdigit() and int(asked) > 0:
-        return int(asked)
+    """The number of threads for kernels: `BROADLOOM_THREADS`, or the number of cores of this process."""
+    setting = os.environ.get("BROADLOOM_THREADS", "")
+    if setting.isdigit() and int(setting) > 0:
+        return int(setting)
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def over_ranges(
     count: int, work: Callable[[int, int], object], name: str, chunks_per_thread: int = 8
 ) -> None:
-    """Call `work(first, last)` on ranges that together cover `range(count)`, on all threads.
+    """Call `work(first, last)` for ranges that together cover `range(count)`, on all threads.
 
-    The first range is done before the others start, so that a kernel is compiled once. `name` is what the
-    work is called where its progress is shown.
+    The first range is finished before the others start, so that a kernel is compiled once. `name` is shown
+    as the name of the stage of work.
     """
     threads = thread_count()
     step = max(1, -(-count // (threads * chunks_per_thread)))

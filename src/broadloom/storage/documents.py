@@ -1,4 +1,4 @@
-"""JSON and TOML documents."""
+"""JSON and TOML documents: plan records and configuration files."""
 
 from __future__ import annotations
 
@@ -10,32 +10,50 @@ from typing import Any
 
 import numpy as np
 
-from broadloom.errors import InputError
+from broadloom.errors import InputError, error_from_os
 
 
 def read_plan_json(folder: Path) -> dict[str, Any]:
-    """What is in the folder's `plan.json`; what it has to hold is for its readers to check.
+    """The record in the folder's `plan.json`; readers check the entries that they need.
 
     Raises:
-        InputError: there is none, or it is damaged.
+        InputError: the file does not exist, or is damaged.
+        StorageError: the file cannot be read.
     """
-    place = folder / "plan.json"
+    path = folder / "plan.json"
     try:
-        record = json.loads(place.read_text())
+        record = json.loads(path.read_text())
     except FileNotFoundError as error:
         raise InputError(f"{folder} is not a plan: it has no plan.json") from error
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-        raise InputError(f"{place} cannot be read: {error}") from error
+    except OSError as error:
+        raise error_from_os(f"{path} cannot be read", error) from error
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
     if not isinstance(record, dict):
-        raise InputError(f"{place} is not a plan's record; it was not written by broadloom, or is damaged")
+        raise InputError(f"{path} is not a plan's record; it was not written by broadloom, or is damaged")
     return record
 
 
+def read_toml(path: Path) -> dict[str, Any]:
+    """The content of a TOML file.
+
+    Raises:
+        InputError: the file does not exist, or is not TOML.
+        StorageError: the file cannot be read.
+    """
+    try:
+        return tomllib.loads(path.read_text())
+    except OSError as error:
+        raise error_from_os(f"{path} cannot be read", error) from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not TOML: {error}") from error
+
+
 def to_json_value(value: Any) -> Any:
-    """A value as JSON has it: no NumPy, no NaN, no infinity, no tuple.
+    """The value in the types of JSON: arrays and tuples become lists, NaN and infinity become None.
 
     Examples:
-        >>> plain({"degrees": np.array([1, 2]), "gap": np.inf})
+        >>> to_json_value({"degrees": np.array([1, 2]), "gap": np.inf})
         {'degrees': [1, 2], 'gap': None}
     """
     if isinstance(value, Mapping):
@@ -45,17 +63,3 @@ def to_json_value(value: Any) -> Any:
     if isinstance(value, (np.ndarray, np.generic)):
         return to_json_value(value.tolist())
     return None if isinstance(value, float) and not np.isfinite(value) else value
-
-
-def read_toml(place: Path) -> dict[str, Any]:
-    """What a file says.
-
-    Raises:
-        InputError: it cannot be read, or is not TOML.
-    """
-    try:
-        return tomllib.loads(place.read_text())
-    except OSError as error:
-        raise InputError(f"{place} cannot be read: {error.strerror}") from error
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{place} is not TOML: {error}") from error

@@ -1,4 +1,4 @@
-"""Folders that appear whole or not at all."""
+"""Atomic folders: a new folder appears whole or not at all."""
 
 import ctypes
 import fcntl
@@ -9,59 +9,64 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from broadloom.errors import InputError
+from broadloom.errors import BroadloomError, InputError, error_from_os
 
-_AT_FDCWD, _RENAME_EXCHANGE = -100, 2
-# What Broadloom writes: a folder that holds anything else is somebody's, and is never replaced.
-_OURS = (".parquet", ".json", ".html")
+_AT_FDCWD = -100
+_RENAME_EXCHANGE = 2
+# Endings of the files that Broadloom writes; a folder with any other file is never replaced.
+_OUR_ENDINGS = (".parquet", ".json", ".html")
 
 
 @contextmanager
-def new_folder(path: Path, overwrite: bool = False, endings: tuple[str, ...] = _OURS) -> Iterator[Path]:
-    """A scratch folder beside `path` that takes its place, by one rename, when the block ends well.
+def new_folder(
+    path: Path, overwrite: bool = False, endings: tuple[str, ...] = _OUR_ENDINGS
+) -> Iterator[Path]:
+    """A scratch folder next to `path` that is renamed to `path` when the block ends without an error.
 
-    If the block fails, or the process dies in it, what was at `path` is as it was. Only a folder whose files
-    have no other endings than these is ever replaced.
+    If the block fails, or the process dies in it, whatever was at `path` stays as it was. A folder is
+    replaced only if all its files have one of the `endings`.
 
     Raises:
-        InputError: `path` is there already and `overwrite` is false, or it is not a folder that Broadloom
-            wrote, or it cannot be written.
+        InputError: `path` exists and `overwrite` is false, or it is not a folder that Broadloom wrote.
+        StorageError: the folder cannot be written.
     """
     path = path.resolve()
-    _check_place(path, overwrite, endings)
+    _check_replaceable(path, overwrite, endings)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        _sweep(path)
+        _remove_abandoned(path)
         scratch = Path(tempfile.mkdtemp(prefix=f".{path.name}.", suffix=".new", dir=path.parent))
         scratch.chmod(0o777 & ~_umask())
     except OSError as error:
-        raise InputError(f"cannot write to {path.parent}: {error.strerror}") from error
+        raise error_from_os(f"cannot write to {path.parent}", error) from error
     try:
         with _locked(scratch):
             yield scratch
             _sync(scratch)
-            _put(scratch, path)
+            _move_to(scratch, path)
+    except BroadloomError:
+        raise
     except OSError as error:
-        raise InputError(f"cannot write {path}: {error.strerror or error}") from error
+        raise error_from_os(f"cannot write {path}", error) from error
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
 
 
-def _check_place(path: Path, overwrite: bool, endings: tuple[str, ...]) -> None:
+def _check_replaceable(path: Path, overwrite: bool, endings: tuple[str, ...]) -> None:
     if not path.exists():
         return
     if not path.is_dir():
         raise InputError(f"{path} is a file; choose a folder")
     foreign = sorted(entry.name for entry in path.iterdir() if entry.suffix not in endings)
     if foreign:
-        raise InputError(f"{path} holds {foreign[0]!r}, which is not Broadloom's; choose another place")
+        raise InputError(f"{path} holds {foreign[0]!r}, which is not Broadloom's; choose another folder")
     if not overwrite:
-        raise InputError(f"{path} is there already; choose another place or ask for it to be overwritten")
+        raise InputError(f"{path} exists already; choose another folder, or ask for it to be overwritten")
 
 
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
-    """Hold a lock on the folder, which the system lets go of if this process dies."""
+    """Hold a lock on the folder; the operating system releases it if this process dies."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         fcntl.flock(handle, fcntl.LOCK_EX)
@@ -70,16 +75,16 @@ def _locked(folder: Path) -> Iterator[None]:
         os.close(handle)
 
 
-def _sweep(path: Path) -> None:
-    """Remove scratch folders that nobody holds a lock on: their processes died."""
-    for left in path.parent.glob(f".{path.name}.*.new"):
+def _remove_abandoned(path: Path) -> None:
+    """Remove scratch folders of processes that died: those that nobody holds a lock on."""
+    for scratch in path.parent.glob(f".{path.name}.*.new"):
         try:
-            handle = os.open(left, os.O_RDONLY)
-        except FileNotFoundError:  # somebody else has just put it at its place
+            handle = os.open(scratch, os.O_RDONLY)
+        except FileNotFoundError:  # another process has just renamed it
             continue
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            shutil.rmtree(left, ignore_errors=True)
+            shutil.rmtree(scratch, ignore_errors=True)
         except BlockingIOError:
             continue
         finally:
@@ -94,17 +99,17 @@ def _umask() -> int:
 
 
 def _sync(folder: Path) -> None:
-    """Bring every file of the folder, and its entries, to the disk before the rename."""
-    for place in (*folder.rglob("*"), folder):
-        handle = os.open(place, os.O_RDONLY)
+    """Flush every file of the folder, and the folder's entries, to the disk."""
+    for path in (*folder.rglob("*"), folder):
+        handle = os.open(path, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
 
 
-def _put(scratch: Path, path: Path) -> None:
-    """Rename, or exchange the two folders if there is one at `path`: a reader sees the old or the new one."""
+def _move_to(scratch: Path, path: Path) -> None:
+    """Rename `scratch` to `path`, or exchange the two; a reader sees the old folder or the new one."""
     if not path.exists():
         scratch.rename(path)
     elif not _exchange(scratch, path):
@@ -115,7 +120,7 @@ def _put(scratch: Path, path: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swap two paths in one step; false where the system cannot."""
+    """Swap two paths in one step; false if the operating system cannot do this."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False

@@ -1,7 +1,8 @@
-"""Files that only grow: a line that says what they are, then records that are on the disk or not there.
+"""Append-only record file: the format of all journals.
 
-A record is the length of its text, the CRC-32 of it, and the text itself. Only the last one can be torn by a
-crash, and then it was never acknowledged: it is cut off.
+A file starts with a magic line that says what it is. Each record is the length of its text, the CRC-32 of the
+text, and the text. `append_record` returns when the record is on the disk. Only the last record can be
+truncated by a crash; it was never acknowledged, and `read_records` drops it.
 """
 
 from __future__ import annotations
@@ -13,25 +14,20 @@ import zlib
 from collections.abc import Sequence
 from pathlib import Path
 
-from broadloom.errors import InputError
+from broadloom.errors import InputError, error_from_os
 
 HEAD = struct.Struct("<II")
 
 
-def framed(text: bytes) -> bytes:
-    """A record as it stands in the file."""
-    return HEAD.pack(len(text), zlib.crc32(text)) + text
-
-
-def start_journal(place: Path, magic: bytes, records: Sequence[bytes] = ()) -> None:
-    """Put a new file at a place; the old one is there until the new one is."""
-    draft = place.with_name(f"{place.name}.new")
+def start_journal(path: Path, magic: bytes, records: Sequence[bytes] = ()) -> None:
+    """Create a journal, or replace one: the old file stays until the new one is on the disk."""
+    draft = path.with_name(f"{path.name}.new")
     with draft.open("wb") as file:
-        file.write(magic + b"".join(map(framed, records)))
+        file.write(magic + b"".join(map(_framed, records)))
         file.flush()
         os.fsync(file.fileno())
-    draft.rename(place)
-    folder = os.open(place.parent, os.O_RDONLY)
+    draft.rename(path)
+    folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)
     finally:
@@ -39,70 +35,78 @@ def start_journal(place: Path, magic: bytes, records: Sequence[bytes] = ()) -> N
 
 
 def append_record(file: int, text: bytes) -> None:
-    """Bring a record to the disk; when this returns, it is there.
+    """Append a record to an open journal and flush it to the disk.
 
     Raises:
-        OSError: it could not be written, and nothing of it is left.
+        OSError: the record could not be written; the file is as it was before.
     """
-    record, end = framed(text), os.lseek(file, 0, os.SEEK_END)
+    record = _framed(text)
+    end = os.lseek(file, 0, os.SEEK_END)
     try:
         while record:
             record = record[os.write(file, record) :]
         os.fsync(file)
     except OSError:
-        os.ftruncate(file, end)  # none of it was acknowledged
+        os.ftruncate(file, end)
         raise
 
 
-def read_records(place: Path, magic: bytes) -> list[bytes]:
-    """The texts of all records; a torn one at the end is cut off.
+def read_records(path: Path, magic: bytes) -> list[bytes]:
+    """The texts of all records; a truncated record at the end is removed from the file.
 
     Raises:
-        InputError: the file is not there or of another kind, or a record before its end is damaged.
+        InputError: the file does not exist or is of another kind, or a record before its end is damaged.
+        StorageError: the file cannot be read.
     """
     try:
-        data = place.read_bytes()
+        data = path.read_bytes()
     except OSError as error:
-        raise InputError(f"{place} cannot be read: {error.strerror}") from error
-    if magic.startswith(data) and data != magic:  # cut before its first record
-        place.write_bytes(magic)
+        raise error_from_os(f"{path} cannot be read", error) from error
+    if magic.startswith(data) and data != magic:  # the crash came before the first record
+        path.write_bytes(magic)
         return []
     if not data.startswith(magic):
-        raise InputError(f"{place} is not a journal; it was not written by broadloom, or is damaged")
-    texts, at = [], len(magic)
-    while (text := record_at(data, at)) is not None:
+        raise InputError(f"{path} is not a journal; it was not written by broadloom, or is damaged")
+    texts = []
+    offset = len(magic)
+    while (text := record_at(data, offset)) is not None:
         texts.append(text)
-        at += HEAD.size + len(text)
-    if at < len(data):
-        _check_torn(data, at, place)
-        os.truncate(place, at)
+        offset += HEAD.size + len(text)
+    if offset < len(data):
+        _check_truncated(data, offset, path)
+        os.truncate(path, offset)
     return texts
 
 
-def record_at(data: bytes, at: int) -> bytes | None:
-    """The text of the record at a place, or None if there is no whole one."""
-    if at + HEAD.size > len(data):
+def record_at(data: bytes, offset: int) -> bytes | None:
+    """The text of the record that starts at an offset, or None if there is no complete one."""
+    if offset + HEAD.size > len(data):
         return None
-    length, check = HEAD.unpack_from(data, at)
-    text = data[at + HEAD.size : at + HEAD.size + length]
+    length, check = HEAD.unpack_from(data, offset)
+    text = data[offset + HEAD.size : offset + HEAD.size + length]
     return text if 0 < length == len(text) and zlib.crc32(text) == check else None
 
 
-def _check_torn(data: bytes, at: int, place: Path) -> None:
-    """What follows a torn record is nothing: otherwise acknowledged changes are damaged, not torn."""
-    rest = data[at:]
+def _framed(text: bytes) -> bytes:
+    """A record as it is stored: head and text."""
+    return HEAD.pack(len(text), zlib.crc32(text)) + text
+
+
+def _check_truncated(data: bytes, offset: int, path: Path) -> None:
+    """Raise unless the bytes from `offset` on are one truncated record; more would be damage."""
+    rest = data[offset:]
     if len(rest) < HEAD.size or not any(rest):
         return
     length, _ = HEAD.unpack_from(rest)
     if HEAD.size + length < len(rest):
-        raise InputError(f"{place} is damaged at byte {at:,}, with more behind it; restore it from a copy")
+        raise InputError(f"{path} is damaged at byte {offset:,}, with more behind it; restore it from a copy")
 
 
 def lock_folder(folder: Path) -> int:
-    """A handle on a folder with a lock, which the system lets go of if this process dies.
+    """A locked handle of a folder; the operating system releases the lock if this process dies.
 
     Raises:
-        InputError: somebody else holds it.
+        InputError: another handle holds the lock.
     """
     handle = os.open(folder, os.O_RDONLY)
     try:

@@ -1,6 +1,6 @@
-"""The canonical tables: their columns, and the one place that reads and writes them."""
+"""Canonical tables: their columns and types, reading and writing."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -11,11 +11,12 @@ import pyarrow.parquet
 from numpy.typing import NDArray
 
 from broadloom.checks import raise_for_first
-from broadloom.errors import InputError
+from broadloom.errors import InputError, error_from_os
 
-_TEXTS, _NUMBERS = pa.list_(pa.string()), pa.list_(pa.float64())
+_TEXTS = pa.list_(pa.string())
+_NUMBERS = pa.list_(pa.float64())
 
-# What each table must have, and what it may have; `nodes` may also have coordinates (x, y, z, x3, x4, ...).
+# Required and optional columns of each table; `nodes` can also have coordinates (x, y, z, x3, x4, ...).
 REQUIRED: dict[str, dict[str, pa.DataType]] = {
     "nodes": {"node": pa.string()},
     "subscriptions": {"node": pa.string(), "topic": pa.string()},
@@ -46,30 +47,33 @@ OPTIONAL: dict[str, dict[str, pa.DataType]] = {
 
 
 def read_table(folder: Path, name: str) -> pa.Table | None:
-    """The canonical table `name` of a folder (Parquet file or folder, or CSV), or None if there is none.
+    """The canonical table `name` of a folder (Parquet file or folder, or CSV), or None if there is no file.
 
-    Columns come back in the canonical types; others are kept as they are.
+    Canonical columns are converted to their types; other columns are kept unchanged.
 
     Raises:
-        InputError: the file cannot be read, lacks a column, or has a value of another type.
+        InputError: the file is damaged, lacks a column, or has a value of another type.
+        StorageError: the file cannot be read.
     """
-    place = _find(folder, name)
-    if place is None:
+    path = _find(folder, name)
+    if path is None:
         return None
     try:
-        table = _read_csv(place, name) if place.suffix == ".csv" else pyarrow.parquet.read_table(place)
-    except (pa.ArrowInvalid, pa.ArrowKeyError, OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{place} cannot be read: {' '.join(str(error).split())}") from error
-    return _typed(table, name, place)
+        table = _read_csv(path, name) if path.suffix == ".csv" else pyarrow.parquet.read_table(path)
+    except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
+    except OSError as error:
+        raise error_from_os(f"{path} cannot be read", error) from error
+    return _typed(table, name, path)
 
 
 def require_table(folder: Path, name: str) -> pa.Table:
-    """As `read_table`, for a table that must be there."""
+    """As `read_table`, for a table that the folder must have."""
     table = read_table(folder, name)
     if table is None:
-        have = sorted(p.name for p in folder.iterdir()) if folder.is_dir() else []
-        what = f"has {', '.join(have)}" if have else "is empty" if folder.is_dir() else "is not a folder"
-        raise InputError(f"{folder} {what}; expected {name}.parquet or {name}.csv there")
+        files = sorted(file.name for file in folder.iterdir()) if folder.is_dir() else []
+        state = f"has {', '.join(files)}" if files else "is empty" if folder.is_dir() else "is not a folder"
+        raise InputError(f"{folder} {state}; expected {name}.parquet or {name}.csv there")
     return table
 
 
@@ -78,9 +82,9 @@ def write_table(folder: Path, name: str, table: pa.Table) -> None:
     pyarrow.parquet.write_table(_typed(table, name, folder), folder / f"{name}.parquet")
 
 
-def indices_in(column: pa.Array | pa.ChunkedArray, among: pa.Array) -> NDArray[np.int64]:
-    """The index of each value in `among`, -1 where it is not there."""
-    return np.asarray(pc.fill_null(pc.index_in(column, among), -1), np.int64)
+def indices_in(column: pa.Array | pa.ChunkedArray, ids: pa.Array) -> NDArray[np.int64]:
+    """The index of each value of the column among the ids, -1 for an unknown value."""
+    return np.asarray(pc.fill_null(pc.index_in(column, ids), -1), np.int64)
 
 
 def list_column(rows: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> pa.Array:
@@ -91,20 +95,20 @@ def list_column(rows: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> pa
 
 
 def list_matrix(table: pa.Table, name: str, column: str) -> NDArray[np.float64]:
-    """A column of lists as a matrix, if all are of one length and none is missing."""
+    """A column of lists as a matrix; all lists must have one length."""
     lists = table[column].combine_chunks()
     size = np.asarray(pc.fill_null(pc.list_value_length(lists), -1))
     width = int(size[0]) if len(size) else 0
     raise_for_first(
         (size != width) | (size < 0),
         lambda row: f"table {name} row {row}: {column} is {lists[row].as_py()}",
-        f"give {max(width, 1)} numbers a row, as in row 0",
+        f"give {max(width, 1)} numbers per row, as in row 0",
     )
     return np.asarray(lists.flatten(), np.float64).reshape(len(size), width)
 
 
 def coordinate_columns(table: pa.Table) -> list[str]:
-    """The coordinates that a nodes table has, in order: x, y, z, x3, x4, ..."""
+    """The names of the coordinate columns of a nodes table, in order: x, y, z, x3, x4, ..."""
     names = ["x", "y", "z", *(f"x{axis}" for axis in range(3, table.num_columns + 3))]
     present = [name for name in names if name in table.column_names]
     if present != names[: len(present)]:
@@ -115,52 +119,49 @@ def coordinate_columns(table: pa.Table) -> list[str]:
 
 
 def _find(folder: Path, name: str) -> Path | None:
-    found = [place for ending in (".parquet", ".csv") if (place := folder / f"{name}{ending}").exists()]
+    paths = [folder / f"{name}{ending}" for ending in (".parquet", ".csv")]
+    found = [path for path in paths if path.exists()]
     if len(found) > 1:
         raise InputError(f"{folder} has both {found[0].name} and {found[1].name}; keep one")
     return found[0] if found else None
 
 
-def _read_csv(place: Path, name: str) -> pa.Table:
+def _read_csv(path: Path, name: str) -> pa.Table:
     """A CSV file with a header line; ids stay text even where they look like numbers."""
     flat = {column: kind for column, kind in _columns(name).items() if not pa.types.is_list(kind)}
     options = pa.csv.ConvertOptions(column_types=flat, strings_can_be_null=False)
-    return pa.csv.read_csv(place, convert_options=options)
+    return pa.csv.read_csv(path, convert_options=options)
 
 
 def _columns(name: str) -> dict[str, pa.DataType]:
     return REQUIRED.get(name, {}) | OPTIONAL.get(name, {})
 
 
-def _typed(table: pa.Table, name: str, place: Path) -> pa.Table:
-    """The table with its canonical columns in their types, after checking that they are there."""
-    twice = {column for column in table.column_names if table.column_names.count(column) > 1}
-    if twice:
-        raise InputError(f"{place} has column {sorted(twice)[0]!r} more than once; keep one")
+def _typed(table: pa.Table, name: str, path: Path) -> pa.Table:
+    """The table with its canonical columns converted to their types; raises if one is missing."""
+    repeats = {column for column in table.column_names if table.column_names.count(column) > 1}
+    if repeats:
+        raise InputError(f"{path} has column {sorted(repeats)[0]!r} more than once; keep one")
     missing = [column for column in REQUIRED.get(name, {}) if column not in table.column_names]
     if missing:
         raise InputError(
-            f"{place} has no column {missing[0]!r}: table {name} needs {_and(REQUIRED[name])}, "
-            f"it has {_and(table.column_names)}"
+            f"{path} has no column {missing[0]!r}: table {name} needs {', '.join(REQUIRED[name])}, "
+            f"it has {', '.join(table.column_names) or 'none'}"
         )
     for column, kind in _columns(name).items():
         if column in table.column_names and table.schema.field(column).type != kind:
             table = table.set_column(
-                table.column_names.index(column), column, _cast(table, column, kind, place)
+                table.column_names.index(column), column, _cast(table, column, kind, path)
             )
     return table
 
 
-def _cast(table: pa.Table, column: str, kind: pa.DataType, place: Path) -> pa.ChunkedArray:
-    have = table.schema.field(column).type
-    words = f"{place}: column {column!r} is {have}, expected {kind}"
-    if pa.types.is_string(kind) and pa.types.is_floating(have):
-        raise InputError(f"{words}: an id is text or a whole number")
+def _cast(table: pa.Table, column: str, kind: pa.DataType, path: Path) -> pa.ChunkedArray:
+    found = table.schema.field(column).type
+    message = f"{path}: column {column!r} is {found}, expected {kind}"
+    if pa.types.is_string(kind) and pa.types.is_floating(found):
+        raise InputError(f"{message}: an id is text or a whole number")
     try:
         return pc.cast(table.column(column), kind)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
-        raise InputError(words) from error
-
-
-def _and(names: Iterable[str]) -> str:
-    return ", ".join(names) or "none"
+        raise InputError(message) from error
