@@ -19,25 +19,28 @@ import numpy as np
 
 import broadloom as bl
 from _common import Section, run
-from broadloom.agents.links.agent import Agent
-from broadloom.agents.links.load import Load
-from broadloom.agents.links.serve import Run
-from broadloom.agents.links.session import Door
-from broadloom.agents.links.source import Events
+from broadloom.agents.links.link_agent import LinkAgent
+from broadloom.agents.links.link_service import LinkRun
+from broadloom.agents.links.plan_sources import EventFile
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, dying_with_us
 from broadloom.deployment.wiring import WiredLink, Wiring
+from broadloom.mqtt.endpoint import Endpoint
 from broadloom.mqtt.packets import (
-    ID,
+    ID_PROPERTY,
     PUBACK,
     PUBLISH,
-    Packets,
-    answer,
+    PacketReader,
+    acknowledgement,
     connect,
     publish,
     read_publish,
     subscribe,
 )
 from deploy import version
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from mqtt_load import Load
 
 BROKERS, TOPICS = 10, 30
 RATE = 400.0
@@ -110,12 +113,12 @@ def scratch() -> Iterator[Path]:
 
 async def soak_story(
     lab: MosquittoLab, folder: Path, seconds: float
-) -> tuple[dict[str, int], list[tuple[str, float]], Agent]:
+) -> tuple[dict[str, int], list[tuple[str, float]], LinkAgent]:
     """Load and changes for so long; counts, and the time of each change."""
     interest, plan, wants = instance()
-    doors = {broker: Door(HOST, port) for broker, port in lab.ports.items()}
-    agent, load = Agent(doors.__getitem__, folder / "state"), Load(doors, wants)
-    follower = Run(agent, Events(plan, folder / "events.jsonl"))
+    doors = {broker: Endpoint(HOST, port) for broker, port in lab.ports.items()}
+    agent, load = LinkAgent(doors.__getitem__, folder / "state"), Load(doors, wants)
+    follower = LinkRun(agent, EventFile(plan, folder / "events.jsonl"))
     churn, taken = Churn(interest, folder / "events.jsonl", load, 0), []
     await agent.start()
     following = asyncio.create_task(follower.follow())
@@ -166,7 +169,7 @@ async def kill_story(lab: MosquittoLab, folder: Path, kills: int) -> tuple[dict[
     """The agent as a command, killed again and again while links change."""
     interest, plan, wants = instance()
     plan.save(folder / "plan")
-    doors = {broker: Door(HOST, port) for broker, port in lab.ports.items()}
+    doors = {broker: Endpoint(HOST, port) for broker, port in lab.ports.items()}
     load, chance = Load(doors, wants), random.Random(1)
     events = folder / "events.jsonl"
     churn, changes = Churn(interest, events, load, 1), 0
@@ -217,7 +220,7 @@ async def settled(folder: Path, events: Path) -> None:
         await asyncio.sleep(0.005)
 
 
-class Counting(Run):
+class Counting(LinkRun):
     """A run that knows which event its links follow."""
 
     last = -1
@@ -231,8 +234,8 @@ def agent_process(folder: Path, ports: dict[str, int]) -> None:
     """The agent of `kills`: it writes down how many events it has done."""
 
     async def story() -> None:
-        source = Events(bl.Plan.load(folder / "plan"), folder / "events.jsonl")
-        agent = Agent(lambda broker: Door(HOST, ports[broker]), folder / "state")
+        source = EventFile(bl.Plan.load(folder / "plan"), folder / "events.jsonl")
+        agent = LinkAgent(lambda broker: Endpoint(HOST, ports[broker]), folder / "state")
         follower, told = Counting(agent, source), 0
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, follower.stop)
         await agent.start()
@@ -263,7 +266,7 @@ def kills(quick: bool) -> Section:
 
 async def pushed(lab: MosquittoLab, messages: int) -> float:
     """Messages a second from a client at one broker to a client at the other, through whatever links them."""
-    out, reader = Packets(), Packets()
+    out, reader = PacketReader(), PacketReader()
     source, sink = await asyncio.gather(*(_client(lab.ports[broker], broker) for broker in "ab"))
     sink[1].write(subscribe(1, ["x"], retained=False))
     await asyncio.sleep(0.1)
@@ -274,7 +277,7 @@ async def pushed(lab: MosquittoLab, messages: int) -> float:
         while acked < messages:
             while sent < messages and sent - acked < 100:
                 sent += 1
-                source[1].write(publish("x", b"." * 100, sent % 65_000 + 1, [(ID, b"%d" % sent)]))
+                source[1].write(publish("x", b"." * 100, sent % 65_000 + 1, [(ID_PROPERTY, b"%d" % sent)]))
             acked += sum(kind == PUBACK for kind, _, _ in out.feed(await source[0].read(1 << 16)))
 
     async def take_all() -> None:
@@ -283,7 +286,7 @@ async def pushed(lab: MosquittoLab, messages: int) -> float:
             for kind, raw, head in reader.feed(await sink[0].read(1 << 16)):
                 if kind == PUBLISH:
                     got += 1
-                    sink[1].write(answer(PUBACK, read_publish(raw, head).number))
+                    sink[1].write(acknowledgement(PUBACK, read_publish(raw, head).number))
 
     await asyncio.gather(publish_all(), take_all())
     seconds = time.monotonic() - began
@@ -332,7 +335,7 @@ def link_process(ports: dict[str, int]) -> None:
     """The agent with one link, in a process of its own."""
 
     async def story(folder: Path) -> None:
-        agent = Agent(lambda broker: Door(HOST, ports[broker]), folder)
+        agent = LinkAgent(lambda broker: Endpoint(HOST, ports[broker]), folder)
         await agent.start()
         agent.aim({("x",): frozenset({("a", "b"), ("b", "a")})})
         await agent.settled()

@@ -10,7 +10,7 @@ import selectors
 from collections import Counter, deque
 from dataclasses import dataclass
 
-from broadloom.agents.links.session import Door
+from broadloom.mqtt.endpoint import Endpoint
 
 
 class OwnTime(asyncio.SelectorEventLoop):
@@ -101,13 +101,13 @@ class Dead(asyncio.Protocol):
 
 
 @dataclass(frozen=True)
-class FakeDoor(Door):
+class FakeEndpoint(Endpoint):
     """The way to a broker of ours."""
 
     broker: "Broker | None" = None
     chance: random.Random | None = None
 
-    async def dial(self, client):
+    async def open(self, client):
         """Connect."""
         await asyncio.sleep(0.001)
         pipe = Pipe(client, self.broker, self.chance)

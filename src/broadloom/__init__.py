@@ -1,12 +1,9 @@
 """Broadloom plans, deploys and maintains the overlay of a wide-area publish/subscribe system."""
 
 from broadloom import measures, workload
-from broadloom.agents.moves.address import Login
-from broadloom.agents.moves.client import MovingClient
-from broadloom.agents.moves.control import Request as MoveRequest
-from broadloom.agents.moves.moveplan import MovePlan
-from broadloom.agents.moves.ordering import plan_moves
-from broadloom.agents.moves.running import run_moves
+from broadloom.agents.moves.control_messages import MoveRequest
+from broadloom.agents.moves.move_plans import MovePlan, plan_moves, run_moves
+from broadloom.agents.moves.moving_client import MovingClient
 from broadloom.assignment.assign import assign
 from broadloom.catalogue import algorithms
 from broadloom.errors import (
@@ -33,6 +30,7 @@ from broadloom.model import (
     Weights,
     summarize,
 )
+from broadloom.mqtt.endpoint import Login
 from broadloom.plans import AssignmentResult, MarketResult, Plan
 
 __all__ = [

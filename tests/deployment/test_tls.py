@@ -14,16 +14,15 @@ from certificates import authority
 
 import broadloom as bl
 from broadloom import InputError
-from broadloom.agents.links.beside import LinksBeside, doors_of
-from broadloom.agents.links.link_config import LinkConfig
-from broadloom.agents.moves.address import Address, Login
-from broadloom.agents.moves.config import AgentConfig
+from broadloom.agents.links.embedded_links import EmbeddedLinks, LinkConfig, address_endpoints
+from broadloom.agents.moves.move_service import AgentConfig
 from broadloom.deployment.deployment_inputs import Settings
 from broadloom.deployment.rehearsal.delivery_counts import DeliveryTally, LabClients, publish_all, settle
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, dying_with_us, free_ports
 from broadloom.deployment.rehearsal.rehearsals import outcome, ready
 from broadloom.deployment.targets import mosquitto_bridges, nats_leafnodes
 from broadloom.deployment.wiring import WiredLink, Wiring, sample_messages
+from broadloom.mqtt.endpoint import Address, Login
 
 pytestmark = [pytest.mark.needs("mosquitto", "openssl"), pytest.mark.xdist_group("mosquitto")]
 
@@ -97,7 +96,7 @@ def test_links_that_follow_clients_prove_themselves_too(tmp_path):
     plan = bl.link(bl.Interest.from_lists([X, X], node_ids=["a", "b"]), algorithm="gm")
     with TlsLab(Wiring(("a", "b"), {}, {}, ()), folder) as brokers:
         places = {name: Address(HOST, port) for name, port in brokers.tls_ports.items()}
-        beside = LinksBeside(plan, X, doors_of(places, login, 500), tmp_path / "links")
+        beside = EmbeddedLinks(plan, X, address_endpoints(places, login, 500), tmp_path / "links")
         beside.start()
         try:
             end = time.monotonic() + 60
@@ -127,7 +126,7 @@ def test_links_with_a_login_of_their_own_keep_to_the_tls_of_the_agent(tmp_path, 
     proof = str(own / "broker.crt"), str(own / "broker.key")
     inherited = login(tls, "")
     assert inherited == Login("links", "never shown", str(own / "ca.crt"), proof)
-    assert doors_of({"a": Address("a", 1)}, inherited, 500)("a").context is not None
+    assert address_endpoints({"a": Address("a", 1)}, inherited, 500)("a").tls is not None
     assert login(tls, 'ca = "other/ca.crt"') == replace(inherited, ca=str(other / "ca.crt"))
     changed = login(tls, tls.split("\n", 1)[1].replace("own/", "other/"))
     assert changed.certificate == (str(other / "broker.crt"), str(other / "broker.key"))

@@ -7,16 +7,15 @@ import pytest
 from test_stream import drop
 
 import broadloom as bl
-from broadloom.agents.links.agent import Agent
-from broadloom.agents.links.doors import doors
-from broadloom.agents.links.load import Load
-from broadloom.agents.links.serve import Run
-from broadloom.agents.links.session import Door
-from broadloom.agents.links.source import Versions
+from broadloom.agents.links.link_agent import LinkAgent
+from broadloom.agents.links.link_service import LinkRun, settings_endpoints
+from broadloom.agents.links.plan_sources import PlanVersions
 from broadloom.deployment.deployment_inputs import Settings
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab
 from broadloom.deployment.wiring import Wiring
+from broadloom.mqtt.endpoint import Endpoint
 from broadloom.pipeline.stream import stream
+from mqtt_load import Load
 
 pytestmark = [pytest.mark.spark, pytest.mark.needs("mosquitto")]
 
@@ -42,8 +41,11 @@ def test_links_follow_a_stream_of_spark_under_load(spark, tmp_path):
         wants = {a: {"x", "y"}, b: {"x"}, c: {"x", "y", "z"}, d: {"y", "z"}}
         interest = bl.Interest.from_lists([sorted(wants[one]) for one in ids], node_ids=ids)
         plan = bl.link(interest, algorithm="low-oda")
-        agent = Agent(doors(Settings(f"{HOST}:{{broker}}", tls=False)), tmp_path / "state")
-        run, load = Run(agent, Versions(out, plan)), Load({one: Door(HOST, int(one)) for one in ids}, wants)
+        agent = LinkAgent(settings_endpoints(Settings(f"{HOST}:{{broker}}", tls=False)), tmp_path / "state")
+        run, load = (
+            LinkRun(agent, PlanVersions(out, plan)),
+            Load({one: Endpoint(HOST, int(one)) for one in ids}, wants),
+        )
         await agent.start()
         following = asyncio.create_task(run.follow())
         await until(lambda: agent.links and agent.is_up())

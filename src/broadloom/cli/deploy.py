@@ -12,10 +12,16 @@ import typer
 from rich.table import Table
 
 import broadloom as bl
-from broadloom.agents.links.agent import Agent
-from broadloom.agents.links.doors import doors
-from broadloom.agents.links.serve import Run, Sent, serve, summary, take_down
-from broadloom.agents.links.source import Events, Fixed, Versions
+from broadloom.agents.links.link_agent import LinkAgent
+from broadloom.agents.links.link_service import (
+    LinkRun,
+    PublishedTopic,
+    link_summary,
+    serve_links,
+    settings_endpoints,
+    take_down_links,
+)
+from broadloom.agents.links.plan_sources import EventFile, FixedPlan, PlanVersions
 from broadloom.checks import check_count, check_number
 from broadloom.cli.common import Force, Json, Quiet, keep_apart, progress, show
 from broadloom.deployment.deployment_inputs import (
@@ -320,25 +326,25 @@ def live(
     loaded = bl.Plan.load(plan)
     settings = Settings(address, places_of(loaded), tls, certificates, credentials)
     sent = [] if messages is None else read_publications(messages, loaded.interest)
-    named = [Sent(loaded.interest.node_ids[one.broker], one.topic, one.rate) for one in sent]
-    source = Events(loaded, events) if events else Versions(follow, loaded) if follow else Fixed(loaded)
+    named = [PublishedTopic(loaded.interest.node_ids[one.broker], one.topic, one.rate) for one in sent]
+    source = EventFile(loaded, events) if events else PlanVersions(follow, loaded) if follow else FixedPlan(loaded)
     logging.basicConfig(level=logging.ERROR if quiet else logging.INFO, format="broadloom: %(message)s")
-    door = doors(settings, window)
+    endpoint = settings_endpoints(settings, window)
     for broker in loaded.interest.node_ids:
         door(broker)  # an address that is none is told now, and not when a link needs it
     if metrics is not None and not 0 < metrics <= LAST_PORT:
         raise InputError(f"metrics is {metrics}; give a port from 1 to {LAST_PORT}")
 
-    async def held() -> Agent:
-        agent = Agent(door, state, check_number(patience, "patience"), fresh)
+    async def held() -> LinkAgent:
+        agent = LinkAgent(endpoint, state, check_number(patience, "patience"), fresh)
         if down:
-            await take_down(agent)
+            await take_down_links(agent)
         else:
-            run = Run(agent, source, named, least, slack)
-            await serve(run, metrics, lambda: logging.info("%d links are up", len(agent.links)))
+            run = LinkRun(agent, source, named, least, slack)
+            await serve_links(run, metrics, lambda: logging.info("%d links are up", len(agent.links)))
         return agent
 
-    record = {"state": str(state)} | summary(asyncio.run(held()))
+    record = {"state": str(state)} | link_summary(asyncio.run(held()))
     show(record, f"{record['changes']:,} changes, {record['messages']:,} messages carried", as_json, quiet)
 
 

@@ -12,21 +12,17 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from broadloom.agents.links.beside import links_beside
-from broadloom.agents.moves._given import TOKEN
-from broadloom.agents.moves.address import read_secret
-from broadloom.agents.moves.config import PORT, AgentConfig
-from broadloom.agents.moves.move import NEXT, State
-from broadloom.agents.moves.moveplan import MovePlan
-from broadloom.agents.moves.operator import Operator
-from broadloom.agents.moves.ordering import plan_moves
-from broadloom.agents.moves.running import run_moves
-from broadloom.agents.moves.service import serving
-from broadloom.agents.moves.summary import live_tables, save_tables
+from broadloom.agents.links.embedded_links import embed_links
+from broadloom.agents.moves.move_plans import MovePlan, plan_moves, run_moves
+from broadloom.agents.moves.move_registry import NEXT, MoveState
+from broadloom.agents.moves.move_service import PORT, TOKEN, AgentConfig, serving
+from broadloom.agents.moves.operator_api import Operator
+from broadloom.agents.moves.traffic_summary import live_tables, save_tables
 from broadloom.checks import check_number
 from broadloom.cli.common import Force, Json, Quiet, keep_apart, progress, show
 from broadloom.errors import InputError
 from broadloom.model import MarketProblem, read_market_problem
+from broadloom.mqtt.endpoint import read_secret
 from broadloom.storage.tables import indices_in, require_table
 
 AgentUrl = Annotated[str, typer.Option("--agent", help="Where the agent answers.")]
@@ -58,7 +54,7 @@ def agent(
     over = threading.Event()
     for one in (signal.SIGINT, signal.SIGTERM):
         signal.signal(one, lambda *_: over.set())
-    with serving(AgentConfig.load(config), hold=links_beside) as service:
+    with serving(AgentConfig.load(config), hold=embed_links) as service:
         record = {"port": service.port, "brokers": list(service.brokers)}
         show(record, f"the agent answers at http://127.0.0.1:{service.port}", as_json, quiet)
         while service.thread.is_alive() and not over.wait(0.2):
@@ -138,7 +134,7 @@ def run(
             ended = run_moves(found, operator, stopped.is_set)
     finally:
         signal.signal(signal.SIGINT, before)
-    moved = ended[State.REDIRECTED]
+    moved = ended[MoveState.REDIRECTED]
     record: dict[str, Any] = {"moves": found.move_count, "moved": moved, "ended": dict(ended)}
     show(record, f"{moved:,} of {found.move_count:,} clients moved", as_json, quiet, _table(ended))
     return 0 if moved == found.move_count else 1
@@ -157,7 +153,7 @@ def moves(
     Example: broadloom migrate moves --all
     """
     found = _operator(agent, token_file).moves()
-    listed = [one for one in found if everything or State(one["state"]) in NEXT]
+    listed = [one for one in found if everything or MoveState(one["state"]) in NEXT]
     table = Table(box=None, pad_edge=False)
     for name in ("move", "client", "from", "to", "state", "note"):
         table.add_column(name, no_wrap=name == "move")

@@ -7,6 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
+from broadloom.mqtt.endpoint import Login
+from broadloom.mqtt.reserved_topics import MESSAGE_ID
+
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP = 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70
 SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT = (
     0x80,
@@ -22,8 +25,7 @@ LARGEST = 268_435_455  # of any packet, by its length of four bytes
 FAILED = 0x80  # reasons from here on are refusals
 RETAIN, DUP = 0x01, 0x08
 QOS_2 = 0x04
-# The user property that carries a message's id.
-ID = b"broadloom-id"
+ID_PROPERTY = MESSAGE_ID.encode()
 
 PING = bytes((PINGREQ, 0))
 SESSION_EXPIRY, RECEIVE_MAXIMUM, MAXIMUM_PACKET, MAXIMUM_QOS = 0x11, 0x21, 0x27, 0x24
@@ -78,14 +80,14 @@ class Publish(NamedTuple):
     def stamped(self, text: bytes) -> Publish:
         """The same message with an id, for one that has none."""
         start, end = _properties_of(self)
-        properties = self.raw[start:end] + b"%c%b%b" % (_USER, _text(ID), _text(text))
+        properties = self.raw[start:end] + b"%c%b%b" % (_USER, _text(ID_PROPERTY), _text(text))
         before = self.raw[self.head : _property_length_at(self)]
         body = before + _length(len(properties)) + properties + self.raw[end:]
         raw = b"%c%b%b" % (self.raw[0], _length(len(body)), body)
         return self._replace(raw=raw, head=len(raw) - len(body), key=_key(text))
 
 
-class Packets:
+class PacketReader:
     """The packets in a stream of bytes."""
 
     def __init__(self) -> None:
@@ -154,12 +156,12 @@ def read_number(raw: bytes, head: int) -> tuple[int, int]:
 
 
 def read_reasons(raw: bytes, head: int) -> tuple[int, bytes]:
-    """The packet id of an answer to a (un)subscription, and a reason for each filter."""
+    """The packet id of the answer to a (un)subscription, and a reason for each filter."""
     _, end = read_properties(raw, head + 2)
     return _short(raw, head), raw[end:]
 
 
-class Welcome(NamedTuple):
+class Connack(NamedTuple):
     """What a broker says when a client connects."""
 
     present: bool
@@ -167,12 +169,12 @@ class Welcome(NamedTuple):
     properties: Mapping[int, int]
 
 
-def read_connack(raw: bytes, head: int) -> Welcome:
+def read_connack(raw: bytes, head: int) -> Connack:
     """The answer to CONNECT."""
     if len(raw) < head + 2:
         raise ProtocolError("an answer to CONNECT that is too short")
     properties, _ = read_properties(raw, head + 2) if len(raw) > head + 2 else ({}, 0)
-    return Welcome(bool(raw[head] & 1), raw[head + 1], properties)
+    return Connack(bool(raw[head] & 1), raw[head + 1], properties)
 
 
 def read_properties(raw: bytes, at: int) -> tuple[dict[int, int], int]:
@@ -188,26 +190,17 @@ def read_properties(raw: bytes, at: int) -> tuple[dict[int, int], int]:
     return numbers, end
 
 
-class Login(NamedTuple):
-    """Who a client is; the password is never shown."""
-
-    user: str
-    password: str
-
-    def __repr__(self) -> str:
-        return f"Login(user={self.user!r})"
-
-
 def connect(
     client: str, clean: bool, keep_alive: int, expiry: int, window: int, login: Login | None = None
 ) -> bytes:
     """CONNECT; the session is kept for `expiry` seconds, and at most `window` messages come unanswered."""
-    flags = (0x02 if clean else 0) | (0xC0 if login else 0)
+    user = None if login is None else login.user
+    flags = (0x02 if clean else 0) | (0 if user is None else 0xC0)
     properties = struct.pack(">BIBH", SESSION_EXPIRY, expiry, RECEIVE_MAXIMUM, window)
     body = _text(b"MQTT") + struct.pack(">BBH", 5, flags, keep_alive)
     body += _length(len(properties)) + properties + _text(client.encode())
-    if login:
-        body += _text(login.user.encode()) + _text(login.password.encode())
+    if login is not None and user is not None:
+        body += _text(user.encode()) + _text((login.password or "").encode())
     return _packet(CONNECT, body)
 
 
@@ -240,7 +233,7 @@ def publish(
     return _packet(PUBLISH | (2 if number else 0), body + payload)
 
 
-def answer(kind: int, number: int) -> bytes:
+def acknowledgement(kind: int, number: int) -> bytes:
     """PUBACK, PUBREC, PUBREL or PUBCOMP."""
     return b"%c\2%b" % (kind | (2 if kind == PUBREL else 0), _SHORT.pack(number))
 
@@ -263,10 +256,10 @@ def _key(text: bytes) -> int:
 
 def _find_id(raw: bytes, start: int, end: int) -> int:
     """The digest of the id among properties, or 0."""
-    if ID not in raw[start:end]:
+    if ID_PROPERTY not in raw[start:end]:
         return 0
     for kind, begin, _ in _walk(raw, start, end):
-        if kind == _USER and raw[begin + 2 : (middle := _end_of_text(raw, begin))] == ID:
+        if kind == _USER and raw[begin + 2 : (middle := _end_of_text(raw, begin))] == ID_PROPERTY:
             return _key(raw[middle + 2 : _end_of_text(raw, middle)])
     return 0
 

@@ -1,5 +1,6 @@
-"""Topics and client names that Broadloom keeps for itself on every broker."""
+"""Topic prefixes, user names and user properties that Broadloom reserves at every broker."""
 
-OWN = "$broadloom/"  # probes of links; no `#` of a client matches it
-ROOT = "broadloom"  # the first level of the control topics by which clients are moved
-AGENT = "broadloom-mover"  # the login of the agent that moves clients
+INTERNAL_PREFIX = "$broadloom/"  # probes of links and redirected messages; no client's `#` matches it
+CONTROL_ROOT = "broadloom"  # first level of the control topics that move clients
+MOVE_AGENT = "broadloom-mover"  # user name and client id of the agent that moves clients
+MESSAGE_ID = "broadloom-id"  # the user property that contains a message's id

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
 
@@ -15,6 +16,9 @@ SHARED = r"^(?:\$share/[^/]+/|\$queue/)"
 
 # How clients (and queues) of links that carry a plan are named: fed back, a plan would plan for itself.
 OWN_CLIENTS = ("tco-", "broadloom-", "l.tco-", "r.tco-", "l.broadloom-", "r.broadloom-", "federation:")
+
+MOST_BYTES = 65_535  # of a string in MQTT
+QosFilters = tuple[tuple[str, int], ...]  # topic filters, each with its quality of service
 
 _END = (
     ""  # the key, in a level's node, of the filter that ends there; levels are kept with a mark before them
@@ -53,6 +57,20 @@ class FilterTree:
                 if not (depth == 0 and text.startswith("$")):
                     yield from _ends(node.get("/#", {}))
                 todo.extend((child, depth + 1) for child in _steps(node, levels[depth], depth == 0))
+
+
+def is_valid_filter(text: str) -> bool:
+    """Whether a text is an MQTT topic filter, or a topic.
+
+    Examples:
+        >>> [is_valid_filter(text) for text in ("a/+/#", "a//b", "a/#/b", "a+", "")]
+        [True, True, False, False, False]
+    """
+    try:
+        size = len(text.encode())
+    except UnicodeEncodeError:  # a lone surrogate
+        return False
+    return 0 < size <= MOST_BYTES and re.fullmatch(VALID, text) is not None
 
 
 def is_wild(text: str) -> bool:

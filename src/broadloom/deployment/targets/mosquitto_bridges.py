@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from broadloom.deployment.deployment_inputs import Settings, link_name, safe
 from broadloom.deployment.wiring import WiredLink, Wiring
 from broadloom.errors import InputError
-from broadloom.mqtt.reserved_topics import AGENT, OWN, ROOT
+from broadloom.mqtt.reserved_topics import CONTROL_ROOT, INTERNAL_PREFIX, MOVE_AGENT
 
 PORT, TLS_PORT = 1883, 8883
 CERTIFICATES = "/etc/mosquitto/certs"
@@ -147,7 +147,7 @@ pattern read {own}to/%u/+
 """
 
 
-def acl_rules(agent: str = AGENT, links: str = LINK_AGENT) -> str:
+def acl_rules(agent: str = MOVE_AGENT, links: str = LINK_AGENT) -> str:
     """The rules, for agents that log in by these names.
 
     Args:
@@ -160,4 +160,4 @@ def acl_rules(agent: str = AGENT, links: str = LINK_AGENT) -> str:
         >>> "topic readwrite $broadloom/#" in acl_rules()
         True
     """
-    return _RULES.format(agent=agent, links=links, own=OWN, root=ROOT)
+    return _RULES.format(agent=agent, links=links, own=INTERNAL_PREFIX, root=CONTROL_ROOT)

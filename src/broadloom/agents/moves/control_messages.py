@@ -1,0 +1,411 @@
+"""What clients and the agent say to each other, and how it is checked (paper 5, section V).
+
+A client writes below `broadloom/from/CLIENT/` and reads below `broadloom/to/CLIENT/`, and nowhere else. Each
+message is one JSON object. Whatever is not exactly as it must be is refused with an `InputError`. What is
+sent after a client comes on `$broadloom/to/CLIENT/redirect`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
+from typing import Any, NamedTuple, TypeVar
+
+from broadloom.errors import InputError
+from broadloom.mqtt.reserved_topics import CONTROL_ROOT
+from broadloom.mqtt.topic_filters import QosFilters, is_valid_filter, is_wild
+
+MOST_BYTES, MOST_FILTERS, MOST_AXES, MOST_NUMBER = 256 * 1024, 2_000, 16, 2**63
+MOST_FILTER_BYTES = 192 * 1024  # of a `register` without its topics, which get the rest
+AHEAD = 366 * 24 * 3600 * 10**9  # nanoseconds by which the clock of a client may be ahead
+# Not 2: a message of it may come after one that was sent later, and ids do what it would.
+QUALITIES = (0, 1)
+ANSWERS = ("accept", "decline", "stay", "ready", "failed")
+
+_CLIENT = re.compile(r"[A-Za-z0-9_.~-]{1,128}")
+_ID = re.compile(r"[0-9a-f]{16}")
+
+
+@dataclass(frozen=True)
+class Register:
+    """`register`: a client tells the broker that it is connected to who it is and what it wants.
+
+    Attributes:
+        client: its name, which is its MQTT client id, and its user name where brokers ask for one.
+        number: above that of every message that the client has sent before.
+        broker: the one that it is connected to; what was heard at another has crossed a link, and is refused.
+        filters: what it wants, each with its quality of service.
+        place: where it is in the network, if it tells.
+        sends: the topics that it has published to, so that links carry them from wherever it goes.
+    """
+
+    client: str
+    number: int
+    broker: str
+    filters: QosFilters = ()
+    place: tuple[float, ...] | None = None
+    sends: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Reply:
+    """`accept` or `decline`, or that it stays until a time, is ready to go, or could not connect.
+
+    Attributes:
+        client: who answers.
+        number: above that of every message that the client has sent before.
+        move: the move that it was asked for.
+        answer: one of `ANSWERS`.
+        until: for `stay`: the time (seconds since 1970) at which it may be asked again.
+    """
+
+    client: str
+    number: int
+    move: str
+    answer: str
+    until: float | None = None
+
+
+@dataclass(frozen=True)
+class MoveRequest:
+    """`request_to_move`: would you move from the home to the foreign broker?
+
+    Example:
+        >>> import broadloom as bl
+        >>> request = bl.MoveRequest("00ff00ff00ff00ff", "rome", "oslo", "10.0.0.7:8883", ttl=5.0)
+        >>> request.foreign
+        'oslo'
+
+    Attributes:
+        move: the id of the move.
+        home: the broker that serves the client.
+        foreign: the broker that would.
+        address: where that one is, as host:port.
+        ttl: for how many seconds the home broker goes on collecting on behalf of the client.
+    """
+
+    move: str
+    home: str
+    foreign: str
+    address: str
+    ttl: float
+
+
+@dataclass(frozen=True)
+class ConnectOrder:
+    """`connect`: all is prepared, are you ready? And to one that just was: connect to that broker now.
+
+    Attributes:
+        move: the id of the move.
+        foreign: the broker to connect to.
+        address: where that one is, as host:port.
+        number: that of the client's `ready`, which sends it; 0 asks whether it is.
+    """
+
+    move: str
+    foreign: str
+    address: str
+    number: int = 0
+
+
+@dataclass(frozen=True)
+class RefusedNumber:
+    """A message of the client had a number that is not above this one, or is ahead of it by a year."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Registered:
+    """The agent has heard `register` with that number."""
+
+    number: int
+
+
+M = TypeVar("M", Register, Reply, MoveRequest, ConnectOrder, RefusedNumber, Registered)
+# The names of messages in errors.
+_NAMES: Mapping[type[Any], str] = {
+    Register: "register",
+    Reply: "reply",
+    MoveRequest: "request",
+    ConnectOrder: "connect",
+    RefusedNumber: "refused",
+    Registered: "registered",
+}
+
+
+def from_client(client: str, call: str) -> str:
+    """The topic on which a client says something to the agent."""
+    return f"{CONTROL_ROOT}/from/{client}/{call}"
+
+
+def to_client(client: str, call: str) -> str:
+    """The topic on which the agent says something to a client."""
+    return f"{CONTROL_ROOT}/to/{client}/{call}"
+
+
+def after_client(client: str) -> str:
+    """The topic on which messages are sent after a client.
+
+    No `#` matches it, so that a broker that knows a reader of it has the session of the client.
+
+    Examples:
+        >>> from broadloom.mqtt.topic_filters import covers
+        >>> after_client("meter-1"), covers("#", after_client("meter-1"))
+        ('$broadloom/to/meter-1/redirect', False)
+    """
+    return f"${to_client(client, 'redirect')}"
+
+
+def always_wanted(client: str) -> QosFilters:
+    """What a client that can be moved hears besides what it wants."""
+    return (to_client(client, "+"), 1), (after_client(client), 1)
+
+
+def said_by(topic: str) -> tuple[str, str]:
+    """The client and the call of a topic.
+
+    Examples:
+        >>> said_by("broadloom/from/meter-1/register")
+        ('meter-1', 'register')
+    """
+    levels = topic.split("/")
+    if len(levels) != 4 or levels[:2] != [CONTROL_ROOT, "from"]:
+        raise InputError(f"topic {topic!r:.80} is none of a client; expected {CONTROL_ROOT}/from/CLIENT/CALL")
+    return checked_client(levels[2]), levels[3]
+
+
+def checked_client(name: object) -> str:
+    """The name of a client, which is a part of topics and its MQTT client id.
+
+    Examples:
+        >>> checked_client("a/b")
+        Traceback (most recent call last):
+        broadloom.errors.InputError: client 'a/b'; give 1 to 128 letters, digits or _.~- and no name of ours
+    """
+    if not isinstance(name, str) or not _CLIENT.fullmatch(name) or name.startswith(f"{CONTROL_ROOT}-"):
+        raise InputError(f"client {name!r:.80}; give 1 to 128 letters, digits or _.~- and no name of ours")
+    return name
+
+
+def dump(message: Register | Reply | MoveRequest | ConnectOrder | RefusedNumber | Registered) -> bytes:
+    """A message as it is sent."""
+    return json.dumps(asdict(message), separators=(",", ":")).encode()
+
+
+def with_topics(message: Register, topics: Collection[str]) -> Register:
+    """A `register` that tells of as many topics as it has room for.
+
+    Examples:
+        >>> with_topics(Register("meter-1", 1, "rome"), ["a", "b" * MOST_BYTES]).sends
+        ('a',)
+    """
+    room = MOST_BYTES - len(dump(message))
+    sizes = accumulate(len(json.dumps(topic)) + 1 for topic in topics)
+    fitting = (topic for topic, size in zip(topics, sizes, strict=True) if size <= room)
+    return replace(message, sends=tuple(fitting))
+
+
+def parse(kind: type[M], payload: bytes) -> M:
+    """A message as it came.
+
+    Raises:
+        InputError: it is too long, no JSON object, or has a field that is missing, unknown or wrong.
+
+    Examples:
+        >>> parse(RefusedNumber, b'{"number": 7}')
+        RefusedNumber(number=7)
+        >>> parse(RefusedNumber, b'{"number": "7"}')
+        Traceback (most recent call last):
+        broadloom.errors.InputError: refused has number '7'; expected a whole number from 0 to below 2**63
+    """
+    what = _NAMES[kind]
+    if len(payload) > MOST_BYTES:
+        raise InputError(f"{what} has {len(payload):,} bytes; expected at most {MOST_BYTES:,}")
+    try:
+        fields = json.loads(payload)
+    except (ValueError, RecursionError):
+        fields = None
+    names = list(kind.__dataclass_fields__)
+    if not isinstance(fields, dict) or sorted(fields) != sorted(names):
+        raise InputError(f"{what} is no JSON object of {', '.join(names)}")
+    return kind(**{name: _field(what, name, fields[name]) for name in names})
+
+
+def _field(what: str, name: str, value: Any) -> Any:
+    """The value of a field, checked."""
+    fits, expected, build = _FIELDS[name]
+    try:
+        ok = fits(value)
+    except (TypeError, ValueError, OverflowError):
+        ok = False
+    if not ok:
+        raise InputError(f"{what} has {name} {value!r:.60}; expected {expected}")
+    return build(value)
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def is_text(value: Any) -> bool:
+    """Whether something is a text that may name a broker.
+
+    Examples:
+        >>> is_text("rome"), is_text(""), is_text("r" * 300)
+        (True, False, False)
+    """
+    return isinstance(value, str) and 0 < len(value) <= 256 and value.isprintable()
+
+
+def is_client_filter(text: Any) -> bool:
+    """Whether a text is a topic filter that a client can have: not of control topics, not shared.
+
+    Examples:
+        >>> texts = ("a/+/#", "a/#/b", "a+", "broadloom/to/x/move", "$share/g/a")
+        >>> [is_client_filter(text) for text in texts]
+        [True, False, False, False, False]
+    """
+    if not isinstance(text, str) or not is_valid_filter(text):
+        return False
+    return text.split("/")[0] not in (CONTROL_ROOT, f"${CONTROL_ROOT}", "$share")
+
+
+def _are_filters(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) <= MOST_FILTERS
+        and all(isinstance(one, list) and len(one) == 2 for one in value)
+        and all(is_client_filter(text) and type(qos) is int and qos in QUALITIES for text, qos in value)
+        and len({text for text, _ in value}) == len(value)
+    )
+
+
+def is_client_topic(text: Any) -> bool:
+    """Whether a text is a topic that a client may publish to: no wildcard, none of the control topics."""
+    return is_client_filter(text) and not is_wild(text)
+
+
+def _are_topics(value: Any) -> bool:
+    return (
+        isinstance(value, list)
+        and len(value) <= MOST_FILTERS
+        and all(map(is_client_topic, value))
+        and len(set(value)) == len(value)
+    )
+
+
+def _is_place(value: Any) -> bool:
+    return value is None or (
+        isinstance(value, list) and 0 < len(value) <= MOST_AXES and all(map(_is_number, value))
+    )
+
+
+def checked_place(place: Sequence[float] | None) -> tuple[float, ...] | None:
+    """Where a client is, if it tells.
+
+    Examples:
+        >>> checked_place([3, 4])
+        (3.0, 4.0)
+        >>> checked_place([float("nan")])
+        Traceback (most recent call last):
+        broadloom.errors.InputError: place [nan]; give 1 to 16 finite numbers
+    """
+    try:
+        axes = None if place is None else list(map(float, place))
+    except (TypeError, ValueError, OverflowError):
+        axes = []
+    if not _is_place(axes):
+        raise InputError(f"place {place!r:.60}; give 1 to {MOST_AXES} finite numbers")
+    return None if axes is None else tuple(axes)
+
+
+def _name_fits(value: Any) -> bool:
+    checked_client(value)
+    return True
+
+
+_WHOLE = (
+    lambda value: type(value) is int and 0 <= value < MOST_NUMBER,
+    "a whole number from 0 to below 2**63",
+    int,
+)
+_TEXT = (is_text, "a printable text of 1 to 256 characters", str)
+# Of each field: whether a value fits, in words what would, and how it is kept.
+_FIELDS: Mapping[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any]]] = {
+    "client": (_name_fits, "the name of a client", str),
+    "number": _WHOLE,
+    "filters": (
+        _are_filters,
+        f"at most {MOST_FILTERS:,} different pairs of an MQTT filter and 0 or 1",
+        lambda pairs: tuple((text, qos) for text, qos in pairs),
+    ),
+    "place": (
+        _is_place,
+        f"1 to {MOST_AXES} finite numbers, or null",
+        lambda value: None if value is None else tuple(map(float, value)),
+    ),
+    "sends": (_are_topics, f"at most {MOST_FILTERS:,} different topics", tuple),
+    "move": (
+        lambda value: isinstance(value, str) and bool(_ID.fullmatch(value)),
+        "16 hexadecimal digits",
+        str,
+    ),
+    "answer": (lambda value: value in ANSWERS, f"one of {', '.join(ANSWERS)}", str),
+    "until": (
+        lambda value: value is None or (_is_number(value) and value >= 0),
+        "seconds since 1970, or null",
+        lambda value: None if value is None else float(value),
+    ),
+    "broker": _TEXT,
+    "home": _TEXT,
+    "foreign": _TEXT,
+    "address": _TEXT,
+    "ttl": (lambda value: _is_number(value) and value >= 0, "a number from 0", float),
+}
+
+
+class PolicyAnswer(NamedTuple):
+    """What a client answers: `accept`, `decline`, or `stay` until a time (seconds since 1970)."""
+
+    answer: str
+    until: float | None = None
+
+
+Policy = Callable[[MoveRequest], PolicyAnswer]
+
+ACCEPT, DECLINE = PolicyAnswer("accept"), PolicyAnswer("decline")
+
+
+def accept(_: MoveRequest) -> PolicyAnswer:
+    """Move wherever the broker asks.
+
+    Examples:
+        >>> accept(MoveRequest("0" * 16, "rome", "oslo", "10.0.0.7:1883", 5.0)).answer
+        'accept'
+    """
+    return ACCEPT
+
+
+def decline(_: MoveRequest) -> PolicyAnswer:
+    """Never move."""
+    return DECLINE
+
+
+def stay_until(moment: float, then: Policy = accept) -> Policy:
+    """Stay until a moment (seconds since 1970), then answer by another policy.
+
+    Examples:
+        >>> stay_until(0.0)(MoveRequest("0" * 16, "rome", "oslo", "10.0.0.7:1883", 5.0)).answer
+        'accept'
+    """
+
+    def answer(request: MoveRequest) -> PolicyAnswer:
+        return PolicyAnswer("stay", moment) if time.time() < moment else then(request)
+
+    return answer

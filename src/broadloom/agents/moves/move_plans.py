@@ -1,0 +1,412 @@
+"""From the assignment that runs to the one that is planned: which moves, in which order (paper 5, IV-C).
+
+Moves are made in steps. In each step the moves of the most gain go first, as many as fit: a client counts at
+both brokers while it moves, so no capacity is exceeded on the way. Where clients wait for each other's room
+in a ring, one is parked at a broker with room to spare.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from broadloom._version import VERSION
+from broadloom.agents.moves.move_registry import NEXT, MoveState
+from broadloom.checks import check_count
+from broadloom.errors import InputError
+from broadloom.measures.market import MovingCost
+from broadloom.model import LOAD_TOLERANCE, MarketProblem
+from broadloom.plans import MarketResult
+from broadloom.progress import stage
+from broadloom.storage import new_folder
+
+FILE = "moves.json"
+REST = "advice", "cost_before", "cost_after", "load", "capacity", "key"
+log = logging.getLogger("broadloom.agents.moves")
+
+POLL_SECONDS = 0.2
+
+
+def plan_moves(
+    problem: MarketProblem, present: ArrayLike, planned: ArrayLike, at_once: int = 10, core: str = "mst"
+) -> MovePlan:
+    """Order the moves from one assignment to another.
+
+    Args:
+        problem: who sends and wants what, what links cost, and what brokers carry.
+        present: the broker of each user now.
+        planned: the broker that each user should have.
+        at_once: how many users may move at the same time.
+        core: how traffic crosses the core, which decides what a move gains.
+
+    Returns:
+        The moves in steps. Where not all fit, `blocked` has the rest, and `advice` says what would free them.
+
+    Raises:
+        InputError: an assignment of another size, an unknown broker, or a plan that overloads a broker.
+
+    Examples:
+        >>> import broadloom as bl
+        >>> market = bl.MarketProblem([[3], [0]], [[0], [1]], [[1, 2], [2, 1]], [[0, 1], [1, 0]], capacity=9)
+        >>> plan = bl.plan_moves(market, present=[0, 1], planned=[0, 0])
+        >>> [(move.client, move.to) for move in plan.steps[0]]
+        [('1', '0')]
+    """
+    check_count(at_once, "at_once", minimum=1)
+    start, goal = (MarketResult(problem, np.asarray(given, np.int32), core) for given in (present, planned))
+    if not goal.feasible:
+        over = goal.metrics()["overload"]
+        raise InputError(f"the plan overloads a broker by {over:.6g}; plan within the capacities")
+    order = _MoveOrder(problem, start.broker_of, goal.broker_of, MovingCost(problem, start.broker_of, core))
+    with stage("order moves", len(order.left)) as done:
+        total = len(order.left)
+        while order.left and (order.step(at_once) or order.park()):
+            done(total - len(order.left))
+    return order.plan(start.cost)
+
+
+@dataclass
+class _MoveOrder:
+    """An order in the making.
+
+    Attributes:
+        problem: the market.
+        at: the broker of each user after the steps so far.
+        goal: the broker that each user should have.
+        cost: what the assignment costs after the steps so far.
+    """
+
+    problem: MarketProblem
+    at: NDArray[np.int32]
+    goal: NDArray[np.int32]
+    cost: MovingCost
+
+    def __post_init__(self) -> None:
+        self.at = self.at.copy()
+        self.left = [int(user) for user in np.flatnonzero(self.at != self.goal)]
+        count = self.problem.broker_count
+        self.load: NDArray[np.float64] = np.bincount(self.at, self.problem.demand, count).astype(np.float64)
+        self.steps: list[tuple[PlannedMove, ...]] = []
+        self._parked: set[int] = set()
+        self._first_load = self.load.copy()
+
+    def step(self, at_once: int) -> bool:
+        """Add a step: the moves of the most gain that fit together; false if none does."""
+        gains = {user: -self.cost.change(user, int(self.goal[user])) for user in self.left}
+        chosen: list[PlannedMove] = []
+        coming = self.load.copy()
+        for user in sorted(self.left, key=lambda one: (-gains[one], one)):
+            if len(chosen) == at_once:
+                break
+            if self._fits(user, int(self.goal[user]), coming):
+                chosen.append(self._planned(user, int(self.goal[user]), gains[user]))
+                coming[self.goal[user]] += self.problem.demand[user]
+        self._make(chosen)
+        return bool(chosen)
+
+    def park(self) -> bool:
+        """Add a step that parks one user elsewhere, so that others can move; false if nobody can be."""
+        least = {int(self.goal[user]): np.inf for user in self.left}  # demand that waits to come to a broker
+        for user in self.left:
+            least[self.goal[user]] = min(least[self.goal[user]], self.problem.demand[user])
+        ranked = [
+            ((not self._frees(user, least[self.at[user]]), self.cost.change(user, spare)), user, spare)
+            for user in self.left
+            if user not in self._parked and self.at[user] in least
+            for spare in range(self.problem.broker_count)
+            if spare not in (self.at[user], self.goal[user]) and self._fits(user, spare, self.load)
+        ]
+        if not ranked:
+            return False
+        (_, change), user, spare = min(ranked)
+        self._parked.add(user)
+        self._make([self._planned(user, spare, -change)])
+        return True
+
+    def _frees(self, user: int, waiting: float) -> bool:
+        """Whether a user's going lets another one in at once."""
+        home = self.at[user]
+        return bool(self.load[home] - self.problem.demand[user] + waiting <= self.problem.limit[home])
+
+    def _fits(self, user: int, broker: int, load: NDArray[np.float64]) -> bool:
+        return bool(load[broker] + self.problem.demand[user] <= self.problem.limit[broker])
+
+    def _planned(self, user: int, to: int, gain: float) -> PlannedMove:
+        brokers = self.problem.broker_ids
+        return PlannedMove(
+            self.problem.user_ids[user],
+            brokers[self.at[user]],
+            brokers[to],
+            gain,
+            float(self.problem.demand[user]),
+        )
+
+    def _make(self, moves: list[PlannedMove]) -> None:
+        """Take a step."""
+        if not moves:
+            return
+        self.steps.append(tuple(moves))
+        user_of = {self.problem.user_ids[user]: user for user in self.left}
+        broker_of = {name: place for place, name in enumerate(self.problem.broker_ids)}
+        for move in moves:
+            user, to = user_of[move.client], broker_of[move.to]
+            self.load[self.at[user]] -= self.problem.demand[user]
+            self.load[to] += self.problem.demand[user]
+            self.cost.move(user, to)
+            self.at[user] = to
+        self.left = [user for user in self.left if self.at[user] != self.goal[user]]
+
+    def plan(self, cost_before: float) -> MovePlan:
+        """What has come of it."""
+        brokers = self.problem.broker_ids
+        blocked = [self._planned(user, int(self.goal[user]), 0.0) for user in self.left]
+        return MovePlan(
+            steps=tuple(self.steps),
+            blocked=tuple(blocked),
+            advice=self._advice(),
+            cost_before=cost_before,
+            cost_after=self.cost.cost.total,
+            load=dict(zip(brokers, self._first_load.tolist(), strict=True)),
+            capacity=dict(zip(brokers, self.problem.capacity.tolist(), strict=True)),
+        )
+
+    def _advice(self) -> str:
+        """The least that would let one of those who are blocked move."""
+        if not self.left:
+            return ""
+        short = {
+            user: self.load[self.goal[user]] + self.problem.demand[user] - self.problem.limit[self.goal[user]]
+            for user in self.left
+        }
+        user = min(self.left, key=lambda one: (short[one], one))
+        name, broker = self.problem.user_ids[user], self.problem.broker_ids[self.goal[user]]
+        return (
+            f"{len(self.left):,} users wait for each other's room; {short[user]:.6g} more capacity at "
+            f"{broker!r}, or {self.problem.demand[user]:.6g} at a spare broker, would let {name!r} move"
+        )
+
+
+class PlannedMove(NamedTuple):
+    """A client that should move.
+
+    Attributes:
+        client: who.
+        home: where it is.
+        to: where it should be.
+        gain: by how much that lowers the cost, when its turn comes; below 0 where it makes room for others.
+        demand: what it sends and receives, which counts at both brokers while it moves.
+    """
+
+    client: str
+    home: str
+    to: str
+    gain: float
+    demand: float
+
+
+@dataclass(frozen=True)
+class MovePlan:
+    """Moves in steps; those of one step may be made at the same time.
+
+    Attributes:
+        steps: the moves.
+        blocked: moves for which there is no room.
+        advice: what would free them.
+        cost_before: what the present assignment costs.
+        cost_after: what it costs after all steps.
+        load: what each broker carries before.
+        capacity: what each broker can carry.
+        key: what this plan is called, so that a run of it can be taken up again, and of no other.
+
+    Example:
+        >>> import broadloom as bl
+        >>> plan = bl.MovePlan(((("meter-1", "rome", "oslo", 2.0, 1.0),),), cost_before=5.0, cost_after=3.0)
+        >>> plan.summary()
+        '1 moves in 1 steps, cost 5 -> 3'
+    """
+
+    steps: tuple[tuple[PlannedMove, ...], ...]
+    blocked: tuple[PlannedMove, ...] = ()
+    advice: str = ""
+    cost_before: float = 0.0
+    cost_after: float = 0.0
+    load: Mapping[str, float] = field(default_factory=dict)
+    capacity: Mapping[str, float] = field(default_factory=dict)
+    key: str = field(default_factory=lambda: secrets.token_hex(8), compare=False)
+
+    def __post_init__(self) -> None:
+        steps = tuple(tuple(PlannedMove(*move) for move in step) for step in self.steps)
+        object.__setattr__(self, "steps", steps)
+        object.__setattr__(self, "blocked", tuple(PlannedMove(*move) for move in self.blocked))
+
+    @property
+    def move_count(self) -> int:
+        """How many moves there are in all steps."""
+        return sum(map(len, self.steps))
+
+    def summary(self) -> str:
+        """The plan in a sentence."""
+        blocked = f"; {len(self.blocked):,} blocked: {self.advice}" if self.blocked else ""
+        return (
+            f"{self.move_count:,} moves in {len(self.steps):,} steps, "
+            f"cost {self.cost_before:.6g} -> {self.cost_after:.6g}{blocked}"
+        )
+
+    def record(self) -> dict[str, Any]:
+        """The plan as JSON has it."""
+        named = {
+            "steps": [[move._asdict() for move in step] for step in self.steps],
+            "blocked": [move._asdict() for move in self.blocked],
+        }
+        return {"broadloom": VERSION, "kind": "moves"} | asdict(self) | named
+
+    def save(self, path: str | Path, overwrite: bool = False) -> None:
+        """Write the plan as a folder with `moves.json`.
+
+        Raises:
+            InputError: there is something at `path` already.
+        """
+        with new_folder(Path(path), overwrite) as folder:
+            (folder / FILE).write_text(json.dumps(self.record(), indent=2) + "\n")
+
+    @classmethod
+    def load_from(cls, path: str | Path) -> MovePlan:
+        """Read a plan that was saved.
+
+        Raises:
+            InputError: it is not there, or no plan of moves.
+        """
+        place = Path(path) / FILE
+        try:
+            told = json.loads(place.read_text())
+            steps = tuple(tuple(PlannedMove(**move) for move in step) for step in told["steps"])
+            blocked = tuple(PlannedMove(**move) for move in told["blocked"])
+            rest = {name: told[name] for name in REST}
+            if not isinstance(rest["key"], str):
+                raise TypeError(f"key is {rest['key']!r:.40}")
+        except OSError as error:
+            raise InputError(f"{place} cannot be read: {error.strerror}") from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise InputError(f"{place} is no plan of moves: {error!r:.80}") from error
+        return cls(steps, blocked, **rest)
+
+
+class MoveRefusedError(InputError):
+    """The agent does not begin a move, and says why."""
+
+
+class Mover(Protocol):
+    """Who makes moves: an `Operator`, or whatever a test has."""
+
+    def request_to_move(self, client: str, to: str, key: str = "") -> dict[str, Any]:
+        """Ask a client to move; the same move if the key is known."""
+
+    def move(self, move: str) -> dict[str, Any]:
+        """How far a move is."""
+
+
+def run_moves(
+    plan: MovePlan,
+    mover: Mover,
+    stop: Callable[[], bool] = lambda: False,
+    sleep: Callable[[float], None] = time.sleep,
+) -> Counter[str]:
+    """Ask the clients of each step to move, and wait until they have, or will not.
+
+    A client that declines keeps its room, so each move is checked again before it is asked for: what no
+    longer fits is left out. One that stays until later is not waited for; the agent asks it then. Each move
+    has a key of the plan, so that a run that was stopped, or died, is taken up where it was by running it
+    again.
+
+    Args:
+        plan: the moves.
+        mover: who makes them.
+        stop: asked now and then; when it says so, no more moves begin, and those under way are the agent's.
+        sleep: how to wait.
+
+    Returns:
+        How many moves ended how: the names of states, `no_room` (others did not go), `refused` (by the
+        agent), and, when stopped, `under_way` and `not_begun`.
+
+    Examples:
+        >>> import broadloom as bl
+        >>> class Willing:
+        ...     def request_to_move(self, client, to, key=""): return {"id": client}
+        ...     def move(self, move): return {"state": "redirected"}
+        >>> plan = bl.MovePlan(((("meter-1", "rome", "oslo", 2.0, 1.0),),))
+        >>> dict(bl.run_moves(plan, Willing()))
+        {'redirected': 1}
+    """
+    run = _PlanRun(plan, mover, stop, sleep)
+    with stage("move clients", plan.move_count) as done:
+        for number, step in enumerate(plan.steps):
+            run.step(number, step, done)
+    return run.ended
+
+
+class _PlanRun:
+    """A run under way: what brokers carry now, and who did not go along."""
+
+    def __init__(
+        self, plan: MovePlan, mover: Mover, stop: Callable[[], bool], sleep: Callable[[float], None]
+    ) -> None:
+        self._plan, self._mover, self._stop, self._sleep = plan, mover, stop, sleep
+        self._load = dict(plan.load)
+        self._strayed: set[str] = set()  # clients that are not where the plan has them
+        self.ended: Counter[str] = Counter()
+
+    def step(self, number: int, moves: Sequence[PlannedMove], done: Callable[[float], None]) -> None:
+        """Make the moves of one step."""
+        under_way: dict[str, PlannedMove] = {}
+        for move in moves:
+            if self._stop():
+                self.ended["not_begun"] += 1
+            elif move.client in self._strayed or not self._fits(move):
+                self._end(move, "no_room")
+            else:
+                self._begin(move, f"{self._plan.key}:{number}:{move.client}", under_way)
+        while under_way:
+            for asked in list(under_way):
+                state = self._mover.move(asked)["state"]
+                if MoveState(state) not in NEXT or state == MoveState.STAYING:
+                    move = under_way.pop(asked)
+                    if state != MoveState.STAYING:  # it may still come, and keeps its room at both
+                        self._carry(move.home if state == MoveState.REDIRECTED else move.to, -move.demand)
+                    self._end(move, state)
+            done(self.ended.total())
+            if self._stop():
+                self.ended["under_way"] += len(under_way)
+                return
+            if under_way:
+                self._sleep(POLL_SECONDS)
+
+    def _begin(self, move: PlannedMove, key: str, under_way: dict[str, PlannedMove]) -> None:
+        try:
+            under_way[self._mover.request_to_move(move.client, move.to, key)["id"]] = move
+            self._carry(move.to, move.demand)  # at both brokers, while it moves
+        except MoveRefusedError as error:
+            log.warning("%s does not move: %s", move.client, error)
+            self._end(move, "refused")
+
+    def _end(self, move: PlannedMove, how: str) -> None:
+        self.ended[how] += 1
+        if how != MoveState.REDIRECTED:
+            self._strayed.add(move.client)
+
+    def _fits(self, move: PlannedMove) -> bool:
+        room = self._plan.capacity.get(move.to, math.inf) * (1 + LOAD_TOLERANCE)
+        return self._load.get(move.to, 0.0) + move.demand <= room
+
+    def _carry(self, broker: str, demand: float) -> None:
+        self._load[broker] = self._load.get(broker, 0.0) + demand

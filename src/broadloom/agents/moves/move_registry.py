@@ -1,0 +1,431 @@
+"""The states of a move, and which may follow which (paper 5, section V)."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, get_args
+
+from broadloom.errors import InputError
+from broadloom.mqtt.topic_filters import QosFilters
+from broadloom.storage import append_record, lock_folder, read_records, start_journal
+
+KEPT = 10_000  # of the moves that are over, and of the sessions that were given up
+FILE = "moves"
+MAGIC = b"broadloom moves 1\n"
+MOST_RECORDS, MOST_BYTES = 100_000, 64 * 2**20  # since it was last written anew
+
+
+class MoveState(StrEnum):
+    """How far a move is; from `CONNECTED` on the foreign broker serves the client, before that its home."""
+
+    REQUESTED = "requested"
+    STAYING = "staying"
+    ACCEPTED = "accepted"
+    REPLICATED = "replicated"
+    CONNECTED = "connected"
+    REDIRECTED = "redirected"
+    DECLINED = "declined"
+    EXPIRED = "expired"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+NEXT: dict[MoveState, frozenset[MoveState]] = {
+    MoveState.REQUESTED: frozenset(
+        {MoveState.STAYING, MoveState.ACCEPTED, MoveState.CONNECTED, MoveState.DECLINED, MoveState.EXPIRED}
+        | {MoveState.FAILED, MoveState.CANCELLED}
+    ),
+    MoveState.STAYING: frozenset(
+        {
+            MoveState.REQUESTED,
+            MoveState.ACCEPTED,
+            MoveState.CONNECTED,
+            MoveState.DECLINED,
+            MoveState.FAILED,
+            MoveState.CANCELLED,
+        }
+    ),
+    MoveState.ACCEPTED: frozenset(
+        {MoveState.REPLICATED, MoveState.CONNECTED, MoveState.FAILED, MoveState.CANCELLED}
+    ),
+    MoveState.REPLICATED: frozenset({MoveState.CONNECTED, MoveState.FAILED, MoveState.CANCELLED}),
+    MoveState.CONNECTED: frozenset({MoveState.REDIRECTED, MoveState.FAILED}),
+}
+# States in which the foreign broker may have a session of the client that it does not use yet.
+PREPARED = frozenset({MoveState.ACCEPTED, MoveState.REPLICATED})
+
+
+@dataclass(frozen=True)
+class Move:
+    """A client on its way from its home broker to a foreign one.
+
+    Attributes:
+        id: 16 hexadecimal digits that nobody can guess.
+        client: who moves.
+        home: the broker that served it when it was asked.
+        foreign: the broker that it is asked to move to.
+        state: how far it is.
+        since: when it came into this state, in seconds since 1970.
+        until: while staying: when it may be asked again.
+        key: what the operator calls it, so that asking twice makes one move.
+        note: why it ended as it did, or what it waits for.
+    """
+
+    id: str
+    client: str
+    home: str
+    foreign: str
+    state: MoveState
+    since: float
+    until: float = 0.0
+    key: str = ""
+    note: str = ""
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more happens to it."""
+        return self.state not in NEXT
+
+    def to(self, state: MoveState, now: float, note: str = "", until: float = 0.0) -> Move:
+        """The move in its next state.
+
+        Raises:
+            InputError: this state does not follow.
+
+        Examples:
+            >>> move = Move("0" * 16, "meter-1", "rome", "oslo", MoveState.REQUESTED, since=0.0)
+            >>> move.to(MoveState.ACCEPTED, now=1.0).state
+            <MoveState.ACCEPTED: 'accepted'>
+            >>> move.to(MoveState.REDIRECTED, now=1.0)
+            Traceback (most recent call last):
+            broadloom.errors.InputError: a move that is requested does not become redirected
+        """
+        if state not in NEXT.get(self.state, ()):
+            raise InputError(f"a move that is {self.state} does not become {state}")
+        return replace(self, state=state, since=now, note=note, until=until)
+
+
+@dataclass(frozen=True)
+class Stray:
+    """A session of a client at a broker that does not serve it, which is to be emptied and ended.
+
+    Attributes:
+        client: whose.
+        broker: where.
+        since: when the client left it, in seconds since 1970.
+        forward: whether what waits there belongs to the client; not if the client never was there.
+        token: marks the last message that waited there.
+        last: whether it has been ended before; a broker that dies right then comes back with the session that
+            it had saved, so a session is ended once more when the broker has saved that it is gone.
+    """
+
+    client: str
+    broker: str
+    since: float
+    forward: bool
+    token: str
+    last: bool = False
+
+
+def new_id() -> str:
+    """An id that nobody can guess."""
+    return secrets.token_hex(8)
+
+
+@dataclass(frozen=True)
+class Resident:
+    """A client and the broker that serves it.
+
+    Attributes:
+        client: its name.
+        broker: its home.
+        filters: what it wants.
+        place: where it is, if it tells.
+        since: when it came there.
+        sends: the topics that it publishes to.
+        heard: when it was heard of, in seconds since 1970; up to a day before it really was last.
+    """
+
+    client: str
+    broker: str
+    filters: QosFilters
+    place: tuple[float, ...] | None
+    since: float
+    sends: tuple[str, ...] = ()
+    heard: float = 0.0
+
+    @property
+    def needs(self) -> set[str]:
+        """What links must carry to and from its broker."""
+        return {text for text, _ in self.filters} | set(self.sends)
+
+
+@dataclass(frozen=True)
+class Drained:
+    """A stray session is gone."""
+
+    client: str
+    broker: str
+
+
+@dataclass(frozen=True)
+class Abandoned:
+    """A stray session could not be emptied, and is left as it is.
+
+    Attributes:
+        client: whose.
+        broker: where.
+        since: when it was given up, in seconds since 1970.
+        forward: whether what waits there belongs to the client.
+    """
+
+    client: str
+    broker: str
+    since: float
+    forward: bool
+
+
+@dataclass(frozen=True)
+class Numbered:
+    """The highest number of a client's messages."""
+
+    client: str
+    number: int
+
+
+@dataclass(frozen=True)
+class Floor:
+    """The highest number of all who were forgotten: who is not known must be above it, or it is a replay."""
+
+    number: int
+
+
+@dataclass(frozen=True)
+class Forgotten:
+    """A client is no longer known, nor that a broker serves it."""
+
+    client: str
+    broker: str
+
+
+Change = Resident | Move | Stray | Drained | Abandoned | Numbered | Floor | Forgotten
+_KINDS: Mapping[str, type[Any]] = {kind.__name__.lower(): kind for kind in get_args(Change)}
+
+
+@dataclass
+class Registry:
+    """Everything that the agent keeps over its crash.
+
+    Attributes:
+        residents: by client.
+        numbers: the highest number heard from each client.
+        moves: by id, in the order in which they were asked for.
+        strays: by client and broker.
+        abandoned: sessions that were given up, by client and broker, until the client is back there.
+        floor: the highest number of all who were forgotten.
+    """
+
+    residents: dict[str, Resident] = field(default_factory=dict)
+    numbers: dict[str, int] = field(default_factory=dict)
+    moves: dict[str, Move] = field(default_factory=dict)
+    strays: dict[tuple[str, str], Stray] = field(default_factory=dict)
+    abandoned: dict[tuple[str, str], Abandoned] = field(default_factory=dict)
+    floor: int = -1
+    _active: dict[str, str] = field(default_factory=dict)
+    _keys: dict[str, str] = field(default_factory=dict)
+
+    def apply(self, changes: Iterable[Change]) -> None:
+        """Take in changes that are on the disk."""
+        for change in changes:
+            match change:
+                case Resident():
+                    self.residents[change.client] = change
+                    self.abandoned.pop((change.client, change.broker), None)
+                case Move():
+                    self._apply_move(change)
+                case Stray():
+                    self.strays[change.client, change.broker] = change
+                    self.abandoned.pop((change.client, change.broker), None)
+                case Drained():
+                    self.strays.pop((change.client, change.broker), None)
+                case Abandoned():
+                    self.strays.pop((change.client, change.broker), None)
+                    self.abandoned[change.client, change.broker] = change
+                case Numbered():
+                    self.numbers[change.client] = change.number
+                case Floor():
+                    self.floor = change.number
+                case Forgotten():
+                    self.residents.pop(change.client, None)
+                    self.numbers.pop(change.client, None)
+
+    def _apply_move(self, move: Move) -> None:
+        self.moves[move.id] = move
+        if move.key:
+            self._keys[move.key] = move.id
+        if not move.is_over:
+            self._active[move.client] = move.id
+        elif self._active.get(move.client) == move.id:
+            del self._active[move.client]
+
+    def active_move(self, client: str) -> Move | None:
+        """The move of a client that is under way."""
+        found = self._active.get(client)
+        return None if found is None else self.moves[found]
+
+    def active_moves(self) -> list[Move]:
+        """All moves that are under way."""
+        return [self.moves[move] for move in self._active.values()]
+
+    def strays_of(self, client: str) -> list[Stray]:
+        """The sessions of a client that are to be ended."""
+        return [stray for stray in self.strays.values() if stray.client == client]
+
+    def is_moving(self, client: str) -> bool:
+        """Whether a move of a client is under way, or what it left behind still waits for it."""
+        return client in self._active or not all(stray.last for stray in self.strays_of(client))
+
+    def move_of_key(self, key: str) -> Move | None:
+        """The move that the operator calls so."""
+        found = self._keys.get(key)
+        return None if found is None else self.moves[found]
+
+    def number_of(self, client: str) -> int:
+        """The number that the next message of a client must be above."""
+        return self.numbers.get(client, self.floor)
+
+    def forgetting(self, before: float, clock: int) -> list[Change]:
+        """What forgets all clients that were last heard of before a moment, but for those under way.
+
+        Args:
+            before: the moment, in seconds since 1970.
+            clock: the highest number to forget: a higher floor would be in the way of clients that come.
+        """
+        under_way = {*self._active, *(client for client, _ in self.strays)}
+        silent = [
+            Forgotten(one.client, one.broker)
+            for one in self.residents.values()
+            if one.heard < before and one.client not in under_way and self.number_of(one.client) <= clock
+        ]
+        numbers = [self.number_of(one.client) for one in silent]
+        return [Floor(max(self.floor, *numbers)), *silent] if silent else []
+
+    def changes(self) -> list[Change]:
+        """The fewest changes that lead here from nothing."""
+        numbers = [Numbered(client, number) for client, number in self.numbers.items()]
+        clients: list[Change] = [Floor(self.floor), *self.residents.values(), *numbers]
+        return [*clients, *self.moves.values(), *self.strays.values(), *self.abandoned.values()]
+
+    def forget_old(self) -> None:
+        """Forget moves that are over and sessions that were given up, but for the last ones."""
+        lost = [key for key in self.abandoned if key[0] not in self.residents]
+        for key in lost + list(self.abandoned)[:-KEPT]:
+            self.abandoned.pop(key, None)
+        for move in [move for move in self.moves.values() if move.is_over][:-KEPT]:
+            del self.moves[move.id]
+            self._keys.pop(move.key, None)
+
+
+def plain(change: Change) -> list[Any]:
+    """A change as JSON has it.
+
+    Examples:
+        >>> plain(Drained("meter-1", "rome"))
+        ['drained', {'client': 'meter-1', 'broker': 'rome'}]
+    """
+    return [type(change).__name__.lower(), asdict(change)]
+
+
+def from_plain(values: list[Any]) -> Change:
+    """A change as it was written.
+
+    Examples:
+        >>> from_plain(["drained", {"client": "meter-1", "broker": "rome"}])
+        Drained(client='meter-1', broker='rome')
+    """
+    kind, fields = values
+    if kind == "move":
+        fields = fields | {"state": MoveState(fields["state"])}
+    elif kind == "resident":
+        return resident_of(fields)
+    change: Change = _KINDS[kind](**fields)
+    return change
+
+
+def resident_of(fields: Mapping[str, Any]) -> Resident:
+    """A client as JSON has it."""
+    place, filters = fields["place"], tuple((text, qos) for text, qos in fields["filters"])
+    kept = dict(fields) | {"filters": filters, "place": None if place is None else tuple(place)}
+    kept["sends"] = tuple(fields["sends"])
+    return Resident(**kept)
+
+
+class MoveJournal:
+    """An open journal; nobody else can open it meanwhile.
+
+    Args:
+        folder: where it is; made if it is not there.
+
+    Attributes:
+        registry: what its records lead to.
+
+    Raises:
+        InputError: another agent has it, it is damaged, or the folder cannot be made.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # who wants what is nobody else's business
+        except OSError as error:
+            raise InputError(f"the journal cannot be in {folder}: {error.strerror}; give a folder") from error
+        self._lock = lock_folder(folder)
+        self._file, self._place, self._records, self._limit = -1, folder / FILE, 0, 0
+        self.registry = Registry()
+        try:
+            self._replay()
+            self.shorten()
+        except BaseException:
+            self.close()
+            raise
+
+    def append(self, changes: Sequence[Change]) -> None:
+        """Keep changes, all of them or none, and take them into the registry."""
+        text = json.dumps([plain(change) for change in changes], separators=(",", ":"))
+        append_record(self._file, text.encode())
+        self.registry.apply(changes)
+        self._records += 1
+        if self._records >= MOST_RECORDS or os.fstat(self._file).st_size > self._limit:
+            self.shorten()
+
+    def shorten(self) -> None:
+        """Write anew what there is, without what has been overtaken."""
+        self.registry.forget_old()
+        changes = self.registry.changes()
+        start_journal(self._place, MAGIC, [json.dumps([plain(change)]).encode() for change in changes])
+        if self._file >= 0:
+            os.close(self._file)
+        self._file, self._records = os.open(self._place, os.O_RDWR | os.O_APPEND), 0
+        os.fchmod(self._file, 0o600)
+        size = os.fstat(self._file).st_size
+        self._limit = size + max(size, MOST_BYTES)  # so that a large one is not written anew all the time
+
+    def close(self) -> None:
+        """Let go of it."""
+        for handle in (self._file, self._lock):
+            if handle >= 0:
+                os.close(handle)
+        self._file = self._lock = -1
+
+    def _replay(self) -> None:
+        """Take in what is there."""
+        for text in read_records(self._place, MAGIC) if self._place.exists() else ():
+            try:
+                self.registry.apply([from_plain(values) for values in json.loads(text)])
+            except (ValueError, TypeError, KeyError) as error:
+                raise InputError(f"{self._place} has a record of another version: {error!r:.80}") from error

@@ -1,0 +1,321 @@
+"""`summarize`: what clients of running brokers send and want, as the tables that `assign` reads (paper 5, V).
+
+A generating function is what a client sends into each topic; together with who wants it, that is the traffic
+matrix.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import time
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from broadloom.agents.moves.move_registry import Resident
+from broadloom.errors import InputError
+from broadloom.model import MarketProblem
+from broadloom.mqtt.endpoint import Address, Login
+from broadloom.mqtt.paho import TICK, connect, let_go, new_client, user_properties
+from broadloom.mqtt.reserved_topics import CONTROL_ROOT, MESSAGE_ID, MOVE_AGENT
+from broadloom.mqtt.topic_filters import covers, is_wild
+from broadloom.storage import new_folder
+from broadloom.storage.tables import write_table
+
+if TYPE_CHECKING:
+    from paho.mqtt.client import Client
+
+UP_SECONDS = 30.0  # in which a broker must answer
+log = logging.getLogger("broadloom.agents.moves")
+
+MOST_FLOWS = 2_000_000  # rows of a traffic matrix
+Rates = Mapping[tuple[str, str], float]
+
+
+class AwayError(InputError):
+    """A broker does not answer."""
+
+
+class SentTraffic(NamedTuple):
+    """What a client published: who, when (seconds since 1970), where, how many bytes in how many messages."""
+
+    publisher: str
+    at: float
+    topic: str
+    size: int
+    messages: int = 1
+
+
+@dataclass(frozen=True)
+class Site:
+    """A broker as the planner sees it.
+
+    Attributes:
+        place: where it is in the network.
+        capacity: how many bytes a second its clients may send and receive together; None: not known.
+    """
+
+    place: tuple[float, ...] = (0.0, 0.0)
+    capacity: float | None = None
+
+
+def watch_traffic(
+    addresses: Mapping[str, Address],
+    login: Login,
+    seconds: float,
+    home_of: Callable[[str], str | None],
+) -> list[SentTraffic]:
+    """Count at all brokers for some seconds, each message at the home of its publisher, who is in its id.
+
+    Args:
+        addresses: of the brokers.
+        login: of somebody who may read everything.
+        seconds: how long.
+        home_of: the broker of a client, None if there is no such client.
+
+    Raises:
+        AwayError: a broker does not answer, so that its clients cannot be counted.
+    """
+    tallies: list[TrafficTally] = []
+    with ExitStack() as stack:
+        clients: dict[str, Client] = {}
+        for broker, address in addresses.items():
+            tallies.append(tally := TrafficTally())
+            clients[broker] = client = new_client(f"{MOVE_AGENT}-count-{secrets.token_hex(4)}", login)
+            client.on_message = _counter(broker, home_of, tally)
+            client.on_connect = lambda own, *_: own.subscribe("#", 0)
+            try:
+                connect(client, address, clean=True, seconds=0)
+            except OSError as error:
+                raise AwayError(f"broker {broker!r} does not answer: {error.strerror or error}") from error
+            stack.callback(let_go, client)
+            client.loop_start()
+        _wait_until_up(clients)
+        time.sleep(seconds)
+    return sorted((one for tally in tallies for one in tally.sent()), key=lambda one: one.at)
+
+
+def _wait_until_up(clients: Mapping[str, Client]) -> None:
+    end = time.monotonic() + UP_SECONDS
+    while away := [broker for broker, client in clients.items() if not client.is_connected()]:
+        if time.monotonic() > end:
+            raise AwayError(f"broker {away[0]!r} does not let the agent in")
+        time.sleep(TICK)
+
+
+class TrafficTally:
+    """What was published: of each publisher and topic all but the last message together, and the last one.
+
+    So the time from the first to the last message stays, and so do all bytes, in little room.
+
+    Examples:
+        >>> tally = TrafficTally()
+        >>> for at in range(3):
+        ...     tally.add(SentTraffic("meter-1", at, "a/b", 10))
+        >>> [(one.at, one.size, one.messages) for one in tally.sent()]
+        [(0, 20, 2), (2, 10, 1)]
+    """
+
+    def __init__(self) -> None:
+        self._first: dict[tuple[str, str], SentTraffic] = {}
+        self._last: dict[tuple[str, str], SentTraffic] = {}
+
+    def add(self, one: SentTraffic) -> None:
+        """Count a message."""
+        key = one.publisher, one.topic
+        if (first := self._first.get(key)) is None:
+            self._first[key] = one
+            return
+        if (last := self._last.get(key)) is not None:
+            self._first[key] = first._replace(
+                size=first.size + last.size, messages=first.messages + last.messages
+            )
+        self._last[key] = one
+
+    def sent(self) -> list[SentTraffic]:
+        """What was counted."""
+        return [*self._first.values(), *self._last.values()]
+
+
+def _counter(broker: str, home_of: Callable[[str], str | None], tally: TrafficTally) -> Callable[..., None]:
+    def heard(_client: object, _data: object, message: Any) -> None:
+        publisher = dict(user_properties(message.properties)).get(MESSAGE_ID, "").partition(":")[0]
+        if home_of(publisher) == broker and not message.topic.startswith(f"{CONTROL_ROOT}/"):
+            tally.add(SentTraffic(publisher, time.time(), message.topic, len(message.payload)))
+
+    return heard
+
+
+def live_tables(
+    residents: Iterable[Resident],
+    sent: Sequence[SentTraffic],
+    sites: Mapping[str, Site],
+    seconds: float | None = None,
+) -> dict[str, pa.Table]:
+    """The canonical tables of a running system, and who is where (`assignment`).
+
+    A client that does not tell its place is taken to be where its broker is.
+
+    Args:
+        residents: the clients.
+        sent: what they sent.
+        sites: the brokers.
+        seconds: in how many seconds; None: from the first message to the last one.
+
+    Examples:
+        >>> meter = Resident("meter-1", "rome", (("a/#", 1),), None, since=0.0)
+        >>> sent = [SentTraffic("meter-1", 0.0, "a/b", 10)]
+        >>> tables = live_tables([meter], sent, {"rome": Site((1.0, 2.0))})
+        >>> tables["subscriptions"].to_pylist()
+        [{'node': 'meter-1', 'topic': 'a/b'}]
+        >>> tables["histograms"].to_pylist()
+        [{'publisher': 'meter-1', 'topic': 'a/b', 'rate': 10.0}]
+        >>> tables["subscribers"].column("place").to_pylist()
+        [[1.0, 2.0]]
+    """
+    clients = sorted(residents, key=lambda one: one.client)
+    names = [one.client for one in clients]
+    known, topics = set(names), {one.topic for one in sent}
+    sent = [one for one in sent if one.publisher in known]
+    wants = [(one.client, topic) for one in clients for topic in _topics_of(one, topics)]
+    rates = _rates(sent, seconds)
+    numbers = pa.list_(pa.float64())
+    places = [list(one.place or sites[one.broker].place) for one in clients]
+    nothing = pa.array([[] for _ in clients], numbers)
+    columns = {
+        "subscriber": pa.array(names, pa.string()),
+        "place": pa.array(places, numbers),
+        "lo": nothing,
+        "hi": nothing,
+    }
+    return {
+        "subscribers": pa.table(columns),
+        "subscriptions": _text_table(("node", "topic"), wants),
+        "brokers": _broker_table(sites),
+        "messages": _message_table(sent),
+        "histograms": histogram_table(rates),
+        "traffic_matrix": traffic_table(rates, wants),
+        "assignment": _text_table(("user", "broker"), [(one.client, one.broker) for one in clients]),
+    }
+
+
+def save_tables(folder: Path, tables: Mapping[str, pa.Table], overwrite: bool = False) -> None:
+    """Write tables as a folder that appears at its place by one rename."""
+    with new_folder(folder, overwrite) as scratch:
+        for name, table in tables.items():
+            write_table(scratch, name, table)
+
+
+def traffic_matrix(market: MarketProblem) -> NDArray[np.float64]:
+    """What flows from each user to each other one, (users, users): the paper's traffic matrix.
+
+    Examples:
+        >>> market = MarketProblem([[3], [0]], [[0], [1]], [[1, 2], [2, 1]], [[0, 1], [1, 0]], capacity=9)
+        >>> traffic_matrix(market).tolist()
+        [[0.0, 3.0], [0.0, 0.0]]
+    """
+    flows = market.rates @ market.wants.T.astype(np.float64)
+    np.fill_diagonal(flows, 0.0)
+    return flows
+
+
+def _rates(sent: Sequence[SentTraffic], seconds: float | None) -> dict[tuple[str, str], float]:
+    """What each client sent into each topic, in bytes a second."""
+    moments = [one.at for one in sent]
+    over = seconds or max(moments, default=0.0) - min(moments, default=0.0) or 1.0
+    size: Counter[tuple[str, str]] = Counter()
+    for one in sent:
+        size[one.publisher, one.topic] += one.size
+    return {key: total / over for key, total in size.items()}
+
+
+def _topics_of(resident: Resident, topics: set[str]) -> list[str]:
+    """The topics that a client wants: those it names, and of those that were published what it matches."""
+    filters = [text for text, _ in resident.filters]
+    named = {text for text in filters if not is_wild(text)}
+    return sorted(named | {topic for topic in topics if any(covers(text, topic) for text in filters)})
+
+
+def _text_table(names: tuple[str, str], rows: Sequence[tuple[str, str]]) -> pa.Table:
+    one, other = names
+    return pa.table(
+        {
+            one: pa.array([row[0] for row in rows], pa.string()),
+            other: pa.array([row[1] for row in rows], pa.string()),
+        }
+    )
+
+
+def _broker_table(sites: Mapping[str, Site]) -> pa.Table:
+    places = pa.array([list(site.place) for site in sites.values()], pa.list_(pa.float64()))
+    columns = {"broker": pa.array(list(sites), pa.string()), "place": places}
+    if any(site.capacity is not None for site in sites.values()):
+        columns["capacity"] = pa.array([site.capacity for site in sites.values()], pa.float64())
+    return pa.table(columns)
+
+
+def _message_table(sent: Sequence[SentTraffic]) -> pa.Table:
+    return pa.table(
+        {
+            "publisher": pa.array([one.publisher for one in sent], pa.string()),
+            "at": pa.array([round(one.at * 1e6) for one in sent], pa.timestamp("us")),
+            "bytes": pa.array([one.size for one in sent], pa.int64()),
+            "topic": pa.array([one.topic for one in sent], pa.string()),
+        }
+    )
+
+
+def histogram_table(rates: Rates) -> pa.Table:
+    """The generating function of each client: what it sends into each topic, in bytes a second.
+
+    Examples:
+        >>> histogram_table({("meter-1", "a/b"): 5.0}).to_pylist()
+        [{'publisher': 'meter-1', 'topic': 'a/b', 'rate': 5.0}]
+    """
+    return _table(("publisher", "topic"), rates)
+
+
+def traffic_table(rates: Rates, wants: Iterable[tuple[str, str]]) -> pa.Table:
+    """What goes from each client to each other one, in bytes a second; no row where that is nothing.
+
+    A matrix of more than two million rows is left out: histograms and subscriptions say the same.
+
+    Args:
+        rates: what each client sends into each topic.
+        wants: clients, and the topics that they want.
+
+    Examples:
+        >>> traffic_table({("meter-1", "a"): 5.0}, [("meter-1", "a"), ("screen", "a")]).to_pylist()
+        [{'src': 'meter-1', 'dst': 'screen', 'rate': 5.0}]
+    """
+    takers: dict[str, list[str]] = {}
+    for client, topic in wants:
+        takers.setdefault(topic, []).append(client)
+    if (count := sum(len(takers.get(topic, ())) for _, topic in rates)) > MOST_FLOWS:
+        log.warning("the traffic matrix has up to %d rows, and is left out", count)
+        return _table(("src", "dst"), {})
+    flows: Counter[tuple[str, str]] = Counter()
+    for (sender, topic), rate in rates.items():
+        for taker in takers.get(topic, ()):
+            flows[sender, taker] += rate  # type: ignore[assignment]
+    return _table(("src", "dst"), {pair: rate for pair, rate in flows.items() if pair[0] != pair[1]})
+
+
+def _table(names: Collection[str], rates: Rates) -> pa.Table:
+    one, other = names
+    rows = sorted((pair, rate) for pair, rate in rates.items() if rate > 0)
+    return pa.table(
+        {
+            one: pa.array([pair[0] for pair, _ in rows], pa.string()),
+            other: pa.array([pair[1] for pair, _ in rows], pa.string()),
+            "rate": pa.array([rate for _, rate in rows], pa.float64()),
+        }
+    )

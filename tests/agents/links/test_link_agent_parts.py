@@ -1,0 +1,617 @@
+"""The parts of the link agent: packets, steps between trees, guards, the journal, target_hops and sources."""
+
+import asyncio
+import json
+import os
+import random
+import struct
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import broadloom as bl
+from broadloom.agents.links import filter_groups as journal_module
+from broadloom.agents.links.agent_link import HopForwarder, PacketStore
+from broadloom.agents.links.filter_groups import (
+    JOURNAL_FILE,
+    JOURNAL_MAGIC,
+    FilterGroup,
+    GroupState,
+    LinkJournal,
+)
+from broadloom.agents.links.link_agent import LinkAgent
+from broadloom.agents.links.link_service import (
+    LinkRun,
+    serve_links,
+    serve_metrics,
+    settings_endpoints,
+    take_down_links,
+)
+from broadloom.agents.links.plan_sources import EventFile, FixedPlan, PlanVersions
+from broadloom.agents.links.swap_guards import SwapGuard
+from broadloom.agents.links.tree_changes import Step, edges, next_step, path_between, target_hops
+from broadloom.deployment.deployment_inputs import Publication, Settings
+from broadloom.errors import InputError
+from broadloom.mqtt import packets
+from broadloom.mqtt.client_session import ClientSession, SessionHandler, watched_task
+from broadloom.mqtt.endpoint import Endpoint, Login
+from broadloom.mqtt.packets import PacketReader, ProtocolError, Publish, publish, read_publish
+
+# PacketReader.
+
+TEXTS = st.text(st.characters(exclude_characters="+#\0", exclude_categories=["Cs"]), min_size=1, max_size=30)
+
+
+def one_packet(data):
+    ((kind, raw, head),) = PacketReader().feed(data)
+    return kind, raw, head
+
+
+@given(
+    topic=TEXTS,
+    payload=st.binary(max_size=300),
+    number=st.integers(0, 65535),
+    names=st.lists(TEXTS, max_size=9),
+)
+def test_a_message_is_read_as_it_was_written(topic, payload, number, names):
+    properties = [(name.encode(), b"value") for name in names]
+    kind, raw, head = one_packet(publish(topic, payload, number, properties))
+    message = read_publish(raw, head)
+    assert (kind, message.topic, message.number) == (packets.PUBLISH, topic, number)
+    assert message.payload() == payload
+    assert message.key == 0
+    stamped = message.stamped(b"id")
+    again = read_publish(*one_packet(stamped.raw)[1:])
+    assert again == stamped
+    assert again.key != 0
+    assert again.payload() == payload
+    assert len(stamped.raw) > len(raw)
+
+
+@given(chunks=st.lists(st.integers(1, 40), max_size=60), sizes=st.lists(st.integers(0, 200), max_size=8))
+def test_packets_come_whole_however_the_stream_is_cut(chunks, sizes):
+    sent = [publish("x", b"." * size, number + 1) for number, size in enumerate(sizes)]
+    stream, got, reader = b"".join(sent), [], PacketReader()
+    for size in [*chunks, len(stream)]:
+        got += [raw for _, raw, _ in reader.feed(stream[:size])]
+        stream = stream[size:]
+    assert got == sent
+
+
+def fuzzed(chance):
+    """A good packet with some bytes changed, cut or added."""
+    good = [
+        publish("a/b", b"payload", 7, [(packets.ID_PROPERTY, b"1"), (b"other", b"2")]),
+        packets.acknowledgement(packets.PUBACK, 9),
+        struct.pack(">BBBBBBH", 0x20, 6, 1, 0, 3, 0x21, 20),
+        bytes((0x90, 4, 0, 1, 0, 1)),
+        bytes((0xE0, 1, 0x8E)),
+    ]
+    data = bytearray(chance.choice(good))
+    for _ in range(chance.randint(0, 4)):
+        at = chance.randrange(len(data) + 1)
+        data[at : at + chance.randint(0, 2)] = chance.randbytes(chance.randint(0, 2))
+    return bytes(data)
+
+
+def test_ten_thousand_mangled_packets_end_in_a_word_or_in_nothing():
+    """Whatever a broker sends, the agent neither stumbles nor waits for ever for a length that cannot be."""
+
+    async def story():
+        chance = random.Random(0)
+        refused = 0
+        for _ in range(10_000):
+            session = ClientSession("a", "client", Endpoint("", 0), SessionHandler())
+            session._welcome = asyncio.get_running_loop().create_future()
+            session._welcome.set_result(None)
+            session._transport, session._packets = Closing(), PacketReader()
+            session.data_received(fuzzed(chance))
+            refused += session._transport.closed
+        return refused
+
+    assert 1000 < asyncio.run(story()) < 10_000
+
+
+class Closing:
+    """A transport that can only be closed."""
+
+    closed = False
+
+    def abort(self):
+        """Close it."""
+        self.closed = True
+
+
+@pytest.mark.parametrize(
+    ("data", "word"),
+    [
+        (b"\x30\xff\xff\xff\xff\x01", "a length of more than four bytes"),
+        (b"\x10\x00", "a packet begins with 0x10"),
+        (b"\x62\x02\x00\x01", None),
+        (publish("x", b"", 1).replace(b"\x32", b"\x36", 1), "a message at QoS 3"),
+        (publish("x", b"", 1).replace(b"x\x00\x01", b"x\x00\x00"), "packet id 0"),
+        (publish("+", b""), "wildcard"),
+        (publish("x", b"").replace(b"x", b"\xff"), "no UTF-8"),
+        (b"\x30\x04\x00\x01x\x05", "properties that end behind"),
+        (b"\x30\x03\x00\x09x", "a text that ends behind"),
+    ],
+)
+def test_malformed_packets_are_refused_in_a_word(data, word):
+    if word is None:
+        assert [kind for kind, _, _ in PacketReader().feed(data)] == [packets.PUBREL]
+        return
+    with pytest.raises(ProtocolError, match=word):
+        [read_publish(raw, head) for _, raw, head in PacketReader().feed(data)]
+
+
+def test_a_login_is_not_shown():
+    assert "secret" not in repr(Login("name", "secret"))
+
+
+# Steps.
+
+
+def random_hops(chance, brokers, one_way):
+    order = chance.sample(brokers, chance.randint(0, len(brokers)))
+    hops = set()
+    for place in range(1, len(order)):
+        u, v = order[place], chance.choice(order[:place])
+        hops |= {(u, v), (v, u)}
+    if one_way and len(order) > 1:  # a broker that only publishes
+        leaf = next((one for one in order if sum(one in edge for edge in edges(hops)) == 1), None)
+        hops = {hop for hop in hops if hop[1] != leaf}
+    return frozenset(hops)
+
+
+@given(seed=st.integers(0, 10**6), one_way=st.booleans())
+def test_steps_lead_there_and_never_cut_or_close_a_ring(seed, one_way):
+    """After each step there is a forest in which the brokers of both trees stay together."""
+    chance = random.Random(seed)
+    brokers = "abcdefg"[: chance.randint(2, 7)]
+    now, target = (random_hops(chance, brokers, one_way) for _ in range(2))
+    stay = {one for hop in now for one in hop} & {one for hop in target for one in hop}
+    swaps = 0
+    while step := next_step(now, target):
+        assert not step.add & now
+        assert step.drop <= now
+        now = now - step.drop | step.add
+        swaps += bool(step.add and step.drop)
+        for u, v in edges(now):
+            assert path_between(edges(now) - {(u, v)}, u, v) is None  # no ring
+        for one in stay:
+            assert path_between(edges(now), min(stay), one) is not None
+        assert swaps <= len(brokers)
+    assert now == target
+
+
+def test_a_broker_in_the_middle_becomes_a_leaf_before_it_goes():
+    pairs = lambda *names: frozenset(hop for u, v in names for hop in ((u, v), (v, u)))  # noqa: E731
+    now, target = pairs("xa", "xb", "xc"), pairs("ab", "bc")
+    taken = []
+    while step := next_step(now, target):
+        taken.append((sorted(edges(step.add)), sorted(edges(step.drop))))
+        now = now - step.drop | step.add
+    assert [bool(add) for add, _ in taken] == [True, True, False]
+    assert all("x" in edge for _, drop in taken for edge in drop)
+
+
+# What outlives the agent.
+
+
+def test_claims_outlive_the_agent_and_a_torn_one_is_cut(tmp_path):
+    hops, place = [("a", "b"), ("b", "a"), ("a", "c")], tmp_path / "x.claims"
+    guard = SwapGuard(hops, place)
+    assert guard.claim(("a", "b"), 7)
+    guard.close()
+    place.write_bytes(place.read_bytes() + b"torn")
+    again = SwapGuard(reversed(hops), place)
+    assert not again.claim(("a", "c"), 7)
+    assert again.claim(("a", "b"), 7)
+    again.close(forget=True)
+    assert not place.exists()
+
+
+def test_a_claim_that_a_full_disk_cuts_leaves_nothing(tmp_path, monkeypatch):
+    """Neither in the file, where later ones could not be read any more, nor in memory."""
+    hops, place = [("a", "b"), ("b", "a")], tmp_path / "x.claims"
+    guard, write = SwapGuard(hops, place), os.write
+    assert guard.claim(("a", "b"), 7)
+    monkeypatch.setattr(os, "write", lambda file, data: write(file, data[:4]))
+    with pytest.raises(OSError, match="No space left"):
+        guard.claim(("b", "a"), 8)
+    monkeypatch.undo()
+    assert guard.claim(("a", "b"), 9)
+    guard.close()
+    again = SwapGuard(hops, place)
+    assert [again.claim(("b", "a"), key) for key in (7, 8, 9)] == [False, True, False]
+    again.close()
+
+
+def test_the_journal_keeps_states_and_cuts_what_is_torn(tmp_path):
+    hops = frozenset({("a", "b"), ("b", "a")})
+    states = [
+        GroupState(("x",), hops),
+        GroupState(("y",), hops, Step(hops, frozenset()), "add"),
+        GroupState(("x",)),
+    ]
+
+    async def story():
+        journal = LinkJournal(tmp_path)
+        await asyncio.gather(*map(journal.keep, states))
+        with pytest.raises(InputError, match="open already"):
+            LinkJournal(tmp_path)
+        await journal.end()
+
+    asyncio.run(story())
+    place = tmp_path / JOURNAL_FILE
+    whole = place.read_bytes()
+    place.write_bytes(whole + whole[-9:])
+    journal = LinkJournal(tmp_path)
+    assert journal.states == {("y",): states[1]}
+    journal.close()
+    place.write_bytes(whole.replace(b"add", b"mad") + whole[len(JOURNAL_MAGIC) :])
+    with pytest.raises(InputError, match="damaged at byte"):
+        LinkJournal(tmp_path)
+    place.write_bytes(b"something else")
+    with pytest.raises(InputError, match="not a journal"):
+        LinkJournal(tmp_path)
+
+
+@pytest.mark.parametrize("system", ["has fallocate", "has none"])
+def test_slots_outlive_the_agent(tmp_path, monkeypatch, system):
+    if system == "has none":  # as macOS
+        monkeypatch.delattr("os.posix_fallocate", raising=False)
+    slots = PacketStore(tmp_path / "a:b.slots")
+    slots[65535] = 2**64 - 1
+    slots.close()
+    again = PacketStore(tmp_path / "a:b.slots")
+    assert again[65535] == 2**64 - 1
+    assert (tmp_path / "a:b.slots").stat().st_blocks * 512 >= 65536 * 8  # or a full disk would kill the agent
+    again.clear()
+    assert again[65535] == 0
+    again.close()
+
+
+def test_slots_in_memory_are_cleared():
+    slots = PacketStore()
+    slots[7] = 9
+    slots.clear()
+    assert slots[7] == 0
+    slots.close()
+
+
+def test_a_lane_acknowledges_in_order_and_only_what_is_done():
+    near, far = [], []
+    lane = HopForwarder(PacketStore(), lambda message: None if message.topic == "dropped" else message)
+    lane.near_opens(near.append, present=False)
+    lane.far_opens(far.append, present=False, room=2, largest=100)
+    for number, topic in ((1, "x"), (2, "dropped"), (3, "x"), (4, "x")):
+        lane.arrive(Publish(publish(topic, b"", number), 2, topic, number, number))
+    assert len(far) == 2  # the far broker takes two at a time
+    lane.stored(3, 0)
+    lane.completed(3)
+    assert near == []
+    lane.stored(1, 0)
+    lane.completed(1)
+    assert near == [packets.acknowledgement(packets.PUBACK, number) for number in (1, 2, 3)]
+    assert list(lane.flight) == [4]
+
+
+def lane_with_a_message(far):
+    """The near broker has a new session, the far one an old one; a message has come."""
+    lane = HopForwarder(PacketStore(), lambda message: message)
+    lane.near_opens(lambda _: None, present=False)
+    lane.far_opens(far.append, present=True, room=20, largest=100)
+    lane.arrive(Publish(publish("x", b"", 1), 2, "x", 1, 5))
+    return lane
+
+
+def test_packet_ids_that_a_far_broker_may_still_hold_are_freed_first():
+    """The near broker has lost its session, so its packet ids begin anew; the far one may hold old ones."""
+    far = []
+    lane = lane_with_a_message(far)
+    assert [packet[0] >> 4 for packet in far] == [6]
+    lane.completed(1)
+    assert [packet[0] >> 4 for packet in far] == [6, 3]
+
+
+def test_a_far_broker_that_has_lost_its_session_gets_messages_again():
+    far = []
+    lane = lane_with_a_message(far)
+    lane.completed(1)
+    lane.stored(1, 0)
+    lane.far_closes()
+    lane.far_opens(far.append, present=False, room=20, largest=100)
+    assert [packet[0] >> 4 for packet in far] == [6, 3, 6, 3]
+
+
+# Targets and sources.
+
+
+def test_trees_change_as_little_as_they_can():
+    """Edges that the new plan has are kept, though another tree might be better."""
+    interest = bl.workload.interest(nodes=12, topics=8, sizes=(3, 6), seed=3)
+    live = bl.maintain(interest)
+    before = target_hops(live.plan())
+    live.leave(0)
+    after = target_hops(live.plan(), before=before)
+    links = {tuple(sorted((live.name_of(u), live.name_of(v)))) for u, v in live.edges.tolist()}
+    for filters, hops in before.items():
+        members = {one for hop in after.get(filters, ()) for one in hop}
+        kept = {edge for edge in edges(hops) & links if members.issuperset(edge)}
+        assert kept <= edges(after.get(filters, frozenset()))
+
+
+def test_a_broker_that_only_publishes_hangs_on_by_one_hop():
+    plan = bl.link(bl.Interest.from_lists([["x"], ["x"], []]), algorithm="gm")
+    hops = target_hops(plan, [Publication(2, "x")])["x",]
+    assert ("2", "0") in hops
+    assert ("0", "2") not in hops
+
+
+def test_filters_that_come_together_are_no_live_change():
+    apart = bl.link(bl.Interest.from_lists([["a/b", "a/c"], ["a/b", "a/c"]]), algorithm="gm")
+    together = bl.link(bl.Interest.from_lists([["a/b", "a/#"], ["a/b", "a/#"]]), algorithm="gm")
+    with pytest.raises(InputError, match="need one tree; that is no live change"):
+        target_hops(together, before=target_hops(apart))
+
+
+@pytest.mark.parametrize(
+    "topic", ["$SYS/x", "$share/g/x", "broadloom/#", "broadloom/to/+/move", "a#", "a/#/b", "x" * 70_000]
+)
+def test_topics_that_no_link_can_carry_are_refused(topic):
+    plan = bl.link(bl.Interest.from_lists([[topic], [topic]]), algorithm="gm")
+    with pytest.raises(InputError, match="no filter that a link can carry"):
+        target_hops(plan)
+
+
+def test_events_are_followed_as_the_file_grows(tmp_path):
+    place = tmp_path / "events.jsonl"
+    source = EventFile(bl.link(bl.Interest.from_lists([["x"], ["x"]]), algorithm="gm"), place)
+    assert source.poll().interest.node_count == 2
+    assert source.poll() is None
+    line = json.dumps({"seq": 1, "kind": "join", "node": "new", "topics": ["x", "y"]})
+    place.write_text(line[:10])
+    assert source.poll() is None  # half a line
+    place.write_text(line + "\nnonsense\n")
+    assert source.poll().interest.node_ids == ("0", "1", "new")
+    assert source.refused == 1
+    assert source.poll() is None
+
+
+def event(seq, node):
+    return json.dumps({"seq": seq, "kind": "join", "node": node, "topics": ["x"]}, ensure_ascii=False) + "\n"
+
+
+def test_a_file_of_events_that_is_cut_or_replaced_is_read_from_its_beginning(tmp_path):
+    """And a line ends at a line feed, whatever else unicode takes for one."""
+    place = tmp_path / "events.jsonl"
+    source = EventFile(bl.link(bl.Interest.from_lists([["x"], ["x"]]), algorithm="gm"), place)
+    place.write_text(event(1, "one") + event(2, "t\u2028w\u0085o"))
+    assert source.poll().interest.node_ids[2:] == ("one", "t\u2028w\u0085o")
+    place.write_text(event(3, "three"))
+    assert source.poll().interest.node_count == 5
+    (tmp_path / "next").write_text(event(3, "three") + event(4, "four") + event(5, "five"))
+    (tmp_path / "next").replace(place)
+    assert source.poll().interest.node_count == 7
+    assert source.refused == 1  # seq 3, for the second time
+    assert source.poll() is None
+
+
+def test_versions_of_a_stream_are_followed(tmp_path):
+    plans = [bl.link(bl.Interest.from_lists([["x"]] * count), algorithm="gm") for count in (2, 3, 4)]
+    source = PlanVersions(tmp_path, plans[0])
+    assert source.poll() is plans[0]
+    assert source.poll() is None
+    for version in (1, 2):
+        plans[version].save(tmp_path / "versions" / f"{version:012d}")
+    (tmp_path / "versions" / "000000000003.tmp").mkdir()
+    assert source.poll().interest.node_count == 4
+    assert source.poll() is None
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (("--events", "e", "--follow", "f"), "give one of them"),
+        (("--credentials",), "set BROADLOOM_USER"),
+        (("--certificates", "nowhere"), "cannot be used for TLS"),
+        (("--window", "0"), "a whole number from 1"),
+        (("--address", "here"), "put {broker} where the id goes"),
+        (("--address", "127.0.0.1:x{broker}"), "give host or host:port"),
+        (("--address", "a..{broker}"), "give host or host:port"),
+        (("--window", "70000"), "from 1 to 65,535"),
+        (("--metrics", "99999"), "a port from 1 to 65535"),
+        (("--metrics", "0"), "a port from 1 to 65535"),
+    ],
+)
+def test_the_command_refuses_in_one_line(run, tmp_path, monkeypatch, words, fault):
+    monkeypatch.delenv("BROADLOOM_USER", raising=False)
+    bl.link(bl.Interest.from_lists([["x"], ["x"]]), algorithm="gm").save(tmp_path / "plan")
+    code, out, err = run("deploy", "live", tmp_path / "plan", "--state", tmp_path / "state", *words)
+    assert (code, out) == (2, "")
+    assert fault in err
+    assert err.count("\n") == 1
+
+
+def test_a_password_may_be_in_a_file(tmp_path, monkeypatch, caplog):
+    (tmp_path / "password").write_text("secret\n")
+    (tmp_path / "password").chmod(0o600)
+    monkeypatch.setenv("BROADLOOM_USER", "agent")
+    monkeypatch.delenv("BROADLOOM_PASSWORD", raising=False)
+    monkeypatch.setenv("BROADLOOM_PASSWORD_FILE", str(tmp_path / "password"))
+    door = settings_endpoints(Settings(address="{broker}:1", tls=False, credentials=True))("a")
+    assert door.login == Login("agent", "secret")
+    assert "secret" not in repr(door)
+    assert "without TLS the password goes over the network" in caplog.text
+    (tmp_path / "password").chmod(0o644)
+    with pytest.raises(InputError, match="other users can read the secret"):
+        settings_endpoints(Settings(credentials=True))
+
+
+def test_a_long_journal_is_written_anew(tmp_path, monkeypatch):
+    monkeypatch.setattr(journal_module, "LONGEST_BYTES", 1000)
+    hops = frozenset({("a", "b"), ("b", "a")})
+
+    async def story():
+        journal = LinkJournal(tmp_path)
+        for turn in range(50):
+            await journal.keep(GroupState(("x",), hops, Step(hops, frozenset()), f"phase {turn}"))
+        await journal.end()
+
+    asyncio.run(story())
+    assert (tmp_path / JOURNAL_FILE).stat().st_size < 1500
+    journal = LinkJournal(tmp_path)
+    assert journal.states[("x",)].phase == "phase 49"
+    journal.close()
+
+
+def test_a_disk_that_is_full_keeps_nothing_by_halves(tmp_path, monkeypatch):
+    """Who asked is told; the journal is whole, and goes on when there is room again."""
+    write = os.write
+
+    def half(file, data):
+        write(file, data[: len(data) // 2])
+        raise OSError(28, "No space left on device")
+
+    async def story():
+        journal = LinkJournal(tmp_path)
+        monkeypatch.setattr(os, "write", half)
+        with pytest.raises(OSError, match="No space"):
+            await journal.keep(GroupState(("x",), frozenset({("a", "b")})))
+        monkeypatch.setattr(os, "write", write)
+        await journal.keep(GroupState(("y",), frozenset({("a", "b")})))
+        await journal.end()
+
+    asyncio.run(story())
+    journal = LinkJournal(tmp_path)
+    assert list(journal.states) == [("y",)]
+    journal.close()
+
+
+class BadEndpoint(Endpoint):
+    """One that a fault of ours is behind."""
+
+    tries = 0
+
+    async def open(self, client):  # noqa: ARG002
+        """Fail."""
+        BadEndpoint.tries += 1
+        raise UnicodeError("label empty or too long")
+
+
+def test_a_session_survives_any_fault_and_tries_again(caplog):
+    async def story():
+        session, before = (
+            ClientSession("a", "client", BadEndpoint("", 0), SessionHandler()),
+            BadEndpoint.tries,
+        )
+        session.start()
+        async with asyncio.timeout(60):
+            while BadEndpoint.tries < before + 2:
+                await asyncio.sleep(0.01)
+        assert not session._task.done()
+        await session.stop()
+
+    asyncio.run(story())
+    assert "a fault of ours; trying again" in caplog.text
+
+
+@pytest.mark.parametrize("down", [False, True])
+def test_a_part_that_dies_ends_the_run(tmp_path, monkeypatch, down):
+    """And links that no session holds are not said to be up."""
+    plan = bl.link(bl.Interest.from_lists([["x"], ["x"]]), algorithm="gm")
+    told = []
+
+    async def story():
+        agent = LinkAgent(lambda _: BadEndpoint("", 0), tmp_path, patience=0.1)
+
+        async def die():
+            while asyncio.get_running_loop().get_exception_handler() is None:
+                await asyncio.sleep(0.01)  # not before somebody looks
+            await asyncio.sleep(1.0)
+            raise KeyError("nobody saw it coming")
+
+        watched_task(die())
+        if down:
+            monkeypatch.setattr(agent, "settled", asyncio.Event().wait)
+            await take_down_links(agent)
+        await serve_links(LinkRun(agent, FixedPlan(plan)), ready=lambda: told.append("up"))
+
+    with pytest.raises(KeyError, match="nobody saw it coming"):
+        asyncio.run(asyncio.wait_for(story(), 60))
+    assert told == []
+
+
+def test_a_port_for_metrics_that_is_taken_is_told_in_a_word(tmp_path):
+    async def story():
+        taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
+        port = taken.sockets[0].getsockname()[1]
+        agent = LinkAgent(lambda _: BadEndpoint("", 0), tmp_path)
+        with pytest.raises(InputError, match=f"port {port} of 127.0.0.1 for metrics cannot be had"):
+            await serve_metrics(agent, port)
+        taken.close()
+        await agent.stop()
+
+    asyncio.run(story())
+
+
+def both_ways(*pairs):
+    return frozenset(hop for u, v in pairs for hop in ((u, v), (v, u)))
+
+
+@pytest.mark.parametrize(
+    ("hops", "step", "phase", "target", "down", "apart"),
+    [
+        (("ab", "bc"), None, "", ("ab", "bc"), (), ""),
+        (
+            ("ab", "bc"),
+            None,
+            "",
+            ("ab", "bc"),
+            ("bc",),
+            "c",
+        ),  # nothing comes to c; the others have each other
+        (("ab", "bc", "cd"), None, "", ("ab", "bc", "cd"), ("bc",), "abcd"),  # two parts
+        ((), (("ab",), ()), "add", ("ab",), (), "ab"),
+        (("ab",), (("bc",), ()), "add", ("ab", "bc"), (), "c"),
+        (("ab", "bc"), (("ac",), ("ab",)), "both", ("ac", "bc"), ("ac",), ""),
+        (("ab", "bc"), (("ac",), ("ab",)), "both", ("ac", "bc"), ("ab",), "a"),  # ac may not carry yet
+        (("ab", "bc"), (("ac",), ("ab",)), "leave", ("ac", "bc"), ("ab",), ""),
+        (("ab", "bc"), ((), ("bc",)), "drop", ("ab",), (), ""),
+        (("ab",), None, "", (), (), ""),  # nobody else shall have it
+    ],
+)
+def test_a_broker_is_joined_with_all_that_are_linked_at_all(hops, step, phase, target, down, apart):
+    """Also in the middle of a change: a swap parts nobody, and one that joins holds up no others."""
+    move = step and Step(*(both_ways(*pairs) for pairs in step))
+    group = FilterGroup(GroupState(("x",), both_ways(*hops), move), network=None)
+    group.state, group.target = replace(group.state, phase=phase), both_ways(*target)
+    members = sorted({broker for pair in target for broker in pair})
+    gone = both_ways(*down)
+    assert [one for one in members if not group.joins(one, lambda hop: hop not in gone)] == list(apart)
+    assert group.joins("z", lambda _: False)  # the only one that wants it
+
+
+def test_what_a_change_went_on_without_is_asked_for_later():
+    """By the session, whenever it comes, even before the change is over; and no more after it is dropped."""
+
+    async def play():
+        agent, hop = LinkAgent(lambda _: Endpoint("127.0.0.1", 1), patience=0), ("a", "b")
+        await agent.open(both_ways(hop))
+        await agent.subscribe(hop, ["x"], retained=True)
+        owed = agent.wanted(hop), agent.wanted(hop[::-1])
+        await agent.unsubscribe(hop, ["x"])
+        found = *owed, agent.wanted(hop)
+        await agent.stop()
+        return found
+
+    assert asyncio.run(play()) == (["x"], [], [])
+
+
+def test_a_state_that_is_no_folder_is_told(tmp_path):
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match=r"the state cannot be in .*file: File exists; give a folder"):
+        LinkJournal(tmp_path / "file")

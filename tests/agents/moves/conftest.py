@@ -1,0 +1,12 @@
+"""What tests of moves share."""
+
+import pytest
+from test_move_agent import World
+
+
+@pytest.fixture
+def world(tmp_path):
+    """An agent without brokers, and its journal."""
+    made = World(tmp_path / "journal")
+    yield made
+    made.journal.close()

@@ -1,0 +1,286 @@
+"""A real mosquitto with the exported rules, passwords and two listeners: nobody moves, or hears, another."""
+
+from __future__ import annotations
+
+import subprocess
+import time
+from contextlib import ExitStack, contextmanager
+
+import pytest
+from moving import LIMIT, QUICK, Counted, agent_of, is_over, is_over_at, payload_id, wait_for
+
+from broadloom.agents.links.embedded_links import embed_links
+from broadloom.agents.moves.control_messages import (
+    ConnectOrder,
+    Register,
+    Reply,
+    dump,
+    from_client,
+    to_client,
+)
+from broadloom.agents.moves.move_registry import MoveState
+from broadloom.agents.moves.move_service import AgentConfig, serving
+from broadloom.agents.moves.moving_client import MovingClient
+from broadloom.agents.moves.operator_api import Operator
+from broadloom.deployment.rehearsal.mosquitto_lab import (
+    HOST,
+    dying_with_us,
+    free_ports,
+    listens,
+    need_mosquitto,
+)
+from broadloom.deployment.targets import mosquitto_bridges
+from broadloom.mqtt.endpoint import Address, Login
+from broadloom.mqtt.paho import connect, leave_now, loop_until, new_client, wanted
+from broadloom.mqtt.reserved_topics import MOVE_AGENT
+
+pytestmark = [
+    pytest.mark.needs("mosquitto", "mosquitto_passwd"),
+    pytest.mark.xdist_group("mosquitto"),
+]
+
+LINKS = "broadloom-links"
+NAMES = ("alice", "bob", "writer-h", "writer-f", MOVE_AGENT, LINKS)
+SECRETS = "".join(f"user writer-{name}\ntopic readwrite secret/#\n" for name in "hf")
+CONF = """\
+per_listener_settings true
+listener {client} {host}
+use_username_as_clientid true
+password_file {folder}/passwords
+acl_file {folder}/acl
+listener {agent} {host}
+password_file {folder}/passwords
+acl_file {folder}/acl
+persistence true
+persistence_location {folder}/
+autosave_interval 1
+max_queued_messages 0
+"""
+
+
+def login(name: str) -> Login:
+    return Login(name, f"{name}-secret")
+
+
+@contextmanager
+def guarded_brokers(tmp_path, names, odd=None):
+    """Brokers that ask for passwords, an odd one for another of links; gives ports of clients and agent."""
+    running, doors, ports = [], {}, iter(free_ports(2 * len(names)))
+    try:
+        for name in names:
+            folder = tmp_path / name
+            folder.mkdir()
+            client, agent = next(ports), next(ports)
+            doors[name] = Address(HOST, client), Address(HOST, agent)
+            (folder / "passwords").touch(0o600)
+            for user in NAMES:
+                secret = "another" if (name, user) == (odd, LINKS) else f"{user}-secret"
+                command = ["mosquitto_passwd", "-b", folder / "passwords", user, secret]
+                subprocess.run(command, check=True, capture_output=True)
+            (folder / "acl").write_text(
+                f"{SECRETS}\npattern readwrite t/#\n\n{mosquitto_bridges.acl_rules()}"
+            )
+            conf = CONF.format(client=client, agent=agent, host=HOST, folder=folder)
+            (folder / "mosquitto.conf").write_text(conf + "user root\n")
+            (folder / "acl").chmod(0o600)
+            with (folder / "log").open("wb") as log:
+                command = [*dying_with_us(), need_mosquitto(), "-c", folder / "mosquitto.conf"]
+                running.append(subprocess.Popen(command, stdout=log, stderr=log))
+        assert wait_for(lambda: all(listens(door.port) for pair in doors.values() for door in pair))
+        yield doors
+    finally:
+        for process in running:
+            process.terminate()
+            process.wait()
+
+
+class Eavesdropper:
+    """A client that tries things, and keeps what it hears and how it was answered."""
+
+    def __init__(self, address: Address, name: str, user: str) -> None:
+        self.heard, self.answers = [], []
+        self.client = new_client(name, login(user))
+        self.client.on_message = lambda _c, _d, message: self.heard.append(message.topic)
+        self.client.on_publish = lambda _c, _d, _m, reason, _p: self.answers.append(str(reason))
+        connect(self.client, address)
+        assert loop_until(self.client, self.client.is_connected, LIMIT)
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        leave_now(self.client)
+
+    def publish(self, topic: str, payload: bytes) -> str:
+        """How the broker answers; nothing if it hangs up instead."""
+        self.client.publish(topic, payload, 1)
+        loop_until(self.client, lambda: bool(self.answers), LIMIT)
+        return self.answers[0] if self.answers else ""
+
+    def listen(self, seconds: float) -> list[str]:
+        """What it heard so far, and in the next seconds."""
+        end = time.monotonic() + seconds
+        loop_until(self.client, lambda: time.monotonic() > end, seconds + 1)
+        return self.heard
+
+
+def test_a_client_can_move_only_itself(tmp_path):
+    """Bob can neither register nor answer for Alice, nor read what she is asked, nor take her session."""
+    with guarded_brokers(tmp_path, "hf") as doors:
+        places = {name: pair[1] for name, pair in doors.items()}
+        known = {name: str(pair[0]) for name, pair in doors.items()}
+        counted = Counted()
+        with agent_of(places, tmp_path / "journal", QUICK, login=login(MOVE_AGENT)) as agent:
+            agent._addresses = {name: pair[0] for name, pair in doors.items()}  # as clients reach them
+            alice = MovingClient(
+                "alice", known, "h", counted.ear("alice"), login=login("alice"), identify=payload_id
+            )
+            alice.subscribe("t/1")
+            alice.start()
+            assert wait_for(lambda: "alice" in agent.registry.residents)
+            bob = Eavesdropper(doors["h"][0], "bob", "bob")
+            bob.client.subscribe(
+                wanted(((to_client("alice", "+"), 1), ("#", 1), (to_client("+", "+"), 1)), 0)
+            )
+            move = agent.ask(lambda own: own.request_to_move("alice", "f"))
+            forged = 2**62
+            for topic, lie in (
+                (from_client("alice", "reply"), dump(Reply("alice", forged, move.id, "decline"))),
+                (from_client("alice", "register"), dump(Register("alice", forged, "h"))),
+                (to_client("alice", "connect"), dump(ConnectOrder(move.id, "g", "127.0.0.1:1"))),
+            ):  # mosquitto 2.0 also hangs up after each
+                with Eavesdropper(doors["f"][0], "bob", "bob") as liar:
+                    assert liar.publish(topic, lie) in ("Not authorized", "")
+            assert (
+                bob.publish(from_client("bob", "register"), dump(Register("alice", forged, "h"))) == "Success"
+            )
+            assert wait_for(lambda: agent.refused["forged:"] == 1)
+            assert wait_for(lambda: is_over(agent))
+            assert agent.registry.moves[move.id].state is MoveState.REDIRECTED
+            assert alice.home == "f"
+            assert bob.listen(0.1) == []
+            leave_now(bob.client)
+            spoof = Eavesdropper(doors["f"][0], "alice", "bob")  # becomes bob, by the listener's rule
+            alice.publish("t/1", b"still here")
+            assert wait_for(lambda: counted.got["alice"].total() == 1)
+            assert spoof.listen(0.1) == []
+            assert set(agent.registry.residents) == {"alice"}
+            leave_now(spoof.client)
+            alice.stop()
+
+
+def tell_secrets(writer: MovingClient) -> None:
+    """Publish some messages that hardly anybody may read."""
+    for number in range(10):
+        writer.publish("secret/1", f"secret-{number}".encode())
+    time.sleep(0.01)
+
+
+def test_the_agent_lends_nobody_its_rights(tmp_path):
+    """Who wants what it may not read does not get it through a session that the agent has opened."""
+    with guarded_brokers(tmp_path, "hf") as doors:
+        places = {name: pair[1] for name, pair in doors.items()}
+        known = {name: str(pair[0]) for name, pair in doors.items()}
+        counted = Counted()
+        with (
+            agent_of(places, tmp_path / "journal", QUICK, login=login(MOVE_AGENT)) as agent,
+            ExitStack() as stack,
+        ):
+            agent._addresses = {name: pair[0] for name, pair in doors.items()}
+            alice = MovingClient(
+                "alice", known, "h", counted.ear("alice"), login=login("alice"), identify=payload_id
+            )
+            alice.subscribe("#")
+            stack.enter_context(alice)
+            writers = [
+                stack.enter_context(MovingClient(who, known, who[-1], login=login(who)))
+                for who in ("writer-h", "writer-f")
+            ]
+            assert wait_for(lambda: "alice" in agent.registry.residents)
+            agent.ask(lambda own: own.request_to_move("alice", "f"))
+            while not is_over(agent):
+                for writer in writers:
+                    tell_secrets(writer)
+            assert alice.home == "f"
+            writers[1].publish("t/1", b"for all")
+            assert wait_for(lambda: counted.got["alice"][("t/1", "for all")] == 1)
+            assert counted.got["alice"].total() == 1
+
+
+def test_what_comes_while_the_agent_empties_a_session_is_left_out(tmp_path):
+    """Then the broker goes by the agent's rights; but only what came before is sent on."""
+    with guarded_brokers(tmp_path, "hf") as doors:
+        places = {name: pair[1] for name, pair in doors.items()}
+        known = {name: str(pair[0]) for name, pair in doors.items()}
+        counted = Counted()
+
+        def alice_at(home):
+            client = MovingClient(
+                "alice", known, home, counted.ear("alice"), login=login("alice"), identify=payload_id
+            )
+            client.subscribe("#")
+            return client
+
+        writer = MovingClient("writer-h", known, "h", login=login("writer-h"))
+        with agent_of(places, tmp_path / "journal", QUICK, login=login(MOVE_AGENT)) as agent, writer:
+            with alice_at("h"):
+                assert wait_for(lambda: "alice" in agent.registry.residents)
+            for number in range(1_000):
+                writer.publish("t/1", f"{number}".encode())
+            assert writer.wait_until_confirmed(LIMIT)
+            with alice_at("f") as alice:
+                while not is_over_at(agent, "alice", alice.home):
+                    tell_secrets(writer)
+                assert wait_for(lambda: counted.got["alice"].total() >= 1_000)
+            assert {topic for topic, _ in counted.got["alice"]} == {"t/1"}
+            assert counted.got["alice"].total() == 1_000
+
+
+CONFIG = """\
+port = 0
+token_file = "token"
+[login]
+user = "{agent}"
+password_file = "mover"
+[timing]
+ttl = 0.5
+move = 2
+[links]
+topics = ["t/#"]
+patience = 0.2
+[links.login]
+user = "{links}"
+password_file = "links-password"
+"""
+
+
+def test_nobody_is_moved_to_a_broker_that_refuses_links(tmp_path):
+    """Nothing would come to its clients there; the move says what was wanting."""
+    counted = Counted()
+    with guarded_brokers(tmp_path, "hf", odd="f") as doors:
+        secrets = {"token": "token", "mover": f"{MOVE_AGENT}-secret", "links-password": f"{LINKS}-secret"}
+        for name, secret in secrets.items():
+            (tmp_path / name).write_text(secret)
+            (tmp_path / name).chmod(0o600)
+        brokers = "".join(
+            f'[brokers.{name}]\naddress = "{client}"\nagent_address = "{agent}"\n'
+            for name, (client, agent) in doors.items()
+        )
+        (tmp_path / "agent.toml").write_text(CONFIG.format(agent=MOVE_AGENT, links=LINKS) + brokers)
+        known = {name: str(pair[0]) for name, pair in doors.items()}
+        alice = MovingClient("alice", known, "h", counted.ear("alice"), login=login("alice"))
+        alice.subscribe("t/1")
+        other = MovingClient("writer-f", known, "f", login=login("writer-f"))
+        other.subscribe("t/1")
+        with serving(AgentConfig.load(tmp_path / "agent.toml"), hold=embed_links) as service, alice, other:
+            agent = service.agent
+            assert wait_for(lambda: len(agent.registry.residents) == 2)
+            api = Operator(f"http://127.0.0.1:{service.port}", "token")
+            assert wait_for(lambda: api.health()["links_down"] == ["f"])
+            move = agent.ask(lambda own: own.request_to_move("alice", "f"))
+            assert wait_for(lambda: agent.registry.moves[move.id].is_over)
+            ended = agent.registry.moves[move.id]
+            assert (ended.state, ended.note) == (MoveState.FAILED, "links of 'f' are not up")
+            alice.publish("t/1", b"still served")
+            assert wait_for(lambda: counted.got["alice"].total() == 1)
+            assert alice.home == "h"
