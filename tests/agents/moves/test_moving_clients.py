@@ -32,8 +32,8 @@ from moving_child import run_agent
 
 from broadloom import InputError
 from broadloom.agents.moves import broker_sessions as sessions_module
+from broadloom.agents.moves import control_messages, move_service
 from broadloom.agents.moves import moving_client as client_module
-from broadloom.agents.moves import policy, service
 from broadloom.agents.moves.broker_sessions import TOPIC, Redirection, replicate
 from broadloom.agents.moves.control_messages import (
     AHEAD,
@@ -49,7 +49,6 @@ from broadloom.agents.moves.move_agent import MoveAgent, Timing
 from broadloom.agents.moves.move_registry import MoveState
 from broadloom.agents.moves.moving_client import (
     DIGEST,
-    ID_PROPERTY,
     LONGEST_WAIT,
     MovingClient,
     OutboxFullError,
@@ -58,6 +57,7 @@ from broadloom.agents.moves.moving_client import (
 from broadloom.agents.moves.operator_api import Operator
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
 from broadloom.mqtt.endpoint import Address, Login
+from broadloom.mqtt.reserved_topics import MESSAGE_ID
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
 
@@ -351,8 +351,8 @@ def test_the_calls_of_the_paper_are_public_by_their_names():
         MovingClient: ("register", "accept", "decline", "connect"),
         MoveAgent: ("request_to_move", "replicate", "connect", "redirect"),
         Operator: ("summarize", "request_to_move"),
-        service: ("summarize",),
-        policy: ("accept", "decline"),
+        move_service: ("summarize",),
+        control_messages: ("accept", "decline"),
     }
     for place, names in calls.items():
         for name in names:
@@ -397,7 +397,7 @@ def test_a_client_hears_only_what_is_said_to_it(caplog):
         client._told("refused", payload)
     client._told("dance", order)
     assert client.home == "h"
-    wrapped = {TOPIC: "t/1", ID_PROPERTY: "p:1:1"}
+    wrapped = {TOPIC: "t/1", MESSAGE_ID: "p:1:1"}
     for _ in range(2):
         client._received(said("$broadloom/to/a/redirect", b"once", **wrapped))
     client._received(said("$broadloom/to/a/redirect", b"never", **{TOPIC: "broadloom/to/a/move"}))
