@@ -327,11 +327,13 @@ def live(
     settings = Settings(address, places_of(loaded), tls, certificates, credentials)
     sent = [] if messages is None else read_publications(messages, loaded.interest)
     named = [PublishedTopic(loaded.interest.node_ids[one.broker], one.topic, one.rate) for one in sent]
-    source = EventFile(loaded, events) if events else PlanVersions(follow, loaded) if follow else FixedPlan(loaded)
+    source = (
+        EventFile(loaded, events) if events else PlanVersions(follow, loaded) if follow else FixedPlan(loaded)
+    )
     logging.basicConfig(level=logging.ERROR if quiet else logging.INFO, format="broadloom: %(message)s")
     endpoint = settings_endpoints(settings, window)
     for broker in loaded.interest.node_ids:
-        door(broker)  # an address that is none is told now, and not when a link needs it
+        endpoint(broker)  # a malformed address is refused now, not when a link needs it
     if metrics is not None and not 0 < metrics <= LAST_PORT:
         raise InputError(f"metrics is {metrics}; give a port from 1 to {LAST_PORT}")
 
