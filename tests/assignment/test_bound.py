@@ -11,7 +11,7 @@ import broadloom as bl
 from broadloom.assignment.subscribers.bound import lower_bound
 from broadloom.assignment.subscribers.flow import limits
 from broadloom.assignment.subscribers.reach import reach_of
-from broadloom.measures.content import union_measure
+from broadloom.measures.content_measures import union_measure
 
 
 def least_bandwidth(problem):

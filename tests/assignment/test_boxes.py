@@ -10,7 +10,7 @@ import naive_assign as naive
 from broadloom.assignment.subscribers._boxes import uncovered, union_of
 from broadloom.assignment.subscribers._filters import cheapest_way, empty_filters, take_in
 from broadloom.assignment.subscribers.tighten import few_boxes
-from broadloom.measures.content import union_measure
+from broadloom.measures.content_measures import union_measure
 
 
 def random_boxes(seed, count, dimensions):

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 
 import broadloom as bl
 import naive_market as naive
-from broadloom.assignment.market.market import MARKET_ALGORITHMS
-from broadloom.assignment.market.steiner import link_weights, ways_in
+from broadloom.assignment.market import MARKET_ALGORITHMS
+from broadloom.assignment.market.steiner_mixing import access_weights, cheapest_paths
 from broadloom.model import CORES
 from market_strategies import markets
 
@@ -46,37 +46,37 @@ def _same_ratios(twin, one, other) -> bool:
 @given(problem=markets(users=7, channels=3))
 def test_phase_1_of_steiner_mixing_is_algorithm_3(problem):
     """The weights of merged publishers are those of one tree for each publisher and channel."""
-    weights = link_weights(problem)
+    weights = access_weights(problem)
     twin = naive.mixing_weights(naive.Market(problem))
-    ways = _all_ways(problem).round(9)
-    if len(np.unique(ways)) == ways.size:
+    prices = _all_paths(problem).round(9)
+    if len(np.unique(prices)) == prices.size:
         np.testing.assert_allclose(weights, twin, atol=1e-9)
     np.testing.assert_allclose(weights.sum(axis=1), problem.demand, atol=1e-9)
 
 
-def _all_ways(problem):
+def _all_paths(problem):
     """The price of each way from each broker over each broker to each user, (users, from, over)."""
     return problem.core[None] + problem.access[:, None, :]
 
 
 @settings(max_examples=40, deadline=None)
 @given(problem=markets(users=8, brokers=8))
-def test_ways_in_are_the_cheapest_and_the_first_among_equals(problem):
-    reach, via = ways_in(problem.access, problem.core)
-    assert np.array_equal(reach, _all_ways(problem).min(axis=2))
-    assert np.array_equal(via, _all_ways(problem).argmin(axis=2))
+def test_cheapest_paths_are_the_cheapest_and_the_first_among_equals(problem):
+    price, last_broker = cheapest_paths(problem.access, problem.core)
+    assert np.array_equal(price, _all_paths(problem).min(axis=2))
+    assert np.array_equal(last_broker, _all_paths(problem).argmin(axis=2))
 
 
 @pytest.mark.parametrize("far", [1.0, 1e9, 1e300])
-def test_ways_in_are_exact_where_detours_differ_by_rounding_only(far):
+def test_cheapest_paths_are_exact_where_detours_differ_by_rounding_only(far):
     """Users that live at brokers on a line pay the same over every broker between, but for the last digit."""
     place = np.random.default_rng(3).random(40)
     prices = np.abs(place[:, None] - place)
     access = np.concatenate([prices, np.full((1, 40), far)])
     problem = bl.MarketProblem(np.ones((41, 1)), np.ones((41, 1)), access, prices, 1e9)
-    reach, via = ways_in(problem.access, problem.core)
-    assert np.array_equal(reach, _all_ways(problem).min(axis=2))
-    assert np.array_equal(via, _all_ways(problem).argmin(axis=2))
+    price, last_broker = cheapest_paths(problem.access, problem.core)
+    assert np.array_equal(price, _all_paths(problem).min(axis=2))
+    assert np.array_equal(last_broker, _all_paths(problem).argmin(axis=2))
 
 
 @pytest.mark.parametrize("core", CORES)

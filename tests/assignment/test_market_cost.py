@@ -7,7 +7,15 @@ from hypothesis import strategies as st
 
 import broadloom as bl
 import naive_market as naive
-from broadloom.measures import MovingCost, market_cost, market_flows, market_metrics
+from broadloom.assignment.market import MovingCost
+from broadloom.assignment.market.cost_ledger import (
+    assignment_cost,
+    core_of,
+    move_user,
+    open_ledger,
+    traffic_of,
+)
+from broadloom.measures import market_cost, market_flows, market_metrics
 from broadloom.model import CORES
 from market_strategies import markets
 
@@ -52,6 +60,34 @@ def test_a_move_changes_the_cost_by_what_was_foretold(core, problem, data):
         assert foretold == pytest.approx(now - before, rel=1e-6, abs=1e-8 * (1 + before))
 
 
+@pytest.mark.parametrize("core", CORES)
+@settings(max_examples=40, deadline=None)
+@given(problem=markets(users=10, brokers=6), data=st.data())
+def test_the_ledger_and_the_measure_agree(core, problem, data):
+    """The algorithms' ledger gives, opened anew and after moves, the costs and loads of the measure."""
+    broker = st.integers(0, problem.broker_count - 1)
+    broker_of = data.draw(st.lists(broker, min_size=problem.user_count, max_size=problem.user_count))
+    model, traffic = core_of(problem, core), traffic_of(problem)
+    ledger = open_ledger(problem, broker_of, model)
+    for _ in range(4):
+        _assert_agree(problem, ledger, core)
+        move_user(
+            model, traffic, ledger, data.draw(st.integers(0, problem.user_count - 1)), data.draw(broker)
+        )
+    _assert_agree(problem, ledger, core)
+
+
+def _assert_agree(problem, ledger, core):
+    measured = market_metrics(problem, ledger.broker_of, core)
+    cost = market_cost(problem, ledger.broker_of, core)
+    assert np.sum(ledger.cost) == pytest.approx(measured["core_cost"], rel=1e-12, abs=1e-12)
+    assert assignment_cost(problem, ledger.broker_of, core) == pytest.approx(cost.total, rel=1e-12)
+    assert np.sum(ledger.readers > 0) == measured["memberships"]
+    assert ledger.load.max() == pytest.approx(measured["max_load"], rel=1e-12, abs=1e-12)
+    flows = market_flows(problem, ledger.broker_of, core)
+    assert np.sum(ledger.cost) == pytest.approx(np.sum(flows * problem.core) / 2, rel=1e-9, abs=1e-12)
+
+
 def test_demand_is_what_is_sent_and_received():
     """A user does not receive its own messages, and what only its sender wants is nothing."""
     market = bl.MarketProblem([[2, 5], [1, 0]], [[1, 1], [1, 0]], [[1], [1]], [[0]], 100)
@@ -81,7 +117,7 @@ def test_awkward_markets(core):
 
 @pytest.mark.parametrize(("user", "to"), [(0, 5), (50, 0), (0, -1), (-1, 0)])
 def test_moves_of_nobody_or_to_nowhere_are_refused(user, to):
-    moving = bl.measures.MovingCost(bl.workload.market(users=50, brokers=5, channels=8), np.zeros(50, int))
+    moving = MovingCost(bl.workload.market(users=50, brokers=5, channels=8), np.zeros(50, int))
     for call in (moving.change, moving.move):
         with pytest.raises(bl.InputError, match="users are 0 to 49, brokers 0 to 4"):
             call(user, to)

@@ -11,7 +11,7 @@ from broadloom.assignment.subscribers.flow import least_lbf, limits
 from broadloom.assignment.subscribers.greedy import guarded
 from broadloom.assignment.subscribers.reach import reach_of
 from broadloom.assignment.subscribers.search import Search
-from broadloom.measures.content import union_measure
+from broadloom.measures.content_measures import union_measure
 
 
 def search_on(problem, seed, slack=1.2):

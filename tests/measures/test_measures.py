@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import broadloom as bl
 import naive
 from broadloom import InputError, Interest, Overlay, Weights, measures
-from broadloom.measures import summary
+from broadloom.measures import overlay_measures
 from shapes import SHAPES
 from strategies import instances, lists_of, overlays
 
@@ -140,11 +140,11 @@ def test_the_number_of_threads_changes_nothing(monkeypatch):
 
 def test_a_sample_says_that_it_is_one(monkeypatch):
     """Above the size diameters are over some topics, the same ones for a seed, and the result tells."""
-    monkeypatch.setattr(summary, "EXACT_SUBSCRIPTIONS", 10)
-    monkeypatch.setattr(summary, "SAMPLED_TOPICS", 4)
+    monkeypatch.setattr(overlay_measures, "EXACT_SUBSCRIPTIONS", 10)
+    monkeypatch.setattr(overlay_measures, "SAMPLED_TOPICS", 4)
     plan = bl.link(bl.workload.interest(40, 20, sizes=(3, 9)), algorithm="gm")
     assert plan.metrics()["diameters"] == "sampled: 4 of 20 topics"
     assert measures.metrics(plan.interest, plan.edges, sample=7)["diameters"] == "sampled: 7 of 20 topics"
-    monkeypatch.setattr(summary, "LARGE_TOPIC", 2)
+    monkeypatch.setattr(overlay_measures, "LARGE_TOPIC", 2)
     told = measures.metrics(plan.interest, plan.edges)["diameters"]
     assert told == "lower bounds by 200 searches a topic, sampled: 4 of 20 topics"

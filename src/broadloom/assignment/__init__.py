@@ -1,6 +1,6 @@
 """Assign: which broker serves which subscriber (papers 4 and 5)."""
 
-from broadloom.assignment.market.market import MARKET_ALGORITHMS
+from broadloom.assignment.market import MARKET_ALGORITHMS
 from broadloom.assignment.subscribers import annealing, coreset, greedy, nearest, slp
 from broadloom.model import Algorithm, AssignmentProblem, NoOptions
 

@@ -40,7 +40,7 @@ from broadloom.assignment.subscribers.greedy import feasible_beta
 from broadloom.assignment.subscribers.reach import masks_in_time, numbered, spelled
 from broadloom.assignment.subscribers.tighten import around_members
 from broadloom.errors import InputError
-from broadloom.measures.content import Tally, both, metrics_of, tally
+from broadloom.measures.content_measures import ContentTally, add_tallies, metrics_of_tally, tally
 from broadloom.model import (
     AssignmentProblem,
     ContentFilter,
@@ -180,7 +180,7 @@ class _Job:
             in_order.write.parquet(str(folder / "assignments.parquet"))
         with stage("shrink and verify"):
             shrunk = as_tuples(shrunk_to(self.frame, *self._around(everybody, filters)))
-            metrics = metrics_of(part, shrunk, self._tally(everybody, shrunk))
+            metrics = metrics_of_tally(part, shrunk, self._tally(everybody, shrunk))
             assert not {"leaf", "latency", "nesting", "alpha"} & set(metrics["violated"]), metrics["violated"]
             return shrunk, metrics
 
@@ -290,7 +290,7 @@ class _Job:
         ]
         return sides[0].min(axis=0), sides[1].max(axis=0)
 
-    def _tally(self, everybody: DataFrame, filters: tuple[ContentFilter, ...]) -> Tally:
+    def _tally(self, everybody: DataFrame, filters: tuple[ContentFilter, ...]) -> ContentTally:
         """What the independent measure finds, added up over all."""
         frame = self.frame
 
@@ -298,11 +298,11 @@ class _Job:
             for batch in batches:
                 one = tally(block_of(frame, batch), batch["broker"].to_numpy().astype(np.int32), filters)
                 columns = [[one.load.tolist()], *([value] for value in one[1:])]
-                yield pa.record_batch(columns, list(Tally._fields))
+                yield pa.record_batch(columns, list(ContentTally._fields))
 
         shape = "load array<long>, delay_squares double, delay_max double, over long, inside boolean"
         found = everybody.mapInArrow(count, shape).toArrow().sort_by("delay_squares").to_pylist()
-        whole = reduce(both, (Tally(np.array(row.pop("load")), *row.values()) for row in found))
+        whole = reduce(add_tallies, (ContentTally(np.array(row.pop("load")), *row.values()) for row in found))
         return whole._replace(delay_squares=float(f"{whole.delay_squares:.{DIGITS}g}"))
 
 

@@ -20,8 +20,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
 from broadloom.assignment.assign import assign
-from broadloom.assignment.market.market_options import MarketOptions
-from broadloom.assignment.market.steiner import channel_weights, mixed, ways_in
+from broadloom.assignment.market import MarketOptions
+from broadloom.assignment.market.steiner_mixing import channel_weights, cheapest_paths, draw_brokers
 from broadloom.errors import InputError
 from broadloom.model import (
     Grid,
@@ -77,7 +77,7 @@ def steiner_mixing(
     """
     options = MarketOptions(core)
     with session(engine, spark) as running:
-        found = mixed(problem, options, seed, link_weights(running, problem, scratch))
+        found = draw_brokers(problem, options, seed, link_weights(running, problem, scratch))
     result = replace(found, algorithm="steiner-mixing", seed=seed, options=vars(options))
     result.verify()
     return result
@@ -96,10 +96,10 @@ def link_weights(
         def grow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             rates, wants, access, core = (np.load(place / f"{name}.npy", mmap_mode="r") for name in ARRAYS)
             prices = np.ascontiguousarray(access)
-            ways = ways_in(prices, np.ascontiguousarray(core))
+            paths = cheapest_paths(prices, np.ascontiguousarray(core))
             for batch in batches:
                 for channel in batch.column("id").to_pylist():
-                    links = channel_weights(rates[:, channel], wants[:, channel], prices, *ways)
+                    links = channel_weights(rates[:, channel], wants[:, channel], prices, *paths)
                     channels = np.full(len(links[0]), channel, np.int64)
                     yield pa.record_batch([channels, *links], ["channel", "user", "broker", "weight"])
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
-from broadloom.measures.diameter import graph_diameter
+from broadloom.measures.sub_overlays import graph_diameter
 from broadloom.pipeline.session import Engine, session
 from broadloom.pipeline.topics import links, plan_table, subscribers
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from broadloom.checks import seeded_generator
 from broadloom.errors import InputError
-from broadloom.measures.content import delays
+from broadloom.measures.content_measures import delays
 from broadloom.plans import AssignmentResult
 from broadloom.report.certificate import certificate
 from broadloom.report.numbers import short

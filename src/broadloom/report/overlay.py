@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom import measures
-from broadloom.measures.summary import LARGE_SEARCHES, LARGE_TOPIC
+from broadloom.measures.overlay_measures import LARGE_SEARCHES, LARGE_TOPIC
 from broadloom.model import Interest
 from broadloom.plans import Plan
 from broadloom.progress import stage

@@ -23,9 +23,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from broadloom._version import VERSION
 from broadloom.agents.moves.move_registry import NEXT, MoveState
+from broadloom.assignment.market import MovingCost
 from broadloom.checks import check_count
 from broadloom.errors import InputError
-from broadloom.measures.market import MovingCost
 from broadloom.model import LOAD_TOLERANCE, MarketProblem
 from broadloom.plans import MarketResult
 from broadloom.progress import stage

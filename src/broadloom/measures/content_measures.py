@@ -29,11 +29,11 @@ def content_metrics(
         >>> content_metrics(problem, np.array([0], np.int32), [one])["bandwidth"]
         4.0
     """
-    return metrics_of(problem, filters, tally(problem, broker_of, filters))
+    return metrics_of_tally(problem, filters, tally(problem, broker_of, filters))
 
 
-class Tally(NamedTuple):
-    """What is known of some of the subscribers and their brokers; see `both`."""
+class ContentTally(NamedTuple):
+    """What is known of some of the subscribers and their brokers; see `add_tallies`."""
 
     load: NDArray[np.int64]
     delay_squares: float
@@ -42,9 +42,9 @@ class Tally(NamedTuple):
     inside: bool
 
 
-def both(one: Tally, other: Tally) -> Tally:
+def add_tallies(one: ContentTally, other: ContentTally) -> ContentTally:
     """The tally of two parts together."""
-    return Tally(
+    return ContentTally(
         one.load + other.load,
         one.delay_squares + other.delay_squares,
         max(one.delay_max, other.delay_max),
@@ -55,10 +55,10 @@ def both(one: Tally, other: Tally) -> Tally:
 
 def tally(
     problem: AssignmentProblem, broker_of: NDArray[np.int32], filters: Sequence[ContentFilter]
-) -> Tally:
+) -> ContentTally:
     """Loads, delays, and whether each subscription is inside the filter of its broker."""
     delay, over = delays(problem, broker_of)
-    return Tally(
+    return ContentTally(
         np.bincount(broker_of, minlength=problem.broker_count),
         float(np.sum(delay**2)),
         float(delay.max(initial=0.0)),
@@ -67,7 +67,9 @@ def tally(
     )
 
 
-def metrics_of(problem: AssignmentProblem, filters: Sequence[ContentFilter], found: Tally) -> dict[str, Any]:
+def metrics_of_tally(
+    problem: AssignmentProblem, filters: Sequence[ContentFilter], found: ContentTally
+) -> dict[str, Any]:
     """As `content_metrics`, from the tally of all subscribers; those of the problem do not count."""
     bandwidth = [union_measure(problem, one) for one in filters]
     load, m = found.load[problem.leaves], int(found.load.sum())
