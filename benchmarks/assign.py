@@ -20,8 +20,7 @@ from typing import Any
 
 import broadloom as bl
 from _common import Section, run
-from broadloom.assignment.subscribers.flow import least_lbf
-from broadloom.assignment.subscribers.reach import reach_of
+from broadloom.assignment.subscribers import candidates_in_time, least_lbf
 
 # Tables I and II: bandwidth of the LP's fractional solution, SLP1, Gr*, and Gr (Gr without latency for 2, 3).
 PAPER: dict[str, dict[str, float]] = {
@@ -213,7 +212,7 @@ def tight(quick: bool) -> Section:
     size = {"subscribers": 2000, "brokers": 20} if quick else {"subscribers": 100_000, "brokers": 100}
     for number, geography, factor in product((1, 2, 3), (0, 1, 2), (1.001, 1.03)):
         problem = bl.workload.subscribers(number, **size, geography=geography)
-        beta = max(1.0, least_lbf(problem, reach_of(problem))[0]) * factor
+        beta = max(1.0, least_lbf(problem, candidates_in_time(problem))[0]) * factor
         problem = problem.replace(beta=beta, beta_max=beta)
         greedy, ours = bl.assign(problem, "gr*"), bl.assign(problem, "broadloom", passes=0)
         section.rows.append(

@@ -19,7 +19,7 @@ import pyarrow as pa
 import broadloom as bl
 from _common import Section, run
 from broadloom.report import report
-from broadloom.workload.regions import REGIONS
+from broadloom.workload import REGIONS
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 

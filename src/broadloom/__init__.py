@@ -4,7 +4,7 @@ from broadloom import measures, workload
 from broadloom.agents.moves.control_messages import MoveRequest
 from broadloom.agents.moves.move_plans import MovePlan, plan_moves, run_moves
 from broadloom.agents.moves.moving_client import MovingClient
-from broadloom.assignment.assign import assign
+from broadloom.assignment import assign
 from broadloom.catalogue import algorithms
 from broadloom.errors import (
     BroadloomError,

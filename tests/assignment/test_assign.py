@@ -8,8 +8,7 @@ from hypothesis import given, settings
 import broadloom as bl
 import naive_assign as naive
 from broadloom.assignment import ALGORITHMS
-from broadloom.assignment.subscribers.flow import least_lbf
-from broadloom.assignment.subscribers.reach import reach_of
+from broadloom.assignment.subscribers import candidates_in_time, least_lbf
 
 NAMES = [one.name for one in ALGORITHMS if one.problem is bl.AssignmentProblem]
 IN_TIME = [name for name in NAMES if not name.startswith(("closest", "gr-no"))]
@@ -34,7 +33,7 @@ def test_every_algorithm_keeps_what_it_promises(name, problem):
     if name in IN_TIME:
         assert "latency" not in metrics["violated"]
     if name in ("broadloom", "balance"):
-        least, _ = least_lbf(problem, reach_of(problem))
+        least, _ = least_lbf(problem, candidates_in_time(problem))
         assert result.feasible == (least <= problem.beta_max * (1 + 1e-9))
 
 
@@ -42,7 +41,7 @@ def test_every_algorithm_keeps_what_it_promises(name, problem):
 @settings(deadline=None, max_examples=8)
 @given(problem=problems(levels=2))
 def test_the_linear_program_gives_feasible_assignments(name, problem):
-    least, _ = least_lbf(problem, reach_of(problem))
+    least, _ = least_lbf(problem, candidates_in_time(problem))
     result = run(problem, name)
     assert result.feasible == (least <= problem.beta_max * (1 + 1e-9))
 
@@ -146,8 +145,8 @@ def test_absolute_latency_bounds_count_in_place_of_delays():
     problem = bl.AssignmentProblem(
         [0], [[1], [5]], [-1, -1], [[2], [4]], [[0], [0]], [[1], [1]], max_latency=[2.5, np.nan], max_delay=9
     )
-    reach = reach_of(problem)
-    assert [len(reach.brokers[reach.start[g] : reach.start[g + 1]]) for g in reach.group] == [1, 2]
+    candidates = candidates_in_time(problem)
+    assert [np.diff(candidates.start)[g] for g in candidates.group] == [1, 2]
 
 
 def test_subscribers_that_nobody_reaches_are_named():

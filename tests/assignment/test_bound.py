@@ -8,16 +8,15 @@ from assign_strategies import problems
 from hypothesis import given, settings
 
 import broadloom as bl
-from broadloom.assignment.subscribers.bound import lower_bound
-from broadloom.assignment.subscribers.flow import limits
-from broadloom.assignment.subscribers.reach import reach_of
+from broadloom.assignment.subscribers.bandwidth_bound import lower_bound
+from broadloom.assignment.subscribers.load_flow import candidates_in_time, load_limits
 from broadloom.measures.content_measures import union_measure
 
 
 def least_bandwidth(problem):
     """Over all assignments within the limits, with as many rectangles as there are subscribers."""
-    reach, limit = reach_of(problem), limits(problem, problem.beta_max)
-    may = [reach.brokers[reach.start[g] : reach.start[g + 1]] for g in reach.group]
+    candidates, limit = candidates_in_time(problem), load_limits(problem, problem.beta_max)
+    may = [candidates.brokers[candidates.start[g] : candidates.start[g + 1]] for g in candidates.group]
     best = np.inf
     for broker_of in itertools.product(*may):
         if np.all(np.bincount(broker_of, minlength=problem.broker_count) <= limit):
@@ -38,7 +37,7 @@ def _is_above(problem, b, leaf):
 @settings(max_examples=60)
 @given(problems(levels=3, most=4))
 def test_no_allowed_assignment_is_below_the_bound(problem):
-    bound, least = lower_bound(problem, reach_of(problem)), least_bandwidth(problem)
+    bound, least = lower_bound(problem, candidates_in_time(problem)), least_bandwidth(problem)
     assert (bound is None) == np.isinf(least)
     assert bound is None or bound <= least * (1 + 1e-9)
 
@@ -90,7 +89,7 @@ def test_many_dimensions_have_no_bound():
     """A grid in seven dimensions is either huge or says nothing: none is made, and it is quick."""
     lo = np.random.default_rng(0).random((30, 7))
     problem = bl.AssignmentProblem([0], [[1], [2]], [-1, -1], np.ones((30, 1)), lo, lo + 1, max_delay=9)
-    assert lower_bound(problem, reach_of(problem)) is None
+    assert lower_bound(problem, candidates_in_time(problem)) is None
     assert bl.assign(problem, passes=1).feasible
     flat = problem.replace(lo=lo[:, :6], hi=lo[:, :6] + 1)
-    assert lower_bound(flat, reach_of(flat)) >= 0
+    assert lower_bound(flat, candidates_in_time(flat)) >= 0

@@ -7,9 +7,14 @@ from hypothesis import strategies as st
 
 import broadloom as bl
 import naive_assign as naive
-from broadloom.assignment.subscribers._boxes import uncovered, union_of
-from broadloom.assignment.subscribers._filters import cheapest_way, empty_filters, take_in
-from broadloom.assignment.subscribers.tighten import few_boxes
+from broadloom.assignment.subscribers.content_filters import (
+    cheapest_change,
+    empty_filters,
+    few_boxes,
+    take_in,
+    uncovered,
+    union_of,
+)
 from broadloom.measures.content_measures import union_measure
 
 
@@ -59,8 +64,8 @@ def test_a_filter_takes_rectangles_in_at_the_least_growth(seed, alpha, count):
     lo, hi = random_boxes(seed, count, 2)
     filters, twin = empty_filters(1, alpha, 2), []
     for low, high in zip(lo, hi, strict=True):
-        growth, way = cheapest_way(None, filters, 0, low, high, np.inf)
-        take_in(None, filters, 0, low, high, way)
+        growth, change = cheapest_change(None, filters, 0, low, high, np.inf)
+        take_in(None, filters, 0, low, high, change)
         options = naive.ways(twin, (tuple(low), tuple(high)), alpha)
         assert growth == pytest.approx(min(map(naive.union, options)) - naive.union(twin), abs=1e-9)
         twin = as_tuples(filters.lo[0, : filters.used[0]], filters.hi[0, : filters.used[0]])

@@ -7,11 +7,21 @@ from hypothesis import strategies as st
 
 import broadloom as bl
 import naive_assign as naive
-from broadloom.assignment.subscribers._greedy import run_greedy
-from broadloom.assignment.subscribers.bundles import bundles_of, kinds
-from broadloom.assignment.subscribers.filling import allot, broker_by_rank, fill, kind_masks
-from broadloom.assignment.subscribers.flow import least_lbf, limits
-from broadloom.assignment.subscribers.reach import numbered, reach_of
+from broadloom.assignment.subscribers.annealing import (
+    allot,
+    broker_by_rank,
+    bundles_of,
+    complete,
+    kind_masks,
+    row_kinds,
+)
+from broadloom.assignment.subscribers.greedy_assignment import GreedyRules, run_greedy
+from broadloom.assignment.subscribers.load_flow import (
+    candidates_in_time,
+    least_lbf,
+    load_limits,
+    number_rows,
+)
 
 
 @settings(max_examples=60)
@@ -19,8 +29,8 @@ from broadloom.assignment.subscribers.reach import numbered, reach_of
 def test_rows_are_of_one_kind_if_they_are_equal(rows):
     array = np.array(rows, float).reshape(-1, 3)
     expected = {row: i for i, row in enumerate(sorted(set(rows)))}
-    assert kinds(array).tolist() == [expected[row] for row in rows] or len(expected) == len(rows)
-    numbers, firsts = numbered(array.astype(np.uint64))
+    assert row_kinds(array).tolist() == [expected[row] for row in rows] or len(expected) == len(rows)
+    numbers, firsts = number_rows(array.astype(np.uint64))
     assert [rows[firsts[number]] for number in numbers] == rows
     assert len(firsts) == len(expected)
 
@@ -30,13 +40,13 @@ def test_rows_are_of_one_kind_if_they_are_equal(rows):
 def test_a_bundle_has_like_subscribers_of_one_broker(seed, m):
     """All of a bundle are alike and at one broker, none is too large, and nobody is left out."""
     problem = bl.workload.subscribers(set=2, subscribers=m, brokers=6, geography=0, seed=seed % 100)
-    reach, rng = reach_of(problem), np.random.default_rng(seed)
+    candidates, rng = candidates_in_time(problem), np.random.default_rng(seed)
     broker_of, limit = rng.integers(0, 3, m), np.full(6, 100)
-    bundles = bundles_of(reach, problem.lo, problem.hi, broker_of, limit)
+    bundles = bundles_of(problem, candidates, broker_of, limit)
     assert bundles.size.tolist() == np.bincount(bundles.of).tolist()
     assert bundles.size.max() <= 100 / 32 or bundles.size.max() == 1
     first = bundles.first[bundles.of]
-    assert np.array_equal(reach.group, reach.group[first])
+    assert np.array_equal(candidates.group, candidates.group[first])
     assert np.array_equal(problem.lo, problem.lo[first])
     assert np.array_equal(problem.hi, problem.hi[first])
     assert np.array_equal(broker_of, broker_of[first])
@@ -46,17 +56,17 @@ def some_filters(problem, count):
     """Filters that a few of the subscribers need."""
     part = problem.subset(np.arange(min(count, problem.subscriber_count)))
     unlimited = np.full(problem.broker_count, part.subscriber_count)
-    order = np.arange(part.subscriber_count)
-    return run_greedy(part, reach_of(part), unlimited, order, adaptive=False).filters
+    rules = GreedyRules(np.arange(part.subscriber_count), adaptive=False)
+    return run_greedy(part, candidates_in_time(part), unlimited, rules).filters
 
 
 @settings(max_examples=40)
 @given(problems(levels=3, most=40), st.integers(0, 10))
 def test_everybody_fits_into_filters_at_the_least_factor(problem, few):
     """Limits hold wherever max-flow can meet them; the independent check finds nothing else broken."""
-    least, _ = least_lbf(problem, reach_of(problem))
-    limit = limits(problem, least)
-    broker_of, filters = fill(problem, some_filters(problem, few), limit, np.random.default_rng(0))
+    least, _ = least_lbf(problem, candidates_in_time(problem))
+    limit = load_limits(problem, least)
+    broker_of, filters = complete(problem, some_filters(problem, few), limit, np.random.default_rng(0))
     assert np.all(np.bincount(broker_of, minlength=problem.broker_count) <= limit)
     boxes = tuple(
         tuple((filters.lo[b, i], filters.hi[b, i]) for i in range(filters.used[b]))
@@ -72,9 +82,11 @@ def test_shares_send_subscribers_to_filters_that_let_them_through(problem, few):
     """By kind and rank, a subscriber gets a candidate with a box around its interest, or waits."""
     filters = some_filters(problem, few)
     masks = kind_masks(problem, filters)
-    kind, firsts = numbered(masks)
-    least, _ = least_lbf(problem, reach_of(problem))
-    shares = allot(problem, masks[firsts], np.bincount(kind, minlength=len(firsts)), limits(problem, least))
+    kind, firsts = number_rows(masks)
+    least, _ = least_lbf(problem, candidates_in_time(problem))
+    shares = allot(
+        problem, masks[firsts], np.bincount(kind, minlength=len(firsts)), load_limits(problem, least)
+    )
     seen: dict[int, int] = {}
     for j, number in enumerate(kind.tolist()):
         rank = seen.get(number, 0)

@@ -8,17 +8,23 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import broadloom as bl
-from broadloom.assignment.subscribers.flow import least_lbf, limits, max_flow, max_ratio, spread
-from broadloom.assignment.subscribers.greedy import OrderOptions, gr_star, guarded
-from broadloom.assignment.subscribers.reach import reach_of
+from broadloom.assignment.subscribers.greedy_assignment import OrderOptions, gr_star, guarded_greedy
+from broadloom.assignment.subscribers.load_flow import (
+    candidates_in_time,
+    least_lbf,
+    load_limits,
+    max_flow,
+    max_ratio,
+    spread,
+)
 
 
-def flow_by_networkx(reach, limit):
+def flow_by_networkx(candidates, limit):
     graph = nx.DiGraph()
     graph.add_nodes_from(["s", "t"])
-    for j, g in enumerate(reach.group):
+    for j, g in enumerate(candidates.group):
         graph.add_edge(("subscriber", j), "t", capacity=1)
-        for b in reach.brokers[reach.start[g] : reach.start[g + 1]]:
+        for b in candidates.brokers[candidates.start[g] : candidates.start[g + 1]]:
             graph.add_edge("s", int(b), capacity=int(limit[b]))
             graph.add_edge(int(b), ("subscriber", j), capacity=1)
     return nx.maximum_flow_value(graph, "s", "t")
@@ -27,16 +33,16 @@ def flow_by_networkx(reach, limit):
 @settings(deadline=None, max_examples=60)
 @given(problems(), st.sampled_from([0.3, 0.8, 1.0, 1.3, 2.0]))
 def test_the_flow_is_as_large_as_networkx_says(problem, beta):
-    reach = reach_of(problem)
-    limit = limits(problem, beta)
-    flow, left, tight = max_flow(reach, limit)
-    assert problem.subscriber_count - left == flow_by_networkx(reach, limit)
+    candidates = candidates_in_time(problem)
+    limit = load_limits(problem, beta)
+    flow, left, tight = max_flow(candidates, limit)
+    assert problem.subscriber_count - left == flow_by_networkx(candidates, limit)
     assert np.all(flow.load <= limit)
     if left:
         confined = [
             j
-            for j, g in enumerate(reach.group)
-            if tight[reach.brokers[reach.start[g] : reach.start[g + 1]]].all()
+            for j, g in enumerate(candidates.group)
+            if tight[candidates.brokers[candidates.start[g] : candidates.start[g + 1]]].all()
         ]
         assert len(confined) > limit[tight].sum(), "the tight set explains why they do not fit"
 
@@ -44,31 +50,33 @@ def test_the_flow_is_as_large_as_networkx_says(problem, beta):
 @settings(deadline=None, max_examples=60)
 @given(problems())
 def test_the_least_factor_is_met_and_nothing_less_is(problem):
-    reach = reach_of(problem)
-    least, flow = least_lbf(problem, reach)
-    assert flow_by_networkx(reach, limits(problem, least)) == problem.subscriber_count
+    candidates = candidates_in_time(problem)
+    least, flow = least_lbf(problem, candidates)
+    assert flow_by_networkx(candidates, load_limits(problem, least)) == problem.subscriber_count
     if problem.subscriber_count and least > 1:
-        assert flow_by_networkx(reach, limits(problem, least * (1 - 1e-6))) < problem.subscriber_count
-    broker_of = spread(reach, flow)
+        assert (
+            flow_by_networkx(candidates, load_limits(problem, least * (1 - 1e-6))) < problem.subscriber_count
+        )
+    broker_of = spread(candidates, flow)
     assert max_ratio(problem, np.bincount(broker_of, minlength=problem.broker_count)) == pytest.approx(least)
 
 
 @settings(deadline=None, max_examples=60)
 @given(problems(levels=2), st.integers(0, 10))
 def test_the_guard_strands_nobody_at_the_least_factor(problem, seed):
-    reach = reach_of(problem)
-    least, _ = least_lbf(problem, reach)
-    limit = limits(problem, least)
+    candidates = candidates_in_time(problem)
+    least, _ = least_lbf(problem, candidates)
+    limit = load_limits(problem, least)
     order = np.random.default_rng(seed).permutation(problem.subscriber_count)
-    broker_of, _ = guarded(problem, reach, limit, order)
+    broker_of, _ = guarded_greedy(problem, candidates, limit, order)
     assert np.all(np.bincount(broker_of, minlength=problem.broker_count) <= limit)
 
 
 def test_the_guard_equals_gr_star_when_it_refuses_nothing():
     problem = bl.workload.subscribers(subscribers=2000, brokers=20)
-    reach = reach_of(problem)
+    candidates = candidates_in_time(problem)
     plain = gr_star(problem, OrderOptions(), 0)
-    broker_of, _ = guarded(problem, reach, limits(problem, 1.5), np.arange(2000))
+    broker_of, _ = guarded_greedy(problem, candidates, load_limits(problem, 1.5), np.arange(2000))
     assert plain.notes["stranded"] == 0
     assert np.array_equal(plain.broker_of, broker_of)
 
@@ -76,7 +84,7 @@ def test_the_guard_equals_gr_star_when_it_refuses_nothing():
 def test_gr_star_strands_subscribers_where_the_guard_does_not():
     """Right above the least possible factor Gr* runs into full brokers; the guard never does."""
     problem = bl.workload.subscribers(set=2, subscribers=3000, brokers=20)
-    least, _ = least_lbf(problem, reach_of(problem))
+    least, _ = least_lbf(problem, candidates_in_time(problem))
     tight = problem.replace(beta=max(1.0, least), beta_max=max(1.0, least) * 1.0001)
     assert bl.assign(tight, "gr*").notes["stranded"] > 0
     assert bl.assign(tight, "broadloom", passes=2).feasible

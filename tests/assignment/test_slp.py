@@ -9,19 +9,23 @@ from scipy.optimize import linprog
 
 import broadloom as bl
 import naive_assign as naive
-from broadloom.assignment.subscribers.candidates import candidate_rectangles, intervals
-from broadloom.assignment.subscribers.coreset import (
-    Phi,
-    SlpOptions,
-    View,
-    _literal_loads,
+from broadloom.assignment.subscribers.linear_program import (
+    PreliminaryFilters,
+    ProgramSample,
+    candidate_rectangles,
     covered,
-    may_serve,
-    reweigh,
+    intervals,
+    relax,
     rounded,
 )
-from broadloom.assignment.subscribers.lp import Sample, relax
-from broadloom.assignment.subscribers.reach import grouped, reach_of
+from broadloom.assignment.subscribers.load_flow import candidates_from_matrix, candidates_in_time
+from broadloom.assignment.subscribers.slp import (
+    SampledLevel,
+    SlpOptions,
+    _literal_loads,
+    candidate_matrix,
+    reweigh,
+)
 
 
 def random_boxes(seed, count, dimensions=2):
@@ -64,8 +68,8 @@ def test_covered_is_what_the_paper_says(problem, seed):
     n = problem.broker_count
     lo, hi = random_boxes(seed, 3 * n)
     hi += 6
-    phi = Phi(lo, hi, np.arange(0, 3 * n + 1, 3))
-    found = covered(phi, problem.lo.copy(), problem.hi.copy(), reach_of(problem))
+    phi = PreliminaryFilters(lo, hi, np.arange(0, 3 * n + 1, 3))
+    found = covered(phi, problem.lo.copy(), problem.hi.copy(), candidates_in_time(problem))
     for j in range(problem.subscriber_count):
         box = tuple(problem.lo[j]), tuple(problem.hi[j])
         may = naive.candidates(
@@ -81,7 +85,7 @@ def program(problem, boxes, limit):
     """C1 to C4 as printed, over all pairs, for an exact solver; boxes are shrunk for nobody."""
     lo, hi = boxes
     n, m, u = problem.broker_count, problem.subscriber_count, len(lo)
-    may = may_serve(reach_of(problem), np.arange(m), n)
+    may = candidate_matrix(candidates_in_time(problem), np.arange(m), n)
     volume = np.prod(hi - lo, axis=1)
     y, x = np.arange(n * u).reshape(n, u), n * u + np.arange(n * m).reshape(n, m)
     rows, sides = [], []
@@ -115,12 +119,13 @@ def test_the_linear_program_has_the_exact_value(seed):
     )
     boxes = candidate_rectangles(problem.subscriber_place, problem.lo, problem.hi, 6, rng)
     limit = np.full(3, 7.0)
-    sample = Sample(problem.lo.copy(), problem.hi.copy(), np.ones((14, 3), bool), np.ones(14, bool))
-    found = relax(None, sample, boxes, limit, 2, 1e-8, 200_000)
+    everyone = np.ones((14, 3), bool)
+    sample = ProgramSample(problem.lo.copy(), problem.hi.copy(), everyone, np.ones(14, bool), limit, 2, None)
+    found = relax(sample, boxes, 1e-8, 200_000)
     assert found.solved
     assert found.value == pytest.approx(program(problem, boxes, limit), rel=1e-4)
-    phi = rounded(found, sample, 2 * np.log(14), 3, rng)
-    assert covered(phi, sample.lo, sample.hi, reach_of(problem)).all()
+    phi = rounded(found, sample, 2 * np.log(14), rng)
+    assert covered(phi, sample.lo, sample.hi, candidates_in_time(problem)).all()
 
 
 @pytest.mark.parametrize("name", ["slp1", "slp"])
@@ -185,9 +190,9 @@ def test_a_load_sample_is_drawn_until_its_program_has_a_solution(seed):
     m = 400
     is_open = np.ones((m, 2), bool)
     is_open[: m // 2, 1] = False
-    reach = grouped(is_open, np.arange(2, dtype=np.int32))
+    candidates = candidates_from_matrix(is_open, np.arange(2, dtype=np.int32))
     flat = np.zeros((m, 1))
-    view = View(flat, flat, flat, reach, np.array([m / 2, m / 2]), None, 3)
+    view = SampledLevel(flat, flat, flat, candidates, np.array([m / 2, m / 2]), None, 3)
     loads = _literal_loads(view, SlpOptions(literal=True), np.random.default_rng(seed))
     assert len(np.unique(loads)) == 20
     assert np.count_nonzero(loads < m // 2) <= 10

@@ -7,42 +7,41 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive_assign as naive
-from broadloom.assignment.subscribers.flow import least_lbf, limits
-from broadloom.assignment.subscribers.greedy import guarded
-from broadloom.assignment.subscribers.reach import reach_of
-from broadloom.assignment.subscribers.search import Search
+from broadloom.assignment.subscribers.annealing import PlacementSearch
+from broadloom.assignment.subscribers.greedy_assignment import guarded_greedy
+from broadloom.assignment.subscribers.load_flow import candidates_in_time, least_lbf, load_limits
 from broadloom.measures.content_measures import union_measure
 
 
 def search_on(problem, seed, slack=1.2):
     """A search from a guarded start, with a little more room than there must be."""
-    reach, rng = reach_of(problem), np.random.default_rng(seed)
-    limit = limits(problem, least_lbf(problem, reach)[0] * slack)
+    candidates, rng = candidates_in_time(problem), np.random.default_rng(seed)
+    limit = load_limits(problem, least_lbf(problem, candidates)[0] * slack)
     order = rng.permutation(problem.subscriber_count)
-    start = guarded(problem, reach, limit, order)
-    return Search(problem, reach, limit, *start, rng), limit
+    start = guarded_greedy(problem, candidates, limit, order)
+    return PlacementSearch(problem, candidates, limit, start, rng), limit
 
 
 def check(problem, search, limit):
     """Every box is the least one around its members, and costs are those of independent code."""
-    placing = search.placing
-    broker = placing.broker[search.bundles.of]
+    placement = search.placement
+    broker = placement.broker[search.bundles.of]
     assert np.all(np.bincount(broker, minlength=problem.broker_count) <= limit)
-    assert np.array_equal(placing.load, np.bincount(broker, minlength=problem.broker_count))
+    assert np.array_equal(placement.load, np.bincount(broker, minlength=problem.broker_count))
     for b in range(problem.broker_count):
         boxes = []
         for k in range(problem.alpha):
-            mine = np.flatnonzero((placing.broker == b) & (placing.box == k))
-            assert placing.size[b, k] == len(mine)
+            mine = np.flatnonzero((placement.broker == b) & (placement.box == k))
+            assert placement.size[b, k] == len(mine)
             if len(mine):
-                lo, hi = search.wants.lo[mine].min(axis=0), search.wants.hi[mine].max(axis=0)
-                assert np.array_equal(placing.lo[b, k], lo)
-                assert np.array_equal(placing.hi[b, k], hi)
+                lo, hi = search.state.arrays.lo[mine].min(axis=0), search.state.arrays.hi[mine].max(axis=0)
+                assert np.array_equal(placement.lo[b, k], lo)
+                assert np.array_equal(placement.hi[b, k], hi)
                 boxes.append((lo, hi))
-        assert placing.cost[b] == pytest.approx(union_measure(problem, tuple(boxes)), abs=1e-9)
+        assert placement.cost[b] == pytest.approx(union_measure(problem, tuple(boxes)), abs=1e-9)
         if problem.density is None:
             plain = [(tuple(lo), tuple(hi)) for lo, hi in boxes]
-            assert placing.cost[b] == pytest.approx(naive.union(plain), abs=1e-9)
+            assert placement.cost[b] == pytest.approx(naive.union(plain), abs=1e-9)
 
 
 @settings(max_examples=60)

@@ -15,7 +15,7 @@ from broadloom.model import RowLedger, read_link_problem
 from broadloom.pipeline.ingest import latency
 from broadloom.pipeline.ingest.ingest import ingest
 from broadloom.storage.tables import require_table
-from broadloom.workload.devices import FAULTS
+from broadloom.workload.device_logs import FAULTS
 
 pytestmark = pytest.mark.spark
 

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 
 import broadloom as bl
-from broadloom.assignment.subscribers.flow import least_lbf
-from broadloom.assignment.subscribers.reach import reach_of
-from broadloom.workload.subscribers import EVENT_SPACE, LIMITS, MULTI_LEVEL
+from broadloom.assignment.subscribers import candidates_in_time, least_lbf
+from broadloom.workload.assignment_workload import EVENT_SPACE, LIMITS, MULTI_LEVEL
 
 M = 40_000
 
@@ -28,7 +27,7 @@ def test_limits_are_the_papers_and_can_be_met(number):
     problem = bl.workload.subscribers(number, 20_000, 100)
     beta, beta_max = {1: (1.5, 1.8), 2: (2.3, 2.5), 3: (1.3, 1.5)}[number]
     assert (problem.alpha, problem.max_delay, problem.beta, problem.beta_max) == (3, 0.3, beta, beta_max)
-    assert least_lbf(problem, reach_of(problem))[0] <= beta
+    assert least_lbf(problem, candidates_in_time(problem))[0] <= beta
     assert np.ptp(problem.capacity) == 0
 
 

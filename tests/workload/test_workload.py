@@ -8,8 +8,15 @@ import pytest
 import broadloom as bl
 from broadloom import InputError
 from broadloom.model import read_link_problem
-from broadloom.workload import REGIONS, churn, interest, region_latency, subscriptions, weights
-from broadloom.workload.latency import mean_weight
+from broadloom.workload import (
+    REGIONS,
+    churn,
+    interest,
+    interest_workload,
+    mean_weight,
+    region_latency,
+    weights,
+)
 
 
 @pytest.mark.parametrize("popularity", ["uniform", "unif", "zipf", "exponential", "expo"])
@@ -17,13 +24,13 @@ def test_popularity_follows_its_law(popularity):
     """With one topic a node the shares of the draws are the shares of the law."""
     made = interest(40_000, 12, popularity, alpha=1.2, rate=3.0, sizes=(1, 1), seed=3)
     seen = np.diff(made.node_start) / 40_000
-    assert seen == pytest.approx(subscriptions.topic_shares(12, popularity, 1.2, 3.0), abs=0.01)
+    assert seen == pytest.approx(interest_workload.topic_shares(12, popularity, 1.2, 3.0), abs=0.01)
 
 
 def test_draws_are_successive_and_without_replacement():
     """The chance of each pair of topics is that of two draws, the second among what is left."""
     shares = np.array([0.5, 0.3, 0.2])
-    drawn = subscriptions.draw_topics(np.random.default_rng(0), np.full(60_000, 2), shares).reshape(-1, 2)
+    drawn = interest_workload.draw_topics(np.random.default_rng(0), np.full(60_000, 2), shares).reshape(-1, 2)
     for a, b in ((0, 1), (0, 2), (1, 2)):
         expected = shares[a] * shares[b] / (1 - shares[a]) + shares[b] * shares[a] / (1 - shares[b])
         assert np.mean((drawn == (a, b)).all(axis=1)) == pytest.approx(expected, abs=0.01)
@@ -45,7 +52,7 @@ def test_a_node_may_want_everything():
 def test_blocks_change_nothing(monkeypatch):
     """How many numbers are drawn at a time is not seen in the result."""
     whole = interest(500, 40, "zipf", sizes=(2, 9), seed=9)
-    monkeypatch.setattr(subscriptions, "_BLOCK", 41)
+    monkeypatch.setattr(interest_workload, "_BLOCK", 41)
     assert interest(500, 40, "zipf", sizes=(2, 9), seed=9) == whole
 
 

@@ -1,13 +1,91 @@
-"""The verb of assignment: check, choose, run, verify, return."""
+"""The function `assign` and the list of its algorithms."""
 
 from dataclasses import replace
 from typing import Any, overload
 
-from broadloom.assignment import ALGORITHMS
+from broadloom.assignment import subscribers
+from broadloom.assignment.market import MARKET_ALGORITHMS
 from broadloom.checks import check_count
 from broadloom.errors import InputError
-from broadloom.model import AssignmentProblem, MarketProblem, find_algorithm
+from broadloom.model import Algorithm, AssignmentProblem, MarketProblem, NoOptions, find_algorithm
 from broadloom.plans import AssignmentResult, MarketResult
+
+
+def _subscriber_algorithm(
+    name: str, paper: str, objective: str, summary: str, run: object, options: type = NoOptions
+) -> Algorithm:
+    """An algorithm for subscriber assignment (paper 4)."""
+    return Algorithm(name, "assign", paper, objective, summary, run, options, AssignmentProblem)  # type: ignore[arg-type]
+
+
+ALGORITHMS: tuple[Algorithm, ...] = (
+    _subscriber_algorithm(
+        "gr",
+        "4, III",
+        "bandwidth",
+        "each subscriber in turn where filters grow least",
+        subscribers.gr,
+        subscribers.OrderOptions,
+    ),
+    _subscriber_algorithm(
+        "gr*",
+        "4, III",
+        "bandwidth",
+        "as gr, those with the fewest open candidates first",
+        subscribers.gr_star,
+        subscribers.OrderOptions,
+    ),
+    _subscriber_algorithm(
+        "gr-no-latency",
+        "4, VI",
+        "bandwidth",
+        "as gr, without the latency bound",
+        subscribers.gr_no_latency,
+        subscribers.OrderOptions,
+    ),
+    _subscriber_algorithm(
+        "closest",
+        "4, VI",
+        "latency",
+        "each to the nearest leaf broker that is not full",
+        subscribers.closest,
+    ),
+    _subscriber_algorithm(
+        "closest-unbalanced",
+        "4, VI",
+        "latency",
+        "each to the nearest leaf broker",
+        subscribers.closest_unbalanced,
+    ),
+    _subscriber_algorithm(
+        "balance", "4, VI", "load", "the least possible load balance factor", subscribers.balance
+    ),
+    _subscriber_algorithm(
+        "slp1",
+        "4, IV",
+        "bandwidth",
+        "filters from a linear program on a sample, then greedily inside them",
+        subscribers.slp1,
+        subscribers.SlpOptions,
+    ),
+    _subscriber_algorithm(
+        "slp",
+        "4, V",
+        "bandwidth",
+        "as slp1, from the top of the tree down",
+        subscribers.slp,
+        subscribers.SlpOptions,
+    ),
+    _subscriber_algorithm(
+        "broadloom",
+        "ours",
+        "bandwidth",
+        "guarded gr*, then strip moves and annealing; feasible whenever anything is",
+        subscribers.broadloom,
+        subscribers.AnnealingOptions,
+    ),
+    *MARKET_ALGORITHMS,
+)
 
 
 @overload
@@ -24,18 +102,18 @@ def assign(
     """Choose a broker for each subscriber and a filter for each broker; or a broker for each market user.
 
     Args:
-        problem: what is given and what is allowed.
+        problem: the subscribers or users, the brokers, and the limits.
         algorithm: one of `broadloom.algorithms("assign")` for this type of problem.
-        seed: the seed of the algorithms that draw lots.
-        **options: the algorithm's own.
+        seed: the seed of randomised algorithms.
+        **options: options of the algorithm.
 
     Returns:
         A verified result. Where no allowed assignment is found it is the best effort, and
         `result.feasible` is false.
 
     Raises:
-        InputError: something else than a problem, an unknown algorithm or option, or a subscriber that no
-            broker reaches in time.
+        InputError: the problem is of another type, the algorithm or an option is unknown, or a subscriber
+            has no broker in time.
 
     Examples:
         >>> import broadloom as bl

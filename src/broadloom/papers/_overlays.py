@@ -12,7 +12,7 @@ import numpy as np
 from broadloom.linking.link import link
 from broadloom.model import Interest, Weights
 from broadloom.papers.figure import Case, Row
-from broadloom.workload.latency import mean_weight, read_matrix, weights
+from broadloom.workload import mean_weight, read_matrix, weights
 
 # Measured round trips, where a folder of data is given; nodes beyond their number share places.
 MEASURED = {

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from broadloom.assignment.assign import assign
+from broadloom.assignment import assign
 from broadloom.model import AssignmentProblem
 from broadloom.papers.figure import Case, Claim, Figure, Panel, Row, Rows
 from broadloom.workload import subscribers

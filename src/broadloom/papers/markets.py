@@ -6,7 +6,7 @@ import time
 from functools import cache
 from itertools import product
 
-from broadloom.assignment.assign import assign
+from broadloom.assignment import assign
 from broadloom.papers.figure import Case, Claim, Figure, Panel, Row
 from broadloom.workload import market
 

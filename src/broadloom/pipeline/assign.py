@@ -24,21 +24,26 @@ from pyspark.sql import DataFrame, SparkSession, Window
 from pyspark.sql import functions as sf
 
 from broadloom.assignment import ALGORITHMS
-from broadloom.assignment.assign import assign as assign_in_process
-from broadloom.assignment.subscribers._filters import Filters, as_tuples
-from broadloom.assignment.subscribers.annealing import SearchOptions, draw, sample_filters
-from broadloom.assignment.subscribers.filling import (
-    Shares,
+from broadloom.assignment import assign as assign_in_process
+from broadloom.assignment.subscribers import (
+    AnnealingOptions,
+    Filters,
+    KindShares,
     allot,
+    around_members,
+    as_tuples,
     broker_by_rank,
+    draw_sample,
+    feasible_beta,
+    filters_around,
+    groups_from_masks,
     kind_masks,
+    load_limits,
+    masks_in_time,
+    number_rows,
     place_rest,
-    shrunk_to,
+    sample_filters,
 )
-from broadloom.assignment.subscribers.flow import limits as load_limits
-from broadloom.assignment.subscribers.greedy import feasible_beta
-from broadloom.assignment.subscribers.reach import masks_in_time, numbered, spelled
-from broadloom.assignment.subscribers.tighten import around_members
 from broadloom.errors import InputError
 from broadloom.measures.content_measures import ContentTally, add_tallies, metrics_of_tally, tally
 from broadloom.model import (
@@ -147,7 +152,7 @@ class _Job:
         tables: Path,
         scratch: Path,
         limits: dict[str, float | None],
-        settings: SearchOptions,
+        settings: AnnealingOptions,
         seed: int,
     ) -> None:
         self.spark, self.rows, self.count = spark, rows, count
@@ -159,13 +164,13 @@ class _Job:
         """Everything up to the tables that are as long as that of the subscribers."""
         with stage("sample"):
             self._refuse_repeats()
-            part = self._some(_one_of(draw(self.count, self.settings.sample, self.rng)))
+            part = self._some(_one_of(draw_sample(self.count, self.settings.sample, self.rng)))
             self.frame = part.subset(np.empty(0, np.int64)).replace(subscriber_ids=None)
         with stage("count candidates"):
             census = self._census(masks_in_time, "candidates")
             self._refuse_unreached(census)
-            reach = spelled(census.masks, census.size, self.frame.leaves)
-            beta, self.notes = feasible_beta(self.frame, reach)
+            candidates = groups_from_masks(census.masks, census.size, self.frame.leaves)
+            beta, self.notes = feasible_beta(self.frame, candidates)
             limit = load_limits(part, beta, self.count)
         filters = sample_filters(part, beta, self.settings, self.rng)
         with stage("test filters"):
@@ -179,7 +184,7 @@ class _Job:
             in_order = everybody.orderBy("index").select(sf.col("subscriber").cast("string"), name)
             in_order.write.parquet(str(folder / "assignments.parquet"))
         with stage("shrink and verify"):
-            shrunk = as_tuples(shrunk_to(self.frame, *self._around(everybody, filters)))
+            shrunk = as_tuples(filters_around(self.frame, *self._around(everybody, filters)))
             metrics = metrics_of_tally(part, shrunk, self._tally(everybody, shrunk))
             assert not {"leaf", "latency", "nesting", "alpha"} & set(metrics["violated"]), metrics["violated"]
             return shrunk, metrics
@@ -227,7 +232,7 @@ class _Job:
         if len(faults):
             raise InputError(min(faults.to_pylist()))
         bits = np.frombuffer(b"".join(found["key"].to_pylist()), np.uint64).reshape(found.num_rows, -1)
-        _, order = numbered(bits)
+        _, order = number_rows(bits)
         return Census(bits[order], found["count"].to_numpy()[order])
 
     def _refuse_unreached(self, census: Census) -> None:
@@ -243,7 +248,9 @@ class _Job:
                 "brokers"
             )
 
-    def _assigned(self, kinds: Census, shares: Shares, filters: Filters, limit: NDArray[np.int64]) -> Filters:
+    def _assigned(
+        self, kinds: Census, shares: KindShares, filters: Filters, limit: NDArray[np.int64]
+    ) -> Filters:
         """Write all subscribers with their broker; gives the filters, grown for those who needed it."""
         keys = kinds.keys()
 

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sql
 
-from broadloom.assignment.assign import assign
+from broadloom.assignment import assign
 from broadloom.assignment.market import MarketOptions
 from broadloom.assignment.market.steiner_mixing import channel_weights, cheapest_paths, draw_brokers
 from broadloom.errors import InputError

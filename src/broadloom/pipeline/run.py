@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from broadloom._version import VERSION
-from broadloom.assignment.assign import assign
+from broadloom.assignment import assign
 from broadloom.errors import InputError
 from broadloom.linking.link import link
 from broadloom.model import ASSIGNMENT_LIMITS, RowLedger, read_assignment_problem, read_link_problem

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from broadloom.plans import Plan
 from broadloom.report.numbers import short
 from broadloom.storage.tables import coordinate_columns
-from broadloom.workload.regions import REGIONS
+from broadloom.workload import REGIONS
 
 # What the columns of a nodes table may be called that hold degrees.
 DEGREES = (("lat", "lon"), ("latitude", "longitude"), ("lat", "lng"))

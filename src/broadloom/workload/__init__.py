@@ -1,17 +1,14 @@
-"""Generators of interest, latency, churn and markets, all seeded: `bl.workload.interest(...)`, and so on."""
+"""Seeded generators of interest, link weights, churn, subscribers and markets."""
 
-from broadloom.workload.churn import Event, churn, events_table
-from broadloom.workload.devices import devices
-from broadloom.workload.latency import weights, weights_or_none
-from broadloom.workload.markets import market
-from broadloom.workload.regions import REGIONS, Region, region_latency
-from broadloom.workload.subscribers import first_geography, subscribers
-from broadloom.workload.subscriptions import interest
-from broadloom.workload.write import write
+from broadloom.workload.assignment_workload import first_geography, market, subscribers
+from broadloom.workload.cloud_regions import REGIONS, Region, region_latency
+from broadloom.workload.device_logs import devices
+from broadloom.workload.interest_workload import ChurnEvent, churn, events_table, interest, write
+from broadloom.workload.link_weights import mean_weight, read_matrix, weights, weights_or_none
 
 __all__ = [
     "REGIONS",
-    "Event",
+    "ChurnEvent",
     "Region",
     "churn",
     "devices",
@@ -19,6 +16,8 @@ __all__ = [
     "first_geography",
     "interest",
     "market",
+    "mean_weight",
+    "read_matrix",
     "region_latency",
     "subscribers",
     "weights",

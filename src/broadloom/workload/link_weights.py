@@ -1,4 +1,4 @@
-"""Generated and measured weights: points in the plane, sites, the clouds' regions, or a file of latencies."""
+"""Generated and measured link weights: points in the plane, sites, cloud regions, or a file of latencies."""
 
 import csv
 import inspect
@@ -10,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom.checks import check_count, seeded_generator
-from broadloom.errors import InputError
+from broadloom.errors import InputError, StorageError
 from broadloom.model import Weights, fill_missing, raise_to_floor, symmetrised
-from broadloom.workload.regions import INNER_MS, REGIONS, region_latency
+from broadloom.workload.cloud_regions import INNER_MS, REGIONS, region_latency
 
-# Up to this many nodes the mean weight is over all pairs; above, over those of this many nodes, evenly taken.
+# Up to this many nodes the mean weight is over all pairs; above, over the pairs of this many, evenly spaced.
 MEAN_NODES = 10_000
 
 
@@ -28,12 +28,12 @@ def weights(
     """Weights of the links between `nodes` nodes.
 
     Args:
-        nodes: how many nodes; None: 1000, or all that a file has.
+        nodes: how many nodes; None: 1000, or all nodes of a file.
         kind: "planar" (`planar`), "sites" (`sites`), "regions" (`regions`), or the path of a latency matrix
             (`from_file`).
-        mean: scale the weights so that their mean is this; None: leave them as they are.
-        seed: the seed of it all.
-        **options: those of the kind's own function.
+        mean: scale the weights to this mean; None: leave them as they are.
+        seed: the seed of the random generator.
+        **options: options of the function for this kind.
 
     Examples:
         >>> weights(nodes=50, kind="planar", mean=1.0)
@@ -43,34 +43,35 @@ def weights(
     known = [name for name in inspect.signature(make).parameters if name not in ("nodes", "path", "seed")]
     for name in options:
         if name not in known:
-            have = ", ".join(known) or "none"
-            raise InputError(f"weights of kind {kind} have no option {name!r}; they have {have}")
+            choices = ", ".join(known) or "no options"
+            raise InputError(f"weights of kind {kind} have no option {name!r}; they have {choices}")
     count = None if nodes is None else check_count(nodes, "nodes")
     if make is from_file:
-        made = from_file(count, Path(kind), seed, **options)  # type: ignore[arg-type]
+        result = from_file(count, Path(kind), seed, **options)  # type: ignore[arg-type]
     else:
-        made = make(1000 if count is None else count, seed, **options)
+        result = make(1000 if count is None else count, seed, **options)
     if mean is None:
-        return made
+        return result
     if not (np.isfinite(mean) and mean > 0):
         raise InputError(f"mean is {mean}; give a finite number above 0")
-    return made.scaled(mean / mean_weight(made))
+    return result.scaled(mean / mean_weight(result))
 
 
 def weights_or_none(
     nodes: int | None, kind: str, mean: float | None, seed: int, options: Mapping[str, object]
 ) -> Weights | None:
-    """As `weights`, with "none" for no weights and None for options that were not given."""
-    given = {name: value for name, value in options.items() if value is not None}
+    """As `weights`; None for the kind "none". Options that are None are ignored."""
+    chosen = {name: value for name, value in options.items() if value is not None}
     if kind != "none":
-        return weights(nodes, kind, mean, seed, **given)
-    if given or mean is not None:
-        raise InputError(f"{[*given, 'mean'][0]} is an option of weights, but there are none; leave it out")
+        return weights(nodes, kind, mean, seed, **chosen)
+    if chosen or mean is not None:
+        name = [*chosen, "mean"][0]
+        raise InputError(f"{name} is an option of weights, but the kind of weights is none; leave it out")
     return None
 
 
 def planar(nodes: int, seed: int = 0) -> Weights:
-    """Distances of points drawn uniformly from the unit square.
+    """Distances between points drawn uniformly from the unit square.
 
     Examples:
         >>> planar(3).node_count
@@ -81,12 +82,12 @@ def planar(nodes: int, seed: int = 0) -> Weights:
 
 def sites(
     nodes: int,
-    seed: int = 0,  # noqa: ARG001 (every kind has one; here nothing is drawn)
+    seed: int = 0,  # noqa: ARG001 (every kind has one; sites are not random)
     site_size: int = 100,
     inner: float = 1.0,
     outer: float = 10.0,
 ) -> Weights:
-    """Sites of `site_size` nodes each, one after the other, as in paper 1's section IX-G.
+    """Sites of `site_size` consecutive nodes each, as in paper 1, section IX-G.
 
     Examples:
         >>> sites(6, site_size=2).site
@@ -98,7 +99,7 @@ def sites(
 
 
 def regions(nodes: int, seed: int = 0) -> Weights:
-    """Nodes spread evenly over the clouds' regions (`REGIONS`), with latency from the distance between them.
+    """Nodes spread evenly over the cloud regions (`REGIONS`), with latency from the distance between them.
 
     Examples:
         >>> regions(8).of([0], [1]) > 0
@@ -124,18 +125,19 @@ def from_file(
     Args:
         nodes: how many nodes to take, drawn without replacement; None: all.
         path: an `.npz` file (its array `rtt_ms`, or the only square one) or a `.csv` file (numbers, with or
-            without names in the first line and column). NaN or an empty field is a pair that is missing.
-        seed: the seed of the draw.
+            without names in the first line and column). NaN or an empty field is a missing pair.
+        seed: the seed of the choice of nodes.
         missing: "refuse" a matrix with missing pairs, or fill them by the shortest "path" over the others.
-        symmetric: how both directions of a pair become one: "mean", "min", "max", or "refuse" if they differ.
-        floor: raise weights below this to it; None: leave them, so that a zero is refused.
+        symmetric: how the two directions of a pair are combined: "mean", "min", "max", or "refuse" a
+            difference.
+        floor: raise weights below this to it; None: leave them, so that a zero is an error.
     """
     matrix = read_matrix(path)
     rng = seeded_generator(seed)
     if nodes is not None:
         if nodes > len(matrix):
             raise InputError(
-                f"{path} has {len(matrix)} nodes, {nodes} were asked for; ask for at most that many"
+                f"{path} has {len(matrix)} nodes, but nodes is {nodes}; give at most {len(matrix)}"
             )
         chosen = np.sort(rng.permutation(len(matrix))[:nodes])
         matrix = matrix[np.ix_(chosen, chosen)]
@@ -151,8 +153,10 @@ def read_matrix(path: Path) -> NDArray[np.float64]:
         )
     try:
         matrix = readers[path.suffix](path)
+    except (FileNotFoundError, IsADirectoryError, NotADirectoryError) as error:
+        raise InputError(f"{path} cannot be read: {error.strerror}; give the path of a file") from error
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
     except (BadZipFile, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not a {path.suffix} file, or is damaged") from error
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
@@ -164,7 +168,7 @@ def _read_npz(path: Path) -> NDArray[np.float64]:
     try:
         with path.open("rb") as handle, np.load(handle) as file:
             arrays = {name: file[name] for name in file}
-    except (ValueError, EOFError, AttributeError, TypeError) as error:  # whatever numpy makes of the bytes
+    except (ValueError, EOFError, AttributeError, TypeError) as error:  # numpy raises any of these
         raise InputError(f"{path} is not a .npz file of plain arrays, or is damaged") from error
     square = [name for name, array in arrays.items() if array.ndim == 2 and len(set(array.shape)) == 1]
     name = "rtt_ms" if "rtt_ms" in square else square[0] if len(square) == 1 else None
@@ -201,14 +205,14 @@ def _is_number(text: str) -> bool:
     return True
 
 
-def mean_weight(given: Weights) -> float:
-    """The mean weight over all pairs, or over those of `MEAN_NODES` evenly taken nodes if there are more."""
-    n = given.node_count
+def mean_weight(weights: Weights) -> float:
+    """The mean weight over all pairs, or over those of `MEAN_NODES` evenly spaced nodes if there are more."""
+    n = weights.node_count
     if n < 2:
         return 1.0
     if n > MEAN_NODES:
-        given, n = given.subset(np.linspace(0, n - 1, MEAN_NODES).astype(np.int64)), MEAN_NODES
-    everybody = np.arange(n)
-    return sum(float(given.of(np.full(n - u - 1, u), everybody[u + 1 :]).sum()) for u in range(n)) / (
-        n * (n - 1) / 2
-    )
+        weights = weights.subset(np.linspace(0, n - 1, MEAN_NODES).astype(np.int64))
+        n = MEAN_NODES
+    nodes = np.arange(n)
+    total = sum(float(weights.of(np.full(n - u - 1, u), nodes[u + 1 :]).sum()) for u in range(n))
+    return total / (n * (n - 1) / 2)

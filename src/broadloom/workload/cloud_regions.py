@@ -1,4 +1,4 @@
-"""Where the public clouds are: a table of regions, and latency from the distance between them."""
+"""Regions of the public clouds, and latency from the distance between them."""
 
 from typing import NamedTuple
 
@@ -6,16 +6,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 EARTH_RADIUS_KM = 6371.0
-# Light in fibre covers 200 km a millisecond and cables are about 1.5 times as long as the great circle:
+# Light in fibre covers 200 km per millisecond, and cables are about 1.5 times as long as the great circle:
 # rtt_ms = BASE_MS + km * MS_PER_KM, with MS_PER_KM = 2 * 1.5 / 200.
 BASE_MS = 1.0
 MS_PER_KM = 0.015
-# The round trip inside a region.
+# The round-trip time inside a region.
 INNER_MS = 0.5
 
 
 class Region(NamedTuple):
-    """A cloud region: its name, the place it is at or near, and the place's coordinates in degrees."""
+    """A cloud region: its name, a city that is in or near it, and the coordinates of the city in degrees."""
 
     name: str
     place: str
@@ -110,13 +110,13 @@ def region_latency(regions: tuple[Region, ...] = REGIONS) -> NDArray[np.float64]
     return latency
 
 
-def region_places(regions: tuple[Region, ...] = REGIONS) -> NDArray[np.float64]:
-    """Points of space whose distances are round-trip times in ms through the earth, as light in fibre has it.
+def region_points(regions: tuple[Region, ...] = REGIONS) -> NDArray[np.float64]:
+    """Points of space whose distances are round-trip times in ms, at the speed of light in fibre.
 
-    The straight line is shorter than the great circle, by a third at most.
+    Distances are straight through the earth: shorter than the great circle, by a third at most.
 
     Examples:
-        >>> region_places()[:1].round()
+        >>> region_points()[:1].round()
         array([[ 16., -72.,  60.]])
     """
     latitude, longitude = np.radians([(region.latitude, region.longitude) for region in regions]).T

@@ -1,4 +1,4 @@
-"""Raw inputs as operators have them: device subscriptions in CSV with faults in them, brokers, and pings."""
+"""Generated raw inputs for `ingest`: device subscriptions in CSV with faults, brokers, and ping times."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from numpy.typing import NDArray
 
 from broadloom.errors import InputError
 from broadloom.storage import new_folder
-from broadloom.workload.regions import REGIONS, region_latency, region_places
+from broadloom.workload.cloud_regions import REGIONS, region_latency, region_points
 
 LINES, KINDS = ("line1", "line2", "line3", "line4"), ("temperature", "alarm", "state")
 PINGS = 5
 _FILES, _BLOCK = 4, 250_000
-# The share of subscribers that want what happens elsewhere.
+# The share of subscribers that want events of another region.
 _ABROAD = 0.1
 
-# Faults that are put in, each with the reason that the quarantine gives for it.
+# Faults in the rows, each with its reason in the quarantine.
 FAULTS: dict[str, tuple[str, Callable[[str, str, str], bytes]]] = {
     "a field too few": ("wrong number of fields", lambda device, broker, _: f"{device},{broker}".encode()),
     "a field too many": ("wrong number of fields", lambda d, b, f: f"{d},{b},{f},1".encode()),
@@ -46,29 +46,29 @@ def devices(
     seed: int = 0,
     subscribers: int = 0,
 ) -> dict[str, int]:
-    """Write raw inputs for `ingest`: brokers in the clouds' regions, their devices' subscriptions, and pings.
+    """Write raw inputs for `ingest`: brokers in the cloud regions, subscriptions of their devices, and pings.
 
-    A device has five subscriptions, mostly to topics of its own region, then of near ones. Subscribers are at
-    no broker yet: they have a place near some region, and want the events in a rectangle of the map.
+    A device has five subscriptions, mostly to topics of its own region, then of near ones. Subscribers have
+    no broker yet: they have a position near some region, and want the events in a rectangle of the map.
 
     Args:
-        folder: the place; it gets nodes.csv, topics.csv, pings.csv and subscriptions-0.csv and so on; with
-            subscribers also subscribers.csv, brokers.csv and publisher.csv.
+        folder: the new folder; it gets nodes.csv, topics.csv, pings.csv and subscriptions-0.csv and so on;
+            with subscribers also subscribers.csv, brokers.csv and publisher.csv.
         brokers: how many brokers.
         subscriptions: how many rows of device subscriptions.
         wild: the share of filters with a wildcard.
         bad: the share of rows with a fault.
         repeated: the share of rows that repeat the row before.
-        seed: the seed of it all.
+        seed: the seed of the random generator.
         subscribers: how many subscribers are to be assigned to the brokers.
 
     Returns:
-        How many rows there are of each fault, and how many repeat the row before.
+        The number of rows with each fault, and of rows that repeat the row before.
 
     Examples:
         >>> import tempfile
-        >>> with tempfile.TemporaryDirectory() as place:
-        ...     sum(devices(f"{place}/raw", brokers=3, subscriptions=1000).values()) > 0
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     sum(devices(f"{folder}/raw", brokers=3, subscriptions=1000).values()) > 0
         True
     """
     for name, share in (("wild", wild), ("bad", bad), ("repeated", repeated)):
@@ -85,7 +85,7 @@ def devices(
     with new_folder(Path(folder)) as scratch:
         _write_brokers(scratch, names, site)
         _write_pings(scratch, np.unique(site), rng)
-        rows = _Rows(names, site, wild, bad, repeated, rng)
+        rows = _DeviceRows(names, site, wild, bad, repeated, rng)
         _write_subscriptions(scratch, subscriptions, rows)
         if subscribers:
             _write_subscribers(scratch, subscribers, names, site, rng)
@@ -108,7 +108,7 @@ def _write_brokers(folder: Path, names: list[str], site: NDArray[np.int64]) -> N
 
 
 def _write_pings(folder: Path, sites: NDArray[np.int64], rng: np.random.Generator) -> None:
-    """Several samples a pair of regions, in both directions, each up to a fifth above the least."""
+    """Several samples per pair of regions and direction, each up to a fifth above the least."""
     latency = region_latency()
     lines = ["src,dst,rtt_ms\n"]
     for src in sites.tolist():
@@ -118,7 +118,7 @@ def _write_pings(folder: Path, sites: NDArray[np.int64], rng: np.random.Generato
     (folder / "pings.csv").write_text("".join(lines))
 
 
-def _write_subscriptions(folder: Path, count: int, rows: _Rows) -> None:
+def _write_subscriptions(folder: Path, count: int, rows: _DeviceRows) -> None:
     per_file = -(-count // _FILES)
     for file in range(_FILES):
         mine = range(file * per_file, min(count, (file + 1) * per_file))
@@ -131,22 +131,25 @@ def _write_subscriptions(folder: Path, count: int, rows: _Rows) -> None:
 def _write_subscribers(
     folder: Path, count: int, names: list[str], site: NDArray[np.int64], rng: np.random.Generator
 ) -> None:
-    """Subscribers where the brokers are, who want what happens around them, and some far from there."""
-    place, at = region_places(), np.array([[one.longitude, one.latitude] for one in REGIONS])
+    """Subscribers near the brokers, most of them interested in events nearby, some in events far away."""
+    point = region_points()
+    on_map = np.array([[region.longitude, region.latitude] for region in REGIONS])
     home = site[rng.integers(len(site), size=count)]
-    centre = at[np.where(rng.random(count) < _ABROAD, rng.integers(len(REGIONS), size=count), home)]
+    centre = on_map[np.where(rng.random(count) < _ABROAD, rng.integers(len(REGIONS), size=count), home)]
     centre = centre + rng.normal(0, 4, centre.shape)
     half = rng.lognormal(0.5, 0.5, centre.shape)
-    columns = place[home] + rng.normal(0, 2, (count, place.shape[1])), centre - half, centre + half
+    columns = point[home] + rng.normal(0, 2, (count, point.shape[1])), centre - half, centre + half
     lines = (
-        f'sub-{number},"{where}","{lo}","{hi}"\n'
-        for number, (where, lo, hi) in enumerate(zip(*(_rounded(column) for column in columns), strict=True))
+        f'sub-{number},"{position}","{lo}","{hi}"\n'
+        for number, (position, lo, hi) in enumerate(
+            zip(*(_rounded(column) for column in columns), strict=True)
+        )
     )
-    near = _rounded(place[site] + rng.normal(0, 1, (len(site), place.shape[1])))
-    brokers = (f'{name},"{where}"\n' for name, where in zip(names, near, strict=True))
+    near = _rounded(point[site] + rng.normal(0, 1, (len(site), point.shape[1])))
+    brokers = (f'{name},"{position}"\n' for name, position in zip(names, near, strict=True))
     (folder / "subscribers.csv").write_text("subscriber,place,lo,hi\n" + "".join(lines))
     (folder / "brokers.csv").write_text("broker,place\n" + "".join(brokers))
-    (folder / "publisher.csv").write_text(f'place\n"{_rounded(place[:1])[0]}"\n')
+    (folder / "publisher.csv").write_text(f'place\n"{_rounded(point[:1])[0]}"\n')
 
 
 def _rounded(rows: NDArray[np.float64]) -> list[list[float]]:
@@ -154,8 +157,8 @@ def _rounded(rows: NDArray[np.float64]) -> list[list[float]]:
 
 
 @dataclass
-class _Rows:
-    """Draws the rows of device subscriptions, and counts what it plants in them."""
+class _DeviceRows:
+    """Random rows of device subscriptions; `planted` counts the faults and repeats in them."""
 
     names: list[str]
     site: NDArray[np.int64]
@@ -194,7 +197,7 @@ class _Rows:
 
 
 def _wild(topic: str, shape: int) -> str:
-    """A filter with a wildcard that matches the topic; one in fifty wants a kind from everywhere."""
+    """A filter with a wildcard that matches the topic; one in fifty wants a kind from all regions."""
     region, line, kind = topic.split("/")
     if shape % 50 == 0:
         return f"+/{line}/{kind}"

@@ -1,46 +1,47 @@
-"""A proven lower bound on bandwidth (ours): how many brokers each event must reach, whatever the assignment.
+"""Proven lower bound on bandwidth (ours): the brokers that each event must reach in any assignment, counted.
 
-Event space is cut into cells. Everybody who wants all of a cell must be at a broker that lets all of it
-through. That takes as many brokers as their number fills, and at least one in each zone: zones are sets of
-brokers, apart from one another, that some of the subscribers cannot leave for reasons of latency. Summed over
+Event space is cut into cells. A subscriber that wants all of a cell must be at a broker whose filter holds
+the whole cell. That takes enough brokers for all such subscribers, and at least one per zone: zones are
+disjoint sets of brokers that some of the subscribers cannot leave because of their latency bound. Summed over
 cells, this holds for every assignment within `beta_max`, for filters of any number of rectangles.
 """
 
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.assignment.subscribers.flow import limits, max_flow
-from broadloom.assignment.subscribers.reach import Reach
+from broadloom.assignment.subscribers.load_flow import CandidateBrokers, load_limits, max_flow
 from broadloom.kernels import kernel
 from broadloom.model import AssignmentProblem, DensityArrays, measure_of
 
-# About so many cells, and so many ways to choose zones; the best way counts, cell by cell.
-CELLS, FAMILIES = 40_000, 6
-# Beyond so many axes a grid of that many cells has two or three lines an axis, and says next to nothing.
-MOST_AXES = 6
+# The approximate number of cells.
+CELLS = 40_000
+# The number of ways to choose zones; the best one counts, cell by cell.
+FAMILIES = 6
+# With more axes, a grid of that many cells has two or three lines per axis, and the bound is next to useless.
+MAX_AXES = 6
 
 
-def lower_bound(problem: AssignmentProblem, reach: Reach) -> float | None:
-    """A bandwidth that no assignment within the limits can be below.
+def lower_bound(problem: AssignmentProblem, candidates: CandidateBrokers) -> float | None:
+    """The bound for assignments within the limits of latency and load.
 
-    None if there is no such assignment, or above six dimensions.
+    None if no assignment meets them, or above six dimensions.
     """
-    limit = limits(problem, problem.beta_max)
+    limit = load_limits(problem, problem.beta_max)
     if problem.subscriber_count == 0:
         return 0.0
-    if problem.dimensions > MOST_AXES or max_flow(reach, limit)[1] > 0:
+    if problem.dimensions > MAX_AXES or max_flow(candidates, limit)[1] > 0:
         return None
     lines = _lines(problem)
     most = np.zeros(_shape(lines), np.int64)
     rng = np.random.default_rng(0)
     for family in range(FAMILIES):
-        zones, zone_of = _zones(reach, len(limit), rng, whole=family == 0)
+        zones, zone_of = _zones(candidates, len(limit), rng, whole=family == 0)
         needed = np.zeros_like(most)
-        wanted = _wanted(problem, lines, zone_of[reach.group], len(zones))
+        wanted = _wanted(problem, lines, zone_of[candidates.group], len(zones))
         for zone, count in zip(zones, wanted, strict=True):
             needed += _brokers_for(count, limit[zone])
         most = np.maximum(most, needed)
-    # Each event that a leaf lets through has passed all brokers above it.
+    # An event that enters a leaf has entered all brokers above it.
     above = np.where(most > 0, _least_depth(problem), 0)
     return float(np.sum((most + above) * _cell_measures(problem, lines)))
 
@@ -50,7 +51,7 @@ def _shape(lines: list[NDArray[np.float64]]) -> tuple[int, ...]:
 
 
 def _lines(problem: AssignmentProblem) -> list[NDArray[np.float64]]:
-    """The grid's lines on each axis, through sides of subscriptions, closer where there are more."""
+    """The grid's lines on each axis, through sides of subscriptions, denser where there are more."""
     count = max(2, round(CELLS ** (1 / problem.dimensions)) + 1)
     lines = []
     for axis in range(problem.dimensions):
@@ -60,30 +61,30 @@ def _lines(problem: AssignmentProblem) -> list[NDArray[np.float64]]:
 
 
 def _zones(
-    reach: Reach, n: int, rng: np.random.Generator, whole: bool
+    candidates: CandidateBrokers, n: int, rng: np.random.Generator, whole: bool
 ) -> tuple[list[NDArray[np.int64]], NDArray[np.int64]]:
-    """Sets of brokers that have none in common, and the zone that each group cannot leave (-1: none).
+    """Disjoint sets of brokers, and the zone that each group cannot leave (-1: it is in no zone).
 
-    All brokers as one zone, or candidates of groups, small ones more likely.
+    If `whole`, all brokers are one zone; otherwise zones are the candidates of groups, preferably small ones.
     """
     if whole:
-        return [np.arange(n)], np.zeros(len(reach.size), np.int64)
+        return [np.arange(n)], np.zeros(len(candidates.size), np.int64)
     zone_of_broker = np.full(n, -1)
     zones: list[NDArray[np.int64]] = []
-    for g in np.argsort(np.diff(reach.start) * rng.uniform(0.5, 1.5, len(reach.size))):
-        mine = reach.brokers[reach.start[g] : reach.start[g + 1]]
-        if reach.size[g] and np.all(zone_of_broker[mine] < 0):
-            zone_of_broker[mine] = len(zones)
-            zones.append(mine)
-    at = zone_of_broker[reach.brokers]
-    low, high = (way.reduceat(at, reach.start[:-1]) for way in (np.minimum, np.maximum))
+    for g in np.argsort(np.diff(candidates.start) * rng.uniform(0.5, 1.5, len(candidates.size))):
+        brokers = candidates.brokers[candidates.start[g] : candidates.start[g + 1]]
+        if candidates.size[g] and np.all(zone_of_broker[brokers] < 0):
+            zone_of_broker[brokers] = len(zones)
+            zones.append(brokers)
+    zone = zone_of_broker[candidates.brokers]
+    low, high = (extreme.reduceat(zone, candidates.start[:-1]) for extreme in (np.minimum, np.maximum))
     return zones, np.where(low == high, low, -1)
 
 
 def _wanted(
     problem: AssignmentProblem, lines: list[NDArray[np.float64]], zone: NDArray[np.int64], zones: int
 ) -> NDArray[np.int64]:
-    """How many of each zone want all of each cell: changes at the corners of what they want, summed up."""
+    """How many subscribers per zone want all of a cell: changes at the corners of rectangles, summed up."""
     known = np.flatnonzero(zone >= 0)
     shape = (zones, *(cells + 1 for cells in _shape(lines)))
     first = [np.searchsorted(line, problem.lo[known, a], "left") for a, line in enumerate(lines)]
@@ -101,13 +102,13 @@ def _wanted(
 
 
 def _brokers_for(count: NDArray[np.int64], limit: NDArray[np.int64]) -> NDArray[np.int64]:
-    """The least number of brokers with room for so many, the largest first; 0 for nobody."""
-    room = np.cumsum(np.sort(limit)[::-1])
-    return np.where(count > 0, np.minimum(np.searchsorted(room, count) + 1, len(room)), 0)
+    """The least number of brokers that can hold `count` subscribers, the largest first; 0 for 0."""
+    total = np.cumsum(np.sort(limit)[::-1])
+    return np.where(count > 0, np.minimum(np.searchsorted(total, count) + 1, len(total)), 0)
 
 
 def _least_depth(problem: AssignmentProblem) -> int:
-    """How many brokers are above every leaf, at least."""
+    """The least number of brokers above a leaf."""
     depth = np.zeros(problem.broker_count, np.int64)
     for broker in problem.top_down:
         parent = problem.broker_parent[broker]

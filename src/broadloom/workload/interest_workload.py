@@ -1,0 +1,314 @@
+"""Generated interest and churn (papers 1 to 3), and the folder of tables that they are written to.
+
+Topics are drawn by popularity, without replacement; the number of topics per node follows a law of sizes.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from broadloom.checks import check_count, seeded_generator
+from broadloom.errors import InputError
+from broadloom.model import Interest, Weights, write_link_problem
+from broadloom.progress import stage
+from broadloom.workload.cloud_regions import REGIONS
+
+# Names of popularity laws; the papers use the short ones.
+POPULARITIES = {
+    "uniform": "uniform",
+    "unif": "uniform",
+    "zipf": "zipf",
+    "exponential": "exponential",
+    "expo": "exponential",
+}
+SIZE_LAWS = ("uniform", "power")
+
+# How many random numbers are drawn at a time: it bounds the memory and does not change the result.
+_BLOCK = 4_000_000
+
+
+def interest(
+    nodes: int = 1000,
+    topics: int = 200,
+    popularity: str = "uniform",
+    alpha: float = 2.0,
+    rate: float = 5.0,
+    sizes: tuple[int, int] = (20, 100),
+    size_law: str = "uniform",
+    gamma: float = 2.0,
+    seed: int = 0,
+) -> Interest:
+    """Interest of `nodes` nodes in `topics` topics, as papers 1 to 3 generate it.
+
+    Each node draws the number of its topics, then that many different topics one after the other, each in
+    proportion to its popularity among the remaining ones.
+
+    Args:
+        nodes: how many nodes.
+        topics: how many topics.
+        popularity: "uniform" ("unif"); "zipf": topic i in proportion to (i + 1) ** -alpha; "exponential"
+            ("expo"): to exp(-rate * i / topics).
+        alpha: the exponent of "zipf".
+        rate: the rate of "exponential".
+        sizes: the least and the greatest number of topics per node; at most the number of topics.
+        size_law: "uniform" over that range, or "power": size s in proportion to s ** -gamma.
+        gamma: the exponent of "power".
+        seed: the seed of the random generator.
+
+    Examples:
+        >>> interest(nodes=4, topics=10, sizes=(2, 3), seed=1)
+        Interest(4 nodes, 10 topics, 11 subscriptions)
+    """
+    shares = topic_shares(topics, popularity, alpha, rate)
+    rng = seeded_generator(seed)
+    wanted = _draw_sizes(rng, nodes, sizes, size_law, gamma, topics)
+    with stage("draw subscriptions", nodes) as report:
+        drawn = draw_topics(rng, wanted, shares, report)
+    return Interest.from_rows(np.concatenate(([0], np.cumsum(wanted))), drawn, topics)
+
+
+def topic_shares(topics: int, popularity: str, alpha: float = 2.0, rate: float = 5.0) -> NDArray[np.float64]:
+    """The share of each topic in a draw; the shares add up to 1."""
+    topics = check_count(topics, "topics")
+    if popularity not in POPULARITIES:
+        raise InputError(f"no popularity {popularity!r}; there are {', '.join(POPULARITIES)}")
+    for name, value in (("alpha", alpha), ("rate", rate)):
+        if not np.isfinite(value):
+            raise InputError(f"{name} is {value}; give a finite number")
+    ranks = np.arange(1, topics + 1, dtype=np.float64)
+    kind = POPULARITIES[popularity]
+    if kind == "zipf":
+        shares = ranks**-alpha
+    elif kind == "exponential":
+        shares = np.exp(-rate * (ranks - 1) / topics) if topics else ranks
+    else:
+        shares = np.ones(topics)
+    return shares / shares.sum() if topics else shares
+
+
+def _draw_sizes(
+    rng: np.random.Generator, nodes: int, sizes: tuple[int, int], size_law: str, gamma: float, topics: int
+) -> NDArray[np.int64]:
+    """The number of topics of each node."""
+    nodes = check_count(nodes, "nodes")
+    if not (isinstance(sizes, (tuple, list)) and len(sizes) == 2):
+        raise InputError(f"subscription sizes are {sizes!r}; give the fewest and the most")
+    low, high = (check_count(size, "a subscription size") for size in sizes)
+    if low > high:
+        raise InputError(f"subscription sizes {low} to {high}; give the fewest, then the most")
+    if low > topics:
+        raise InputError(f"subscription sizes start at {low}, above the {topics} topics; give a smaller one")
+    if size_law not in SIZE_LAWS:
+        raise InputError(f"no size law {size_law!r}; there are {', '.join(SIZE_LAWS)}")
+    high = min(high, topics)
+    if size_law == "uniform":
+        return rng.integers(low, high + 1, nodes)
+    if low == 0:
+        raise InputError("subscription sizes start at 0, but the size law is power; give 1 or more")
+    values = np.arange(low, high + 1)
+    chance = (values / low) ** -gamma
+    if not np.isfinite(chance.sum()):
+        raise InputError(f"gamma is {gamma}; give a finite number that leaves every size a chance")
+    return rng.choice(values, nodes, p=chance / chance.sum())
+
+
+def draw_topics(
+    rng: np.random.Generator,
+    wanted: NDArray[np.int64],
+    shares: NDArray[np.float64],
+    report: Callable[[float], None] = lambda _: None,
+) -> NDArray[np.int32]:
+    """The topics of each node, node after node, in ascending order.
+
+    The `k` smallest of independent exponential variables with the topics' shares as rates are `k` successive
+    draws without replacement. So a block of rows is one matrix of random numbers and one partial sort.
+    """
+    topics, most = len(shares), int(wanted.max(initial=0))
+    if most == 0:
+        return np.empty(0, np.int32)
+    rows = max(1, _BLOCK // topics)
+    blocks = []
+    for first in range(0, len(wanted), rows):
+        size = wanted[first : first + rows]
+        keys = rng.standard_exponential((len(size), topics)) / shares
+        best = np.argpartition(keys, min(most, topics - 1), axis=1)[:, :most]
+        order = np.argsort(np.take_along_axis(keys, best, axis=1), axis=1)
+        ranked = np.take_along_axis(best, order, axis=1).astype(np.int32)
+        ranked[np.arange(most) >= size[:, None]] = topics
+        ranked.sort(axis=1)
+        blocks.append(ranked[ranked < topics])
+        report(first + len(size))
+    return np.concatenate(blocks)
+
+
+# Churn
+
+
+class ChurnEvent(NamedTuple):
+    """One change: a node joins with topics, leaves, subscribes to topics or unsubscribes from them.
+
+    The `j`-th join of a sequence over `n` nodes, counted from 0, adds node `n + j`; no index is used again.
+    """
+
+    seq: int
+    kind: str
+    node: int
+    topics: tuple[int, ...]
+
+
+def churn(
+    interest: Interest, rounds: int = 1000, join: float = 0.5, change: float = 0.0, seed: int = 0
+) -> tuple[ChurnEvent, ...]:
+    """A sequence of changes to an interest.
+
+    A node that joins has as many topics as a random node of the interest; they are drawn by the topics'
+    popularity in the interest, without replacement. A node that leaves is drawn from those present. A change
+    of subscriptions adds one topic to a node or removes one, with the same chance.
+
+    Args:
+        interest: the interest before the first event.
+        rounds: how many events.
+        join: the chance that a node joins rather than leaves.
+        change: the chance that an event is a change of subscriptions instead.
+        seed: the seed of the random generator.
+
+    Examples:
+        >>> events = churn(Interest.from_lists([[0, 1], [1]]), rounds=3, join=1.0, seed=0)
+        >>> [(event.kind, event.node) for event in events]
+        [('join', 2), ('join', 3), ('join', 4)]
+    """
+    for name, chance in (("join", join), ("change", change)):
+        if not 0 <= chance <= 1:
+            raise InputError(f"{name} is {chance}; give a chance from 0 to 1")
+    rounds = check_count(rounds, "rounds")
+    rng = seeded_generator(seed)
+    popularity = np.diff(interest.node_start).astype(np.float64)
+    sizes = np.diff(interest.topic_start)
+    present = {u: set(interest.topics_of(u).tolist()) for u in range(interest.node_count)}
+    order = list(present)
+    events = []
+    next_node = interest.node_count
+    for seq in range(rounds):
+        if order and rng.random() < change:
+            events.append(_change(rng, seq, order, present, interest.topic_count))
+        elif rng.random() < join or not order:
+            topics = _draw_interest(rng, sizes, popularity)
+            events.append(ChurnEvent(seq, "join", next_node, topics))
+            present[next_node] = set(topics)
+            order.append(next_node)
+            next_node += 1
+        else:
+            index = int(rng.integers(len(order)))
+            order[index], order[-1] = order[-1], order[index]
+            node = order.pop()
+            del present[node]
+            events.append(ChurnEvent(seq, "leave", node, ()))
+    return tuple(events)
+
+
+def _draw_interest(rng: np.random.Generator, sizes: np.ndarray, popularity: np.ndarray) -> tuple[int, ...]:
+    """The topics of a new node: as many as a random node has, by popularity."""
+    known = np.flatnonzero(popularity)
+    if not len(known):
+        return ()
+    wanted = sizes[rng.integers(len(sizes))]
+    return tuple(known[draw_topics(rng, np.array([wanted]), popularity[known])].tolist())
+
+
+def _change(
+    rng: np.random.Generator, seq: int, order: list[int], present: dict[int, set[int]], topics: int
+) -> ChurnEvent:
+    """Add or remove one topic of a node; add if it has no topic, remove if it has all."""
+    node = order[int(rng.integers(len(order)))]
+    subscribed, add = sorted(present[node]), bool(rng.random() < 0.5)
+    missing = sorted(set(range(topics)) - present[node])
+    pool = (missing or subscribed) if add else (subscribed or missing)
+    if not pool:
+        return ChurnEvent(seq, "subscribe", node, ())
+    topic = pool[int(rng.integers(len(pool)))]
+    kind = "subscribe" if topic not in present[node] else "unsubscribe"
+    present[node] ^= {topic}
+    return ChurnEvent(seq, kind, node, (topic,))
+
+
+# Tables
+
+
+def write(
+    folder: str | Path,
+    interest: Interest,
+    weights: Weights | None = None,
+    events: tuple[ChurnEvent, ...] = (),
+    in_regions: bool = False,
+    overwrite: bool = False,
+) -> None:
+    """Write a workload as a folder of canonical tables: nodes, subscriptions, latency and events.
+
+    Args:
+        folder: the new folder; it appears complete or not at all.
+        interest: the subscriptions of each node.
+        weights: written as coordinates (euclidean), as sites, or as the table latency.
+        events: written as the table events, if there are any.
+        in_regions: whether the weights' sites are the cloud regions, so that they get their names.
+        overwrite: replace an existing folder.
+    """
+    tables: dict[str, pa.Table] = {}
+    if weights is not None:
+        tables = _weight_tables(interest, weights, in_regions)
+    if events:
+        tables["events"] = events_table(interest, events)
+    write_link_problem(folder, interest, tables, overwrite)
+
+
+def events_table(interest: Interest, events: tuple[ChurnEvent, ...]) -> pa.Table:
+    """The canonical table `events`; nodes that join are named `joined-<index>`."""
+    count = interest.node_count
+    names = [interest.node_ids[e.node] if e.node < count else f"joined-{e.node}" for e in events]
+    return pa.table(
+        {
+            "seq": pa.array([event.seq for event in events], pa.int64()),
+            "kind": pa.array([event.kind for event in events], pa.string()),
+            "node": pa.array(names, pa.string()),
+            "topics": pa.array(
+                [[interest.topic_ids[topic] for topic in event.topics] for event in events],
+                pa.list_(pa.string()),
+            ),
+        }
+    )
+
+
+def _weight_tables(interest: Interest, weights: Weights, in_regions: bool) -> dict[str, pa.Table]:
+    names = pa.array(interest.node_ids, pa.string())
+    if weights.kind == "uniform":
+        return {}
+    if weights.kind == "euclidean":
+        axes = ["x", "y", "z", *(f"x{axis}" for axis in range(3, weights.points.shape[1]))]
+        return {"nodes": pa.table({"node": names} | dict(zip(axes, weights.points.T, strict=False)))}
+    if weights.kind == "dense":
+        return {"latency": _latency_table(interest.node_ids, weights.table, inner=False)}
+    labels = _site_labels(weights, in_regions)
+    tables = {"nodes": pa.table({"node": names, "site": pa.array(labels, pa.string()).take(weights.site)})}
+    if len(weights.table) or (weights.inner, weights.outer) != (1.0, 10.0):
+        used, first = np.unique(weights.site, return_index=True)
+        between = weights.subset(first).matrix()
+        inside = weights.table.diagonal()[used] if len(weights.table) else weights.inner
+        np.fill_diagonal(between, inside)
+        tables["latency"] = _latency_table([labels[s] for s in used], between, inner=True)
+    return tables
+
+
+def _site_labels(weights: Weights, in_regions: bool) -> list[str]:
+    if in_regions:
+        return [region.name for region in REGIONS]
+    return [f"site-{site}" for site in range(weights.site.max(initial=-1) + 1)]
+
+
+def _latency_table(ids: list[str] | tuple[str, ...], matrix: np.ndarray, inner: bool) -> pa.Table:
+    """The upper triangle of a matrix as rows; with its diagonal if `inner`."""
+    u, v = np.triu_indices(len(ids), 0 if inner else 1)
+    names = pa.array(ids, pa.string())
+    return pa.table({"src": names.take(u), "dst": names.take(v), "rtt_ms": matrix[u, v]})
