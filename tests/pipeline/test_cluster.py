@@ -46,9 +46,7 @@ SMALL = {
 # its work, if one is named, until it is told to go on.
 DRIVER = """
 import json, os, signal, sys
-from broadloom.pipeline.config import Config
-from broadloom.pipeline.run import run
-from broadloom.pipeline.session import Engine, session
+from broadloom.pipeline import RunConfig, SparkEngine, run_pipeline, session
 from broadloom.progress import watched_by
 
 class Stopper:
@@ -65,10 +63,10 @@ class Stopper:
     def end(self): pass
 
 master, conf, runs = sys.argv[1], json.loads(sys.argv[2]), json.loads(sys.argv[3])
-with session(Engine(master, conf=conf)) as spark:
+with session(SparkEngine(master, conf=conf)) as spark:
     for config, stage in runs.items():
         with watched_by(Stopper(stage)):
-            run(Config.load(config), spark=spark)
+            run_pipeline(RunConfig.load(config), spark=spark)
 """
 
 

@@ -6,7 +6,7 @@ import pytest
 
 import broadloom as bl
 from broadloom import workload
-from broadloom.pipeline import contributions
+from broadloom.pipeline import spark_link
 
 pytestmark = pytest.mark.spark
 
@@ -14,12 +14,12 @@ pytestmark = pytest.mark.spark
 @pytest.mark.parametrize("topics", [1, 64, 130])
 def test_the_best_partners_are_those_of_all_pairs(spark, tmp_path, monkeypatch, topics):
     """Several blocks, ties by the lowest index, nodes without topics or without a partner."""
-    monkeypatch.setattr(contributions, "BLOCK", 16)
+    monkeypatch.setattr(spark_link, "BLOCK", 16)
     drawn = workload.interest(nodes=50, topics=topics, sizes=(0, 6), seed=topics)
     lists = [drawn.topics_of(u).tolist() for u in range(50)]
     lists[20] = list(range(topics))
     interest = bl.Interest.from_lists(lists, topics=topics)
-    rows = contributions.top_partners(spark, interest, 5, tmp_path).toArrow()
+    rows = spark_link.top_partners(spark, interest, 5, tmp_path).toArrow()
     assert _by_node(rows) == _naive(interest, 5)
 
 
@@ -34,12 +34,12 @@ def test_the_example_on_the_page_runs(spark):
 
 def test_no_topics_at_all(spark, tmp_path):
     interest = bl.Interest.from_lists([[], []])
-    assert contributions.top_partners(spark, interest, 3, tmp_path).count() == 0
+    assert spark_link.top_partners(spark, interest, 3, tmp_path).count() == 0
 
 
 def test_none_asked_is_refused(spark, tmp_path):
     with pytest.raises(bl.InputError, match="ask for 1 or more"):
-        contributions.top_partners(spark, bl.Interest.from_lists([[0]]), 0, tmp_path)
+        spark_link.top_partners(spark, bl.Interest.from_lists([[0]]), 0, tmp_path)
 
 
 def _naive(interest, count):

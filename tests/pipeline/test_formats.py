@@ -5,7 +5,7 @@ import json
 import pytest
 
 from broadloom.formats import FORMATS, PAGE, Page, note
-from broadloom.formats._json import entries
+from broadloom.formats.dump_rows import entries
 
 BY_NAME = {form.name: form for form in FORMATS}
 

@@ -14,7 +14,7 @@ from broadloom.deployment.deployment_inputs import Settings
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab
 from broadloom.deployment.wiring import Wiring
 from broadloom.mqtt.endpoint import Endpoint
-from broadloom.pipeline.stream import stream
+from broadloom.pipeline import maintain_on_spark
 from mqtt_load import Load
 
 pytestmark = [pytest.mark.spark, pytest.mark.needs("mosquitto")]
@@ -57,7 +57,12 @@ def test_links_follow_a_stream_of_spark_under_load(spark, tmp_path):
             drop(incoming, str(seq), [{"seq": seq, "kind": kind, "node": node, "topics": topics}])
             seen = run.plans
             made = await asyncio.to_thread(
-                stream, lambda: bl.maintain(interest, edges=plan.edges), incoming, out, spark=spark, once=True
+                maintain_on_spark,
+                lambda: bl.maintain(interest, edges=plan.edges),
+                incoming,
+                out,
+                spark=spark,
+                once=True,
             )
             newest = bl.Plan.load(out / "versions" / f"{made['version']:012d}")
             await until(lambda: run.plans > seen and (run.refused or set(agent.links) == edges_of(newest)))

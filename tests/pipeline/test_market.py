@@ -8,7 +8,7 @@ import pytest
 import broadloom as bl
 from broadloom.assignment.market import steiner_mixing
 from broadloom.cli import main
-from broadloom.pipeline import market as on_spark
+from broadloom.pipeline import spark_market as on_spark
 
 pytestmark = pytest.mark.spark
 

@@ -10,8 +10,7 @@ import pytest
 import broadloom as bl
 from broadloom import workload
 from broadloom.measures import components_per_topic, topic_diameters
-from broadloom.pipeline.measure import degrees, diameters, measure
-from broadloom.pipeline.verify import components, verify
+from broadloom.pipeline.spark_inspect import components, degrees, diameters, measure_on_spark, verify_on_spark
 
 pytestmark = pytest.mark.spark
 
@@ -30,7 +29,7 @@ def plan(tmp_path_factory):
 
 
 def test_a_good_plan_is_good(spark, plan):
-    verdict = verify(plan[1], spark=spark)
+    verdict = verify_on_spark(plan[1], spark=spark)
     assert verdict.good
     assert verdict.topics == 43
     assert verdict.summary() == "every one of 43 topics is connected"
@@ -60,7 +59,7 @@ def test_components_are_those_of_the_measure(spark, plan, broken):
 
 
 def test_a_broken_plan_is_found_out(spark, plan, broken):
-    verdict = verify(broken[1], spark=spark)
+    verdict = verify_on_spark(broken[1], spark=spark)
     count = int(np.sum(components_per_topic(plan[0].interest, broken[0]) > 1))
     assert (verdict.disconnected, verdict.good) == (count, False)
     assert "topics are not connected" in verdict.summary()
@@ -71,13 +70,13 @@ def test_bad_links_are_found_out(spark, broken):
     edges = pyarrow.parquet.read_table(place)
     worse = pyarrow.concat_tables([edges, edges.slice(0, 2)])
     pyarrow.parquet.write_table(worse, place)
-    assert verify(broken[1], spark=spark).bad_edges == 2
+    assert verify_on_spark(broken[1], spark=spark).bad_edges == 2
 
 
 def test_measures_are_those_of_metrics(spark, plan):
     made, folder = plan
     expected = made.metrics()
-    for name, value in measure(folder, spark=spark).items():
+    for name, value in measure_on_spark(folder, spark=spark).items():
         assert value == pytest.approx(expected[name], rel=1e-12), name
 
 
@@ -95,15 +94,15 @@ def test_degrees_and_diameters_one_by_one(spark, plan, broken):
 
 def test_a_folder_that_is_no_plan_is_refused(spark, tmp_path):
     with pytest.raises(bl.InputError, match="is not a plan"):
-        verify(tmp_path, spark=spark)
+        verify_on_spark(tmp_path, spark=spark)
 
 
 def test_empty_plan(spark, tmp_path):
     """No topics, no links."""
     made = bl.link(bl.Interest.from_lists([[], []]), algorithm="gm")
     replace(made, notes={}).save(tmp_path / "plan")
-    assert verify(tmp_path / "plan", spark=spark).good
-    measures = measure(tmp_path / "plan", spark=spark)
+    assert verify_on_spark(tmp_path / "plan", spark=spark).good
+    measures = measure_on_spark(tmp_path / "plan", spark=spark)
     assert (measures["edges"], measures["mean_diameter"]) == (0, 0)
     assert json.dumps(measures)
 

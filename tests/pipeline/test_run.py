@@ -8,8 +8,8 @@ import pytest
 
 import broadloom as bl
 from broadloom import InputError, workload
+from broadloom.pipeline import RunConfig
 from broadloom.pipeline import run as pipeline
-from broadloom.pipeline.config import Config
 
 pytestmark = pytest.mark.spark
 
@@ -29,7 +29,7 @@ def done(spark, tmp_path_factory):
     folder = tmp_path_factory.mktemp("run")
     workload.devices(folder / "raw", brokers=12, subscriptions=3000, seed=1)
     (folder / "run.toml").write_text(CONFIG)
-    return folder, pipeline.run(Config.load(folder / "run.toml"), spark=spark)
+    return folder, pipeline.run_pipeline(RunConfig.load(folder / "run.toml"), spark=spark)
 
 
 @pytest.fixture
@@ -55,18 +55,18 @@ def test_a_run_ends_with_a_plan_and_a_report(done):
 
 
 def test_a_second_run_does_nothing(done, spark):
-    config = Config.load(done[0] / "run.toml")
-    assert set(pipeline.run(config, spark=spark).steps.values()) == {None}
+    config = RunConfig.load(done[0] / "run.toml")
+    assert set(pipeline.run_pipeline(config, spark=spark).steps.values()) == {None}
 
 
 def steps_done(folder, spark):
-    outcome = pipeline.run(Config.load(folder / "run.toml"), spark=spark)
+    outcome = pipeline.run_pipeline(RunConfig.load(folder / "run.toml"), spark=spark)
     return [name for name, seconds in outcome.steps.items() if seconds is not None]
 
 
 def test_another_option_starts_at_its_step(again, spark):
-    pipeline.run(
-        Config.load(again / "run.toml"), spark=spark
+    pipeline.run_pipeline(
+        RunConfig.load(again / "run.toml"), spark=spark
     )  # the copy is at another place, so all is done anew
     (again / "run.toml").write_text(CONFIG + "seed = 1\n")
     assert steps_done(again, spark) == ["link", "verify", "measure", "plan", "report"]
@@ -74,16 +74,16 @@ def test_another_option_starts_at_its_step(again, spark):
 
 def test_a_run_that_died_goes_on_at_the_step_it_was_in(again, spark, monkeypatch):
     """Killed in the middle of a step, a run leaves the steps before it, and no half of its own."""
-    config = Config.load(again / "run.toml")
+    config = RunConfig.load(again / "run.toml")
 
     def die(_, folder):
         (folder / "half").write_text("done")
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(pipeline._Work, "_measure", die)
+        patch.setattr(pipeline._Run, "_measure", die)
         with pytest.raises(KeyboardInterrupt):
-            pipeline.run(config, spark=spark, fresh=True)
+            pipeline.run_pipeline(config, spark=spark, fresh=True)
     assert set(json.loads((again / "out" / "run.json").read_text())) == {
         "ingest",
         "interest",
@@ -101,7 +101,7 @@ def test_a_run_that_died_goes_on_at_the_step_it_was_in(again, spark, monkeypatch
         ('sources = ["raw"]\noutput = "out"\n[links]\n', r"'links' is not known \(did you mean 'link'\?\)"),
         ('sources = ["raw"]\noutput = "out"\n[link]\nseed = "x"\n', "seed is 'x'; expected int"),
         ("sources = [", "is not TOML"),
-        ('sources = ["nowhere"]\noutput = "out"\n', "there is no such file"),
+        ('sources = ["nowhere"]\noutput = "out"\n', "no such file"),
         ('sources = [3]\noutput = "out"\n', "source 3 is not a text"),
         (f"{CONFIG}[assign]\nengine = 'x'\n", r"\[assign\]: no engine 'x'; there are process, spark"),
         (
@@ -113,14 +113,14 @@ def test_a_run_that_died_goes_on_at_the_step_it_was_in(again, spark, monkeypatch
 def test_a_bad_configuration_is_refused(tmp_path, text, words):
     (tmp_path / "run.toml").write_text(text)
     with pytest.raises(InputError, match=words):
-        pipeline.run(Config.load(tmp_path / "run.toml"))
+        pipeline.run_pipeline(RunConfig.load(tmp_path / "run.toml"))
 
 
 def test_subscribers_are_assigned_before_brokers_are_linked(spark, tmp_path):
     """With subscribers in the sources a run assigns them, and the links carry what they want."""
     workload.devices(tmp_path / "raw", brokers=8, subscriptions=500, subscribers=60, seed=2)
     (tmp_path / "run.toml").write_text(CONFIG + "[assign]\nalgorithm = 'gr*'\nmax_delay = 2.0\n")
-    outcome = pipeline.run(Config.load(tmp_path / "run.toml"), spark=spark)
+    outcome = pipeline.run_pipeline(RunConfig.load(tmp_path / "run.toml"), spark=spark)
     assert list(outcome.steps)[:4] == ["ingest", "assign", "interest", "link"]
     assert outcome.assignment in outcome.report.read_text()
     served = bl.AssignmentResult.load(tmp_path / "out" / "assign")
@@ -136,7 +136,7 @@ def test_subscribers_are_assigned_before_brokers_are_linked(spark, tmp_path):
     assert steps_done(tmp_path, spark)[0] == "assign"
     (tmp_path / "run.toml").write_text(CONFIG + "[assign]\nmax_delay = 0\nbeta = 1\nbeta_max = 1\n")
     with pytest.raises(InputError, match=r"NOT feasible .* larger limits"):
-        pipeline.run(Config.load(tmp_path / "run.toml"), spark=spark)
+        pipeline.run_pipeline(RunConfig.load(tmp_path / "run.toml"), spark=spark)
 
 
 def test_both_engines_assign_alike(spark, tmp_path):
@@ -147,7 +147,7 @@ def test_both_engines_assign_alike(spark, tmp_path):
         section = f"[assign]\nmax_delay = 2.0\nengine = '{engine}'\n"
         options = "[assign.options]\nsample = 20\npasses = 2\npolish_up_to = 0\n"
         (tmp_path / "run.toml").write_text(CONFIG + section + options)
-        pipeline.run(Config.load(tmp_path / "run.toml"), spark=spark)
+        pipeline.run_pipeline(RunConfig.load(tmp_path / "run.toml"), spark=spark)
         found.append(bl.AssignmentResult.load(tmp_path / "out" / "assign"))
     assert (tmp_path / "out" / "assign" / "assignments.parquet").is_dir()  # so it was Spark that wrote it
     assert found[0].broker_of.tolist() == found[1].broker_of.tolist()
@@ -162,8 +162,8 @@ def test_both_engines_assign_alike(spark, tmp_path):
             "[assign]\nseed = 1\n",
             r"a section \[assign\], but no source has the table subscribers",
         ),
-        (("subscribers", "brokers"), "", "subscribers but no table publisher"),
-        (("subscribers", "publisher"), "", "subscribers but no table brokers"),
+        (("subscribers", "brokers"), "", "subscribers but not the table publisher"),
+        (("subscribers", "publisher"), "", "subscribers but not the table brokers"),
     ],
 )
 def test_what_assign_would_miss_is_told_before_spark_starts(tmp_path, files, section, words):
@@ -173,7 +173,7 @@ def test_what_assign_would_miss_is_told_before_spark_starts(tmp_path, files, sec
         (tmp_path / "raw" / f"{name}.csv").write_text(header.get(name, "node") + "\n")
     (tmp_path / "run.toml").write_text(CONFIG + section)
     with pytest.raises(InputError, match=words):
-        pipeline.run(Config.load(tmp_path / "run.toml"))
+        pipeline.run_pipeline(RunConfig.load(tmp_path / "run.toml"))
 
 
 def test_link_on_spark_by_the_command_line(spark, tmp_path, done):
@@ -220,6 +220,6 @@ def test_link_on_spark_in_a_run(again, spark):
     plans = []
     for engine in ("process", "spark"):
         (again / "run.toml").write_text(CONFIG.replace('"gm"', f'"dcmaw"\nengine = "{engine}"'))
-        pipeline.run(Config.load(again / "run.toml"), spark=spark)
+        pipeline.run_pipeline(RunConfig.load(again / "run.toml"), spark=spark)
         plans.append({file.name: file.read_bytes() for file in sorted((again / "out" / "plan").iterdir())})
     assert plans[0] == plans[1]

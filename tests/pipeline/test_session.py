@@ -4,14 +4,14 @@ import zipfile
 
 import pytest
 
-from broadloom import InputError
-from broadloom.pipeline import session as module
-from broadloom.pipeline.session import Engine, package_zip, parse_conf, session
+from broadloom import InputError, MissingExtraError, UnreachableError
+from broadloom.pipeline import spark_session as module
+from broadloom.pipeline.spark_session import SparkEngine, package_zip, parse_conf, session
 
 
 @pytest.mark.spark
 def test_a_given_session_is_used_and_not_stopped(spark):
-    with session(Engine(master="spark://nowhere:1"), spark) as used:
+    with session(SparkEngine(master="spark://nowhere:1"), spark) as used:
         assert used is spark
     assert spark.range(3).count() == 3
 
@@ -19,13 +19,19 @@ def test_a_given_session_is_used_and_not_stopped(spark):
 @pytest.mark.spark
 def test_a_running_session_with_other_settings_is_refused_in_one_line(spark):
     """What is asked for must be what runs; who asks for nothing gets what runs."""
-    with session() as used, session(Engine(master="local[2]", conf={"spark.driver.memory": "1g"})) as same:
+    with (
+        session() as used,
+        session(SparkEngine(master="local[2]", conf={"spark.driver.memory": "1g"})) as same,
+    ):
         assert used.sparkContext is same.sparkContext is spark.sparkContext
     for engine, words in (
-        (Engine(master="yarn"), r"with spark\.master local\[2\], and yarn is asked for"),
-        (Engine(conf={"spark.driver.memory": "9g"}), r"with spark\.driver\.memory 1g, and 9g is asked for"),
-        (Engine(conf={"spark.x": "1"}), r"with spark\.x not set"),
-        (Engine(remote="sc://host"), "sc://host is asked for"),
+        (SparkEngine(master="yarn"), r"with spark\.master local\[2\], not yarn"),
+        (
+            SparkEngine(conf={"spark.driver.memory": "9g"}),
+            r"with spark\.driver\.memory 1g, not 9g",
+        ),
+        (SparkEngine(conf={"spark.x": "1"}), r"with spark\.x not set"),
+        (SparkEngine(remote="sc://host"), "not set, not sc://host"),
     ):
         with pytest.raises(InputError, match=words) as error, session(engine):
             pass
@@ -36,24 +42,24 @@ def test_yarn_without_its_configuration_is_refused_in_one_line(monkeypatch, tmp_
     for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(InputError, match=r"needs HADOOP_CONF_DIR.*it is not set"):
-        module._launch(Engine(master="yarn"), tmp_path)
+        module._launch(SparkEngine(master="yarn"), tmp_path)
     monkeypatch.setenv("HADOOP_CONF_DIR", str(tmp_path / "nowhere"))
-    with pytest.raises(InputError, match="nowhere is none"):
-        module._launch(Engine(master="yarn"), tmp_path)
+    with pytest.raises(InputError, match="nowhere is not a folder"):
+        module._launch(SparkEngine(master="yarn"), tmp_path)
 
 
 def test_master_and_remote_exclude_each_other():
     with pytest.raises(InputError, match="give one"):
-        Engine(master="yarn", remote="sc://host")
+        SparkEngine(master="yarn", remote="sc://host")
     with pytest.raises(InputError, match="sc://host:port"):
-        Engine(remote="host")
+        SparkEngine(remote="host")
 
 
 def test_a_remote_where_nobody_listens_is_refused_at_once():
-    with pytest.raises(InputError, match=r"no Spark Connect at sc://127\.0\.0\.1:1"):
+    with pytest.raises(UnreachableError, match=r"no Spark Connect at sc://127\.0\.0\.1:1"):
         module._check_reachable("sc://127.0.0.1:1", "Spark Connect", 15002)
-    with pytest.raises(InputError, match=r"no Spark master at spark://127\.0\.0\.1:1: "):
-        module._launch(Engine(master="spark://127.0.0.1:1"), None)
+    with pytest.raises(UnreachableError, match=r"no Spark master at spark://127\.0\.0\.1:1: "):
+        module._launch(SparkEngine(master="spark://127.0.0.1:1"), None)
 
 
 def test_settings_are_words_with_an_equals_sign():
@@ -64,7 +70,7 @@ def test_settings_are_words_with_an_equals_sign():
 
 def test_missing_spark_is_told_in_one_line(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda _: None)
-    with pytest.raises(InputError, match=r"pip install 'broadloom\[spark\]'"):
+    with pytest.raises(MissingExtraError, match=r"pip install 'broadloom\[spark\]'"):
         module.need_spark()
 
 
@@ -73,10 +79,10 @@ def test_the_package_travels_as_a_zip(tmp_path):
     place = package_zip(tmp_path)
     names = zipfile.ZipFile(place).namelist()
     assert "broadloom/__init__.py" in names
-    assert "broadloom/pipeline/read.py" in names
+    assert "broadloom/pipeline/ingest/raw_rows.py" in names
 
 
 def test_local_settings_fit_the_machine():
-    settings = module._settings(Engine())
+    settings = module._settings(SparkEngine())
     assert int(settings["spark.driver.memory"].removesuffix("m")) >= 1024
-    assert "spark.driver.memory" not in module._settings(Engine(master="yarn"))
+    assert "spark.driver.memory" not in module._settings(SparkEngine(master="yarn"))

@@ -7,7 +7,7 @@ import pyarrow.parquet
 import pytest
 
 from broadloom import InputError
-from broadloom.pipeline.ingest.sources import Source, count_lines, find_inputs
+from broadloom.pipeline.ingest.raw_sources import RawSource, count_lines, find_files
 
 
 @pytest.mark.parametrize(
@@ -25,13 +25,13 @@ from broadloom.pipeline.ingest.sources import Source, count_lines, find_inputs
 )
 def test_a_file_is_recognised(tmp_path, name, text, table, reader):
     (tmp_path / name).write_text(text)
-    [found] = find_inputs([Source(str(tmp_path / name))])
+    [found] = find_files([RawSource(str(tmp_path / name))])
     assert (found.table, found.reader) == (table, reader)
 
 
 def test_a_packed_file_is_recognised(tmp_path):
     (tmp_path / "subs.csv.gz").write_bytes(gzip.compress(b"node,topic\na,t\nb,t"))
-    [found] = find_inputs([Source(str(tmp_path))])
+    [found] = find_files([RawSource(str(tmp_path))])
     assert found.reader == "csv"
     assert count_lines(found.path) == 3
 
@@ -39,8 +39,8 @@ def test_a_packed_file_is_recognised(tmp_path):
 def test_a_pattern_and_the_broker_of_a_dump(tmp_path):
     for name in ("berlin.1.log", "paris.1.log"):
         (tmp_path / name).write_text("1700000000: c1 1 t/1\n")
-    found = find_inputs(
-        [Source.parse(f"mosquitto={tmp_path}/*.log"), Source(str(tmp_path / "paris.1.log"), None, "x")]
+    found = find_files(
+        [RawSource.parse(f"mosquitto={tmp_path}/*.log"), RawSource(str(tmp_path / "paris.1.log"), None, "x")]
     )
     assert [one.node for one in found] == ["berlin", "x"]
 
@@ -53,42 +53,42 @@ def test_a_pattern_and_the_broker_of_a_dump(tmp_path):
             b"node,qos\na,1\n",
             "has no column 'topic': table subscriptions needs node, topic",
         ),
-        ("some.csv", b"colour\nred\n", "is of no kind that is known"),
+        ("some.csv", b"colour\nred\n", "is of an unknown kind"),
         ("wide.csv", "node,topic\na,t\n".encode("utf-16"), "is UTF-16"),
-        ("rows.parquet", b"PAR1 and no more", "is cut or damaged"),
+        ("rows.parquet", b"PAR1 and no more", "is truncated or damaged"),
         (
             "cut.csv.gz",
             gzip.compress(b"node,topic\n" + bytes(range(256)) * 9, mtime=0)[:-40],
             "gunzip -c cut.csv.gz > cut.csv",
         ),
-        ("text.csv.gz", b"node,topic\na,t\n", "is cut or damaged"),
+        ("text.csv.gz", b"node,topic\na,t\n", "is truncated or damaged"),
     ],
 )
 def test_a_file_that_cannot_be_used_is_refused_in_one_line(tmp_path, name, data, words):
     (tmp_path / name).write_bytes(data)
     with pytest.raises(InputError, match=words) as error:
-        find_inputs([Source(str(tmp_path / name))])
+        find_files([RawSource(str(tmp_path / name))])
     assert "\n" not in str(error.value)
 
 
 def test_a_parquet_file_that_is_cut_is_refused(tmp_path):
     pa.parquet.write_table(pa.table({"node": ["a"], "topic": ["t"]}), tmp_path / "whole.parquet")
     (tmp_path / "cut.parquet").write_bytes((tmp_path / "whole.parquet").read_bytes()[:-10])
-    with pytest.raises(InputError, match=r"cut\.parquet is cut or damaged"):
-        find_inputs([Source(str(tmp_path))])
+    with pytest.raises(InputError, match=r"cut\.parquet is truncated or damaged"):
+        find_files([RawSource(str(tmp_path))])
 
 
 def test_missing_files_and_unknown_kinds_are_refused(tmp_path):
-    with pytest.raises(InputError, match="there is no such file"):
-        find_inputs([Source(str(tmp_path / "nowhere.csv"))])
-    with pytest.raises(InputError, match="no kind 'emxq'"):
-        Source.parse("emxq=dump.json")
+    with pytest.raises(InputError, match="no such file"):
+        find_files([RawSource(str(tmp_path / "nowhere.csv"))])
+    with pytest.raises(InputError, match="'emxq' is not a kind"):
+        RawSource.parse("emxq=dump.json")
 
 
 def test_an_empty_file_has_no_rows(tmp_path):
     (tmp_path / "subscriptions.csv").write_text("")
     with pytest.raises(InputError, match="every source is empty"):
-        find_inputs([Source(str(tmp_path))])
+        find_files([RawSource(str(tmp_path))])
     assert count_lines(tmp_path / "subscriptions.csv") == 0
 
 
@@ -96,11 +96,11 @@ def test_an_empty_file_has_no_rows(tmp_path):
 def test_names_that_spark_would_take_for_patterns_are_refused(tmp_path, name):
     (tmp_path / name).write_text("node,topic\na,t\n")
     with pytest.raises(InputError, match="rename it"):
-        find_inputs([Source(str(tmp_path))])
+        find_files([RawSource(str(tmp_path))])
 
 
 def test_columns_of_json_lines_are_those_of_any_line(tmp_path):
     (tmp_path / "subscriptions.jsonl").write_text('garbage\n{"node": "a"}\n{"broker": "b", "topic": "t"}\n')
-    (one,) = find_inputs([Source(str(tmp_path))])
+    (one,) = find_files([RawSource(str(tmp_path))])
     assert (one.table, one.reader) == ("subscriptions", "jsonl")
     assert {"node", "broker", "topic", "client"} <= set(one.names)

@@ -8,7 +8,7 @@ import pytest
 
 import broadloom as bl
 from broadloom.model import read_assignment_problem, write_assignment_problem
-from broadloom.pipeline.assign import assign, indexed
+from broadloom.pipeline.spark_assign import assign_on_spark, indexed
 
 pytestmark = pytest.mark.spark
 
@@ -17,7 +17,7 @@ OPTIONS = {"sample": 400, "passes": 2, "starts": 1, "many_starts": 1, "polish_up
 
 def compare(spark, tables, plan, options=OPTIONS, **limits):
     """Assign on Spark and in process, and assert that the plans are equal."""
-    metrics = assign(tables, plan, seed=3, spark=spark, limits=limits, **options)
+    metrics = assign_on_spark(tables, plan, seed=3, spark=spark, limits=limits, **options)
     found = bl.AssignmentResult.load(plan)
     expected = bl.assign(read_assignment_problem(tables, **limits), seed=3, **options)
     assert np.array_equal(found.broker_of, expected.broker_of)
@@ -85,7 +85,7 @@ def test_an_id_that_appears_twice_is_refused(spark, tmp_path):
         names = [*table["subscriber"].to_pylist()[:-1], wrong]
         pq.write_table(table.set_column(0, "subscriber", [names]), place)
         with pytest.raises(bl.InputError, match=message):
-            assign(tmp_path / "tables", tmp_path / "plan", spark=spark, **OPTIONS)
+            assign_on_spark(tmp_path / "tables", tmp_path / "plan", spark=spark, **OPTIONS)
 
 
 def test_what_is_wrong_is_told_in_one_line(spark, tmp_path):
@@ -94,7 +94,7 @@ def test_what_is_wrong_is_told_in_one_line(spark, tmp_path):
     bound[[7, 900]] = 0.0
     write_assignment_problem(tmp_path / "far", problem.replace(max_latency=bound))
     with pytest.raises(bl.InputError, match=r"2 subscribers have no leaf broker .*: 7, 900; raise"):
-        assign(tmp_path / "far", tmp_path / "plan", spark=spark, **OPTIONS)
+        assign_on_spark(tmp_path / "far", tmp_path / "plan", spark=spark, **OPTIONS)
     table = pq.read_table(tmp_path / "far" / "subscribers.parquet").drop_columns("max_latency")
     lows = table["lo"].to_pylist()
     lows[1400] = [1e9, 0.0]
@@ -102,8 +102,8 @@ def test_what_is_wrong_is_told_in_one_line(spark, tmp_path):
     bad = table.set_column(lo, "lo", [lows])
     pq.write_table(bad, tmp_path / "far" / "subscribers.parquet")
     with pytest.raises(bl.InputError, match="lo is at most hi on every axis"):
-        assign(tmp_path / "far", tmp_path / "plan", spark=spark, **OPTIONS | {"sample": 10})
+        assign_on_spark(tmp_path / "far", tmp_path / "plan", spark=spark, **OPTIONS | {"sample": 10})
     assert not (tmp_path / "plan").exists()
     (tmp_path / "far" / "subscribers.parquet").unlink()
     with pytest.raises(bl.InputError, match=r"no subscribers.parquet"):
-        assign(tmp_path / "far", tmp_path / "plan", spark=spark)
+        assign_on_spark(tmp_path / "far", tmp_path / "plan", spark=spark)

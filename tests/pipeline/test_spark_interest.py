@@ -7,7 +7,7 @@ import pytest
 import broadloom as bl
 from broadloom import InputError
 from broadloom.model import RowLedger, TableAccount
-from broadloom.pipeline.interest import check_brokers, write_interest
+from broadloom.pipeline.run import check_brokers, write_interest
 from broadloom.storage.tables import read_table, require_table
 
 

@@ -6,8 +6,7 @@ import pytest
 import broadloom as bl
 from broadloom import workload
 from broadloom.linking.divide import DivideOptions, divide, members
-from broadloom.pipeline.link import kmeans, link
-from broadloom.pipeline.parts import bounded
+from broadloom.pipeline.spark_link import bounded, kmeans, link_on_spark
 
 pytestmark = pytest.mark.spark
 
@@ -29,7 +28,7 @@ def test_the_plan_is_the_in_process_one_byte_for_byte(spark, tmp_path, kind):
         weights = workload.weights(150, kind, seed=1)
     options = {} if kind in ("sites", "regions") else {"by": "random", "part_size": 40}
     expected = bl.link(interest, weights, "dcmaw", seed=3, **options)
-    found = link(interest, weights, seed=3, spark=spark, **options)
+    found = link_on_spark(interest, weights, seed=3, spark=spark, **options)
     assert contents(found, tmp_path / "spark") == contents(expected, tmp_path / "process")
 
 
@@ -37,7 +36,10 @@ def test_groups_of_parts_are_joined_by_tasks_level_by_level(spark):
     interest = workload.interest(nodes=150, topics=40, popularity="zipf", alpha=1.0, sizes=(2, 8), seed=4)
     weights = workload.weights(150, "sites", site_size=15)
     expected = bl.link(interest, weights, "dcmaw", parts_at_a_time=3)
-    assert link(interest, weights, spark=spark, parts_at_a_time=3).edges.tolist() == expected.edges.tolist()
+    assert (
+        link_on_spark(interest, weights, spark=spark, parts_at_a_time=3).edges.tolist()
+        == expected.edges.tolist()
+    )
 
 
 def test_one_huge_site_and_a_topic_that_everybody_has(spark):
@@ -48,7 +50,7 @@ def test_one_huge_site_and_a_topic_that_everybody_has(spark):
     cut = bounded(interest, weights, divide(weights, DivideOptions(), 0), 4000)
     assert len(members(cut)) > 3
     assert all((cut[nodes] == cut[nodes[0]]).all() for nodes in members(cut))
-    found = link(interest, weights, spark=spark, part_bytes=4000)
+    found = link_on_spark(interest, weights, spark=spark, part_bytes=4000)
     expected = bl.link(interest, weights, "dcmaw", part_of_node=cut.tolist())
     assert found.edges.tolist() == expected.edges.tolist()
     assert np.all(np.diff(np.flatnonzero(np.diff(cut))) > 0)
@@ -57,7 +59,10 @@ def test_one_huge_site_and_a_topic_that_everybody_has(spark):
 @pytest.mark.parametrize("lists", [[], [[0]], [[], []], [[0], [0]]])
 def test_small_shapes(spark, lists):
     interest = bl.Interest.from_lists(lists)
-    assert link(interest, spark=spark).edges.tolist() == bl.link(interest, algorithm="dcmaw").edges.tolist()
+    assert (
+        link_on_spark(interest, spark=spark).edges.tolist()
+        == bl.link(interest, algorithm="dcmaw").edges.tolist()
+    )
 
 
 def test_division_by_mllib(spark):
@@ -69,7 +74,7 @@ def test_division_by_mllib(spark):
     assert part[0] != part[-1]
     interest = workload.interest(nodes=60, topics=10, sizes=(1, 4), seed=0)
     weights = bl.Weights.euclidean(points)
-    found = link(interest, weights, seed=1, spark=spark, mllib=True, part_size=30)
+    found = link_on_spark(interest, weights, seed=1, spark=spark, mllib=True, part_size=30)
     assert (
         found.edges.tolist() == bl.link(interest, weights, "dcmaw", part_of_node=part.tolist()).edges.tolist()
     )
@@ -77,4 +82,4 @@ def test_division_by_mllib(spark):
 
 def test_mllib_needs_coordinates(spark):
     with pytest.raises(bl.InputError, match="needs coordinates"):
-        link(bl.Interest.from_lists([[0], [0]]), spark=spark, mllib=True)
+        link_on_spark(bl.Interest.from_lists([[0], [0]]), spark=spark, mllib=True)

@@ -15,11 +15,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import broadloom as bl
-from broadloom import InputError
+from broadloom import InputError, MissingExtraError, StorageError
 from broadloom.maintenance import read_state
+from broadloom.pipeline import SparkEngine, maintain_on_spark
 from broadloom.pipeline import stream as module
-from broadloom.pipeline.session import Engine
-from broadloom.pipeline.stream import stream
 
 pytestmark = pytest.mark.spark
 
@@ -67,13 +66,15 @@ def test_a_stream_gives_what_the_object_gives(spark, tmp_path):
     """Batch after batch, and after a restart; the order within a batch does not matter."""
     drop(tmp_path / "in", "a", ROWS[:20][::-1])
     drop(tmp_path / "in", "b", ROWS[20:40])
-    told = stream(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True, files_at_a_time=2)
+    told = maintain_on_spark(
+        start, tmp_path / "in", tmp_path / "out", spark=spark, once=True, files_at_a_time=2
+    )
     assert (told["applied"], told["quarantined"]) == (40, 0)
     drop(tmp_path / "in", "c", ROWS[40:])
-    told = stream(pytest.fail, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
+    told = maintain_on_spark(pytest.fail, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
     assert told["applied"] == 20
     check(tmp_path / "out")
-    told = stream(pytest.fail, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
+    told = maintain_on_spark(pytest.fail, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
     assert told["batches"] == 0
 
 
@@ -82,9 +83,9 @@ def test_bad_events_are_set_aside_with_a_reason(spark, tmp_path):
     bad = ["{broken", "[1]", {"kind": "join", "node": "x"}, {"seq": "one", "kind": "join", "node": "x"}]
     bad += [{"seq": 63, "kind": "fly", "node": "x"}, {"seq": 64, "kind": "join", "node": "x", "topics": [3]}]
     drop(tmp_path / "in", "a", [*ROWS[:30], *ROWS[31:60], *bad, ROWS[3], stranger])
-    stream(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
+    maintain_on_spark(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
     drop(tmp_path / "in", "b", [ROWS[30], ROWS[5]])
-    told = stream(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
+    told = maintain_on_spark(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
     assert (told["applied"], told["quarantined"]) == (0, 2)
     reasons = Counter(row["reason"] for row in table(tmp_path / "out", "quarantine"))
     assert reasons["not a JSON object"] == 2
@@ -111,15 +112,17 @@ def test_a_restart_after_a_kill_in_any_phase_goes_on(spark, tmp_path, monkeypatc
     with monkeypatch.context() as patch:
         die_in(patch, phase, version=2)
         with pytest.raises(KilledError):
-            stream(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True, files_at_a_time=1)
-    stream(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True, files_at_a_time=1)
+            maintain_on_spark(
+                start, tmp_path / "in", tmp_path / "out", spark=spark, once=True, files_at_a_time=1
+            )
+    maintain_on_spark(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True, files_at_a_time=1)
     check(tmp_path / "out")
     assert not table(tmp_path / "out", "quarantine")
 
 
 def die_in(patch, phase, version):
     """Raise in a phase of the batch that makes this version."""
-    write, publish = module._write, module._State._publish
+    write, publish = module._write, module.StreamState._publish
 
     def dying_write(folder, number, rows):
         if number == version and phase == "applied":
@@ -134,24 +137,23 @@ def die_in(patch, phase, version):
             raise KilledError
 
     patch.setattr(module, "_write", dying_write)
-    patch.setattr(module._State, "_publish", dying_publish)
+    patch.setattr(module.StreamState, "_publish", dying_publish)
 
 
 KILLED = """
 import os, signal, sys
 import broadloom as bl
 from broadloom.pipeline import stream as module
-from broadloom.pipeline.session import Engine
-from broadloom.pipeline.session import Engine
-publish = module._State._publish
+from broadloom.pipeline import SparkEngine
+publish = module.StreamState._publish
 def dying(self, version):
     publish(self, version)
     if version == 1:
         os.kill(os.getpid(), signal.SIGKILL)
-module._State._publish = dying
+module.StreamState._publish = dying
 interest = bl.workload.interest(nodes=30, topics=10, sizes=(2, 4), seed=0)
-engine = Engine(master="local[1]", conf={"spark.driver.memory": "1g"})
-module.stream(lambda: bl.maintain(interest), sys.argv[1], sys.argv[2], engine, once=True, files_at_a_time=1)
+engine = SparkEngine(master="local[1]", conf={"spark.driver.memory": "1g"})
+module.maintain_on_spark(lambda: bl.maintain(interest), *sys.argv[1:3], engine, once=True, files_at_a_time=1)
 """
 
 
@@ -162,7 +164,9 @@ def test_a_real_kill_loses_nothing(spark, tmp_path):
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
     drop(tmp_path / "in", "b", ROWS[30:])
-    told = stream(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True, files_at_a_time=1)
+    told = maintain_on_spark(
+        start, tmp_path / "in", tmp_path / "out", spark=spark, once=True, files_at_a_time=1
+    )
     assert told["applied"] == 30
     check(tmp_path / "out")
 
@@ -173,7 +177,7 @@ def test_files_of_all_kinds_are_read_and_others_are_set_aside_by_name(spark, tmp
     folder.mkdir()
 
     def go():
-        return stream(start, folder, tmp_path / "out", spark=spark, once=True)
+        return maintain_on_spark(start, folder, tmp_path / "out", spark=spark, once=True)
 
     assert go()["applied"] == 0, "a folder that is empty at the start"
     events = bl.workload.events_table(INTEREST, EVENTS)
@@ -215,24 +219,24 @@ def test_a_stream_that_is_interrupted_tells_what_it_did(spark, tmp_path):
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
-    told = stream(start, tmp_path / "in", tmp_path / "out", spark=spark)
+    told = maintain_on_spark(start, tmp_path / "in", tmp_path / "out", spark=spark)
     assert told["version"] <= 1
     drop(tmp_path / "in", "b", ROWS[20:])
-    stream(pytest.fail, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
+    maintain_on_spark(pytest.fail, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
     check(tmp_path / "out")
 
 
 def test_a_stream_goes_on_without_its_checkpoint_but_not_with_other_events(spark, tmp_path):
     drop(tmp_path / "in", "a", ROWS[:30])
-    stream(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
+    maintain_on_spark(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
     shutil.rmtree(tmp_path / "out" / "checkpoint")
     drop(tmp_path / "in", "b", ROWS[30:])
-    told = stream(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
+    told = maintain_on_spark(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
     assert (told["applied"], told["quarantined"]) == (30, 30)
     check(tmp_path / "out")
     drop(tmp_path / "elsewhere", "a", ROWS)
     with pytest.raises(InputError, match=r"was made from the events in .*/in, not in .*/elsewhere; give"):
-        stream(start, tmp_path / "elsewhere", tmp_path / "out", spark=spark, once=True)
+        maintain_on_spark(start, tmp_path / "elsewhere", tmp_path / "out", spark=spark, once=True)
 
 
 def test_a_disk_that_is_full_is_one_line(spark, tmp_path, monkeypatch):
@@ -243,17 +247,19 @@ def test_a_disk_that_is_full_is_one_line(spark, tmp_path, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "_write", full)
-        with pytest.raises(InputError, match=r"cannot write to .*/out: No space left on device$"):
-            stream(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
-    assert stream(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)["applied"] == 10
+        with pytest.raises(StorageError, match=r"cannot write to .*/out: No space left on device$"):
+            maintain_on_spark(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
+    assert (
+        maintain_on_spark(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)["applied"] == 10
+    )
 
 
 def test_what_cannot_be_streamed_is_refused(spark, tmp_path):
-    with pytest.raises(InputError, match="not on Spark Connect; give a master"):
-        stream(start, tmp_path, tmp_path / "out", Engine(remote="sc://host"), once=True)
+    with pytest.raises(InputError, match="cannot run on Spark Connect"):
+        maintain_on_spark(start, tmp_path, tmp_path / "out", SparkEngine(remote="sc://host"), once=True)
     with pytest.raises(InputError, match="is not a folder"):
-        stream(start, tmp_path / "nowhere", tmp_path / "out", spark=spark, once=True)
-    with pytest.raises(InputError, match="names no topic"):
-        stream(start, "kafka://host:9092", tmp_path / "out", spark=spark, once=True)
-    with pytest.raises(InputError, match=r"no connector to Kafka; add --conf spark\.jars\.packages"):
-        stream(start, "kafka://host:9092/events", tmp_path / "out", spark=spark, once=True)
+        maintain_on_spark(start, tmp_path / "nowhere", tmp_path / "out", spark=spark, once=True)
+    with pytest.raises(InputError, match="has no host or no topic"):
+        maintain_on_spark(start, "kafka://host:9092", tmp_path / "out", spark=spark, once=True)
+    with pytest.raises(MissingExtraError, match=r"no connector to Kafka; add --conf spark\.jars\.packages"):
+        maintain_on_spark(start, "kafka://host:9092/events", tmp_path / "out", spark=spark, once=True)

@@ -35,7 +35,7 @@ class KilledError(Exception):
 
 def run(output):
     """What Spark does after a restart: the batches that it has not heard back from, and maybe one more."""
-    state = module._State(output, lambda: bl.maintain(INTEREST), keep=2, done=lambda _: None)
+    state = module.StreamState(output, lambda: bl.maintain(INTEREST), keep=2, done=lambda _: None)
     for number, lines in enumerate(BATCHES):
         state.apply(Rows(lines), number)
     return state
@@ -51,7 +51,7 @@ def test_without_its_checkpoint_the_seq_says_what_was_applied(tmp_path):
             (tmp_path / "checkpoint" / "offsets" / str(batch)).touch()
 
     def state():
-        return module._State(tmp_path, lambda: bl.maintain(INTEREST), keep=2, done=lambda _: None)
+        return module.StreamState(tmp_path, lambda: bl.maintain(INTEREST), keep=2, done=lambda _: None)
 
     one = state()
     checkpoint("first", 2)
@@ -67,7 +67,7 @@ def test_without_its_checkpoint_the_seq_says_what_was_applied(tmp_path):
     seqs = pq.read_table(tmp_path / "rounds.parquet").column("seq").to_pylist()
     assert sorted(seqs) == [event.seq for event in EVENTS]
     (tmp_path / "checkpoint" / "offsets" / "0").unlink()
-    with pytest.raises(InputError, match="is older than the versions beside it; remove it"):
+    with pytest.raises(InputError, match="is older than the newest version; remove it"):
         state()
     checkpoint("second", 1)
     shutil.rmtree(tmp_path / "versions")
@@ -91,7 +91,7 @@ def test_killed_after_any_write_every_event_counts_once(tmp_path, monkeypatch, s
 
     with monkeypatch.context() as patch:
         patch.setattr(module, "_write", mortal(module._write))
-        patch.setattr(module._State, "_publish", mortal(module._State._publish))
+        patch.setattr(module.StreamState, "_publish", mortal(module.StreamState._publish))
         with pytest.raises(KilledError):
             run(tmp_path)
     run(tmp_path)
@@ -115,7 +115,7 @@ def test_a_stream_makes_a_rebuild_that_is_due(tmp_path):
         return bl.maintain(INTEREST, edges=sorted(hub))
 
     for batch, lines in enumerate(BATCHES):
-        state = module._State(tmp_path, start, keep=2, done=lambda _: None, looks=(25, True))
+        state = module.StreamState(tmp_path, start, keep=2, done=lambda _: None, comparison=(25, True))
         state.apply(Rows(lines), batch)
     rows = pq.read_table(tmp_path / "rounds.parquet").sort_by("version").to_pylist()
     looks = [(row["seq"], row["kind"] == "rebaseline") for row in rows if row["fresh_max_degree"] is not None]

@@ -89,15 +89,15 @@ def _on_spark(
     force: bool,
 ) -> None:
     """Assign subscribers who need not fit on this machine."""
-    from broadloom.pipeline.session import Engine, need_spark, parse_conf
+    from broadloom.pipeline import SparkEngine, need_spark, parse_conf
 
     if algorithm != "broadloom":
         raise InputError(f"{algorithm} does not run on Spark; choose --algorithm broadloom, or no master")
     need_spark()
-    from broadloom.pipeline.assign import assign as assign_on_spark
+    from broadloom.pipeline import assign_on_spark
 
     master, remote, conf = where
-    engine = Engine(master, remote, parse_conf(conf))
+    engine = SparkEngine(master, remote, parse_conf(conf))
     assign_on_spark(tables, output, seed, engine, overwrite=force, limits=limits, **options)
 
 
@@ -134,9 +134,9 @@ def market(
         if engine is None:
             result = bl.assign(read_market_problem(tables, *sizes), algorithm, seed, core=core, **options)
         else:
-            from broadloom.pipeline.market import assign_on_spark
+            from broadloom.pipeline import assign_market_on_spark
 
-            result = assign_on_spark(engine, tables, sizes, algorithm, seed, core, options)
+            result = assign_market_on_spark(engine, tables, sizes, algorithm, seed, core, options)
         result.save(output, overwrite=force)
     metrics = result.metrics()
     record = {

@@ -29,7 +29,7 @@ from broadloom.progress import watched_by
 from broadloom.storage import to_json_value
 
 if TYPE_CHECKING:
-    from broadloom.pipeline.session import Engine
+    from broadloom.pipeline import SparkEngine
 
 PIPE_CLOSED = 141  # as the shell tells it of a program that was ended by SIGPIPE
 
@@ -124,15 +124,15 @@ Remote = Annotated[str | None, typer.Option(help="A Spark Connect server: sc://h
 Conf = Annotated[list[str] | None, typer.Option(help="A setting of Spark, as spark.name=value; repeatable.")]
 
 
-def engine_of(master: str | None, remote: str | None, conf: list[str] | None) -> Engine:
+def engine_of(master: str | None, remote: str | None, conf: list[str] | None) -> SparkEngine:
     """Where Spark runs, after a look that it is installed."""
-    from broadloom.pipeline.session import Engine, need_spark, parse_conf
+    from broadloom.pipeline import SparkEngine, need_spark, parse_conf
 
     need_spark()
-    return Engine(master, remote, parse_conf(conf or []))
+    return SparkEngine(master, remote, parse_conf(conf or []))
 
 
-def engine_if_asked(master: str | None, remote: str | None, conf: list[str] | None) -> Engine | None:
+def engine_if_asked(master: str | None, remote: str | None, conf: list[str] | None) -> SparkEngine | None:
     """As `engine_of`; None for a verb that needs no Spark and was told nothing of it."""
     return engine_of(master, remote, conf) if master or remote or conf else None
 

@@ -33,7 +33,7 @@ def ingest(
     Example: broadloom ingest nodes.csv emqx=dump.json mosquitto@berlin=berlin.log latency=pings.csv -o tables
     """
     engine = engine_of(master, remote, conf)
-    from broadloom.pipeline.ingest.ingest import ingest as run_ingest
+    from broadloom.pipeline.ingest import ingest as run_ingest
 
     with progress(quiet):
         ledger = run_ingest(sources, output, wildcards, symmetric, engine, overwrite=force)

@@ -34,7 +34,7 @@ from broadloom.report.page import html_of, write_page
 from broadloom.report.record import TITLE, record_of_folders
 
 if TYPE_CHECKING:
-    from broadloom.pipeline.session import Engine
+    from broadloom.pipeline import SparkEngine
 
 PlanFolder = Annotated[Path, typer.Argument(help="The folder of a plan.")]
 
@@ -84,8 +84,8 @@ def _verify_market(plan: Path, as_json: bool, quiet: bool) -> int:
     return 1 if over else 0
 
 
-def _verify_on_spark(plan: Path, engine: Engine, as_json: bool, quiet: bool) -> int:
-    from broadloom.pipeline.verify import verify as verify_on_spark
+def _verify_on_spark(plan: Path, engine: SparkEngine, as_json: bool, quiet: bool) -> int:
+    from broadloom.pipeline import verify_on_spark
 
     _refuse_assignment(plan)
     with progress(quiet):
@@ -129,8 +129,8 @@ def measure(
     show(record, loaded.summary(), as_json, quiet, measures_table(metrics))
 
 
-def _measure_on_spark(plan: Path, engine: Engine, as_json: bool, quiet: bool) -> None:
-    from broadloom.pipeline.measure import measure as measure_on_spark
+def _measure_on_spark(plan: Path, engine: SparkEngine, as_json: bool, quiet: bool) -> None:
+    from broadloom.pipeline import measure_on_spark
 
     _refuse_assignment(plan)
     record = read_link_record(plan)

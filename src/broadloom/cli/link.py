@@ -29,7 +29,7 @@ from broadloom.linking.link import finish
 from broadloom.model import LinkProblem, read_link_problem
 
 if TYPE_CHECKING:
-    from broadloom.pipeline.session import Engine
+    from broadloom.pipeline import SparkEngine
 
 
 def link(
@@ -117,13 +117,13 @@ def _on_spark(
     algorithm: str | None,
     seed: int,
     options: dict[str, Any],
-    engine: Engine,
+    engine: SparkEngine,
     output: Path,
 ) -> bl.Plan:
     """The plan of dcmaw on Spark; what goes between its steps is kept beside the output."""
     if algorithm not in (None, "dcmaw"):
         raise InputError(f"{algorithm} does not run on Spark; choose --algorithm dcmaw, or no master")
-    from broadloom.pipeline.link import link as link_on_spark
+    from broadloom.pipeline import link_on_spark
 
     scratch = output.absolute().parent
     scratch.mkdir(parents=True, exist_ok=True)

@@ -112,9 +112,9 @@ def _edges(plan: Path | None, interest: bl.Interest) -> Any:
 
 def _streamed(*given: Any, **options: Any) -> dict[str, Any]:
     """Apply a stream of events on Spark."""
-    from broadloom.pipeline.stream import stream  # here, so that a file of events does not load Spark
+    from broadloom.pipeline import maintain_on_spark  # here, so that a file of events does not load Spark
 
-    return stream(*given, **options)
+    return maintain_on_spark(*given, **options)
 
 
 def _words(record: dict[str, Any], applied: int, output: Path) -> str:

@@ -23,13 +23,12 @@ def run(
 
     Example: broadloom run demo.toml
     """
-    from broadloom.pipeline.session import need_spark, parse_conf
+    from broadloom.pipeline import need_spark, parse_conf
 
     need_spark()
-    from broadloom.pipeline.config import Config
-    from broadloom.pipeline.run import run as run_pipeline
+    from broadloom.pipeline import RunConfig, run_pipeline
 
-    chosen = Config.load(config)
+    chosen = RunConfig.load(config)
     with progress(quiet):
         outcome = run_pipeline(chosen, chosen.engine(master, remote, **parse_conf(conf or [])), fresh=fresh)
     steps = ", ".join(

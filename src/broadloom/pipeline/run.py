@@ -1,51 +1,155 @@
-"""The whole pipeline: each step reads files, writes a folder that appears whole, and is not done twice."""
+"""Pipeline run: raw inputs to a verified plan and its report, step by step.
+
+Each step reads files and writes one folder, which appears as a whole. A step whose input and options have not
+changed since the last run is not done again.
+"""
 
 from __future__ import annotations
 
+import difflib
 import hashlib
 import json
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet
+from numpy.typing import NDArray
+
 from broadloom._version import VERSION
 from broadloom.assignment import assign
-from broadloom.errors import InputError
+from broadloom.errors import BroadloomError, InputError, InternalError, StorageError
+from broadloom.linking import ALGORITHMS
 from broadloom.linking.link import link
-from broadloom.model import ASSIGNMENT_LIMITS, RowLedger, read_assignment_problem, read_link_problem
-from broadloom.pipeline.config import Config
-from broadloom.pipeline.ingest.sources import Input, find_inputs, total_bytes
-from broadloom.pipeline.interest import check_brokers, write_interest
-from broadloom.pipeline.session import Engine, session
+from broadloom.model import (
+    ASSIGNMENT_LIMITS,
+    Grid,
+    RowLedger,
+    find_algorithm,
+    read_assignment_problem,
+    read_link_problem,
+)
+from broadloom.pipeline.ingest.raw_sources import RawFile, RawSource, check_choices, find_files, total_bytes
+from broadloom.pipeline.spark_session import SparkEngine, session
 from broadloom.plans import AssignmentResult, Plan, assignment_summary
 from broadloom.progress import stage
 from broadloom.report.page import html_of
 from broadloom.report.record import TITLE, record_of_folders
-from broadloom.storage import new_folder
+from broadloom.storage import new_folder, read_toml
+from broadloom.storage.tables import list_column, read_table, require_table, write_table
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RECORD = "run.json"
+CELLS = 128
+# The first level of the names of cells: no topic of a client begins with it, and no wildcard matches it.
+CONTENT = "$content"
+# The algorithm of each step that can run on Spark; it is the default.
+ON_SPARK = {"assign": "broadloom", "link": "dcmaw"}
+
 _INSTANCE = ("weights", "missing", "floor", "inner", "outer")
+# The names that each section of the file can have, and their types.
+_SECTIONS: dict[str, dict[str, type | tuple[type, ...]]] = {
+    "spark": {"master": str, "remote": str, "conf": dict},
+    "ingest": {"wildcards": str, "symmetric": str},
+    "assign": {
+        "algorithm": str,
+        "seed": int,
+        **dict.fromkeys(ASSIGNMENT_LIMITS, (int, float)),
+        "engine": str,
+        "options": dict,
+    },
+    "interest": {"cells": int},
+    "link": {
+        "algorithm": str,
+        "seed": int,
+        "weights": str,
+        "missing": str,
+        "floor": (int, float),
+        "inner": (int, float),
+        "outer": (int, float),
+        "engine": str,
+        "options": dict,
+    },
+    "report": {"title": str},
+}
 
 
 @dataclass(frozen=True)
-class Outcome:
-    """What a run has made.
+class RunConfig:
+    """Configuration of a run.
+
+    Attributes:
+        sources: the raw inputs; relative paths start at the folder of the configuration file.
+        output: the folder for everything that the run writes.
+        spark: the section of that name: master, remote, conf.
+        ingest: wildcards, symmetric.
+        assign: algorithm, seed, the limits of an assignment, engine, and the algorithm's own under options.
+        interest: cells, about how many topics the content that subscribers want is cut into.
+        link: algorithm, seed, weights and their options, engine, and the algorithm's own under options; an
+            engine is "process" (default) or "spark".
+        report: title.
+    """
+
+    sources: tuple[RawSource, ...]
+    output: Path
+    spark: Mapping[str, Any] = field(default_factory=dict)
+    ingest: Mapping[str, Any] = field(default_factory=dict)
+    assign: Mapping[str, Any] = field(default_factory=dict)
+    interest: Mapping[str, Any] = field(default_factory=dict)
+    link: Mapping[str, Any] = field(default_factory=dict)
+    report: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def load(cls, path: str | Path) -> RunConfig:
+        """Read a configuration file.
+
+        Raises:
+            InputError: the file is missing, is not TOML, or has an unknown name or a wrong value.
+        """
+        file = Path(path)
+        content = read_toml(file)
+        _check_names(content, {"sources": list, "output": str} | dict.fromkeys(_SECTIONS, dict), str(file))
+        for name in ("sources", "output"):
+            if not content.get(name):
+                raise InputError(f"{file} has no {name}; give sources (a list) and output (a folder)")
+        for section, known in _SECTIONS.items():
+            _check_names(content.get(section, {}), known, f"{file} [{section}]")
+        for section, algorithm in ON_SPARK.items():
+            _check_engine(content.get(section, {}), algorithm, f"{file} [{section}]")
+        find_algorithm(content.get("link", {}).get("algorithm", "dcmaw"), ALGORITHMS)
+        check_choices(**content.get("ingest", {}))
+        sources = tuple(_source(one, file) for one in content["sources"])
+        sections = {section: content.get(section, {}) for section in _SECTIONS}
+        return cls(sources, file.absolute().parent / content["output"], **sections)
+
+    def engine(self, master: str | None = None, remote: str | None = None, **conf: str) -> SparkEngine:
+        """The Spark to use: the arguments, or else the section [spark]."""
+        settings = {name: str(value) for name, value in self.spark.get("conf", {}).items()} | conf
+        if master or remote:
+            return SparkEngine(master, remote, settings)
+        return SparkEngine(self.spark.get("master"), self.spark.get("remote"), settings)
+
+
+@dataclass(frozen=True)
+class RunOutcome:
+    """Result of a run.
 
     Attributes:
         output: the folder of everything.
-        steps: the seconds of each step, in order; None for one that was done before.
-        ledger: what became of every row.
-        assignment: the assignment of subscribers in a sentence; None if there were none to assign.
+        steps: the seconds of each step, in order; None for a step that was done before.
+        ledger: the account of all rows.
+        assignment: the assignment of subscribers in a sentence; None without subscribers.
         plan: the plan in a sentence.
-        metrics: its measures.
+        metrics: the measures of the plan.
     """
 
     output: Path
@@ -57,36 +161,49 @@ class Outcome:
 
     @property
     def report(self) -> Path:
-        """The page to read."""
+        """The path of the report."""
         return self.output / "report" / "report.html"
 
 
-def run(
-    config: Config, engine: Engine | None = None, spark: SparkSession | None = None, fresh: bool = False
-) -> Outcome:
+def run_pipeline(
+    config: RunConfig,
+    engine: SparkEngine | None = None,
+    spark: SparkSession | None = None,
+    fresh: bool = False,
+) -> RunOutcome:
     """Run the pipeline, from the first step whose input or options have changed since it was last done.
 
     Args:
-        config: what to do.
-        engine: where Spark runs; as the configuration says by default.
-        spark: a session of your own, in place of an engine.
+        config: the configuration.
+        engine: the Spark to use; by default that of the configuration.
+        spark: a session of your own, instead of an engine.
         fresh: do every step again.
+
+    Raises:
+        InputError: an input or an option is wrong, or the assignment breaks a limit.
+        StorageError: the output cannot be written.
+        UnreachableError: the cluster does not answer, or the JVM does not start.
     """
-    inputs = find_inputs(config.sources)
-    _check_inputs(config, inputs)
-    fitting = (engine or config.engine()).sized(total_bytes(inputs))
-    with _Work(config, inputs, fitting, spark) as work:
-        return work.run(fresh)
+    files = find_files(config.sources)
+    _check_tables(config, files)
+    sized = (engine or config.engine()).sized(total_bytes(files))
+    with _Run(config, files, sized, spark) as one_run:
+        try:
+            return one_run.run(fresh)
+        except (BroadloomError, ConnectionError):
+            raise
+        except OSError as error:
+            raise StorageError(f"cannot write to {config.output}: {error.strerror or error}") from error
 
 
 @dataclass
-class _Work(ExitStack):
-    """A run: its steps, and a Spark session that starts when the first step needs it."""
+class _Run(ExitStack):
+    """One run: its steps, and a Spark session that starts when the first step needs it."""
 
-    config: Config
-    inputs: list[Input]
-    engine: Engine
-    given: SparkSession | None
+    config: RunConfig
+    files: list[RawFile]
+    engine: SparkEngine
+    own_session: SparkSession | None
     _running: SparkSession | None = field(default=None, init=False)
 
     def __post_init__(self) -> None:
@@ -99,15 +216,16 @@ class _Work(ExitStack):
 
     @property
     def has_subscribers(self) -> bool:
-        """Whether there is anybody to assign."""
-        return any(one.table == "subscribers" for one in self.inputs)
+        """Whether there are subscribers to assign."""
+        return any(one.table == "subscribers" for one in self.files)
 
-    def run(self, fresh: bool) -> Outcome:
+    def run(self, fresh: bool) -> RunOutcome:
+        """Do the steps that are due."""
         self.output.mkdir(parents=True, exist_ok=True)
         before = {} if fresh else self._record()
         done: dict[str, Any] = {}
         seconds: dict[str, float | None] = {}
-        mark = _mark([(one, one.path.stat().st_size, one.path.stat().st_mtime_ns) for one in self.inputs])
+        mark = _mark([(one, one.path.stat().st_size, one.path.stat().st_mtime_ns) for one in self.files])
         for name, options, step in self._steps():
             mark = _mark([name, VERSION, mark, options])
             seconds[name] = None
@@ -119,12 +237,14 @@ class _Work(ExitStack):
             done[name] = mark
             self._save_record(before | done)
         metrics = json.loads((self.output / "measure" / "measures.json").read_text())
-        sentence, served = Plan.load(self.output / "plan").summary(), self._assignment()
-        ledger = RowLedger.load(self.output / "ingest")
-        return Outcome(self.output, seconds, ledger, served.summary() if served else None, sentence, metrics)
+        plan = Plan.load(self.output / "plan").summary()
+        assignment = AssignmentResult.load(self.output / "assign").summary() if self.has_subscribers else None
+        return RunOutcome(
+            self.output, seconds, RowLedger.load(self.output / "ingest"), assignment, plan, metrics
+        )
 
     def _steps(self) -> list[tuple[str, object, Callable[[Path], None]]]:
-        """Each step: its name, which is its folder's; the options that it depends on; and what it does."""
+        """Name of each step and of its folder, the options that it depends on, and its function."""
         assign = [("assign", dict(self.config.assign), self._assign)] if self.has_subscribers else []
         return [
             ("ingest", dict(self.config.ingest), self._ingest),
@@ -138,85 +258,96 @@ class _Work(ExitStack):
         ]
 
     def _ingest(self, folder: Path) -> None:
-        from broadloom.pipeline.ingest.ingest import ingest_into
+        """The canonical tables of the raw inputs."""
+        from broadloom.pipeline.ingest.raw_to_tables import ingest_into
 
-        ingest_into(folder, self.inputs, self._spark(), **self.config.ingest)
+        ingest_into(folder, self.files, self._spark(), **self.config.ingest)
 
     def _assign(self, folder: Path) -> None:
         """The broker of each subscriber; a result that breaks a limit ends the run."""
-        asked, tables = dict(self.config.assign), self.output / "ingest"
+        arguments = dict(self.config.assign)
+        tables = self.output / "ingest"
         check_brokers(tables)
-        limits = {name: asked.pop(name) for name in ASSIGNMENT_LIMITS if name in asked}
-        on_spark, options = asked.pop("engine", "process") == "spark", asked.pop("options", {})
+        limits = {name: arguments.pop(name) for name in ASSIGNMENT_LIMITS if name in arguments}
+        on_spark = arguments.pop("engine", "process") == "spark"
+        options = arguments.pop("options", {})
         if on_spark:
-            from broadloom.pipeline.assign import assign as assign_on_spark
+            from broadloom.pipeline.spark_assign import assign_on_spark
 
-            name = asked.pop("algorithm", "broadloom")
+            algorithm = arguments.pop("algorithm", "broadloom")
             metrics = assign_on_spark(
-                tables, folder, spark=self._spark(), overwrite=True, limits=limits, **asked, **options
+                tables, folder, spark=self._spark(), overwrite=True, limits=limits, **arguments, **options
             )
-            sentence = assignment_summary(name, metrics)
+            sentence = assignment_summary(algorithm, metrics)
         else:
-            result = assign(read_assignment_problem(tables, **limits), **asked, **options)
+            result = assign(read_assignment_problem(tables, **limits), **arguments, **options)
             result.save(folder, overwrite=True)
-            metrics, sentence = result.metrics(), result.summary()
+            metrics = result.metrics()
+            sentence = result.summary()
         if not metrics["feasible"]:
             raise InputError(f"{sentence}; give larger limits under [assign], or more brokers")
 
     def _interest(self, folder: Path) -> None:
-        """The interest of every broker, and what is known of the links between them."""
+        """The topics of each broker, and the latencies between brokers."""
         assigned = self.output / "assign" if self.has_subscribers else None
         write_interest(folder, self.output / "ingest", assigned, **self.config.interest)
 
     def _link(self, folder: Path) -> None:
-        asked = dict(self.config.link)
-        given = read_link_problem(
-            self.output / "interest", **{name: asked.pop(name) for name in _INSTANCE if name in asked}
-        )
-        on_spark, options = asked.pop("engine", "process") == "spark", asked.pop("options", {})
+        """The plan, not verified yet."""
+        arguments = dict(self.config.link)
+        of_instance = {name: arguments.pop(name) for name in _INSTANCE if name in arguments}
+        instance = read_link_problem(self.output / "interest", **of_instance)
+        on_spark = arguments.pop("engine", "process") == "spark"
+        options = arguments.pop("options", {})
         if on_spark:
-            from broadloom.pipeline.link import link as link_on_spark
+            from broadloom.pipeline.spark_link import link_on_spark
 
-            asked.pop("algorithm", None)
+            arguments.pop("algorithm", None)
             plan = link_on_spark(
-                given.interest, given.weights, spark=self._spark(), scratch=self.output, **asked, **options
+                instance.interest,
+                instance.weights,
+                spark=self._spark(),
+                scratch=self.output,
+                **arguments,
+                **options,
             )
         else:
-            plan = link(given.interest, given.weights, **asked, **options)
-        replace(plan, nodes=given.nodes).save(folder, overwrite=True)
+            plan = link(instance.interest, instance.weights, **arguments, **options)
+        replace(plan, nodes=instance.nodes).save(folder, overwrite=True)
 
     def _verify(self, folder: Path) -> None:
-        from broadloom.pipeline.verify import verify
+        """The verdict on the plan; a wrong plan ends the run."""
+        from broadloom.pipeline.spark_inspect import verify_on_spark
 
-        verdict = verify(self.output / "link", spark=self._spark())
+        verdict = verify_on_spark(self.output / "link", spark=self._spark())
         if not verdict.good:
-            raise RuntimeError(f"the plan is wrong: {verdict.summary()}")
+            raise InternalError(f"the plan is wrong: {verdict.summary()}; please report this")
         (folder / "verdict.json").write_text(json.dumps(vars(verdict)) + "\n")
 
     def _measure(self, folder: Path) -> None:
-        from broadloom.pipeline.measure import measure_into
+        """The measures of the plan."""
+        from broadloom.pipeline.spark_inspect import measure_into
 
         measure_into(folder, self.output / "link", self._spark())
 
     def _plan(self, folder: Path) -> None:
-        """Put the verified plan at its place."""
-        shutil.copytree(self.output / "link", folder, dirs_exist_ok=True)
+        """The verified plan: hard links to the files of step link."""
+        link_files(self.output / "link", folder)
 
     def _report(self, folder: Path) -> None:
+        """The report as one page."""
         title = self.config.report.get("title", TITLE)
         assigned = [self.output / "assign"] if self.has_subscribers else []
         record = record_of_folders([self.output / "plan", *assigned], title)
         (folder / "report.html").write_text(html_of(record), "utf-8")
 
-    def _assignment(self) -> AssignmentResult | None:
-        return AssignmentResult.load(self.output / "assign") if self.has_subscribers else None
-
     def _spark(self) -> SparkSession:
         if self._running is None:
-            self._running = self.enter_context(session(self.engine, self.given))
+            self._running = self.enter_context(session(self.engine, self.own_session))
         return self._running
 
     def _record(self) -> dict[str, str]:
+        """The mark of each step that was done before."""
         try:
             return dict(json.loads((self.output / RECORD).read_text()))
         except (OSError, ValueError):
@@ -228,17 +359,153 @@ class _Work(ExitStack):
         draft.replace(self.output / RECORD)
 
 
-def _check_inputs(config: Config, inputs: list[Input]) -> None:
-    """Refuse before anything runs what the step assign would miss, and options that nothing would use."""
-    have = {one.table for one in inputs}
-    missing = [table for table in ("brokers", "publisher") if table not in have]
-    if "subscribers" in have and missing:
-        raise InputError(f"the sources have subscribers but no table {missing[0]}, which tells where it is")
-    if "subscribers" not in have and (config.assign or config.interest):
+def link_files(source: Path, target: Path) -> None:
+    """Make `target` a copy of the folder `source` by hard links; files are copied where links fail.
+
+    Files of a step are never changed after they were written, so that both names can share one content.
+    """
+    shutil.copytree(source, target, copy_function=_link_or_copy, dirs_exist_ok=True)
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    try:
+        os.link(source, target)
+    except OSError:  # no hard links on this file system; a full disk fails in the copy too
+        shutil.copy2(source, target)
+
+
+def check_brokers(tables: Path) -> None:
+    """Refuse brokers that are missing in the table nodes, if a source has that table."""
+    if not _source_has_nodes(tables):
+        return
+    known = set(require_table(tables, "nodes").column("node").to_pylist())
+    for broker in require_table(tables, "brokers").column("broker").to_pylist():
+        if broker not in known:
+            raise InputError(f"broker {broker!r} of table brokers is not in table nodes; add it, or drop it")
+
+
+def write_interest(folder: Path, tables: Path, assigned: Path | None = None, cells: int = CELLS) -> None:
+    """Write the tables that `link` reads into an existing folder.
+
+    Links are planned by topic, but assigned subscribers want rectangles of event space. So event space is cut
+    into cells, each of them a topic, and a broker wants every cell that a rectangle of its subscribers
+    touches.
+
+    Args:
+        folder: gets those of `nodes`, `subscriptions` and `latency` that exist; with an assignment also
+            `content`: the rectangle of each topic that is a cell.
+        tables: the output of ingest.
+        assigned: the assignment of subscribers, if there is one.
+        cells: about how many cells event space is cut into.
+
+    Raises:
+        InputError: `cells` is below 1.
+    """
+    if cells < 1:
+        raise InputError(f"[interest] cells is {cells}; give a whole number from 1")
+    for name in ("nodes", "subscriptions", "latency"):
+        if (tables / f"{name}.parquet").exists():
+            link_files(tables / f"{name}.parquet", folder / f"{name}.parquet")
+    if assigned is not None:
+        result = AssignmentResult.load(assigned)
+        if not _source_has_nodes(tables):
+            _add_nodes(folder, result.problem.broker_ids or ())
+        _add_content(folder, result, cells)
+
+
+def _source_has_nodes(tables: Path) -> bool:
+    """Whether a source had the table nodes; otherwise ingest made it from the nodes that subscribe."""
+    return any(account.table == "nodes" for account in RowLedger.load(tables).accounts)
+
+
+def _add_nodes(folder: Path, brokers: Iterable[str]) -> None:
+    before = read_table(folder, "nodes")
+    names = set(brokers).union([] if before is None else before.column("node").to_pylist())
+    _replace_table(folder, "nodes", pa.table({"node": pa.array(sorted(names), pa.string())}))
+
+
+def _add_content(folder: Path, result: AssignmentResult, cells: int) -> None:
+    """Add the cells that the subscribers of each broker want, and a table of the cells."""
+    problem = result.problem
+    corners = np.concatenate([problem.lo, problem.hi])
+    grid = Grid.covering(corners if len(corners) else np.zeros((0, 1)), cells)
+    broker, cell = np.nonzero(_wanted_cells(result, grid))
+    content = _content_table(grid)
+    brokers = pa.array(problem.broker_ids, pa.string())
+    pairs = pa.table({"node": brokers.take(pa.array(broker)), "topic": content["topic"].take(pa.array(cell))})
+    before = read_table(folder, "subscriptions")
+    _replace_table(folder, "subscriptions", pairs if before is None else pa.concat_tables([before, pairs]))
+    pyarrow.parquet.write_table(content, folder / "content.parquet")
+
+
+def _wanted_cells(result: AssignmentResult, grid: Grid) -> NDArray[np.bool_]:
+    """Whether the subscribers of a broker want a cell (brokers, cells)."""
+    problem = result.problem
+    wanted = np.zeros((problem.broker_count, grid.channel_count), bool)
+    for broker in np.unique(result.broker_of):
+        mine = result.broker_of == broker
+        wanted[broker] = grid.touched(problem.lo[mine], problem.hi[mine]).any(axis=0)
+    return wanted
+
+
+def _content_table(grid: Grid) -> pa.Table:
+    """The topics that are cells, named by their index on each axis, and their rectangles."""
+    cell = np.indices(grid.cells).reshape(len(grid.cells), -1).T
+    names = ["/".join([CONTENT, *map(str, index)]) for index in cell.tolist()]
+    width = (np.array(grid.hi) - grid.lo) / grid.cells
+    corners = {name: list_column(grid.lo + (cell + add) * width) for name, add in (("lo", 0), ("hi", 1))}
+    return pa.table({"topic": pa.array(names, pa.string())} | corners)
+
+
+def _replace_table(folder: Path, name: str, table: pa.Table) -> None:
+    shutil.rmtree(folder / f"{name}.parquet", ignore_errors=True)
+    write_table(folder, name, table)
+
+
+def _check_tables(config: RunConfig, files: list[RawFile]) -> None:
+    """Refuse, before the first step, sources without a table that assign needs, and sections without use."""
+    tables = {one.table for one in files}
+    missing = [table for table in ("brokers", "publisher") if table not in tables]
+    if "subscribers" in tables and missing:
+        raise InputError(
+            f"the sources have the table subscribers but not the table {missing[0]}; add a source with it"
+        )
+    if "subscribers" not in tables and (config.assign or config.interest):
         section = "assign" if config.assign else "interest"
         raise InputError(f"there is a section [{section}], but no source has the table subscribers")
 
 
+def _check_names(
+    section: Mapping[str, Any], known: Mapping[str, type | tuple[type, ...]], where: str
+) -> None:
+    for name, value in section.items():
+        if name not in known:
+            close = difflib.get_close_matches(name, list(known), n=1)
+            hint = f" (did you mean {close[0]!r}?)" if close else ""
+            raise InputError(f"{where}: {name!r} is not known{hint}; there are {', '.join(known)}")
+        if not isinstance(value, known[name]) or isinstance(value, bool):
+            types = known[name] if isinstance(known[name], tuple) else (known[name],)
+            expected = " or ".join(kind.__name__ for kind in types)  # type: ignore[union-attr]
+            raise InputError(f"{where}: {name} is {value!r}; expected {expected}")
+
+
+def _check_engine(section: Mapping[str, Any], on_spark: str, where: str) -> None:
+    engine = section.get("engine", "process")
+    algorithm = section.get("algorithm", on_spark)
+    if engine not in ("process", "spark"):
+        raise InputError(f"{where}: no engine {engine!r}; there are process, spark")
+    if engine == "spark" and algorithm != on_spark:
+        raise InputError(f"{where}: {algorithm} does not run on Spark; {on_spark} does")
+
+
+def _source(text: Any, file: Path) -> RawSource:
+    """A source of a configuration file, its path relative to the folder of that file."""
+    if not isinstance(text, str):
+        raise InputError(f"{file}: source {text!r} is not a text like 'raw/' or 'emqx=dump.json'")
+    source = RawSource.parse(text)
+    return RawSource(str(file.parent / source.path), source.kind, source.node)
+
+
 def _mark(value: object) -> str:
-    """A short text that another value hardly has."""
+    """A digest of a value, to find out whether it has changed."""
     return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()

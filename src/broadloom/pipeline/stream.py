@@ -1,10 +1,10 @@
-"""Maintain on Spark: a stream of events, applied in order and exactly once (paper 3; SPEC, Dynamics).
+"""Maintenance on Spark: a stream of events, applied in order and exactly once (paper 3; SPEC, Dynamics).
 
-Spark's checkpoint says which events a batch has, and gives the same ones again after a crash. A batch first
-writes its tables, each under the number of the version to come, then that version of the plan, whole, by one
-rename. That is what counts: a batch that has its version is not applied again, and one that has none starts
-from the version before it, and writes the same once more. Without its checkpoint Spark begins with the first
-file again; then the `seq` of each event says what was applied.
+Spark's checkpoint records the events of each batch, and returns the same events again after a crash. A batch
+first writes its tables, each under the number of the next version, and then that version of the plan, by one
+rename. The rename commits the batch: a batch with a version is not applied again; a batch without one starts
+from the version before, and writes the same tables again. If the checkpoint is lost, Spark starts again with
+the first file; then the `seq` of each event shows whether it was applied.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from broadloom.checks import check_count
-from broadloom.errors import InputError
+from broadloom.errors import InputError, MissingExtraError, StorageError, UnreachableError
 from broadloom.maintenance import (
     EventFeed,
     EventRow,
@@ -36,20 +36,22 @@ from broadloom.maintenance import (
     read_state,
     write_state,
 )
-from broadloom.pipeline.session import Engine, session
+from broadloom.pipeline.spark_session import SparkEngine, session
 from broadloom.progress import stage
 from broadloom.storage import lock_folder, new_folder
 
-FILES = "path string, modificationTime timestamp, length long, content binary"
+FILE_COLUMNS = "path string, modificationTime timestamp, length long, content binary"
 CONNECTOR = "spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:<version of Spark>"
-VERSIONS, CHECKPOINT, FEED = "versions", "checkpoint", "feed.json"
+VERSIONS = "versions"
+CHECKPOINT = "checkpoint"
+FEED = "feed.json"
 
 
-def stream(
+def maintain_on_spark(
     start: Callable[[], Live],
     events: str | Path,
     output: str | Path,
-    engine: Engine | None = None,
+    engine: SparkEngine | None = None,
     spark: SparkSession | None = None,
     once: bool = False,
     keep: int = 10,
@@ -59,48 +61,57 @@ def stream(
 ) -> dict[str, Any]:
     """Apply a stream of events to a live overlay, and publish every new version of the plan.
 
-    Below `output`: `versions/<number>` is a plan each, the newest `keep` of them; `links.parquet` says which
-    links to add and to remove, `rounds.parquet` what each event did, and `quarantine.parquet` which events
-    were set aside and why, each with the number of the version that they led to.
+    The folder `output` gets: `versions/<number>`, the newest `keep` versions of the plan; `links.parquet`,
+    the links to add and to remove; `rounds.parquet`, the effect of each event; and `quarantine.parquet`, the
+    refused events and the Reason. Each row has the number of the version that it led to.
 
     Args:
-        start: makes the overlay to begin with; not called where `output` has a version already.
+        start: makes the first overlay; not called if `output` already has a version.
         events: a folder into which files are moved, JSON lines, CSV or Parquet; or kafka://host:port/topic,
-            with a JSON object a message, if Spark has its connector.
-        output: the folder for everything; one stream at a time may write to it.
-        engine: where Spark runs.
-        spark: a session of your own, in place of an engine.
-        once: stop when all that is there has been applied; otherwise go on until interrupted.
-        keep: how many versions of the plan to keep.
-        files_at_a_time: how many files one batch takes at most.
+            with one JSON object per message, if Spark has the connector.
+        output: the folder for everything; only one stream at a time can write to it.
+        engine: the Spark to use.
+        spark: a session of your own, instead of an engine.
+        once: stop when all present events are applied; otherwise continue until interrupted.
+        keep: the number of versions of the plan to keep.
+        files_at_a_time: the largest number of files per batch.
         fresh_every: compare with a fresh build every so many events; 0: never.
-        rebaseline: where a rebuild is due then, make it, with few changes.
+        rebaseline: rebuild the overlay with few changes when such a comparison calls for it.
 
     Returns:
-        How many batches and events this run has applied, how many it set aside, and the newest version.
+        The batches and events that this run applied, the events that it refused, and the newest version.
 
     Raises:
         InputError: `output` was made from other events, is in use, or its checkpoint is older than it.
+        MissingExtraError: Spark has no connector to Kafka.
+        StorageError: `output` cannot be written.
+        UnreachableError: Spark stopped the stream.
     """
     if engine is not None and engine.remote:
-        raise InputError("a stream keeps its overlay in this process, not on Spark Connect; give a master")
-    place, looks = Path(output), (check_count(fresh_every, "fresh_every"), rebaseline)
+        raise InputError(
+            "a stream cannot run on Spark Connect, because its overlay is in this process; give a master"
+        )
+    folder = Path(output)
+    comparison = check_count(fresh_every, "fresh_every"), rebaseline
     check_count(keep, "keep", minimum=1)
     check_count(files_at_a_time, "files_at_a_time", minimum=1)
-    place.mkdir(parents=True, exist_ok=True)
-    lock = lock_folder(place)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StorageError(f"cannot write to {folder}: {error.strerror or error}") from error
+    lock = lock_folder(folder)
     try:
         with session(engine, spark) as running, stage("events") as done:
             rows, source = _rows(running, str(events), files_at_a_time)
-            state = _State(place, start, keep, done, source, looks)
-            _run(rows, state, place / CHECKPOINT, once)
-            return {"output": str(place), "version": state.version} | state.counts
+            state = StreamState(folder, start, keep, done, source, comparison)
+            _apply_batches(rows, state, folder / CHECKPOINT, once)
+            return {"output": str(folder), "version": state.version} | state.counts
     finally:
         os.close(lock)
 
 
-def _run(rows: DataFrame, state: _State, checkpoint: Path, once: bool) -> None:
-    """Apply batch after batch until there is no more, or somebody interrupts."""
+def _apply_batches(rows: DataFrame, state: StreamState, checkpoint: Path, once: bool) -> None:
+    """Apply batches until all events are applied, or until the user interrupts."""
     writer = rows.writeStream.foreachBatch(state.apply).option("checkpointLocation", str(checkpoint))
     query = (writer.trigger(availableNow=True) if once else writer).start()
     try:
@@ -112,13 +123,13 @@ def _run(rows: DataFrame, state: _State, checkpoint: Path, once: bool) -> None:
         if state.fault is not None and not isinstance(state.fault, PySparkException):
             raise state.fault from error
         first = str(error).strip().partition("\n")[0]
-        raise InputError(f"Spark stopped the stream: {first}") from error
+        raise UnreachableError(f"Spark stopped the stream: {first}") from error
     finally:
         query.stop()
 
 
-class _State:
-    """The overlay at its newest version, and how batches are applied to it."""
+class StreamState:
+    """The newest version of the overlay, in memory and on disk."""
 
     def __init__(
         self,
@@ -127,47 +138,54 @@ class _State:
         keep: int,
         done: Callable[[float], None],
         source: str = "",
-        looks: tuple[int, bool] = (0, False),
+        comparison: tuple[int, bool] = (0, False),
     ) -> None:
-        self._output, self._keep, self._done, self._source = output, keep, done, source
-        self._looks = looks
+        self._output = output
+        self._keep = keep
+        self._done = done
+        self._source = source
+        self._comparison = comparison
         self.counts = {"batches": 0, "applied": 0, "quarantined": 0}
         self.fault: Exception | None = None
         versions = sorted(int(folder.name) for folder in (output / VERSIONS).glob("[0-9]*"))
         if versions:
             self.version = versions[-1]
             folder = self._folder(self.version)
-            live, record = read_state(folder), json.loads((folder / FEED).read_text())
-            self._query, self._batch = record["query"], record["batch"]
-            self._feed = EventFeed(live, SequenceSet(record["seen"]))
-            self._check(record["events"])
-        elif self._last_batch_there() >= 0:
+            record = json.loads((folder / FEED).read_text())
+            self._query = record["query"]
+            self._batch = record["batch"]
+            self._feed = EventFeed(read_state(folder), SequenceSet(record["seen"]))
+            self._check_resumable(record["events"])
+        elif self._last_checkpoint_batch() >= 0:
             raise InputError(f"{output} has a checkpoint but no version; remove it, or restore {VERSIONS}/")
         else:
-            self.version, self._query, self._batch = 0, None, -1
+            self.version = 0
+            self._query = None
+            self._batch = -1
             self._feed = EventFeed(start())
             self._publish(0)
 
     def apply(self, rows: DataFrame, batch: int) -> None:
-        """Apply a batch, if it was not applied before."""
-        query = self._query_there()
+        """Apply a batch, unless it was applied before."""
+        query = self._checkpoint_query()
         if query == self._query and batch <= self._batch:
             return
         try:
             self._apply(_events(rows), self.version + 1, query, batch)
         except OSError as error:
-            self.fault = InputError(f"cannot write to {self._output}: {error.strerror or error}")
+            self.fault = StorageError(f"cannot write to {self._output}: {error.strerror or error}")
             raise self.fault from error
         except Exception as error:
-            self.fault = error  # Spark hands on its words only
+            self.fault = error  # Spark passes on only its text
             raise
 
     def _apply(self, events: Sequence[EventRow], version: int, query: str | None, batch: int) -> None:
         rounds = RoundLog()
-        rounds.run(self._feed, events, *self._looks)
+        rounds.run(self._feed, events, *self._comparison)
         for name, table in rounds.tables().items():
             _write(self._output / f"{name}.parquet", version, table)
-        self._query, self._batch = query, batch
+        self._query = query
+        self._batch = batch
         self._publish(version)
         self.version = version
         self.counts["batches"] += 1
@@ -180,7 +198,7 @@ class _State:
             shutil.rmtree(self._folder(old), ignore_errors=True)
 
     def _publish(self, version: int) -> None:
-        """Put the new version at its place: from now on the batch is applied."""
+        """Write the new version by one rename, which commits the batch."""
         record = {
             "seen": self._feed.seen.ranges,
             "events": self._source,
@@ -191,42 +209,42 @@ class _State:
             write_state(folder, self._feed.live)
             (folder / FEED).write_text(json.dumps(record) + "\n")
 
-    def _check(self, source: str) -> None:
-        """Refuse to go on with other events, or from a checkpoint that has forgotten what was applied."""
+    def _check_resumable(self, source: str) -> None:
+        """Refuse other events than before, and a checkpoint that is older than the newest version."""
         if source != self._source:
             raise InputError(
                 f"{self._output} was made from the events in {source}, not in {self._source}; "
-                "give these, or another output"
+                "give the former events, or another output"
             )
-        same = self._query is not None and self._query == self._query_there()
-        if same and self._last_batch_there() < self._batch:
+        same = self._query is not None and self._query == self._checkpoint_query()
+        if same and self._last_checkpoint_batch() < self._batch:
             raise InputError(
-                f"{self._output / CHECKPOINT} is older than the versions beside it; remove it: events that "
-                "were applied are known by their seq, and are not applied again"
+                f"{self._output / CHECKPOINT} is older than the newest version; remove it: events that were "
+                "applied are recognised by their seq, and are not applied again"
             )
 
-    def _last_batch_there(self) -> int:
-        """The last batch that the checkpoint knows of; -1: none."""
+    def _last_checkpoint_batch(self) -> int:
+        """The last batch in the checkpoint; -1: the checkpoint is empty."""
         offsets = (self._output / CHECKPOINT / "offsets").glob("[0-9]*")
         return max((int(one.name) for one in offsets), default=-1)
 
-    def _query_there(self) -> str | None:
-        """The id of the query whose checkpoint is there: the numbers of batches are its own."""
-        place = self._output / CHECKPOINT / "metadata"
-        return str(json.loads(place.read_text())["id"]) if place.exists() else None
+    def _checkpoint_query(self) -> str | None:
+        """The id of the checkpoint's query; each query numbers its own batches."""
+        metadata = self._output / CHECKPOINT / "metadata"
+        return str(json.loads(metadata.read_text())["id"]) if metadata.exists() else None
 
     def _folder(self, version: int) -> Path:
         return self._output / VERSIONS / f"{version:012d}"
 
 
 def _rows(spark: SparkSession, events: str, files_at_a_time: int) -> tuple[DataFrame, str]:
-    """The stream, a file or a message a row, and where it comes from."""
+    """The stream, one row per file or message, and the name of its source."""
     if events.startswith("kafka://"):
         return _from_kafka(spark, events), events
     folder = Path(events).resolve()
     if not folder.is_dir():
-        raise InputError(f"{folder} is not a folder; give one into which files of events are moved")
-    reader = spark.readStream.format("binaryFile").schema(FILES)
+        raise InputError(f"{folder} is not a folder; give the folder into which files of events are moved")
+    reader = spark.readStream.format("binaryFile").schema(FILE_COLUMNS)
     rows = reader.option("maxFilesPerTrigger", files_at_a_time).load(str(folder))
     return rows.select("path", "content"), str(folder)
 
@@ -235,25 +253,25 @@ def _from_kafka(spark: SparkSession, events: str) -> DataFrame:
     address = urlsplit(events)
     topic = address.path.strip("/")
     if not address.netloc or not topic:
-        raise InputError(f"{events!r} names no topic; give kafka://host:port/topic")
+        raise InputError(f"{events!r} has no host or no topic; give kafka://host:port/topic")
     reader = spark.readStream.format("kafka").option("kafka.bootstrap.servers", address.netloc)
     try:
         rows = reader.option("subscribe", topic).option("startingOffsets", "earliest").load()
     except PySparkException as error:
-        raise InputError(f"Spark has no connector to Kafka; add --conf {CONNECTOR}") from error
+        raise MissingExtraError(f"Spark has no connector to Kafka; add --conf {CONNECTOR}") from error
     return rows.select(sf.col("value").cast("string").alias("value"))
 
 
 def _events(rows: DataFrame) -> Sequence[EventRow]:
-    """The events of a batch: changes of brokers are few, so that they fit the driver."""
+    """The events of a batch; changes of brokers are so few that they fit the driver."""
     table = rows.toArrow()
     if "value" in table.column_names:
         return [event_of(message or "") for message in table.column("value").to_pylist()]
-    return [event for file in table.to_pylist() for event in _of_file(file["path"], file["content"])]
+    return [event for file in table.to_pylist() for event in _file_events(file["path"], file["content"])]
 
 
-def _of_file(path: str, content: bytes) -> list[EventRow]:
-    """The events of a file; one that cannot be read is set aside as a whole, by its name."""
+def _file_events(path: str, content: bytes) -> list[EventRow]:
+    """The events of a file; a file that cannot be read becomes one refused event with its name."""
     try:
         return events_of(path, content)
     except InputError as error:
@@ -261,9 +279,10 @@ def _of_file(path: str, content: bytes) -> list[EventRow]:
 
 
 def _write(folder: Path, version: int, table: pa.Table) -> None:
-    """Write a batch's part of a table under its version's number, whole, in place of any that is there."""
+    """Write the rows of one batch as one file under the number of its version, by one rename."""
     folder.mkdir(exist_ok=True)
-    draft, column = folder / f".{version:012d}", pa.array([version] * table.num_rows, pa.int64())
+    draft = folder / f".{version:012d}"
+    column = pa.array([version] * table.num_rows, pa.int64())
     pyarrow.parquet.write_table(table.add_column(0, "version", column), draft)
     with draft.open("rb") as file:
         os.fsync(file.fileno())

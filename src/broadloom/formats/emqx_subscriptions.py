@@ -1,15 +1,13 @@
-"""EMQX: the pages of `GET /api/v5/subscriptions`, as they came, one after the other."""
+"""Parser of EMQX subscriptions: the pages of `GET /api/v5/subscriptions`, one after the other."""
 
 from collections.abc import Iterator
 from typing import Any
 
-from broadloom.formats._json import entries, raw, string
-from broadloom.formats._page import Page, number
-from broadloom.formats._row import Format, Row
+from broadloom.formats.dump_rows import Format, Page, Row, entries, number, raw, string
 
 
 def parse(text: str) -> Iterator[Row]:
-    """A row a subscription; the broker is the `node` of the cluster that holds it.
+    """One row per subscription; the broker is the `node` of the cluster that holds it.
 
     Examples:
         >>> page = '{"data": [{"node": "emqx@a", "clientid": "c1", "topic": "t/1"}], "meta": {"page": 1}}'

@@ -1,4 +1,4 @@
-"""Which files are given, of what kind they are, and how many lines they have; no Spark in it."""
+"""Raw inputs of ingest: the files of each source, their kinds, and their columns. No Spark here."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet
 
-from broadloom.errors import InputError
+from broadloom.errors import InputError, StorageError
 from broadloom.formats import FORMATS
 from broadloom.storage.tables import OPTIONAL, REQUIRED
 
-# The tables that are taken as they are; subscriptions and latency are worked on.
+# The tables that ingest copies after checks; it derives subscriptions and latency.
 PLAIN = ("nodes", "topics", "publisher", "brokers", "subscribers", "density", "messages", "events")
 TABLES: dict[str, dict[str, pa.DataType]] = {
     name: REQUIRED[name] for name in (*PLAIN, "subscriptions", "latency")
 }
 
-# Other names that columns go by.
+# The names that a column can have, the canonical one first.
 ALIASES: dict[str, tuple[str, ...]] = {
     "node": ("node", "broker", "node_id"),
     "client": ("client", "clientid", "client_id", "device", "subscriber"),
@@ -34,7 +34,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
     "rtt_ms": ("rtt_ms", "rtt", "latency_ms", "ms"),
 }
 
-# What ingest can do with wildcards, and with the two directions of a latency.
+# The values of the options `wildcards` and `symmetric`.
 WILDCARDS = ("match", "group")
 SYMMETRIC = ("none", "mean", "min", "max")
 
@@ -42,25 +42,26 @@ MATRIX = "matrix"
 DUMPS = {form.name: form for form in FORMATS}
 KINDS = (*TABLES, MATRIX, *DUMPS)
 
-_HEAD = 64 * 1024
-_SIGNS = set("[]{}*?:\\")
-_BLOCK = 4 * 1024 * 1024
+_HEAD_BYTES = 64 * 1024
+_BLOCK_BYTES = 4 * 1024 * 1024
 _LARGEST_DUMP = 2**31 - 1
+# Characters that Spark interprets in a path.
+_SPECIAL = set("[]{}*?:\\")
 
 
 @dataclass(frozen=True)
-class Source:
-    """Where rows come from, as a user says it: `[KIND[@NODE]=]PATH`.
+class RawSource:
+    """A source of raw rows, on the command line `[KIND[@NODE]=]PATH`.
 
     Attributes:
         path: a file, a folder of files, or a pattern such as `logs/*.csv`.
-        kind: a canonical table, "matrix", or a broker's dump; None: it is found out.
-        node: the broker that a dump is of; None: as the dump says, or else the file's name.
+        kind: a canonical table, "matrix", or the dump of a kind of broker; None: detected from the content.
+        node: the broker of a dump; None: the name in the dump, or else the file's name.
 
     Examples:
-        >>> Source.parse("mosquitto@berlin=logs/berlin.log")
-        Source(path='logs/berlin.log', kind='mosquitto', node='berlin')
-        >>> Source.parse("dumps").kind is None
+        >>> RawSource.parse("mosquitto@berlin=logs/berlin.log")
+        RawSource(path='logs/berlin.log', kind='mosquitto', node='berlin')
+        >>> RawSource.parse("dumps").kind is None
         True
     """
 
@@ -69,8 +70,8 @@ class Source:
     node: str | None = None
 
     @classmethod
-    def parse(cls, text: str) -> Source:
-        """A source from the words of the command line."""
+    def parse(cls, text: str) -> RawSource:
+        """Read `[KIND[@NODE]=]PATH`."""
         before, equals, path = text.partition("=")
         if not equals or "/" in before.partition("@")[0]:
             return cls(text)
@@ -79,20 +80,21 @@ class Source:
 
     def __post_init__(self) -> None:
         if self.kind is not None and self.kind not in KINDS:
-            raise InputError(f"source {self.path}: no kind {self.kind!r}; there are {', '.join(KINDS)}")
+            raise InputError(f"source {self.path}: {self.kind!r} is not a kind; there are {', '.join(KINDS)}")
 
 
 @dataclass(frozen=True)
-class Input:
-    """One file, and how it is read.
+class RawFile:
+    """One file of a source, with its table and its reader.
 
     Attributes:
-        path: the file.
-        table: the canonical table that its rows are for.
+        path: the path of the file.
+        table: the canonical table that its rows belong to.
         reader: "csv", "jsonl", "parquet", "matrix", or the name of a dump's format.
-        names: the columns that it has, as far as its beginning tells.
-        header: of a CSV file its first line, of a Parquet file its types: what files that are alike share.
-        node: the broker that a dump is of, where it does not say so itself.
+        names: its columns, as far as its beginning shows them.
+        header: the first line of a CSV file, the types of a Parquet file; files with the same header are read
+            together.
+        node: the broker of a dump that does not name it itself.
     """
 
     path: Path
@@ -104,21 +106,22 @@ class Input:
 
 
 def check_choices(wildcards: str = "match", symmetric: str = "none") -> None:
-    """Refuse what ingest cannot do, before anything starts."""
+    """Refuse unknown values of the options of ingest."""
     if wildcards not in WILDCARDS:
-        raise InputError(f"no way {wildcards!r} to treat wildcards; there are {', '.join(WILDCARDS)}")
+        raise InputError(f"wildcards is {wildcards!r}; there are {', '.join(WILDCARDS)}")
     if symmetric not in SYMMETRIC:
-        raise InputError(f"no symmetric rule {symmetric!r}; there are {', '.join(SYMMETRIC)}")
+        raise InputError(f"symmetric is {symmetric!r}; there are {', '.join(SYMMETRIC)}")
 
 
-def find_inputs(sources: Iterable[Source]) -> list[Input]:
-    """Every file of the sources, in order of their paths, each with its kind.
+def find_files(sources: Iterable[RawSource]) -> list[RawFile]:
+    """All files of the sources, in the order of their paths.
 
     Raises:
-        InputError: a file is missing, of no kind that is known, in UTF-16, cut (Parquet), or lacks a column;
-            or all are empty.
+        InputError: a file is missing, of an unknown kind, in UTF-16, truncated, or lacks a column; or all
+            files are empty.
+        StorageError: a file cannot be read.
     """
-    found: dict[Path, Input] = {}
+    found: dict[Path, RawFile] = {}
     for source in sources:
         for path in _files(source.path):
             if (one := _recognise(path, source)) is not None:
@@ -128,31 +131,32 @@ def find_inputs(sources: Iterable[Source]) -> list[Input]:
     return [found[path] for path in sorted(found)]
 
 
-def total_bytes(inputs: Iterable[Input]) -> int:
-    """The size of the files together."""
-    return sum(one.path.stat().st_size for one in inputs)
+def total_bytes(files: Iterable[RawFile]) -> int:
+    """The total size of the files."""
+    return sum(one.path.stat().st_size for one in files)
 
 
 def count_lines(path: Path) -> int:
-    """The lines of a text file; a last one without its end counts.
+    """The number of lines of a text file; a last line without an end counts.
 
-    Read in blocks, without any parser: the figure that all accounting has to add up to.
+    Read in blocks, without a parser: the number of rows that the ledger must add up to.
     """
-    count, last = 0, b"\n"
+    count = 0
+    last = b"\n"
     with open_file(path) as file:
-        while block := file.read(_BLOCK):
+        while block := file.read(_BLOCK_BYTES):
             count += block.count(b"\n")
             last = block[-1:]
     return count + (last != b"\n")
 
 
 def open_file(path: Path) -> IO[bytes]:
-    """A file's bytes; unpacked if its name ends in .gz."""
+    """Open a file; decompress it if its name ends in .gz."""
     return gzip.open(path) if path.suffix == ".gz" else path.open("rb")  # type: ignore[return-value]
 
 
 def separator(header: str) -> str:
-    """What stands between the fields of a CSV file: a tab, a semicolon or a comma, as in its header."""
+    """The separator of a CSV file by its header: a tab, a semicolon or a comma."""
     return next((sign for sign in "\t;" if sign in header), ",")
 
 
@@ -162,13 +166,13 @@ def fields(header: str) -> list[str]:
 
 
 def columns_for(names: Iterable[str], column: str) -> list[str]:
-    """All of `names` that a canonical column goes by."""
-    have = set(names)
-    return [name for name in ALIASES.get(column, (column,)) if name in have]
+    """Those of `names` that mean a canonical column."""
+    known = set(names)
+    return [name for name in ALIASES.get(column, (column,)) if name in known]
 
 
 def column_of(names: Iterable[str], column: str) -> str | None:
-    """The one of `names` that a canonical column goes by here, or None.
+    """The first of `names` that means a canonical column, or None.
 
     Examples:
         >>> column_of(["device", "broker"], "node")
@@ -178,33 +182,33 @@ def column_of(names: Iterable[str], column: str) -> str | None:
 
 
 def _files(path: str) -> list[Path]:
-    place = Path(path)
-    found = [place] if place.is_file() else list(place.rglob("*"))
-    if not place.exists():
-        found = list(Path(place.anchor or ".").glob(path.removeprefix(place.anchor)))
+    start = Path(path)
+    found = [start] if start.is_file() else list(start.rglob("*"))
+    if not start.exists():
+        found = list(Path(start.anchor or ".").glob(path.removeprefix(start.anchor)))
     chosen = sorted(
         file.absolute() for file in found if file.is_file() and not file.name.startswith((".", "_"))
     )
     if not chosen:
-        raise InputError(f"source {path}: there is no such file; give a file, a folder or a pattern")
-    odd = next((file for file in chosen if set(str(file)) & _SIGNS), None)
+        raise InputError(f"source {path}: no such file; give a file, a folder or a pattern")
+    odd = next((file for file in chosen if set(str(file)) & _SPECIAL), None)
     if odd is not None:
         raise InputError(
-            f"{odd}: Spark takes the signs {' '.join(sorted(_SIGNS))} in a name for others; rename it"
+            f"{odd}: Spark cannot read a path with one of {' '.join(sorted(_SPECIAL))}; rename it"
         )
     return chosen
 
 
-def _recognise(path: Path, source: Source) -> Input | None:
-    """What a file is; None if it is empty."""
+def _recognise(path: Path, source: RawSource) -> RawFile | None:
+    """The table and the reader of a file; None if it is empty."""
     if path.suffix == ".gz":
-        _check_packed(path)
+        _check_compressed(path)
     head = _head(path)
     if head is None:
         return None
     node = source.node or path.name.split(".")[0]
     if source.kind == MATRIX:
-        return Input(path, "latency", MATRIX)
+        return RawFile(path, "latency", MATRIX)
     if source.kind in DUMPS:
         return _dump(path, source.kind, node)
     if head.startswith("PAR1"):
@@ -219,52 +223,55 @@ def _recognise(path: Path, source: Source) -> Input | None:
     return _canonical(path, source.kind, "csv", fields(line), line)
 
 
-def _check_packed(path: Path) -> None:
-    """Refuse a packed file that is cut or damaged: Spark would fail at its end, with all rows before it."""
+def _check_compressed(path: Path) -> None:
+    """Refuse a compressed file that is truncated or damaged: Spark would fail only at its end."""
     try:
         with open_file(path) as file:
-            while file.read(_BLOCK):
+            while file.read(_BLOCK_BYTES):
                 pass
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(
-            f"{path} is cut or damaged ({error}); unpack what is there: gunzip -c {path.name} > {path.stem}"
+            f"{path} is truncated or damaged ({error}); to use its beginning, run: "
+            f"gunzip -c {path.name} > {path.stem}"
         ) from error
+    except OSError as error:
+        raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
 
 
 def _head(path: Path) -> str | None:
     """The beginning of a file as text."""
     try:
         with open_file(path) as file:
-            head = file.read(_HEAD)
+            head = file.read(_HEAD_BYTES)
     except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) or head[1:2] == b"\x00":
         raise InputError(f"{path} is UTF-16; convert it first: iconv -f UTF-16 -t UTF-8")
     return head.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace") or None
 
 
-def _dump(path: Path, kind: str, node: str) -> Input:
+def _dump(path: Path, kind: str, node: str) -> RawFile:
     if path.stat().st_size > _LARGEST_DUMP:
-        raise InputError(f"{path} is larger than 2 GiB, and a dump is read whole; split it")
-    return Input(path, "subscriptions", kind, node=node)
+        raise InputError(f"{path} is larger than 2 GiB, and a dump is read as a whole; split it")
+    return RawFile(path, "subscriptions", kind, node=node)
 
 
-def _canonical(path: Path, kind: str | None, reader: str, names: list[str], header: str = "") -> Input:
+def _canonical(path: Path, kind: str | None, reader: str, names: list[str], header: str = "") -> RawFile:
     table = _table(path, kind, names)
-    if table == "events" and reader == "jsonl":  # a first one that leaves has no topics, but others do
+    if table == "events" and reader == "jsonl":  # the first event can be one without topics
         names = list(dict.fromkeys([*names, *OPTIONAL[table]]))
-    return Input(path, table, reader, tuple(names), header)
+    return RawFile(path, table, reader, tuple(names), header)
 
 
 def _parquet_schema(path: Path) -> pa.Schema:
     try:
         return pa.parquet.read_schema(path)
     except (pa.ArrowInvalid, OSError) as error:
-        raise InputError(f"{path} is cut or damaged: {str(error).partition(chr(10))[0]}") from error
+        raise InputError(f"{path} is truncated or damaged: {str(error).partition(chr(10))[0]}") from error
 
 
 def _keys(head: str) -> list[str]:
-    """The keys of the lines that are JSON objects, and one that any line of subscriptions may have."""
+    """The keys of the lines that are JSON objects, and client, which later lines can have."""
     keys: dict[str, None] = {}
     for line in head.split("\n"):
         try:
@@ -275,25 +282,25 @@ def _keys(head: str) -> list[str]:
     return [*keys, *({"client"} - keys.keys())]
 
 
-def _table(path: Path, asked: str | None, names: list[str]) -> str:
-    """The table that was asked for, or that the file's name says, or that needs most of these columns."""
-    word = asked or path.name.split(".")[0].rstrip("-_0123456789")
+def _table(path: Path, kind: str | None, names: list[str]) -> str:
+    """The table of the source's kind or of the file's name, or the one with most of these columns."""
+    word = kind or path.name.split(".")[0].rstrip("-_0123456789")
     candidates = [word] if word in TABLES else sorted(TABLES, key=lambda name: -len(TABLES[name]))
-    if word == "brokers" and asked is None:
+    if word == "brokers" and kind is None:
         candidates.append("nodes")  # a list of brokers with their sites
     for table in candidates:
         if all(column_of(names, column) for column in TABLES[table]):
             return table
-    have = ", ".join(names)[:200] or "none"
+    columns = ", ".join(names)[:200] or "none"
     if word in TABLES:
         needs = TABLES[word]
         first = next(column for column in needs if not column_of(names, column))
         raise InputError(
-            f"{path} has no column {first!r}: table {word} needs {', '.join(needs)}; it has {have}"
+            f"{path} has no column {first!r}: table {word} needs {', '.join(needs)}; it has {columns}"
         )
     raise InputError(
-        f"{path} is of no kind that is known (its columns: {have}); "
-        f"say which: KIND={path.name}, where KIND is one of {', '.join(KINDS)}"
+        f"{path} is of an unknown kind (its columns: {columns}); "
+        f"give it as KIND={path.name}, where KIND is one of {', '.join(KINDS)}"
     )
 
 

@@ -1,21 +1,20 @@
-"""RabbitMQ: `definitions.json`, or the list that `GET /api/bindings` gives."""
+"""Parser of RabbitMQ bindings: `definitions.json`, or the list that `GET /api/bindings` returns."""
 
 import re
 from collections.abc import Iterator
 from typing import Any
 
-from broadloom.formats._json import entries, raw, string
-from broadloom.formats._row import Format, Row
+from broadloom.formats.dump_rows import Format, Row, entries, raw, string
 from broadloom.model import Reason
 
 _MQTT_QUEUE = re.compile(r"mqtt-subscription-(.*)qos[01]")
-# Exchanges that every broker has and that do not go by topics; the first is the one without a name.
-_NO_TOPICS = {"", "amq.direct", "amq.fanout", "amq.headers", "amq.match"}
+# Exchanges that every broker has and that do not route by topic; the first is the default exchange.
+_NOT_BY_TOPIC = {"", "amq.direct", "amq.fanout", "amq.headers", "amq.match"}
 _TO_MQTT = str.maketrans("./*", "/.+")
 
 
 def parse(text: str) -> Iterator[Row]:
-    """A row a binding; the client is the one whose MQTT queue it is, or the queue.
+    """One row per binding; the client is the owner of the MQTT queue, or else the queue itself.
 
     Examples:
         >>> binding = '{"source": "amq.topic", "destination": "mqtt-subscription-c1qos1", '
@@ -23,20 +22,20 @@ def parse(text: str) -> Iterator[Row]:
         >>> next(parse(f'{{"bindings": [{binding}]}}'))[1:4]
         (None, 'c1', 't/+/temp')
     """
-    other = _NO_TOPICS | _no_topic_exchanges(text)
+    other = _NOT_BY_TOPIC | _other_exchanges(text)
     for entry in entries(text, "bindings"):
         yield entry if isinstance(entry, Row) else _row(entry, other)
 
 
-def _no_topic_exchanges(text: str) -> set[str]:
-    """The exchanges that definitions list with another type than topic."""
+def _other_exchanges(text: str) -> set[str]:
+    """The exchanges whose type in the definitions is not topic."""
     listed = entries(text, "exchanges") if '"exchanges"' in text else ()
     found = [one for one in listed if not isinstance(one, Row) and "type" in one]
     return {str(one.get("name")) for one in found if one["type"] != "topic"}
 
 
 def to_mqtt(key: str) -> str:
-    """A routing key as the MQTT plugin writes it: levels by `/`, one level by `+`.
+    """A routing key as an MQTT topic filter, as RabbitMQ's MQTT plugin translates it.
 
     Examples:
         >>> to_mqtt("a.*.#")
@@ -45,13 +44,14 @@ def to_mqtt(key: str) -> str:
     return key.translate(_TO_MQTT)
 
 
-def _row(binding: dict[str, Any], no_topics: set[str]) -> Row:
-    queue, key = string(binding, "destination"), string(binding, "routing_key")
+def _row(binding: dict[str, Any], not_by_topic: set[str]) -> Row:
+    queue = string(binding, "destination")
+    key = string(binding, "routing_key")
     if binding.get("destination_type") == "exchange":
         own = (queue or "").startswith(("tco.link.", "broadloom.link."))
         reason = Reason.OWN if own else Reason.BETWEEN_EXCHANGES
         return Row(raw(binding), None, queue, key, reason)
-    if binding.get("source", "amq.topic") in no_topics:
+    if binding.get("source", "amq.topic") in not_by_topic:
         return Row(raw(binding), None, queue, key, Reason.NO_TOPIC_EXCHANGE)
     mqtt = _MQTT_QUEUE.fullmatch(queue or "")
     return Row(raw(binding), None, mqtt[1] if mqtt else queue, key and to_mqtt(key))

@@ -1,7 +1,7 @@
-"""Files to rows of one shape: the line as it was, where it is from, its fault if it has one, its columns.
+"""Readers of raw files: rows with the original line, its source, its fault if it has one, and its columns.
 
-Text is read line by line and never by Spark's own CSV or JSON sources: those drop blank lines in silence, and
-tell of a corrupt record only when every column is used.
+Text is read line by line and never by Spark's own CSV or JSON sources: these drop blank lines in silence, and
+report a corrupt record only if every column is used.
 """
 
 from __future__ import annotations
@@ -17,68 +17,77 @@ from pyspark.sql import functions as sf
 
 from broadloom.formats import PAGE
 from broadloom.model import Reason
-from broadloom.pipeline.ingest.sources import DUMPS, Input, columns_for, columns_of, separator
+from broadloom.pipeline.ingest.raw_sources import DUMPS, RawFile, columns_for, columns_of, separator
 
-RAW, SOURCE, REASON = "raw", "source", "reason"
-# The reasons of lines that are no rows: they are counted, and not kept.
+RAW = "raw"
+SOURCE = "source"
+REASON = "reason"
+# The reasons of lines that are not rows: they are counted, and not kept.
 HEADER = "header"
-NO_ROWS = (HEADER, PAGE)
+NOT_ROWS = (HEADER, PAGE)
 
-_LINE, _CELLS, _ENTRY = "line", "cells", "entry"
-_COLUMN = "in:{}"  # a column of a Parquet file, whatever its name is
-_MARK = "\ufeff"
-_ROWS_AT_A_TIME = 20_000
-_WORDS = {
+_LINE = "line"
+_CELLS = "cells"
+_ENTRY = "entry"
+_COLUMN = "in:{}"  # the name of a Parquet file's column, which cannot clash with the others
+_BYTE_ORDER_MARK = "\ufeff"
+_ROWS_PER_BATCH = 20_000
+# Types as the reasons in quarantine name them.
+_TYPE_NAMES = {
     "double": "number",
     "bigint": "whole number",
     "timestamp": "time",
     "array<double>": "list of numbers",
 }
 
-# A value as it is there (null: missing), and from the column that holds it, the same in the table's type.
+# The raw value (null: missing), and the same in the table's type, computed from the column of the raw value.
 Value = tuple[Column, Column]
+# A condition that makes a row bad, and the reason.
 Fault = tuple[Column, str]
 
 
-def read_inputs(spark: SparkSession, inputs: Iterable[Input]) -> DataFrame:
+def read_files(spark: SparkSession, files: Iterable[RawFile]) -> DataFrame:
     """All files of one table as rows: raw, source, reason, and the table's columns.
 
-    A row without a reason has every column that its table needs, in its type.
+    A row without a reason has all required columns of its table, in their types.
     """
     readers = {"csv": _csv, "jsonl": _json_lines, "parquet": _parquet, "dump": _dumps}
-    alike = groupby(sorted(inputs, key=_likeness), key=_likeness)
-    parts = [readers[likeness[0]](spark, list(group)) for likeness, group in alike]
+    groups = groupby(sorted(files, key=_shape), key=_shape)
+    parts = [readers[shape[0]](spark, list(group)) for shape, group in groups]
     return reduce(lambda one, other: one.unionByName(other, allowMissingColumns=True), parts)
 
 
 def first_fault(faults: Iterable[Fault]) -> Column:
-    """The reason of the first fault that a row has; null: it has none."""
+    """The reason of the first fault of a row; null: the row is good."""
     chain = sf.lit(None).cast("string")
     for fault, reason in reversed(list(faults)):
         chain = sf.when(fault, sf.lit(reason)).otherwise(chain)
     return chain
 
 
-def _likeness(one: Input) -> tuple[str, str, tuple[str, ...]]:
-    """Files that are alike in this are read together."""
+def _shape(one: RawFile) -> tuple[str, str, tuple[str, ...]]:
+    """The key by which files are grouped; those of one group are read together."""
     return ("dump" if one.reader in DUMPS else one.reader, one.header, one.names)
 
 
-def _lines(spark: SparkSession, inputs: list[Input]) -> DataFrame:
+def _lines(spark: SparkSession, files: list[RawFile]) -> DataFrame:
     """The lines of text files, without their ends and without a byte order mark."""
-    lines = spark.read.text([str(one.path) for one in inputs], lineSep="\n")
+    lines = spark.read.text([str(one.path) for one in files], lineSep="\n")
     value = sf.col("value")
     bare = sf.when(
-        value.startswith(_MARK) | value.endswith("\r"), sf.regexp_replace(value, f"^{_MARK}|\r$", "")
+        value.startswith(_BYTE_ORDER_MARK) | value.endswith("\r"),
+        sf.regexp_replace(value, f"^{_BYTE_ORDER_MARK}|\r$", ""),
     )
     bare = bare.otherwise(value)
     return lines.select(bare.alias(_LINE), sf.col("_metadata.file_path").alias(SOURCE))
 
 
-def _csv(spark: SparkSession, inputs: list[Input]) -> DataFrame:
+def _csv(spark: SparkSession, files: list[RawFile]) -> DataFrame:
     """CSV files with the same header."""
-    header, names = inputs[0].header, inputs[0].names
-    sign, line = separator(header), sf.col(_LINE)
+    header = files[0].header
+    names = files[0].names
+    sign = separator(header)
+    line = sf.col(_LINE)
     field = rf'(?:"[^"]*+(?:""[^"]*+)*+"|[^"{sign}]*+)'
     quoted = sf.regexp_extract_all(sf.concat(line, sf.lit(sign)), sf.lit(f"({field}){sign}"), sf.lit(1))
     cells = sf.when(line.contains('"'), sf.transform(quoted, _unquoted)).otherwise(sf.split(line, sign, -1))
@@ -90,13 +99,13 @@ def _csv(spark: SparkSession, inputs: list[Input]) -> DataFrame:
         (sf.size(_CELLS) != len(names), Reason.FIELDS),
     ]
 
-    def value(found: list[str], there: str, kind: str) -> Value:
+    def value(found: list[str], raw: str, kind: str) -> Value:
         cell = sf.nullif(sf.trim(sf.get(_CELLS, sf.lit(names.index(found[0])))), sf.lit(""))
         if kind.startswith("array"):
-            return cell, sf.try_variant_get(sf.try_parse_json(there), "$", kind)
-        return cell, sf.col(there).try_cast(kind)
+            return cell, sf.try_variant_get(sf.try_parse_json(raw), "$", kind)
+        return cell, sf.col(raw).try_cast(kind)
 
-    return _typed(_lines(spark, inputs).withColumn(_CELLS, cells), inputs[0], value, faults)
+    return _typed(_lines(spark, files).withColumn(_CELLS, cells), files[0], value, faults)
 
 
 def _unquoted(cell: Column) -> Column:
@@ -105,9 +114,10 @@ def _unquoted(cell: Column) -> Column:
     return sf.when(cell.startswith('"'), inner).otherwise(cell)
 
 
-def _json_lines(spark: SparkSession, inputs: list[Input]) -> DataFrame:
-    """Files with a JSON object a line, parsed as a list of one: more after it makes it bad."""
-    line, entry = sf.col(_LINE), sf.col(_ENTRY)
+def _json_lines(spark: SparkSession, files: list[RawFile]) -> DataFrame:
+    """Files with one JSON object per line, parsed as a list of one; a line with more than that is bad."""
+    line = sf.col(_LINE)
+    entry = sf.col(_ENTRY)
     listed = sf.try_parse_json(sf.concat(sf.lit("["), line, sf.lit("]")))
     alone = sf.try_variant_get(entry, "$[1]", "variant").isNull()
     faults = [
@@ -116,36 +126,36 @@ def _json_lines(spark: SparkSession, inputs: list[Input]) -> DataFrame:
         (entry.isNull() | ~line.rlike(r"^\s*\{") | ~alone, Reason.NOT_JSON),
     ]
 
-    def value(found: list[str], there: str, kind: str) -> Value:
+    def value(found: list[str], raw: str, kind: str) -> Value:
         paths = [f"$[0]['{name}']" for name in found]
         if kind == "string":
             texts = [sf.nullif(sf.try_variant_get(entry, path, kind), sf.lit("")) for path in paths]
-            return sf.coalesce(*texts), sf.col(there)
+            return sf.coalesce(*texts), sf.col(raw)
         values = [sf.try_variant_get(entry, path, "variant") for path in paths]
-        return sf.coalesce(*values), sf.try_variant_get(sf.col(there), "$", kind)
+        return sf.coalesce(*values), sf.try_variant_get(sf.col(raw), "$", kind)
 
-    return _typed(_lines(spark, inputs).withColumn(_ENTRY, listed), inputs[0], value, faults)
+    return _typed(_lines(spark, files).withColumn(_ENTRY, listed), files[0], value, faults)
 
 
-def _parquet(spark: SparkSession, inputs: list[Input]) -> DataFrame:
-    """Parquet files with the same columns; what stands for a row in quarantine is its JSON."""
-    table = spark.read.parquet(*(str(one.path) for one in inputs))
+def _parquet(spark: SparkSession, files: list[RawFile]) -> DataFrame:
+    """Parquet files with the same columns; the quarantine shows a row as JSON."""
+    table = spark.read.parquet(*(str(one.path) for one in files))
     line = sf.to_json(sf.struct(*(f"`{name}`" for name in table.columns)))
     columns = [sf.col(f"`{name}`").alias(_COLUMN.format(name)) for name in table.columns]
 
-    def value(found: list[str], there: str, kind: str) -> Value:
+    def value(found: list[str], raw: str, kind: str) -> Value:
         column = sf.col(f"`{_COLUMN.format(found[0])}`")
         if kind == "string":
-            return sf.nullif(column.cast(kind), sf.lit("")), sf.col(there)
-        return column, sf.col(there).try_cast(kind)
+            return sf.nullif(column.cast(kind), sf.lit("")), sf.col(raw)
+        return column, sf.col(raw).try_cast(kind)
 
     path = sf.col("_metadata.file_path").alias(SOURCE)
-    return _typed(table.select(*columns, line.alias(_LINE), path), inputs[0], value, [])
+    return _typed(table.select(*columns, line.alias(_LINE), path), files[0], value, [])
 
 
-def _dumps(spark: SparkSession, inputs: list[Input]) -> DataFrame:
-    """Dumps of brokers, each parsed whole by its format's plain Python."""
-    known = {str(one.path): (one.reader, one.node) for one in inputs}
+def _dumps(spark: SparkSession, files: list[RawFile]) -> DataFrame:
+    """Dumps of brokers, each parsed as a whole by its format's Python parser."""
+    known = {str(one.path): (one.reader, one.node) for one in files}
 
     def parse(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in batches:
@@ -153,19 +163,20 @@ def _dumps(spark: SparkSession, inputs: list[Input]) -> DataFrame:
                 form, node = known[local_path(source)]
                 yield from _parsed(source, form, node, data.as_py())
 
-    files = spark.read.format("binaryFile").load([str(one.path) for one in inputs]).select("path", "content")
-    return files.mapInArrow(
+    paths = [str(one.path) for one in files]
+    contents = spark.read.format("binaryFile").load(paths).select("path", "content")
+    return contents.mapInArrow(
         parse, "raw string, source string, reason string, node string, client string, topic string"
     )
 
 
 def local_path(source: str) -> str:
-    """The path in a source as Spark names it, such as `file:/tmp/dump.json`."""
+    """The path in a source that Spark reports, such as `file:/tmp/dump.json`."""
     return "/" + source.partition(":")[2].lstrip("/")
 
 
 def _parsed(source: str, form: str, node: str, data: bytes) -> Iterator[pa.RecordBatch]:
-    """The rows of one dump, some thousands at a time."""
+    """The rows of one dump, in batches."""
     text = gzip.decompress(data) if source.endswith(".gz") else data
     columns: tuple[list[str | None], ...] = ([], [], [], [], [], [])
 
@@ -178,7 +189,7 @@ def _parsed(source: str, form: str, node: str, data: bytes) -> Iterator[pa.Recor
         values = (row.raw, source, fault, row.node or node, row.client, row.filter)
         for column, value in zip(columns, values, strict=True):
             column.append(value)
-        if len(columns[0]) == _ROWS_AT_A_TIME:
+        if len(columns[0]) == _ROWS_PER_BATCH:
             yield batch()
             for column in columns:
                 column.clear()
@@ -186,27 +197,29 @@ def _parsed(source: str, form: str, node: str, data: bytes) -> Iterator[pa.Recor
 
 
 def _typed(
-    rows: DataFrame, one: Input, value: Callable[[list[str], str, str], Value], faults: list[Fault]
+    rows: DataFrame, one: RawFile, value: Callable[[list[str], str, str], Value], faults: list[Fault]
 ) -> DataFrame:
-    """The table's columns in their types, and the first fault of each row as its reason."""
-    needed, checks = columns_of(one.table, optional=False), list(faults)
-    there: dict[str, Column] = {}
+    """The columns of the table in their types, and the first fault of each row as its reason."""
+    required = columns_of(one.table, optional=False)
+    checks = list(faults)
+    raw: dict[str, Column] = {}
     typed: dict[str, Column] = {}
     for column, kind in columns_of(one.table, one.names).items():
-        found, spark_kind = columns_for(one.names, column), _kind(kind)
+        found = columns_for(one.names, column)
+        spark_type = _spark_type(kind)
         if not found:
             continue
-        there[f"_{column}"], typed[column] = value(found, f"_{column}", spark_kind)
-        if column in needed:
+        raw[f"_{column}"], typed[column] = value(found, f"_{column}", spark_type)
+        if column in required:
             checks.append((sf.col(f"_{column}").isNull(), Reason.missing(column)))
-        if spark_kind != "string":
-            word = _WORDS.get(spark_kind, spark_kind)
+        if spark_type != "string":
+            name = _TYPE_NAMES.get(spark_type, spark_type)
             checks.append(
-                (sf.col(f"_{column}").isNotNull() & typed[column].isNull(), Reason.not_a(column, word))
+                (sf.col(f"_{column}").isNotNull() & typed[column].isNull(), Reason.not_a(column, name))
             )
     line = sf.col(_LINE)
     readable = sf.when(sf.is_valid_utf8(line), line).otherwise(sf.concat(sf.lit("hex:"), sf.hex(line)))
-    return rows.withColumns(there).select(
+    return rows.withColumns(raw).select(
         readable.alias(RAW),
         SOURCE,
         first_fault(checks).alias(REASON),
@@ -214,9 +227,9 @@ def _typed(
     )
 
 
-def _kind(kind: pa.DataType) -> str:
-    """Spark's name of an Arrow type that canonical tables have."""
+def _spark_type(kind: pa.DataType) -> str:
+    """Spark's name of an Arrow type of a canonical table."""
     if pa.types.is_list(kind):
-        return f"array<{_kind(kind.value_type)}>"
+        return f"array<{_spark_type(kind.value_type)}>"
     names = {pa.string(): "string", pa.float64(): "double", pa.int64(): "bigint"}
     return names.get(kind, "timestamp")

@@ -1,4 +1,7 @@
-"""The one place where Spark starts: on this machine, on a cluster, or behind Spark Connect."""
+"""Spark sessions: embedded in this process, on a cluster, or behind Spark Connect.
+
+This is the only module that starts Spark. Importing it does not import pyspark.
+"""
 
 from __future__ import annotations
 
@@ -17,18 +20,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from broadloom.errors import InputError
+from broadloom.errors import InputError, MissingExtraError, UnreachableError
 from broadloom.pipeline.java import java_home
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 GIB = 2**30
-CONNECT_PORT, MASTER_PORT = 15002, 7077
+CONNECT_PORT = 15002
+MASTER_PORT = 7077
+TASKS_PER_CORE = 4
 
-# The first compiler alone, and the plain collector, start fast: better below about 4 million rows.
+# The first JIT compiler alone, and the serial collector, start fast: better below about 4 million rows.
 SHORT_JOB = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# The second compiler pays for what runs often enough: Spark has much code that runs a little.
+# The second JIT compiler only for code that runs very often: most of Spark's code runs seldom.
 LONG_JOB = (
     "-XX:+UseSerialGC -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
@@ -37,19 +42,19 @@ LONG_JOB_BYTES = 80_000_000
 
 
 @dataclass(frozen=True)
-class Engine:
-    """Where Spark runs, and how.
+class SparkEngine:
+    """Choice of the Spark that does the work, and its settings.
 
     Attributes:
         master: a cluster (spark://..., yarn, k8s://...), or local[N]; None: this machine, all its cores.
         remote: a Spark Connect server (sc://host:port) in place of a master.
-        conf: Spark's own settings; they win over ours.
-        long_job: compile for throughput rather than for a fast start.
+        conf: settings of Spark; they take precedence over ours.
+        long_job: compile for throughput instead of a fast start.
 
     Examples:
-        >>> Engine(master="local[2]").is_local
+        >>> SparkEngine(master="local[2]").is_local
         True
-        >>> Engine(master="spark://head:7077").is_local
+        >>> SparkEngine(master="spark://head:7077").is_local
         False
     """
 
@@ -61,33 +66,34 @@ class Engine:
     def __post_init__(self) -> None:
         if self.master and self.remote:
             raise InputError(
-                f"both a master ({self.master}) and a remote ({self.remote}) are given; give one"
+                f"there are both a master ({self.master}) and a remote ({self.remote}); give one of them"
             )
         if self.remote and not self.remote.startswith("sc://"):
-            raise InputError(f"the remote is {self.remote!r}; a Spark Connect address is sc://host:port")
+            raise InputError(f"the remote is {self.remote!r}; give a Spark Connect address, sc://host:port")
 
     @property
     def is_local(self) -> bool:
-        """Whether the work is done inside this machine's embedded Spark."""
+        """Whether Spark is embedded in this process."""
         return self.remote is None and (
             self.master is None or re.match(r"local($|\[)", self.master) is not None
         )
 
-    def sized(self, size: int) -> Engine:
-        """This engine, compiled for throughput if so many bytes of input are worth it."""
+    def sized(self, size: int) -> SparkEngine:
+        """This engine, set to compile for throughput if the input has so many bytes that it pays."""
         return replace(self, long_job=self.long_job or size > LONG_JOB_BYTES)
 
 
 @contextmanager
-def session(engine: Engine | None = None, spark: SparkSession | None = None) -> Iterator[SparkSession]:
+def session(engine: SparkEngine | None = None, spark: SparkSession | None = None) -> Iterator[SparkSession]:
     """A Spark session for the block.
 
-    A session that is given, or that is running already, is used as it is: its settings stay as they were and
-    it is not stopped. Otherwise one is started, and stopped when the block ends.
+    The session in `spark`, or one that is running already, is used as it is: its settings do not change and
+    it is not stopped. Otherwise a session is started, and stopped when the block ends.
 
     Raises:
-        InputError: pyspark or Java is missing, the cluster cannot be reached, or the session that is running
-            is another than the engine asks for.
+        InputError: a session is running with other settings than the engine's.
+        MissingExtraError: pyspark or Java is not installed.
+        UnreachableError: the cluster does not answer, or the JVM does not start.
     """
     running = spark or _running()
     if running is not None:
@@ -96,46 +102,54 @@ def session(engine: Engine | None = None, spark: SparkSession | None = None) -> 
         yield running
         return
     need_spark()
-    chosen = engine or Engine()
-    with tempfile.TemporaryDirectory(prefix="broadloom-") as folder:  # executors fetch from it until the end
-        started = (_connect if chosen.remote else _launch)(chosen, Path(folder))
-        logging.root.addFilter(_is_news)
+    wanted = engine or SparkEngine()
+    with tempfile.TemporaryDirectory(prefix="broadloom-") as folder:  # executors read it until the end
+        started = (_connect if wanted.remote else _launch)(wanted, Path(folder))
+        logging.root.addFilter(_is_not_py4j_noise)
         try:
             yield started
         finally:
             started.stop()
-            logging.root.removeFilter(_is_news)
+            logging.root.removeFilter(_is_not_py4j_noise)
 
 
-def _is_news(record: logging.LogRecord) -> bool:
-    """Not the tracebacks that py4j logs when Ctrl-C comes while it waits: it raises what it logs."""
+def _is_not_py4j_noise(record: logging.LogRecord) -> bool:
+    """Drop the tracebacks that py4j logs on Ctrl-C: it raises the same error as well."""
     return not record.getMessage().endswith(" while sending command.")
 
 
 def need_spark() -> None:
-    """Say what is missing, if Spark is not installed."""
+    """Raise `MissingExtraError` if pyspark is not installed."""
     if find_spec("pyspark") is None:
-        raise InputError("the pipeline needs Spark, which is not installed: pip install 'broadloom[spark]'")
+        raise MissingExtraError(
+            "the pipeline needs Spark, which is not installed; run: pip install 'broadloom[spark]'"
+        )
 
 
-def parse_conf(given: list[str]) -> dict[str, str]:
-    """Spark's settings from words like `spark.executor.memory=4g`.
+def task_count(spark: SparkSession, parts: int) -> int:
+    """A few tasks per core, so that one slow part does not delay the others; never more than parts."""
+    cores = int(spark.conf.get("spark.sql.shuffle.partitions", "8") or 8)
+    return max(1, min(parts, TASKS_PER_CORE * cores))
+
+
+def parse_conf(settings: list[str]) -> dict[str, str]:
+    """Settings of Spark from texts like `spark.executor.memory=4g`.
 
     Examples:
         >>> parse_conf(["spark.executor.memory=4g"])
         {'spark.executor.memory': '4g'}
     """
     parsed = {}
-    for text in given:
+    for text in settings:
         name, equals, value = text.partition("=")
         if not (name.startswith("spark.") and equals):
-            raise InputError(f"conf {text!r} is not of the form spark.name=value")
+            raise InputError(f"conf {text!r} is not a setting of Spark; give spark.name=value")
         parsed[name] = value
     return parsed
 
 
 def _running() -> SparkSession | None:
-    """The session that this process has already, if pyspark was ever imported."""
+    """The active session of this process, if there is one."""
     if "pyspark.sql" not in sys.modules:
         return None
     from pyspark.sql import SparkSession
@@ -143,31 +157,32 @@ def _running() -> SparkSession | None:
     return SparkSession.getActiveSession()
 
 
-def _check_fits(running: SparkSession, engine: Engine) -> None:
-    """Refuse a session that is running with other settings than those that are asked for."""
-    asked = dict(engine.conf) | ({"spark.master": engine.master} if engine.master else {})
-    have = {name: running.conf.get(name, None) for name in asked}
+def _check_fits(running: SparkSession, engine: SparkEngine) -> None:
+    """Refuse a running session whose settings differ from the engine's."""
+    wanted = dict(engine.conf) | ({"spark.master": engine.master} if engine.master else {})
+    actual = {name: running.conf.get(name, None) for name in wanted}
     if engine.remote and "connect" not in type(running).__module__:
-        asked["spark.remote"], have["spark.remote"] = engine.remote, None
-    other = next((name for name, value in asked.items() if have[name] != value), None)
+        wanted["spark.remote"] = engine.remote
+        actual["spark.remote"] = None
+    other = next((name for name, value in wanted.items() if actual[name] != value), None)
     if other is not None:
         raise InputError(
-            f"a Spark session is running with {other} {have[other] or 'not set'}, and {asked[other]} "
-            "is asked for; stop it first, or ask for nothing"
+            f"a Spark session is running with {other} {actual[other] or 'not set'}, not {wanted[other]}; "
+            "stop it first, or leave this setting out"
         )
 
 
-def _check_yarn(engine: Engine) -> None:
-    """Refuse YARN without the files that say where it is: Spark itself would say so in a page of Java."""
+def _check_yarn(engine: SparkEngine) -> None:
+    """Refuse YARN without its configuration files: Spark would print a page of Java instead."""
     named = [os.environ[name] for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR") if os.environ.get(name)]
-    if engine.master == "yarn" and not any(Path(place).is_dir() for place in named):
+    if engine.master == "yarn" and not any(Path(folder).is_dir() for folder in named):
         raise InputError(
             "master yarn needs HADOOP_CONF_DIR, the folder with Hadoop's core-site.xml and yarn-site.xml; "
-            + (f"{named[0]} is none" if named else "it is not set")
+            + (f"{named[0]} is not a folder" if named else "it is not set")
         )
 
 
-def _launch(engine: Engine, folder: Path) -> SparkSession:
+def _launch(engine: SparkEngine, folder: Path) -> SparkSession:
     """A session whose driver is this process."""
     _check_yarn(engine)
     os.environ["JAVA_HOME"] = str(java_home())
@@ -187,16 +202,16 @@ def _launch(engine: Engine, folder: Path) -> SparkSession:
     try:
         started = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
-        raise InputError(f"Spark does not start: {_first_line(error)}") from error
+        raise UnreachableError(f"Spark does not start: {_first_line(error)}") from error
     if not engine.is_local:
         started.sparkContext.addPyFile(str(package_zip(folder)))
     return started
 
 
-def _connect(engine: Engine, folder: Path) -> SparkSession:
+def _connect(engine: SparkEngine, folder: Path) -> SparkSession:
     """A session on a Spark Connect server."""
     if find_spec("grpc") is None:
-        raise InputError("Spark Connect needs more packages: pip install 'pyspark[connect]'")
+        raise MissingExtraError("Spark Connect needs more packages; run: pip install 'pyspark[connect]'")
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
@@ -207,26 +222,32 @@ def _connect(engine: Engine, folder: Path) -> SparkSession:
             started.conf.set(name, value)
         started.addArtifacts(str(package_zip(folder)), pyfile=True)
     except PySparkException as error:
-        raise InputError(f"no Spark Connect at {engine.remote}: {_first_line(error)}") from error
+        raise UnreachableError(f"no Spark Connect at {engine.remote}: {_first_line(error)}") from error
     return started
 
 
-def _check_reachable(place: str, what: str, port: int) -> None:
-    """Refuse an address where nobody listens: the client itself would try for minutes."""
+def _check_reachable(address: str, what: str, default_port: int) -> None:
+    """Refuse an address where nothing listens: the client itself would try for minutes."""
     try:
-        address = urlsplit(place)
-        socket.create_connection((address.hostname or "", address.port or port), timeout=20).close()
+        parts = urlsplit(address)
+        endpoint = parts.hostname or "", parts.port or default_port
+    except ValueError as error:
+        raise InputError(f"{what} {address}: {error}") from error
+    try:
+        socket.create_connection(endpoint, timeout=20).close()
     except (OSError, ValueError) as error:
-        raise InputError(f"no {what} at {place}: {getattr(error, 'strerror', None) or error}") from error
+        raise UnreachableError(
+            f"no {what} at {address}: {getattr(error, 'strerror', None) or error}"
+        ) from error
 
 
-def _settings(engine: Engine) -> dict[str, str]:
-    """Our settings where the user has none; those of a cluster are the cluster's own."""
+def _settings(engine: SparkEngine) -> dict[str, str]:
+    """Default settings; most settings of a cluster are left to the cluster."""
     shared = {
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
-        # How long Python may take to fetch a result; 15 seconds by default, too few on a very busy machine.
+        # The time in which Python must fetch a result; Spark's 15 seconds are too short on a busy machine.
         "spark.python.authenticate.socketTimeout": "5m",
         "spark.driver.extraJavaOptions": f"{_logging()} {LONG_JOB if engine.long_job else SHORT_JOB}",
     }
@@ -243,16 +264,16 @@ def _settings(engine: Engine) -> dict[str, str]:
 
 
 def package_zip(folder: Path) -> Path:
-    """This package as a zip file in `folder`, for executors that may not have it, or have another version.
+    """This package as a zip file in `folder`, for executors without it or with another version.
 
-    What it imports (numpy, numba, pyarrow, pandas, scipy) must be installed where the executors run.
+    Its requirements (numpy, numba, pyarrow, pandas, scipy) must be installed where the executors run.
     """
     root = Path(__file__).parents[1]
-    place = folder / "broadloom.zip"
-    with zipfile.ZipFile(place, "w", zipfile.ZIP_DEFLATED) as bundle:
+    path = folder / "broadloom.zip"
+    with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as bundle:
         for file in sorted(root.rglob("*.py")):
             bundle.write(file, Path(root.name) / file.relative_to(root))
-    return place
+    return path
 
 
 def _logging() -> str:
@@ -264,7 +285,7 @@ def _cores() -> int:
 
 
 def _memory() -> int:
-    """A quarter of the machine's memory, at least 1 GiB and at most 8."""
+    """A quarter of the machine's memory, at least 1 GiB and at most 8 GiB."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(max(total // 4, GIB), 8 * GIB)
 

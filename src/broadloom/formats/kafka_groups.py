@@ -1,13 +1,16 @@
-"""Kafka: `kafka-consumer-groups --describe`; a cluster is a broker in our sense, a group a client."""
+"""Parser of Kafka consumer groups (`kafka-consumer-groups --describe`).
+
+A cluster counts as one broker, and a consumer group as one client.
+"""
 
 from collections.abc import Iterator
 
-from broadloom.formats._row import Format, Row
+from broadloom.formats.dump_rows import Format, Row
 from broadloom.model import Reason
 
 
 def parse(text: str) -> Iterator[Row]:
-    r"""A row a partition that a group reads; partitions of one topic repeat it.
+    r"""One row per partition that a group reads; several partitions repeat their topic.
 
     Examples:
         >>> next(parse("GROUP TOPIC PARTITION LAG\nbilling orders 0 12\n"))[2:4]

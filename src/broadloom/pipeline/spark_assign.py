@@ -1,9 +1,10 @@
-"""Assign on Spark (paper 4): subscribers who do not fit stay where they are, and are counted by kinds.
+"""Assignment of subscribers on Spark (paper 4), for more subscribers than fit one machine.
 
-Sampling, the test which filters cover whom, the last assignment and the check of the result are Spark jobs.
-The driver gets a sample, the number of subscribers of each kind, and the few for whom a filter must grow. The
-plan is that of the in-process `broadloom` for the same options and seed: kinds are numbered by what they are,
-and their members ranked by their row in the table, whichever task came first.
+Sampling, the test which filters cover which subscribers, the last assignment and the verification are Spark
+jobs. The driver gets a sample, the number of subscribers of each kind (those with the same candidates), and
+the few for which a filter must grow. The plan equals that of the in-process `broadloom` for the same options
+and seed: kinds are numbered by their bits, and their members ranked by their row in the table, whichever task
+ends first.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -44,7 +46,7 @@ from broadloom.assignment.subscribers import (
     place_rest,
     sample_filters,
 )
-from broadloom.errors import InputError
+from broadloom.errors import InputError, InternalError
 from broadloom.measures.content_measures import ContentTally, add_tallies, metrics_of_tally, tally
 from broadloom.model import (
     AssignmentProblem,
@@ -53,21 +55,21 @@ from broadloom.model import (
     find_algorithm,
     read_assignment_problem,
 )
-from broadloom.pipeline.session import Engine, session
+from broadloom.pipeline.spark_session import SparkEngine, session
 from broadloom.plans import filters_table, write_assignment_record
 from broadloom.progress import stage
 from broadloom.storage import new_folder
 from broadloom.storage.tables import list_matrix, write_table
 
 ALGORITHM = "broadloom"
-# Sums of rounded numbers depend on who adds first: what is told of delays has so many digits.
+# The sum of floats depends on the order of the tasks: the sum of delays is rounded to so many digits.
 DIGITS = 10
 
 Mark = Callable[[AssignmentProblem], NDArray[np.uint64]]
 
 
 class Census(NamedTuple):
-    """Kinds of subscribers as bits, in the order of their numbers, and how many each has."""
+    """Kinds of subscribers as bits, in the order of their numbers, and their sizes."""
 
     masks: NDArray[np.uint64]
     size: NDArray[np.int64]
@@ -77,11 +79,11 @@ class Census(NamedTuple):
         return pa.array([row.tobytes() for row in self.masks], pa.binary())
 
 
-def assign(
+def assign_on_spark(
     tables: str | Path,
     output: str | Path,
     seed: int = 0,
-    engine: Engine | None = None,
+    engine: SparkEngine | None = None,
     spark: SparkSession | None = None,
     overwrite: bool = False,
     limits: dict[str, float | None] | None = None,
@@ -90,28 +92,29 @@ def assign(
     """Assign the subscribers of a folder of tables with `broadloom`, and write the plan.
 
     Args:
-        tables: `publisher`, `brokers`, and `subscribers` as Parquet, which executors see under the same path.
-        output: the folder for the plan, which executors see as well.
+        tables: `publisher`, `brokers`, and `subscribers` as Parquet; executors see it under the same path.
+        output: the folder for the plan; executors see it under the same path.
         seed: the seed of the sample and of the search.
-        engine: where Spark runs.
-        spark: a session of your own, in place of an engine.
-        overwrite: replace a plan that is there.
-        limits: max_delay, alpha, beta, beta_max, in place of those in the tables.
-        **options: those of `broadloom`; up to `polish_up_to` subscribers, all of it runs on the driver.
+        engine: the Spark to use.
+        spark: a session of your own, instead of an engine.
+        overwrite: replace an existing plan.
+        limits: max_delay, alpha, beta, beta_max, instead of those in the tables.
+        **options: those of `broadloom`; up to `polish_up_to` subscribers, everything runs on the driver.
 
     Returns:
         The measures of the assignment.
 
     Raises:
-        InputError: something in the tables is wrong, or a subscriber has no broker in time.
+        InputError: a value in the tables is wrong, or no broker can serve a subscriber in time.
+        InternalError: the result breaks a promise of the algorithm.
     """
-    chosen = find_algorithm(ALGORITHM, [one for one in ALGORITHMS if one.problem is AssignmentProblem])
-    settings = chosen.with_options(options)
-    place = Path(tables, "subscribers.parquet")
-    if not place.exists():
+    algorithm = find_algorithm(ALGORITHM, [one for one in ALGORITHMS if one.problem is AssignmentProblem])
+    settings = algorithm.with_options(options)
+    subscribers = Path(tables, "subscribers.parquet")
+    if not subscribers.exists():
         raise InputError(f"{tables} has no subscribers.parquet; on Spark, subscribers are read from Parquet")
     with session(engine, spark) as running:
-        rows, count = indexed(running, place)
+        rows, count = indexed(running, subscribers)
         if settings.holds_all(count):
             result = assign_in_process(
                 read_assignment_problem(tables, **limits or {}), ALGORITHM, seed, **vars(settings)
@@ -122,17 +125,17 @@ def assign(
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix="assign-") as scratch:
                 job = _Job(running, rows, count, Path(tables), Path(scratch), limits or {}, settings, seed)
                 filters, metrics = job.run(folder)
-            _write_rest(folder, place, job.frame, filters)
+            _write_tables(folder, subscribers, job.frame, filters)
             write_assignment_record(folder, ALGORITHM, seed, vars(settings), job.notes, metrics)
         return metrics
 
 
-def indexed(spark: SparkSession, place: Path) -> tuple[DataFrame, int]:
-    """The subscribers with their row in the table as `index`, files in the order of their names; how many."""
-    files = sorted(place.glob("*.parquet")) if place.is_dir() else [place]
+def indexed(spark: SparkSession, path: Path) -> tuple[DataFrame, int]:
+    """The subscribers with their row in the table as `index`, and their number; files are sorted by name."""
+    files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     counts = [pyarrow.parquet.read_metadata(file).num_rows for file in files]
     starts = pa.table({"file": [file.name for file in files], "before": np.cumsum([0, *counts])[:-1]})
-    rows = spark.read.parquet(str(place)).select(
+    rows = spark.read.parquet(str(path)).select(
         "*", sf.col("_metadata.file_name").alias("file"), sf.col("_metadata.row_index").alias("row")
     )
     known = rows.join(sf.broadcast(spark.createDataFrame(starts)), "file")
@@ -141,56 +144,72 @@ def indexed(spark: SparkSession, place: Path) -> tuple[DataFrame, int]:
     return known.select(index, *columns), sum(counts)
 
 
+@dataclass
 class _Job:
-    """One assignment, step by step; what goes between the steps is Parquet in the scratch folder."""
+    """One assignment, step by step; intermediate tables are Parquet in the scratch folder.
 
-    def __init__(
-        self,
-        spark: SparkSession,
-        rows: DataFrame,
-        count: int,
-        tables: Path,
-        scratch: Path,
-        limits: dict[str, float | None],
-        settings: AnnealingOptions,
-        seed: int,
-    ) -> None:
-        self.spark, self.rows, self.count = spark, rows, count
-        self.tables, self.scratch, self.limits = tables, scratch, limits
-        self.settings, self.rng = settings, np.random.default_rng(seed)
-        self.notes: dict[str, object] = {}
+    Attributes:
+        spark: the session.
+        rows: the subscribers with their index.
+        count: the number of subscribers.
+        tables: the folder of the input tables.
+        scratch: the folder for intermediate tables.
+        limits: the limits of the assignment.
+        settings: the options of the algorithm.
+        seed: the seed of the sample and of the search.
+        notes: notes for the plan.
+        frame: the problem without subscribers.
+    """
+
+    spark: SparkSession
+    rows: DataFrame
+    count: int
+    tables: Path
+    scratch: Path
+    limits: dict[str, float | None]
+    settings: AnnealingOptions
+    seed: int
+    notes: dict[str, object] = field(init=False, default_factory=dict)
+    frame: AssignmentProblem = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._rng = np.random.default_rng(self.seed)
 
     def run(self, folder: Path) -> tuple[tuple[ContentFilter, ...], dict[str, Any]]:
-        """Everything up to the tables that are as long as that of the subscribers."""
+        """Assign and verify; write the table of assignments, and return the filters and the measures."""
         with stage("sample"):
-            self._refuse_repeats()
-            part = self._some(_one_of(draw_sample(self.count, self.settings.sample, self.rng)))
+            self._check_ids()
+            part = self._some(_one_of(draw_sample(self.count, self.settings.sample, self._rng)))
             self.frame = part.subset(np.empty(0, np.int64)).replace(subscriber_ids=None)
         with stage("count candidates"):
             census = self._census(masks_in_time, "candidates")
-            self._refuse_unreached(census)
+            self._check_candidates(census)
             candidates = groups_from_masks(census.masks, census.size, self.frame.leaves)
             beta, self.notes = feasible_beta(self.frame, candidates)
             limit = load_limits(part, beta, self.count)
-        filters = sample_filters(part, beta, self.settings, self.rng)
+        filters = sample_filters(part, beta, self.settings, self._rng)
         with stage("test filters"):
             kinds = self._census(lambda block: kind_masks(block, filters), "kinds")
             shares = allot(self.frame, kinds.masks, kinds.size, limit)
         with stage("assign"):
-            filters = self._assigned(kinds, shares, filters, limit)
-            everybody = self.spark.read.parquet(str(self.scratch / "assigned.parquet"))
+            filters = self._assign_all(kinds, shares, filters, limit)
+            everyone = self.spark.read.parquet(str(self.scratch / "assigned.parquet"))
             names = assignment_tables(self.frame)["brokers"]["broker"].to_pylist()
             name = sf.array(*map(sf.lit, names))[sf.col("broker")].alias("broker")
-            in_order = everybody.orderBy("index").select(sf.col("subscriber").cast("string"), name)
+            in_order = everyone.orderBy("index").select(sf.col("subscriber").cast("string"), name)
             in_order.write.parquet(str(folder / "assignments.parquet"))
         with stage("shrink and verify"):
-            shrunk = as_tuples(filters_around(self.frame, *self._around(everybody, filters)))
-            metrics = metrics_of_tally(part, shrunk, self._tally(everybody, shrunk))
-            assert not {"leaf", "latency", "nesting", "alpha"} & set(metrics["violated"]), metrics["violated"]
+            shrunk = as_tuples(filters_around(self.frame, *self._around(everyone, filters)))
+            metrics = metrics_of_tally(part, shrunk, self._tally(everyone, shrunk))
+            broken = {"leaf", "latency", "nesting", "alpha"} & set(metrics["violated"])
+            if broken:
+                raise InternalError(
+                    f"the assignment violates {', '.join(sorted(broken))}; please report this"
+                )
             return shrunk, metrics
 
     def _some(self, keep: Callable[[pa.RecordBatch], NDArray[np.bool_]]) -> AssignmentProblem:
-        """The problem of some of the subscribers, in the order of their rows."""
+        """The problem of the subscribers that `keep` selects, in the order of their rows."""
 
         def pick(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
@@ -199,34 +218,37 @@ class _Job:
         found = self.rows.mapInArrow(pick, self.rows.schema).toArrow().sort_by("index")
         return read_assignment_problem(self.tables, found.drop_columns("index"), **self.limits)
 
-    def _refuse_repeats(self) -> None:
-        """Each subscriber has an id of its own."""
+    def _check_ids(self) -> None:
+        """Refuse subscribers without an id, or with the id of another."""
         counted = self.rows.groupBy("subscriber").agg(sf.count("*").alias("count"))
         wrong = counted.where("count > 1 or subscriber is null or subscriber = ''")
         found = wrong.agg(sf.min("subscriber").alias("id"), sf.sum("count").alias("count")).first()
         if found is not None and found["count"]:
             what = f"id {found['id']!r} appears twice" if found["id"] else "has no id"
-            rows = f"{found['count']:,} rows are like it"
+            rows = f"{found['count']:,} such rows"
             raise InputError(f"subscriber {what} ({rows}); give each subscriber an id of its own")
 
     def _census(self, mark: Mark, name: str) -> Census:
-        """Mark every subscriber with its kind, keep that, and count kinds."""
-        place, frame = str(self.scratch / f"{name}.parquet"), self.frame
+        """Write the kind of each subscriber to a table, and count the members of each kind."""
+        path = str(self.scratch / f"{name}.parquet")
+        frame = self.frame
 
         def marked(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
             for batch in batches:
+                keys: list[bytes | None] = [None] * batch.num_rows
+                fault = None
                 try:
-                    keys, fault = [row.tobytes() for row in mark(block_of(frame, batch))], None
+                    keys = [row.tobytes() for row in mark(block_of(frame, batch))]
                 except InputError as error:
                     first = batch["index"][0].as_py() if batch.num_rows else 0
-                    keys, fault = [None] * batch.num_rows, f"subscribers from row {first:,} on: {error}"
+                    fault = f"subscribers from row {first:,} on: {error}"
                 faults = pa.array([fault] * batch.num_rows, pa.string())
                 yield pa.record_batch(
                     [batch["index"], pa.array(keys, pa.binary()), faults], ["index", "key", "fault"]
                 )
 
-        self.rows.mapInArrow(marked, "index long, key binary, fault string").write.parquet(place)
-        counted = self.spark.read.parquet(place).groupBy("key")
+        self.rows.mapInArrow(marked, "index long, key binary, fault string").write.parquet(path)
+        counted = self.spark.read.parquet(path).groupBy("key")
         found = counted.agg(sf.count("*").alias("count"), sf.min("fault").alias("fault")).toArrow()
         faults = found["fault"].drop_null()
         if len(faults):
@@ -235,23 +257,24 @@ class _Job:
         _, order = number_rows(bits)
         return Census(bits[order], found["count"].to_numpy()[order])
 
-    def _refuse_unreached(self, census: Census) -> None:
-        alone = ~census.masks.any(axis=1)
-        if alone.any():
+    def _check_candidates(self, census: Census) -> None:
+        """Refuse subscribers that no leaf broker can serve in time."""
+        unreached = ~census.masks.any(axis=1)
+        if unreached.any():
             marks = self.spark.read.parquet(str(self.scratch / "candidates.parquet"))
-            nobody = marks.where(sf.col("key") == census.keys()[int(alone.argmax())].as_py())
-            few = self.rows.join(nobody.orderBy("index").limit(10), "index").orderBy("index")
-            names = ", ".join(str(row["subscriber"]) for row in few.collect())
+            unserved = marks.where(sf.col("key") == census.keys()[int(unreached.argmax())].as_py())
+            first = self.rows.join(unserved.orderBy("index").limit(10), "index").orderBy("index")
+            names = ", ".join(str(row["subscriber"]) for row in first.collect())
+            count = census.size[unreached].sum()
             raise InputError(
-                f"{census.size[alone].sum():,} subscribers have no leaf broker within their latency bound: "
-                f"{names}{', ...' if census.size[alone].sum() > 10 else ''}; raise their max_latency or add "
-                "brokers"
+                f"{count:,} subscribers have no leaf broker within their latency bound: "
+                f"{names}{', ...' if count > 10 else ''}; raise their max_latency or add brokers"
             )
 
-    def _assigned(
+    def _assign_all(
         self, kinds: Census, shares: KindShares, filters: Filters, limit: NDArray[np.int64]
     ) -> Filters:
-        """Write all subscribers with their broker; gives the filters, grown for those who needed it."""
+        """Write all subscribers with their broker; return the filters, grown where a subscriber needs it."""
         keys = kinds.keys()
 
         def by_rank(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -267,38 +290,43 @@ class _Job:
             str(self.scratch / "placed.parquet")
         )
         placed = self.spark.read.parquet(str(self.scratch / "placed.parquet"))
-        waiting = np.sort(placed.where("broker < 0").select("index").toArrow()["index"].to_numpy())
+        unplaced = np.sort(placed.where("broker < 0").select("index").toArrow()["index"].to_numpy())
         loads = placed.where("broker >= 0").groupBy("broker").count().toArrow()
-        room = limit.copy()
-        room[loads["broker"].to_numpy()] -= loads["count"].to_numpy()
-        rest = self._some(_one_of(waiting)) if len(waiting) else self.frame
-        broker, filters = place_rest(rest, filters, room, self.rng)
-        late = self.spark.createDataFrame(pa.table({"index": waiting, "broker": broker}))
-        everybody = placed.where("broker >= 0").unionByName(late) if len(waiting) else placed
-        self.rows.join(everybody, "index").write.parquet(str(self.scratch / "assigned.parquet"))
+        spare = limit.copy()
+        spare[loads["broker"].to_numpy()] -= loads["count"].to_numpy()
+        remainder = self._some(_one_of(unplaced)) if len(unplaced) else self.frame
+        broker, filters = place_rest(remainder, filters, spare, self._rng)
+        late = self.spark.createDataFrame(pa.table({"index": unplaced, "broker": broker}))
+        everyone = placed.where("broker >= 0").unionByName(late) if len(unplaced) else placed
+        self.rows.join(everyone, "index").write.parquet(str(self.scratch / "assigned.parquet"))
         return filters
 
-    def _around(self, everybody: DataFrame, filters: Filters) -> tuple[NDArray[np.float64], ...]:
-        """The least boxes around the members of each filter's boxes."""
-        frame, shape = self.frame, filters.lo.shape
+    def _around(self, everyone: DataFrame, filters: Filters) -> tuple[NDArray[np.float64], ...]:
+        """The smallest boxes around the members of each filter's boxes."""
+        frame = self.frame
+        shape = filters.lo.shape
 
         def corners(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            low, high = np.full(shape, np.inf), np.full(shape, -np.inf)
+            low = np.full(shape, np.inf)
+            high = np.full(shape, -np.inf)
             for batch in batches:
                 block = block_of(frame, batch)
-                more = around_members(block.lo, block.hi, batch["broker"].to_numpy(), filters)
-                low, high = np.minimum(low, more[0]), np.maximum(high, more[1])
+                block_low, block_high = around_members(
+                    block.lo, block.hi, batch["broker"].to_numpy(), filters
+                )
+                low = np.minimum(low, block_low)
+                high = np.maximum(high, block_high)
             yield pa.record_batch([[low.tobytes()], [high.tobytes()]], ["low", "high"])
 
-        found = everybody.mapInArrow(corners, "low binary, high binary").toArrow()
+        found = everyone.mapInArrow(corners, "low binary, high binary").toArrow()
         sides = [
             np.stack([np.frombuffer(part, np.float64).reshape(shape) for part in found[name].to_pylist()])
             for name in ("low", "high")
         ]
         return sides[0].min(axis=0), sides[1].max(axis=0)
 
-    def _tally(self, everybody: DataFrame, filters: tuple[ContentFilter, ...]) -> ContentTally:
-        """What the independent measure finds, added up over all."""
+    def _tally(self, everyone: DataFrame, filters: tuple[ContentFilter, ...]) -> ContentTally:
+        """The sums of the independent measures over all subscribers."""
         frame = self.frame
 
         def count(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -308,7 +336,7 @@ class _Job:
                 yield pa.record_batch(columns, list(ContentTally._fields))
 
         shape = "load array<long>, delay_squares double, delay_max double, over long, inside boolean"
-        found = everybody.mapInArrow(count, shape).toArrow().sort_by("delay_squares").to_pylist()
+        found = everyone.mapInArrow(count, shape).toArrow().sort_by("delay_squares").to_pylist()
         whole = reduce(add_tallies, (ContentTally(np.array(row.pop("load")), *row.values()) for row in found))
         return whole._replace(delay_squares=float(f"{whole.delay_squares:.{DIGITS}g}"))
 
@@ -319,12 +347,12 @@ def block_of(frame: AssignmentProblem, batch: pa.RecordBatch) -> AssignmentProbl
     bounds = (
         batch["max_latency"].to_numpy(zero_copy_only=False) if "max_latency" in table.column_names else None
     )
-    place, lo, hi = (list_matrix(table, "subscribers", name) for name in ("place", "lo", "hi"))
-    return frame.replace(subscriber_place=place, lo=lo, hi=hi, max_latency=bounds)
+    position, lo, hi = (list_matrix(table, "subscribers", name) for name in ("place", "lo", "hi"))
+    return frame.replace(subscriber_place=position, lo=lo, hi=hi, max_latency=bounds)
 
 
 def _one_of(index: NDArray[np.int64]) -> Callable[[pa.RecordBatch], NDArray[np.bool_]]:
-    """Whether rows of a batch are among some that are known by their index, ascending."""
+    """A test whether the rows of a batch are among these indices, which are ascending."""
 
     def keep(batch: pa.RecordBatch) -> NDArray[np.bool_]:
         mine = batch["index"].to_numpy()
@@ -334,12 +362,12 @@ def _one_of(index: NDArray[np.int64]) -> Callable[[pa.RecordBatch], NDArray[np.b
     return keep
 
 
-def _write_rest(
-    folder: Path, place: Path, frame: AssignmentProblem, filters: tuple[ContentFilter, ...]
+def _write_tables(
+    folder: Path, subscribers: Path, frame: AssignmentProblem, filters: tuple[ContentFilter, ...]
 ) -> None:
-    """The tables of a plan that are as they were given, and the filters."""
+    """Write the input tables and the filters of a plan."""
     tables = assignment_tables(frame)
     for name in tables.keys() - {"subscribers"}:
         write_table(folder, name, tables[name])
     write_table(folder, "filters", filters_table(filters, tables["brokers"]["broker"]))
-    (shutil.copytree if place.is_dir() else shutil.copy)(place, folder / place.name)
+    (shutil.copytree if subscribers.is_dir() else shutil.copy)(subscribers, folder / subscribers.name)

@@ -1,20 +1,19 @@
-"""VerneMQ: `vmq-admin session show --client_id --topic --node`, as its table or as JSON.
+"""Parser of VerneMQ sessions: `vmq-admin session show --client_id --topic --node`, as a table or as JSON.
 
-The command shows 100 rows unless it is given `--limit`.
+The command shows 100 rows unless it is called with `--limit`.
 """
 
 import re
 from collections.abc import Iterator
 
-from broadloom.formats._json import entries, raw, string
-from broadloom.formats._row import Format, Row
+from broadloom.formats.dump_rows import Format, Row, entries, raw, string
 from broadloom.model import Reason
 
 _RULE = re.compile(r"\+[-+]*\+")
 
 
 def parse(text: str) -> Iterator[Row]:
-    r"""A row a subscription; the broker is the `node`, if it was shown.
+    r"""One row per subscription; the broker is the `node`, if that column was shown.
 
     Examples:
         >>> table = "+---+\n|client_id|topic|\n+---+\n|c1       |t/1  |\n+---+\n"

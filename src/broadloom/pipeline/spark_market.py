@@ -1,7 +1,7 @@
 """Markets on Spark (paper 5): rates from message logs, and the trees of Steiner mixing.
 
-Both give what the in-process functions do, bit for bit: sums of bytes are whole numbers, and the weights of
-channels are added in the order of the channels, whichever task came first.
+The results equal those of the in-process functions, bit for bit: sums of bytes are whole numbers, and the
+weights of channels are added in the order of the channels, whichever task ends first.
 """
 
 from __future__ import annotations
@@ -31,16 +31,15 @@ from broadloom.model import (
     read_market_problem,
     summarize,
 )
-from broadloom.pipeline.link import _tasks
-from broadloom.pipeline.session import Engine, session
+from broadloom.pipeline.spark_session import SparkEngine, session, task_count
 from broadloom.plans import MarketResult
 from broadloom.progress import stage
 
 ARRAYS = ("rates", "wants", "access", "core")
 
 
-def assign_on_spark(
-    engine: Engine,
+def assign_market_on_spark(
+    engine: SparkEngine,
     tables: Path,
     sizes: tuple[int, float, float],
     algorithm: str,
@@ -48,7 +47,7 @@ def assign_on_spark(
     core: str,
     options: Mapping[str, Any],
 ) -> MarketResult:
-    """As `bl.assign` of `read_market(tables, *sizes)`, with what Spark can do done there."""
+    """As `bl.assign` of `read_market_problem(tables, *sizes)`, with messages and Steiner trees on Spark."""
     with session(engine) as spark:
         problem = read_market_problem(tables, *sizes, traffic=traffic_of(spark))
         if algorithm == "steiner-mixing" and not options:
@@ -60,7 +59,7 @@ def steiner_mixing(
     problem: MarketProblem,
     core: str = "mst",
     seed: int = 0,
-    engine: Engine | None = None,
+    engine: SparkEngine | None = None,
     spark: SparkSession | None = None,
     scratch: str | Path | None = None,
 ) -> MarketResult:
@@ -68,12 +67,12 @@ def steiner_mixing(
 
     Args:
         problem: the market.
-        core: how traffic crosses the core.
+        core: the routing of traffic in the core: mst, pair or tree.
         seed: the seed of the draws.
-        engine: where Spark runs.
-        spark: a session of your own, in place of an engine.
-        scratch: a folder that the executors see under the same path; by default a temporary one, which is
-            right on one machine.
+        engine: the Spark to use.
+        spark: a session of your own, instead of an engine.
+        scratch: a folder that the executors see under the same path; by default a temporary folder, which is
+            enough on one machine.
     """
     options = MarketOptions(core)
     with session(engine, spark) as running:
@@ -86,15 +85,17 @@ def steiner_mixing(
 def link_weights(
     spark: SparkSession, problem: MarketProblem, scratch: str | Path | None = None
 ) -> NDArray[np.float64]:
-    """Phase 1 of Steiner mixing: the weights of each channel's trees by the executors, added in order."""
+    """Phase 1 of Steiner mixing: the executors compute the weights of each channel's trees."""
     weights = np.zeros(problem.access.shape)
     with stage("trees"), tempfile.TemporaryDirectory(dir=scratch, prefix="market-") as folder:
-        place = Path(folder)
+        scratch_folder = Path(folder)
         for name in ARRAYS:
-            np.save(place / f"{name}.npy", getattr(problem, name))
+            np.save(scratch_folder / f"{name}.npy", getattr(problem, name))
 
         def grow(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-            rates, wants, access, core = (np.load(place / f"{name}.npy", mmap_mode="r") for name in ARRAYS)
+            rates, wants, access, core = (
+                np.load(scratch_folder / f"{name}.npy", mmap_mode="r") for name in ARRAYS
+            )
             prices = np.ascontiguousarray(access)
             paths = cheapest_paths(prices, np.ascontiguousarray(core))
             for batch in batches:
@@ -103,10 +104,10 @@ def link_weights(
                     channels = np.full(len(links[0]), channel, np.int64)
                     yield pa.record_batch([channels, *links], ["channel", "user", "broker", "weight"])
 
-        tasks = spark.range(problem.channel_count).repartition(_tasks(spark, problem.channel_count))
+        tasks = spark.range(problem.channel_count).repartition(task_count(spark, problem.channel_count))
         grown = tasks.mapInArrow(grow, "channel long, user long, broker long, weight double")
-        grown.write.parquet(str(place / "weights.parquet"))
-        found = pa.parquet.read_table(place / "weights.parquet").sort_by("channel")
+        grown.write.parquet(str(scratch_folder / "weights.parquet"))
+        found = pa.parquet.read_table(scratch_folder / "weights.parquet").sort_by("channel")
     channel, user, broker, weight = (found.column(name).to_numpy() for name in found.column_names)
     for first, last in zip(*_runs(channel), strict=True):
         weights[user[first:last], broker[first:last]] += weight[first:last]
@@ -114,22 +115,22 @@ def link_weights(
 
 
 def _runs(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Where each run of equal values starts, and where it ends."""
+    """The start and the end of each run of equal values."""
     starts = np.flatnonzero(np.diff(values, prepend=-1))
     return starts, np.append(starts[1:], len(values))
 
 
 def traffic_of(spark: SparkSession) -> TrafficReader:
-    """What `read_market` needs to have a folder's messages, as Parquet, summarized by the executors."""
+    """The argument `traffic` of `read_market_problem` by which executors summarize the messages (Parquet)."""
 
     def traffic(
-        place: Path, users: list[str], corners: NDArray[np.float64], channels: int
+        tables: Path, users: list[str], corners: NDArray[np.float64], channels: int
     ) -> tuple[Grid, NDArray[np.float64]]:
-        source = place / "messages.parquet"
+        source = tables / "messages.parquet"
         if not source.exists():
-            raise InputError(f"{source} is missing; on Spark, messages are Parquet")
+            raise InputError(f"{source} is missing; on Spark, messages are read from Parquet")
         messages = spark.read.parquet(str(source.absolute()))
-        check_has_points(messages.columns, place)
+        check_has_points(messages.columns, tables)
         grid = Grid.covering(np.concatenate([corners, _extremes(messages, corners.shape[1])]), channels)
         return grid, summarize_log(messages, users, grid)
 
@@ -137,9 +138,9 @@ def traffic_of(spark: SparkSession) -> TrafficReader:
 
 
 def _extremes(messages: DataFrame, axes: int) -> NDArray[np.float64]:
-    """The lower and the upper corner of the box of all messages with as many axes; NaN if there is none."""
+    """The lower and the upper corner of the box around all messages with so many axes; NaN without any."""
     points = messages.where(sql.size("point") == axes)
-    sides = [most(sql.col("point")[axis]) for most in (sql.min, sql.max) for axis in range(axes)]
+    sides = [extreme(sql.col("point")[axis]) for extreme in (sql.min, sql.max) for axis in range(axes)]
     found = points.agg(*(side.cast("double") for side in sides)).first()
     return np.array(found, np.float64).reshape(2, axes)
 
@@ -147,10 +148,10 @@ def _extremes(messages: DataFrame, axes: int) -> NDArray[np.float64]:
 def summarize_log(
     messages: DataFrame, users: Sequence[str], channels: Grid | Sequence[str], seconds: float | None = None
 ) -> NDArray[np.float64]:
-    """As `broadloom.summarize`, for a log of any length: the executors find channels and add up bytes.
+    """As `broadloom.summarize`, for a log of any length: executors find the channels and add up the bytes.
 
     Raises:
-        InputError: as for `summarize`; it names the first bad message of a batch.
+        InputError: as for `summarize`; the message names the first bad message of a batch.
     """
     key = "point" if isinstance(channels, Grid) else "topic"
     if seconds is None:
@@ -187,7 +188,7 @@ _SUMS = pa.schema(
 def _rates(
     found: pa.Table, users: int, channels: Grid | Sequence[str], seconds: float
 ) -> NDArray[np.float64]:
-    """Sums of bytes as rates, or the fault that was found."""
+    """Sums of bytes as rates; raises the first fault, if there is one."""
     faults = found.column("fault").drop_null()
     if len(faults):
         raise InputError(faults[0].as_py())

@@ -1,16 +1,14 @@
-"""NATS: `/connz?subs=detail` (or `subs=1`) and `/subsz?subs=1`."""
+"""Parser of NATS subscriptions: `/connz?subs=detail` (or `subs=1`) and `/subsz?subs=1`."""
 
 from collections.abc import Iterator
 from typing import Any
 
-from broadloom.formats._json import entries, raw, string
-from broadloom.formats._page import Page, number
-from broadloom.formats._row import Format, Row
+from broadloom.formats.dump_rows import Format, Page, Row, entries, number, raw, string
 from broadloom.model import Reason
 
 
 def parse(text: str) -> Iterator[Row]:
-    """A row a subscription; the client is the connection's name, or its number.
+    """One row per subscription; the client is the connection's name, or its number.
 
     Examples:
         >>> page = '{"connections": [{"cid": 7, "subscriptions_list": ["a.*", "b.>"]}]}'
@@ -29,7 +27,7 @@ def parse(text: str) -> Iterator[Row]:
 
 
 def to_mqtt(subject: str) -> str | None:
-    """A subject as an MQTT filter; None if it has characters that would change their meaning.
+    """A subject as an MQTT topic filter; None if it has characters that mean something else in MQTT.
 
     Examples:
         >>> to_mqtt("a.*.>")
@@ -57,15 +55,16 @@ def _connection(connection: dict[str, Any]) -> Iterator[Row]:
 
 
 def _row(entry: dict[str, Any], client: str | None) -> Row:
-    subject, told = string(entry, "subject"), raw(entry)
+    subject = string(entry, "subject")
+    text = raw(entry)
     if subject is None:
-        return Row(told, None, client)
+        return Row(text, None, client)
     if entry.get("account") == "$SYS":
-        return Row(told, None, client, subject, Reason.INTERNAL)
+        return Row(text, None, client, subject, Reason.INTERNAL)
     if subject.startswith("_INBOX."):
-        return Row(told, None, client, subject, Reason.REPLY)
-    filter_ = to_mqtt(subject)
-    return Row(told, None, client, filter_, None if filter_ else Reason.BAD_FILTER)
+        return Row(text, None, client, subject, Reason.REPLY)
+    topic_filter = to_mqtt(subject)
+    return Row(text, None, client, topic_filter, None if topic_filter else Reason.BAD_FILTER)
 
 
 FORMAT = Format(

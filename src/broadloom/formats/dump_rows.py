@@ -1,0 +1,213 @@
+"""Rows of a broker's dump, and what the parsers share: JSON documents, pages, bad rows with a reason."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from broadloom.model import Reason
+
+# The reason of a row that describes a page and is not a subscription.
+PAGE = "page"
+
+_decoder = json.JSONDecoder()
+_SPACE = re.compile(r"[\s,]*")
+
+
+class Row(NamedTuple):
+    """A subscription in a dump, or, with a reason, text that is not a subscription.
+
+    Attributes:
+        raw: the row as it was in the file.
+        node: the broker, if the dump names it.
+        client: the client that subscribes.
+        filter: its MQTT topic filter.
+        reason: why the row is not a subscription; None: it is one, as far as the parser can see.
+    """
+
+    raw: str
+    node: str | None = None
+    client: str | None = None
+    filter: str | None = None
+    reason: str | None = None
+
+
+@dataclass(frozen=True)
+class Format:
+    """A kind of dump.
+
+    Attributes:
+        name: the name that users give on the command line.
+        summary: where such a dump comes from.
+        parse: the text of a dump to rows.
+        looks_like: whether the beginning of a file is of this kind.
+    """
+
+    name: str
+    summary: str
+    parse: Callable[[str], Iterator[Row]]
+    looks_like: Callable[[str], bool]
+
+    def rows(self, data: bytes) -> Iterator[Row]:
+        """The rows of a file; bytes that are not UTF-8 spoil only the rows that contain them."""
+        for row in self.parse(data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")):
+            yield row if _is_text(row) else Row(_escaped(row.raw), reason=Reason.NOT_UTF8)
+
+
+class Page(NamedTuple):
+    """One page of a list that an API returns in several.
+
+    Attributes:
+        first: the index of its first entry in the whole list.
+        entries: the number of its entries.
+        total: the number of entries in the whole list; None: the page does not say.
+        more: whether the page says that another one follows.
+    """
+
+    first: int
+    entries: int
+    total: int | None
+    more: bool
+
+    def dumps(self) -> str:
+        """The page as text, as `loads` reads it."""
+        return json.dumps(self)
+
+    @classmethod
+    def loads(cls, text: str) -> Page:
+        """Read the text that `dumps` wrote."""
+        return cls(*json.loads(text))
+
+
+def note(kind: str, pages: Iterable[Page]) -> str | None:
+    """One line if pages are missing, else None; each page that begins at 0 begins a list of its own.
+
+    Examples:
+        >>> note("emqx", [Page(0, 100, 250, True), Page(100, 100, 250, True)])
+        'emqx: 200 of 250 entries are there; fetch the pages that are missing'
+        >>> note("emqx", [Page(0, 100, 150, True), Page(100, 50, 150, False)]) is None
+        True
+    """
+    listed = list(pages)
+    count = sum(page.entries for page in listed)
+    totals = [page.total for page in listed if page.total is not None]
+    first_totals = [page.total for page in listed if page.total is not None and page.first == 0]
+    total = sum(first_totals) if first_totals else max(totals, default=0)
+    if count < total:
+        return f"{kind}: {count:,} of {total:,} entries are there; fetch the pages that are missing"
+    if sum(page.more for page in listed) > sum(page.first > 0 for page in listed):
+        return f"{kind}: a page says that more follow, but none does; fetch the pages that are missing"
+    return None
+
+
+def entries(
+    text: str, key: str, page: Callable[[dict[str, Any], int], Page | None] | None = None
+) -> Iterator[dict[str, Any] | Row]:
+    """The objects in the list `key` of each document in `text` (or in the list that a document is).
+
+    Text that cannot be read becomes a bad row: an entry that is not an object, a document without the list,
+    and text from where it stops being JSON up to the next entry or document that can be read. The function
+    `page` gets a document and the length of its list; if it returns a page, the document ends with a row
+    whose reason is PAGE.
+
+    Examples:
+        >>> [entry["a"] for entry in entries('{"data": [{"a": 1}]} {"data": [{"a": 2}]}', "data")]
+        [1, 2]
+        >>> list(entries('{"data": [{"a": 1}, {"a"', "data"))[1].reason
+        'cut in the middle'
+    """
+    at = 0
+    inside = False  # in the list of a document that cannot be read as a whole
+    while (at := _skip_space(text, at)) < len(text):
+        try:
+            value, end = _decoder.raw_decode(text, at)
+        except (json.JSONDecodeError, RecursionError):
+            start = None if inside else _list_start(text, at, key)
+            inside = True
+            if start is None:
+                start = _next_object(text, at + 1, key)
+                inside = start < len(text)
+                yield Row(text[at:start], reason=Reason.CUT)
+            at = start
+            continue
+        found = value.get(key) if isinstance(value, dict) else value
+        if isinstance(found, list):
+            yield from map(_entry, found)
+            described = page(value, len(found)) if page and isinstance(value, dict) else None
+            if described is not None:
+                yield Row(described.dumps(), reason=PAGE)
+            inside = False
+        elif inside:
+            yield _entry(value)
+        else:
+            yield Row(text[at:end], reason=Reason.NO_LIST)
+        at = end
+    if inside:
+        yield Row("", reason=Reason.CUT)
+
+
+def string(entry: dict[str, Any], *names: str) -> str | None:
+    """The first of these fields that has a value, as text; None if all are missing."""
+    for name in names:
+        value = entry.get(name)
+        if isinstance(value, str) and value:
+            return value
+        if isinstance(value, int) and not isinstance(value, bool):
+            return str(value)
+    return None
+
+
+def number(document: dict[str, Any], name: str) -> int | None:
+    """A field that is a count, or None."""
+    value = document.get(name)
+    return value if type(value) is int and value >= 0 else None
+
+
+def raw(entry: dict[str, Any]) -> str:
+    """An entry as text, for the quarantine."""
+    return json.dumps(entry, ensure_ascii=False)
+
+
+def _entry(value: Any) -> dict[str, Any] | Row:
+    return value if isinstance(value, dict) else Row(json.dumps(value), reason=Reason.NOT_JSON)
+
+
+def _list_start(text: str, at: int, key: str) -> int | None:
+    """The start of the list in a document that is truncated or broken further on; None if not found."""
+    opening = re.compile(rf'"{re.escape(key)}"\s*:\s*\[').search(text, at)
+    if opening is not None:
+        return opening.end()
+    return at + 1 if text[at] == "[" else None
+
+
+def _next_object(text: str, at: int, key: str) -> int:
+    """The start of the next entry or document that can be read; the end of the text if there is none."""
+    starts = re.compile(rf'(?<=[,\[\n}}])\s*(?=\{{)|(?=\{{\s*"{re.escape(key)}")')
+    for found in starts.finditer(text, at):
+        try:
+            _decoder.raw_decode(text, found.end())
+        except (json.JSONDecodeError, RecursionError):
+            continue
+        return found.end()
+    return len(text)
+
+
+def _skip_space(text: str, at: int) -> int:
+    found = _SPACE.match(text, at)
+    return found.end() if found else at
+
+
+def _is_text(row: Row) -> bool:
+    try:
+        "".join(value or "" for value in row).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _escaped(text: str) -> str:
+    """Text with each byte that is not UTF-8 written as backslash, x and two digits."""
+    return text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")

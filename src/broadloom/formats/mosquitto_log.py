@@ -1,0 +1,103 @@
+"""Parser of the Mosquitto log with `log_type subscribe`, and `debug` for clients that unsubscribe.
+
+Lines are `<time>: <client> <qos> <filter>`; `<time>: Received UNSUBSCRIBE from <client>` and then
+`<time>: <tab><filter>`. The log is a history; a row without a
+reason is a subscription that exists at its end.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from broadloom.formats.dump_rows import Format, Row
+from broadloom.model import Reason
+
+_DATE = r"\d{4}-\d\d-\d\d[T ][\d:.+-]+Z?"
+_LINE = re.compile(rf"({_DATE}|\S+): ?(.*)", re.DOTALL)
+# The beginnings of other lines: the topic of a message can look like a client, a QoS and a filter.
+_OTHER = (
+    "Received|Sending|New|Client|Socket|Opening|Saving|Config|Bridge|Connecting|mosquitto|Warning:|Error:"
+)
+_SUBSCRIBE = re.compile(rf"(?!(?:{_OTHER}) )(\S.*) ([012]) (\S.*)")
+_UNSUBSCRIBE = re.compile(r"Received UNSUBSCRIBE from (.+)")
+_CONNECT = re.compile(r"New client connected from .* as (.+) \(p\d+, c([01]), ")
+_GONE = re.compile(
+    r"(?:Client (.+?)(?: \[[^]]*\])? (?:disconnected|closed its connection|has exceeded timeout)"
+    r"|Socket error on client (.+?), disconnecting)"
+)
+
+
+def parse(text: str) -> Iterator[Row]:
+    r"""One row per subscribe line; lines about other events are skipped.
+
+    Examples:
+        >>> log = "1700000000: c1 1 t/1\n1700000001: c1 0 t/2\n"
+        >>> log += "1700000002: Received UNSUBSCRIBE from c1\n1700000002: \tt/1\n"
+        >>> [(row.filter, row.reason) for row in parse(log)]
+        [('t/1', 'unsubscribed later'), ('t/2', None)]
+    """
+    log = _LogState()
+    *lines, last = text.split("\n")
+    for line in lines:
+        log.read(line.removesuffix("\r"))
+    if last:  # the broker ends each line, so this one is incomplete
+        log.rows.append(Row(last, reason=Reason.CUT))
+    yield from log.rows
+
+
+@dataclass
+class _LogState:
+    """The state of all clients after the lines so far.
+
+    Attributes:
+        rows: one row per subscribe line.
+        active: the indices of the rows of each subscription that exists, by client and topic filter.
+        clean: clients whose subscriptions end with their session.
+        unsubscribing: the client that the next indented lines are about.
+    """
+
+    rows: list[Row] = field(default_factory=list)
+    active: dict[str, dict[str, list[int]]] = field(default_factory=dict)
+    clean: set[str] = field(default_factory=set)
+    unsubscribing: str | None = None
+
+    def read(self, line: str) -> None:
+        parts = _LINE.match(line)
+        if parts is None:
+            self.rows.append(Row(line, reason=Reason.FIELDS if line.strip() else Reason.BLANK))
+        elif self.unsubscribing is not None and parts[2].startswith("\t"):
+            self._end(self.unsubscribing, parts[2].strip(), Reason.UNSUBSCRIBED)
+        else:
+            self._event(line, parts[2])
+
+    def _event(self, line: str, event: str) -> None:
+        self.unsubscribing = None
+        if match := _SUBSCRIBE.fullmatch(event):
+            self.active.setdefault(match[1], {}).setdefault(match[3], []).append(len(self.rows))
+            self.rows.append(Row(line, None, match[1], match[3]))
+        elif match := _UNSUBSCRIBE.fullmatch(event):
+            self.unsubscribing = match[1]
+        elif match := _CONNECT.match(event):
+            if match[2] == "1":
+                self._end_all(match[1])
+                self.clean.add(match[1])
+            else:
+                self.clean.discard(match[1])
+        elif (match := _GONE.match(event)) and (match[1] or match[2]) in self.clean:
+            self._end_all(match[1] or match[2])
+
+    def _end_all(self, client: str) -> None:
+        for topic_filter in list(self.active.get(client, ())):
+            self._end(client, topic_filter, Reason.ENDED)
+
+    def _end(self, client: str, topic_filter: str, reason: str) -> None:
+        for index in self.active.get(client, {}).pop(topic_filter, ()):
+            self.rows[index] = self.rows[index]._replace(reason=reason)
+
+
+FORMAT = Format(
+    "mosquitto",
+    "Mosquitto's log with log_type subscribe (and debug, for unsubscribe)",
+    parse,
+    lambda head: re.match(rf"\d{{9,}}: |{_DATE}: ", head) is not None,
+)

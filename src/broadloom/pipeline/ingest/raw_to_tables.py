@@ -1,0 +1,277 @@
+"""Ingest on Spark: raw logs, dumps and pings to canonical tables, with an account of every row."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow.compute as pc
+import pyarrow.dataset
+import pyarrow.parquet
+from pyspark.sql import DataFrame, Observation, SparkSession
+from pyspark.sql import functions as sf
+
+from broadloom.errors import InternalError
+from broadloom.formats import PAGE, Page, note
+from broadloom.model import RowLedger, TableAccount
+from broadloom.pipeline.ingest import row_checks
+from broadloom.pipeline.ingest.raw_rows import NOT_ROWS, RAW, REASON, SOURCE, local_path, read_files
+from broadloom.pipeline.ingest.raw_sources import (
+    MATRIX,
+    PLAIN,
+    RawFile,
+    RawSource,
+    check_choices,
+    count_lines,
+    find_files,
+    total_bytes,
+)
+from broadloom.pipeline.spark_session import SparkEngine, session
+from broadloom.progress import stage
+from broadloom.storage import new_folder
+
+# The bytes of subscriptions that one partition counts in memory.
+PIECE_BYTES = 8 * 2**20
+
+
+def ingest(
+    sources: Iterable[RawSource | str],
+    output: str | Path,
+    wildcards: str = "match",
+    symmetric: str = "none",
+    engine: SparkEngine | None = None,
+    spark: SparkSession | None = None,
+    overwrite: bool = False,
+) -> RowLedger:
+    """Make a folder of canonical tables from raw inputs.
+
+    Args:
+        sources: files, folders and patterns, with their kind where it cannot be detected (`RawSource`).
+        output: the folder for the tables; it appears as a whole.
+        wildcards: "match" filters with the known topics, or "group" filters that can match the same topic.
+        symmetric: latencies: "none" keeps both directions; "mean", "min" or "max" combines them.
+        engine: the Spark to use.
+        spark: a session of your own, instead of an engine; its settings do not change.
+        overwrite: replace an existing `output`.
+
+    Returns:
+        The account of every row.
+
+    Raises:
+        InputError: a source is missing or of an unknown kind, or `output` exists already.
+        StorageError: a source cannot be read, or `output` cannot be written.
+        UnreachableError: the cluster does not answer, or the JVM does not start.
+    """
+    check_choices(wildcards, symmetric)
+    files = find_files([one if isinstance(one, RawSource) else RawSource.parse(one) for one in sources])
+    sized = (engine or SparkEngine()).sized(total_bytes(files))
+    with session(sized, spark) as running, new_folder(Path(output), overwrite) as folder:
+        return ingest_into(folder, files, running, wildcards, symmetric)
+
+
+def ingest_into(
+    folder: Path,
+    files: list[RawFile],
+    spark: SparkSession,
+    wildcards: str = "match",
+    symmetric: str = "none",
+) -> RowLedger:
+    """As `ingest`, into an existing folder."""
+    ledger = _Ingest(spark, folder, files).run(wildcards, symmetric)
+    ledger.save(folder)
+    return ledger
+
+
+@dataclass
+class _Ingest:
+    """One ingest: the files that it reads, its output folder, and the tables that it has read so far."""
+
+    spark: SparkSession
+    folder: Path
+    files: list[RawFile]
+    tables: list[_TableRows] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+    def run(self, wildcards: str, symmetric: str) -> RowLedger:
+        for table in PLAIN:
+            if self._of(table):
+                self._plain(table)
+        if self._of("subscriptions"):
+            self._subscriptions(wildcards)
+        if self._of("latency"):
+            self._latency(symmetric)
+        return RowLedger(tuple(self._accounts()), tuple(self.notes))
+
+    def _of(self, table: str) -> list[RawFile]:
+        return [one for one in self.files if one.table == table]
+
+    def _plain(self, table: str) -> None:
+        """Write a table as it is, each key once."""
+        with stage(f"ingest {table}"):
+            rows = read_files(self.spark, self._of(table))
+            key = row_checks.KEYS.get(table)
+            rows = row_checks.check_events(rows) if table == "events" else rows
+            result = self._separate(table, rows if key is None else row_checks.check_keys(rows, key))
+            kept = result.rows.drop(RAW, SOURCE, REASON)
+            self._write(table, kept if key is None else kept.dropDuplicates([key]), key)
+            result.used = result.written = self._sum(table)
+
+    def _subscriptions(self, wildcards: str) -> None:
+        nodes = self.table("nodes") if self._of("nodes") else None
+        topics = self.table("topics") if self._of("topics") else None
+        with stage("ingest subscriptions"):
+            rows = read_files(self.spark, self._of("subscriptions"))
+            result = self._tally("subscriptions", row_checks.check_subscriptions(rows, nodes, topics))
+        with stage("match filters"):
+            wanted = self.table("wanted")
+            pairs, notes = row_checks.expand_filters(self.spark, wanted, topics, wildcards)
+            self._write("subscriptions", pairs.sortWithinPartitions("node", "topic"))
+            if nodes is None:
+                self._write("nodes", wanted.select("node").distinct(), "node")
+            result.written = self._sum("subscriptions")
+            self.notes.extend(notes)
+
+    def _latency(self, symmetric: str) -> None:
+        known = self.table("nodes") if self._of("nodes") else None
+        with stage("ingest latency"):
+            result = self._separate("latency", row_checks.check_latency(self._latency_rows(known), known))
+            self._write("latency", row_checks.median_latency(result.rows, symmetric), "src", "dst")
+            result.used = result.accepted = self._sum("latency", "samples")
+            result.written = self._sum("latency")
+
+    def _latency_rows(self, known: DataFrame | None) -> DataFrame:
+        """Samples and the cells of matrices, as rows of one shape."""
+        files = self._of("latency")
+        listed = [one for one in files if one.reader != MATRIX]
+        names = [] if known is None else known.select("node").toArrow().column(0).to_pylist()
+        parts = [
+            self.spark.createDataFrame(row_checks.read_matrix(one.path, names))
+            for one in files
+            if one.reader == MATRIX
+        ]
+        if listed:
+            parts.append(read_files(self.spark, listed))
+        rows = parts[0]
+        for part in parts[1:]:
+            rows = rows.unionByName(part, allowMissingColumns=True)
+        return rows
+
+    def _separate(self, table: str, rows: DataFrame) -> _TableRows:
+        """Put the bad rows into quarantine, count all, and return the good ones."""
+        counts = Observation()
+        headers = sf.count_if(sf.col(REASON).isin(*NOT_ROWS)).alias("headers")
+        self._quarantine(table, rows.observe(counts, sf.count(sf.lit(1)).alias("lines"), headers))
+        return self._counted(table, rows, counts.get["lines"], counts.get["headers"])
+
+    def _tally(self, table: str, rows: DataFrame) -> _TableRows:
+        """As `_separate`, but write the table `wanted` from the same pass over the input."""
+        pieces = 1 + total_bytes(self._of(table)) // PIECE_BYTES
+        self._write("tally", row_checks.tally(rows, pieces))
+        found = self.table("tally")
+        self._quarantine(table, found)
+        wanted = found.where(sf.col(REASON).isNull()).select("node", "filter", "clients", "rows")
+        self._write("wanted", wanted)
+        not_rows = pc.field(REASON).isin(NOT_ROWS)
+        lines = self._sum("tally", "rows")
+        headers = self._sum("tally", "rows", not_rows)
+        self.notes.extend(self._missing_pages())
+        shutil.rmtree(self.folder / "tally.parquet")
+        result = self._counted(table, rows, lines, headers)
+        result.used = self._sum("wanted", "clients")
+        result.accepted = self._sum("wanted", "rows")
+        return result
+
+    def _missing_pages(self) -> Iterator[str]:
+        """A note on each kind of dump whose pages announce more entries than they have."""
+        data = pyarrow.dataset.dataset(self.folder / "tally.parquet")
+        found = data.to_table([RAW, SOURCE], filter=pc.field(REASON) == PAGE).to_pylist()
+        kind_of = {str(one.path): one.reader for one in self.files}
+        pages: dict[str, list[Page]] = {}
+        for row in found:
+            pages.setdefault(kind_of[local_path(row[SOURCE])], []).append(Page.loads(row[RAW]))
+        return filter(None, (note(kind, pages[kind]) for kind in sorted(pages)))
+
+    def _quarantine(self, table: str, rows: DataFrame) -> None:
+        """Write the rows that have a reason and are not headers to the quarantine."""
+        bad = rows.where(sf.col(REASON).isNotNull() & ~sf.col(REASON).isin(*NOT_ROWS))
+        named = bad.select(sf.lit(table).alias("table"), sf.col(RAW).alias("row"), REASON, SOURCE)
+        named.write.mode("append").parquet(str(self.folder / "quarantine.parquet"))
+
+    def _counted(self, table: str, rows: DataFrame, lines: int, headers: int) -> _TableRows:
+        _check_lines(table, self._of(table), lines)
+        result = _TableRows(table, rows.where(sf.col(REASON).isNull()), lines - headers)
+        self.tables.append(result)
+        return result
+
+    def _accounts(self) -> Iterator[TableAccount]:
+        """The account of each table, with the reasons that the quarantine has."""
+        quarantined = self.table("quarantine").groupBy("table", REASON).count().toArrow().to_pylist()
+        for one in self.tables:
+            mine = {row[REASON]: row["count"] for row in quarantined if row["table"] == one.table}
+            yield one.account(dict(sorted(mine.items())))
+
+    def _write(self, table: str, rows: DataFrame, *order: str | None) -> None:
+        """Write a table; as one sorted file if an order is given."""
+        keys = [key for key in order if key is not None]
+        whole = rows.coalesce(1).sortWithinPartitions(*keys) if keys else rows
+        whole.write.parquet(str(self.folder / f"{table}.parquet"))
+
+    def _sum(self, table: str, column: str | None = None, where: pc.Expression | None = None) -> int:
+        """The sum of a column of a written table, or the number of its rows."""
+        data = pyarrow.dataset.dataset(self.folder / f"{table}.parquet")
+        if column is None:
+            return int(data.count_rows())
+        batches = data.to_batches(columns=[column], filter=where)
+        return sum(pc.sum(batch[column]).as_py() or 0 for batch in batches)
+
+    def table(self, table: str) -> DataFrame:
+        """A written table."""
+        return self.spark.read.parquet(str(self.folder / f"{table}.parquet"))
+
+
+@dataclass
+class _TableRows:
+    """The good rows of a table, and how many of them were used and written.
+
+    Attributes:
+        table: the name of the table.
+        rows: its good rows.
+        count: the number of its rows, bad ones included.
+        used: the number of good rows that the written table comes from.
+        written: the number of rows of the written table.
+        accepted: the number of good rows that arrived, where it is known; it must be that of all good rows.
+    """
+
+    table: str
+    rows: DataFrame
+    count: int
+    used: int = 0
+    written: int = 0
+    accepted: int | None = None
+
+    def account(self, quarantined: dict[str, int]) -> TableAccount:
+        """The account of the table, after a check that no good row was lost."""
+        good = self.count - sum(quarantined.values())
+        if self.accepted is not None and self.accepted != good:
+            raise InternalError(
+                f"{self.table}: {good:,} rows are good, but {self.accepted:,} arrived; please report this"
+            )
+        return TableAccount(self.table, self.count, self.used, good - self.used, quarantined, self.written)
+
+
+def _check_lines(table: str, files: list[RawFile], read: int) -> None:
+    """Compare the lines that Spark read with a count without Spark, for files that have one."""
+    counts: dict[str, Callable[[Path], int]] = {
+        "csv": count_lines,
+        "jsonl": count_lines,
+        "parquet": lambda path: int(pyarrow.parquet.read_metadata(path).num_rows),
+    }
+    if all(one.reader in counts for one in files):
+        lines = sum(counts[one.reader](one.path) for one in files)
+        if lines != read:
+            raise InternalError(
+                f"{table}: the files have {lines:,} lines, but Spark read {read:,}; "
+                "did they change in the meantime? Otherwise please report this"
+            )

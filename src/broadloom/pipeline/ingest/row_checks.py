@@ -1,0 +1,291 @@
+"""Checks of the rows of each table, the interest of brokers from subscriptions, and latency from samples."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterator
+from functools import reduce
+from operator import or_
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import functions as sf
+
+from broadloom.errors import InputError
+from broadloom.maintenance import EVENT_KINDS, SUBSCRIBE, UNKNOWN_KIND, UNSUBSCRIBE
+from broadloom.model import Reason
+from broadloom.mqtt import topic_filters as filters
+from broadloom.pipeline.ingest.raw_rows import RAW, REASON, SOURCE, first_fault
+from broadloom.pipeline.ingest.raw_sources import open_file, separator
+
+# The column that identifies a row of these tables.
+KEYS = {"nodes": "node", "topics": "topic", "brokers": "broker", "subscribers": "subscriber", "events": "seq"}
+
+_MATRIX_SCHEMA = pa.schema(
+    [(name, pa.string()) for name in ("raw", "source", "reason", "src", "dst")] + [("rtt_ms", pa.float64())]
+)
+
+
+def check_keys(rows: DataFrame, key: str) -> DataFrame:
+    """The rows, with a reason where one contradicts another row with the same key.
+
+    Of the good rows of a key, the first in the order of their text counts; one with the same values is a
+    duplicate, one with other values is bad.
+    """
+    values = sf.to_json(sf.struct(*(name for name in rows.columns if name not in (RAW, SOURCE, REASON))))
+    same_key = Window.partitionBy(key, sf.col(REASON).isNull())
+    first = sf.min(sf.struct(RAW, values.alias("values"))).over(same_key)
+    other = values != first.getField("values")
+    return rows.withColumn(REASON, sf.coalesce(REASON, first_fault([(other, Reason.conflict(key))])))
+
+
+def check_events(rows: DataFrame) -> DataFrame:
+    """The events, with a reason for those of an unknown kind or without the topics that they need."""
+    for column, type_name in (("topics", "array<string>"), ("at", "string")):
+        if column not in rows.columns:
+            rows = rows.withColumn(column, sf.lit(None).cast(type_name))
+    kind = sf.col("kind")
+    no_topics = sf.coalesce(sf.size("topics"), sf.lit(0)) <= 0
+    faults = [
+        (~kind.isin(*EVENT_KINDS), UNKNOWN_KIND),
+        (kind.isin(SUBSCRIBE, UNSUBSCRIBE) & no_topics, Reason.missing("topics")),
+    ]
+    return rows.withColumn(REASON, sf.coalesce(REASON, first_fault(faults)))
+
+
+def check_subscriptions(rows: DataFrame, nodes: DataFrame | None, topics: DataFrame | None) -> DataFrame:
+    """The subscriptions, with their filters without `$share/...`, and with a reason for those not to use."""
+    bare = sf.when(sf.col("topic").startswith("$"), sf.regexp_replace("topic", filters.SHARED, "")).otherwise(
+        sf.col("topic")
+    )
+    client = sf.col("client") if "client" in rows.columns else sf.lit("")
+    rows = rows.withColumns({"topic": bare, "client": sf.coalesce(client, sf.lit(""))})
+    topic = sf.col("topic")
+    wild = _is_wild("topic")
+    own = reduce(or_, (sf.col("client").startswith(name) for name in filters.OWN_CLIENTS))
+    faults = [
+        (own, Reason.OWN),
+        (topic.startswith("$"), Reason.INTERNAL),
+        ((topic == "") | ((wild | topic.contains("\0")) & ~topic.rlike(filters.VALID)), Reason.BAD_FILTER),
+    ]
+    if nodes is not None:
+        rows = _marked(rows, nodes, "node", "node_known")
+        faults.append((sf.col("node_known").isNull(), Reason.UNKNOWN_NODE))
+    if topics is not None:
+        rows = _marked(rows, topics, "topic", "topic_known")
+        faults.append((~wild & sf.col("topic_known").isNull(), Reason.UNKNOWN_TOPIC))
+    return rows.withColumn(REASON, sf.coalesce(REASON, first_fault(faults)))
+
+
+def tally(rows: DataFrame, pieces: int) -> DataFrame:
+    """Count checked rows in one pass: good ones by node and filter, each bad row by itself.
+
+    Nearly all rows differ, so that combining equal rows before the shuffle would only fill the memory. Each
+    row goes to one of `pieces` partitions, which are small enough to be counted without a sort.
+
+    Returns:
+        node, filter, clients, rows of good rows; reason, raw, source of bad ones and headers, which are null
+        for good ones.
+    """
+    good = sf.col(REASON).isNull()
+    bad = sf.col(REASON).isNotNull()
+    held = sf.when(bad, sf.struct(REASON, RAW, SOURCE, sf.monotonically_increasing_id())).alias("held")
+    kept = [sf.when(good, sf.col(name)).alias(name) for name in ("node", "topic", "client")]
+    apart = rows.select(held, *kept).repartition(pieces, "held", "node", "topic", "client")
+    by_client = apart.groupBy("held", "node", "topic", "client")
+    by_filter = by_client.agg(sf.count("*").alias("rows")).groupBy("held", "node", "topic")
+    counted = by_filter.agg(sf.count("*").alias("clients"), sf.sum("rows").alias("rows"))
+    details = [sf.col("held").getField(name).alias(name) for name in (REASON, RAW, SOURCE)]
+    return counted.select("node", sf.col("topic").alias("filter"), "clients", "rows", *details)
+
+
+def expand_filters(
+    spark: SparkSession, wanted: DataFrame, known: DataFrame | None, wildcards: str
+) -> tuple[DataFrame, list[str]]:
+    """The table subscriptions, without wildcards, and notes on filters that match very many topics.
+
+    Args:
+        spark: the session.
+        wanted: the nodes and their filters.
+        known: the list of topics, if there is one; otherwise all filters without a wildcard are the topics.
+        wildcards: "match": a filter becomes the topics that it matches. "group": filters that can match the
+            same topic become one topic, for topics that are not known beforehand.
+    """
+    wild = _is_wild("filter")
+    patterns = _texts(wanted.where(wild).select("filter"))
+    if not patterns:
+        return wanted.select("node", sf.col("filter").alias("topic")), []
+    literal = wanted.where(~wild).select(sf.col("filter").alias("topic")) if known is None else known
+    topics = _texts(literal)
+    topics_of_filter = _expanded(patterns, topics, wildcards)
+    pairs = [(text, topic) for text, found in topics_of_filter.items() for topic in found]
+    columns = [pa.array(column, pa.string()) for column in zip(*pairs, strict=True)]
+    meaning = spark.createDataFrame(pa.table(columns, names=["filter", "topic"]))
+    expanded = wanted.join(sf.broadcast(meaning), "filter", "left").select(
+        "node", sf.coalesce("topic", "filter").alias("topic")
+    )
+    return expanded.distinct(), _notes(topics_of_filter, len(topics))
+
+
+def _expanded(patterns: list[str], topics: list[str], wildcards: str) -> dict[str, list[str]]:
+    """The topics of each filter; filters that are their own topic can be missing."""
+    if wildcards == "match":
+        return filters.topics_of(patterns, topics)
+    groups = filters.groups(patterns + topics)
+    return {text: [group] for text, group in groups.items() if text != group or filters.is_wild(text)}
+
+
+def _notes(topics_of_filter: dict[str, list[str]], topics: int) -> list[str]:
+    """Notes on filters that match very many topics, and on groups of very many filters."""
+    broad = [text for text, found in topics_of_filter.items() if len(found) > max(10, topics // 2)]
+    groups: dict[str, int] = {}
+    for found in topics_of_filter.values():
+        groups[found[0]] = groups.get(found[0], 0) + (len(found) == 1)
+    huge = [text for text, size in groups.items() if size > max(10, topics // 2)]
+    notes = [
+        f"filter {text!r} matches {len(topics_of_filter[text]):,} of {topics:,} topics" for text in broad
+    ]
+    return notes + [
+        f"{groups[text]:,} filters can meet in a topic and became the one topic {text!r}" for text in huge
+    ]
+
+
+def _marked(rows: DataFrame, known: DataFrame, column: str, mark: str) -> DataFrame:
+    """The rows, with a mark where the value of a column is known; `known` has each value once."""
+    listed = known.select(column).withColumn(mark, sf.lit(True))
+    return rows.join(sf.broadcast(listed), column, "left")
+
+
+def _is_wild(column: str) -> Column:
+    return sf.col(column).contains("+") | sf.col(column).contains("#")
+
+
+def _texts(column: DataFrame) -> list[str]:
+    """The distinct values of a frame of one column, ascending."""
+    return sorted(column.distinct().toArrow().column(0).to_pylist())
+
+
+def check_latency(rows: DataFrame, known: DataFrame | None) -> DataFrame:
+    """The samples, with a reason for those not to use; `known` has the columns node and perhaps site."""
+    rtt = sf.col("rtt_ms")
+    faults = [(sf.isnan(rtt) | (rtt <= 0) | (rtt == float("inf")), Reason.NOT_POSITIVE)]
+    if known is not None:
+        names = known.select(sf.col("node").alias("name"), sf.lit(False).alias("is_site"))
+        if "site" in known.columns:
+            sites = known.where("site is not null").select(
+                sf.col("site").alias("name"), sf.lit(True).alias("is_site")
+            )
+            names = names.union(sites)
+        names = names.groupBy("name").agg(sf.bool_and("is_site").alias("is_site"))
+        for end in ("src", "dst"):
+            listed = names.select(sf.col("name").alias(end), sf.col("is_site").alias(f"{end}_site"))
+            rows = rows.join(sf.broadcast(listed), end, "left")
+            faults.append((sf.col(f"{end}_site").isNull(), Reason.UNKNOWN_NODE))
+        same = (sf.col("src") == sf.col("dst")) & ~sf.col("src_site")
+    else:
+        same = sf.col("src") == sf.col("dst")
+    faults.append((same, Reason.SAME_ENDS))
+    return rows.withColumn(REASON, sf.coalesce(REASON, first_fault(faults)))
+
+
+def median_latency(samples: DataFrame, symmetric: str) -> DataFrame:
+    """One row per pair: src, dst, the median rtt_ms, and the number of samples.
+
+    Args:
+        samples: src, dst, rtt_ms.
+        symmetric: "none" keeps both directions; "mean", "min" or "max" combines them.
+    """
+    directed = samples.groupBy("src", "dst").agg(
+        sf.median("rtt_ms").alias("rtt_ms"), sf.count("*").alias("samples")
+    )
+    if symmetric == "none":
+        return directed
+    rule = {"mean": sf.mean, "min": sf.min, "max": sf.max}[symmetric]
+    return directed.groupBy(sf.least("src", "dst").alias("src"), sf.greatest("src", "dst").alias("dst")).agg(
+        rule("rtt_ms").alias("rtt_ms"), sf.sum("samples").alias("samples")
+    )
+
+
+def read_matrix(path: Path, nodes: list[str]) -> pa.Table:
+    """The cells of a matrix file as rows: raw, source, reason, src, dst, rtt_ms; empty cells are skipped.
+
+    The first line names the columns, and the first field of each line its row; a square of numbers without
+    names is in the order of `nodes`.
+
+    Raises:
+        InputError: the matrix is not square, or its names do not fit.
+    """
+    with open_file(path) as file:
+        text = file.read().decode("utf-8-sig", "replace")
+    sign = separator(text.partition("\n")[0])
+    lines = [
+        [cell.strip() for cell in line] for line in csv.reader(io.StringIO(text), delimiter=sign) if line
+    ]
+    named = bool(lines) and _has_header(lines, nodes)
+    columns = lines[0] if named else nodes
+    body = lines[1:] if named else lines
+    row_named = bool(body) and named and _has_labels(lines[0], body)
+    if row_named:
+        columns = columns[1:] if len(columns) == len(body[0]) else columns
+    rows = [line[0] for line in body] if row_named else columns
+    if len(rows) != len(body):
+        raise InputError(
+            f"{path} has {len(body)} rows for {len(rows)} names; give a square matrix, or name its rows"
+        )
+    cells = [line[row_named:] for line in body]
+    return pa.Table.from_pylist(list(_cells(path, rows, columns, cells)), schema=_MATRIX_SCHEMA)
+
+
+def _has_header(lines: list[list[str]], nodes: list[str]) -> bool:
+    """Whether the first line has names, which can be numbers."""
+    head = lines[0]
+    body = lines[1:]
+    if any(_is_word(cell) for cell in head):
+        return True
+    known = not nodes or set(filter(None, head)) <= set(nodes)
+    if body and (len(body) == len(head) or len(body[0]) == len(head) + 1):
+        return known
+    # A square with an empty corner and equal first line and column is unnamed if its size is that of `nodes`.
+    mirrored = not head[0] and [line[0] for line in body] == head[1:]
+    return mirrored and (known or len(nodes) != len(lines))
+
+
+def _has_labels(head: list[str], body: list[list[str]]) -> bool:
+    """Whether the first field of each line is its name; `head` has the names of the columns."""
+    side = [line[0] for line in body]
+    return len(body[0]) == len(head) + 1 or not head[0] or side == head[1:] or _is_word(side[0])
+
+
+def _is_word(cell: str) -> bool:
+    return bool(cell) and _number(cell) is None
+
+
+def _cells(
+    path: Path, rows: list[str], columns: list[str], cells: list[list[str]]
+) -> Iterator[dict[str, object]]:
+    for src, line in zip(rows, cells, strict=True):
+        if len(line) != len(columns):
+            yield {"raw": ",".join(line), "source": str(path), "reason": Reason.FIELDS}
+            continue
+        for dst, cell in zip(columns, line, strict=True):
+            value = _number(cell)
+            if not cell.strip() or (src == dst and not value):
+                continue
+            reason = None if value is not None else Reason.not_a("rtt_ms", "number")
+            yield {
+                "raw": f"{src},{dst},{cell}",
+                "source": str(path),
+                "reason": reason,
+                "src": src,
+                "dst": dst,
+                "rtt_ms": value,
+            }
+
+
+def _number(cell: str) -> float | None:
+    try:
+        return float(cell)
+    except ValueError:
+        return None

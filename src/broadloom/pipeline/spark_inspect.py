@@ -1,0 +1,226 @@
+"""Verification and measures of a plan as Spark jobs, from its tables alone.
+
+No code of this module is used to build plans. Each topic is checked and measured on its own.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as sf
+from scipy.sparse import coo_array
+from scipy.sparse.csgraph import connected_components
+
+from broadloom.errors import InputError
+from broadloom.measures.sub_overlays import graph_diameter
+from broadloom.pipeline.spark_session import SparkEngine, session
+
+# How many disconnected topics a verdict names.
+SHOWN = 100
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The result of a verification.
+
+    Attributes:
+        topics: the number of topics that were checked.
+        disconnected: the number of topics with more than one component.
+        examples: the first of these, by name.
+        bad_edges: the number of links that are loops, duplicates, or end at an unknown node.
+
+    Examples:
+        >>> Verdict(3, 0, (), 0).good
+        True
+    """
+
+    topics: int
+    disconnected: int
+    examples: tuple[str, ...]
+    bad_edges: int
+
+    @property
+    def good(self) -> bool:
+        """Whether every topic is connected, over links that can exist."""
+        return self.disconnected == 0 and self.bad_edges == 0
+
+    def summary(self) -> str:
+        """The verdict in a sentence."""
+        if self.good:
+            return f"every one of {self.topics:,} topics is connected"
+        names = ", ".join(self.examples[:5])
+        topics = f"{self.disconnected:,} of {self.topics:,} topics are not connected ({names})"
+        return f"{topics}; {self.bad_edges:,} bad links"
+
+
+def verify_on_spark(
+    plan: str | Path, engine: SparkEngine | None = None, spark: SparkSession | None = None
+) -> Verdict:
+    """Verify the plan in a folder: the components of each topic, and that its links can exist."""
+    folder = Path(plan).absolute()
+    with session(engine, spark) as running:
+        found = components(running, folder)
+        broken = found.where("components > 1")
+        counts = found.agg(
+            sf.count("*").alias("topics"), sf.count_if(sf.expr("components > 1")).alias("disconnected")
+        )
+        row = counts.toArrow().to_pylist()[0]
+        names = (
+            broken.select("topic").orderBy("topic").limit(SHOWN).toArrow() if row["disconnected"] else None
+        )
+        examples = tuple(names.column(0).to_pylist()) if names is not None else ()
+        return Verdict(row["topics"], row["disconnected"], examples, _bad_edges(running, folder))
+
+
+def components(spark: SparkSession, plan: Path) -> DataFrame:
+    """The number of components of each topic: topic, subscribers, components."""
+    merged = links(spark, plan).select("topic", "u", "v").groupBy("topic")
+    joined = subscribers(spark, plan).join(
+        merged.applyInArrow(_merged, "topic string, merged long"), "topic", "left"
+    )
+    remaining = sf.col("subscribers") - sf.coalesce("merged", sf.lit(0))
+    return joined.select("topic", "subscribers", remaining.alias("components"))
+
+
+def _merged(group: pa.Table) -> pa.Table:
+    """The number by which the links of a topic reduce its components."""
+    ends = pa.concat_arrays([*group.column("u").chunks, *group.column("v").chunks]).dictionary_encode()
+    index = np.asarray(ends.indices)
+    size = len(ends.dictionary)
+    graph = coo_array((np.ones(group.num_rows, np.int8), np.split(index, 2)), shape=(size, size))
+    merged = size - int(connected_components(graph, directed=False)[0])
+    return pa.table({"topic": group.column("topic").slice(0, 1), "merged": [merged]})
+
+
+def _bad_edges(spark: SparkSession, plan: Path) -> int:
+    edges = plan_table(spark, plan, "edges")
+    nodes = plan_table(spark, plan, "nodes").select("node")
+    loops = edges.where("u = v").count()
+    pairs = edges.select(sf.least("u", "v").alias("a"), sf.greatest("u", "v").alias("b"))
+    repeated = pairs.groupBy("a", "b").count().where("count > 1").count()
+    ends = edges.select(sf.explode(sf.array("u", "v")).alias("node"))
+    return int(loops + repeated + ends.join(nodes, "node", "left_anti").count())
+
+
+def measure_on_spark(
+    plan: str | Path, engine: SparkEngine | None = None, spark: SparkSession | None = None
+) -> dict[str, Any]:
+    """Measures of the plan in a folder, with the names of `broadloom.measures.metrics`."""
+    with session(engine, spark) as running:
+        folder = Path(plan).absolute()
+        return _node_measures(degrees(running, folder)) | _topic_measures(diameters(running, folder))
+
+
+def measure_into(folder: Path, plan: Path, spark: SparkSession) -> None:
+    """Write the measures of each node, of each topic, and of the whole plan into an existing folder."""
+    degrees(spark, plan).coalesce(1).write.parquet(str(folder / "nodes.parquet"))
+    diameters(spark, plan).coalesce(1).write.parquet(str(folder / "topics.parquet"))
+    nodes, topics = (spark.read.parquet(str(folder / f"{name}.parquet")) for name in ("nodes", "topics"))
+    measures = _node_measures(nodes) | _topic_measures(topics)
+    (folder / "measures.json").write_text(json.dumps(measures, indent=2) + "\n")
+
+
+def degrees(spark: SparkSession, plan: Path) -> DataFrame:
+    """The number of links of each node, and their total weight: node, degree, weighted_degree."""
+    ends = plan_table(spark, plan, "edges").select(sf.explode(sf.array("u", "v")).alias("node"), "weight")
+    counted = ends.groupBy("node").agg(
+        sf.count("*").alias("degree"), sf.sum("weight").alias("weighted_degree")
+    )
+    nodes = plan_table(spark, plan, "nodes").select("node").join(counted, "node", "left")
+    return nodes.fillna({"degree": 0, "weighted_degree": 0.0})
+
+
+def diameters(spark: SparkSession, plan: Path) -> DataFrame:
+    """The diameter of each topic that has subscribers: topic, subscribers, hops, length.
+
+    Infinity for a topic that is not connected, 0 for one subscriber.
+    """
+    shape = "topic string, reached long, hops double, length double"
+    found = links(spark, plan).groupBy("topic").applyInArrow(_diameter, shape)
+    joined = subscribers(spark, plan).where("subscribers > 0").join(found, "topic", "left")
+    whole = sf.coalesce("reached", sf.lit(1)) == sf.col("subscribers")
+    distances = [
+        sf.when(whole, sf.coalesce(name, sf.lit(0.0))).otherwise(float("inf")).alias(name)
+        for name in ("hops", "length")
+    ]
+    return joined.select("topic", "subscribers", *distances)
+
+
+def _diameter(group: pa.Table) -> pa.Table:
+    """The number of nodes that the links of a topic reach, and its diameter in hops and in weight."""
+    ends = pa.concat_arrays([*group.column("u").chunks, *group.column("v").chunks]).dictionary_encode()
+    edges = np.stack(np.split(np.asarray(ends.indices), 2), axis=1)
+    size = len(ends.dictionary)
+    hops = graph_diameter(size, edges, np.ones(len(edges)))
+    length = graph_diameter(size, edges, group.column("weight").to_numpy())
+    topic = group.column("topic").slice(0, 1)
+    return pa.table({"topic": topic, "reached": [size], "hops": [hops], "length": [length]})
+
+
+def _node_measures(nodes: DataFrame) -> dict[str, Any]:
+    row = nodes.agg(
+        sf.count("*").alias("nodes"),
+        sf.sum("degree").alias("ends"),
+        sf.max("degree").alias("max_degree"),
+        sf.sum("weighted_degree").alias("weight"),
+        sf.max("weighted_degree").alias("weighted_max_degree"),
+    )
+    found = row.toArrow().to_pylist()[0]
+    count = max(found["nodes"], 1)
+    return {
+        "nodes": found["nodes"],
+        "edges": (found["ends"] or 0) // 2,
+        "mean_degree": (found["ends"] or 0) / count,
+        "max_degree": found["max_degree"] or 0,
+        "weighted_mean_degree": (found["weight"] or 0.0) / count,
+        "weighted_max_degree": found["weighted_max_degree"] or 0.0,
+        "total_weight": (found["weight"] or 0.0) / 2,
+    }
+
+
+def _topic_measures(topics: DataFrame) -> dict[str, Any]:
+    row = topics.agg(
+        sf.mean("hops").alias("mean_diameter"),
+        sf.max("hops").alias("max_diameter"),
+        sf.mean("length").alias("weighted_mean_diameter"),
+        sf.max("length").alias("weighted_max_diameter"),
+        sf.count_if(sf.col("hops") == float("inf")).alias("disconnected_topics"),
+    )
+    found: dict[str, Any] = row.toArrow().to_pylist()[0]
+    return {name: 0 if value is None else value for name, value in found.items()}
+
+
+def plan_table(spark: SparkSession, plan: Path, name: str) -> DataFrame:
+    """A table of a plan."""
+    path = plan / f"{name}.parquet"
+    if not path.exists():
+        raise InputError(f"{plan} is not a plan: {path.name} is missing; give the folder of a plan")
+    return spark.read.parquet(str(path))
+
+
+def subscribers(spark: SparkSession, plan: Path) -> DataFrame:
+    """The number of subscribers of each topic, 0 included: topic, subscribers."""
+    counted = (
+        plan_table(spark, plan, "subscriptions").groupBy("topic").agg(sf.count("*").alias("subscribers"))
+    )
+    topics = plan_table(spark, plan, "topics").join(counted, "topic", "left")
+    return topics.select("topic", sf.coalesce("subscribers", sf.lit(0)).alias("subscribers"))
+
+
+def links(spark: SparkSession, plan: Path) -> DataFrame:
+    """One row per link and topic that both ends want: topic, u, v, weight."""
+    wanted = (
+        plan_table(spark, plan, "subscriptions").groupBy("node").agg(sf.collect_list("topic").alias("topics"))
+    )
+    edges = plan_table(spark, plan, "edges").select("u", "v", "weight")
+    for end in ("u", "v"):
+        own = wanted.select(sf.col("node").alias(end), sf.col("topics").alias(f"{end}_topics"))
+        edges = edges.join(own, end)
+    shared = sf.array_intersect("u_topics", "v_topics")
+    return edges.select(sf.explode(shared).alias("topic"), "u", "v", "weight")
