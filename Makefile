@@ -1,31 +1,30 @@
-# Broadloom's chores. `make help` lists them; all work in .venv, which `make setup` makes.
+# Tasks of developers. `make help` lists them; all use .venv, which `make setup` creates.
 
-# Debian packages that tests need. Root gets them installed; for others those tests are skipped.
+# Debian packages that tests need. They are installed if root runs make; otherwise tests that need them are skipped.
 SYSTEM_PACKAGES = mosquitto nats-server openssl chromium
 
 PYTHON ?= python3
 UV ?= uv
 VENV := .venv
 TESTS := --dist loadgroup -m "not rabbitmq and not kills"
-FAILED := .pytest_cache/v/cache/lastfailed
 RUN := $(VENV)/bin/
 INSTALL := $(RUN)python -m pip install --quiet --disable-pip-version-check --no-build-isolation
 LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
 
-.PHONY: help setup demo test test-failed test-rabbitmq test-kills lint docs report-ui lock clean
+.PHONY: help setup demo test test-optimized test-rabbitmq test-kills lint docs report-ui lock clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
-	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' Makefile | expand -t 18
 
-setup: $(VENV)/java.done $(VENV)/kernels.done ## make .venv: hashed packages, Broadloom itself, Java where there is none
+setup: $(VENV)/java.done $(VENV)/kernels.done ## create .venv: hashed packages, Broadloom itself, Java if it is missing
 
 $(VENV)/venv.done: tools/make-venv
 	@tools/make-venv $(PYTHON) $(VENV)
 	@touch $@
 
 $(VENV)/packages.done: $(VENV)/venv.done requirements/build.txt requirements/dev.txt
-	@echo "Installing the packages of requirements/dev.txt (about 600 MB to fetch, once)"
+	@echo "Installing the packages of requirements/dev.txt (a download of about 600 MB, once)"
 	@$(INSTALL) --require-hashes -r requirements/build.txt
 	@$(INSTALL) --require-hashes -r requirements/dev.txt
 	@touch $@
@@ -44,26 +43,24 @@ $(VENV)/kernels.done: $(VENV)/broadloom.done
 	@tools/compile-kernels $(VENV)
 	@touch $@
 
-demo: setup ## generate raw inputs of 200 brokers, and run the whole pipeline on them
+demo: setup ## generate raw inputs for 200 brokers and run the whole pipeline on them
 	@test -d demo/raw || $(RUN)broadloom devices --brokers 200 --subscriptions 500000 --subscribers 10000 --seed 0 \
 		-o demo/raw
 	$(RUN)broadloom run examples/demo.toml
 
-test: setup ## run all tests
+test: setup ## run all tests (with COVERAGE=--cov: and measure which lines they run)
 	@tools/system-packages $(SYSTEM_PACKAGES)
-	@rm -f $(FAILED)
-	@# A run that broke off leaves no list of what failed: it is no whole one.
-	$(RUN)pytest -n 2 $(TESTS) || { [ $$? = 1 ] || rm -f $(FAILED); exit 1; }
+	$(RUN)pytest -n 2 $(TESTS) $(COVERAGE)
 
-test-failed: setup ## run the tests that failed last time, one after the other
-	@# Names of tests get their groups only after files are read, so no file is left out before (lfplugin-collwrapper).
-	$(RUN)pytest -n 1 $(TESTS) -p no:lfplugin-collwrapper --last-failed --last-failed-no-failures none
+test-optimized: setup ## run all tests with Python's -O in the processes that they start
+	@tools/system-packages $(SYSTEM_PACKAGES)
+	BROADLOOM_OPTIMIZE=1 $(RUN)pytest -n 2 $(TESTS)
 
-test-rabbitmq: setup ## run the tests that start four RabbitMQ nodes; takes minutes
+test-rabbitmq: setup ## run the tests that start four RabbitMQ nodes (minutes)
 	@tools/system-packages rabbitmq-server
 	$(RUN)pytest -m rabbitmq
 
-test-kills: setup ## run the tests that kill the parts of a live move; they want a machine that does nothing else
+test-kills: setup ## run the tests that kill processes during a move (on an idle machine)
 	@tools/system-packages $(SYSTEM_PACKAGES)
 	$(RUN)pytest -m kills
 
@@ -75,14 +72,14 @@ lint: setup ## check style, format and types
 docs: setup ## build the documentation into site/
 	$(RUN)mkdocs build --strict
 
-report-ui: ## build the script of the report's page into the package, with Node.js
+report-ui: ## build the script of the report page into the package, with Node.js
 	cd report-ui && npm ci --no-audit --no-fund && npm run --silent check && npm run --silent build
 
-lock: ## pin and hash requirements/*.txt anew, with uv (newest versions: make lock UPGRADE=--upgrade)
+lock: ## update requirements/*.txt with uv (to the newest versions: make lock UPGRADE=--upgrade)
 	$(LOCK) requirements/build.in -o requirements/build.txt
 	$(LOCK) pyproject.toml --extra spark --extra lp --extra deploy --extra papers --group dev --group docs requirements/dev.in -o requirements/dev.txt
 	$(LOCK) requirements/java.in -o requirements/java.txt
 
-clean: ## remove what the targets made, but not .venv
-	rm -rf demo site build dist artefacts report-ui/node_modules .cache .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
+clean: ## remove all outputs except .venv
+	rm -rf demo site build dist artefacts report-ui/node_modules .cache .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse
 	find src tests -name __pycache__ -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""What all tests share: when a test is skipped, and who runs Spark."""
+"""Settings and fixtures of all tests: skips, the worker that runs Spark, and `broadloom ...` in this process."""
 
 import os
 import shutil
@@ -20,11 +20,11 @@ settings.load_profile("broadloom")
 
 
 def pytest_configure() -> None:
-    """Find servers, which Debian keeps off a plain user's PATH; let children be interrupted."""
-    os.environ["PATH"] += os.pathsep + "/usr/sbin"
-    if (
-        signal.getsignal(signal.SIGINT) == signal.SIG_IGN
-    ):  # as in a shell's background, and all below inherits it
+    """Prepare the processes that tests start: the PATH of servers, SIGINT, and `make test-optimized`."""
+    os.environ["PATH"] += os.pathsep + "/usr/sbin"  # Debian keeps servers off the PATH of a plain user
+    if os.environ.get("BROADLOOM_OPTIMIZE") == "1":
+        os.environ["PYTHONOPTIMIZE"] = "1"  # children run with -O; this process keeps its asserts
+    if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # inherited from a background shell
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
