@@ -74,16 +74,16 @@ class Churn:
         self, kind: str, broker: str, topics: list[str] | None, done: Callable[[], Any]
     ) -> tuple[str, float]:
         await self._load.move_off(broker, topics)  # clients first
-        return await self._tell(kind, broker, topics, done)
+        return await self._report(kind, broker, topics, done)
 
     async def _gain(
         self, kind: str, broker: str, topics: list[str], done: Callable[[], Any]
     ) -> tuple[str, float]:
-        told = await self._tell(kind, broker, topics, done)
+        told = await self._report(kind, broker, topics, done)
         await self._load.move_to(broker, topics)
         return told
 
-    async def _tell(
+    async def _report(
         self, kind: str, broker: str, topics: list[str] | None, done: Callable[[], Any]
     ) -> tuple[str, float]:
         self._seq += 1
@@ -116,8 +116,8 @@ async def soak_story(
 ) -> tuple[dict[str, int], list[tuple[str, float]], LinkAgent]:
     """Load and changes for so long; counts, and the time of each change."""
     interest, plan, wants = instance()
-    doors = {broker: Endpoint(HOST, port) for broker, port in lab.ports.items()}
-    agent, load = LinkAgent(doors.__getitem__, folder / "state"), Load(doors, wants)
+    endpoints = {broker: Endpoint(HOST, port) for broker, port in lab.ports.items()}
+    agent, load = LinkAgent(endpoints.__getitem__, folder / "state"), Load(endpoints, wants)
     follower = LinkRun(agent, EventFile(plan, folder / "events.jsonl"))
     churn, taken = Churn(interest, folder / "events.jsonl", load, 0), []
     await agent.start()
@@ -169,8 +169,8 @@ async def kill_story(lab: MosquittoLab, folder: Path, kills: int) -> tuple[dict[
     """The agent as a command, killed again and again while links change."""
     interest, plan, wants = instance()
     plan.save(folder / "plan")
-    doors = {broker: Endpoint(HOST, port) for broker, port in lab.ports.items()}
-    load, chance = Load(doors, wants), random.Random(1)
+    endpoints = {broker: Endpoint(HOST, port) for broker, port in lab.ports.items()}
+    load, chance = Load(endpoints, wants), random.Random(1)
     events = folder / "events.jsonl"
     churn, changes = Churn(interest, events, load, 1), 0
 
@@ -225,8 +225,8 @@ class Counting(LinkRun):
 
     last = -1
 
-    async def _aim(self, plan: bl.Plan) -> None:
-        await super()._aim(plan)
+    async def _follow_plan(self, plan: bl.Plan) -> None:
+        await super()._follow_plan(plan)
         self.last = self._source.last  # nobody reads events meanwhile
 
 
@@ -337,7 +337,7 @@ def link_process(ports: dict[str, int]) -> None:
     async def story(folder: Path) -> None:
         agent = LinkAgent(lambda broker: Endpoint(HOST, ports[broker]), folder)
         await agent.start()
-        agent.aim({("x",): frozenset({("a", "b"), ("b", "a")})})
+        agent.retarget({("x",): frozenset({("a", "b"), ("b", "a")})})
         await agent.settled()
         print("up", flush=True)
         await asyncio.Event().wait()

@@ -19,7 +19,7 @@ class Load(SessionHandler):
     """Clients with ids on their messages; the payload is the message's number.
 
     Args:
-        doors: how to reach each broker.
+        endpoints: how to reach each broker.
         wants: the topics that are subscribed to at each.
 
     Attributes:
@@ -31,8 +31,8 @@ class Load(SessionHandler):
         got: how often a message came to a broker.
     """
 
-    def __init__(self, doors: Mapping[str, Endpoint], wants: Mapping[str, Iterable[str]]) -> None:
-        self.wants = {broker: set(wants.get(broker, ())) for broker in doors}
+    def __init__(self, endpoints: Mapping[str, Endpoint], wants: Mapping[str, Iterable[str]]) -> None:
+        self.wants = {broker: set(wants.get(broker, ())) for broker in endpoints}
         self.identified = True
         self.published: list[tuple[str, str]] = []
         self.missing: dict[int, set[str]] = {}
@@ -40,8 +40,8 @@ class Load(SessionHandler):
         self.got: Counter[tuple[str, int]] = Counter()
         self._open: Counter[str] = Counter()
         self.clients = {
-            broker: ClientSession(broker, f"load-{broker}", door, self, fresh=True)
-            for broker, door in doors.items()
+            broker: ClientSession(broker, f"load-{broker}", endpoint, self, fresh=True)
+            for broker, endpoint in endpoints.items()
         }
         self._task: asyncio.Task[None] | None = None
 
@@ -135,10 +135,10 @@ class Load(SessionHandler):
 
     # What sessions call.
 
-    async def opened(self, session: ClientSession, welcome: Connack) -> None:
+    async def opened(self, session: ClientSession, connack: Connack) -> None:
         """A client subscribes, unless its broker remembers."""
         self._open[session.broker] = 0
-        if not welcome.present:
+        if not connack.present:
             await session.subscribe(sorted(self.wants[session.broker]), retained=False)
 
     def arrived(self, session: ClientSession, message: Publish) -> None:
@@ -149,7 +149,7 @@ class Load(SessionHandler):
         if message.number:
             session.send(acknowledgement(PUBACK, message.number))
 
-    def answered(self, session: ClientSession, kind: int, number: int, reason: int) -> None:
+    def acknowledged(self, session: ClientSession, kind: int, number: int, reason: int) -> None:
         """A broker has taken a message."""
         assert (kind, reason >= FAILED) == (PUBACK, False), f"{kind:#x} for {number}: {reason:#x}"
         self._open[session.broker] = max(0, self._open[session.broker] - 1)

@@ -1,1 +1,1 @@
-"""MQTT rules shared by planning and running: topic filters, packets, sessions."""
+"""MQTT rules and clients: topic filters, endpoints, packets, client sessions."""

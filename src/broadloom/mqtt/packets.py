@@ -1,4 +1,4 @@
-"""MQTT 5 packets, as few as a link needs; what is malformed is refused with a word (OASIS MQTT 5.0)."""
+"""MQTT 5 packet codec: the packets of a client session that forwards messages (OASIS MQTT 5.0)."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
 
+from broadloom.errors import InternalError
 from broadloom.mqtt.endpoint import Login
 from broadloom.mqtt.reserved_topics import MESSAGE_ID
 
@@ -20,22 +21,23 @@ SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT = (
     0xD0,
     0xE0,
 )
-LAST_ID = 65_535
-LARGEST = 268_435_455  # of any packet, by its length of four bytes
-FAILED = 0x80  # reasons from here on are refusals
+LAST_ID = 65_535  # the highest packet id
+LARGEST_PACKET = 268_435_455  # bytes, by the four bytes of a packet's length
+FAILED = 0x80  # reason codes from here on are refusals
 RETAIN, DUP = 0x01, 0x08
 QOS_2 = 0x04
 ID_PROPERTY = MESSAGE_ID.encode()
 
 PING = bytes((PINGREQ, 0))
 SESSION_EXPIRY, RECEIVE_MAXIMUM, MAXIMUM_PACKET, MAXIMUM_QOS = 0x11, 0x21, 0x27, 0x24
-_USER = 0x26
+_USER = 0x26  # kind of a user property
+# Bytes of the properties with a fixed size.
 _SIZES = {0x01: 1, 0x17: 1, 0x19: 1, MAXIMUM_QOS: 1, 0x25: 1, 0x28: 1, 0x29: 1, 0x2A: 1}
 _SIZES |= {0x13: 2, RECEIVE_MAXIMUM: 2, 0x22: 2, 0x23: 2}
 _SIZES |= {0x02: 4, SESSION_EXPIRY: 4, 0x18: 4, MAXIMUM_PACKET: 4}
 _TEXTS = frozenset((0x03, 0x08, 0x09, 0x12, 0x15, 0x16, 0x1A, 0x1C, 0x1F))
 _VARIABLE = 0x0B
-# The flags of the first byte that are no free choice.
+# The required flags in the first byte of a packet.
 _FLAGS = {CONNACK: 0, PUBACK: 0, PUBREC: 0, PUBREL: 2, PUBCOMP: 0, SUBACK: 0, UNSUBACK: 0, PINGRESP: 0}
 _FLAGS |= {DISCONNECT: 0}
 
@@ -43,18 +45,18 @@ _SHORT = struct.Struct(">H")
 
 
 class ProtocolError(Exception):
-    """A packet that no broker may send; the connection ends."""
+    """A packet that violates the protocol; the connection ends."""
 
 
 class Publish(NamedTuple):
-    """A message as it came.
+    """A received message.
 
     Attributes:
         raw: the whole packet.
-        head: where its variable header begins.
+        head: the position of its variable header.
         topic: its topic.
         number: its packet id; 0 for QoS 0.
-        key: a digest of its id; 0 if it has none.
+        key: a digest of its id; 0: it has no id.
     """
 
     raw: bytes
@@ -65,20 +67,20 @@ class Publish(NamedTuple):
 
     @property
     def dup(self) -> bool:
-        """Whether it was sent before."""
+        """Whether the broker marks it as sent before."""
         return bool(self.raw[0] & DUP)
 
     def forwarded(self) -> bytes:
-        """The packet for the far broker: the same, but at QoS 2, or at 0 if it came so."""
+        """The packet for the next broker: the same at QoS 2, or at QoS 0 if it was received at QoS 0."""
         first = PUBLISH | (self.raw[0] & RETAIN) | (QOS_2 if self.number else 0)
         return b"%c%b" % (first, self.raw[1:])
 
     def payload(self) -> bytes:
-        """What it says."""
+        """The payload."""
         return self.raw[_properties_of(self)[1] :]
 
     def stamped(self, text: bytes) -> Publish:
-        """The same message with an id, for one that has none."""
+        """The same message with an id, for a message without one."""
         start, end = _properties_of(self)
         properties = self.raw[start:end] + b"%c%b%b" % (_USER, _text(ID_PROPERTY), _text(text))
         before = self.raw[self.head : _property_length_at(self)]
@@ -88,23 +90,26 @@ class Publish(NamedTuple):
 
 
 class PacketReader:
-    """The packets in a stream of bytes."""
+    """Splits a stream of bytes into packets."""
 
     def __init__(self) -> None:
         self._parts: list[bytes] = []
-        self._have, self._need = 0, 2
+        self._size = 0
+        self._needed = 2
 
     def feed(self, data: bytes) -> Iterator[tuple[int, bytes, int]]:
-        """Each whole packet: its kind, all its bytes, and where its variable header begins.
+        """Yield each complete packet: its kind, its bytes, and the position of its variable header.
 
         Raises:
-            ProtocolError: a length of more than four bytes, or flags that no packet has.
+            ProtocolError: a length has more than four bytes, or a packet has wrong flags.
         """
         self._parts.append(data)
-        self._have += len(data)
-        if self._have < self._need:
-            return  # a large packet is put together once, when all of it is there
-        data, at, self._need = b"".join(self._parts), 0, 2
+        self._size += len(data)
+        if self._size < self._needed:
+            return  # a large packet is joined once, when all of it is received
+        data = b"".join(self._parts)
+        at = 0
+        self._needed = 2
         while at < len(data):
             found = _read_length(data, at + 1, len(data))
             if found is None:
@@ -114,29 +119,30 @@ class PacketReader:
             if kind != PUBLISH and _FLAGS.get(kind) != data[at] & 0x0F:
                 raise ProtocolError(f"a packet begins with {data[at]:#04x}")
             if head + size > len(data):
-                self._need = head + size - at
+                self._needed = head + size - at
                 break
             yield kind, data[at : head + size], head - at
             at = head + size
-        self._parts, self._have = [data[at:]], len(data) - at
+        self._parts = [data[at:]]
+        self._size = len(data) - at
 
 
 def read_publish(raw: bytes, head: int) -> Publish:
-    """A message from the bytes of its packet.
+    """Parse a PUBLISH packet.
 
     Raises:
         ProtocolError: it is malformed.
     """
     qos = raw[0] >> 1 & 3
     if qos > 1:
-        raise ProtocolError(f"a message at QoS {qos}, though 1 was asked for")
+        raise ProtocolError(f"a message at QoS {qos}, though QoS 1 was requested")
     topic_end = _end_of_text(raw, head)
     try:
         topic = raw[head + 2 : topic_end].decode()
     except UnicodeDecodeError as error:
-        raise ProtocolError("a topic that is no UTF-8") from error
+        raise ProtocolError("a topic is not UTF-8") from error
     if not topic or "+" in topic or "#" in topic or "\0" in topic:
-        raise ProtocolError("a message without a topic, or with a wildcard in it")
+        raise ProtocolError("the topic of a message is empty or has a wildcard")
     number, at = 0, topic_end
     if qos:
         number, at = _short(raw, at), at + 2
@@ -144,25 +150,31 @@ def read_publish(raw: bytes, head: int) -> Publish:
             raise ProtocolError("a message with packet id 0")
     found = _read_length(raw, at, len(raw))
     if found is None or sum(found) > len(raw):
-        raise ProtocolError("properties that end behind their packet")
+        raise ProtocolError("properties exceed their packet")
     size, start = found
     key = _find_id(raw, start, start + size) if size else 0
     return Publish(raw, head, topic, number, key)
 
 
-def read_number(raw: bytes, head: int) -> tuple[int, int]:
-    """The packet id and the reason of an acknowledgement."""
+def read_acknowledgement(raw: bytes, head: int) -> tuple[int, int]:
+    """The packet id and the reason code of an acknowledgement."""
     return _short(raw, head), raw[head + 2] if len(raw) > head + 2 else 0
 
 
 def read_reasons(raw: bytes, head: int) -> tuple[int, bytes]:
-    """The packet id of the answer to a (un)subscription, and a reason for each filter."""
+    """The packet id of a SUBACK or UNSUBACK, and one reason code per filter."""
     _, end = read_properties(raw, head + 2)
     return _short(raw, head), raw[end:]
 
 
 class Connack(NamedTuple):
-    """What a broker says when a client connects."""
+    """A parsed CONNACK packet.
+
+    Attributes:
+        present: whether the broker has a session of the client.
+        reason: the reason code.
+        properties: the numeric properties by their kind.
+    """
 
     present: bool
     reason: int
@@ -170,20 +182,21 @@ class Connack(NamedTuple):
 
 
 def read_connack(raw: bytes, head: int) -> Connack:
-    """The answer to CONNECT."""
+    """Parse a CONNACK packet."""
     if len(raw) < head + 2:
-        raise ProtocolError("an answer to CONNECT that is too short")
+        raise ProtocolError("CONNACK is too short")
     properties, _ = read_properties(raw, head + 2) if len(raw) > head + 2 else ({}, 0)
     return Connack(bool(raw[head] & 1), raw[head + 1], properties)
 
 
 def read_properties(raw: bytes, at: int) -> tuple[dict[int, int], int]:
-    """The numbers among the properties at a place, and where they end."""
+    """The numeric properties at a position, and the position after all properties."""
     found = _read_length(raw, at, len(raw))
     if found is None or sum(found) > len(raw):
-        raise ProtocolError("properties that end behind their packet")
+        raise ProtocolError("properties exceed their packet")
     size, start = found
-    end, numbers = start + size, {}
+    end = start + size
+    numbers = {}
     for kind, begin, stop in _walk(raw, start, end):
         if kind in _SIZES:
             numbers[kind] = int.from_bytes(raw[begin:stop])
@@ -193,7 +206,7 @@ def read_properties(raw: bytes, at: int) -> tuple[dict[int, int], int]:
 def connect(
     client: str, clean: bool, keep_alive: int, expiry: int, window: int, login: Login | None = None
 ) -> bytes:
-    """CONNECT; the session is kept for `expiry` seconds, and at most `window` messages come unanswered."""
+    """CONNECT; `expiry` is the session expiry in seconds, `window` the receive maximum."""
     user = None if login is None else login.user
     flags = (0x02 if clean else 0) | (0 if user is None else 0xC0)
     properties = struct.pack(">BIBH", SESSION_EXPIRY, expiry, RECEIVE_MAXIMUM, window)
@@ -205,12 +218,12 @@ def connect(
 
 
 def subscribe(number: int, filters: Iterable[str], retained: bool) -> bytes:
-    """SUBSCRIBE at QoS 1, nothing of one's own, retained as published.
+    """SUBSCRIBE at QoS 1 with no-local and retain-as-published.
 
     Args:
         number: the packet id.
-        filters: what to subscribe to.
-        retained: whether what is retained comes too, if the subscription is new.
+        filters: the topic filters.
+        retained: whether the broker sends retained messages, if the subscription is new.
     """
     options = 0x01 | 0x04 | 0x08 | (0x10 if retained else 0x20)
     parts = b"".join(_text(one.encode()) + bytes((options,)) for one in filters)
@@ -227,7 +240,7 @@ def unsubscribe(number: int, filters: Iterable[str]) -> bytes:
 def publish(
     topic: str, payload: bytes, number: int = 0, properties: Sequence[tuple[bytes, bytes]] = ()
 ) -> bytes:
-    """PUBLISH at QoS 1, or at 0 without a number, with user properties."""
+    """PUBLISH at QoS 1, or at QoS 0 without a packet id, with user properties."""
     users = b"".join(b"%c%b%b" % (_USER, _text(name), _text(value)) for name, value in properties)
     body = _text(topic.encode()) + (_SHORT.pack(number) if number else b"") + _length(len(users)) + users
     return _packet(PUBLISH | (2 if number else 0), body + payload)
@@ -239,7 +252,7 @@ def acknowledgement(kind: int, number: int) -> bytes:
 
 
 def disconnect(expiry: int | None = None) -> bytes:
-    """DISCONNECT; with an expiry the session is kept so long from now on."""
+    """DISCONNECT; with `expiry`, the broker keeps the session for that many seconds."""
     if expiry is None:
         return bytes((DISCONNECT, 0))
     return _packet(DISCONNECT, b"\0" + b"\5" + struct.pack(">BI", SESSION_EXPIRY, expiry))
@@ -250,12 +263,12 @@ def _packet(first: int, body: bytes) -> bytes:
 
 
 def _key(text: bytes) -> int:
-    """A digest of an id, never 0."""
+    """The digest of a message id, never 0."""
     return int.from_bytes(blake2b(text, digest_size=8).digest()) or 1
 
 
 def _find_id(raw: bytes, start: int, end: int) -> int:
-    """The digest of the id among properties, or 0."""
+    """The digest of the message id among the properties; 0: none."""
     if ID_PROPERTY not in raw[start:end]:
         return 0
     for kind, begin, _ in _walk(raw, start, end):
@@ -265,7 +278,7 @@ def _find_id(raw: bytes, start: int, end: int) -> int:
 
 
 def _walk(raw: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Each property: its kind, and where its value begins and ends."""
+    """Yield each property: its kind, and the start and end of its value."""
     while at < end:
         kind, begin = raw[at], at + 1
         if kind in _SIZES:
@@ -277,9 +290,9 @@ def _walk(raw: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
         elif kind == _VARIABLE and (found := _read_length(raw, begin, end)):
             at = found[1]
         else:
-            raise ProtocolError(f"a property of kind {kind:#04x}")
+            raise ProtocolError(f"a property has unknown kind {kind:#04x}")
         if at > end:
-            raise ProtocolError("a property that ends behind its packet")
+            raise ProtocolError("a property exceeds its packet")
         yield kind, begin, at
 
 
@@ -288,22 +301,23 @@ def _property_length_at(message: Publish) -> int:
 
 
 def _properties_of(message: Publish) -> tuple[int, int]:
-    """Where the properties of a message begin and end."""
+    """The start and end of a message's properties."""
     found = _read_length(message.raw, _property_length_at(message), len(message.raw))
-    assert found is not None
+    if found is None:
+        raise InternalError(f"a parsed message on {message.topic!r} has no property length")
     return found[1], sum(found)
 
 
 def _end_of_text(raw: bytes, at: int) -> int:
     end = at + 2 + _short(raw, at)
     if end > len(raw):
-        raise ProtocolError("a text that ends behind its packet")
+        raise ProtocolError("a string exceeds its packet")
     return end
 
 
 def _short(raw: bytes, at: int) -> int:
     if at + 2 > len(raw):
-        raise ProtocolError("a packet that is too short")
+        raise ProtocolError("a packet is too short")
     return raw[at] << 8 | raw[at + 1]
 
 
@@ -312,7 +326,7 @@ def _text(value: bytes) -> bytes:
 
 
 def _length(size: int) -> bytes:
-    """A number in one to four bytes, seven bits each."""
+    """A variable byte integer: one to four bytes, seven bits each."""
     out = bytearray()
     while size > 0x7F:
         out.append(size & 0x7F | 0x80)
@@ -322,14 +336,14 @@ def _length(size: int) -> bytes:
 
 
 def _read_length(data: bytes, at: int, end: int) -> tuple[int, int] | None:
-    """A number of one to four bytes and the place behind it; None if it is not all there."""
+    """A variable byte integer and the position after it; None: more bytes are needed."""
     size = shift = 0
-    for place in range(at, min(at + 4, end)):
-        byte = data[place]
+    for position in range(at, min(at + 4, end)):
+        byte = data[position]
         size |= (byte & 0x7F) << shift
         if byte < 0x80:
-            return size, place + 1
+            return size, position + 1
         shift += 7
     if end - at >= 4:
-        raise ProtocolError("a length of more than four bytes")
+        raise ProtocolError("a length has more than four bytes")
     return None

@@ -1,4 +1,4 @@
-"""MQTT 5 clients on paho-mqtt, and the one place that uses its private parts."""
+"""MQTT 5 clients on paho-mqtt; the only module that uses paho's private parts."""
 
 from __future__ import annotations
 
@@ -15,19 +15,23 @@ if TYPE_CHECKING:
     from paho.mqtt.properties import Properties
     from paho.mqtt.subscribeoptions import SubscribeOptions
 
-SESSION_SECONDS = 24 * 3600  # after which a broker forgets a client that does not come back
+SESSION_SECONDS = 24 * 3600  # after which a broker deletes the session of an absent client
 KEEPALIVE = 15
 ANSWER_SECONDS = 5.0
 TICK = 0.02
 RETAINED_IF_NEW, RETAINED_NEVER = 1, 2
 NO_SUBSCRIBERS, FAILURE = 0x10, 0x80
-PACKET_NUMBER_TAKEN = 15  # paho's MQTT_ERR_QUEUE_SIZE, where its queue has no limit
-# What a message keeps when it is sent on.
+PACKET_ID_IN_USE = 15  # paho's MQTT_ERR_QUEUE_SIZE, where its queue is unlimited
+# Properties that a message keeps when it is forwarded.
 _KEPT = ("PayloadFormatIndicator", "MessageExpiryInterval", "ContentType", "ResponseTopic", "CorrelationData")
 
 
 def need_paho() -> Any:
-    """The MQTT client library."""
+    """Import the MQTT client library.
+
+    Raises:
+        MissingExtraError: it is not installed.
+    """
     try:
         import paho.mqtt.client as paho
     except ImportError as error:
@@ -36,21 +40,24 @@ def need_paho() -> Any:
 
 
 def close_sockets(client: Client) -> None:
-    """Close what paho closes only when a client is collected: the collector may come to its sockets first."""
+    """Close sockets that paho closes only when the client is garbage-collected.
+
+    The garbage collector can reach the sockets first, which is a `ResourceWarning`.
+    """
     client._reset_sockets()
 
 
-def new_client(name: str, login: Login, by_hand: bool = False) -> Client:
-    """A client that is not connected yet.
+def new_client(name: str, login: Login, manual_ack: bool = False) -> Client:
+    """Create a client without connecting it.
 
     Args:
-        name: its MQTT client id.
-        login: how it proves itself.
-        by_hand: whether messages are acknowledged by hand.
+        name: the MQTT client id.
+        login: user name, password and TLS files.
+        manual_ack: whether the caller acknowledges messages.
     """
     paho = need_paho()
     version = paho.CallbackAPIVersion.VERSION2
-    client: Client = paho.Client(version, name, protocol=paho.MQTTv5, manual_ack=by_hand)
+    client: Client = paho.Client(version, name, protocol=paho.MQTTv5, manual_ack=manual_ack)
     if login.user is not None:
         client.username_pw_set(login.user, login.password)
     if (tls := login.tls()) is not None:
@@ -62,7 +69,7 @@ def new_client(name: str, login: Login, by_hand: bool = False) -> Client:
 
 
 def connect(client: Client, address: Address, clean: bool = False, seconds: int = SESSION_SECONDS) -> None:
-    """Connect, and have the broker keep the session for so long after the connection ends."""
+    """Connect; the broker keeps the session for `seconds` after the connection ends."""
     client.connect(
         address.hostname,
         address.port,
@@ -72,8 +79,8 @@ def connect(client: Client, address: Address, clean: bool = False, seconds: int 
     )
 
 
-def connect_later(client: Client, address: Address) -> None:
-    """Connect in the client's own thread, as often as it takes; the session is kept."""
+def connect_in_background(client: Client, address: Address) -> None:
+    """Connect in the client's own thread with unlimited retries; the session is kept."""
     client.connect_async(
         address.hostname,
         address.port,
@@ -84,31 +91,37 @@ def connect_later(client: Client, address: Address) -> None:
     client.loop_start()
 
 
-def let_go(client: Client) -> None:
-    """Disconnect a client that a thread of its own drives, and close all that it holds."""
+def stop_client(client: Client) -> None:
+    """Disconnect a client that runs in its own thread, and close its sockets."""
     client.disconnect()
     client.loop_stop()
     close_sockets(client)
 
 
-def leave_now(client: Client) -> None:
-    """Disconnect a client that this thread drives."""
+def disconnect_now(client: Client) -> None:
+    """Disconnect a client that runs in this thread."""
     client.disconnect()
     loop_until(client, lambda: client.socket() is None, 1.0)
     close_sockets(client)
 
 
-def wanted(filters: QosFilters, retained: int) -> list[tuple[str, SubscribeOptions]]:
-    """QosFilters as they are subscribed to."""
+def subscription_options(filters: QosFilters, retained: int) -> list[tuple[str, SubscribeOptions]]:
+    """Topic filters with their subscription options."""
     from paho.mqtt.subscribeoptions import SubscribeOptions
 
     return [(text, SubscribeOptions(qos, retainHandling=retained)) for text, qos in filters]
 
 
-def told(
+def message_properties(
     user: Iterable[tuple[str, str]], like: Properties | None = None, seconds: int | None = None
 ) -> Properties:
-    """The properties of a message: these for users, otherwise those of another, and when it is too old."""
+    """Properties of a message.
+
+    Args:
+        user: the user properties.
+        like: a message's properties to copy, except for user properties.
+        seconds: the message expiry interval.
+    """
     properties = _properties("PUBLISH", None)
     if seconds is not None:
         properties.MessageExpiryInterval = seconds
@@ -120,12 +133,12 @@ def told(
 
 
 def user_properties(properties: Properties | None) -> list[tuple[str, str]]:
-    """What a message says to users; nothing where it came by MQTT 3."""
+    """The user properties of a message; empty for a message of MQTT 3."""
     return list(getattr(properties, "UserProperty", ()))
 
 
 def loop_until(client: Client, done: Callable[[], bool], seconds: float) -> bool:
-    """Send and receive in this thread; false if it is not done in time or the connection is lost."""
+    """Run the client's network loop; false on timeout or when the connection is lost."""
     end = time.monotonic() + seconds
     while not done():
         if time.monotonic() > end or client.loop(TICK) != 0:
@@ -133,39 +146,39 @@ def loop_until(client: Client, done: Callable[[], bool], seconds: float) -> bool
     return True
 
 
-def asked(
-    address: Address, name: str, login: Login, ask: Callable[[Client], object], clean: bool = False
+def request_once(
+    address: Address, name: str, login: Login, send: Callable[[Client], object], clean: bool = False
 ) -> tuple[int | None, str]:
-    """Connect under a name, ask one thing, wait for the answer and leave.
+    """Connect, send one request, wait for its answer, and disconnect.
 
     Args:
-        address: of the broker.
-        name: the client's.
-        login: ours.
-        ask: subscribes or publishes; nothing is waited for if it gives None.
-        clean: whether the session, and all that waits there, goes.
+        address: the broker's address.
+        name: the MQTT client id.
+        login: user name, password and TLS files.
+        send: sends the request: subscribes or publishes; if it returns None, no answer is awaited.
+        clean: whether to delete the session and its queue.
 
     Returns:
-        The code of the answer (None if there was none, from 128 a failure), and what it means.
+        The reason code (None: no answer; from 128 on: a failure), and its text.
     """
-    client = new_client(name, login, by_hand=True)  # what comes meanwhile stays the client's
+    client = new_client(name, login, manual_ack=True)  # queued messages stay in the queue
     answers: list[tuple[int, str]] = []
 
-    def heard(reason: Any) -> None:
+    def on_answer(reason: Any) -> None:
         answers.append((reason.value, str(reason)))
 
-    def connected(_c: Client, _d: object, _f: object, reason: Any, _p: object) -> None:
-        if reason.is_failure or ask(client) is None:
-            heard(reason)
+    def on_connect(_c: Client, _d: object, _f: object, reason: Any, _p: object) -> None:
+        if reason.is_failure or send(client) is None:
+            on_answer(reason)
 
-    client.on_connect = connected
-    client.on_subscribe = lambda _c, _d, _m, reasons, _p: heard(max(reasons, key=lambda one: one.value))
-    client.on_publish = lambda _c, _d, _m, reason, _p: heard(reason)
+    client.on_connect = on_connect
+    client.on_subscribe = lambda _c, _d, _m, reasons, _p: on_answer(max(reasons, key=lambda one: one.value))
+    client.on_publish = lambda _c, _d, _m, reason, _p: on_answer(reason)
     try:
         connect(client, address, clean, 0 if clean else SESSION_SECONDS)
         if not loop_until(client, lambda: bool(answers), ANSWER_SECONDS):
             return None, "no answer"
-        leave_now(client)
+        disconnect_now(client)
     except OSError as error:
         return None, error.strerror or str(error)
     finally:

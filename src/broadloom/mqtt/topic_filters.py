@@ -1,33 +1,32 @@
-"""MQTT topic filters: which are valid, which topics they match, and which of them can meet in one topic."""
+"""MQTT topic filters: validity, matching, and which filters have topics in common."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator
 from itertools import zip_longest
+from typing import cast
 
-# One level: no wildcard inside it, or a single-level one alone. Empty levels are allowed, as in MQTT.
+# A level is `+` alone or has no wildcard; it can be empty.
 # No backtracking (*+): a line of a megabyte must not exhaust Java's stack.
 _LEVEL = r"(?:\+|[^+#/\x00]*+)(?=/|$)"
 VALID = rf"^(?:#|{_LEVEL}(?:/{_LEVEL})*+(?:/#)?)$"
 
-# A shared subscription wants what its filter wants, whoever of the group receives it.
+# A shared subscription receives what its filter matches, whichever member of the group gets it.
 SHARED = r"^(?:\$share/[^/]+/|\$queue/)"
 
-# How clients (and queues) of links that carry a plan are named: fed back, a plan would plan for itself.
+# Prefixes of the names of clients and queues that carry a plan; counting them would plan links for links.
 OWN_CLIENTS = ("tco-", "broadloom-", "l.tco-", "r.tco-", "l.broadloom-", "r.broadloom-", "federation:")
 
-MOST_BYTES = 65_535  # of a string in MQTT
+MOST_BYTES = 65_535  # of an MQTT string
 QosFilters = tuple[tuple[str, int], ...]  # topic filters, each with its quality of service
 
-_END = (
-    ""  # the key, in a level's node, of the filter that ends there; levels are kept with a mark before them
-)
+_END = ""  # the key of the filter that ends at a node; the keys of levels begin with "/"
 _Node = dict[str, "str | _Node"]
 
 
 class FilterTree:
-    """Topics and filters, by their levels.
+    """Index of topics and filters by their levels.
 
     Examples:
         >>> tree = FilterTree(["a/b", "a/c", "b", "$SYS/x"])
@@ -44,7 +43,7 @@ class FilterTree:
             node[_END] = text
 
     def meeting(self, text: str) -> Iterator[str]:
-        """Each of the topics and filters that has a topic in common with the filter `text`."""
+        """Yield each indexed topic or filter that has a topic in common with the filter `text`."""
         levels = text.split("/")
         todo: list[tuple[_Node, int]] = [(self._root, 0)]
         while todo:
@@ -55,12 +54,12 @@ class FilterTree:
                 yield from _all_below(node, depth == 0)
             else:
                 if not (depth == 0 and text.startswith("$")):
-                    yield from _ends(node.get("/#", {}))
+                    yield from _ends(cast("_Node", node.get("/#", {})))
                 todo.extend((child, depth + 1) for child in _steps(node, levels[depth], depth == 0))
 
 
 def is_valid_filter(text: str) -> bool:
-    """Whether a text is an MQTT topic filter, or a topic.
+    """Whether a text is a valid MQTT topic filter or topic.
 
     Examples:
         >>> [is_valid_filter(text) for text in ("a/+/#", "a//b", "a/#/b", "a+", "")]
@@ -84,7 +83,7 @@ def is_wild(text: str) -> bool:
 
 
 def covers(wide: str, narrow: str) -> bool:
-    """Whether the filter `wide` matches every topic that the topic or filter `narrow` does.
+    """Whether the filter `wide` matches every topic that the topic or filter `narrow` matches.
 
     Examples:
         >>> covers("a/#", "a/+/b"), covers("a/+", "a/#"), covers("#", "$SYS/x")
@@ -92,7 +91,7 @@ def covers(wide: str, narrow: str) -> bool:
     """
     if narrow.startswith("$") and wide[:1] in ("#", "+"):
         return False
-    narrow = "+/#" if narrow == "#" else narrow  # a topic has a level at least, and these match the same
+    narrow = "+/#" if narrow == "#" else narrow  # equivalent, since a topic has at least one level
     wide_levels, levels = wide.split("/"), narrow.split("/")
     if wide_levels[-1] == "#":
         wide_levels.pop()
@@ -105,7 +104,7 @@ def covers(wide: str, narrow: str) -> bool:
 
 
 def common_topic(one: str, other: str, stand_in: str = "any") -> str | None:
-    """A topic that both filters match, with `stand_in` where both leave a level open; None if there is none.
+    """A topic that both filters match, with `stand_in` where both have a wildcard; None: no common topic.
 
     Examples:
         >>> common_topic("a/#", "+/b"), common_topic("a/+", "a/+"), common_topic("a", "b")
@@ -118,10 +117,10 @@ def common_topic(one: str, other: str, stand_in: str = "any") -> str | None:
 
 
 def topics_of(filters: Iterable[str], topics: Iterable[str]) -> dict[str, list[str]]:
-    """Which topics of the plan each filter stands for.
+    """The planned topics that each filter stands for.
 
-    A filter stands for the known topics that it matches. Filters that match none are grouped with those among
-    them that they can meet, and each group is a topic of its own, which all stand for that can meet it.
+    A filter stands for the known topics that it matches. Filters that match no known topic are grouped (see
+    `groups`); each group is a topic of its own, and every filter with topics in common with it stands for it.
 
     Examples:
         >>> topics_of(["a/#", "x/+", "x/y/#", "z/#", "a/+/c"], ["a/b"])
@@ -138,22 +137,22 @@ def topics_of(filters: Iterable[str], topics: Iterable[str]) -> dict[str, list[s
 
 
 def groups(filters: Iterable[str]) -> dict[str, str]:
-    """The group of each filter: those that can meet in a topic are in one, named by its shortest member.
+    """The group of each filter: filters that have topics in common, named by the shortest of them.
 
-    Filters that can meet must share one tree: on two trees their messages would go round for ever.
+    Filters with topics in common must share one tree: over two trees, messages would circulate for ever.
 
     Examples:
         >>> groups(["a/#", "a/b", "+/b/c", "d"])
         {'a/#': 'a/#', 'a/b': 'a/#', '+/b/c': 'a/#', 'd': 'd'}
     """
-    given = list(filters)
-    tree = FilterTree(given)
-    parent = {text: text for text in given}
-    for text in filter(is_wild, given):
+    texts = list(filters)
+    tree = FilterTree(texts)
+    parent = {text: text for text in texts}
+    for text in filter(is_wild, texts):
         for other in tree.meeting(text):
             one, two = sorted((_root(parent, text), _root(parent, other)), key=lambda name: (len(name), name))
             parent[two] = one
-    return {text: _root(parent, text) for text in given}
+    return {text: _root(parent, text) for text in texts}
 
 
 def _root(parent: dict[str, str], text: str) -> str:
@@ -162,16 +161,15 @@ def _root(parent: dict[str, str], text: str) -> str:
     return text
 
 
-def _ends(node: object) -> Iterator[str]:
+def _ends(node: _Node) -> Iterator[str]:
     """The filter that ends at a node, and the one that ends in `#` there: `a/#` matches `a`."""
-    assert isinstance(node, dict)
-    for place in (node, node.get("/#", {})):
-        if _END in place:
-            yield place[_END]
+    for end in (node, cast("_Node", node.get("/#", {}))):
+        if _END in end:
+            yield cast("str", end[_END])
 
 
 def _steps(node: _Node, level: str, first: bool) -> Iterator[_Node]:
-    """The children that a level of a filter can go to; a leading wildcard matches no `$` topic."""
+    """The children that a level of a filter can lead to; a leading wildcard does not match a `$` topic."""
     if level == "+":
         for name, child in node.items():
             if name not in (_END, "/#") and not (first and name.startswith("/$")):

@@ -15,7 +15,7 @@ from contextlib import asynccontextmanager
 import pytest
 
 import broadloom as bl
-from broadloom.agents.links import filter_groups as group
+from broadloom.agents.links import carried_groups as group
 from broadloom.agents.links.agent_link import PROBE
 from broadloom.agents.links.link_agent import LinkAgent
 from broadloom.agents.links.link_service import (
@@ -45,7 +45,7 @@ def lab_of(*brokers):
     return MosquittoLab(Wiring(tuple(brokers), {}, {}, ()))
 
 
-def doors_of(lab):
+def endpoints_of(lab):
     return {broker: Endpoint(HOST, port) for broker, port in lab.ports.items()}
 
 
@@ -60,10 +60,10 @@ def wrong(counts):
 @asynccontextmanager
 async def loaded(lab, folder, pairs, wants, rate=0, **options):
     """An agent with the links of topic x, and a load; both end with the block."""
-    agent = LinkAgent(doors_of(lab).__getitem__, folder, **options)
-    load = Load(doors_of(lab), wants)
+    agent = LinkAgent(endpoints_of(lab).__getitem__, folder, **options)
+    load = Load(endpoints_of(lab), wants)
     await agent.start()
-    agent.aim({X: both(*pairs)})
+    agent.retarget({X: both(*pairs)})
     await agent.settled()
     await load.start()
     if rate:
@@ -120,8 +120,8 @@ def test_the_busiest_of_eight_brokers_leaves_and_comes_back(tmp_path):
             file.write(json.dumps({"seq": seq, "kind": kind, "node": busiest, "topics": topics}) + "\n")
 
     async def story(lab):
-        agent = LinkAgent(doors_of(lab).__getitem__, tmp_path / "state")
-        run, load = LinkRun(agent, EventFile(plan, events)), Load(doors_of(lab), wants)
+        agent = LinkAgent(endpoints_of(lab).__getitem__, tmp_path / "state")
+        run, load = LinkRun(agent, EventFile(plan, events)), Load(endpoints_of(lab), wants)
         await agent.start()
         following = asyncio.create_task(run.follow())
         await until(lambda: agent.counts["changes"] == 1)
@@ -162,10 +162,10 @@ def received(lab, broker):
 
 def run_until_killed(state, ports, pairs, phase):
     """An agent in a process of its own, which dies in the middle of a phase, or comes to its end."""
-    kept = group.FilterGroup._keep
+    save = group.CarriedGroup._save
 
-    async def keep(self, state):
-        await kept(self, state)
+    async def save_and_die(self, state):
+        await save(self, state)
         if state.phase == phase:
             await asyncio.sleep(0.02)  # and then in the middle of it
             os.kill(os.getpid(), signal.SIGKILL)
@@ -174,11 +174,11 @@ def run_until_killed(state, ports, pairs, phase):
         agent = LinkAgent(lambda broker: Endpoint(HOST, ports[broker]), state)
         await agent.start()
         await agent.settled()
-        agent.aim({("x",): both(*pairs)})
+        agent.retarget({("x",): both(*pairs)})
         await agent.settled()
         await agent.stop()
 
-    group.FilterGroup._keep = keep
+    group.CarriedGroup._save = save_and_die
     asyncio.run(story())
 
 
@@ -191,7 +191,7 @@ def test_killed_in_each_phase_it_neither_loses_nor_doubles(tmp_path):
     processes.set_forkserver_preload(["broadloom.agents.links.link_service"])
 
     async def story(lab):
-        load = Load(doors_of(lab), dict.fromkeys("abcd", X))
+        load = Load(endpoints_of(lab), dict.fromkeys("abcd", X))
         await load.start()
         for phase, pairs in killed:
             if phase == "drop":
@@ -205,7 +205,7 @@ def test_killed_in_each_phase_it_neither_loses_nor_doubles(tmp_path):
                 load.run(200)
             await more(load, 40)
         await load.pause()
-        agent = LinkAgent(doors_of(lab).__getitem__, tmp_path)
+        agent = LinkAgent(endpoints_of(lab).__getitem__, tmp_path)
         await agent.start()
         counts = await load.settle()
         await agent.stop()
@@ -244,7 +244,7 @@ def test_a_broker_that_died_holds_up_no_change_for_long(tmp_path):
         wants = {"a": X, "c": X, "d": X}
         async with loaded(lab, tmp_path, ("ab", "bc", "bd"), wants, patience=0.5) as (agent, load):
             lab.stop("b", kill=True)
-            agent.aim({X: both("ac", "cd")})
+            agent.retarget({X: both("ac", "cd")})
             await asyncio.wait_for(agent.settled(), 60)
             assert agent.counts["barriers_given_up"]
             await until(agent.is_up)  # a slow one of the others may have been given up too
@@ -253,7 +253,7 @@ def test_a_broker_that_died_holds_up_no_change_for_long(tmp_path):
             lab.start("b")
             lab.wait_until_listening(["b"])
             await load.clients["b"].up.wait()
-            agent.aim({X: both("ab", "ac", "cd")})
+            agent.retarget({X: both("ab", "ac", "cd")})
             await agent.settled()
             await until(agent.is_up)
             await load.move_to("b", X)
@@ -269,14 +269,14 @@ def test_a_far_broker_that_stands_still_stops_the_flow_and_memory_stays_bounded(
 
     async def story(lab):
         async with loaded(lab, tmp_path, ("ab",), {"a": X, "b": X}) as (agent, load):
-            far, lane = lab._processes["b"].pid, agent.links["a", "b"].lanes["a", "b"]
+            far, forwarder = lab._processes["b"].pid, agent.links["a", "b"].forwarders["a", "b"]
             os.kill(far, signal.SIGSTOP)
             try:
                 sent = most = 0
                 while sent < 2000:
                     sent += load.publish("a", "x")
                     await asyncio.sleep(0)
-                    most = max(most, len(lane.flight))
+                    most = max(most, len(forwarder.in_flight))
             finally:
                 os.kill(far, signal.SIGCONT)
             return await counted(load), most
@@ -295,7 +295,7 @@ def test_messages_without_ids_are_never_lost(tmp_path):
             load.identified = False
             for pairs in (star, path, star, path, star):
                 await publish_at_all(load, 200)
-                agent.aim({X: both(*pairs)})
+                agent.retarget({X: both(*pairs)})
                 await publish_at_all(load, 15)  # a few: only what is published now may be doubled
                 await agent.settled()
             return await counted(load)
@@ -313,7 +313,7 @@ def test_filters_that_overlap_bring_each_message_once(tmp_path, filters):
     async def story(lab):
         async with loaded(lab, tmp_path, (), dict.fromkeys("abc", ("a/b",))) as (agent, load):
             for pairs in (("ab", "bc"), ("ab", "ac")):
-                agent.aim({filters: both(*pairs)})
+                agent.retarget({filters: both(*pairs)})
                 await agent.settled()
                 await load.pause()
                 load.run(300)
@@ -339,7 +339,7 @@ def test_what_is_retained_comes_to_a_broker_that_joins(tmp_path):
         await asyncio.to_thread(retain, lab.ports["a"])
         async with loaded(lab, tmp_path, (), {"b": X, "c": X}) as (agent, load):
             for pairs in (("ab",), ("ab", "bc"), ("ab", "ac")):
-                agent.aim({X: both(*pairs)})
+                agent.retarget({X: both(*pairs)})
                 await agent.settled()
             await until(lambda: len(load.got) == 2)
             await asyncio.sleep(0.3)  # for what comes twice
@@ -397,7 +397,7 @@ def test_links_over_tls_with_a_login(guarded_broker, monkeypatch, tmp_path, capl
     async def linking():
         agent = LinkAgent(settings_endpoints(guarded_broker), tmp_path / "state", patience=0.5)
         await agent.start()
-        agent.aim({("x",): both("ab")})
+        agent.retarget({("x",): both("ab")})
         yield agent
         await agent.stop()
 
@@ -478,13 +478,13 @@ def metrics(port, awaited, seconds=60.0):
 def test_links_are_taken_down_with_their_sessions(tmp_path):
     async def story(lab):
         for act in ("up", "down", "again"):
-            agent = LinkAgent(doors_of(lab).__getitem__, tmp_path)
+            agent = LinkAgent(endpoints_of(lab).__getitem__, tmp_path)
             if act == "down":
                 await take_down_links(agent)
                 continue
             await agent.start()
             assert not agent.links
-            agent.aim({("x",): both("ab")})
+            agent.retarget({("x",): both("ab")})
             await agent.settled()
             await agent.stop()
 
@@ -534,7 +534,7 @@ def test_a_change_does_not_hang_where_probes_may_not_be_written(tmp_path, monkey
         )
         await agent.start()
         for pairs in (("ab", "bc"), ("ab", "ac")):
-            agent.aim({X: both(*pairs)})
+            agent.retarget({X: both(*pairs)})
             await asyncio.wait_for(agent.settled(), 60)
         await agent.stop()
         return agent
@@ -552,16 +552,16 @@ def test_a_lost_state_costs_nothing_that_waits_in_brokers(tmp_path, caplog, fres
     """Unless it is asked for: an agent with a new folder carries what was published while there was none."""
 
     async def held(lab, state, load):
-        agent = LinkAgent(doors_of(lab).__getitem__, tmp_path / state, fresh=fresh)
+        agent = LinkAgent(endpoints_of(lab).__getitem__, tmp_path / state, fresh=fresh)
         await agent.start()
-        agent.aim({X: both("ab")})
+        agent.retarget({X: both("ab")})
         await agent.settled()
         counts = await load.settle(1.0 if fresh else 60.0)
         await agent.stop()
         return counts
 
     async def story(lab):
-        load = Load(doors_of(lab), {"b": ["x"]})
+        load = Load(endpoints_of(lab), {"b": ["x"]})
         await load.start()
         await held(lab, "one", load)
         while load.due < 50:
@@ -582,7 +582,7 @@ def test_control_topics_cross_no_link_even_where_all_topics_do(tmp_path):
 
     async def story(lab):
         async with loaded(lab, tmp_path, (), {"b": ["free", control]}) as (agent, load):
-            agent.aim({("#",): both("ab")})
+            agent.retarget({("#",): both("ab")})
             await agent.settled()
             for topic in (control, "free"):
                 load.publish("a", topic)

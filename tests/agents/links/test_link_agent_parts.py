@@ -12,12 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import broadloom as bl
-from broadloom.agents.links import filter_groups as journal_module
+from broadloom.agents.links import carried_groups as journal_module
 from broadloom.agents.links.agent_link import HopForwarder, PacketStore
-from broadloom.agents.links.filter_groups import (
+from broadloom.agents.links.carried_groups import (
     JOURNAL_FILE,
     JOURNAL_MAGIC,
-    FilterGroup,
+    CarriedGroup,
     GroupState,
     LinkJournal,
 )
@@ -127,15 +127,15 @@ class Closing:
 @pytest.mark.parametrize(
     ("data", "word"),
     [
-        (b"\x30\xff\xff\xff\xff\x01", "a length of more than four bytes"),
+        (b"\x30\xff\xff\xff\xff\x01", "a length has more than four bytes"),
         (b"\x10\x00", "a packet begins with 0x10"),
         (b"\x62\x02\x00\x01", None),
         (publish("x", b"", 1).replace(b"\x32", b"\x36", 1), "a message at QoS 3"),
         (publish("x", b"", 1).replace(b"x\x00\x01", b"x\x00\x00"), "packet id 0"),
         (publish("+", b""), "wildcard"),
-        (publish("x", b"").replace(b"x", b"\xff"), "no UTF-8"),
-        (b"\x30\x04\x00\x01x\x05", "properties that end behind"),
-        (b"\x30\x03\x00\x09x", "a text that ends behind"),
+        (publish("x", b"").replace(b"x", b"\xff"), "not UTF-8"),
+        (b"\x30\x04\x00\x01x\x05", "properties exceed their packet"),
+        (b"\x30\x03\x00\x09x", "a string exceeds its packet"),
     ],
 )
 def test_malformed_packets_are_refused_in_a_word(data, word):
@@ -239,7 +239,7 @@ def test_the_journal_keeps_states_and_cuts_what_is_torn(tmp_path):
 
     async def story():
         journal = LinkJournal(tmp_path)
-        await asyncio.gather(*map(journal.keep, states))
+        await asyncio.gather(*map(journal.save, states))
         with pytest.raises(InputError, match="open already"):
             LinkJournal(tmp_path)
         await journal.end()
@@ -263,9 +263,9 @@ def test_the_journal_keeps_states_and_cuts_what_is_torn(tmp_path):
 def test_slots_outlive_the_agent(tmp_path, monkeypatch, system):
     if system == "has none":  # as macOS
         monkeypatch.delattr("os.posix_fallocate", raising=False)
-    slots = PacketStore(tmp_path / "a:b.slots")
-    slots[65535] = 2**64 - 1
-    slots.close()
+    store = PacketStore(tmp_path / "a:b.slots")
+    store[65535] = 2**64 - 1
+    store.close()
     again = PacketStore(tmp_path / "a:b.slots")
     assert again[65535] == 2**64 - 1
     assert (tmp_path / "a:b.slots").stat().st_blocks * 512 >= 65536 * 8  # or a full disk would kill the agent
@@ -275,55 +275,55 @@ def test_slots_outlive_the_agent(tmp_path, monkeypatch, system):
 
 
 def test_slots_in_memory_are_cleared():
-    slots = PacketStore()
-    slots[7] = 9
-    slots.clear()
-    assert slots[7] == 0
-    slots.close()
+    store = PacketStore()
+    store[7] = 9
+    store.clear()
+    assert store[7] == 0
+    store.close()
 
 
 def test_a_lane_acknowledges_in_order_and_only_what_is_done():
     near, far = [], []
-    lane = HopForwarder(PacketStore(), lambda message: None if message.topic == "dropped" else message)
-    lane.near_opens(near.append, present=False)
-    lane.far_opens(far.append, present=False, room=2, largest=100)
+    forwarder = HopForwarder(PacketStore(), lambda message: None if message.topic == "dropped" else message)
+    forwarder.near_opens(near.append, present=False)
+    forwarder.far_opens(far.append, present=False, quota=2, largest=100)
     for number, topic in ((1, "x"), (2, "dropped"), (3, "x"), (4, "x")):
-        lane.arrive(Publish(publish(topic, b"", number), 2, topic, number, number))
+        forwarder.arrive(Publish(publish(topic, b"", number), 2, topic, number, number))
     assert len(far) == 2  # the far broker takes two at a time
-    lane.stored(3, 0)
-    lane.completed(3)
+    forwarder.stored(3, 0)
+    forwarder.completed(3)
     assert near == []
-    lane.stored(1, 0)
-    lane.completed(1)
+    forwarder.stored(1, 0)
+    forwarder.completed(1)
     assert near == [packets.acknowledgement(packets.PUBACK, number) for number in (1, 2, 3)]
-    assert list(lane.flight) == [4]
+    assert list(forwarder.in_flight) == [4]
 
 
 def lane_with_a_message(far):
     """The near broker has a new session, the far one an old one; a message has come."""
-    lane = HopForwarder(PacketStore(), lambda message: message)
-    lane.near_opens(lambda _: None, present=False)
-    lane.far_opens(far.append, present=True, room=20, largest=100)
-    lane.arrive(Publish(publish("x", b"", 1), 2, "x", 1, 5))
-    return lane
+    forwarder = HopForwarder(PacketStore(), lambda message: message)
+    forwarder.near_opens(lambda _: None, present=False)
+    forwarder.far_opens(far.append, present=True, quota=20, largest=100)
+    forwarder.arrive(Publish(publish("x", b"", 1), 2, "x", 1, 5))
+    return forwarder
 
 
 def test_packet_ids_that_a_far_broker_may_still_hold_are_freed_first():
     """The near broker has lost its session, so its packet ids begin anew; the far one may hold old ones."""
     far = []
-    lane = lane_with_a_message(far)
+    forwarder = lane_with_a_message(far)
     assert [packet[0] >> 4 for packet in far] == [6]
-    lane.completed(1)
+    forwarder.completed(1)
     assert [packet[0] >> 4 for packet in far] == [6, 3]
 
 
 def test_a_far_broker_that_has_lost_its_session_gets_messages_again():
     far = []
-    lane = lane_with_a_message(far)
-    lane.completed(1)
-    lane.stored(1, 0)
-    lane.far_closes()
-    lane.far_opens(far.append, present=False, room=20, largest=100)
+    forwarder = lane_with_a_message(far)
+    forwarder.completed(1)
+    forwarder.stored(1, 0)
+    forwarder.far_closes()
+    forwarder.far_opens(far.append, present=False, quota=20, largest=100)
     assert [packet[0] >> 4 for packet in far] == [6, 3, 6, 3]
 
 
@@ -354,7 +354,7 @@ def test_a_broker_that_only_publishes_hangs_on_by_one_hop():
 def test_filters_that_come_together_are_no_live_change():
     apart = bl.link(bl.Interest.from_lists([["a/b", "a/c"], ["a/b", "a/c"]]), algorithm="gm")
     together = bl.link(bl.Interest.from_lists([["a/b", "a/#"], ["a/b", "a/#"]]), algorithm="gm")
-    with pytest.raises(InputError, match="need one tree; that is no live change"):
+    with pytest.raises(InputError, match="need one tree; this cannot change live"):
         target_hops(together, before=target_hops(apart))
 
 
@@ -363,7 +363,7 @@ def test_filters_that_come_together_are_no_live_change():
 )
 def test_topics_that_no_link_can_carry_are_refused(topic):
     plan = bl.link(bl.Interest.from_lists([[topic], [topic]]), algorithm="gm")
-    with pytest.raises(InputError, match="no filter that a link can carry"):
+    with pytest.raises(InputError, match="not a filter that a link can carry"):
         target_hops(plan)
 
 
@@ -442,10 +442,10 @@ def test_a_password_may_be_in_a_file(tmp_path, monkeypatch, caplog):
     monkeypatch.setenv("BROADLOOM_USER", "agent")
     monkeypatch.delenv("BROADLOOM_PASSWORD", raising=False)
     monkeypatch.setenv("BROADLOOM_PASSWORD_FILE", str(tmp_path / "password"))
-    door = settings_endpoints(Settings(address="{broker}:1", tls=False, credentials=True))("a")
-    assert door.login == Login("agent", "secret")
-    assert "secret" not in repr(door)
-    assert "without TLS the password goes over the network" in caplog.text
+    endpoint = settings_endpoints(Settings(address="{broker}:1", tls=False, credentials=True))("a")
+    assert endpoint.login == Login("agent", "secret")
+    assert "secret" not in repr(endpoint)
+    assert "the password is sent unencrypted" in caplog.text
     (tmp_path / "password").chmod(0o644)
     with pytest.raises(InputError, match="other users can read the secret"):
         settings_endpoints(Settings(credentials=True))
@@ -458,7 +458,7 @@ def test_a_long_journal_is_written_anew(tmp_path, monkeypatch):
     async def story():
         journal = LinkJournal(tmp_path)
         for turn in range(50):
-            await journal.keep(GroupState(("x",), hops, Step(hops, frozenset()), f"phase {turn}"))
+            await journal.save(GroupState(("x",), hops, Step(hops, frozenset()), f"phase {turn}"))
         await journal.end()
 
     asyncio.run(story())
@@ -480,9 +480,9 @@ def test_a_disk_that_is_full_keeps_nothing_by_halves(tmp_path, monkeypatch):
         journal = LinkJournal(tmp_path)
         monkeypatch.setattr(os, "write", half)
         with pytest.raises(OSError, match="No space"):
-            await journal.keep(GroupState(("x",), frozenset({("a", "b")})))
+            await journal.save(GroupState(("x",), frozenset({("a", "b")})))
         monkeypatch.setattr(os, "write", write)
-        await journal.keep(GroupState(("y",), frozenset({("a", "b")})))
+        await journal.save(GroupState(("y",), frozenset({("a", "b")})))
         await journal.end()
 
     asyncio.run(story())
@@ -492,7 +492,7 @@ def test_a_disk_that_is_full_keeps_nothing_by_halves(tmp_path, monkeypatch):
 
 
 class BadEndpoint(Endpoint):
-    """One that a fault of ours is behind."""
+    """An endpoint whose connections fail by a bug."""
 
     tries = 0
 
@@ -516,7 +516,7 @@ def test_a_session_survives_any_fault_and_tries_again(caplog):
         await session.stop()
 
     asyncio.run(story())
-    assert "a fault of ours; trying again" in caplog.text
+    assert "internal error; trying again" in caplog.text
 
 
 @pytest.mark.parametrize("down", [False, True])
@@ -550,7 +550,7 @@ def test_a_port_for_metrics_that_is_taken_is_told_in_a_word(tmp_path):
         taken = await asyncio.start_server(lambda *_: None, "127.0.0.1", 0)
         port = taken.sockets[0].getsockname()[1]
         agent = LinkAgent(lambda _: BadEndpoint("", 0), tmp_path)
-        with pytest.raises(InputError, match=f"port {port} of 127.0.0.1 for metrics cannot be had"):
+        with pytest.raises(InputError, match=f"metrics cannot listen on 127.0.0.1:{port}"):
             await serve_metrics(agent, port)
         taken.close()
         await agent.stop()
@@ -587,7 +587,7 @@ def both_ways(*pairs):
 def test_a_broker_is_joined_with_all_that_are_linked_at_all(hops, step, phase, target, down, apart):
     """Also in the middle of a change: a swap parts nobody, and one that joins holds up no others."""
     move = step and Step(*(both_ways(*pairs) for pairs in step))
-    group = FilterGroup(GroupState(("x",), both_ways(*hops), move), network=None)
+    group = CarriedGroup(GroupState(("x",), both_ways(*hops), move), network=None)
     group.state, group.target = replace(group.state, phase=phase), both_ways(*target)
     members = sorted({broker for pair in target for broker in pair})
     gone = both_ways(*down)
@@ -602,9 +602,9 @@ def test_what_a_change_went_on_without_is_asked_for_later():
         agent, hop = LinkAgent(lambda _: Endpoint("127.0.0.1", 1), patience=0), ("a", "b")
         await agent.open(both_ways(hop))
         await agent.subscribe(hop, ["x"], retained=True)
-        owed = agent.wanted(hop), agent.wanted(hop[::-1])
+        owed = agent.filters_of(hop), agent.filters_of(hop[::-1])
         await agent.unsubscribe(hop, ["x"])
-        found = *owed, agent.wanted(hop)
+        found = *owed, agent.filters_of(hop)
         await agent.stop()
         return found
 

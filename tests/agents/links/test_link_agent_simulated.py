@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broadloom.agents.links.filter_groups import LinkJournal
+from broadloom.agents.links.carried_groups import LinkJournal
 from broadloom.agents.links.link_agent import LinkAgent
 from naive_mqtt import Broker, FakeEndpoint, OwnTime, identified
 
@@ -21,7 +21,7 @@ def disk_in_our_time(monkeypatch):
     async def at_once(_, call, *values):
         return call(*values)
 
-    monkeypatch.setattr(LinkJournal, "aside", at_once)
+    monkeypatch.setattr(LinkJournal, "in_thread", at_once)
 
 
 def random_tree(brokers, chance):
@@ -46,11 +46,11 @@ class World:
 
     async def start(self):
         """A new agent takes over."""
-        doors = {
+        endpoints = {
             name: FakeEndpoint("", 0, broker=broker, chance=self.chance, keep_alive=1000)
             for name, broker in self.brokers.items()
         }
-        self.agent = LinkAgent(doors.__getitem__, self.folder, patience=1e9)
+        self.agent = LinkAgent(endpoints.__getitem__, self.folder, patience=1e9)
         await self.agent.start()
 
     def kill(self):
@@ -67,8 +67,8 @@ class World:
         """As the system does for who is dead; or later tests would find too many files open."""
         self.agent._journal.close()
         for link in self.agent.links.values():
-            for slots in link.slots.values():
-                slots.close()
+            for store in link.stores.values():
+                store.close()
         for group in self.agent.groups.values():
             if group.guard is not None:
                 group.guard.close()
@@ -102,12 +102,12 @@ class World:
 async def story(world, trees, kills, breaks, messages=60):
     """Links come up; then trees change while messages flow, the agent dies and connections break."""
     await world.start()
-    world.agent.aim({("x",): trees[0][0], ("y",): trees[0][1]})
+    world.agent.retarget({("x",): trees[0][0], ("y",): trees[0][1]})
     await world.agent.settled()
     load = asyncio.create_task(world.publish(messages))
     world.ours = {load}
     for x, y in trees[1:]:
-        world.agent.aim({("x",): x, ("y",): y})
+        world.agent.retarget({("x",): x, ("y",): y})
         await asyncio.sleep(world.chance.choice((0, 0.05, 0.3)))
         for _ in range(breaks):
             world.break_a_connection()
@@ -115,7 +115,7 @@ async def story(world, trees, kills, breaks, messages=60):
         for _ in range(kills):
             world.kill()
             await world.start()
-            world.agent.aim({("x",): x, ("y",): y})
+            world.agent.retarget({("x",): x, ("y",): y})
             await asyncio.sleep(world.chance.choice((0, 0.01, 0.05, 0.2, 0.5)))
     await load
     await asyncio.wait_for(world.agent.settled(), 200)
@@ -192,7 +192,9 @@ def test_a_subscription_that_a_broker_kept_brings_nothing_and_is_ended(tmp_path)
     async def story():
         await world.start()
         ring = frozenset(hop for u, v in ("ab", "bc", "ca") for hop in ((u, v), (v, u)))
-        world.agent.aim({("x",): ring - {("c", "a"), ("a", "c")}, ("y",): ring - {("a", "b"), ("b", "a")}})
+        world.agent.retarget(
+            {("x",): ring - {("c", "a"), ("a", "c")}, ("y",): ring - {("a", "b"), ("b", "a")}}
+        )
         await world.agent.settled()
         sessions = [
             one for broker in world.brokers.values() for one in broker.sessions.values() if one.filters

@@ -17,7 +17,7 @@ from broadloom.agents.moves.moving_client import ClientMessage, MovingClient
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, free_ports
 from broadloom.deployment.wiring import WiredLink, Wiring
 from broadloom.mqtt.endpoint import Address, Login
-from broadloom.mqtt.paho import connect, leave_now, loop_until, new_client
+from broadloom.mqtt.paho import connect, disconnect_now, loop_until, new_client
 
 ALL = ("t/#",)
 LIMIT = 60.0  # seconds for what takes none on a machine that does nothing else
@@ -145,11 +145,11 @@ def states(agent: MoveAgent) -> Counter[MoveState]:
 def has_session(address: Address, name: str) -> bool:
     """Whether a broker has a session of a client, which must be away."""
     found: list[bool] = []
-    client = new_client(name, Login(), by_hand=True)
+    client = new_client(name, Login(), manual_ack=True)
     client.on_connect = lambda _c, _d, flags, *_: found.append(flags.session_present)
     connect(client, address)
     assert loop_until(client, lambda: bool(found), LIMIT)
-    leave_now(client)
+    disconnect_now(client)
     return found[0]
 
 

@@ -31,7 +31,7 @@ from broadloom.deployment.rehearsal.mosquitto_lab import (
 )
 from broadloom.deployment.targets import mosquitto_bridges
 from broadloom.mqtt.endpoint import Address, Login
-from broadloom.mqtt.paho import connect, leave_now, loop_until, new_client, wanted
+from broadloom.mqtt.paho import connect, disconnect_now, loop_until, new_client, subscription_options
 from broadloom.mqtt.reserved_topics import MOVE_AGENT
 
 pytestmark = [
@@ -65,13 +65,13 @@ def login(name: str) -> Login:
 @contextmanager
 def guarded_brokers(tmp_path, names, odd=None):
     """Brokers that ask for passwords, an odd one for another of links; gives ports of clients and agent."""
-    running, doors, ports = [], {}, iter(free_ports(2 * len(names)))
+    running, endpoints, ports = [], {}, iter(free_ports(2 * len(names)))
     try:
         for name in names:
             folder = tmp_path / name
             folder.mkdir()
             client, agent = next(ports), next(ports)
-            doors[name] = Address(HOST, client), Address(HOST, agent)
+            endpoints[name] = Address(HOST, client), Address(HOST, agent)
             (folder / "passwords").touch(0o600)
             for user in NAMES:
                 secret = "another" if (name, user) == (odd, LINKS) else f"{user}-secret"
@@ -86,8 +86,10 @@ def guarded_brokers(tmp_path, names, odd=None):
             with (folder / "log").open("wb") as log:
                 command = [*dying_with_us(), need_mosquitto(), "-c", folder / "mosquitto.conf"]
                 running.append(subprocess.Popen(command, stdout=log, stderr=log))
-        assert wait_for(lambda: all(listens(door.port) for pair in doors.values() for door in pair))
-        yield doors
+        assert wait_for(
+            lambda: all(listens(endpoint.port) for pair in endpoints.values() for endpoint in pair)
+        )
+        yield endpoints
     finally:
         for process in running:
             process.terminate()
@@ -109,7 +111,7 @@ class Eavesdropper:
         return self
 
     def __exit__(self, *_):
-        leave_now(self.client)
+        disconnect_now(self.client)
 
     def publish(self, topic: str, payload: bytes) -> str:
         """How the broker answers; nothing if it hangs up instead."""
@@ -126,21 +128,21 @@ class Eavesdropper:
 
 def test_a_client_can_move_only_itself(tmp_path):
     """Bob can neither register nor answer for Alice, nor read what she is asked, nor take her session."""
-    with guarded_brokers(tmp_path, "hf") as doors:
-        places = {name: pair[1] for name, pair in doors.items()}
-        known = {name: str(pair[0]) for name, pair in doors.items()}
+    with guarded_brokers(tmp_path, "hf") as endpoints:
+        places = {name: pair[1] for name, pair in endpoints.items()}
+        known = {name: str(pair[0]) for name, pair in endpoints.items()}
         counted = Counted()
         with agent_of(places, tmp_path / "journal", QUICK, login=login(MOVE_AGENT)) as agent:
-            agent._addresses = {name: pair[0] for name, pair in doors.items()}  # as clients reach them
+            agent._addresses = {name: pair[0] for name, pair in endpoints.items()}  # as clients reach them
             alice = MovingClient(
                 "alice", known, "h", counted.ear("alice"), login=login("alice"), identify=payload_id
             )
             alice.subscribe("t/1")
             alice.start()
             assert wait_for(lambda: "alice" in agent.registry.residents)
-            bob = Eavesdropper(doors["h"][0], "bob", "bob")
+            bob = Eavesdropper(endpoints["h"][0], "bob", "bob")
             bob.client.subscribe(
-                wanted(((to_client("alice", "+"), 1), ("#", 1), (to_client("+", "+"), 1)), 0)
+                subscription_options(((to_client("alice", "+"), 1), ("#", 1), (to_client("+", "+"), 1)), 0)
             )
             move = agent.ask(lambda own: own.request_to_move("alice", "f"))
             forged = 2**62
@@ -149,7 +151,7 @@ def test_a_client_can_move_only_itself(tmp_path):
                 (from_client("alice", "register"), dump(Register("alice", forged, "h"))),
                 (to_client("alice", "connect"), dump(ConnectOrder(move.id, "g", "127.0.0.1:1"))),
             ):  # mosquitto 2.0 also hangs up after each
-                with Eavesdropper(doors["f"][0], "bob", "bob") as liar:
+                with Eavesdropper(endpoints["f"][0], "bob", "bob") as liar:
                     assert liar.publish(topic, lie) in ("Not authorized", "")
             assert (
                 bob.publish(from_client("bob", "register"), dump(Register("alice", forged, "h"))) == "Success"
@@ -159,13 +161,13 @@ def test_a_client_can_move_only_itself(tmp_path):
             assert agent.registry.moves[move.id].state is MoveState.REDIRECTED
             assert alice.home == "f"
             assert bob.listen(0.1) == []
-            leave_now(bob.client)
-            spoof = Eavesdropper(doors["f"][0], "alice", "bob")  # becomes bob, by the listener's rule
+            disconnect_now(bob.client)
+            spoof = Eavesdropper(endpoints["f"][0], "alice", "bob")  # becomes bob, by the listener's rule
             alice.publish("t/1", b"still here")
             assert wait_for(lambda: counted.got["alice"].total() == 1)
             assert spoof.listen(0.1) == []
             assert set(agent.registry.residents) == {"alice"}
-            leave_now(spoof.client)
+            disconnect_now(spoof.client)
             alice.stop()
 
 
@@ -178,15 +180,15 @@ def tell_secrets(writer: MovingClient) -> None:
 
 def test_the_agent_lends_nobody_its_rights(tmp_path):
     """Who wants what it may not read does not get it through a session that the agent has opened."""
-    with guarded_brokers(tmp_path, "hf") as doors:
-        places = {name: pair[1] for name, pair in doors.items()}
-        known = {name: str(pair[0]) for name, pair in doors.items()}
+    with guarded_brokers(tmp_path, "hf") as endpoints:
+        places = {name: pair[1] for name, pair in endpoints.items()}
+        known = {name: str(pair[0]) for name, pair in endpoints.items()}
         counted = Counted()
         with (
             agent_of(places, tmp_path / "journal", QUICK, login=login(MOVE_AGENT)) as agent,
             ExitStack() as stack,
         ):
-            agent._addresses = {name: pair[0] for name, pair in doors.items()}
+            agent._addresses = {name: pair[0] for name, pair in endpoints.items()}
             alice = MovingClient(
                 "alice", known, "h", counted.ear("alice"), login=login("alice"), identify=payload_id
             )
@@ -209,9 +211,9 @@ def test_the_agent_lends_nobody_its_rights(tmp_path):
 
 def test_what_comes_while_the_agent_empties_a_session_is_left_out(tmp_path):
     """Then the broker goes by the agent's rights; but only what came before is sent on."""
-    with guarded_brokers(tmp_path, "hf") as doors:
-        places = {name: pair[1] for name, pair in doors.items()}
-        known = {name: str(pair[0]) for name, pair in doors.items()}
+    with guarded_brokers(tmp_path, "hf") as endpoints:
+        places = {name: pair[1] for name, pair in endpoints.items()}
+        known = {name: str(pair[0]) for name, pair in endpoints.items()}
         counted = Counted()
 
         def alice_at(home):
@@ -257,17 +259,17 @@ password_file = "links-password"
 def test_nobody_is_moved_to_a_broker_that_refuses_links(tmp_path):
     """Nothing would come to its clients there; the move says what was wanting."""
     counted = Counted()
-    with guarded_brokers(tmp_path, "hf", odd="f") as doors:
+    with guarded_brokers(tmp_path, "hf", odd="f") as endpoints:
         secrets = {"token": "token", "mover": f"{MOVE_AGENT}-secret", "links-password": f"{LINKS}-secret"}
         for name, secret in secrets.items():
             (tmp_path / name).write_text(secret)
             (tmp_path / name).chmod(0o600)
         brokers = "".join(
             f'[brokers.{name}]\naddress = "{client}"\nagent_address = "{agent}"\n'
-            for name, (client, agent) in doors.items()
+            for name, (client, agent) in endpoints.items()
         )
         (tmp_path / "agent.toml").write_text(CONFIG.format(agent=MOVE_AGENT, links=LINKS) + brokers)
-        known = {name: str(pair[0]) for name, pair in doors.items()}
+        known = {name: str(pair[0]) for name, pair in endpoints.items()}
         alice = MovingClient("alice", known, "h", counted.ear("alice"), login=login("alice"))
         alice.subscribe("t/1")
         other = MovingClient("writer-f", known, "f", login=login("writer-f"))

@@ -247,11 +247,11 @@ def test_three_hundred_odd_bodies(port):
 
 
 def test_secrets_are_in_files_of_their_owner(tmp_path, caplog):
-    """A password shows in no text of ours; a file that others may read is refused."""
+    """A password shows in no text of ours; a file that other users can read is refused."""
     place = tmp_path / "token"
     place.write_text(f"{TOKEN}\n")
     place.chmod(0o644)
-    with pytest.raises(InputError, match="others may read"):
+    with pytest.raises(InputError, match="other users can read"):
         read_secret(place)
     place.chmod(0o600)
     assert read_secret(place) == TOKEN
@@ -264,7 +264,7 @@ def test_secrets_are_in_files_of_their_owner(tmp_path, caplog):
     shown = repr(loaded) + repr(Login("u", TOKEN)) + caplog.text
     assert loaded.token == TOKEN
     assert TOKEN not in shown
-    assert (loaded.brokers["h"].port, loaded.doors["h"].port) == (1883, 1884)
+    assert (loaded.brokers["h"].port, loaded.agent_addresses["h"].port) == (1883, 1884)
 
 
 CONFIGS = {
@@ -280,7 +280,7 @@ CONFIGS = {
     '[brokers."a\\n"]\naddress = "h:1"': r"a broker is 'a\\n'; give a printable name",
     '[brokers."a\\u0000"]\naddress = "h:1"': r"a broker is 'a\\x00'; give a printable name",
     '[brokers.h]\naddress = "h:1"\n[login]\npassword_file = "x"': "password_file goes with a user; give both",
-    '[brokers.h]\naddress = "me:secret@h:1"': "holds a login",
+    '[brokers.h]\naddress = "me:secret@h:1"': "contains a login",
     '[brokers.h]\naddress = "h:1"\npassword = "x"': "'password' is not known",
     'links = 1\n[brokers.h]\naddress = "h:1"': r"links is 1; expected a section \[links\]",
     "brokers = 1": r"expected a section \[brokers\]",

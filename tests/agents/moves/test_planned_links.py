@@ -86,7 +86,7 @@ def test_what_the_plan_has_stays():
 
 
 def test_a_broker_that_links_do_not_know_is_refused():
-    with pytest.raises(bl.InputError, match="no broker 'z' in the plan of links; there are h, f"):
+    with pytest.raises(bl.InputError, match="broker 'z' is not in the plan of links; it has h, f"):
         links_from([], []).carry("z", ["x"])
 
 
@@ -132,10 +132,10 @@ def test_links_log_in_as_they_are_told(tmp_path):
     assert LinkConfig.of(config).login.user == "mover"
     own = replace(config, links={**config.links, "login": {"user": "links", "password_file": "secret"}})
     links = LinkConfig.of(own)
-    door = address_endpoints(own.doors, links.login, links.window)("h")
-    assert (door.host, door.port, door.login.user, door.tls) == ("::1", 2, "links", None)
-    assert door.login.password == "never shown"
-    assert "never shown" not in repr(links) + repr(own) + repr(door)
+    endpoint = address_endpoints(own.agent_addresses, links.login, links.window)("h")
+    assert (endpoint.host, endpoint.port, endpoint.login.user, endpoint.tls) == ("::1", 2, "links", None)
+    assert endpoint.login.password == "never shown"
+    assert "never shown" not in repr(links) + repr(own) + repr(endpoint)
 
 
 def write_plan(folder, names="hf"):
@@ -157,19 +157,19 @@ def test_a_plan_of_other_brokers_is_refused(tmp_path, monkeypatch, names, words)
 
 
 LINKS = {
-    "": r"\[links\] names nothing to carry; give plan, a plan's folder, or topics, a list",
+    "": r"\[links\] has neither plan nor topics; give a plan's folder or a list of topics",
     "topics = 1": "topics is 1; give a list of topics or filters",
     "topics = []": r"topics is \[\]; give a list",
-    "topics = [1]": "1 is no MQTT filter that links carry",
-    'topics = ["a/#/b"]': "'a/#/b' is no MQTT filter that links carry",
-    'topics = ["$SYS/#"]': r"'\$SYS/#' is no MQTT filter that links carry",
-    'topics = ["broadloom/x"]': "'broadloom/x' is no MQTT filter that links carry",
-    'topics = ["a/+", "b", "a/b"]': r"'a/\+' and 'a/b' have topics in common; name one for both",
-    'topics = ["a", "a"]': "topics has 'a' twice; name it once",
+    "topics = [1]": "1 is not an MQTT filter that links carry",
+    'topics = ["a/#/b"]': "'a/#/b' is not an MQTT filter that links carry",
+    'topics = ["$SYS/#"]': r"'\$SYS/#' is not an MQTT filter that links carry",
+    'topics = ["broadloom/x"]': "'broadloom/x' is not an MQTT filter that links carry",
+    'topics = ["a/+", "b", "a/b"]': r"'a/\+' and 'a/b' have topics in common; give one filter for both",
+    'topics = ["a", "a"]': "topics has 'a' twice; give it once",
     'topics = ["a"]\nplane = "x"': "'plane' is not known; there are login, metrics, patience, plan",
     'plan = ""': "plan is ''; give a text",
     'plan = "nowhere"': "nowhere",
-    'topics = ["a"]\nstate = "journal"': "state is the folder of the journal; give another one",
+    'topics = ["a"]\nstate = "journal"': "state is the folder of the journal; give another folder",
     'topics = ["a"]\nwindow = 0': r"\[links\]: window is 0; give a whole number from 1",
     'topics = ["a"]\nwindow = 70000': "window is 70,000; give a whole number from 1 to 65,535",
     'topics = ["a"]\npatience = "x"': "patience is 'x'; give a number from 0",
@@ -204,7 +204,7 @@ def test_a_port_for_metrics_that_is_taken_is_told_at_the_start(tmp_path, monkeyp
         )
         for _ in range(2):  # the second would find the journals held by the first
             with (
-                pytest.raises(bl.InputError, match="for metrics cannot be had"),
+                pytest.raises(bl.InputError, match="metrics cannot listen on"),
                 serving(AgentConfig.load(tmp_path / "agent.toml"), hold=embed_links),
             ):
                 pass

@@ -1,6 +1,8 @@
-"""One direction of a link: what comes from the near broker at QoS 1 goes to the far one at QoS 2, once.
+"""Link between two brokers: a session at each, and a forwarder per direction that delivers exactly once.
 
-A message keeps its packet id. The near broker gets its PUBACK only after the far one has said PUBCOMP:
+A forwarder receives from the near broker at QoS 1 and sends to the far broker at QoS 2.
+
+A message keeps its packet id. The near broker gets PUBACK only after the far broker has sent PUBCOMP:
 
     near                agent                far
      | PUBLISH 7 (QoS 1) |                    |
@@ -8,17 +10,17 @@ A message keeps its packet id. The near broker gets its PUBACK only after the fa
      |                   |------------------->|
      |                   |           PUBREC 7 |
      |                   |<-------------------|
-     |             slots[7] = its id          |
+          |           store[7] = message id        |
      |                   | PUBREL 7           |
-     |                   |------------------->|  now its subscribers get it
+          |                   |------------------->|  now delivered to its subscribers
      |          PUBACK 7 |          PUBCOMP 7 |
      |<------------------|<-------------------|
 
-Why none is lost: whatever breaks before PUBACK 7, the near broker sends 7 again. Why none is doubled: until
-PUBREL 7 the far broker takes a second PUBLISH 7 for the first one; from then on `slots[7]` says that it has
-the message, so that only PUBREL is repeated, which does no harm. A new agent knows as much as one that never
-died, since packet ids are the brokers' own and the slots outlive it. That holds for messages with an id of
-their own; of others nobody can tell a second one from a repeated one, so they are sent again.
+No message is lost: if anything fails before PUBACK 7, the near broker sends 7 again. No message is delivered
+twice: until PUBREL 7 the far broker treats a second PUBLISH 7 as a repetition; after that, `store[7]` records
+that it has the message, so only PUBREL is repeated, which is harmless. A restarted agent knows as much as one
+that never stopped, because brokers assign the packet ids and the store survives the process. This holds for
+messages with an id; other messages cannot be told from repetitions, so they are sent again.
 """
 
 from __future__ import annotations
@@ -29,6 +31,7 @@ import mmap
 import os
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 
 from broadloom.deployment.deployment_inputs import link_name, safe
@@ -50,81 +53,83 @@ from broadloom.mqtt.packets import (
 from broadloom.mqtt.reserved_topics import INTERNAL_PREFIX
 
 LOG = logging.getLogger("broadloom.live")
-WAITING, CLEANING, SENT, RELEASED, DROPPED = range(5)
+WAITING, CLEANING, SENT, RELEASED, DROPPED = range(5)  # states of a message in flight
 
 Send = Callable[[bytes], None]
 AdmitMessage = Callable[[Publish], "Publish | None"]
 PROBE = f"{INTERNAL_PREFIX}probe"
 
 AdmitOnHop = Callable[[Hop, Publish], Publish | None]
-Wanted = Callable[[Hop], Iterable[str]]
-_BYTES = 8 * (LAST_ID + 1)
+HopFilters = Callable[[Hop], Iterable[str]]
+_BYTES = 8 * (LAST_ID + 1)  # of a packet store
 
 
 class MessageInFlight:
-    """A message on its way."""
+    """A message that a hop has not finished."""
 
     __slots__ = ("message", "orphan", "state")
 
     def __init__(self, message: Publish, state: int = WAITING) -> None:
-        self.message, self.state = message, state
-        self.orphan = False  # the near broker has forgotten it, and does not wait for its PUBACK
+        self.message = message
+        self.state = state
+        self.orphan = False  # the near broker has lost its session and awaits no PUBACK
 
 
 class HopForwarder:
-    """The state of one direction; sessions tell it what comes, and it tells them what to send.
+    """Forwarding state of one hop; sessions pass packets in, and it writes packets to them.
 
     Args:
-        slots: what the far broker has stored.
-        admit: called with each message: what to carry, perhaps with an id put on, or None to drop it.
+        store: the message ids that the far broker has stored.
+        admit: called with each message; returns what to forward, with an id, or None to drop it.
 
     Attributes:
-        flight: the messages on their way, by packet id, in the order in which they came.
-        counts: messages and bytes carried, messages dropped (of QoS 0) and refused (by the far broker).
+        in_flight: the unfinished messages by packet id, in order of arrival.
+        counts: messages and bytes forwarded, messages dropped (QoS 0) and refused (by the far broker).
     """
 
-    def __init__(self, slots: PacketStore, admit: AdmitMessage) -> None:
-        self._slots, self._admit = slots, admit
-        self.flight: dict[int, MessageInFlight] = {}
+    def __init__(self, store: PacketStore, admit: AdmitMessage) -> None:
+        self._store = store
+        self._admit = admit
+        self.in_flight: dict[int, MessageInFlight] = {}
         self.counts: Counter[str] = Counter()
-        self.closing = False  # take nothing more, and finish what is on its way
-        self.clogged = False  # the far broker does not read what it was sent
+        self.closing = False  # accept no more messages, and finish those in flight
+        self.congested = False  # the far broker reads too slowly
         self._near: Send | None = None
         self._far: Send | None = None
-        self._room = 0  # how many more messages the far broker takes unfinished
+        self._quota = 0  # number of further messages that the far broker accepts unfinished
         self._largest = 0
         self._waiting: deque[int] = deque()
-        self._unacked: deque[int] = deque()  # what came over this connection, in order
-        self._open: set[int] = set()  # the same, to look up
-        self._done: set[int] = set()  # of these, what waits only for those before it
-        self._behind: dict[int, Publish] = {}  # new messages whose packet id an orphan still has
-        self._inherited: bool | None = None  # whether the far session is older than this agent
-        self._doubtful = False  # whether the far broker may hold packet ids that nobody here knows of
+        self._unacked: deque[int] = deque()  # received over this connection, in order
+        self._open: set[int] = set()  # the same ids, for lookup
+        self._done: set[int] = set()  # of these, finished ones whose predecessors are not
+        self._deferred: dict[int, Publish] = {}  # new messages whose packet id an orphan still uses
+        self._inherited: bool | None = None  # whether the far session is older than this process
+        self._uncertain = False  # whether the far broker can hold packet ids that are unknown here
         self._cleaned: set[int] = set()
 
     # The near broker.
 
     def near_opens(self, send: Send, present: bool) -> None:
-        """A connection to the near broker is there, with its old session or without one."""
+        """The near broker is connected; `present`: it kept the session."""
         self._near = send
         for numbers in (self._unacked, self._open, self._done):
             numbers.clear()
         if not present:
-            self._behind.clear()
-            for item in self.flight.values():
+            self._deferred.clear()
+            for item in self.in_flight.values():
                 item.orphan = True
-            self._doubtful = True
+            self._uncertain = True
 
     def near_closes(self) -> None:
-        """The connection is gone; what was not acknowledged comes again with the next one."""
+        """The near connection is lost; unacknowledged messages are repeated over the next one."""
         self._near = None
 
     def arrive(self, message: Publish) -> None:
-        """A message has come from the near broker."""
+        """Receive a message from the near broker."""
         if self.closing:
-            return  # it comes again when somebody takes over
+            return  # the near broker repeats it to the next process
         if not message.number:
-            self._pass_on(message)
+            self._forward_at_qos0(message)
             return
         if message.number not in self._open:
             self._unacked.append(message.number)
@@ -133,37 +138,37 @@ class HopForwarder:
 
     def _take(self, message: Publish) -> None:
         number = message.number
-        item = self.flight.get(number)
+        item = self.in_flight.get(number)
         if item is not None:
             if item.orphan:
-                self._behind[number] = message
-            return  # sent once more over a new connection, while it is still on its way
+                self._deferred[number] = message
+            return  # repeated over a new connection while it is still in flight
         carried = self._admit(message)
         if carried is None and not message.dup:
-            # Should it come again, when nobody remembers that it was dropped.
-            self._slots[number] = message.key
+            # Recorded for the case that it is repeated after a restart.
+            self._store[number] = message.key
             self._end(number)
             return
-        if carried is None or (message.dup and message.key and self._slots[number] == message.key):
-            # The far broker may hold it from before: it has to let it go, even if nobody needs it any more.
-            self.flight[number] = MessageInFlight(
+        if carried is None or (message.dup and message.key and self._store[number] == message.key):
+            # The far broker can hold it from before, and must release it even if it is no longer wanted.
+            self.in_flight[number] = MessageInFlight(
                 carried or message, DROPPED if carried is None else RELEASED
             )
             if self._far is not None:
-                self._room -= 1
+                self._quota -= 1
                 self._far(acknowledgement(PUBREL, number))
             return
-        self._slots[number] = 0
-        self.flight[number] = MessageInFlight(carried)
+        self._store[number] = 0
+        self.in_flight[number] = MessageInFlight(carried)
         self._waiting.append(number)
         self._pump()
 
-    def _pass_on(self, message: Publish) -> None:
-        """A message of QoS 0: sent if it can be, with no promise."""
+    def _forward_at_qos0(self, message: Publish) -> None:
+        """Forward a message of QoS 0 if possible, without a guarantee."""
         carried = self._admit(message)
         if carried is None:
             return
-        if self._far is None or self.clogged:
+        if self._far is None or self.congested:
             self.counts["dropped"] += 1
         else:
             self._count(carried)
@@ -171,47 +176,49 @@ class HopForwarder:
 
     # The far broker.
 
-    def far_opens(self, send: Send, present: bool, room: int, largest: int) -> None:
-        """A connection to the far broker is there: go on where it stands.
+    def far_opens(self, send: Send, present: bool, quota: int, largest: int) -> None:
+        """The far broker is connected: resume the unfinished messages.
 
         Args:
-            send: writes to it.
-            present: whether it still has the session.
-            room: how many messages it takes unfinished.
-            largest: how long a packet it takes.
+            send: writes to the far broker.
+            present: whether it kept the session.
+            quota: number of messages that it accepts unfinished.
+            largest: largest packet that it accepts, in bytes.
         """
-        self._far, self._room, self._largest = send, room, largest
+        self._far = send
+        self._quota = quota
+        self._largest = largest
         if self._inherited is None:
             self._inherited = present
         if not present:
             self._inherited = False
-            self._slots.clear()
-        again = [number for number, item in self.flight.items() if item.state != WAITING]
-        for number in again:
+            self._store.clear()
+        started = [number for number, item in self.in_flight.items() if item.state != WAITING]
+        for number in started:
             self._resume(number, present)
         self._pump()
 
     def far_closes(self) -> None:
-        """The connection is gone."""
+        """The far connection is lost."""
         self._far = None
 
     def stored(self, number: int, reason: int) -> None:
-        """PUBREC: the far broker has the message, or refuses it."""
-        item = self.flight.get(number)
+        """PUBREC: the far broker has stored the message, or refuses it."""
+        item = self.in_flight.get(number)
         if item is None or item.state != SENT:
             return
         if reason >= FAILED:
             self._refuse(item, f"for reason {reason:#x}")
-            self._room += 1
+            self._quota += 1
             self._finish(number)
             return
-        self._slots[number] = item.message.key
+        self._store[number] = item.message.key
         item.state = RELEASED
         self._write(acknowledgement(PUBREL, number))
 
     def completed(self, number: int) -> None:
-        """PUBCOMP: the far broker has passed the message on, now or long ago."""
-        item = self.flight.get(number)
+        """PUBCOMP: the far broker has delivered the message, now or earlier."""
+        item = self.in_flight.get(number)
         if item is None:
             return
         if item.state == CLEANING:
@@ -220,34 +227,34 @@ class HopForwarder:
         elif item.state in (RELEASED, DROPPED):
             if item.state == RELEASED:
                 self._count(item.message)
-            self._room += 1
+            self._quota += 1
             self._finish(number)
 
     def _resume(self, number: int, present: bool) -> None:
-        """Send once more what the far broker has not answered."""
-        item = self.flight[number]
-        self._room -= 1
+        """Repeat what the far broker has not acknowledged."""
+        item = self.in_flight[number]
+        self._quota -= 1
         if item.state == DROPPED and not present:
-            self._room += 1
+            self._quota += 1
             self._finish(number)
         elif not present:
-            self._send(number, item)  # it may have had the message: rather twice than never
+            self._send(number, item)  # the far broker can have had it: twice is better than never
         elif item.state == SENT:
-            self._write(_again(item.message.forwarded()))
+            self._write(_with_dup(item.message.forwarded()))
         else:
             self._write(acknowledgement(PUBREL, number))
 
     def _pump(self) -> None:
-        """Send what waits, as much as the far broker takes."""
-        while self._waiting and self._room > 0 and self._far is not None:
+        """Send waiting messages, as many as the far broker accepts."""
+        while self._waiting and self._quota > 0 and self._far is not None:
             number = self._waiting.popleft()
-            item = self.flight[number]
+            item = self.in_flight[number]
             if len(item.message.raw) > self._largest:
-                self._refuse(item, f"above {self._largest:,} bytes")
+                self._refuse(item, f"larger than {self._largest:,} bytes")
                 self._finish(number)
                 continue
-            self._room -= 1
-            if self._doubtful and self._inherited and number not in self._cleaned:
+            self._quota -= 1
+            if self._uncertain and self._inherited and number not in self._cleaned:
                 item.state = CLEANING
                 self._far(acknowledgement(PUBREL, number))
             else:
@@ -255,7 +262,7 @@ class HopForwarder:
 
     def _send(self, number: int, item: MessageInFlight) -> None:
         item.state = SENT
-        self._slots[number] = 0
+        self._store[number] = 0
         self._write(item.message.forwarded())
 
     def _write(self, packet: bytes) -> None:
@@ -265,18 +272,18 @@ class HopForwarder:
     # The end of a message.
 
     def _finish(self, number: int) -> None:
-        item = self.flight.pop(number)
+        item = self.in_flight.pop(number)
         if not item.orphan:
             self._end(number)
-        new = self._behind.pop(number, None)
+        new = self._deferred.pop(number, None)
         if new is not None:
             self._take(new)
         self._pump()
 
     def _end(self, number: int) -> None:
-        """Acknowledge it, in the order in which messages came, as MQTT wants it."""
+        """Acknowledge a message, in order of arrival as MQTT requires."""
         if number not in self._open:
-            return  # the near broker sends it again over its new connection, and gets its answer then
+            return  # the near broker repeats it over its new connection, and is acknowledged then
         self._done.add(number)
         while self._unacked and self._unacked[0] in self._done:
             first = self._unacked.popleft()
@@ -285,8 +292,8 @@ class HopForwarder:
             if self._near is not None:
                 self._near(acknowledgement(PUBACK, first))
 
-    def _refuse(self, item: MessageInFlight, why: str) -> None:
-        LOG.error("a message of %r is lost: the far broker refuses it, %s", item.message.topic, why)
+    def _refuse(self, item: MessageInFlight, reason: str) -> None:
+        LOG.error("a message on %r is lost: the far broker refuses it, %s", item.message.topic, reason)
         self.counts["refused"] += 1
 
     def _count(self, message: Publish) -> None:
@@ -295,128 +302,132 @@ class HopForwarder:
         self.counts["messages"] += 1
         self.counts["bytes"] += len(message.raw)
 
-    def on_the_way(self) -> Iterator[Publish]:
-        """The messages that are not finished."""
-        yield from (item.message for item in self.flight.values())
+    def in_transit(self) -> Iterator[Publish]:
+        """The unfinished messages."""
+        yield from (item.message for item in self.in_flight.values())
 
 
-def _again(packet: bytes) -> bytes:
-    """A packet marked as sent before."""
+def _with_dup(packet: bytes) -> bytes:
+    """A packet with the DUP flag."""
     return b"%c%b" % (packet[0] | DUP, packet[1:])
 
 
 class AgentLink(SessionHandler):
-    """Two sessions, and what goes over them.
+    """Two sessions and two forwarders between a pair of brokers.
 
     Args:
         ends: the two brokers.
-        doors: how to reach each.
-        folder: where it keeps what a new agent must know; None: nowhere.
-        admit: called with the hop of each message: what to carry, or None to drop it.
-        wanted: the filters of a hop, for a session that is new.
-        fresh: whether sessions of before, if there are any, are of no use.
-        strange: whether those would be of an agent of which nothing is known.
+        endpoints: their endpoints.
+        folder: the folder of the packet stores; None: they do not survive the process.
+        admit: called with the hop and each message; returns what to forward, or None to drop it.
+        filters_of: the filters of a hop, for a new session.
+        fresh: whether to delete earlier sessions first.
+        unknown_state: whether earlier sessions would belong to an agent whose state is lost.
     """
 
     def __init__(
         self,
         ends: Hop,
-        doors: tuple[Endpoint, Endpoint],
+        endpoints: tuple[Endpoint, Endpoint],
         folder: Path | None,
         admit: AdmitOnHop,
-        wanted: Wanted,
+        filters_of: HopFilters,
         fresh: bool = False,
-        strange: bool = False,
+        unknown_state: bool = False,
     ) -> None:
-        self.ends, self._wanted, self._strange = ends, wanted, strange
-        self.slots: dict[Hop, PacketStore] = {}
-        self.lanes: dict[Hop, HopForwarder] = {}
-        self._places: list[Path] = []
+        self.ends = ends
+        self._filters_of = filters_of
+        self._unknown_state = unknown_state
+        self.stores: dict[Hop, PacketStore] = {}
+        self.forwarders: dict[Hop, HopForwarder] = {}
+        self._paths: list[Path] = []
         for hop in (ends, ends[::-1]):
-            place = None if folder is None else folder / f"{safe(hop[0])}:{safe(hop[1])}.slots"
-            self._places += [place] if place else []
-            self.slots[hop] = PacketStore(place)
-            self.lanes[hop] = HopForwarder(self.slots[hop], lambda message, hop=hop: admit(hop, message))  # type: ignore[misc]
+            path = None if folder is None else folder / f"{safe(hop[0])}:{safe(hop[1])}.slots"
+            self._paths += [path] if path else []
+            self.stores[hop] = PacketStore(path)
+            self.forwarders[hop] = HopForwarder(self.stores[hop], partial(admit, hop))
         self.sessions = {
-            broker: ClientSession(broker, link_name(*ends), door, self, fresh=fresh)
-            for broker, door in zip(ends, doors, strict=True)
+            broker: ClientSession(broker, link_name(*ends), endpoint, self, fresh=fresh)
+            for broker, endpoint in zip(ends, endpoints, strict=True)
         }
-
         for broker, session in self.sessions.items():
-            flight = self.lanes[self._other(session), broker].flight
-            session.taken = flight.__contains__
+            in_flight = self.forwarders[self._other(session), broker].in_flight
+            session.is_id_taken = in_flight.__contains__
 
     def start(self) -> None:
-        """Begin to connect."""
+        """Start to connect."""
         for session in self.sessions.values():
             session.start()
 
     async def stop(self, forget: bool = False) -> None:
-        """Disconnect; the brokers keep the sessions, or forget them."""
+        """Disconnect; the brokers keep the sessions, or delete them with `forget`."""
         await asyncio.gather(*(session.stop(forget) for session in self.sessions.values()))
-        for slots in self.slots.values():
-            slots.close()
-        for place in self._places if forget else ():
-            place.unlink(missing_ok=True)
+        for store in self.stores.values():
+            store.close()
+        for path in self._paths if forget else ():
+            path.unlink(missing_ok=True)
 
-    # What sessions call.
+    # Callbacks of the sessions.
 
     def _other(self, session: ClientSession) -> str:
         return self.ends[self.ends[0] == session.broker]
 
-    def welcomed(self, session: ClientSession, welcome: Connack) -> None:
-        """A session is connected: messages come from it."""
-        self.lanes[session.broker, self._other(session)].near_opens(session.send, welcome.present)
+    def connected(self, session: ClientSession, connack: Connack) -> None:
+        """A session is connected: messages arrive from it."""
+        self.forwarders[session.broker, self._other(session)].near_opens(session.send, connack.present)
 
-    async def opened(self, session: ClientSession, welcome: Connack) -> None:
-        """It subscribes to all that its hop carries, and then takes messages."""
+    async def opened(self, session: ClientSession, connack: Connack) -> None:
+        """Subscribe to the filters of the session's hop, then let the other hop send."""
         here, there = session.broker, self._other(session)
-        if self._strange and welcome.present and session.connects == 1:
+        if self._unknown_state and connack.present and session.connects == 1:
             LOG.warning(
-                "broker %r kept session %r though the state is new: what waits there is carried, "
-                "and some of it may come twice",
+                "broker %r kept session %r although the state is new: its queue is forwarded, "
+                "and some messages can arrive twice",
                 here,
                 session.client,
             )
         await session.subscribe([PROBE], retained=False)
-        asked = set[str]()
-        while more := set(self._wanted((here, there))) - asked:  # also what came to be wanted meanwhile
+        subscribed = set[str]()
+        while more := set(self._filters_of((here, there))) - subscribed:  # including those added meanwhile
             await session.subscribe(sorted(more), retained=True)
-            asked |= more
-        self.lanes[there, here].far_opens(session.send, welcome.present, *broker_limits(welcome))
+            subscribed |= more
+        self.forwarders[there, here].far_opens(session.send, connack.present, *broker_limits(connack))
 
     def closed(self, session: ClientSession) -> None:
         """A session has lost its connection."""
         here, there = session.broker, self._other(session)
-        self.lanes[here, there].near_closes()
-        self.lanes[there, here].far_closes()
+        self.forwarders[here, there].near_closes()
+        self.forwarders[there, here].far_closes()
 
     def arrived(self, session: ClientSession, message: Publish) -> None:
-        """A message has come."""
-        self.lanes[session.broker, self._other(session)].arrive(message)
+        """A message has arrived."""
+        self.forwarders[session.broker, self._other(session)].arrive(message)
 
-    def answered(self, session: ClientSession, kind: int, number: int, reason: int) -> None:
-        """The far broker of a lane has answered."""
-        lane = self.lanes[self._other(session), session.broker]
+    def acknowledged(self, session: ClientSession, kind: int, number: int, reason: int) -> None:
+        """The far broker of a hop has acknowledged a message."""
+        forwarder = self.forwarders[self._other(session), session.broker]
         if kind == PUBREC:
-            lane.stored(number, reason)
+            forwarder.stored(number, reason)
         elif kind == PUBCOMP:
-            lane.completed(number)
+            forwarder.completed(number)
 
-    def clogged(self, session: ClientSession, full: bool) -> None:
-        """The far broker of a lane does not keep up, or does again."""
-        self.lanes[self._other(session), session.broker].clogged = full
+    def congested(self, session: ClientSession, full: bool) -> None:
+        """The far broker of a hop reads too slowly, or no longer."""
+        self.forwarders[self._other(session), session.broker].congested = full
 
 
 class PacketStore:
-    """A number for each packet id; 0: none.
+    """Digest of the message that the far broker stored last under each packet id; 0: none.
+
+    It is a memory-mapped file: the system writes its pages even if the process is killed. Nothing is forced
+    to the disk, so if the machine itself fails, messages in flight can arrive twice.
 
     Args:
-        place: the file; None: only memory.
+        path: the file; None: memory only.
     """
 
-    def __init__(self, place: Path | None = None) -> None:
-        self._map = mmap.mmap(-1, _BYTES) if place is None else _mapped(place)
+    def __init__(self, path: Path | None = None) -> None:
+        self._map = mmap.mmap(-1, _BYTES) if path is None else _mapped(path)
         self._keys = memoryview(self._map).cast("Q")
 
     def __getitem__(self, number: int) -> int:
@@ -426,27 +437,27 @@ class PacketStore:
         self._keys[number] = key
 
     def clear(self) -> None:
-        """Forget all."""
+        """Delete all entries."""
         self._map[:] = bytes(_BYTES)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._keys.release()
         self._map.close()
 
 
-def _mapped(place: Path) -> mmap.mmap:
-    """The memory of a file, which keeps a handle of its own."""
-    handle = os.open(place, os.O_RDWR | os.O_CREAT, 0o600)
+def _mapped(path: Path) -> mmap.mmap:
+    """Map a file into memory."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
-        _make_room(handle)
+        _allocate(handle)
         return mmap.mmap(handle, _BYTES)
     finally:
         os.close(handle)
 
 
-def _make_room(handle: int) -> None:
-    """Have the whole file on the disk: writing a page without room there would kill the process."""
+def _allocate(handle: int) -> None:
+    """Allocate the whole file: writing to an unallocated page on a full disk would kill the process."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(handle, 0, _BYTES)
     else:  # macOS
@@ -454,6 +465,6 @@ def _make_room(handle: int) -> None:
 
 
 def _fill(handle: int) -> None:
-    """Write zeros behind what the file has, until it has all."""
+    """Append zeros until the file has its full size."""
     while (missing := _BYTES - os.lseek(handle, 0, os.SEEK_END)) > 0:
         os.write(handle, bytes(missing))

@@ -1,4 +1,4 @@
-"""Links that follow clients which move: a link agent in a thread, beside the agent that moves them."""
+"""Embedded links: a link agent in a thread of the agent that moves clients, and its configuration."""
 
 from __future__ import annotations
 
@@ -20,17 +20,16 @@ from broadloom.agents.moves.control_messages import is_client_filter
 from broadloom.agents.moves.move_service import AgentConfig, check_names, login_of, part_of, text_of
 from broadloom.agents.moves.traffic_summary import Site
 from broadloom.checks import check_count, check_number
-from broadloom.deployment.deployment_inputs import LOGIN
 from broadloom.errors import InputError
 from broadloom.model import Interest, Overlay, Weights
-from broadloom.mqtt.endpoint import LAST_PORT, Address, Endpoint, Login
+from broadloom.mqtt.endpoint import LAST_PORT, PASSWORD_VARIABLE, Address, Endpoint, Login
+from broadloom.mqtt.packets import LAST_ID
 from broadloom.mqtt.reserved_topics import CONTROL_ROOT
 from broadloom.mqtt.topic_filters import FilterTree
 from broadloom.plans import Plan
 
 LOG = logging.getLogger("broadloom.live")
-WINDOW, PATIENCE, LAST_WINDOW = 500, 10.0, 65_535
-_, PASSWORD = LOGIN  # where it may be
+WINDOW, PATIENCE = 500, 10.0
 _LINKS = {"plan", "topics", "state", "login", "window", "patience", "metrics"}
 
 
@@ -38,78 +37,79 @@ class EmbeddedLinks:
     """Holds the links that moving clients need, from `start` to `stop`.
 
     Args:
-        plan: the links to begin with.
-        topics: the filters that links carry; None: whatever clients want.
-        door: how to reach a broker.
-        state: the folder of what survives a crash.
-        patience: how many seconds a change waits for a broker that is away.
-        metrics: the port of the numbers on loopback; None: none.
+        plan: the initial plan of links.
+        topics: the filters that links carry; None: the filters of clients.
+        endpoint: the endpoint of a broker.
+        state: the folder of the link agent's state.
+        patience: seconds for which a change waits for an absent broker.
+        metrics: the port for metrics on loopback; None: no metrics.
 
     Attributes:
-        links: what the agent that moves clients asks for them.
+        links: the interface for the agent that moves clients.
     """
 
     def __init__(
         self,
         plan: Plan,
         topics: Iterable[str] | None,
-        door: Callable[[str], Endpoint],
+        endpoint: Callable[[str], Endpoint],
         state: Path,
         patience: float = 10.0,
         metrics: int | None = None,
     ) -> None:
         self.links = PlannedLinks(plan, self._is_reached, topics)
-        self._agent, self._metrics = LinkAgent(door, state, patience), metrics
+        self._agent = LinkAgent(endpoint, state, patience)
+        self._metrics = metrics
         self._run = LinkRun(self._agent, self.links)
         self._thread: threading.Thread | None = None
-        self._begun: Future[asyncio.AbstractEventLoop] = Future()
+        self._started: Future[asyncio.AbstractEventLoop] = Future()
 
     def start(self, failed: Callable[[], None] = lambda: None) -> None:
-        """Begin; what clients need should be asked for before, or links of an earlier run are taken down.
+        """Start; request the links of clients before, or links of an earlier run are taken down.
 
         Args:
-            failed: called if links fail later, and end.
+            failed: called if the links fail later.
 
         Raises:
-            InputError: the port for metrics cannot be had.
+            InputError: the port for metrics is not available.
         """
         self._thread = threading.Thread(
             target=self._hold, args=(failed,), name="broadloom-links", daemon=True
         )
         self._thread.start()
-        self._begun.result()
+        self._started.result()
 
     def down(self) -> list[str]:
-        """The brokers at which a link is not up: they are away, or refuse it."""
+        """The brokers with a link that is not up, because they are absent or refuse it."""
         links = list(self._agent.links.values())
         sessions = [session for link in links for session in link.sessions.values()]
         return sorted({session.broker for session in sessions if not session.up.is_set()})
 
     def stop(self) -> None:
-        """Finish what is on its way, and disconnect; brokers keep the sessions."""
-        if not self._begun.done() or self._begun.exception() is not None:
+        """Finish the messages in flight, and disconnect; brokers keep the sessions."""
+        if not self._started.done() or self._started.exception() is not None:
             asyncio.run(self._agent.stop())
         elif self._thread is not None and self._thread.is_alive():
-            with suppress(RuntimeError):  # its loop has just ended by itself
-                self._begun.result().call_soon_threadsafe(self._run.stop)
+            with suppress(RuntimeError):  # its event loop has just ended by itself
+                self._started.result().call_soon_threadsafe(self._run.stop)
             self._thread.join()
 
     def _hold(self, failed: Callable[[], None]) -> None:
         async def hold() -> None:
             loop = asyncio.get_running_loop()
-            await run_links(self._run, self._metrics, begun=lambda: self._begun.set_result(loop))
+            await run_links(self._run, self._metrics, started=lambda: self._started.set_result(loop))
 
         try:
             asyncio.run(hold())
-        except BaseException as error:  # of whatever kind: links stand still
-            if not self._begun.done():
-                self._begun.set_exception(error)
+        except BaseException as error:  # whatever it is, the links have stopped
+            if not self._started.done():
+                self._started.set_exception(error)
                 return
             LOG.exception("links have failed")
             failed()
 
     def _is_reached(self, broker: str, topics: set[str], plans: int) -> bool:
-        """Whether links carry topics to and from a broker, as so many plans have them."""
+        """Whether links carry topics to and from a broker, as of a plan with this number."""
         followed = self._run.plans >= plans and not self._run.refused
         return followed and self._agent.carries(broker, topics)
 
@@ -118,17 +118,17 @@ def embed_links(config: AgentConfig) -> EmbeddedLinks:
     """The links of a configuration, for `serving`.
 
     Raises:
-        InputError: something in its section `[links]` is wrong, or another process has the state.
+        InputError: the section `[links]` is wrong, or another process uses the state.
     """
     own = LinkConfig.of(config)
-    door = address_endpoints(config.doors, own.login, own.window)
-    return EmbeddedLinks(own.plan, own.topics, door, own.state, own.patience, own.metrics)
+    endpoint = address_endpoints(config.agent_addresses, own.login, own.window)
+    return EmbeddedLinks(own.plan, own.topics, endpoint, own.state, own.patience, own.metrics)
 
 
 def address_endpoints(
     addresses: Mapping[str, Address], login: Login, window: int
 ) -> Callable[[str], Endpoint]:
-    """How a link agent reaches brokers where the agent that moves clients does.
+    """The endpoints of a link agent at the addresses of the agent that moves clients.
 
     Examples:
         >>> address_endpoints({"rome": Address("10.0.0.1", 1884)}, Login(), window=500)("rome").port
@@ -145,17 +145,17 @@ def address_endpoints(
 
 @dataclass(frozen=True)
 class LinkConfig:
-    """Links that carry some topics, each to the brokers whose clients want it.
+    """Section `[links]` of an agent's configuration.
 
     Attributes:
-        plan: the links to begin with; what it has at a broker stays there.
-        topics: what links carry: topics or filters, those of the plan among them.
-        state: the folder of what survives a crash.
-        login: that of the link agent; authority and certificate are those of the agent that moves clients,
-            unless it names its own.
-        window: how many messages may be on their way over a link, each way.
-        patience: for how many seconds a change waits for a broker that is away.
-        metrics: the port of the numbers on loopback; None: none.
+        plan: the initial links; the topics that it has at a broker stay there.
+        topics: the topics or filters that links carry, including those of the plan.
+        state: the folder of the link agent's state.
+        login: the link agent's login; its TLS files are those of the agent that moves clients, unless it
+            names its own.
+        window: maximum number of unacknowledged messages per link and direction.
+        patience: seconds for which a change waits for an absent broker.
+        metrics: the port for metrics on loopback; None: no metrics.
     """
 
     plan: Plan
@@ -168,84 +168,90 @@ class LinkConfig:
 
     @classmethod
     def of(cls, config: AgentConfig) -> LinkConfig:
-        """What the section `[links]` of a configuration says.
+        """Parse the section `[links]` of a configuration.
 
         Raises:
-            InputError: something is wrong, not known or missing.
+            InputError: something is wrong, unknown or missing.
         """
-        given, place, sites = config.links or {}, config.file, config.sites
-        where, folder = f"{place} [links]", place.absolute().parent
-        check_names(given, _LINKS, where)
-        if not {"plan", "topics"} & set(given):
-            raise InputError(f"{where} names nothing to carry; give plan, a plan's folder, or topics, a list")
-        plan = _loaded(folder / text_of(given, "plan", ""), sites) if "plan" in given else _unlinked(sites)
-        own = part_of(given, "login", place, "links.")
+        section = config.links or {}
+        where = f"{config.file} [links]"
+        folder = config.file.absolute().parent
+        check_names(section, _LINKS, where)
+        if not {"plan", "topics"} & set(section):
+            raise InputError(f"{where} has neither plan nor topics; give a plan's folder or a list of topics")
+        if "plan" in section:
+            plan = _load(folder / text_of(section, "plan", ""), config.sites)
+        else:
+            plan = _unlinked(config.sites)
+        login = part_of(section, "login", config.file, "links.")
+        login_where = f"{config.file} [links.login]"
         return cls(
             plan,
-            _topics(given.get("topics", []), plan.interest.topic_ids, where),
-            _apart(folder / text_of(given, "state", "links"), config.journal, where),
-            login_of(own, folder, f"{place} [links.login]", PASSWORD, config.login) if own else config.login,
-            _below(given.get("window", WINDOW), f"{where}: window", LAST_WINDOW),
-            check_number(given.get("patience", PATIENCE), f"{where}: patience"),
-            _below(given["metrics"], f"{where}: metrics", LAST_PORT) if "metrics" in given else None,
+            _topics(section.get("topics", []), plan.interest.topic_ids, where),
+            _apart(folder / text_of(section, "state", "links"), config.journal, where),
+            login_of(login, folder, login_where, PASSWORD_VARIABLE, config.login) if login else config.login,
+            _at_most(section.get("window", WINDOW), f"{where}: window", LAST_ID),
+            check_number(section.get("patience", PATIENCE), f"{where}: patience"),
+            _at_most(section["metrics"], f"{where}: metrics", LAST_PORT) if "metrics" in section else None,
         )
 
 
 def _apart(state: Path, journal: Path, where: str) -> Path:
     if state.resolve() == journal.resolve():
-        raise InputError(f"{where}: state is the folder of the journal; give another one")
+        raise InputError(f"{where}: state is the folder of the journal; give another folder")
     return state
 
 
-def _below(value: object, what: str, most: int) -> int:
-    found = check_count(value, what, minimum=1)
-    if found > most:
-        raise InputError(f"{what} is {found:,}; give a whole number from 1 to {most:,}")
-    return found
+def _at_most(value: object, what: str, most: int) -> int:
+    count = check_count(value, what, minimum=1)
+    if count > most:
+        raise InputError(f"{what} is {count:,}; give a whole number from 1 to {most:,}")
+    return count
 
 
-def _loaded(folder: Path, sites: Mapping[str, Site]) -> Plan:
-    """A plan of links between these brokers."""
+def _load(folder: Path, sites: Mapping[str, Site]) -> Plan:
+    """Load a plan of links between these brokers."""
     plan = Plan.load(folder)
     planned = set(plan.interest.node_ids)
-    for names, others, words in (
+    for names, others, problem in (
         (planned, set(sites), "which has no [brokers.{}]"),
         (set(sites), planned, "which is not in it"),
     ):
-        if odd := sorted(names - others):
-            name = odd[0]
+        if missing := sorted(names - others):
+            name = missing[0]
             raise InputError(
-                f"the plan in {folder} is not of these brokers: see {name!r}, {words.format(name)}"
+                f"the plan in {folder} is not of these brokers: see {name!r}, {problem.format(name)}"
             )
     return plan
 
 
 def _unlinked(sites: Mapping[str, Site]) -> Plan:
-    """No links yet; where places tell brokers apart, near ones are linked first."""
+    """A plan without links; if brokers have different positions, near ones will be linked first."""
     places = [site.place for site in sites.values()]
-    told = len(set(places)) == len(places) and len({len(place) for place in places}) == 1
-    weights = Weights.euclidean(places, list(sites)) if told else Weights.uniform(len(sites))
+    known = len(set(places)) == len(places) and len({len(place) for place in places}) == 1
+    weights = Weights.euclidean(places, list(sites)) if known else Weights.uniform(len(sites))
     interest = Interest.from_lists([[] for _ in sites], node_ids=list(sites))
     return Plan(interest, weights, Overlay(len(sites), np.zeros((0, 2), np.int32)), "none")
 
 
-def _topics(given: object, planned: Sequence[str], where: str) -> tuple[str, ...]:
-    """What links carry; what is named beside a plan has no topic in common with anything else."""
-    if not isinstance(given, list) or (not given and not planned):
-        raise InputError(f"{where}: topics is {given!r:.60}; give a list of topics or filters")
-    for text in (*given, *planned):
+def _topics(listed: object, planned: Sequence[str], where: str) -> tuple[str, ...]:
+    """The filters that links carry; listed ones have no topic in common with any other."""
+    if not isinstance(listed, list) or (not listed and not planned):
+        raise InputError(f"{where}: topics is {listed!r:.60}; give a list of topics or filters")
+    for text in (*listed, *planned):
         if not is_client_filter(text) or text.startswith("$"):
             raise InputError(
-                f"{where}: {text!r:.80} is no MQTT filter that links carry: none of $ or {CONTROL_ROOT}/"
+                f"{where}: {text!r:.80} is not an MQTT filter that links carry; "
+                f"give one without a leading $ or {CONTROL_ROOT}/"
             )
     known = set(planned)
-    named = [text for text in given if text not in known]
+    named = [text for text in listed if text not in known]
     if len(set(named)) < len(named):
-        raise InputError(f"{where}: topics has {max(named, key=named.count)!r:.80} twice; name it once")
+        raise InputError(f"{where}: topics has {max(named, key=named.count)!r:.80} twice; give it once")
     tree = FilterTree([*planned, *named])
     for text in named:
         if other := next((one for one in tree.meeting(text) if one != text), None):
             raise InputError(
-                f"{where}: {text!r:.80} and {other!r:.80} have topics in common; name one for both"
+                f"{where}: {text!r:.80} and {other!r:.80} have topics in common; give one filter for both"
             )
     return (*planned, *named)

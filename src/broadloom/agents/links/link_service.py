@@ -1,4 +1,4 @@
-"""A run of the agent: it follows a source of plans until it is told to stop."""
+"""Service of the link agent: following plans, endpoints from settings, and metrics over HTTP."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from broadloom.checks import check_count
 from broadloom.deployment.deployment_inputs import Publication, Settings
 from broadloom.deployment.targets.mosquitto_bridges import PORT, TLS_PORT
 from broadloom.errors import InputError
-from broadloom.mqtt.client_session import PART_FAILED
+from broadloom.mqtt.client_session import TASK_FAILED
 from broadloom.mqtt.endpoint import Address, Endpoint, login_from_environment, tls_context
 from broadloom.mqtt.packets import LAST_ID
 from broadloom.plans import Plan
@@ -29,7 +29,7 @@ LOG = logging.getLogger("broadloom.live")
 POLL_SECONDS = 0.1
 AUTHORITY, CERTIFICATE, KEY = "ca.crt", "agent.crt", "agent.key"
 HOST = "127.0.0.1"
-_OF_A_HOP = {
+_HOP_COUNTS = {
     "messages": "messages carried",
     "bytes": "bytes of messages carried",
     "dropped": "messages of QoS 0 that the far broker did not take in time",
@@ -38,7 +38,7 @@ _OF_A_HOP = {
 
 
 class PublishedTopic(NamedTuple):
-    """A broker, by its id, whose clients publish a topic."""
+    """A topic that clients of a broker publish, and its rate."""
 
     broker: str
     topic: str
@@ -46,18 +46,18 @@ class PublishedTopic(NamedTuple):
 
 
 class LinkRun:
-    """An agent and what it follows.
+    """A link agent that follows a source of plans.
 
     Args:
         agent: the agent.
-        source: where plans come from.
-        sent: who publishes what.
+        source: the source of plans.
+        sent: the topics that brokers' clients publish.
         least: trees of least "latency" or "weight".
         slack: as for `plan_trees`.
 
     Attributes:
-        plans: how many plans have come.
-        refused: whether the last one could not be followed, so that links are as they were.
+        plans: number of plans received.
+        refused: whether the last plan could not be followed, so that the links are unchanged.
     """
 
     def __init__(
@@ -68,13 +68,17 @@ class LinkRun:
         least: str = "latency",
         slack: float = 0.1,
     ) -> None:
-        self.agent, self._source, self._sent = agent, source, tuple(sent)
-        self._least, self._slack = least, slack
+        self.agent = agent
+        self._source = source
+        self._sent = tuple(sent)
+        self._least = least
+        self._slack = slack
         self._stop = asyncio.Event()
-        self.plans, self.refused = 0, False
+        self.plans = 0
+        self.refused = False
 
     def stop(self) -> None:
-        """Let `follow` end."""
+        """Make `follow` return."""
         self._stop.set()
 
     async def follow(self) -> None:
@@ -82,7 +86,7 @@ class LinkRun:
         while not self._stop.is_set():
             plan = await self._poll()
             if plan is not None:
-                await self._aim(plan)
+                await self._follow_plan(plan)
                 self.plans += 1
             try:
                 await asyncio.wait_for(self._stop.wait(), POLL_SECONDS)
@@ -93,10 +97,10 @@ class LinkRun:
         try:
             return await asyncio.to_thread(self._source.poll)
         except (InputError, OSError) as error:
-            LOG.error("changes cannot be read: %s", error)
+            LOG.error("the next plan cannot be read: %s", error)
             return None
 
-    async def _aim(self, plan: Plan) -> None:
+    async def _follow_plan(self, plan: Plan) -> None:
         since = asyncio.get_running_loop().time()
         index = {broker: number for number, broker in enumerate(plan.interest.node_ids)}
         sent = [
@@ -110,21 +114,21 @@ class LinkRun:
         except InputError as error:
             self.agent.counts["plans_refused"] += 1
             self.refused = True
-            LOG.error("a plan is not followed: %s", error)
+            LOG.error("a plan is refused: %s", error)
             if not before:
-                raise  # the first one: there is nothing to hold
+                raise  # without an earlier plan there are no links to hold
             return
-        self.agent.aim(wanted, since)
+        self.agent.retarget(wanted, since)
 
 
 async def serve_links(
     run: LinkRun, metrics: int | None = None, ready: Callable[[], None] = lambda: None
 ) -> None:
-    """LinkRun until SIGTERM or SIGINT, then finish what is on its way and disconnect.
+    """Run until SIGTERM or SIGINT, then finish the messages in flight and disconnect.
 
     Args:
-        run: the agent, and what it follows.
-        metrics: the port of the numbers on loopback; None: none.
+        run: the link agent and its source of plans.
+        metrics: the port for metrics on loopback; None: no metrics.
         ready: called when the links of the first plan are up.
     """
     loop = asyncio.get_running_loop()
@@ -137,83 +141,83 @@ async def run_links(
     run: LinkRun,
     metrics: int | None = None,
     ready: Callable[[], None] = lambda: None,
-    begun: Callable[[], None] = lambda: None,
+    started: Callable[[], None] = lambda: None,
 ) -> None:
-    """As `serve_links`, until the run is told to stop; `begun` is called when all is ready to follow."""
+    """Run until `run.stop` is called; `started` is called when the agent has started. See `serve_links`."""
     server = None if metrics is None else await serve_metrics(run.agent, metrics)
     await run.agent.start()
-    begun()
-    settled = asyncio.create_task(_tell(run, ready))
+    started()
+    reporting = asyncio.create_task(_call_when_up(run, ready))
     try:
-        await _while_whole(run.follow())
+        await _until_failure(run.follow())
     finally:
-        settled.cancel()
+        reporting.cancel()
         await run.agent.stop()
         if server is not None:
             server.close()
 
 
 async def take_down_links(agent: LinkAgent) -> None:
-    """Take all links of an earlier agent down, with nothing left in their queues."""
+    """Take down all links of an earlier agent, with empty queues."""
     await agent.start()
-    agent.aim({})
+    agent.retarget({})
     try:
-        await _while_whole(agent.settled())
+        await _until_failure(agent.settled())
     finally:
         await agent.stop()
 
 
 def link_summary(agent: LinkAgent) -> dict[str, Any]:
-    """What an agent has done."""
-    lanes = [lane for link in agent.links.values() for lane in link.lanes.values()]
+    """Counts of an agent's work, as JSON values."""
+    forwarders = [forwarder for link in agent.links.values() for forwarder in link.forwarders.values()]
     names = ("messages", "bytes", "dropped", "refused")
     spread = {
         f"seconds_p{part}": float(np.percentile(agent.seconds, part)) for part in (50, 99) if agent.seconds
     }
     return (
         {"links": len(agent.links), "groups": len(agent.groups), "changes": agent.counts["changes"]}
-        | {name: sum(lane.counts[name] for lane in lanes) for name in names}
+        | {name: sum(forwarder.counts[name] for forwarder in forwarders) for name in names}
         | spread
     )
 
 
-async def _tell(run: LinkRun, ready: Callable[[], None]) -> None:
+async def _call_when_up(run: LinkRun, ready: Callable[[], None]) -> None:
     while not (run.plans and run.agent.is_up()):
         await asyncio.sleep(POLL_SECONDS)
     ready()
 
 
-async def _while_whole(work: Coroutine[None, None, None]) -> None:
-    """Do something; should a part of the agent die, end with its fault, for links would stand still."""
-    died = asyncio.get_running_loop().create_future()
+async def _until_failure(work: Coroutine[None, None, None]) -> None:
+    """Await some work; if a task of the agent fails, raise its error, since links would stop silently."""
+    failed = asyncio.get_running_loop().create_future()
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         loop.default_exception_handler(context)
-        if context["message"] == PART_FAILED and not died.done():
-            died.set_exception(context["exception"])
+        if context["message"] == TASK_FAILED and not failed.done():
+            failed.set_exception(context["exception"])
 
     asyncio.get_running_loop().set_exception_handler(handle)
     working = asyncio.create_task(work)
     try:
-        await asyncio.wait({working, died}, return_when=asyncio.FIRST_COMPLETED)
-        await (died if died.done() else working)
+        await asyncio.wait({working, failed}, return_when=asyncio.FIRST_COMPLETED)
+        await (failed if failed.done() else working)
     finally:
         working.cancel()
-        died.cancel()
+        failed.cancel()
 
 
 def settings_endpoints(settings: Settings, window: int = Endpoint.window) -> Callable[[str], Endpoint]:
-    """How to reach each broker.
+    """The endpoints of brokers, from deployment settings.
 
-    With TLS, `ca.crt` in the folder of certificates says whom to trust, and `agent.crt` and `agent.key`, if
-    they are there, prove who the agent is; without a folder the system's authorities are trusted.
+    With TLS, `ca.crt` in the folder of certificates is trusted, and `agent.crt` and `agent.key` authenticate
+    the agent, if they exist; without a folder the system's authorities are trusted.
 
     Args:
-        settings: addresses, whether there is TLS, the folder of certificates, and whether to log in.
-        window: how many messages may come unacknowledged over a link each way.
+        settings: addresses, TLS, the folder of certificates, and whether to log in.
+        window: maximum number of unacknowledged messages per link and direction.
 
     Raises:
-        InputError: a certificate or a login is not there, or the window is none.
+        InputError: a certificate or the login is missing, or the window is out of range.
 
     Examples:
         >>> settings_endpoints(Settings(address="{broker}.example.org", tls=False))("rome").host
@@ -224,7 +228,7 @@ def settings_endpoints(settings: Settings, window: int = Endpoint.window) -> Cal
     tls = _tls_of(settings.certificates) if settings.tls else None
     login = login_from_environment() if settings.credentials else None
     if login is not None and tls is None:
-        LOG.warning("without TLS the password goes over the network for all to read")
+        LOG.warning("the password is sent unencrypted, because TLS is off")
 
     def endpoint(broker: str) -> Endpoint:
         host, port = settings.place(broker, TLS_PORT if settings.tls else PORT)
@@ -244,21 +248,30 @@ def _tls_of(certificates: str | None) -> ssl.SSLContext:
 
 
 def link_metrics(agent: LinkAgent) -> str:
-    """All numbers, as Prometheus reads them."""
+    """All metrics of an agent in Prometheus' text format."""
     return exposition("broadloom_live", _families(agent))
 
 
 def _families(agent: LinkAgent) -> Iterator[Family]:
-    lanes = [(hop, lane) for link in agent.links.values() for hop, lane in sorted(link.lanes.items())]
-    for name, told in _OF_A_HOP.items():
-        yield f"{name}_total", "counter", told, [(_hop(hop), lane.counts[name]) for hop, lane in lanes]
-    guarded = [(_hop(hop), agent.guarded[hop]) for hop, _ in lanes]
+    forwarders = [
+        (hop, forwarder)
+        for link in agent.links.values()
+        for hop, forwarder in sorted(link.forwarders.items())
+    ]
+    for name, meaning in _HOP_COUNTS.items():
+        yield (
+            f"{name}_total",
+            "counter",
+            meaning,
+            [(_hop(hop), forwarder.counts[name]) for hop, forwarder in forwarders],
+        )
+    guarded = [(_hop(hop), agent.guarded[hop]) for hop, _ in forwarders]
     yield "guarded_total", "counter", "messages that crossed elsewhere during a swap", guarded
     yield (
         "in_flight",
         "gauge",
         "messages on their way",
-        [(_hop(hop), len(lane.flight)) for hop, lane in lanes],
+        [(_hop(hop), len(forwarder.in_flight)) for hop, forwarder in forwarders],
     )
     sessions = [session for link in agent.links.values() for session in link.sessions.values()]
     named = [(labels(broker=one.broker, client=one.client), one) for one in sessions]
@@ -273,11 +286,16 @@ def _families(agent: LinkAgent) -> Iterator[Family]:
     yield "groups", "gauge", "groups of filters with links", [("", len(agent.groups))]
     moving = sum(not group.settled for group in agent.groups.values())
     yield "moving", "gauge", "groups of filters whose links are being changed", [("", moving)]
-    for name, told in _COUNTS.items():
-        yield f"{name}_total", "counter", told, [("", agent.counts[name])]
-    taken = sorted(agent.seconds)
-    spread = [(labels(quantile=part), _quantile(taken, float(part))) for part in ("0.5", "0.99")]
-    yield "change_seconds", "gauge", "from a change asked for to all links changed", spread if taken else []
+    for name, meaning in _COUNTS.items():
+        yield f"{name}_total", "counter", meaning, [("", agent.counts[name])]
+    durations = sorted(agent.seconds)
+    spread = [(labels(quantile=part), _quantile(durations, float(part))) for part in ("0.5", "0.99")]
+    yield (
+        "change_seconds",
+        "gauge",
+        "from a change asked for to all links changed",
+        spread if durations else [],
+    )
 
 
 _COUNTS = {
@@ -288,8 +306,8 @@ _COUNTS = {
 }
 
 
-def _quantile(taken: list[float], part: float) -> float:
-    return taken[min(len(taken) - 1, int(part * len(taken)))] if taken else 0.0
+def _quantile(values: list[float], part: float) -> float:
+    return values[min(len(values) - 1, int(part * len(values)))] if values else 0.0
 
 
 def _hop(hop: tuple[str, str]) -> str:
@@ -297,7 +315,11 @@ def _hop(hop: tuple[str, str]) -> str:
 
 
 async def serve_metrics(agent: LinkAgent, port: int) -> asyncio.Server:
-    """Answer every GET on loopback with the numbers."""
+    """Serve the metrics over HTTP on loopback.
+
+    Raises:
+        InputError: the port is not available.
+    """
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         try:
@@ -310,11 +332,13 @@ async def serve_metrics(agent: LinkAgent, port: int) -> asyncio.Server:
                 writer.write(head + b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(body), body))
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # whoever asked is gone, or asks for something else
+            pass  # the client is gone, or does not send an HTTP request
         finally:
             writer.close()
 
     try:
         return await asyncio.start_server(answer, HOST, port)
     except OSError as error:
-        raise InputError(f"port {port} of {HOST} for metrics cannot be had: {error.strerror}") from error
+        raise InputError(
+            f"metrics cannot listen on {HOST}:{port}: {error.strerror}; give another port"
+        ) from error

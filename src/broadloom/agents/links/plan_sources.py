@@ -1,4 +1,4 @@
-"""Where changes come from: versions that a stream of `maintain` writes, or a file of events that grows."""
+"""Sources of plans for the link agent: one plan, versions of a stream, a file of events, moving clients."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ VERSIONS = "versions"
 
 
 class PlanSource(Protocol):
-    """Plans, one after the other."""
+    """A sequence of plans."""
 
     def poll(self) -> Plan | None:
-        """The plan as it is now, if it is another one than the last time."""
+        """The current plan, if it has changed since the last call."""
 
 
 class FixedPlan:
-    """A plan that does not change."""
+    """Source of one plan."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan: Plan | None = plan
@@ -38,18 +38,20 @@ class FixedPlan:
 
 
 class PlanVersions:
-    """The newest version below the output of `broadloom maintain --stream`.
+    """Source of the versions that `broadloom maintain --stream` writes.
 
     Args:
-        output: the folder of the stream.
+        output: the output folder of the stream.
         plan: the plan until there is a version.
     """
 
     def __init__(self, output: Path, plan: Plan | None = None) -> None:
-        self._folder, self._last, self._first = output / VERSIONS, -1, plan
+        self._folder = output / VERSIONS
+        self._last = -1
+        self._first = plan
 
     def poll(self) -> Plan | None:
-        """The newest version, if there is a newer one."""
+        """The newest version, if it is new."""
         names = (one.name for one in self._folder.glob("[0-9]*"))
         newest = max((int(name) for name in names if name.isdecimal()), default=-1)
         first, self._first = self._first, None
@@ -57,7 +59,7 @@ class PlanVersions:
             return first
         try:
             plan = Plan.load(self._folder / f"{newest:012d}")
-        except InputError as error:  # the stream keeps only the newest ones: it may be gone already
+        except InputError as error:  # the stream deletes old versions, perhaps this one
             LOG.warning("version %d cannot be read: %s", newest, error)
             return first
         self._last = newest
@@ -65,52 +67,57 @@ class PlanVersions:
 
 
 class EventFile:
-    """A file of events, JSON lines as `broadloom maintain` takes them, which grows.
+    """Source of plans from a growing file of events: JSON lines as `broadloom maintain` reads them.
 
-    The file is the log: a new agent applies it from its beginning, and comes to the same overlay. A file that
-    becomes shorter, or another one in its place, is read from its beginning; events are known by their seq.
+    The file is the log: a new agent applies it from the beginning and gets the same overlay. If the file
+    becomes shorter or is replaced, it is read from the beginning again; events are identified by their seq.
 
     Args:
         plan: the plan before the first event.
-        place: the file; it may come later.
+        path: the file; it can appear later.
         method: shadow or naive.
-        seed: for shadow.
+        seed: the seed of shadow.
 
     Attributes:
-        refused: how many events were set aside.
+        refused: number of refused events.
     """
 
-    def __init__(self, plan: Plan, place: Path, method: str = "shadow", seed: int = 0) -> None:
-        compile_kernels()  # or the first events would be slow
+    def __init__(self, plan: Plan, path: Path, method: str = "shadow", seed: int = 0) -> None:
+        compile_kernels()  # otherwise the first events would be slow
         live = maintain(plan.interest, plan.weights, edges=plan.edges, method=method, seed=seed)
-        self._feed, self._place, self._new = EventFeed(live), place, True
-        self._at, self._file = 0, -1  # how far it was read, and its number in the file system
+        self._feed = EventFeed(live)
+        self._path = path
+        self._new = True
+        self._at = 0  # bytes read so far
+        self._file = -1  # inode of the file
         self.refused = 0
 
     @property
     def last(self) -> int:
-        """The seq of the last event that was applied; -1 before the first."""
+        """The seq of the last applied event; -1: none."""
         last = self._feed.seen.last
         return -1 if last is None else last
 
     def poll(self) -> Plan | None:
-        """The plan after all events that have come, if any have."""
+        """The plan after all new events, if there are any."""
         for outcome in self._feed.take(map(event_of, self._lines())):
             if isinstance(outcome, RefusedEvent):
                 self.refused += 1
-                LOG.warning("an event is set aside: %s", outcome.reason)
+                LOG.warning("an event is refused: %s", outcome.reason)
             else:
                 self._new = True
-        new, self._new = self._new, False
+        new = self._new
+        self._new = False
         return self._feed.live.plan() if new else None
 
     def _lines(self) -> list[str]:
-        """The whole lines that have come since the last time."""
+        """The complete lines since the last call."""
         try:
-            with self._place.open("rb") as file:
+            with self._path.open("rb") as file:
                 found = os.fstat(file.fileno())
                 if found.st_ino != self._file or found.st_size < self._at:
-                    self._at, self._file = 0, found.st_ino
+                    self._at = 0
+                    self._file = found.st_ino
                 file.seek(self._at)
                 data = file.read()
         except FileNotFoundError:
@@ -121,25 +128,26 @@ class EventFile:
 
 
 class PlannedLinks:
-    """What brokers need for their clients, as a plan that changes: `Links` for an agent that moves clients.
+    """Source of plans that follow moving clients; `ClientLinks` for the agent that moves them.
 
-    It is a source of plans for who makes links (`poll`), which tells how far it is. What the plan has at a
-    broker stays there; more comes and goes with clients.
+    The link agent takes the plans (`poll`) and makes their links. The topics that the first plan has at a
+    broker stay there; others come and go with clients.
 
     Args:
-        plan: the plan that runs now.
-        reached: asked with a broker, some of `topics`, and how many plans, counted from the first `poll`,
-            it took until they were all in one: whether links carry them there.
-        topics: the filters that links carry, each as a whole, if a client wants some of it; None: whatever
-            clients want, which must not come to have a topic in common while links are up.
-        seed: of the changes.
+        plan: the initial plan.
+        reached: whether links carry some of `topics` to and from a broker; called with the broker, the
+            topics, and the number of the first plan that has all of them there, counted from the first
+            `poll`.
+        topics: the filters that links carry, each as a whole if a client needs a part of it; None: the
+            filters of clients, which must not have topics in common while links are up.
+        seed: the seed of the changes.
 
     Examples:
         >>> import broadloom as bl
         >>> plan = bl.link(bl.Interest.from_lists([["x"], ["x"], []]), algorithm="gm")
         >>> links = PlannedLinks(plan, reached=lambda broker, topics, plans: True)
         >>> links.carry("2", ["x"])
-        >>> links.carried("2", ["x"])  # nobody has taken the new plan yet
+        >>> links.carried("2", ["x"])  # the new plan has not been polled yet
         False
         >>> len(links.poll().edges)
         2
@@ -154,7 +162,7 @@ class PlannedLinks:
         topics: Iterable[str] | None = None,
         seed: int = 0,
     ) -> None:
-        compile_kernels()  # or the first client would wait for it
+        compile_kernels()  # otherwise the first client would wait for it
         self._live = maintain(plan.interest, plan.weights, edges=plan.edges, seed=seed)
         self._topics = None if topics is None else FilterTree(topics)
         self._node_of = {broker: node for node, broker in enumerate(plan.interest.node_ids)}
@@ -162,47 +170,53 @@ class PlannedLinks:
             broker: {plan.interest.topic_ids[topic] for topic in plan.interest.topics_of(node)}
             for broker, node in self._node_of.items()
         }
-        self._asked: dict[str, set[str]] = {broker: set() for broker in self._node_of}
-        # What each broker needs, and with which plan that began.
+        self._requested: dict[str, set[str]] = {broker: set() for broker in self._node_of}
+        # Per broker, the topics it needs and the number of the first plan with each.
         self._needs = {broker: dict.fromkeys(topics, 1) for broker, topics in self._planned.items()}
-        self._reached, self._plans, self._new = reached, 0, True
+        self._reached = reached
+        self._plans = 0
+        self._new = True
         self._lock = threading.Lock()
 
     def carry(self, broker: str, filters: Collection[str]) -> None:
-        """Plan that messages of these filters reach a broker, and all that want them from it."""
+        """Plan that messages of these filters are carried to and from a broker."""
         with self._lock:
-            self._ask(broker, self._asked_at(broker) | set(filters))
+            self._request(broker, self._requested_at(broker) | set(filters))
 
     def release(self, broker: str, filters: Collection[str]) -> None:
-        """Plan that they do no more, but for those of the plan."""
+        """Plan that they are no longer carried, except for those of the initial plan."""
         with self._lock:
-            self._ask(broker, self._asked_at(broker) - set(filters))
+            self._request(broker, self._requested_at(broker) - set(filters))
 
     def carried(self, broker: str, filters: Collection[str]) -> bool:
-        """Whether a plan that was taken has them at the broker, and its links are made."""
+        """Whether a polled plan has the filters at the broker, and its links are up."""
         with self._lock:
-            self._asked_at(broker)
-            needs, topics = self._needs[broker], self._as_carried(filters)
+            self._requested_at(broker)
+            needs = self._needs[broker]
+            topics = self._as_carried(filters)
             if not topics <= needs.keys():
                 return False
             since = max((needs[topic] for topic in topics), default=0)
             return since <= self._plans and self._reached(broker, topics, since)
 
     def poll(self) -> Plan | None:
-        """The plan as it is now, if it is another one than the last time."""
+        """The current plan, if it has changed since the last call."""
         with self._lock:
             if not self._new:
                 return None
-            self._new, self._plans = False, self._plans + 1
+            self._new = False
+            self._plans += 1
             return self._live.plan()
 
-    def _asked_at(self, broker: str) -> set[str]:
-        if broker not in self._asked:
-            raise InputError(f"no broker {broker!r} in the plan of links; there are {', '.join(self._asked)}")
-        return self._asked[broker]
+    def _requested_at(self, broker: str) -> set[str]:
+        if broker not in self._requested:
+            raise InputError(
+                f"broker {broker!r} is not in the plan of links; it has {', '.join(self._requested)}"
+            )
+        return self._requested[broker]
 
-    def _ask(self, broker: str, filters: set[str]) -> None:
-        self._asked[broker] = filters
+    def _request(self, broker: str, filters: set[str]) -> None:
+        self._requested[broker] = filters
         needs = self._planned[broker] | self._as_carried(filters)
         before = self._needs[broker]
         if needs != before.keys():
@@ -211,7 +225,7 @@ class PlannedLinks:
             self._new = True
 
     def _as_carried(self, filters: Iterable[str]) -> set[str]:
-        """What links carry for these filters; topics of a broker's own (`$...`) stay there."""
+        """The filters that links carry for these; a broker's own topics (`$...`) stay there."""
         wanted = [text for text in filters if not text.startswith("$")]
         if self._topics is None:
             return set(wanted)

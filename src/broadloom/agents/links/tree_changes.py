@@ -1,4 +1,10 @@
-"""The hops of every group of filters in a plan, changed as little as can be from those that there are."""
+"""Changes of trees: the target hops of a plan, and the single steps that lead there.
+
+No step cuts a topic's tree or closes an unguarded ring. An edge of the new tree that joins two parts is
+added. One that closes a ring replaces an edge of that ring which the new tree does not have: a guarded swap.
+So a broker that leaves becomes a leaf first, and is dropped last. Between trees of the same brokers there is
+one swap per edge that only the new tree has.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +15,13 @@ from typing import NamedTuple
 from broadloom.deployment.deployment_inputs import Publication
 from broadloom.deployment.trees import Tree, plan_trees
 from broadloom.deployment.wiring import Hop
-from broadloom.errors import InputError
+from broadloom.errors import InputError, InternalError
 from broadloom.mqtt.reserved_topics import CONTROL_ROOT
 from broadloom.mqtt.topic_filters import is_valid_filter
 from broadloom.plans import Plan
 
 Filters = tuple[str, ...]
-# How topics begin that no link carries: a broker's own, and those by which clients are moved at one broker.
+# First characters of topics that no link carries: a broker's own topics, and control topics.
 KEPT_BACK = ("$", f"{CONTROL_ROOT}/")
 Hops = frozenset[Hop]
 
@@ -27,20 +33,20 @@ def target_hops(
     least: str = "latency",
     slack: float = 0.1,
 ) -> dict[Filters, Hops]:
-    """Where each group's messages shall go.
+    """The hops that each group of filters should have.
 
-    A group that has links already keeps those that the plan still has; others come from the best tree.
+    A group with links keeps those that the plan still has; the others come from the best tree.
 
     Args:
         plan: the plan.
-        sent: who publishes what.
-        before: the hops of each group as they are.
+        sent: the publications, for trees by traffic.
+        before: the present hops of each group.
         least: trees of least "latency" or "weight".
         slack: as for `plan_trees`.
 
     Raises:
-        InputError: the plan does not connect a group, or filters that can match one topic would have to come
-            together from different trees, or part, or a topic is none of MQTT.
+        InputError: the plan does not connect a group, filters of different trees would have to be joined or
+            separated, or a filter is not valid in MQTT.
 
     Examples:
         >>> import broadloom as bl
@@ -48,18 +54,19 @@ def target_hops(
         >>> sorted(target_hops(plan)["x",])
         [('0', '1'), ('1', '0')]
     """
-    known, names = before or {}, plan.interest.node_ids
+    known = before or {}
+    names = plan.interest.node_ids
     links = {_named(edge, names) for edge in plan.edges.tolist()}
     found = {}
     for tree in plan_trees(plan, sent, least, slack):
         _check(tree.filters)
         _check_together(tree.filters, known)
-        found[tree.filters] = _near(tree, names, links, known.get(tree.filters, frozenset()))
+        found[tree.filters] = _nearest(tree, names, links, known.get(tree.filters, frozenset()))
     return found
 
 
-def _near(tree: Tree, names: Sequence[str], links: set[Hop], now: Hops) -> Hops:
-    """The hops of a tree, or of one like it with as many of the old ones as can be."""
+def _nearest(tree: Tree, names: Sequence[str], links: set[Hop], now: Hops) -> Hops:
+    """The hops of a tree, or of a similar tree with as many present hops as possible."""
     best = {_named(edge, names) for edge in tree.edges}
     members = {broker for edge in best for broker in edge}
     old = {edge for edge in edges(now) & links if members.issuperset(edge)}
@@ -75,25 +82,25 @@ def _near(tree: Tree, names: Sequence[str], links: set[Hop], now: Hops) -> Hops:
 
 
 def _check(filters: Filters) -> None:
-    """Links carry what clients may subscribe to, and nothing of a broker's or an agent's own."""
+    """Refuse filters that clients cannot subscribe to, and those of a broker's or an agent's own topics."""
     for text in filters:
         if text.startswith(KEPT_BACK) or not is_valid_filter(text):
-            raise InputError(f"{text!r:.80} is no filter that a link can carry; leave it out of the plan")
+            raise InputError(f"{text!r:.80} is not a filter that a link can carry; remove it from the plan")
 
 
 def _check_together(filters: Filters, known: Mapping[Filters, Hops]) -> None:
-    """Filters of one group are of one group today, too."""
+    """Refuse a group that joins or separates present groups."""
     if filters in known:
         return
     other = next((group for group in known if set(group) & set(filters) and known[group]), None)
     if other is not None:
         raise InputError(
-            f"filters {_told(other)} become {_told(filters)}, which can match one topic and need one tree; "
-            "that is no live change: take the links down (--down) and start anew"
+            f"filters {_listed(other)} become {_listed(filters)}, which can match one topic and need one "
+            "tree; this cannot change live: take the links down (--down) and start again"
         )
 
 
-def _told(filters: Iterable[str]) -> str:
+def _listed(filters: Iterable[str]) -> str:
     return " ".join(repr(text) for text in filters)
 
 
@@ -103,7 +110,7 @@ def _named(edge: Sequence[int], names: Sequence[str]) -> Hop:
 
 
 class Step(NamedTuple):
-    """A step: hops that come and hops that go. With both it is a guarded swap of two edges."""
+    """Hops to add and hops to drop; with both, it is a guarded swap of two edges."""
 
     add: Hops = frozenset()
     drop: Hops = frozenset()
@@ -120,7 +127,7 @@ def edges(hops: Iterable[Hop]) -> set[Hop]:
 
 
 def next_step(now: Hops, target: Hops) -> Step | None:
-    """The next step from the hops that there are to those that shall be; None: there is nothing to do.
+    """The next step from the present hops to the target; None: there is nothing to do.
 
     Examples:
         >>> both = lambda *pairs: frozenset(hop for u, v in pairs for hop in ((u, v), (v, u)))
@@ -131,32 +138,35 @@ def next_step(now: Hops, target: Hops) -> Step | None:
         [('a', 'c')] [('a', 'b')]
         [] [('b', 'c')]
     """
-    kept, wanted = edges(now), edges(target)
-    if wider := {hop for hop in target - now if edge_of(hop) in kept}:
+    present = edges(now)
+    wanted = edges(target)
+    if wider := {hop for hop in target - now if edge_of(hop) in present}:
         return Step(add=frozenset(wider))
     if joins := _joins(now, target):
         return Step(add=joins)
-    for edge in sorted(wanted - kept):
-        ring = path_between(kept, *edge)
-        assert ring is not None
-        old = next(one for one in ring if one not in wanted)
-        gone = {hop for hop in now if edge_of(hop) == old}
-        return Step(_new_hops(edge, kept - {old}, target), frozenset(gone))
+    for edge in sorted(wanted - present):
+        ring = path_between(present, *edge)
+        if ring is None:
+            raise InternalError(f"edge {edge} does not close a ring; please report this")
+        old = next(other for other in ring if other not in wanted)
+        dropped = {hop for hop in now if edge_of(hop) == old}
+        return Step(_new_hops(edge, present - {old}, target), frozenset(dropped))
     return Step(drop=now - target) if now - target else None
 
 
 def _joins(now: Hops, target: Hops) -> Hops:
-    """Hops of the new edges that close no ring, with those there are and with each other."""
-    kept, found = edges(now), set[Hop]()
-    for edge in sorted(edges(target) - kept):
-        if path_between(kept, *edge) is None:
-            found |= _new_hops(edge, kept, target)
-            kept.add(edge)
+    """Hops of the new edges that close no ring, together with the present edges."""
+    present = edges(now)
+    found = set[Hop]()
+    for edge in sorted(edges(target) - present):
+        if path_between(present, *edge) is None:
+            found |= _new_hops(edge, present, target)
+            present.add(edge)
     return frozenset(found)
 
 
 def _new_hops(edge: Hop, others: set[Hop], target: Hops) -> Hops:
-    """How a new edge carries: as it shall, but both ways while there is more behind each of its ends."""
+    """The hops of a new edge: those of the target, or both while both ends have other edges."""
     u, v = edge
     if all(any(end in other for other in others) for end in edge):
         return frozenset(((u, v), (v, u)))
@@ -164,7 +174,7 @@ def _new_hops(edge: Hop, others: set[Hop], target: Hops) -> Hops:
 
 
 def path_between(links: Iterable[Hop], start: str, end: str) -> list[Hop] | None:
-    """The edges between two brokers of a forest, or None."""
+    """The edges of the path between two brokers of a forest; None: there is no path."""
     near = defaultdict[str, list[Hop]](list)
     for edge in links:
         for one in edge:
@@ -179,7 +189,7 @@ def path_between(links: Iterable[Hop], start: str, end: str) -> list[Hop] | None
 
 
 def brokers_reaching(hops: Iterable[Hop], end: str) -> Iterator[str]:
-    """The brokers whose messages come to one, itself among them."""
+    """The brokers whose messages reach a broker, including itself."""
     before = defaultdict[str, list[str]](list)
     for start, stop in hops:
         before[stop].append(start)

@@ -15,15 +15,15 @@ from broadloom.mqtt.paho import (
     NO_SUBSCRIBERS,
     RETAINED_NEVER,
     TICK,
-    asked,
     connect,
-    connect_later,
-    leave_now,
-    let_go,
+    connect_in_background,
+    disconnect_now,
+    message_properties,
     new_client,
-    told,
+    request_once,
+    stop_client,
+    subscription_options,
     user_properties,
-    wanted,
 )
 from broadloom.mqtt.reserved_topics import CONTROL_ROOT, MOVE_AGENT
 from broadloom.mqtt.topic_filters import QosFilters
@@ -76,21 +76,23 @@ class MqttGateway:
     def start(self, heard: Heard) -> None:
         """Connect to all brokers, as often as it takes."""
         for broker, address in self._addresses.items():
-            self._clients[broker] = client = new_client(MOVE_AGENT, self._login, by_hand=True)
+            self._clients[broker] = client = new_client(MOVE_AGENT, self._login, manual_ack=True)
             client.on_connect = self._connected(broker)
             client.on_message = self._listener(broker, heard)
-            connect_later(client, address)
+            connect_in_background(client, address)
 
     def stop(self) -> None:
         """Go; sessions stay, so that what is said meanwhile waits for the next agent."""
         self._pool.shutdown(wait=True, cancel_futures=True)
         for client in self._clients.values():
-            let_go(client)
+            stop_client(client)
         self._clients.clear()
 
     def send(self, broker: str, topic: str, payload: bytes) -> None:
         """Publish; paho keeps it while the broker is away, and the broker for a while if the client is."""
-        self._clients[broker].publish(topic, payload, 1, properties=told((), seconds=CALL_SECONDS))
+        self._clients[broker].publish(
+            topic, payload, 1, properties=message_properties((), seconds=CALL_SECONDS)
+        )
 
     def replicate(self, broker: str, client: str, filters: QosFilters, then: Then) -> None:
         """Open a session of the client there."""
@@ -147,14 +149,14 @@ def replicate(address: Address, client: str, login: Login, filters: QosFilters) 
     Returns:
         What went wrong, or None.
     """
-    all_of_it = wanted((*filters, *always_wanted(client)), RETAINED_NEVER)
-    code, words = asked(address, client, login, lambda own: own.subscribe(all_of_it))
+    all_of_it = subscription_options((*filters, *always_wanted(client)), RETAINED_NEVER)
+    code, words = request_once(address, client, login, lambda own: own.subscribe(all_of_it))
     return words if code is None or code >= FAILURE else None
 
 
 def forget(address: Address, client: str, login: Login) -> str | None:
     """End the client's session at a broker, with all that waits there."""
-    code, words = asked(address, client, login, lambda _: None, clean=True)
+    code, words = request_once(address, client, login, lambda _: None, clean=True)
     return None if code == 0 else words
 
 
@@ -180,7 +182,7 @@ class Redirection:
     def __init__(self, left: Address, now: Address, client: str, login: Login, token: str) -> None:
         self.stopped = False
         self._left, self._now, self._name, self._login, self._token = left, now, client, login, token
-        self._old = new_client(client, login, by_hand=True)
+        self._old = new_client(client, login, manual_ack=True)
         self._new = new_client(f"{MOVE_AGENT}-{token}", login)
         self._marked = self._absent = False
         self._fault: str | None = None
@@ -192,7 +194,9 @@ class Redirection:
         """Do it, in this thread; gives what went wrong, or None."""
         mark = to_client(self._name, "mark"), self._token.encode(), 1
         writer = f"{MOVE_AGENT}-{self._token}"
-        code, words = asked(self._left, writer, self._login, lambda own: own.publish(*mark), clean=True)
+        code, words = request_once(
+            self._left, writer, self._login, lambda own: own.publish(*mark), clean=True
+        )
         if code == NO_SUBSCRIBERS:  # the broker has no session of the client
             return None
         return words if code else self._send_all_on()
@@ -210,7 +214,7 @@ class Redirection:
         except OSError as error:
             fault = error.strerror or str(error)
         for client in (self._new, self._old):
-            leave_now(client)
+            disconnect_now(client)
         # To end the session takes a new connection: unread messages would reset this one, and lose its end.
         return fault or forget(self._left, self._name, self._login)
 
@@ -253,7 +257,9 @@ class Redirection:
         topic, user = after_client(self._name), user_properties(message.properties)
         if message.topic != topic:  # one that is redirected again has its topic already
             user = [(TOPIC, message.topic), *user]
-        sent = self._new.publish(topic, message.payload, 1, properties=told(user, message.properties))
+        sent = self._new.publish(
+            topic, message.payload, 1, properties=message_properties(user, message.properties)
+        )
         self._under_way[sent.mid] = message
 
     def _answered(self, number: int, reason: Any) -> None:

@@ -66,7 +66,7 @@ def serving(
     with ExitStack() as stack:  # what has begun is ended, however far it came
         journal = MoveJournal(config.journal)
         stack.callback(journal.close)
-        wire = MqttGateway(config.doors, config.login)
+        wire = MqttGateway(config.agent_addresses, config.login)
         stack.callback(wire.stop)
         held = None if links is not None or config.links is None else _held(config, hold)
         if held is not None:
@@ -117,7 +117,7 @@ def summarize(agent: MoveAgent, config: AgentConfig, seconds: float) -> dict[str
     known = agent.ask(lambda own: dict(own.registry.residents))
     residents = {name: one for name, one in known.items() if one.broker in config.brokers}
     homes = {name: one.broker for name, one in residents.items()}
-    sent = watch_traffic(config.doors, config.login, seconds, homes.get)
+    sent = watch_traffic(config.agent_addresses, config.login, seconds, homes.get)
     return {
         "clients": [asdict(one) for one in residents.values()],
         "sent": sent,
@@ -132,7 +132,8 @@ class AgentConfig:
     Attributes:
         journal: the folder of what survives its crash.
         brokers: where clients reach the brokers.
-        doors: where the agent does; another port, where clients' ports tie client ids to user names.
+        agent_addresses: where the agent reaches them; another port, where clients' ports tie client ids to
+            user names.
         sites: what the planner knows of the brokers.
         login: the agent's.
         token: what operators must show.
@@ -144,7 +145,7 @@ class AgentConfig:
 
     journal: Path
     brokers: Mapping[str, Address]
-    doors: Mapping[str, Address]
+    agent_addresses: Mapping[str, Address]
     sites: Mapping[str, Site]
     login: Login
     token: str = field(repr=False)
@@ -176,7 +177,7 @@ class AgentConfig:
         return cls(
             journal=folder / text_of(given, "journal", "journal"),
             brokers=_addresses(brokers, "address", place),
-            doors=_addresses(brokers, "agent_address", place),
+            agent_addresses=_addresses(brokers, "agent_address", place),
             sites={name: _site(one, name) for name, one in brokers.items()},
             login=login_of(part_of(given, "login", place), folder),
             token=secret_of(given, "token_file", TOKEN, folder),

@@ -51,15 +51,15 @@ from broadloom.errors import InputError
 from broadloom.mqtt.endpoint import Address, Login
 from broadloom.mqtt.paho import (
     NO_SUBSCRIBERS,
-    PACKET_NUMBER_TAKEN,
+    PACKET_ID_IN_USE,
     RETAINED_IF_NEW,
-    connect_later,
-    let_go,
+    connect_in_background,
+    message_properties,
     need_paho,
     new_client,
-    told,
+    stop_client,
+    subscription_options,
     user_properties,
-    wanted,
 )
 from broadloom.mqtt.reserved_topics import CONTROL_ROOT, MESSAGE_ID
 from broadloom.mqtt.topic_filters import QosFilters
@@ -119,8 +119,8 @@ class MovingClient:
         name: its MQTT client id, and its user name where brokers ask for one.
         brokers: where the brokers that it knows are, as host:port, by the names that the agent has for them.
         home: the broker that it connects to at first.
-        heard: called with each message, in the thread of the connection; when it returns, the broker is told
-            that the message arrived.
+        heard: called with each message, in the thread of the connection; when it returns, the message is
+            acknowledged.
         policy: what it answers to requests.
         login: how it proves itself to brokers.
         place: where it is in the network, for the planner.
@@ -211,7 +211,7 @@ class MovingClient:
         return self._ready.wait(seconds)
 
     def subscribe(self, *filters: str, qos: int = 1) -> None:
-        """Want more; the home broker is told, and each broker that the client moves to."""
+        """Subscribe; the home broker is told now, and each broker that the client moves to later."""
         for text in filters:
             if not is_client_filter(text):
                 raise InputError(f"{text!r:.80} is no MQTT filter, or a control topic, or shared")
@@ -323,12 +323,12 @@ class MovingClient:
             self._client, self._sent = client, {}
             for key in self._outbox:
                 self._send(key)
-        connect_later(client, self._addresses[broker])
+        connect_in_background(client, self._addresses[broker])
 
     def _part(self) -> None:
         """Leave the broker; its session stays."""
         if self._client is not None:
-            let_go(self._client)
+            stop_client(self._client)
         with self._lock:
             self._forget_confirmed()
             self._client = self._said = None
@@ -337,7 +337,7 @@ class MovingClient:
         if reason.is_failure:
             log.warning("broker %r refuses client %s: %s", self.home, self.name, reason)
         else:
-            client.subscribe(wanted(self._wants(), RETAINED_IF_NEW))
+            client.subscribe(subscription_options(self._wants(), RETAINED_IF_NEW))
 
     def _published(self, client: Client, _d: object, number: int, reason: Any, _p: object) -> None:
         self._confirmed.append((client, number))
@@ -347,14 +347,14 @@ class MovingClient:
             self._work.put(lambda: self._nobody_heard(client, number))
 
     def _nobody_heard(self, client: Client, number: int) -> None:
-        """There was no agent yet; if it was told something, it is told again."""
+        """No agent has received the last call, so it is repeated soon."""
         if self._said == (client, number):
             self._due = min(self._due, time.monotonic() + AGAIN_SECONDS)
 
     def _resubscribe(self) -> None:
         with self._lock:
             if self._client is not None and self._client.is_connected():
-                self._client.subscribe(wanted(self._wants(), RETAINED_IF_NEW))
+                self._client.subscribe(subscription_options(self._wants(), RETAINED_IF_NEW))
 
     def _subscribed(self) -> None:
         self._ready.set()
@@ -367,8 +367,10 @@ class MovingClient:
     def _send(self, key: str) -> None:
         """Send a message of the outbox, if there is a connection; else it waits there for one."""
         while self._client is not None:
-            sent = self._client.publish(*self._outbox[key], 1, properties=told([(MESSAGE_ID, key)]))
-            if sent.rc != PACKET_NUMBER_TAKEN:  # else the next one is tried; there are more than are taken
+            sent = self._client.publish(
+                *self._outbox[key], 1, properties=message_properties([(MESSAGE_ID, key)])
+            )
+            if sent.rc != PACKET_ID_IN_USE:  # else the next one is tried; there are more than are taken
                 self._sent[sent.mid] = key
                 return
 

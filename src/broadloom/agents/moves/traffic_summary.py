@@ -24,7 +24,7 @@ from broadloom.agents.moves.move_registry import Resident
 from broadloom.errors import InputError
 from broadloom.model import MarketProblem
 from broadloom.mqtt.endpoint import Address, Login
-from broadloom.mqtt.paho import TICK, connect, let_go, new_client, user_properties
+from broadloom.mqtt.paho import TICK, connect, new_client, stop_client, user_properties
 from broadloom.mqtt.reserved_topics import CONTROL_ROOT, MESSAGE_ID, MOVE_AGENT
 from broadloom.mqtt.topic_filters import covers, is_wild
 from broadloom.storage import new_folder
@@ -96,7 +96,7 @@ def watch_traffic(
                 connect(client, address, clean=True, seconds=0)
             except OSError as error:
                 raise AwayError(f"broker {broker!r} does not answer: {error.strerror or error}") from error
-            stack.callback(let_go, client)
+            stack.callback(stop_client, client)
             client.loop_start()
         _wait_until_up(clients)
         time.sleep(seconds)

@@ -1,16 +1,18 @@
-"""A group of filters on its way from the links it has to those it shall have, phase by phase.
+"""Groups of topic filters that share a tree: their state, its journal, and its change step by step.
 
-A guarded swap of edge e for edge f, the two parts of the tree being those without e:
+A guarded swap replaces edge e by edge f; without e the tree has two parts. Its phases:
 
-    mark    the guard watches both edges; then a barrier at the ends of f: what e has carried before the guard
-            saw it has passed everywhere
-    both    f is subscribed too; then a barrier at the ends of e: what came to f's ends before f was there has
-            come to e
-    leave   e is unsubscribed, and what waits in its queues is carried
-    forget  a barrier at the ends of f: nothing that e has carried can come there any more; the guard goes
+    mark    the guard watches both edges; then a barrier at the ends of f: every message that e carried
+            before the guard watched it has arrived everywhere
+    both    f is subscribed too; then a barrier at the ends of e: every message that arrived at the ends
+            of f before f was subscribed has arrived at e
+    leave   e is unsubscribed, and the messages in its queues are forwarded
+    forget  a barrier at the ends of f: no message that e carried can still arrive there; the guard ends
 
-No phase waits for a time to pass. Each is in the journal before it begins, and can be done again from its
-start.
+No phase waits for a fixed time. Each is journaled before it begins, and can be repeated from its start.
+
+The journal is a file of records, each with the states of some groups as JSON; a group's last state counts. It
+is compacted when an agent starts, and when it has become long.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from typing import Any, Protocol
 from broadloom.agents.links.swap_guards import SwapGuard
 from broadloom.agents.links.tree_changes import Hops, Step, brokers_reaching, next_step
 from broadloom.deployment.wiring import Hop, widest
-from broadloom.errors import InputError
+from broadloom.errors import InputError, StorageError
 from broadloom.mqtt.client_session import BrokerRefusedError, watched_task
 from broadloom.mqtt.packets import Publish
 from broadloom.storage import append_record, lock_folder, read_records, start_journal
@@ -36,92 +38,93 @@ from broadloom.storage import append_record, lock_folder, read_records, start_jo
 LOG = logging.getLogger("broadloom.live")
 ADD, DROP, MARK, BOTH, LEAVE, FORGET = "add", "drop", "mark", "both", "leave", "forget"
 RETRY_SECONDS = 1.0
-LAST_COPIES = 1000
+LAST_COPIES = 1000  # message ids remembered per hop
 JOURNAL_FILE = "live.journal"
 JOURNAL_MAGIC = b"broadloom live 1\n"
-LONGEST_BYTES = 1 << 22  # then it is written anew
+LONGEST_BYTES = 1 << 22  # of the journal; then it is compacted
 
 
 class GroupNetwork(Protocol):
-    """What a group asks of the agent."""
+    """Operations that a group needs of the link agent."""
 
-    async def keep(self, state: GroupState) -> None:
-        """Bring a state to the disk."""
+    async def save(self, state: GroupState) -> None:
+        """Write a state to the journal."""
 
     async def open(self, hops: Hops) -> None:
-        """See to it that the links of hops are there."""
+        """Open the links of hops."""
 
     async def subscribe(self, hop: Hop, filters: Iterable[str], retained: bool) -> None:
-        """Have the first broker of a hop send what matches."""
+        """Subscribe at the first broker of a hop."""
 
     async def unsubscribe(self, hop: Hop, filters: Iterable[str]) -> None:
-        """Have it send that no more."""
+        """Unsubscribe at the first broker of a hop."""
 
     async def barrier(self, needs: Mapping[Hop, Iterable[str]], along: Hops) -> None:
-        """Wait until all that was published at some brokers until now has come to the hops."""
+        """Wait until everything that brokers have received so far has arrived at the hops."""
 
     async def drained(self, hops: Hops, filters: tuple[str, ...]) -> None:
-        """Wait until nothing of the filters is on its way over the hops."""
+        """Wait until the hops have forwarded all messages of the filters."""
 
     def claims(self, filters: tuple[str, ...]) -> Path | None:
-        """The file of the claims of a group's guard."""
+        """The file of claims of a group's guard."""
 
-    def on_the_way(self, hop: Hop, filters: tuple[str, ...]) -> list[Publish]:
-        """The messages of the filters that a hop carries at this moment."""
+    def in_transit(self, hop: Hop, filters: tuple[str, ...]) -> list[Publish]:
+        """The messages of the filters that a hop has not finished."""
 
     def release(self, hops: Hops) -> None:
-        """The group needs these hops no more: a link that nobody needs is closed."""
+        """Give up hops; links that no group uses are closed."""
 
-    def reached(self, filters: tuple[str, ...]) -> None:
-        """The group is where it shall be."""
+    def group_settled(self, filters: tuple[str, ...]) -> None:
+        """The group has reached its target."""
 
 
-class FilterGroup:
-    """A group of filters, its state, and where it shall be.
+class CarriedGroup:
+    """Group of topic filters, its current hops and its target hops.
 
     Args:
-        state: how it stands.
-        network: the agent.
+        state: the current state.
+        network: the link agent.
     """
 
     def __init__(self, state: GroupState, network: GroupNetwork) -> None:
-        self.state, self._network = state, network
-        self.used = _used(state)  # the hops that it has to do with
-        self.subscribed = tuple(sorted(widest(set(state.filters))))  # or a message would come twice
+        self.state = state
+        self._network = network
+        self.used = _used(state)  # current, coming and leaving hops
+        self.subscribed = tuple(sorted(widest(set(state.filters))))  # or messages would be doubled
         self.guard: SwapGuard | None = None
         self._copies: dict[Hop, dict[int, int]] = defaultdict(dict)
         step = state.step or Step()
-        self.target = state.hops - step.drop | step.add  # until somebody says otherwise
+        self.target = state.hops - step.drop | step.add  # until `retarget`
         self._woken = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
         if state.step is not None and state.phase in (MARK, BOTH, LEAVE, FORGET):
-            self._watch(state.step)  # before the first message comes
+            self._watch(state.step)  # before the first message arrives
 
     def start(self) -> None:
-        """Begin to move."""
+        """Start to change towards the target."""
         self._task = watched_task(self._run())
 
     async def stop(self) -> None:
-        """Stay where it is; a new agent goes on from there."""
+        """Stop changing; the next agent continues from the journaled state."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         if self.guard is not None:
             self.guard.close()
 
-    def aim(self, target: Hops) -> None:
-        """Move there."""
+    def retarget(self, target: Hops) -> None:
+        """Change towards other hops."""
         self.target = target
         self._woken.set()
 
     @property
     def settled(self) -> bool:
-        """Whether it is where it shall be."""
+        """Whether the group has its target hops."""
         return self.state.step is None and self.state.hops == self.target
 
     def carried(self) -> Hops:
-        """The hops that are subscribed, or are about to be: what a session that is new needs."""
-        state = self.state  # once: it may be asked from another thread
+        """The hops that are subscribed or about to be, for new sessions."""
+        state = self.state  # read once, since other threads call this
         hops, step, phase = state.hops, state.step, state.phase
         if step is None:
             return hops
@@ -130,11 +133,11 @@ class FilterGroup:
         return (hops | more) - less
 
     def joins(self, broker: str, is_up: Callable[[Hop], bool]) -> bool:
-        """Whether messages go, over hops that are up, between a broker and all that have such hops."""
+        """Whether hops that are up connect a broker in both directions with all brokers that have some."""
         if not any(broker in hop for hop in self.target):
-            return True  # nobody else is there, or shall be
+            return True  # the group has no other broker
         state = self.state
-        hops = state.hops if state.phase == BOTH else self.carried()  # in BOTH the new ones may not carry yet
+        hops = state.hops if state.phase == BOTH else self.carried()  # in BOTH new hops may not carry yet
         ups = [hop for hop in hops if is_up(hop)]
         back = [(stop, start) for start, stop in ups]
         sending, taking = ({start for start, _ in some} for some in (ups, back))
@@ -145,13 +148,13 @@ class FilterGroup:
         )
 
     def admits(self, hop: Hop, message: Publish) -> bool:
-        """Whether a hop may carry a message: one of the group's, and no other has claimed the message."""
+        """Whether a hop can carry a message: the group uses it, and no other hop has claimed the message."""
         if hop not in self.used or (len(self.subscribed) > 1 and self._is_copy(hop, message)):
             return False
         return self.guard is None or hop not in self.guard.hops or self.guard.claim(hop, message.key)
 
     def _is_copy(self, hop: Hop, message: Publish) -> bool:
-        """Whether a broker has just sent the same message for another one of the filters that it matches."""
+        """Whether the broker has just sent the same message for another matching filter."""
         last = self._copies[hop]
         first = last.setdefault(message.key, message.number)
         if len(last) > LAST_COPIES:
@@ -159,11 +162,11 @@ class FilterGroup:
         return first != message.number
 
     def _watch(self, step: Step) -> None:
-        """From now on a guard watches both edges; messages on their way have their hop already."""
+        """Start the guard of a swap; unfinished messages are claimed by their hop."""
         if self.guard is None:
             self.guard = SwapGuard(step.add | step.drop, self._network.claims(self.state.filters))
             for hop in sorted(step.drop):
-                for message in self._network.on_the_way(hop, self.state.filters):
+                for message in self._network.in_transit(hop, self.state.filters):
                     self.guard.claim(hop, message.key)
 
     async def _run(self) -> None:
@@ -175,82 +178,80 @@ class FilterGroup:
                 LOG.warning("%s in phase %s: %s; trying again", self.state.filters, self.state.phase, error)
                 await asyncio.sleep(RETRY_SECONDS)
             if self.settled:
-                self._network.reached(self.state.filters)
+                self._network.group_settled(self.state.filters)
                 await self._woken.wait()
 
     async def _advance(self) -> None:
-        """Do one phase."""
+        """Execute one phase."""
         state = self.state
         if state.step is None:
             step = next_step(state.hops, self.target)
             if step is not None:
                 first = MARK if step.add and step.drop else ADD if step.add else DROP
-                await self._keep(replace(state, step=step, phase=first))
+                await self._save(replace(state, step=step, phase=first))
             return
         phases = {ADD: self._add, DROP: self._drop, MARK: self._mark, BOTH: self._both}
         await (phases | {LEAVE: self._leave, FORGET: self._forget})[state.phase](state.step)
 
-    async def _keep(self, state: GroupState) -> None:
-        """From now on this is how it stands; on the disk first."""
-        await self._network.keep(state)
-        self.state, self.used = state, _used(state)
+    async def _save(self, state: GroupState) -> None:
+        """Journal a state, then make it current."""
+        await self._network.save(state)
+        self.state = state
+        self.used = _used(state)
 
     async def _add(self, step: Step) -> None:
         await self._network.open(step.add)
         known = {broker for hop in self.state.hops for broker in hop}
-        await self._ask(step.add, subscribe=True, known=known)
-        await self._keep(replace(self.state, hops=self.state.hops | step.add, step=None, phase=""))
+        await self._subscribe(step.add, known=known)
+        await self._save(replace(self.state, hops=self.state.hops | step.add, step=None, phase=""))
 
     async def _drop(self, step: Step) -> None:
-        await self._end(step.drop)
-        await self._keep(replace(self.state, hops=self.state.hops - step.drop, step=None, phase=""))
+        await self._unsubscribe(step.drop)
+        await self._save(replace(self.state, hops=self.state.hops - step.drop, step=None, phase=""))
         self._network.release(step.drop)
 
     async def _mark(self, step: Step) -> None:
         await self._network.open(step.add)
         self._watch(step)
         await self._flush(step.add, self.state.hops - step.drop)
-        await self._keep(replace(self.state, phase=BOTH))
+        await self._save(replace(self.state, phase=BOTH))
 
     async def _both(self, step: Step) -> None:
-        await self._ask(step.add, subscribe=True)
+        await self._subscribe(step.add)
         await self._flush(step.drop, self.state.hops - step.drop)
-        await self._keep(replace(self.state, phase=LEAVE))
+        await self._save(replace(self.state, phase=LEAVE))
 
     async def _leave(self, step: Step) -> None:
-        await self._end(step.drop)
+        await self._unsubscribe(step.drop)
         hops = self.state.hops - step.drop | step.add
-        await self._keep(replace(self.state, hops=hops, phase=FORGET))
+        await self._save(replace(self.state, hops=hops, phase=FORGET))
 
     async def _forget(self, step: Step) -> None:
         await self._flush(step.add, self.state.hops - step.add)
-        await self._keep(replace(self.state, step=None, phase=""))
+        await self._save(replace(self.state, step=None, phase=""))
         if self.guard is not None:
             self.guard.close(forget=True)
             self.guard = None
         self._network.release(step.drop)
 
-    async def _end(self, hops: Hops) -> None:
-        """Unsubscribe hops, and carry what waits in their queues."""
-        await self._ask(hops, subscribe=False)
+    async def _unsubscribe(self, hops: Hops) -> None:
+        """Unsubscribe hops, and forward the messages in their queues."""
+        filters = self.subscribed
+        await asyncio.gather(*(self._network.unsubscribe(hop, filters) for hop in sorted(hops)))
         await self._network.barrier({hop: [hop[0]] for hop in hops}, frozenset())
         await self._network.drained(hops, self.state.filters)
 
     async def _flush(self, ends: Hops, along: Hops) -> None:
-        """Let all that is on its way now come to the beginnings of hops."""
+        """Wait until everything received so far has arrived at the first brokers of hops."""
         await self._network.barrier({hop: set(brokers_reaching(along, hop[0])) for hop in ends}, along)
 
-    async def _ask(self, hops: Hops, subscribe: bool, known: set[str] | None = None) -> None:
-        """(Un)subscribe hops; what is retained goes to brokers that are new to the group, nowhere else."""
-        filters, net = self.subscribed, self._network
-        await asyncio.gather(
-            *(
-                net.subscribe(hop, filters, known is not None and hop[1] not in known)
-                if subscribe
-                else net.unsubscribe(hop, filters)
-                for hop in sorted(hops)
-            )
+    async def _subscribe(self, hops: Hops, known: set[str] | None = None) -> None:
+        """Subscribe hops; only brokers new to the group get retained messages."""
+        requests = (
+            self._network.subscribe(hop, self.subscribed, known is not None and hop[1] not in known)
+            for hop in sorted(hops)
         )
+        await asyncio.gather(*requests)
 
 
 def _used(state: GroupState) -> Hops:
@@ -260,13 +261,13 @@ def _used(state: GroupState) -> Hops:
 
 @dataclass(frozen=True)
 class GroupState:
-    """How a group of filters stands.
+    """Journaled state of a group.
 
     Attributes:
-        filters: its filters.
-        hops: what carries them.
-        step: the step that is being done, if any.
-        phase: how far it is.
+        filters: the topic filters.
+        hops: the hops that carry them.
+        step: the step in progress, if any.
+        phase: the phase of the step.
     """
 
     filters: tuple[str, ...]
@@ -275,13 +276,13 @@ class GroupState:
     phase: str = ""
 
     def plain(self) -> dict[str, Any]:
-        """The state as JSON has it."""
+        """The state as JSON values."""
         step = None if self.step is None else [sorted(self.step.add), sorted(self.step.drop)]
         return {"filters": self.filters, "hops": sorted(self.hops), "step": step, "phase": self.phase}
 
     @classmethod
     def from_plain(cls, values: dict[str, Any]) -> GroupState:
-        """The state that `plain` wrote."""
+        """The state of JSON values."""
         step = values["step"]
         return cls(
             tuple(values["filters"]),
@@ -293,11 +294,15 @@ class GroupState:
 
 @dataclass
 class LinkJournal:
-    """An open journal; nobody else can open it meanwhile.
+    """Write-ahead journal of the link agent; a folder has one open journal at a time.
 
     Attributes:
-        folder: where it is; None: nothing is kept.
-        states: the state of each group, by its filters.
+        folder: its folder; None: nothing is written.
+        states: the state of each group by its filters.
+
+    Raises:
+            InputError: the path is not a folder, another agent has the journal, or it is damaged.
+            StorageError: the folder or the journal cannot be written.
     """
 
     folder: Path | None
@@ -306,25 +311,20 @@ class LinkJournal:
     def __post_init__(self) -> None:
         self._file = self._lock = -1
         self._new: list[GroupState] = []
-        self._written: asyncio.Future[None] | None = None  # of those states
+        self._written: asyncio.Future[None] | None = None  # done when `_new` is written
         self._writer: asyncio.Task[None] | None = None
         if self.folder is not None:
-            try:
-                self.folder.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise InputError(
-                    f"the state cannot be in {self.folder}: {error.strerror}; give a folder"
-                ) from error
+            make_state_folder(self.folder)
             self._lock = lock_folder(self.folder)
             try:
                 self.states = _read(self.folder / JOURNAL_FILE)
-                self._start_anew(self.folder, _text(self.states.values()))
+                self._compact(self.folder, _text(self.states.values()))
             except BaseException:
                 self.close()
                 raise
 
-    async def keep(self, state: GroupState) -> None:
-        """Bring a state to the disk; when this returns, it is there."""
+    async def save(self, state: GroupState) -> None:
+        """Write a state, and return when it is on the disk."""
         self.states[state.filters] = state
         if not state.hops and state.step is None:
             del self.states[state.filters]
@@ -338,60 +338,79 @@ class LinkJournal:
         await asyncio.shield(self._written)
 
     async def _write(self) -> None:
-        """Write all that is asked for; what comes meanwhile goes together the next time."""
+        """Write all new states; those that come meanwhile are written together next."""
         while self._written is not None:
             text, self._new = _text(self._new), []
             written, self._written = self._written, None
             try:
-                long = await self.aside(self._put, text)
+                long = await self.in_thread(self._append, text)
                 if long and self.folder is not None:
-                    await self.aside(self._start_anew, self.folder, _text(self.states.values()))
+                    await self.in_thread(self._compact, self.folder, _text(self.states.values()))
             except OSError as error:
                 written.set_exception(error)
-                written.exception()  # who waited may be gone
+                written.exception()  # retrieved, since the caller can be cancelled
             else:
                 written.set_result(None)
 
-    async def aside(self, call: Callable[..., Any], *values: Any) -> Any:
-        """Do something that may take long, in a thread of its own: messages do not wait for a disk."""
+    async def in_thread(self, call: Callable[..., Any], *values: Any) -> Any:
+        """Call a slow function in a thread, so that messages do not wait for the disk."""
         return await asyncio.to_thread(call, *values)
 
-    def _put(self, text: bytes) -> bool:
-        """Append; whether the file has become long."""
+    def _append(self, text: bytes) -> bool:
+        """Append a record; true if the file has become long."""
         append_record(self._file, text)
         return os.lseek(self._file, 0, os.SEEK_END) > LONGEST_BYTES
 
     async def end(self) -> None:
-        """Finish writing, and let go of it."""
+        """Finish writing, and close the journal."""
         if self._writer is not None:
             await self._writer
         self.close()
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the journal."""
         for handle in (self._file, self._lock):
             if handle >= 0:
                 os.close(handle)
         self._file = self._lock = -1
 
-    def _start_anew(self, folder: Path, text: bytes) -> None:
+    def _compact(self, folder: Path, text: bytes) -> None:
         start_journal(folder / JOURNAL_FILE, JOURNAL_MAGIC, [text])
         old, self._file = self._file, os.open(folder / JOURNAL_FILE, os.O_WRONLY | os.O_APPEND)
         if old >= 0:
             os.close(old)
 
 
+def make_state_folder(folder: Path) -> None:
+    """Create the folder of an agent's state if it does not exist.
+
+    Raises:
+        InputError: the path, or a part of it, is a file.
+        StorageError: the folder cannot be created.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError) as error:
+        raise InputError(f"the state cannot be in {folder}: {error.strerror}; give a folder") from error
+    except OSError as error:
+        raise StorageError(f"the state cannot be in {folder}: {error.strerror}") from error
+
+
 def _text(states: Iterable[GroupState]) -> bytes:
     return json.dumps([state.plain() for state in states]).encode()
 
 
-def _read(place: Path) -> dict[tuple[str, ...], GroupState]:
-    """The states of a journal, if there is one."""
-    if not place.exists():
+def _read(path: Path) -> dict[tuple[str, ...], GroupState]:
+    """The states of a journal; empty if it does not exist."""
+    if not path.exists():
         return {}
-    records = map(json.loads, read_records(place, JOURNAL_MAGIC))
-    found = (GroupState.from_plain(values) for record in records for values in record)
-    states = {state.filters: state for state in found}
+    states: dict[tuple[str, ...], GroupState] = {}
+    for record in read_records(path, JOURNAL_MAGIC):
+        try:
+            found = [GroupState.from_plain(values) for values in json.loads(record)]
+        except (ValueError, TypeError, KeyError) as error:
+            raise InputError(f"{path} has a record of another version: {error!r:.80}") from error
+        states |= {state.filters: state for state in found}
     return {filters: state for filters, state in states.items() if state.hops or state.step}
 
 
