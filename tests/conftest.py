@@ -1,4 +1,4 @@
-"""Settings and fixtures of all tests: skips, the worker that runs Spark, and `broadloom ...` in this process."""
+"""Settings and fixtures of all tests."""
 
 import os
 import shutil
