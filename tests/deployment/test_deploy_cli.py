@@ -54,7 +54,7 @@ def test_export_attaches_publishers_of_a_log(run, plan, tmp_path):
 
 def test_words_for_what_is_wrong(run, plan, tmp_path):
     code, _, err = run("deploy", "export", "--to", "kafka", plan, "-o", tmp_path / "x")
-    assert (code, err) == (2, "broadloom: no target 'kafka'; there are mosquitto, rabbitmq, nats\n")
+    assert (code, err) == (2, "broadloom: target 'kafka' is unknown; choose mosquitto, rabbitmq, nats\n")
     code, _, err = run("deploy", "export", "--to", "mosquitto", tmp_path / "nothing", "-o", tmp_path / "x")
     assert code == 2
     assert "is not a plan" in err

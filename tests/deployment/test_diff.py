@@ -72,7 +72,7 @@ def test_sessions_are_seen_to_where_a_broker_runs_and_its_link_does_not(pair, at
     up = {link[:2] for link in pair[0].links}
     for batch in order(*pair, at_once):
         down, seen = set(), []
-        for what, broker, session in batch.acts():
+        for what, broker, session in batch.actions():
             if session is None:
                 (down.add if what == "stop" else down.remove)(broker)
                 continue

@@ -32,7 +32,14 @@ from broadloom.deployment.deployment_inputs import (
     places_of,
     read_publications,
 )
-from broadloom.deployment.exports import TARGETS, compare_exports, export, record_of, save, target_named
+from broadloom.deployment.exports import (
+    TARGETS,
+    compare_exports,
+    export,
+    export_record,
+    save_export,
+    target_named,
+)
 from broadloom.deployment.loop_checks import check
 from broadloom.deployment.rehearsal.rehearsals import (
     RATE,
@@ -105,7 +112,7 @@ def export_plan(
     with progress(quiet):
         trees, wiring, _ = deployed(loaded, messages, least, slack)
         written = {**export(wiring, target, settings), **target.shared}
-        save(output, written, record_of(wiring, trees, target, settings), force)
+        save_export(output, written, export_record(wiring, trees, target, settings), force)
     record: dict[str, Any] = {"output": str(output), "target": to, "brokers": len(wiring.brokers)}
     record |= {"links": len(wiring.links), "trees": len(trees), "files": sorted(written)}
     words = f"{len(written):,} files for {to}: {len(wiring.links):,} links, {len(trees):,} trees -> {output}"

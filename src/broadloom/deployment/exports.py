@@ -1,4 +1,4 @@
-"""Native configuration for real brokers, checked before it is written."""
+"""Exports: native configuration files per broker, checked before they are written, and their comparison."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from broadloom.deployment.deployment_inputs import Settings
 from broadloom.deployment.loop_checks import check
 from broadloom.deployment.rollout import (
     Deployment,
-    Step,
+    RolloutStep,
     changes,
     differing_files,
     mosquitto_steps,
@@ -34,12 +34,12 @@ class Target:
     """A kind of broker.
 
     Attributes:
-        name: as users ask for it.
-        summary: what is written for it.
-        files: the file of each broker, by name.
-        read_links: the links that such files say.
-        steps: how one export becomes another.
-        live: what it can change while it runs, in words.
+        name: the name in options.
+        summary: a description of its files.
+        files: makes the file of each broker, by name.
+        read_links: reads the links from such files.
+        steps: computes the steps from one export to another.
+        live: what it can change without a restart.
         shared: files that are the same for all brokers, by name.
     """
 
@@ -47,7 +47,7 @@ class Target:
     summary: str
     files: Callable[[Wiring, Settings], dict[str, str]]
     read_links: Callable[[Mapping[str, str], Wiring], list[WiredLink]]
-    steps: Callable[[Deployment, Deployment, bool], list[Step]]
+    steps: Callable[[Deployment, Deployment, bool], list[RolloutStep]]
     live: str
     shared: Mapping[str, str] = field(default_factory=dict)
 
@@ -55,7 +55,7 @@ class Target:
 TARGETS = (
     Target(
         "mosquitto",
-        "a file of bridges a broker",
+        "one file of bridges per broker",
         mosquitto_bridges.files,
         mosquitto_bridges.read_links,
         mosquitto_steps,
@@ -64,7 +64,7 @@ TARGETS = (
     ),
     Target(
         "rabbitmq",
-        "a list of API calls a broker",
+        "one list of API calls per broker",
         rabbitmq_federation.files,
         rabbitmq_federation.read_links,
         rabbitmq_steps,
@@ -72,7 +72,7 @@ TARGETS = (
     ),
     Target(
         "nats",
-        "a file of leaf nodes a broker",
+        "one file of leaf nodes per broker",
         nats_leafnodes.files,
         nats_leafnodes.read_links,
         nats_steps,
@@ -82,54 +82,56 @@ TARGETS = (
 
 
 def target_named(name: str) -> Target:
-    """The target of a name.
+    """The target with a name.
 
     Examples:
         >>> target_named("mosquitto").summary
-        'a file of bridges a broker'
+        'one file of bridges per broker'
     """
     for target in TARGETS:
         if target.name == name:
             return target
-    raise InputError(f"no target {name!r}; there are {', '.join(target.name for target in TARGETS)}")
+    raise InputError(f"target {name!r} is unknown; choose {', '.join(target.name for target in TARGETS)}")
 
 
 def export(wiring: Wiring, target: Target, settings: Settings) -> dict[str, str]:
-    """The files of every broker, after a check of the links that they say.
+    """The file of every broker, by name; the links in the files have passed the checks of a wiring.
 
     Raises:
-        InputError: the links would loop, send twice or leave a publisher out; or the target cannot have them.
+        InputError: the links would loop, deliver twice or leave out a subscriber, or the target cannot
+            have them.
     """
     check(wiring)
-    written = target.files(wiring, settings)
-    check(replace(wiring, links=tuple(target.read_links(written, wiring))))
-    return written
+    files = target.files(wiring, settings)
+    check(replace(wiring, links=tuple(target.read_links(files, wiring))))
+    return files
 
 
 def compare_exports(
     old: Deployment, new: Deployment, target: Target, at_once: bool = False
 ) -> dict[str, Any]:
-    """What changes from one export to another, at which broker, and in which order, as JSON has it.
+    """The changes from one export to another, per broker, with the steps in order; ready for JSON.
 
     Args:
-        old: what runs today.
-        new: what is to run.
+        old: the running deployment.
+        new: the deployment to be.
         target: the kind of broker.
-        at_once: restart all brokers that change together.
+        at_once: restart all changing brokers together.
 
     Examples:
         >>> link, target = WiredLink("a", "b", ("x",), ("x",)), target_named("mosquitto")
         >>> wiring = Wiring(("a", "b"), {"a": ("x",), "b": ("x",)}, {}, (link,))
         >>> old, new = (
-        ...     Deployment(wiring, places, export(wiring, target, places))
-        ...     for places in (Settings(), Settings("{broker}.example.org"))
+        ...     Deployment(wiring, settings, export(wiring, target, settings))
+        ...     for settings in (Settings(), Settings("{broker}.example.org"))
         ... )
         >>> compare_exports(old, new, target)["restarts"]
         ['a']
     """
     steps = target.steps(old, new, at_once)
-    before, after = (dict.fromkeys(side.wiring.brokers) for side in (old, new))
-    places = {
+    before = dict.fromkeys(old.wiring.brokers)
+    after = dict.fromkeys(new.wiring.brokers)
+    addresses = {
         broker: (old.settings.address_of(broker), new.settings.address_of(broker))
         for broker in after
         if broker in before
@@ -139,28 +141,30 @@ def compare_exports(
         "live": target.live,
         "joining": [broker for broker in after if broker not in before],
         "leaving": [broker for broker in before if broker not in after],
-        "moving": {broker: (here, there) for broker, (here, there) in places.items() if here != there},
-        "changes": [one.record() for one in changes(old.wiring, new.wiring)],
+        "moving": {broker: both for broker, both in addresses.items() if both[0] != both[1]},
+        "changes": [change.record() for change in changes(old.wiring, new.wiring)],
         "files": differing_files(old, new),
         "restarts": [broker for step in steps for broker in step["restart"]],
         "order": steps,
     }
 
 
-def save(
-    folder: Path, written: Mapping[str, str], record: Mapping[str, Any], overwrite: bool = False
+def save_export(
+    folder: Path, files: Mapping[str, str], record: Mapping[str, Any], overwrite: bool = False
 ) -> None:
-    """Write the files and their record as a folder that appears at its place by one rename."""
+    """Write the files and their record as a folder, which appears by one atomic rename."""
     if overwrite and folder.exists() and not (folder / RECORD).exists():
-        raise InputError(f"{folder} has no {RECORD}, so it is not an export; choose another place")
+        raise InputError(f"{folder} has no {RECORD}, so it is not an export; choose another folder")
     with new_folder(folder, overwrite, endings=(".conf", ".json")) as scratch:
-        for name, text in written.items():
+        for name, text in files.items():
             (scratch / name).write_text(text)
         (scratch / RECORD).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
 
 
-def record_of(wiring: Wiring, trees: Sequence[Tree], target: Target, settings: Settings) -> dict[str, Any]:
-    """What an export is made of: the trees, by the names of brokers, and how they were written."""
+def export_record(
+    wiring: Wiring, trees: Sequence[Tree], target: Target, settings: Settings
+) -> dict[str, Any]:
+    """The record of an export: the trees, by the names of brokers, and the settings."""
     names = wiring.brokers
 
     def named(pairs: Sequence[tuple[int, int]]) -> list[list[str]]:

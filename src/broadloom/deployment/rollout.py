@@ -1,11 +1,14 @@
-"""From one plan's links to another's: what changes at which broker, and in which order.
+"""Rollout of a change: what changes at each broker from one deployment to another, and in which order.
 
-Where a change needs a restart, brokers drop their old links and open their new ones at once. A new link must
-not come up before the old one that it replaces is gone: on mosquitto messages would go round for ever. So the
-brokers restart in batches that close no ring, first the one after which the fewest deliveries are cut off.
-What a batch cuts is queued meanwhile: the session of each new link is opened before the old link goes, and
-the link finds it when it comes. RabbitMQ changes live and never loops, so that all is added first and removed
-afterwards: a few messages come twice, none is lost.
+Where a change needs a restart, a broker drops its old links and opens its new ones at the same time. On
+mosquitto, a new link must not come up before the old link that it replaces is gone, or messages would loop.
+So the brokers restart in batches that close no ring, first the batch that cuts off the fewest deliveries. The
+messages that a batch cuts off are queued: the session of each new link is opened before the old link goes,
+and the new link takes it over.
+
+RabbitMQ changes everything live, by its HTTP API, and never loops, so everything is added first and removed
+afterwards: a few messages arrive twice, none is lost. NATS needs restarts, and queues nothing for a link that
+is absent.
 """
 
 from __future__ import annotations
@@ -27,19 +30,37 @@ from broadloom.errors import InputError
 from broadloom.mqtt.topic_filters import FilterTree, groups
 
 Links = tuple[WiredLink, ...]
-_Texts = dict[str, tuple[str, ...]]
+RolloutStep = dict[str, Any]
 
-TRIED = 8  # batches that are looked at before one of them is chosen
+CANDIDATE_BATCHES = 8  # number of batches that are compared before one is chosen
+
+
+class Deployment(NamedTuple):
+    """An export with its wiring and settings.
+
+    Attributes:
+        wiring: the links between brokers.
+        settings: addresses, and how links authenticate.
+        files: the file of each broker, by name, in the order of the brokers.
+    """
+
+    wiring: Wiring
+    settings: Settings
+    files: dict[str, str]
+
+    def texts(self) -> dict[str, str]:
+        """The text of each broker's file, by broker."""
+        return dict(zip(self.wiring.brokers, self.files.values(), strict=True))
 
 
 class LinkSession(NamedTuple):
-    """What a broker keeps for a link while it is away.
+    """The session that a broker keeps for a link while it is absent.
 
     Attributes:
-        broker: where it is kept.
-        client: under which client id.
+        broker: the broker that keeps it.
+        client: its client id.
         owner: the broker that opens the link.
-        filters: which subscriptions; for a session to be ended, none.
+        filters: its subscriptions; empty for a session that ends.
     """
 
     broker: str
@@ -48,16 +69,16 @@ class LinkSession(NamedTuple):
     filters: tuple[str, ...] = ()
 
 
-class Act(NamedTuple):
-    """Something to do at a broker.
+class BatchAction(NamedTuple):
+    """One action at a broker.
 
     Attributes:
-        what: "stop" or "start" it, or "open", "close" or "end" a session there.
-        broker: where.
-        session: which session, with the filters to open or close.
+        action: "stop" or "start" the broker, or "open", "close" or "end" a session there.
+        broker: the broker.
+        session: the session, with the topic filters to open or close.
     """
 
-    what: str
+    action: str
     broker: str
     session: LinkSession | None = None
 
@@ -66,13 +87,13 @@ class Batch(NamedTuple):
     """Brokers that restart together.
 
     Attributes:
-        brokers: who restarts.
+        brokers: the brokers that restart.
         links: all links of all brokers from then on.
-        cut: how many deliveries, of a message of each topic from each broker, wait for a later batch.
-        opened: sessions of new links, to be opened before; they queue what the old links no longer carry.
-        grown: what links that stay carry more from then on, to be subscribed to while their owners are down.
-        shrunk: what links that stay carry no more, to be unsubscribed from while their owners are down.
-        ended: sessions of links that are gone, to be ended while or after their owners restart.
+        cut: how many deliveries, of one message per topic and broker, wait for a later batch.
+        opened: sessions of new links to open before; they queue what the old links no longer carry.
+        grown: additional topic filters of links that stay, to subscribe while their owners are stopped.
+        shrunk: dropped topic filters of links that stay, to unsubscribe while their owners are stopped.
+        ended: sessions of removed links, to end while or after their owners restart.
     """
 
     brokers: tuple[str, ...]
@@ -83,34 +104,34 @@ class Batch(NamedTuple):
     shrunk: tuple[LinkSession, ...]
     ended: tuple[LinkSession, ...]
 
-    def acts(self) -> Iterator[Act]:
-        """What is done, in order.
+    def actions(self) -> Iterator[BatchAction]:
+        """The actions, in order.
 
-        The owner of a link, whose id comes first, stops before its peer and starts after it: in between the
-        session at the peer is free to be seen to. That is done at once, so that the link queues what it is
-        to carry more before other links let go of it.
+        The owner of a link, whose id sorts first, stops before its peer and starts after it: in between, the
+        session at the peer is free to be changed. That happens at once, so that a link queues its additional
+        messages before other links drop them.
         """
-        kinds = (("open", self.grown), ("close", self.shrunk), ("end", self.ended))
-        at_owner, at_peer = defaultdict[str, list[Act]](list), defaultdict[str, list[Act]](list)
-        for what, sessions in kinds:
+        at_owner = defaultdict[str, list[BatchAction]](list)
+        at_peer = defaultdict[str, list[BatchAction]](list)
+        for action, sessions in (("open", self.grown), ("close", self.shrunk), ("end", self.ended)):
             for session in sessions:
-                kept = at_owner if session.broker == session.owner else at_peer
-                kept[session.owner].append(Act(what, session.broker, session))
-        yield from (Act("open", session.broker, session) for session in self.opened)
+                side = at_owner if session.broker == session.owner else at_peer
+                side[session.owner].append(BatchAction(action, session.broker, session))
+        yield from (BatchAction("open", session.broker, session) for session in self.opened)
         for broker in sorted(self.brokers):
-            yield from (Act("stop", broker), *at_peer[broker])
+            yield from (BatchAction("stop", broker), *at_peer[broker])
         for broker in sorted(self.brokers, reverse=True):
-            yield from (Act("start", broker), *at_owner[broker])
+            yield from (BatchAction("start", broker), *at_owner[broker])
 
     def record(self) -> dict[str, Any]:
-        """The batch as JSON has it."""
-        sessions = ("opened", "grown", "shrunk", "ended")
-        kept = {name: [session._asdict() for session in getattr(self, name)] for name in sessions}
-        return {"restart": list(self.brokers), "cut": self.cut, "sessions": kept}
+        """The batch, ready for JSON."""
+        names = ("opened", "grown", "shrunk", "ended")
+        sessions = {name: [session._asdict() for session in getattr(self, name)] for name in names}
+        return {"restart": list(self.brokers), "cut": self.cut, "sessions": sessions}
 
 
 class WiringChange(NamedTuple):
-    """What changes at the broker that owns some links."""
+    """The changes of the links that one broker owns."""
 
     broker: str
     added: Links
@@ -118,7 +139,7 @@ class WiringChange(NamedTuple):
     changed: tuple[tuple[WiredLink, WiredLink], ...]
 
     def record(self) -> dict[str, Any]:
-        """The change as JSON has it."""
+        """The change, ready for JSON."""
         return {
             "broker": self.broker,
             "added": [link._asdict() for link in self.added],
@@ -128,7 +149,7 @@ class WiringChange(NamedTuple):
 
 
 def changes(old: Wiring, new: Wiring) -> list[WiringChange]:
-    """What changes at each broker, in the order of the new plan's brokers, then those that leave.
+    """The changes at each broker, in the order of the new plan's brokers, then those that leave.
 
     Examples:
         >>> one = Wiring(("a", "b"), {}, {}, (WiredLink("a", "b", ("x",), ()),))
@@ -138,7 +159,8 @@ def changes(old: Wiring, new: Wiring) -> list[WiringChange]:
     """
     found = []
     for broker in dict.fromkeys((*new.brokers, *old.brokers)):
-        before, after = _owned(old.links, broker), _owned(new.links, broker)
+        before = _owned(old.links, broker)
+        after = _owned(new.links, broker)
         added = tuple(link for peer, link in after.items() if peer not in before)
         removed = tuple(link for peer, link in before.items() if peer not in after)
         kept = ((before[peer], after[peer]) for peer in after if peer in before)
@@ -149,7 +171,7 @@ def changes(old: Wiring, new: Wiring) -> list[WiringChange]:
 
 
 def common(old: Wiring, new: Wiring) -> Wiring:
-    """The brokers of both, with what is wanted, and what is published, in both; without links.
+    """The brokers of both wirings, with the subscriptions and publications that both have; without links.
 
     Examples:
         >>> one = Wiring(("a", "b"), {"a": ("x", "y")}, {"b": ("x",)}, ())
@@ -158,7 +180,9 @@ def common(old: Wiring, new: Wiring) -> Wiring:
     """
     brokers = tuple(dict.fromkeys((*old.brokers, *new.brokers)))
 
-    def both(one: Mapping[str, tuple[str, ...]], other: Mapping[str, tuple[str, ...]]) -> _Texts:
+    def both(
+        one: Mapping[str, tuple[str, ...]], other: Mapping[str, tuple[str, ...]]
+    ) -> dict[str, tuple[str, ...]]:
         shared = {name: tuple(sorted(set(one.get(name, ())) & set(other.get(name, ())))) for name in brokers}
         return {name: texts for name, texts in shared.items() if texts}
 
@@ -166,13 +190,13 @@ def common(old: Wiring, new: Wiring) -> Wiring:
 
 
 def order(old: Wiring, new: Wiring, at_once: bool = False, also: Iterable[str] = ()) -> list[Batch]:
-    """The batches of brokers that lead from the old links to the new ones; each broker restarts once.
+    """The batches of brokers from the old links to the new ones; each broker restarts once.
 
     Args:
-        old: how brokers are linked.
-        new: how they are to be linked.
-        at_once: restart all of them together; sooner over, but all are away in the same moment.
-        also: brokers that restart though their links carry what they did, since other settings change.
+        old: the present wiring.
+        new: the wiring to be.
+        at_once: restart all brokers together; sooner done, but all are absent at the same time.
+        also: brokers that restart although their links carry the same, because other settings change.
 
     Examples:
         >>> x, brokers = ("x",), ("a", "b", "c")
@@ -182,18 +206,18 @@ def order(old: Wiring, new: Wiring, at_once: bool = False, also: Iterable[str] =
         >>> [batch.brokers for batch in order(path, other)]
         [('b',), ('a',)]
     """
-    planner = _Planner(old, new, also)
+    planner = _BatchPlanner(old, new, also)
     batches = []
     while planner.goal:
-        state = planner.links
+        before = planner.links
         brokers = tuple(planner.goal) if at_once else planner.choose()
         planner.apply(brokers)
-        batches.append(_batch(brokers, state, planner.links, new.links, planner.cut))
+        batches.append(_with_sessions(brokers, before, planner, new.links))
     return batches
 
 
-class _Planner:
-    """Where a change stands: the links that are up, the brokers that are still to change, what is cut off."""
+class _BatchPlanner:
+    """State of a rollout: the links that are up, the goals of the other brokers, the deliveries cut off."""
 
     def __init__(self, old: Wiring, new: Wiring, also: Iterable[str]) -> None:
         brokers = dict.fromkeys((*(change.broker for change in changes(old, new)), *also))
@@ -205,48 +229,49 @@ class _Planner:
         stay = {broker: [link for link in self.goal[broker] if link.peer in own[broker]] for broker in own}
         self._grows = {broker: _dropped(stay[broker], own[broker].values()) for broker in own}
         self._group = groups(
-            sorted({text for link in (*old.links, *new.links) for text in link[2] + link[3]})
+            sorted({text for link in (*old.links, *new.links) for text in link.out + link.into})
         )
         self._up = self._pairs(self.links)
         self._coming = {broker: self._pairs(links) for broker, links in self.goal.items()}
-        self._judge = _Judge(old, new)
+        self._deliveries = _CutDeliveries(old, new)
         self.cut = 0
 
     def choose(self) -> tuple[str, ...]:
         """Of a few batches that close no ring, the one that cuts off least, and of those the smallest."""
         seeds = dict.fromkeys(self._closure(broker) for broker in self.goal)
-        found = list(islice((brokers for brokers in seeds if not self._loops(brokers)), TRIED))
-        if not found:  # together until they close none, as all of them do
+        found = list(islice((brokers for brokers in seeds if not self._loops(brokers)), CANDIDATE_BATCHES))
+        if not found:  # unite batches until they close no ring; all brokers together close none
             together: set[str] = set()
             for brokers in seeds:
                 together.update(brokers)
                 if not self._loops(together):
                     break
             return tuple(broker for broker in self.goal if broker in together)
-        cuts = [self._judge.change(self._with(brokers), self._touched(brokers)) for brokers in found]
+        cuts = [self._deliveries.change(self._with(brokers), self._touched(brokers)) for brokers in found]
         return min(zip(cuts, map(len, found), range(len(found)), found, strict=True))[-1]
 
     def apply(self, brokers: tuple[str, ...]) -> None:
-        """Let brokers have their new links."""
+        """Give brokers their new links."""
         touched = self._touched(brokers)
         self.links = self._with(brokers)
         self._up = self._pairs(self.links)
-        self.cut = self._judge.settle(self.links, touched)
+        self.cut = self._deliveries.apply(self.links, touched)
         self.goal = {broker: links for broker, links in self.goal.items() if broker not in brokers}
 
     def _closure(self, broker: str) -> tuple[str, ...]:
-        """The broker, and those with a link that is to carry more of what it cuts, and so on.
+        """The broker, and those with a link that grows by what it drops, and so on.
 
-        A link that is up cannot queue for later, so it must change in the same moment.
+        A link that is up cannot queue for later, so it must change at the same time.
         """
-        brokers, cut = {broker}, set(self._drops[broker])
-        while more := {one for one in self.goal if one not in brokers and cut & self._grows[one]}:
+        brokers = {broker}
+        dropped = set(self._drops[broker])
+        while more := {one for one in self.goal if one not in brokers and dropped & self._grows[one]}:
             brokers |= more
-            cut.update(*(self._drops[one] for one in more))
+            dropped.update(*(self._drops[one] for one in more))
         return tuple(one for one in self.goal if one in brokers)
 
     def _loops(self, brokers: Iterable[str]) -> bool:
-        """Whether the brokers' new links would close a ring; only what they gain can."""
+        """Whether the brokers' new links would close a ring; only the topic filters that they gain can."""
         chosen = set(brokers)
         for group in {self._group[text] for broker in chosen for text in self._gains[broker]}:
             kept = [pair for pair in self._up.get(group, ()) if pair[0] not in chosen]
@@ -256,7 +281,7 @@ class _Planner:
         return False
 
     def _pairs(self, links: Links) -> dict[str, set[Hop]]:
-        """The ends of the links that carry each group of filters."""
+        """The ends of the links that carry each group of topic filters."""
         found = defaultdict[str, set[Hop]](set)
         for link in links:
             for text in link.out + link.into:
@@ -264,63 +289,33 @@ class _Planner:
         return found
 
     def _touched(self, brokers: Iterable[str]) -> set[str]:
-        """The filters that go another way after a batch."""
+        """The topic filters whose paths change with a batch."""
         return {text for broker in brokers for text in self._drops[broker] | self._gains[broker]}
 
     def _with(self, brokers: Iterable[str]) -> Links:
-        """All links, with some brokers' replaced."""
+        """All links, with those of some brokers replaced."""
         chosen = set(brokers)
         kept = [link for link in self.links if link.owner not in chosen]
         return tuple(sorted([*kept, *(link for broker in sorted(chosen) for link in self.goal[broker])]))
 
 
-def _batch(brokers: tuple[str, ...], state: Links, links: Links, goal: Links, cut: int) -> Batch:
-    """A batch with the sessions that go with it."""
-    dropped, up = _dropped(state, links), {link[:2]: link for link in state}
-    later, meanwhile, opened = {link[:2]: link for link in links}, _staying(state, links), []
-    for link in goal:
-        if link[:2] not in up:
-            out, into = (_cut_off(hop, dropped.intersection(way), meanwhile) for hop, way in link.carried())
-            opened += [_at_peer(link, into)] if into else []
-            opened += [_at_owner(link, out)] if out else []
-    grown: list[LinkSession] = []
-    shrunk: list[LinkSession] = []
-    ended: list[LinkSession] = []
-    for ends, link in up.items():
-        if ends not in later:
-            ended += [_at_peer(link), _at_owner(link)]
-            continue
-        for one, other, found in ((link, later[ends], shrunk), (later[ends], link, grown)):
-            if less := tuple(sorted(set(one.into) - set(other.into))):
-                found.append(_at_peer(link, less))
-    return Batch(brokers, links, cut, tuple(opened), tuple(grown), tuple(shrunk), tuple(ended))
-
-
-def _at_peer(link: WiredLink, filters: tuple[str, ...] = ()) -> LinkSession:
-    return LinkSession(link.peer, remote_id(link), link.owner, filters)
-
-
-def _at_owner(link: WiredLink, filters: tuple[str, ...] = ()) -> LinkSession:
-    return LinkSession(link.owner, local_id(link), link.owner, filters)
-
-
-class _Judge:
-    """How many deliveries some links cut off, of what is wanted and published in both plans."""
+class _CutDeliveries:
+    """Counts of the deliveries that links cut off, of what is wanted and published in both wirings."""
 
     def __init__(self, old: Wiring, new: Wiring) -> None:
         self._stable = common(old, new)
-        self._senders = defaultdict[str, list[SampleMessage]](list)
+        self._messages = defaultdict[str, list[SampleMessage]](list)
         for message in sample_messages(self._stable):
-            self._senders[message.topic].append(message)
-        self._known = FilterTree(self._senders)
+            self._messages[message.topic].append(message)
+        self._known = FilterTree(self._messages)
         self._cut: dict[str, int] = {}
 
     def change(self, links: Links, filters: Iterable[str]) -> int:
-        """How many more are cut off with some links, which differ from those before in these filters."""
+        """How many more are cut off with links that differ from the present ones in these topic filters."""
         return sum(cut - self._cut.get(topic, 0) for topic, cut in self._count(links, filters).items())
 
-    def settle(self, links: Links, filters: Iterable[str]) -> int:
-        """Take the links as those that are up; how many deliveries they cut off."""
+    def apply(self, links: Links, filters: Iterable[str]) -> int:
+        """Make the links the present ones; how many deliveries they cut off."""
         self._cut.update(self._count(links, filters))
         return sum(self._cut.values())
 
@@ -330,26 +325,62 @@ class _Judge:
         return {
             topic: sum(
                 len(self._stable.wanting(topic) - {message.broker, *delivery_hops(wiring, message)})
-                for message in self._senders[topic]
+                for message in self._messages[topic]
             )
             for topic in topics
         }
 
 
+def _with_sessions(brokers: tuple[str, ...], before: Links, planner: _BatchPlanner, goal: Links) -> Batch:
+    """The batch that led from the links before to those of the planner, with the sessions to change."""
+    after = planner.links
+    dropped = _dropped(before, after)
+    staying = _staying(before, after)
+    old_links = {link[:2]: link for link in before}
+    new_links = {link[:2]: link for link in after}
+    opened = []
+    for link in goal:
+        if link[:2] not in old_links:
+            out, into = (
+                _cut_off(hop, dropped.intersection(filters), staying) for hop, filters in link.carried()
+            )
+            opened += [_session_at_peer(link, into)] if into else []
+            opened += [_session_at_owner(link, out)] if out else []
+    grown: list[LinkSession] = []
+    shrunk: list[LinkSession] = []
+    ended: list[LinkSession] = []
+    for ends, link in old_links.items():
+        if ends not in new_links:
+            ended += [_session_at_peer(link), _session_at_owner(link)]
+            continue
+        for one, other, found in ((link, new_links[ends], shrunk), (new_links[ends], link, grown)):
+            if difference := tuple(sorted(set(one.into) - set(other.into))):
+                found.append(_session_at_peer(link, difference))
+    return Batch(brokers, after, planner.cut, tuple(opened), tuple(grown), tuple(shrunk), tuple(ended))
+
+
+def _session_at_peer(link: WiredLink, filters: tuple[str, ...] = ()) -> LinkSession:
+    return LinkSession(link.peer, remote_id(link), link.owner, filters)
+
+
+def _session_at_owner(link: WiredLink, filters: tuple[str, ...] = ()) -> LinkSession:
+    return LinkSession(link.owner, local_id(link), link.owner, filters)
+
+
 def _staying(before: Links, after: Links) -> Wiring:
-    """What both have: links that stay, with the filters that stay."""
+    """The links of both, with the topic filters of both."""
     earlier = {hop: filters for link in before for hop, filters in link.carried()}
-    links = (
-        WiredLink(
-            *link[:2], *(tuple(set(way).intersection(earlier.get(hop, ()))) for hop, way in link.carried())
+    links = []
+    for link in after:
+        out, into = (
+            tuple(set(filters).intersection(earlier.get(hop, ()))) for hop, filters in link.carried()
         )
-        for link in after
-    )
+        links.append(WiredLink(link.owner, link.peer, out, into))
     return Wiring((), {}, {}, tuple(links))
 
 
 def _cut_off(hop: Hop, filters: Iterable[str], wiring: Wiring) -> tuple[str, ...]:
-    """The filters whose messages do not come from one end of a hop to the other."""
+    """The topic filters whose messages do not get from one end of a hop to the other."""
     start, end = hop
     return tuple(
         sorted(text for text in filters if end not in delivery_hops(wiring, SampleMessage(start, text)))
@@ -357,7 +388,7 @@ def _cut_off(hop: Hop, filters: Iterable[str], wiring: Wiring) -> tuple[str, ...
 
 
 def _dropped(before: Iterable[WiredLink], after: Iterable[WiredLink]) -> set[str]:
-    """The filters that some hop no longer carries."""
+    """The topic filters that some hop no longer carries."""
     later = {hop: filters for link in after for hop, filters in link.carried()}
     return {
         text
@@ -371,29 +402,8 @@ def _owned(links: Iterable[WiredLink], broker: str) -> dict[str, WiredLink]:
     return {link.peer: link for link in links if link.owner == broker}
 
 
-Step = dict[str, Any]
-
-
-class Deployment(NamedTuple):
-    """An export, and what it is made of.
-
-    Attributes:
-        wiring: how brokers are linked.
-        settings: where they are, and how links prove themselves.
-        files: the file of each broker, by name, in the order of the brokers.
-    """
-
-    wiring: Wiring
-    settings: Settings
-    files: dict[str, str]
-
-    def texts(self) -> dict[str, str]:
-        """The text of each broker's file, by broker."""
-        return dict(zip(self.wiring.brokers, self.files.values(), strict=True))
-
-
 def differing_files(old: Deployment, new: Deployment) -> list[dict[str, Any]]:
-    """The files that are not the same, with the lines that go and come."""
+    """The files that differ, with the removed and the added lines."""
     found = []
     names = {
         name: broker for one in (old, new) for broker, name in zip(one.wiring.brokers, one.files, strict=True)
@@ -403,54 +413,54 @@ def differing_files(old: Deployment, new: Deployment) -> list[dict[str, Any]]:
         if before != after:
             lines = unified_diff((before or "").splitlines(), (after or "").splitlines(), n=0, lineterm="")
             change = "new" if before is None else "gone" if after is None else "changed"
-            kept = [line for line in lines if not line.startswith(("---", "+++", "@@"))]
-            found.append({"broker": broker, "file": name, "change": change, "lines": kept})
+            changed = [line for line in lines if not line.startswith(("---", "+++", "@@"))]
+            found.append({"broker": broker, "file": name, "change": change, "lines": changed})
     return found
 
 
 def restarting(old: Deployment, new: Deployment) -> list[str]:
-    """The brokers of both that must read their file anew: more than comments differs in it.
+    """The brokers of both that must read their file again: it differs in more than comments.
 
     Examples:
         >>> both = Wiring(("a", "b"), {}, {}, ())
-        >>> one = Deployment(both, Settings(), {"a": "address b:1", "b": "# found by a"})
-        >>> two = Deployment(both, Settings(), {"a": "address b:2", "b": "# forgotten by a"})
+        >>> one = Deployment(both, Settings(), {"a": "address b:1", "b": "# linked from a"})
+        >>> two = Deployment(both, Settings(), {"a": "address b:2", "b": "# linked from c"})
         >>> restarting(one, two)
         ['a']
     """
-    before, after = old.texts(), new.texts()
+    before = old.texts()
+    after = new.texts()
     return [
         broker
         for broker in new.wiring.brokers
-        if broker in before and _said(before[broker]) != _said(after[broker])
+        if broker in before and _without_comments(before[broker]) != _without_comments(after[broker])
     ]
 
 
-def _said(text: str) -> list[str]:
-    """The lines of a file without comments."""
+def _without_comments(text: str) -> list[str]:
     return [line.split("  # ")[0] for line in text.splitlines() if not line.startswith("#")]
 
 
-def mosquitto_steps(old: Deployment, new: Deployment, at_once: bool) -> list[Step]:
-    """Batches of brokers that restart, with the commands that keep what is published meanwhile."""
+def mosquitto_steps(old: Deployment, new: Deployment, at_once: bool) -> list[RolloutStep]:
+    """The batches of brokers that restart, with the commands that queue what is published meanwhile."""
     batches = order(old.wiring, new.wiring, at_once, restarting(old, new))
     return [batch.record() | {"commands": list(_commands(batch, old, new))} for batch in batches]
 
 
 def _commands(batch: Batch, old: Deployment, new: Deployment) -> Iterator[str]:
-    """What an operator runs for a batch, a line each; what is up to the broker's own machine as a comment."""
+    """The commands of a batch for an operator; work at the broker's own machine is a comment."""
     file_of = dict(zip(new.wiring.brokers, new.files, strict=True))
-    for what, broker, session in batch.acts():
+    for action, broker, session in batch.actions():
         if session is not None:
-            there = new if broker in file_of else old
-            yield session_command(session, what, there.settings)
-        elif what == "start":
+            deployment = new if broker in file_of else old
+            yield session_command(session, action, deployment.settings)
+        elif action == "start":
             yield f"# start {broker} " + (f"with {file_of[broker]}" if broker in file_of else "without links")
         else:
             yield f"# stop {broker}"
 
 
-def session_command(session: LinkSession, how: str, settings: Settings) -> str:
+def session_command(session: LinkSession, action: str, settings: Settings) -> str:
     """The command that opens, closes or ends a session at a mosquitto broker.
 
     Examples:
@@ -459,42 +469,43 @@ def session_command(session: LinkSession, how: str, settings: Settings) -> str:
     """
     host, port = settings.place(session.broker, TLS_PORT if settings.tls else PORT)
     words = ["broadloom", "deploy", "session", f"{host}:{port}", session.client]
-    words += ["--end"] if how == "end" else [f"--{how}={text}" for text in session.filters]
+    words += ["--end"] if action == "end" else [f"--{action}={text}" for text in session.filters]
     words += [] if settings.tls else ["--no-tls"]
     words += ["--certificates", settings.certificates] if settings.tls and settings.certificates else []
     words += ["--credentials"] if settings.credentials else []
-    words += ["--qos", str(settings.qos)] if how == "open" and settings.qos != 1 else []
+    words += ["--qos", str(settings.qos)] if action == "open" and settings.qos != 1 else []
     return shlex.join(words)
 
 
-def rabbitmq_steps(old: Deployment, new: Deployment, at_once: bool) -> list[Step]:
-    """All calls that add, at all brokers, and then all that remove; nothing restarts."""
+def rabbitmq_steps(old: Deployment, new: Deployment, at_once: bool) -> list[RolloutStep]:
+    """All calls that add, at all brokers, and then all calls that remove; nothing restarts."""
     if at_once:
-        raise InputError("RabbitMQ restarts no broker, so none can be restarted at once; leave it out")
+        raise InputError("--at-once does not apply to RabbitMQ, which restarts no broker; leave it out")
     parts = rabbitmq_federation.change(old.wiring, new.wiring, old.settings, new.settings)
     return [{"restart": [], "call": calls} for calls in parts if calls]
 
 
-def nats_steps(old: Deployment, new: Deployment, at_once: bool) -> list[Step]:
-    """Batches of brokers that restart, so that no account closes a ring; nothing is kept meanwhile.
+def nats_steps(old: Deployment, new: Deployment, at_once: bool) -> list[RolloutStep]:
+    """The batches of brokers that restart, so that no account closes a ring; nothing is queued meanwhile.
 
-    Those that others are to find come first, those that nobody looks for any more last. Where topics change
-    accounts everybody restarts together.
+    Brokers to which others will link come first, those to which none links any more come last. If topics
+    change accounts, all brokers restart together.
     """
-    everybody = restarting(old, new)
+    every_change = restarting(old, new)
     moved = nats_leafnodes.moved_topics(old.wiring, new.wiring)
     if at_once or moved:
-        return [{"restart": everybody, "accounts": moved}] if everybody or moved else []
+        return [{"restart": every_change, "accounts": moved}] if every_change or moved else []
     batches = [batch.brokers for batch in order(_by_account(old.wiring), _by_account(new.wiring))]
     linking = {broker for brokers in batches for broker in brokers}
-    found = {link.peer for link in new.wiring.links}
-    rest = [broker for broker in everybody if broker not in linking]
-    first, last = ([broker for broker in rest if (broker in found) is early] for early in (True, False))
+    linked_to = {link.peer for link in new.wiring.links}
+    others = [broker for broker in every_change if broker not in linking]
+    first = [broker for broker in others if broker in linked_to]
+    last = [broker for broker in others if broker not in linked_to]
     return [{"restart": list(brokers), "accounts": {}} for brokers in (first, *batches, last) if brokers]
 
 
 def _by_account(wiring: Wiring) -> Wiring:
-    """The wiring as NATS sees it: a link carries accounts, both ways, and not topics."""
+    """The wiring as NATS sees it: a link carries accounts, in both directions, instead of topics."""
     account_of = nats_leafnodes.account_of(wiring)
 
     def accounts(texts: Sequence[str]) -> tuple[str, ...]:

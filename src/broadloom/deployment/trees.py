@@ -48,7 +48,7 @@ class Tree(NamedTuple):
     rate: float = 0.0
 
 
-class FilterGroup(NamedTuple):
+class TreeGroup(NamedTuple):
     """A topic or a group of topic filters, the brokers that want it, and the links between them.
 
     Attributes:
@@ -160,7 +160,7 @@ def _senders(interest: Interest, publications: Sequence[Publication]) -> Mapping
     return senders
 
 
-def _group(plan: Plan, filters: tuple[str, ...], by_name: NDArray[np.int64]) -> FilterGroup:
+def _group(plan: Plan, filters: tuple[str, ...], by_name: NDArray[np.int64]) -> TreeGroup:
     """The part of the overlay among the brokers that want one of the topic filters."""
     wanted = _wanted(plan.interest, filters)
     members = by_name[wanted[:, by_name].any(axis=0)]
@@ -171,7 +171,7 @@ def _group(plan: Plan, filters: tuple[str, ...], by_name: NDArray[np.int64]) -> 
     order = order[ends[order, 0] >= 0]
     u, v = plan.edges[order].T
     shared = (wanted[:, u] & wanted[:, v]).sum(axis=0)
-    return FilterGroup(filters, members, ends[order], plan.edge_weights[order], shared, None, 0.0)
+    return TreeGroup(filters, members, ends[order], plan.edge_weights[order], shared, None, 0.0)
 
 
 def _wanted(interest: Interest, filters: tuple[str, ...]) -> NDArray[np.bool_]:
@@ -185,7 +185,7 @@ def _wanted(interest: Interest, filters: tuple[str, ...]) -> NDArray[np.bool_]:
     return wanted
 
 
-def _leaf_links(plan: Plan, group: FilterGroup, senders: Mapping[int, float]) -> tuple[tuple[int, int], ...]:
+def _leaf_links(plan: Plan, group: TreeGroup, senders: Mapping[int, float]) -> tuple[tuple[int, int], ...]:
     """For each broker that only publishes, the nearest member, over a link of the plan if there is one."""
     leaves = []
     for broker in sorted(set(senders) - set(group.members.tolist())):
@@ -198,8 +198,8 @@ def _leaf_links(plan: Plan, group: FilterGroup, senders: Mapping[int, float]) ->
 
 
 def _with_senders(
-    group: FilterGroup, senders: Mapping[int, float], receiver: Mapping[int, int], least: str
-) -> FilterGroup:
+    group: TreeGroup, senders: Mapping[int, float], receiver: Mapping[int, int], least: str
+) -> TreeGroup:
     """The group with the amount that each member sends, or receives from brokers that only publish."""
     rate = fsum(senders.values())  # exact, so the order of senders does not matter
     if least == "weight" or len(group.filters) > 1:
@@ -211,7 +211,7 @@ def _with_senders(
     return group._replace(rate=rate, sent=sent if senders else np.ones(len(sent)))
 
 
-def _require_tree(group: FilterGroup) -> Edges:
+def _require_tree(group: TreeGroup) -> Edges:
     tree = best_tree(group)
     if tree is not None:
         return tree
@@ -224,7 +224,7 @@ def _require_tree(group: FilterGroup) -> Edges:
     )
 
 
-def best_tree(group: FilterGroup) -> Edges | None:
+def best_tree(group: TreeGroup) -> Edges | None:
     """The best tree of a group, or None if its links do not connect it."""
     if group.sent is None:
         return minimum_weight_tree(group)
@@ -238,7 +238,7 @@ def best_tree(group: FilterGroup) -> Edges | None:
     return min(trees, key=lambda tree: (group.cost(tree), tree))
 
 
-def minimum_weight_tree(group: FilterGroup) -> Edges | None:
+def minimum_weight_tree(group: TreeGroup) -> Edges | None:
     """Kruskal's algorithm, links that share the most topic filters first; None if the group is disconnected.
 
     The spanning tree with the most sharing splits each filter's brokers into the fewest parts: the tree's
@@ -261,7 +261,7 @@ def _root(parent: list[int], i: int) -> int:
     return i
 
 
-def shortest_path_tree(group: FilterGroup, distance: NDArray[np.float64], root: int) -> Edges:
+def shortest_path_tree(group: TreeGroup, distance: NDArray[np.float64], root: int) -> Edges:
     """The shortest-path tree of a root; of equally short paths the one over the smallest broker.
 
     The parent link of every other broker ends a shortest path: its sum is exactly the distance.
@@ -274,7 +274,7 @@ def shortest_path_tree(group: FilterGroup, distance: NDArray[np.float64], root: 
     return tuple(sorted(edges[order[first[children != root]]].tolist()))
 
 
-def _distances(group: FilterGroup) -> NDArray[np.float64]:
+def _distances(group: TreeGroup) -> NDArray[np.float64]:
     """The distances between all members over the group's links."""
     count = len(group.members)
     graph = csr_array((group.lengths, (group.ends[:, 0], group.ends[:, 1])), shape=(count, count))
@@ -326,7 +326,7 @@ def _neighbours(ends: NDArray[np.int64], count: int) -> list[list[tuple[int, int
     return near
 
 
-def balance_loads(groups: Sequence[FilterGroup], trees: Sequence[Edges], slack: float) -> list[Edges]:
+def balance_loads(groups: Sequence[TreeGroup], trees: Sequence[Edges], slack: float) -> list[Edges]:
     """The trees after exchanges of busy links for idle ones, which lower the sum of squares of all loads.
 
     The messages of a tree cross each of its links once, so the sum of loads is constant: only its spread
@@ -350,7 +350,7 @@ def balance_loads(groups: Sequence[FilterGroup], trees: Sequence[Edges], slack: 
     return result
 
 
-def _exchange_links(group: FilterGroup, tree: Edges, limit: float, load: dict[Pair, float]) -> Edges:
+def _exchange_links(group: TreeGroup, tree: Edges, limit: float, load: dict[Pair, float]) -> Edges:
     """The tree after links outside of it have replaced busier ones, at a cost up to the limit."""
     pairs = group.pairs()
     for edge in sorted(range(len(pairs)), key=lambda edge: (load[pairs[edge]], edge)):
@@ -369,7 +369,7 @@ def _exchange_links(group: FilterGroup, tree: Edges, limit: float, load: dict[Pa
     return tree
 
 
-def _cycle(group: FilterGroup, tree: Edges, edge: int) -> list[int]:
+def _cycle(group: TreeGroup, tree: Edges, edge: int) -> list[int]:
     """The links of the tree between the ends of a link outside of it."""
     near = _neighbours(group.ends[list(tree)], len(group.members))
     source, target = group.ends[edge].tolist()

@@ -446,7 +446,7 @@ class ChangeLoad:
 def _take(lab: MosquittoLab, batch: Batch) -> None:
     """Do what a batch says, and wait until its links are up."""
     lab.wiring = replace(lab.wiring, links=batch.links)
-    for what, broker, session in batch.acts():
+    for what, broker, session in batch.actions():
         if session is not None:
             update_session(what, lab.ports[broker], session.client, session.filters)
         elif what == "stop":
