@@ -16,7 +16,7 @@ import numpy as np
 import broadloom as bl
 from _common import Section, run
 from broadloom.deployment.deployment_inputs import Publication
-from broadloom.deployment.rehearsal.mosquitto_lab import need_mosquitto
+from broadloom.deployment.rehearsal.mosquitto_lab import require_mosquitto
 from broadloom.deployment.rehearsal.rehearsals import (
     OURS,
     compare,
@@ -48,7 +48,7 @@ def wired(plan: bl.Plan) -> Wiring:
 
 def version() -> str:
     """Which mosquitto runs."""
-    said = subprocess.run([need_mosquitto(), "-h"], capture_output=True, text=True)
+    said = subprocess.run([require_mosquitto(), "-h"], capture_output=True, text=True)
     return said.stdout.splitlines()[0]
 
 

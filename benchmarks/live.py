@@ -22,7 +22,7 @@ from _common import Section, run
 from broadloom.agents.links.link_agent import LinkAgent
 from broadloom.agents.links.link_service import LinkRun
 from broadloom.agents.links.plan_sources import EventFile
-from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, dying_with_us
+from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, killed_with_parent
 from broadloom.deployment.wiring import WiredLink, Wiring
 from broadloom.mqtt.endpoint import Endpoint
 from broadloom.mqtt.packets import (
@@ -176,7 +176,7 @@ async def kill_story(lab: MosquittoLab, folder: Path, kills: int) -> tuple[dict[
 
     def begin() -> subprocess.Popen[bytes]:
         command = [sys.executable, __file__, "agent", str(folder), json.dumps(lab.ports)]
-        return subprocess.Popen([*dying_with_us(), *command])
+        return subprocess.Popen([*killed_with_parent(), *command])
 
     async def up() -> None:
         while not (folder / "up").exists():
@@ -327,7 +327,7 @@ def linked(messages: int, start: Callable[[dict[str, int]], subprocess.Popen[byt
 def one_of(kind: str) -> Callable[[dict[str, int]], subprocess.Popen[bytes]]:
     """A process of this file that links two brokers."""
     return lambda ports: subprocess.Popen(
-        [*dying_with_us(), sys.executable, __file__, kind, json.dumps(ports)], stdout=subprocess.PIPE
+        [*killed_with_parent(), sys.executable, __file__, kind, json.dumps(ports)], stdout=subprocess.PIPE
     )
 
 

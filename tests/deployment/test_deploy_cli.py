@@ -82,4 +82,4 @@ def test_brokers_that_fail_are_told_in_one_line(run, plan, monkeypatch):
         code, _, err = run("deploy", *verb)
         assert (code, err.count("\n")) == (2, 1)
         assert err.startswith("broadloom: broker ")
-        assert "ended; its last words: " in err
+        assert "ended; the end of its log: " in err

@@ -88,7 +88,7 @@ def test_links_prove_themselves_by_certificates(tmp_path, monkeypatch):
     monkeypatch.setattr(rabbitmq_lab, "_PLUGINS", plugins)
     pair = Wiring(("a", "b"), {"a": ("x",), "b": ("x",)}, {}, (WiredLink("a", "b", ("x",), ("x",)),))
     tally = DeliveryTally(pair)
-    with TlsRabbitLab(pair, folder) as lab, LabClients(lab.ports, tally.heard) as clients:
+    with TlsRabbitLab(pair, folder) as lab, LabClients(lab.ports, tally.receive) as clients:
         for broker in pair.brokers:
             lab.call(broker, "PUT", "/api/users/broker", {"password_hash": "", "tags": ""})
             everything = dict.fromkeys(("configure", "write", "read"), ".*")
@@ -113,7 +113,7 @@ def test_a_live_change_and_a_publisher_that_wants_nothing():
     with RabbitLab(old) as lab:
         lab.apply(lab.calls(old))
         lab.wait_until_linked(old)
-        with LabClients(lab.ports, tally.heard) as clients:
+        with LabClients(lab.ports, tally.receive) as clients:
             clients.subscribe({broker: list(old.wants[broker]) for broker in old.brokers})
             publish_all(clients, tally, sample_messages(old, 5))
             settle(clients, tally)

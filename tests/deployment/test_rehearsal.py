@@ -17,7 +17,7 @@ from broadloom.deployment.deployment_inputs import Publication
 from broadloom.deployment.rehearsal import mosquitto_lab
 from broadloom.deployment.rehearsal.delivery_counts import DeliveryTally, LabClients, publish_all
 from broadloom.deployment.rehearsal.mosquitto_lab import BrokerLog, MosquittoLab, free_ports, packet_size
-from broadloom.deployment.rehearsal.rehearsals import compare, ready, rehearse
+from broadloom.deployment.rehearsal.rehearsals import compare, connect, rehearse
 from broadloom.deployment.trees import plan_trees
 from broadloom.deployment.wiring import SampleMessage, WiredLink, Wiring, sample_messages, wire
 
@@ -90,17 +90,17 @@ def test_what_the_checker_refuses_really_loops():
     ]
     for wiring in looping:
         tally = run_one(wiring)
-        assert max(tally.got.values()) > 20
+        assert max(tally.arrived.values()) > 20
 
 
 def run_one(wiring):
     """Publish one message at the first broker, and look until it has come often enough."""
     tally = DeliveryTally(wiring)
     topic = wiring.wants["a"][-1]
-    with MosquittoLab(wiring) as brokers, LabClients(brokers.ports, tally.heard) as clients:
-        ready(brokers, clients, wiring)
+    with MosquittoLab(wiring) as brokers, LabClients(brokers.ports, tally.receive) as clients:
+        connect(brokers, clients, wiring)
         publish_all(clients, tally, {SampleMessage("a", topic): 1})
-        clients.run(lambda: max(tally.got.values(), default=0) > 20, 60)
+        clients.run(lambda: max(tally.arrived.values(), default=0) > 20, 60)
     return tally
 
 
@@ -202,7 +202,7 @@ def test_ports_are_free_and_different():
 def test_a_broker_that_cannot_start_says_why(monkeypatch):
     monkeypatch.setattr(mosquitto_lab, "_LISTEN", "nonsense\n")
     with (
-        pytest.raises(bl.InputError, match=r"broker '[ab]' ended; its last words: .*nonsense"),
+        pytest.raises(bl.InputError, match=r"broker '[ab]' ended; the end of its log: .*nonsense"),
         MosquittoLab(PAIR),
     ):
         pass

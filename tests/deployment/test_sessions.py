@@ -8,7 +8,7 @@ from broadloom.deployment.deployment_inputs import Settings
 from broadloom.deployment.rehearsal import mosquitto_lab
 from broadloom.deployment.rehearsal.delivery_counts import DeliveryTally, LabClients, publish_all, settle
 from broadloom.deployment.rehearsal.mosquitto_lab import MosquittoLab, free_ports
-from broadloom.deployment.rehearsal.rehearsals import ready
+from broadloom.deployment.rehearsal.rehearsals import connect
 from broadloom.deployment.rollout import Deployment, mosquitto_steps
 from broadloom.deployment.targets import mosquitto_bridges
 from broadloom.deployment.wiring import WiredLink, Wiring, sample_messages
@@ -102,8 +102,8 @@ def test_the_printed_commands_make_the_change_and_nothing_is_lost(run):
         (WiredLink("a", "b", X, X), WiredLink("a", "c", both, both), WiredLink("b", "c", ("y",), ("y",))),
     )
     tally = DeliveryTally(old)
-    with MosquittoLab(old) as brokers, LabClients(brokers.ports, tally.heard) as clients:
-        ready(brokers, clients, old)
+    with MosquittoLab(old) as brokers, LabClients(brokers.ports, tally.receive) as clients:
+        connect(brokers, clients, old)
         places = Settings(
             places={name: f"127.0.0.1:{port}" for name, port in brokers.ports.items()}, tls=False
         )

@@ -18,8 +18,8 @@ from broadloom.agents.links.embedded_links import EmbeddedLinks, LinkConfig, add
 from broadloom.agents.moves.move_service import AgentConfig
 from broadloom.deployment.deployment_inputs import Settings
 from broadloom.deployment.rehearsal.delivery_counts import DeliveryTally, LabClients, publish_all, settle
-from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, dying_with_us, free_ports
-from broadloom.deployment.rehearsal.rehearsals import outcome, ready
+from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, free_ports, killed_with_parent
+from broadloom.deployment.rehearsal.rehearsals import connect, outcome
 from broadloom.deployment.targets import mosquitto_bridges, nats_leafnodes
 from broadloom.deployment.wiring import WiredLink, Wiring, sample_messages
 from broadloom.mqtt.endpoint import Address, Login
@@ -72,9 +72,9 @@ def test_links_prove_themselves_by_the_certificates_that_the_export_names(tmp_pa
     tally, messages = DeliveryTally(ROW), sample_messages(ROW, 5)
     with (
         TlsLab(ROW, authority(tmp_path / "certs")) as brokers,
-        LabClients(brokers.ports, tally.heard) as clients,
+        LabClients(brokers.ports, tally.receive) as clients,
     ):
-        ready(brokers, clients, ROW)
+        connect(brokers, clients, ROW)
         publish_all(clients, tally, messages)
         settle(clients, tally)
         counted = outcome(brokers, tally, messages)
@@ -168,7 +168,7 @@ def test_leaf_links_of_nats_prove_themselves_too(tmp_path, credentials):
             own += ["-m", str(monitor)] if broker == "b" else []
             log = (tmp_path / f"{broker}.log").open("wb")
             with log:
-                command = [*dying_with_us(), "nats-server", *own]
+                command = [*killed_with_parent(), "nats-server", *own]
                 processes.append(subprocess.Popen(command, stderr=log, env={**os.environ, **given}))
         assert leaf_links(monitor, 1) == 1, [log.read_text() for log in tmp_path.glob("*.log")]
     finally:

@@ -27,7 +27,7 @@ from broadloom.agents.links.link_service import (
 from broadloom.agents.links.plan_sources import EventFile, FixedPlan
 from broadloom.agents.links.tree_changes import target_hops
 from broadloom.deployment.deployment_inputs import Settings
-from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, dying_with_us, free_ports
+from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, free_ports, killed_with_parent
 from broadloom.deployment.targets import mosquitto_bridges
 from broadloom.deployment.wiring import Wiring
 from broadloom.mqtt.endpoint import PASSWORD_VARIABLE, USER_VARIABLE, Endpoint
@@ -438,7 +438,7 @@ def test_the_command_follows_events_tells_numbers_and_ends_cleanly(tmp_path):
         command = [sys.executable, "-m", "broadloom.cli", "deploy", "live", tmp_path / "plan", "--json"]
         command += ["--state", tmp_path / "state", "--events", events, "--metrics", port, "--no-tls"]
         command += ["--address", f"{HOST}:{{broker}}"]
-        command = [*dying_with_us(), *command]
+        command = [*killed_with_parent(), *command]
         process = await asyncio.create_subprocess_exec(*map(str, command), stdout=subprocess.PIPE)
         page = await asyncio.to_thread(metrics, port, "broadloom_live_changes_total 1")
         assert f'broadloom_live_up{{broker="{lab.ports["a"]}"' in page

@@ -24,10 +24,10 @@ from broadloom.agents.moves.moving_client import MovingClient
 from broadloom.agents.moves.operator_api import Operator
 from broadloom.deployment.rehearsal.mosquitto_lab import (
     HOST,
-    dying_with_us,
     free_ports,
+    killed_with_parent,
     listens,
-    need_mosquitto,
+    require_mosquitto,
 )
 from broadloom.deployment.targets import mosquitto_bridges
 from broadloom.mqtt.endpoint import Address, Login
@@ -84,7 +84,7 @@ def guarded_brokers(tmp_path, names, odd=None):
             (folder / "mosquitto.conf").write_text(conf + "user root\n")
             (folder / "acl").chmod(0o600)
             with (folder / "log").open("wb") as log:
-                command = [*dying_with_us(), need_mosquitto(), "-c", folder / "mosquitto.conf"]
+                command = [*killed_with_parent(), require_mosquitto(), "-c", folder / "mosquitto.conf"]
                 running.append(subprocess.Popen(command, stdout=log, stderr=log))
         assert wait_for(
             lambda: all(listens(endpoint.port) for pair in endpoints.values() for endpoint in pair)

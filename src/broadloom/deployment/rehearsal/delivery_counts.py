@@ -13,37 +13,46 @@ from typing import TYPE_CHECKING, Any
 
 from broadloom.deployment.targets.mosquitto_bridges import MESH
 from broadloom.deployment.wiring import SampleMessage, Wiring
-from broadloom.errors import InputError
+from broadloom.errors import UnreachableError
 from broadloom.mqtt.paho import close_sockets, need_paho
 from broadloom.progress import stage
 
 if TYPE_CHECKING:
     from paho.mqtt.client import Client, MQTTMessageInfo
 
-
 HOST = "127.0.0.1"
-TICK = 0.02
+POLL_SECONDS = 0.02
 RETRY_SECONDS = 0.1
+PAYLOAD_BYTES = 100
+# After so many seconds without a message, no more are expected.
+QUIET_SECONDS = 5.0
+SETTLE_SECONDS = 0.3
+LONGEST_SECONDS = 120.0
 
-Heard = Callable[[str, str, bytes], None]
+OnMessage = Callable[[str, str, bytes], None]
 
 
 class LabClients:
-    """A client at each of some brokers; sessions are kept, so that a restart of a broker loses nothing.
+    """One MQTT client per broker, all in one thread; their sessions survive a restart of a broker.
 
     Args:
-        ports: where each broker listens.
-        heard: called with the broker, the topic and the payload of each message that comes.
-        qos: of subscriptions and messages.
-        name: how client ids begin.
+        ports: the port of each broker.
+        on_message: called with the broker, the topic and the payload of each received message.
+        qos: quality of service of subscriptions and messages.
+        name: prefix of client ids.
     """
 
-    def __init__(self, ports: Mapping[str, int], heard: Heard, qos: int = 1, name: str = "rehearsal") -> None:
+    def __init__(
+        self, ports: Mapping[str, int], on_message: OnMessage, qos: int = 1, name: str = "rehearsal"
+    ) -> None:
         self._paho = need_paho()
-        self._ports, self._heard, self._qos, self._name = ports, heard, qos, name
+        self._ports = ports
+        self._on_message = on_message
+        self._qos = qos
+        self._name = name
         self._selector = selectors.DefaultSelector()
         self._clients: dict[str, Client] = {}
-        self._asleep: dict[str, float] = {}  # clients without a connection, and when to try again
+        self._retry_at: dict[str, float] = {}  # brokers of clients without a connection
         self._filters: dict[str, list[tuple[str, int]]] = {}
         self._ready: set[str] = set()
         self._last_misc = 0.0
@@ -63,33 +72,33 @@ class LabClients:
         self._selector.close()
 
     def subscribe(self, wants: Mapping[str, Iterable[str]], seconds: float = 60.0) -> None:
-        """Connect a client to each broker, subscribe it to what is wanted there, and wait for the answers."""
+        """Connect a client to each broker, subscribe to its topic filters, and wait for the answers."""
         for number, (broker, filters) in enumerate(wants.items()):
             self._filters[broker] = [(text, self._qos) for text in filters]
             self._clients[broker] = self._client(broker, f"{self._name}-{number}")
             self._clients[broker].connect(HOST, self._ports[broker])
         if not self.run(lambda: len(self._ready) == len(self._clients), seconds):
             missing = len(self._clients) - len(self._ready)
-            raise InputError(
+            raise UnreachableError(
                 f"{missing} of {len(self._clients)} clients got no answer from their brokers in "
                 f"{seconds:g} s; try again on a machine that is less busy"
             )
 
     def publish(self, broker: str, topic: str, payload: bytes) -> MQTTMessageInfo:
-        """Send a message; while the broker is away it waits. What it gives tells when the broker has it."""
+        """Publish a message; if the broker is down, it is sent later. The result tells when it arrived."""
         return self._clients[broker].publish(topic, payload, self._qos)
 
     def run(self, done: Callable[[], bool], seconds: float) -> bool:
-        """Send and receive until something is done; false if it takes longer than that."""
+        """Send and receive until a condition holds; false if it does not within some seconds."""
         end = time.monotonic() + seconds
         while not done():
             if time.monotonic() > end:
                 return False
-            self.turn(TICK)
+            self.poll(POLL_SECONDS)
         return True
 
-    def turn(self, seconds: float) -> None:
-        """Send and receive what there is, and wait so long for more."""
+    def poll(self, seconds: float) -> None:
+        """Send and receive what is ready, waiting for it at most some seconds."""
         for key, events in self._selector.select(seconds):
             client = self._clients[key.data]
             if events & selectors.EVENT_READ:
@@ -101,29 +110,29 @@ class LabClients:
             self._last_misc = now
             for client in self._clients.values():
                 client.loop_misc()
-        for broker in [broker for broker, when in self._asleep.items() if when <= now]:
-            self._wake(broker, now)
+        for broker in [broker for broker, when in self._retry_at.items() if when <= now]:
+            self._reconnect(broker, now)
 
-    def _wake(self, broker: str, now: float) -> None:
-        """Connect again; the broker may still be away."""
-        del self._asleep[broker]
+    def _reconnect(self, broker: str, now: float) -> None:
+        """Connect again; the broker can still be down."""
+        del self._retry_at[broker]
         try:
             self._clients[broker].reconnect()
         except OSError:
-            self._asleep[broker] = now + RETRY_SECONDS
+            self._retry_at[broker] = now + RETRY_SECONDS
 
     def _client(self, broker: str, name: str) -> Client:
         client = self._paho.Client(self._paho.CallbackAPIVersion.VERSION2, name, clean_session=False)
         client.max_inflight_messages_set(0)
         client.max_queued_messages_set(0)
-        client.on_message = lambda _client, _data, message: self._heard(
+        client.on_message = lambda _client, _data, message: self._on_message(
             broker, message.topic, message.payload
         )
         client.on_connect = lambda _client, _data, flags, *_: self._subscribe(broker, flags.session_present)
         client.on_subscribe = lambda *_: self._ready.add(broker)
-        client.on_disconnect = lambda *_: self._asleep.update({broker: time.monotonic() + RETRY_SECONDS})
+        client.on_disconnect = lambda *_: self._retry_at.update({broker: time.monotonic() + RETRY_SECONDS})
         client.on_socket_open = lambda _client, _data, sock: self._watch(broker, sock, selectors.EVENT_READ)
-        client.on_socket_close = lambda _client, _data, sock: self._forget(sock)
+        client.on_socket_close = lambda _client, _data, sock: self._unwatch(sock)
         both = selectors.EVENT_READ | selectors.EVENT_WRITE
         client.on_socket_register_write = lambda _client, _data, sock: self._watch(broker, sock, both)
         client.on_socket_unregister_write = lambda _client, _data, sock: self._watch(
@@ -131,9 +140,9 @@ class LabClients:
         )
         return client
 
-    def _subscribe(self, broker: str, still_known: bool) -> None:
-        """Ask for what is wanted, unless the broker remembers it."""
-        if still_known or not self._filters[broker]:
+    def _subscribe(self, broker: str, session_present: bool) -> None:
+        """Subscribe, unless the broker has kept the session."""
+        if session_present or not self._filters[broker]:
             self._ready.add(broker)
         else:
             self._clients[broker].subscribe(self._filters[broker])
@@ -144,116 +153,81 @@ class LabClients:
         except KeyError:
             self._selector.register(sock, events, broker)
 
-    def _forget(self, sock: Any) -> None:
+    def _unwatch(self, sock: Any) -> None:
         with suppress(KeyError, ValueError):
             self._selector.unregister(sock)
 
 
-PAYLOAD_BYTES = 100
-# Nothing comes any more after so many seconds without a message.
-QUIET_SECONDS = 5.0
-SETTLE_SECONDS = 0.3
-LONGEST_SECONDS = 120.0
-
-
 class DeliveryTally:
-    """Which message was published where, and which came to which broker how often."""
+    """The messages that were published, and how often each arrived at each broker.
+
+    Attributes:
+        wiring: the wiring, which says where a message is wanted.
+        published: the messages, by number.
+        arrived: how often each message arrived at each broker, by broker and number.
+        missing: the deliveries that are still expected, by broker and number.
+        unknown: how many messages arrived that were never published.
+    """
 
     def __init__(self, wiring: Wiring) -> None:
         self.wiring = wiring
         self.published: list[SampleMessage] = []
-        self.got: Counter[tuple[str, int]] = Counter()
-        self.open: set[tuple[str, int]] = set()
-        self.strays = 0
-        self._asked = 0
+        self.arrived: Counter[tuple[str, int]] = Counter()
+        self.missing: set[tuple[str, int]] = set()
+        self.unknown = 0
+        self._expected = 0
 
     def publish(self, message: SampleMessage) -> int:
-        """Note a message; its number."""
+        """Record a message; returns its number."""
         number = len(self.published)
         self.published.append(message)
-        self.open.update((broker, number) for broker in self.wiring.wanting(message.topic))
-        self._asked += len(self.wiring.wanting(message.topic))
+        wanting = self.wiring.wanting(message.topic)
+        self.missing.update((broker, number) for broker in wanting)
+        self._expected += len(wanting)
         return number
 
-    def runs_away(self) -> bool:
-        """Whether so much has come that messages must be going round."""
-        return self.got.total() > 1000 + 20 * self._asked
+    def is_looping(self) -> bool:
+        """Whether so many messages arrived that some must loop."""
+        return self.arrived.total() > 1000 + 20 * self._expected
 
-    def heard(self, broker: str, topic: str, payload: bytes) -> None:
-        """Note what a client got; the payload begins with the number of the message."""
+    def receive(self, broker: str, topic: str, payload: bytes) -> None:
+        """Record a message that a client received; its payload begins with its number."""
         text = payload.split(b" ", 1)[0]
         number = int(text) if text.isdigit() else -1
         known = 0 <= number < len(self.published)
         if known and self.published[number].topic == topic.removeprefix(MESH):
-            self.got[broker, number] += 1
-            self.open.discard((broker, number))
+            self.arrived[broker, number] += 1
+            self.missing.discard((broker, number))
         else:
-            self.strays += 1
+            self.unknown += 1
 
     def counts(self, first: int = 0) -> dict[str, int]:
-        """What came of the messages from a number on."""
+        """Published, expected, missing, duplicate and unexpected messages, from a number on."""
         expected = {
             (broker, number)
             for number in range(first, len(self.published))
             for broker in self.wiring.wanting(self.published[number].topic)
         }
-        got = {key: count for key, count in self.got.items() if key[1] >= first}
+        arrived = {key: count for key, count in self.arrived.items() if key[1] >= first}
         return {
             "published": len(self.published) - first,
             "expected": len(expected),
-            "missing": len(expected - got.keys()),
-            "duplicates": sum(count - 1 for key, count in got.items() if key in expected),
-            "unexpected": self.strays + sum(count for key, count in got.items() if key not in expected),
+            "missing": len(expected - arrived.keys()),
+            "duplicates": sum(count - 1 for key, count in arrived.items() if key in expected),
+            "unexpected": self.unknown + sum(count for key, count in arrived.items() if key not in expected),
         }
-
-
-def publish_all(
-    clients: LabClients,
-    tally: DeliveryTally,
-    messages: Mapping[SampleMessage, int],
-    size: int = PAYLOAD_BYTES,
-) -> None:
-    """Publish each message so many times, in turn, so that brokers are busy side by side."""
-    rounds = max(messages.values(), default=0)
-    with stage("publish", len(messages) * rounds) as done:
-        for turn in range(rounds):
-            for message in (message for message, count in messages.items() if turn < count):
-                number = tally.publish(message)
-                clients.publish(message.broker, message.topic, f"{number} ".encode().ljust(size, b"."))
-                if number % 50 == 49:
-                    clients.turn(0)
-                    done(number)
-
-
-def settle(clients: LabClients, tally: DeliveryTally) -> None:
-    """Wait until all has come, or nothing comes any more; and then a little, for what comes twice."""
-    with stage("wait for deliveries"):
-        wait_quiet(clients, tally, QUIET_SECONDS)
-    seen = len(tally.open)
-    clients.run(lambda: False, SETTLE_SECONDS)
-    if len(tally.open) < seen:
-        settle(clients, tally)
-
-
-def wait_quiet(clients: LabClients, tally: DeliveryTally, seconds: float, left: int = 0) -> None:
-    """Send and receive until no more than `left` is missing, or nothing has come for so long."""
-    for _ in range(int(LONGEST_SECONDS / seconds)):
-        before = tally.got.total()
-        done = clients.run(lambda: len(tally.open) <= left or tally.runs_away(), seconds)
-        if done or tally.got.total() == before:
-            return
 
 
 @dataclass(frozen=True)
 class RehearsalOutcome:
-    """What a rehearsal counted.
+    """The counts of a rehearsal.
 
     Attributes:
         counts: published, expected, missing, duplicates, unexpected.
         uninterested: how often a link brought a message to a broker that does not want its topic.
-        links: of each link and direction, how many messages crossed it and how many the plan says.
-        bytes: of all packets on links.
-        failures: what was lost when brokers and links were killed.
+        links: the messages that crossed each hop, and how many the plan predicts.
+        bytes: size of all packets on links.
+        failures: what was lost when brokers and links failed.
     """
 
     counts: Mapping[str, int]
@@ -264,7 +238,7 @@ class RehearsalOutcome:
 
     @property
     def ok(self) -> bool:
-        """Whether everything came once, nowhere else, and over the links that the plan says."""
+        """Whether every message arrived once, nowhere else, and over the links of the plan."""
         return not (
             any(self.counts[key] for key in ("missing", "duplicates", "unexpected"))
             or self.uninterested
@@ -272,7 +246,7 @@ class RehearsalOutcome:
         )
 
     def record(self) -> dict[str, Any]:
-        """The outcome as JSON has it."""
+        """The outcome, ready for JSON."""
         return {
             "ok": self.ok,
             **self.counts,
@@ -282,3 +256,48 @@ class RehearsalOutcome:
             "links": [dict(link) for link in self.links],
             "failures": [dict(failure) for failure in self.failures],
         }
+
+
+def publish_all(
+    clients: LabClients,
+    tally: DeliveryTally,
+    messages: Mapping[SampleMessage, int],
+    size: int = PAYLOAD_BYTES,
+) -> None:
+    """Publish each message as often as its count, in rounds over all messages: all brokers are busy."""
+    rounds = max(messages.values(), default=0)
+    with stage("publish", len(messages) * rounds) as done:
+        for turn in range(rounds):
+            for message in (message for message, count in messages.items() if turn < count):
+                number = publish_one(clients, tally, message, size)
+                if number % 50 == 49:
+                    clients.poll(0)
+                    done(number)
+
+
+def publish_one(
+    clients: LabClients, tally: DeliveryTally, message: SampleMessage, size: int = PAYLOAD_BYTES
+) -> int:
+    """Publish a message with its number in the payload; returns the number."""
+    number = tally.publish(message)
+    clients.publish(message.broker, message.topic, f"{number} ".encode().ljust(size, b"."))
+    return number
+
+
+def settle(clients: LabClients, tally: DeliveryTally) -> None:
+    """Wait until all messages arrived or no more arrive, and a moment longer, for duplicates."""
+    with stage("wait for deliveries"):
+        wait_until_quiet(clients, tally, QUIET_SECONDS)
+    before = len(tally.missing)
+    clients.run(lambda: False, SETTLE_SECONDS)
+    if len(tally.missing) < before:
+        settle(clients, tally)
+
+
+def wait_until_quiet(clients: LabClients, tally: DeliveryTally, seconds: float, missing: int = 0) -> None:
+    """Send and receive until at most `missing` deliveries are missing, or none arrived for some seconds."""
+    for _ in range(int(LONGEST_SECONDS / seconds)):
+        before = tally.arrived.total()
+        done = clients.run(lambda: len(tally.missing) <= missing or tally.is_looping(), seconds)
+        if done or tally.arrived.total() == before:
+            return

@@ -1,4 +1,4 @@
-"""Real mosquitto brokers on this machine's loopback, linked as exported, and gone when the block ends."""
+"""Laboratory of real mosquitto brokers on loopback, linked as exported, with links that can be cut."""
 
 from __future__ import annotations
 
@@ -24,12 +24,15 @@ from broadloom.deployment.deployment_inputs import Settings, link_name, safe
 from broadloom.deployment.targets import mosquitto_bridges
 from broadloom.deployment.targets.mosquitto_bridges import MESH
 from broadloom.deployment.wiring import WiredLink, Wiring
-from broadloom.errors import InputError
+from broadloom.errors import MissingExtraError, UnreachableError
 
 HOST = "127.0.0.1"
-# Below those that the system gives to clients, so that none of them takes a broker's port.
+# Below the ports that the system assigns to clients, so that no client takes a broker's port.
 PORTS = range(12_000, 32_000)
-START_SECONDS, LINK_SECONDS, STOP_SECONDS = 60.0, 60.0, 30.0  # much, for a machine that is busy
+# Long, for a busy machine.
+START_SECONDS = 60.0
+LINK_SECONDS = 60.0
+STOP_SECONDS = 30.0
 SWEEP_SECONDS = 60.0
 TRIES = 3
 PREFIX = "broadloom-rehearsal-"
@@ -53,12 +56,12 @@ restart_timeout 0 1
 
 
 class BrokerLab(ABC):
-    """A context manager over processes and a folder of theirs; it leaves neither behind, however it ends."""
+    """Context manager of broker processes and their folder; it removes both, however it ends."""
 
     def __enter__(self) -> Self:
         _sweep()
         self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        self._lock = os.open(self._folder, os.O_RDONLY)  # the system lets go of it if this process is killed
+        self._lock = os.open(self._folder, os.O_RDONLY)  # the system releases it if this process is killed
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         try:
             self._begin()
@@ -80,20 +83,21 @@ class BrokerLab(ABC):
 
     @abstractmethod
     def _end(self) -> None:
-        """Stop them."""
+        """Stop the processes."""
 
 
 class MosquittoLab(BrokerLab):
-    """A mosquitto broker for each one of a wiring.
+    """One mosquitto broker per broker of a wiring.
 
     Attributes:
-        wiring: how the brokers are linked, as their files say at the moment.
-        ports: where each broker listens.
-        relays: the links that can be cut, by their ends.
+        wiring: the links in the brokers' present files.
+        ports: the port of each broker.
+        relays: the links that can be cut, by owner and peer.
+        logs: the logs of each broker, one per start.
     """
 
     def __init__(self, wiring: Wiring, cuttable: Iterable[WiredLink] = ()) -> None:
-        self._program = need_mosquitto()
+        self._program = require_mosquitto()
         self.wiring = wiring
         self._cuttable = [link[:2] for link in cuttable]
         self.ports: dict[str, int] = {}
@@ -102,21 +106,21 @@ class MosquittoLab(BrokerLab):
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
 
     def _begin(self) -> None:
-        for left in reversed(range(TRIES)):
-            if self._start_all(last=not left):
+        for attempt in range(TRIES):
+            if self._start_all(last=attempt == TRIES - 1):
                 break
 
     def start(self, broker: str) -> None:
-        """Start a broker, with the file that it has now; it goes on from the state that it kept."""
+        """Start a broker with its present file; it continues from the state that it saved."""
         folder = self._folder_of(broker)
         logs = self.logs.setdefault(broker, [])
-        place = folder / f"log.{len(logs)}"
-        with place.open("wb") as log:
+        path = folder / f"log.{len(logs)}"
+        with path.open("wb") as log:
             command = [self._program, "-c", str(folder / "mosquitto.conf")]
             self._processes[broker] = subprocess.Popen(  # noqa: S603
-                [*dying_with_us(), *command], stdout=log, stderr=log, stdin=subprocess.DEVNULL
+                [*killed_with_parent(), *command], stdout=log, stderr=log, stdin=subprocess.DEVNULL
             )
-        logs.append(BrokerLog(place))
+        logs.append(BrokerLog(path))
 
     def stop(self, broker: str, kill: bool = False) -> None:
         """Stop a broker as its operator would, or kill it."""
@@ -128,32 +132,32 @@ class MosquittoLab(BrokerLab):
                 self._mark_down(link)
 
     def cut(self, link: WiredLink) -> None:
-        """Cut a link that can be."""
+        """Cut one of the links that can be cut."""
         self.relays[link[:2]].cut()
         self._mark_down(link)
 
     def mend(self, link: WiredLink) -> None:
-        """Let a link that was cut connect again."""
+        """Let a cut link connect again."""
         self.relays[link[:2]].mend()
 
     def configure(self, broker: str, wiring: Wiring) -> None:
-        """Write the broker's file as a wiring has it; a broker reads it when it starts."""
+        """Write the broker's file for a wiring; the broker reads it when it starts."""
         folder = self._folder_of(broker)
         folder.mkdir(exist_ok=True)
         listen = _LISTEN.format(
             port=self.ports[broker], host=HOST, folder=folder, user="root" if os.geteuid() == 0 else "nobody"
         )
-        own = Settings(places=self._places(broker), tls=False)
-        text = mosquitto_bridges.broker_file(wiring, broker, own, _BRIDGE)
+        settings = Settings(places=self._addresses(broker), tls=False)
+        text = mosquitto_bridges.broker_file(wiring, broker, settings, _BRIDGE)
         (folder / "mosquitto.conf").write_text(listen + text)
 
     def read(self) -> None:
-        """Take in what the logs of all brokers have to say."""
+        """Read the new lines in the logs of all brokers."""
         for logs in self.logs.values():
             logs[-1].read()
 
     def wait_until_linked(self, wiring: Wiring, seconds: float = LINK_SECONDS) -> None:
-        """Wait until every link of a wiring has been answered by its other end."""
+        """Wait until the peer of every link of a wiring has answered it."""
         missing = [link for link in wiring.links if link.out or link.into]
         end = time.monotonic() + seconds
         while missing:
@@ -161,21 +165,21 @@ class MosquittoLab(BrokerLab):
             missing = [link for link in missing if not self._is_up(link, wiring)]
             if missing and time.monotonic() > end:
                 names = f"{missing[0].owner!r}-{missing[0].peer!r}"
-                raise InputError(
+                raise UnreachableError(
                     f"{len(missing)} links are not up after {seconds:g} s, {names} among them; try again on "
                     "a machine that is less busy"
                 )
             time.sleep(0.02)
 
     def wait_until_listening(self, brokers: Sequence[str], seconds: float = START_SECONDS) -> bool:
-        """Wait until brokers take connections; false if one has ended instead."""
+        """Wait until brokers accept connections; false if one has ended instead."""
         end = time.monotonic() + seconds
         for broker in brokers:
             while not listens(self.ports[broker]):
                 if self._processes[broker].poll() is not None:
                     return False
                 if time.monotonic() > end:
-                    raise InputError(
+                    raise UnreachableError(
                         f"broker {broker!r} does not listen after {seconds:g} s; try again on a machine that "
                         "is less busy"
                     )
@@ -183,54 +187,55 @@ class MosquittoLab(BrokerLab):
         return all(self._processes[broker].poll() is None for broker in brokers)
 
     def wait_until_saved(self, broker: str, seconds: float = START_SECONDS) -> None:
-        """Wait until a broker has saved its sessions once more: what it has now outlives a kill."""
-        place = self._folder_of(broker) / SAVED
-        before, end = _saved_at(place), time.monotonic() + seconds
-        while _saved_at(place) == before:
+        """Wait until a broker has saved its sessions once more: its present sessions survive a kill."""
+        path = self._folder_of(broker) / SAVED
+        before = _saved_at(path)
+        end = time.monotonic() + seconds
+        while _saved_at(path) == before:
             if time.monotonic() > end:
-                raise InputError(
+                raise UnreachableError(
                     f"broker {broker!r} has saved nothing in {seconds:g} s; try again on a machine that is "
                     "less busy"
                 )
             time.sleep(0.02)
 
     def _is_up(self, link: WiredLink, wiring: Wiring) -> bool:
-        """All requests of a link are answered: to connect, and to (un)subscribe for each line of its file."""
+        """Whether a link's requests are answered: to connect, and to (un)subscribe per line of its file."""
         lines = len({*link.out, *link.into}) if wiring.relays else len(link.out) + len(link.into)
         return self.logs[link.owner][-1].answers[link_name(link.owner, link.peer)] >= 1 + lines
 
     def _mark_down(self, link: WiredLink) -> None:
-        """Forget the answers that a link got, until it opens anew."""
+        """Forget the answers to a link, until it opens again."""
         log = self.logs[link.owner][-1]
         log.read()
         log.answers[link_name(link.owner, link.peer)] = 0
 
     def _start_all(self, last: bool) -> bool:
-        """Start everything; false if a port was taken by somebody else, unless this is the last try."""
+        """Start everything; false if a broker ended (its port was taken), unless this is the last try."""
         ports = iter(free_ports(len(self.wiring.brokers) + len(self._cuttable)))
         self.ports = {broker: next(ports) for broker in self.wiring.brokers}
         self.relays = {ends: LinkRelay(HOST, next(ports), self.ports[ends[1]]) for ends in self._cuttable}
         for relay in self.relays.values():
             relay.mend()
-        for broker in sorted(self.wiring.brokers, reverse=True):  # peers before those that call them
+        for broker in sorted(self.wiring.brokers, reverse=True):  # peers before the owners of links to them
             self.configure(broker, self.wiring)
             self.start(broker)
         if self.wait_until_listening(self.wiring.brokers):
             return True
         if last:
             ended = next(broker for broker, process in self._processes.items() if process.poll() is not None)
-            place = self._folder_of(ended) / f"log.{len(self.logs[ended]) - 1}"
-            raise InputError(f"broker {ended!r} ended; its last words: {last_words(place)}")
+            path = self._folder_of(ended) / f"log.{len(self.logs[ended]) - 1}"
+            raise UnreachableError(f"broker {ended!r} ended; the end of its log: {log_end(path)}")
         self._end()
         return False
 
-    def _places(self, broker: str) -> dict[str, str]:
-        """Where the broker finds the others: at their ports, or behind a relay that can be cut."""
-        places = {other: f"{HOST}:{port}" for other, port in self.ports.items()}
+    def _addresses(self, broker: str) -> dict[str, str]:
+        """The addresses that a broker uses for the others: their own, or those of relays."""
+        direct = {other: f"{HOST}:{port}" for other, port in self.ports.items()}
         relayed = {
             peer: f"{HOST}:{relay.port}" for (own, peer), relay in self.relays.items() if own == broker
         }
-        return places | relayed
+        return direct | relayed
 
     def _folder_of(self, broker: str) -> Path:
         return self._folder / safe(broker)
@@ -250,64 +255,66 @@ class MosquittoLab(BrokerLab):
 
 
 def _sweep() -> None:
-    """Remove folders of rehearsals that were killed: nobody holds a lock on them."""
-    for left in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
+    """Remove the folders of laboratories that were killed: no process holds a lock on them."""
+    for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         try:
-            handle = os.open(left, os.O_RDONLY)
+            handle = os.open(folder, os.O_RDONLY)
         except OSError:
             continue
         try:
-            if time.time() - os.fstat(handle).st_mtime > SWEEP_SECONDS:  # not one that is just being made
+            if time.time() - os.fstat(handle).st_mtime > SWEEP_SECONDS:  # not one that is being created
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(left, ignore_errors=True)
+                shutil.rmtree(folder, ignore_errors=True)
         except BlockingIOError:
             continue
         finally:
             os.close(handle)
 
 
-def _saved_at(place: Path) -> int:
-    """When a file was written, in nanoseconds; -1 if it is not there."""
+def _saved_at(path: Path) -> int:
+    """The modification time of a file in nanoseconds; -1 if it does not exist."""
     try:
-        return place.stat().st_mtime_ns
+        return path.stat().st_mtime_ns
     except FileNotFoundError:
         return -1
 
 
-def need_mosquitto() -> str:
-    """The mosquitto program; Debian keeps it off a plain user's PATH."""
+def require_mosquitto() -> str:
+    """The path of the mosquitto program; Debian does not have it on an ordinary user's PATH."""
     path = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/usr/local/sbin"))
     program = shutil.which("mosquitto", path=path)
     if program is None:
-        raise InputError("mosquitto is not installed, and a rehearsal runs it; `apt-get install mosquitto`")
+        raise MissingExtraError(
+            "mosquitto is missing, and a rehearsal runs it; run: apt-get install mosquitto"
+        )
     return program
 
 
 def free_ports(count: int) -> list[int]:
-    """Ports on loopback that nobody listens on, all different."""
+    """Different ports on loopback on which no process listens."""
     found: list[int] = []
-    own = random.Random()  # noqa: S311  # of its own seed: others choose at the same time
+    own = random.Random()  # noqa: S311  # its own seed: other processes choose at the same time
     for port in own.sample(PORTS, len(PORTS)):
         if len(found) == count:
             break
-        with socket.socket() as one:
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
-                one.bind((HOST, port))
+                probe.bind((HOST, port))
                 found.append(port)
             except OSError:
                 continue
     return found
 
 
-def dying_with_us() -> list[str]:
-    """A wrapper that has the system end a broker even if this process is killed; nothing where it is not."""
+def killed_with_parent() -> list[str]:
+    """The prefix of a command that must end if this process is killed; empty without setpriv."""
     setpriv = shutil.which("setpriv")
     return [setpriv, "--pdeathsig", "KILL"] if setpriv else []
 
 
-def last_words(log: Path) -> str:
-    """The end of what a program said, in one line."""
+def log_end(log: Path) -> str:
+    """The end of a log, in one line."""
     return " ".join(log.read_text(errors="replace").split())[-300:]
 
 
@@ -320,14 +327,14 @@ def _wait_for(process: subprocess.Popen[bytes]) -> None:
 
 
 def listens(port: int) -> bool:
-    """Whether somebody takes connections at a port."""
-    with socket.socket() as one:
-        return one.connect_ex((HOST, port)) == 0
+    """Whether a process accepts connections at a port."""
+    with socket.socket() as probe:
+        return probe.connect_ex((HOST, port)) == 0
 
 
 _LINE = re.compile(
     r"\d+: (?:"
-    r"(?P<way>Sending|Received) PUBLISH (?:to|from) (?P<client>\S+) "
+    r"(?P<direction>Sending|Received) PUBLISH (?:to|from) (?P<client>\S+) "
     r"\(d\d, q(?P<qos>\d), r\d, m\d+, '(?P<topic>.*)', \.\.\. \((?P<size>\d+) bytes\)\)"
     r"|Bridge r\.(?P<opening>\S+) sending CONNECT"
     r"|Received (?:SUBACK|UNSUBACK|CONNACK) (?:from|on connection) l\.(?P<answered>\S+?)\.?"
@@ -336,28 +343,28 @@ _LINE = re.compile(
 
 
 class BrokerLog:
-    """A log that grows, read as far as it has come.
+    """Counts from a mosquitto broker's log, which is read while it grows.
 
     Attributes:
-        sent: how many messages of each topic went to each client.
-        received: how many came from each.
+        sent: the number of messages to each client, by topic.
+        received: the number of messages from each client, by topic.
         bytes_sent: the size of all packets to each client.
-        answers: of each link that the broker opened, how many of its requests the other end has answered.
+        answers: for each link that the broker opened, how many of its requests the peer has answered.
     """
 
-    def __init__(self, place: Path) -> None:
-        self._file = place.open(encoding="utf-8", errors="replace")
-        self._rest = ""
+    def __init__(self, path: Path) -> None:
+        self._file = path.open(encoding="utf-8", errors="replace")
+        self._incomplete = ""
         self.sent: Counter[tuple[str, str]] = Counter()
         self.received: Counter[tuple[str, str]] = Counter()
         self.bytes_sent: Counter[str] = Counter()
         self.answers: Counter[str] = Counter()
 
     def read(self) -> None:
-        """Take in what was written since the last time."""
-        text = self._rest + self._file.read()
-        whole, newline, self._rest = text.rpartition("\n")
-        for line in (whole + newline).splitlines(keepends=True):
+        """Read the lines that were written since the last time."""
+        text = self._incomplete + self._file.read()
+        complete, newline, self._incomplete = text.rpartition("\n")
+        for line in (complete + newline).splitlines(keepends=True):
             found = _LINE.fullmatch(line)
             if found is None:
                 continue
@@ -365,16 +372,16 @@ class BrokerLog:
                 self.answers[found["opening"]] = 0
             elif found["answered"]:
                 self.answers[found["answered"]] += 1
-            elif found["way"] == "Received":
+            elif found["direction"] == "Received":
                 self.received[found["client"], found["topic"]] += 1
             else:
                 self.sent[found["client"], found["topic"]] += 1
-                topic = found["topic"].removeprefix(MESH)  # a name of our making, which nobody pays for
+                topic = found["topic"].removeprefix(MESH)  # the prefix is ours and does not count
                 size = packet_size(topic, int(found["size"]), int(found["qos"]))
                 self.bytes_sent[found["client"]] += size
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
 
@@ -391,32 +398,35 @@ def packet_size(topic: str, payload: int, qos: int) -> int:
 
 
 class LinkRelay:
-    """Passes connections on from a port of its own to a broker's.
+    """A link that can be cut: it forwards connections from its own port to a broker's.
 
     Attributes:
-        port: where it listens.
+        port: its own port.
     """
 
     def __init__(self, host: str, port: int, target: int) -> None:
         self.port = port
-        self._host, self._target = host, target
+        self._host = host
+        self._target = target
         self._server: socket.socket | None = None
         self._acceptor: threading.Thread | None = None
         self._sockets: list[socket.socket] = []
 
     def mend(self) -> None:
-        """Take connections."""
+        """Accept connections."""
         self._server = socket.create_server((self._host, self.port))
         self._acceptor = _run(self._accept, self._server)
 
     def cut(self) -> None:
-        """Close all connections, and take no more."""
+        """Close all connections, and accept no more."""
         if self._server is not None and self._acceptor is not None:
-            _shut(self._server)
+            _close(self._server)
             self._acceptor.join()
-        for one in self._sockets:
-            _shut(one)
-        self._server, self._acceptor, self._sockets = None, None, []
+        for connection in self._sockets:
+            _close(connection)
+        self._server = None
+        self._acceptor = None
+        self._sockets = []
 
     def _accept(self, server: socket.socket) -> None:
         while True:
@@ -426,19 +436,19 @@ class LinkRelay:
                 return
             try:
                 far = socket.create_connection((self._host, self._target))
-            except OSError:  # the broker is down; it is tried again with the next connection
+            except OSError:  # the broker is down; the next connection tries again
                 near.close()
                 continue
             self._sockets += (near, far)
-            _run(self._pass_on, near, far)
-            _run(self._pass_on, far, near)
+            _run(self._forward, near, far)
+            _run(self._forward, far, near)
 
-    def _pass_on(self, source: socket.socket, sink: socket.socket) -> None:
+    def _forward(self, source: socket.socket, sink: socket.socket) -> None:
         with suppress(OSError):
             while data := source.recv(65536):
                 sink.sendall(data)
-        _shut(source)
-        _shut(sink)
+        _close(source)
+        _close(sink)
 
 
 def _run(work: Callable[..., None], *arguments: socket.socket) -> threading.Thread:
@@ -447,8 +457,8 @@ def _run(work: Callable[..., None], *arguments: socket.socket) -> threading.Thre
     return thread
 
 
-def _shut(one: socket.socket) -> None:
-    """Wake whoever waits for a socket, and close it."""
+def _close(connection: socket.socket) -> None:
+    """Wake the threads that wait for a socket, and close it."""
     with suppress(OSError):
-        one.shutdown(socket.SHUT_RDWR)
-    one.close()
+        connection.shutdown(socket.SHUT_RDWR)
+    connection.close()

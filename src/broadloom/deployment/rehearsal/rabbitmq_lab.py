@@ -1,4 +1,4 @@
-"""Real RabbitMQ nodes on this machine's loopback, federated as exported, and gone when the block ends."""
+"""Laboratory of real RabbitMQ nodes on loopback, federated as exported."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import time
 import urllib.error
 import urllib.request
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,19 +21,21 @@ from broadloom.deployment.deployment_inputs import Settings, safe
 from broadloom.deployment.rehearsal.mosquitto_lab import (
     HOST,
     BrokerLab,
-    dying_with_us,
     free_ports,
-    last_words,
+    killed_with_parent,
     listens,
+    log_end,
 )
 from broadloom.deployment.targets import rabbitmq_federation
 from broadloom.deployment.wiring import Hop, Wiring
-from broadloom.errors import InputError
+from broadloom.errors import InputError, MissingExtraError, UnreachableError
 from broadloom.progress import stage
 
-# The wrapper on PATH would change to another user.
+# Not the wrapper on PATH, which changes to another user.
 SERVER = Path("/usr/lib/rabbitmq/bin/rabbitmq-server")
-START_SECONDS, LINK_SECONDS, STATISTICS_SECONDS = 240.0, 60.0, 20.0
+START_SECONDS = 240.0
+LINK_SECONDS = 60.0
+STATISTICS_SECONDS = 20.0
 MOST_NODES = 8  # each takes about 140 MiB and ten seconds of CPU to start
 
 _PLUGINS = "[rabbitmq_management,rabbitmq_mqtt,rabbitmq_federation].\n"
@@ -49,23 +51,25 @@ collect_statistics_interval = 1000
 
 
 class RabbitLab(BrokerLab):
-    """A RabbitMQ node for each broker of a wiring.
+    """One RabbitMQ node per broker of a wiring.
 
     Attributes:
-        wiring: how the nodes are federated.
-        ports: where each takes MQTT clients.
+        wiring: the links between the nodes.
+        ports: the MQTT port of each node.
     """
 
     def __init__(self, wiring: Wiring) -> None:
         if not SERVER.exists() or shutil.which("epmd") is None:
-            raise InputError(f"RabbitMQ is not at {SERVER}; `apt-get install rabbitmq-server`")
+            raise MissingExtraError(f"{SERVER} or epmd is missing; run: apt-get install rabbitmq-server")
         if len(wiring.brokers) > MOST_NODES:
-            raise InputError(f"{len(wiring.brokers)} nodes of RabbitMQ; on one machine {MOST_NODES} at most")
+            raise InputError(
+                f"the plan has {len(wiring.brokers)} brokers; rehearse at most {MOST_NODES} on RabbitMQ"
+            )
         self.wiring = wiring
         ports = free_ports(4 * len(wiring.brokers) + 1)
         self._epmd_port = ports.pop()
         kinds = zip(*[iter(ports)] * 4, strict=True)
-        self._ports = dict(zip(wiring.brokers, kinds, strict=True))  # of AMQP, the API, MQTT, Erlang
+        self._ports = dict(zip(wiring.brokers, kinds, strict=True))  # AMQP, API, MQTT, Erlang
         self.ports = {broker: mqtt for broker, (_, _, mqtt, _) in self._ports.items()}
         self._processes: list[subprocess.Popen[bytes]] = []
 
@@ -80,7 +84,7 @@ class RabbitLab(BrokerLab):
         """Call the HTTP API of a node."""
         url = f"http://{HOST}:{self._ports[broker][1]}{path}"
         data = None if body is None else json.dumps(body).encode()
-        login = base64.b64encode(b"guest:guest").decode()  # every new node has it, on loopback only
+        login = base64.b64encode(b"guest:guest").decode()  # the default login of a new node, on loopback only
         headers = {"Authorization": f"Basic {login}", "Content-Type": "application/json"}
         request = urllib.request.Request(url, data, headers, method=method)
         with urllib.request.urlopen(request, timeout=10) as answer:  # noqa: S310
@@ -88,7 +92,7 @@ class RabbitLab(BrokerLab):
         return json.loads(text) if text else None
 
     def calls(self, wiring: Wiring) -> rabbitmq_federation.CallsAt:
-        """The calls that make the links of a wiring here."""
+        """The calls that make the links of a wiring, per node."""
         return {
             broker: rabbitmq_federation.calls(wiring, broker, self.settings()) for broker in wiring.brokers
         }
@@ -100,26 +104,28 @@ class RabbitLab(BrokerLab):
                 try:
                     self.call(broker, call["method"], call["path"], call.get("body"))
                 except urllib.error.HTTPError as error:
-                    said = f"{call['method']} {call['path']}: {error.code} {error.reason}"
-                    raise InputError(f"the node of {broker!r} refuses a call; {said}") from error
+                    raise UnreachableError(
+                        f"the node of {broker!r} refused {call['method']} {call['path']}: {error.code} "
+                        f"{error.reason}"
+                    ) from error
 
     def settings(self) -> Settings:
-        """Where the nodes are."""
-        places = {broker: f"{HOST}:{amqp}" for broker, (amqp, _, _, _) in self._ports.items()}
-        return Settings(places=places, tls=False)
+        """The addresses of the nodes."""
+        addresses = {broker: f"{HOST}:{amqp}" for broker, (amqp, _, _, _) in self._ports.items()}
+        return Settings(places=addresses, tls=False)
 
     def wait_until_linked(self, wiring: Wiring) -> None:
-        """Wait until every upstream has the bindings of its downstreams."""
+        """Wait until every upstream has the bindings of its downstream."""
         carried = [(hop, link, texts) for link in wiring.links for hop, texts in link.carried() if texts]
 
         def linked() -> bool:
             for (start, _), link, texts in carried:
-                place = (
+                path = (
                     f"/api/exchanges/%2F/{quote(rabbitmq_federation.exchange(link), safe='')}/bindings/source"
                 )
                 federated = (
                     one["routing_key"]
-                    for one in self.call(start, "GET", place)
+                    for one in self.call(start, "GET", path)
                     if one["destination"] != rabbitmq_federation.CLIENTS
                 )
                 if not {rabbitmq_federation.routing_key(text) for text in texts} <= set(federated):
@@ -129,7 +135,7 @@ class RabbitLab(BrokerLab):
         _wait(linked, LINK_SECONDS, "links are up")
 
     def on_links(self, wiring: Wiring) -> Counter[Hop]:
-        """How many messages have crossed each link each way."""
+        """The number of messages on each hop."""
         crossed: Counter[Hop] = Counter()
         names = {
             f"federation: {rabbitmq_federation.exchange(link)} -> {_cluster(end)}": (start, end)
@@ -149,28 +155,28 @@ class RabbitLab(BrokerLab):
         (folder / "plugins").write_text(_PLUGINS)
         config = _CONFIG.format(name=_cluster(broker), host=HOST, amqp=amqp, api=api, mqtt=mqtt)
         (folder / "rabbitmq.conf").write_text(config)
-        places = {"MNESIA_BASE": "db", "LOG_BASE": "log", "ENABLED_PLUGINS_FILE": "plugins"}
-        names = {f"RABBITMQ_{name}": str(folder / place) for name, place in places.items()}
-        names |= {"RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"), "RABBITMQ_NODENAME": node}
-        names |= {"RABBITMQ_DIST_PORT": str(erlang), "RABBITMQ_CONF_ENV_FILE": os.devnull}
-        self._run([str(SERVER)], names)
+        paths = {"MNESIA_BASE": "db", "LOG_BASE": "log", "ENABLED_PLUGINS_FILE": "plugins"}
+        variables = {f"RABBITMQ_{name}": str(folder / path) for name, path in paths.items()}
+        variables |= {"RABBITMQ_CONFIG_FILE": str(folder / "rabbitmq.conf"), "RABBITMQ_NODENAME": node}
+        variables |= {"RABBITMQ_DIST_PORT": str(erlang), "RABBITMQ_CONF_ENV_FILE": os.devnull}
+        self._run([str(SERVER)], variables)
 
-    def _run(self, command: list[str], names: Mapping[str, str]) -> None:
-        ours = {"HOME": str(self._folder), "ERL_EPMD_PORT": str(self._epmd_port)}
+    def _run(self, command: list[str], variables: Mapping[str, str]) -> None:
+        common = {"HOME": str(self._folder), "ERL_EPMD_PORT": str(self._epmd_port)}
         with (self._folder / "output").open("ab") as output:
             process = subprocess.Popen(  # noqa: S603
-                [*dying_with_us(), *command],
+                [*killed_with_parent(), *command],
                 stdout=output,
                 stderr=output,
                 stdin=subprocess.DEVNULL,
-                env={**os.environ, **ours, **names},
+                env={**os.environ, **common, **variables},
                 start_new_session=True,
             )
         self._processes.append(process)
 
     def _is_up(self, broker: str) -> bool:
         if any(process.poll() is not None for process in self._processes):
-            raise InputError(f"a node ended; its last words: {last_words(self._folder / 'output')}")
+            raise UnreachableError(f"a node ended; the end of its log: {log_end(self._folder / 'output')}")
         try:
             self.call(broker, "GET", "/api/overview")
         except (urllib.error.URLError, OSError):
@@ -178,7 +184,7 @@ class RabbitLab(BrokerLab):
         return listens(self.ports[broker])
 
     def _end(self) -> None:
-        for process in reversed(self._processes):  # its whole group: the node runs below a shell
+        for process in reversed(self._processes):  # the process group: the node is a child of a shell
             for kind in (signal.SIGTERM, signal.SIGKILL):
                 try:
                     os.killpg(process.pid, kind)
@@ -194,9 +200,11 @@ def _cluster(broker: str) -> str:
     return f"broadloom-{safe(broker)}"
 
 
-def _wait(done: Any, seconds: float, what: str) -> None:
+def _wait(done: Callable[[], bool], seconds: float, condition: str) -> None:
     end = time.monotonic() + seconds
     while not done():
         if time.monotonic() > end:
-            raise InputError(f"not all {what} after {seconds:g} s; try again on a machine that is less busy")
+            raise UnreachableError(
+                f"not all {condition} after {seconds:g} s; try again on a machine that is less busy"
+            )
         time.sleep(0.2)

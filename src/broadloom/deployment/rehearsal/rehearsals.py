@@ -1,4 +1,4 @@
-"""A rehearsal: real brokers, every topic from every broker, every delivery and every link counted."""
+"""Rehearsals on real brokers: of a plan, of failures, of other wirings for comparison, and of a change."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from typing import Any
 from broadloom.deployment.deployment_inputs import Publication
 from broadloom.deployment.rehearsal.delivery_counts import (
     PAYLOAD_BYTES,
+    POLL_SECONDS,
     QUIET_SECONDS,
     SETTLE_SECONDS,
-    TICK,
     DeliveryTally,
     LabClients,
     RehearsalOutcome,
     publish_all,
+    publish_one,
     settle,
-    wait_quiet,
+    wait_until_quiet,
 )
 from broadloom.deployment.rehearsal.mosquitto_lab import MosquittoLab, packet_size
 from broadloom.deployment.rehearsal.rabbitmq_lab import STATISTICS_SECONDS, RabbitLab
@@ -44,27 +45,33 @@ from broadloom.mqtt.stand_in_sessions import update_session
 from broadloom.plans import Plan
 from broadloom.progress import stage
 
-CATCH_UP_SECONDS = 30.0  # at most, for a machine that is busy
+CATCH_UP_SECONDS = 30.0  # long, for a busy machine
+OURS = "our plan"
+# A full mesh of more brokers has too many connections for one machine.
+MOST_BROKERS = 60
+RATE = 300.0
+CALM_SECONDS = 0.5  # of load before the first step, and after the last one
 
 
 def rehearse(
     wiring: Wiring, messages: Mapping[SampleMessage, int], size: int = PAYLOAD_BYTES, kill: int = 0
 ) -> RehearsalOutcome:
-    """Start the brokers, publish the messages, and count; then kill brokers and links, if asked to.
+    """Publish messages on real mosquitto brokers and count their deliveries; then kill brokers and cut links.
 
     Args:
-        wiring: how brokers are linked.
-        messages: how many of each to publish.
-        size: the bytes of a payload.
-        kill: so many brokers are killed, one after the other, and so many links are cut, the busiest first.
+        wiring: the links between brokers.
+        messages: how often to publish each message.
+        size: bytes of a payload.
+        kill: the number of brokers to kill, and of links to cut, one after the other, the busiest first.
 
     Raises:
-        InputError: mosquitto or paho-mqtt is not installed.
+        MissingExtraError: mosquitto or paho-mqtt is not installed.
+        UnreachableError: a broker does not start or answer.
     """
     tally = DeliveryTally(wiring)
     links = busiest_links(wiring, messages, kill)
-    with MosquittoLab(wiring, links) as lab, LabClients(lab.ports, tally.heard) as clients:
-        ready(lab, clients, wiring)
+    with MosquittoLab(wiring, links) as lab, LabClients(lab.ports, tally.receive) as clients:
+        connect(lab, clients, wiring)
         publish_all(clients, tally, messages, size)
         settle(clients, tally)
         counted = outcome(lab, tally, messages)
@@ -75,17 +82,17 @@ def rehearse(
     return replace(counted, failures=tuple(failures))
 
 
-def ready(lab: MosquittoLab, clients: LabClients, wiring: Wiring) -> None:
-    """Wait until all links are up, and subscribe."""
+def connect(lab: MosquittoLab, clients: LabClients, wiring: Wiring) -> None:
+    """Wait until all links are up, and subscribe the clients."""
     with stage("link brokers"):
         lab.wait_until_linked(wiring)
     clients.subscribe(subscriptions(wiring))
 
 
 def subscriptions(wiring: Wiring) -> dict[str, list[str]]:
-    """What the client at each broker subscribes to."""
+    """The subscriptions of the client at each broker."""
     wants = {broker: list(wiring.wants.get(broker, ())) for broker in wiring.brokers}
-    if not wiring.relays:  # what comes over links of a mesh comes under another name
+    if not wiring.relays:  # messages over links of a mesh arrive under another name
         wants = {broker: [*texts, *(MESH + text for text in texts)] for broker, texts in wants.items()}
     return wants
 
@@ -93,8 +100,8 @@ def subscriptions(wiring: Wiring) -> dict[str, list[str]]:
 def outcome(
     lab: MosquittoLab, tally: DeliveryTally, messages: Mapping[SampleMessage, int]
 ) -> RehearsalOutcome:
-    """What was counted, by clients and in the brokers' logs."""
-    _catch_up(lab)
+    """The counts of the clients and of the brokers' logs."""
+    _read_logs(lab)
     crossed, size = on_links(lab)
     planned = crossings(tally.wiring, messages)
     hops = [hop for link in tally.wiring.links for hop, _ in link.carried()]
@@ -106,29 +113,30 @@ def outcome(
     return RehearsalOutcome(tally.counts(), seen_by_uninterested(lab, tally.wiring), links, size)
 
 
-def _catch_up(lab: MosquittoLab) -> None:
-    """Read the logs until each link's end has got what its beginning sent: no client waits for all of it."""
+def _read_logs(lab: MosquittoLab) -> None:
+    """Read the logs until each hop's end has logged all that its start sent; clients do not wait for that."""
     end = time.monotonic() + CATCH_UP_SECONDS
     while True:
         lab.read()
         if all(_has_arrived(lab, link) for link in lab.wiring.links) or time.monotonic() > end:
             return
-        time.sleep(TICK)
+        time.sleep(POLL_SECONDS)
 
 
 def _has_arrived(lab: MosquittoLab, link: WiredLink) -> bool:
     ends = (link.owner, local_id(link)), (link.peer, remote_id(link))
 
-    def count(broker: str, client: str, way: str) -> int:
-        messages = (getattr(log, way).items() for log in lab.logs[broker])
-        return sum(count for some in messages for (one, _), count in some if one == client)
+    def count(broker: str, client: str, direction: str) -> int:
+        counters = (getattr(log, direction) for log in lab.logs[broker])
+        return sum(count for counter in counters for (name, _), count in counter.items() if name == client)
 
     return all(count(*end, "received") >= count(*start, "sent") for start, end in (ends, ends[::-1]))
 
 
 def on_links(lab: MosquittoLab) -> tuple[Counter[Hop], int]:
-    """How many messages crossed each link each way, and the bytes of all of them."""
-    crossed, size = Counter[Hop](), 0
+    """The number of messages on each hop, and the bytes of all of them."""
+    crossed = Counter[Hop]()
+    size = 0
     for link in lab.wiring.links:
         ends = ((link.owner, link.peer), local_id(link)), ((link.peer, link.owner), remote_id(link))
         for hop, client in ends:
@@ -139,7 +147,7 @@ def on_links(lab: MosquittoLab) -> tuple[Counter[Hop], int]:
 
 
 def seen_by_uninterested(lab: MosquittoLab, wiring: Wiring) -> int:
-    """How many messages links brought to brokers that do not want them."""
+    """The number of messages that links brought to brokers that do not want them."""
     links = {name for link in wiring.links for name in (local_id(link), remote_id(link))}
     return sum(
         count
@@ -153,20 +161,21 @@ def seen_by_uninterested(lab: MosquittoLab, wiring: Wiring) -> int:
 def rehearse_rabbitmq(
     wiring: Wiring, messages: Mapping[SampleMessage, int], size: int = PAYLOAD_BYTES
 ) -> RehearsalOutcome:
-    """As `rehearse`, on RabbitMQ: MQTT clients publish and subscribe, and an observer a node sees all."""
-    tally, seen = DeliveryTally(wiring), Counter[tuple[str, str]]()
+    """As `rehearse`, on RabbitMQ: MQTT clients publish and subscribe, and one observer per node sees all."""
+    tally = DeliveryTally(wiring)
+    seen = Counter[tuple[str, str]]()
 
-    def observed(broker: str, topic: str, _payload: bytes) -> None:
+    def observe(broker: str, topic: str, _payload: bytes) -> None:
         seen[broker, topic] += 1
 
     lab = RabbitLab(wiring)
-    calls = lab.calls(wiring)  # what cannot be exported is refused before anything starts
+    calls = lab.calls(wiring)  # topics that cannot be exported are refused before anything starts
     with lab:
         lab.apply(calls)
         lab.wait_until_linked(wiring)
-        with LabClients(lab.ports, observed, name="observer") as observers:
+        with LabClients(lab.ports, observe, name="observer") as observers:
             observers.subscribe({broker: ["#"] for broker in wiring.brokers})
-            with LabClients(lab.ports, tally.heard) as clients:
+            with LabClients(lab.ports, tally.receive) as clients:
                 clients.subscribe(subscriptions(wiring))
                 publish_all(clients, tally, messages, size)
                 settle(clients, tally)
@@ -182,7 +191,7 @@ def _rabbitmq_outcome(
     size: int,
 ) -> RehearsalOutcome:
     planned = crossings(tally.wiring, messages)
-    end = time.monotonic() + STATISTICS_SECONDS  # nodes count in their own time
+    end = time.monotonic() + STATISTICS_SECONDS  # nodes update their statistics now and then
     while (crossed := lab.on_links(tally.wiring)) != planned and time.monotonic() < end:
         time.sleep(0.5)
     foreign = sum(
@@ -194,19 +203,19 @@ def _rabbitmq_outcome(
     links = tuple(
         {"from": hop[0], "to": hop[1], "messages": crossed[hop], "planned": planned[hop]} for hop in hops
     )
-    each = {topic: packet_size(topic, size, 1) for _, topic in messages}
+    size_of = {topic: packet_size(topic, size, 1) for _, topic in messages}
     sent = sum(
-        count * each[message.topic] * sum(crossings(tally.wiring, {message: 1}).values())
+        count * size_of[message.topic] * sum(crossings(tally.wiring, {message: 1}).values())
         for message, count in messages.items()
     )
     return RehearsalOutcome(tally.counts(), foreign, links, sent)
 
 
 def busiest_brokers(wiring: Wiring, count: int) -> list[str]:
-    """The brokers with the most links, those with the same number in the plan's order."""
+    """The brokers with the most links, ties in the plan's order."""
     degree = Counter(end for link in wiring.links for end in link[:2])
-    order = {broker: place for place, broker in enumerate(wiring.brokers)}
-    return sorted(wiring.brokers, key=lambda broker: (-degree[broker], order[broker]))[:count]
+    index = {broker: i for i, broker in enumerate(wiring.brokers)}
+    return sorted(wiring.brokers, key=lambda broker: (-degree[broker], index[broker]))[:count]
 
 
 def busiest_links(wiring: Wiring, messages: Mapping[SampleMessage, int], count: int) -> list[WiredLink]:
@@ -223,19 +232,20 @@ def kill_broker(
     messages: Iterable[SampleMessage],
     broker: str,
 ) -> dict[str, Any]:
-    """Kill a broker, publish at all others, start it again, and tell what did not come."""
-    left = [message for message in messages if message.broker != broker]
+    """Kill a broker, publish at all others, start it again, and count what was missing and lost."""
+    published = [message for message in messages if message.broker != broker]
     touched = [link for link in lab.wiring.links if broker in link[:2]]
-    predicted = _missed(_without(lab.wiring, touched), left, broker)
+    predicted = _missed(_without(lab.wiring, touched), published, broker)
     first = len(tally.published)
     with stage(f"kill broker {broker}"):
-        lab.wait_until_saved(broker)  # or it would forget clients that came just now
+        lab.wait_until_saved(broker)  # otherwise it would forget the newest clients
         lab.stop(broker, kill=True)
-        down = _publish(clients, tally, left, predicted)
+        down = _publish_while_down(clients, tally, published, predicted)
         lab.start(broker)
         lab.wait_until_linked(replace(lab.wiring, links=tuple(touched)))
         settle(clients, tally)
-    return {"killed": "broker", "name": broker, "predicted": predicted} | _told(down, tally.counts(first))
+    counts = _failure_counts(down, tally.counts(first))
+    return {"killed": "broker", "name": broker, "predicted": predicted} | counts
 
 
 def cut_link(
@@ -245,43 +255,44 @@ def cut_link(
     messages: Sequence[SampleMessage],
     link: WiredLink,
 ) -> dict[str, Any]:
-    """Cut a link, publish everywhere, mend it, and tell what did not come."""
+    """Cut a link, publish everywhere, mend it, and count what was missing and lost."""
     predicted = _missed(_without(lab.wiring, [link]), messages)
     first = len(tally.published)
-    with stage(f"cut link {link.owner}-{link.peer}"):
+    name = f"{link.owner}-{link.peer}"
+    with stage(f"cut link {name}"):
         lab.cut(link)
-        down = _publish(clients, tally, messages, predicted)
+        down = _publish_while_down(clients, tally, messages, predicted)
         lab.mend(link)
         lab.wait_until_linked(replace(lab.wiring, links=(link,)))
         settle(clients, tally)
-    name = f"{link.owner}-{link.peer}"
-    return {"killed": "link", "name": name, "predicted": predicted} | _told(down, tally.counts(first))
+    counts = _failure_counts(down, tally.counts(first))
+    return {"killed": "link", "name": name, "predicted": predicted} | counts
 
 
-def _publish(
+def _publish_while_down(
     clients: LabClients, tally: DeliveryTally, messages: Iterable[SampleMessage], predicted: int
 ) -> dict[str, int]:
-    """Publish, and count when all has come that can, and a little later."""
+    """Publish, and count a moment after all that can arrive has arrived."""
     first = len(tally.published)
     publish_all(clients, tally, dict.fromkeys(messages, 1))
-    wait_quiet(clients, tally, QUIET_SECONDS, predicted)
+    wait_until_quiet(clients, tally, QUIET_SECONDS, predicted)
     clients.run(lambda: False, SETTLE_SECONDS)
     return tally.counts(first)
 
 
-def _without(wiring: Wiring, gone: Sequence[WiredLink]) -> Wiring:
-    return replace(wiring, links=tuple(link for link in wiring.links if link not in gone))
+def _without(wiring: Wiring, removed: Sequence[WiredLink]) -> Wiring:
+    return replace(wiring, links=tuple(link for link in wiring.links if link not in removed))
 
 
-def _missed(wiring: Wiring, messages: Iterable[SampleMessage], without: str | None = None) -> int:
-    """How many deliveries a wiring that has lost something leaves out."""
+def _missed(wiring: Wiring, messages: Iterable[SampleMessage], killed: str | None = None) -> int:
+    """How many deliveries fail in a wiring that has lost links, and perhaps a broker."""
     return sum(
-        len(wiring.wanting(message.topic) - ({message.broker, *delivery_hops(wiring, message)} - {without}))
+        len(wiring.wanting(message.topic) - ({message.broker, *delivery_hops(wiring, message)} - {killed}))
         for message in messages
     )
 
 
-def _told(down: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
+def _failure_counts(down: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     return {
         "published": after["published"],
         "expected": after["expected"],
@@ -292,11 +303,6 @@ def _told(down: Mapping[str, int], after: Mapping[str, int]) -> dict[str, int]:
     }
 
 
-OURS = "our plan"
-# A full mesh of more brokers than this has too many connections for one machine.
-MOST_BROKERS = 60
-
-
 def compare(
     plan: Plan,
     ours: tuple[Wiring, RehearsalOutcome],
@@ -304,73 +310,64 @@ def compare(
     messages: Mapping[SampleMessage, int],
     size: int = PAYLOAD_BYTES,
 ) -> list[dict[str, Any]]:
-    """A row for our wiring, which has been rehearsed, and one for each alternative, rehearsed here.
+    """Compare a rehearsed wiring with common alternatives, which are rehearsed here; one row per wiring.
 
-    Hops and delays are those of the ways that messages take, a delay in the unit of the plan's weights.
+    Hops and delays are those of the messages' paths; a delay is in the unit of the plan's weights.
     """
     known = list(publications)
-    rows = [_row(OURS, plan, *ours, messages)]
+    rows = [_comparison_row(OURS, plan, *ours, messages)]
     for name, make in ALTERNATIVES.items():
         if len(plan.interest.node_ids) <= MOST_BROKERS or name != "full mesh with interest":
             wiring = make(plan, known)
-            rows.append(_row(name, plan, wiring, rehearse(wiring, messages, size), messages))
+            rows.append(_comparison_row(name, plan, wiring, rehearse(wiring, messages, size), messages))
     return rows
 
 
-def _row(
+def _comparison_row(
     name: str, plan: Plan, wiring: Wiring, outcome: RehearsalOutcome, messages: Mapping[SampleMessage, int]
 ) -> dict[str, Any]:
-    told = outcome.record()
+    record = outcome.record()
+    degree = Counter(end for link in wiring.links for end in link[:2])
     return {
         "wiring": name,
         "links": len(wiring.links),
-        "most_links_of_a_broker": max(_degrees(wiring).values(), default=0),
-        "messages_on_links": told["messages_on_links"],
-        "bytes_on_links": told["bytes_on_links"],
+        "most_links_of_a_broker": max(degree.values(), default=0),
+        "messages_on_links": record["messages_on_links"],
+        "bytes_on_links": record["bytes_on_links"],
         **delays(wiring, messages, plan),
-        **{key: told[key] for key in ("expected", "missing", "duplicates", "unexpected", "uninterested")},
+        **{key: record[key] for key in ("expected", "missing", "duplicates", "unexpected", "uninterested")},
     }
-
-
-def _degrees(wiring: Wiring) -> dict[str, int]:
-    degrees = dict.fromkeys(wiring.brokers, 0)
-    for link in wiring.links:
-        for end in link[:2]:
-            degrees[end] += 1
-    return degrees
-
-
-RATE = 300.0
-CALM_SECONDS = 0.5  # of load before the first step, and after the last one
 
 
 def rehearse_change(
     old: Wiring, new: Wiring, rate: float = RATE, queued: bool = True, at_once: bool = False
 ) -> dict[str, Any]:
-    """Run the change on mosquitto under load; counts of the load, and of a round of messages afterwards.
+    """Make a change on real mosquitto brokers under load; counts of the load, and of a round afterwards.
 
-    What is published and counted is what brokers want and publish in both plans.
+    The load consists of the topics that brokers want and publish in both wirings.
 
     Args:
-        old: how brokers are linked.
-        new: how they are to be linked.
-        rate: messages a second, over all brokers.
-        queued: whether sessions of new links are opened before old links go, as the batches say.
-        at_once: whether all brokers that change restart together.
+        old: the present wiring.
+        new: the wiring to be.
+        rate: messages per second, over all brokers.
+        queued: whether sessions of new links are opened before old links go, as the batches require.
+        at_once: whether all changing brokers restart together.
     """
     stable = common(old, new)
-    batches, tally = order(old, new, at_once), DeliveryTally(stable)
+    tally = DeliveryTally(stable)
+    batches = order(old, new, at_once)
     if not queued:
         batches = [batch._replace(opened=(), grown=()) for batch in batches]
-    with MosquittoLab(replace(stable, links=old.links)) as lab, LabClients(lab.ports, tally.heard) as clients:
-        ready(lab, clients, replace(stable, links=old.links))
-        steps = [partial(_take, lab, batch) for batch in batches]
-        told = _under_load(clients, tally, rate, steps)
-    return told | {"batches": len(batches), "restarts": sum(len(batch.brokers) for batch in batches)}
+    start = replace(stable, links=old.links)
+    with MosquittoLab(start) as lab, LabClients(lab.ports, tally.receive) as clients:
+        connect(lab, clients, start)
+        steps = [partial(_run_batch, lab, batch) for batch in batches]
+        counts = _change_under_load(clients, tally, rate, steps)
+    return counts | {"batches": len(batches), "restarts": sum(len(batch.brokers) for batch in batches)}
 
 
 def rehearse_live_change(old: Wiring, new: Wiring, rate: float = RATE) -> dict[str, Any]:
-    """The same on RabbitMQ, which restarts nothing: all is added first, and removed then."""
+    """As `rehearse_change`, on RabbitMQ, which restarts nothing: all links are added, then removed."""
     stable = common(old, new)
     tally = DeliveryTally(stable)
     lab = RabbitLab(stable)
@@ -380,26 +377,27 @@ def rehearse_live_change(old: Wiring, new: Wiring, rate: float = RATE) -> dict[s
         lab.apply(adds)
         lab.wait_until_linked(new)
 
-    with lab, LabClients(lab.ports, tally.heard) as clients:
+    with lab, LabClients(lab.ports, tally.receive) as clients:
         lab.apply(lab.calls(old))
         lab.wait_until_linked(old)
         clients.subscribe(subscriptions(stable))
-        told = _under_load(clients, tally, rate, [add, partial(lab.apply, removals)])
-    return told | {"batches": 2, "restarts": 0}
+        counts = _change_under_load(clients, tally, rate, [add, partial(lab.apply, removals)])
+    return counts | {"batches": 2, "restarts": 0}
 
 
-def _under_load(
+def _change_under_load(
     clients: LabClients, tally: DeliveryTally, rate: float, steps: Sequence[Callable[[], None]]
 ) -> dict[str, Any]:
-    """Take the steps while messages are published; what came of these, and of a round of them afterwards."""
+    """Take the steps while messages are published; their counts, and those of one round afterwards."""
     with ChangeLoad(clients, tally, rate), stage("rewire brokers", len(steps)) as done:
-        began = time.monotonic()
+        start = time.monotonic()
         for number, step in enumerate(steps, 1):
             step()
             done(number)
-        seconds = time.monotonic() - began
+        seconds = time.monotonic() - start
     settle(clients, tally)
-    counts, first = tally.counts(), len(tally.published)
+    counts = tally.counts()
+    first = len(tally.published)
     publish_all(clients, tally, sample_messages(tally.wiring))
     settle(clients, tally)
     after = tally.counts(first)
@@ -415,10 +413,12 @@ def _under_load(
 
 
 class ChangeLoad:
-    """Publishes at a steady rate, in a thread of its own, while the block runs."""
+    """Context manager that publishes at a constant rate, in a thread of its own."""
 
     def __init__(self, clients: LabClients, tally: DeliveryTally, rate: float) -> None:
-        self._clients, self._tally, self._rate = clients, tally, rate
+        self._clients = clients
+        self._tally = tally
+        self._rate = rate
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
 
@@ -432,24 +432,23 @@ class ChangeLoad:
         self._thread.join()
 
     def _run(self) -> None:
-        began, sent = time.monotonic(), 0
+        start = time.monotonic()
+        sent = 0
         messages = cycle(sample_messages(self._tally.wiring))
         while not self._stop.is_set():
-            while sent < (time.monotonic() - began) * self._rate and (message := next(messages, None)):
-                number = self._tally.publish(message)
-                payload = f"{number} ".encode().ljust(PAYLOAD_BYTES, b".")
-                self._clients.publish(message.broker, message.topic, payload)
+            while sent < (time.monotonic() - start) * self._rate and (message := next(messages, None)):
+                publish_one(self._clients, self._tally, message)
                 sent += 1
-            self._clients.turn(1 / self._rate)
+            self._clients.poll(1 / self._rate)
 
 
-def _take(lab: MosquittoLab, batch: Batch) -> None:
-    """Do what a batch says, and wait until its links are up."""
+def _run_batch(lab: MosquittoLab, batch: Batch) -> None:
+    """Take the actions of a batch, and wait until its links are up."""
     lab.wiring = replace(lab.wiring, links=batch.links)
-    for what, broker, session in batch.actions():
+    for action, broker, session in batch.actions():
         if session is not None:
-            update_session(what, lab.ports[broker], session.client, session.filters)
-        elif what == "stop":
+            update_session(action, lab.ports[broker], session.client, session.filters)
+        elif action == "stop":
             lab.stop(broker)
         else:
             lab.configure(broker, lab.wiring)

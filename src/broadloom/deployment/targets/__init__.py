@@ -1,1 +1,1 @@
-"""Native configuration per broker kind."""
+"""Export targets: the native configuration of mosquitto, NATS and RabbitMQ brokers."""

@@ -1,7 +1,7 @@
-"""Mosquitto: a file of bridges a broker, to be included beside its own configuration.
+"""Mosquitto target: one file of bridges per broker, to be included from its own configuration.
 
-MQTT 3.1.1 with `try_private` sends a message once where filters overlap, sends nothing back where it came
-from, and keeps its session over a restart; as MQTT 5 a bridge would lose its session.
+A bridge with MQTT 3.1.1 and `try_private` sends a message once where topic filters overlap, does not return
+it to its sender, and keeps its session over a restart; with MQTT 5 a bridge would lose its session.
 """
 
 from __future__ import annotations
@@ -15,8 +15,10 @@ from broadloom.mqtt.reserved_topics import CONTROL_ROOT, INTERNAL_PREFIX, MOVE_A
 
 PORT, TLS_PORT = 1883, 8883
 CERTIFICATES = "/etc/mosquitto/certs"
-# What comes over a link of a full mesh, which must not be passed on; no wildcard matches it.
+# Prefix of topics that arrive over a link of a full mesh and must not be forwarded; no wildcard matches it.
 MESH = "$mesh/"
+ACL_FILE = "migration-acl.conf"
+LINK_AGENT = "broadloom-links"
 
 _GLOBAL = """\
 # So that a restart loses nothing: sessions and queues are kept on disk, and queues have no limit.
@@ -32,13 +34,34 @@ cleansession false
 notifications false
 restart_timeout 1 30
 """
+_ACL_RULES = """\
+# Who may use the control topics by which clients are moved; written by broadloom.
+# Put these lines at the end of each broker's acl_file. Clients log in by their own names:
+# their listener has `use_username_as_clientid true`, and the agent has a listener of its own without it.
+user {agent}
+topic readwrite {root}/#
+topic readwrite {own}to/#
+topic read #
+
+# The link agent carries all topics but those, and probes of its own, which no `#` of anybody else's matches.
+user {links}
+topic readwrite #
+topic readwrite {own}#
+topic deny {root}/#
+topic deny {own}to/#
+
+# A client speaks for itself only, and hears only what is said to it.
+pattern write {root}/from/%u/+
+pattern read {root}/to/%u/+
+pattern read {own}to/%u/+
+"""
 
 
 def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
     r"""The file of each broker, by name.
 
     Raises:
-        InputError: a topic that a bridge cannot carry.
+        InputError: a bridge cannot carry a topic.
 
     Examples:
         >>> link = WiredLink("a", "b", ("x",), ("x",))
@@ -60,22 +83,22 @@ def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
 
 
 def broker_file(wiring: Wiring, broker: str, settings: Settings, bridge: str = _BRIDGE) -> str:
-    """The configuration of one broker: settings, and a connection for each link that it owns."""
+    """The configuration of one broker: global settings, and a connection for each link that it owns."""
     own = [link for link in wiring.links if link.owner == broker and (link.out or link.into)]
-    theirs = [link for link in wiring.links if link.peer == broker]
-    parts = [f"# Links of broker {broker!r}, written by broadloom; include it from mosquitto.conf.\n"]
-    parts += [f"# {link.owner!r} links here as {remote_id(link)}\n" for link in theirs]
+    incoming = [link for link in wiring.links if link.peer == broker]
+    head = [f"# Links of broker {broker!r}, written by broadloom; include it from mosquitto.conf.\n"]
+    head += [f"# {link.owner!r} links here as {remote_id(link)}\n" for link in incoming]
     connections = [_connection(link, settings, bridge, wiring.relays) for link in own]
-    return "\n".join(["".join(parts) + _GLOBAL, *connections])
+    return "\n".join(["".join(head) + _GLOBAL, *connections])
 
 
 def local_id(link: WiredLink) -> str:
-    """The client that a link is at its owner."""
+    """The client id of a link at its owner."""
     return f"l.{link_name(link.owner, link.peer)}"
 
 
 def remote_id(link: WiredLink) -> str:
-    """The client that a link is at its peer."""
+    """The client id of a link at its peer."""
     return f"r.{link_name(link.owner, link.peer)}"
 
 
@@ -85,9 +108,9 @@ def _connection(link: WiredLink, settings: Settings, bridge: str, relays: bool) 
     lines += [f"local_clientid {local_id(link)}", f"remote_clientid {remote_id(link)}"]
     if settings.tls:
         folder = settings.certificates or CERTIFICATES
-        files = (("cafile", "ca.crt"), ("certfile", "broker.crt"), ("keyfile", "broker.key"))
-        lines += [f"bridge_{kind} {folder}/{file}" for kind, file in files]
-    if settings.credentials:  # mosquitto reads no environment, so `envsubst` fills these in
+        certificates = (("cafile", "ca.crt"), ("certfile", "broker.crt"), ("keyfile", "broker.key"))
+        lines += [f"bridge_{option} {folder}/{file}" for option, file in certificates]
+    if settings.credentials:  # mosquitto does not read the environment; `envsubst` fills these in
         lines += ["remote_username ${BROADLOOM_USER}", "remote_password ${BROADLOOM_PASSWORD}"]
     return "\n".join([*lines, *_topics(link, settings.qos, relays)]) + "\n"
 
@@ -96,63 +119,38 @@ def _topics(link: WiredLink, qos: int, relays: bool) -> Iterable[str]:
     for text in sorted({*link.out, *link.into}):
         if any(char.isspace() or not char.isprintable() for char in text) or text.startswith('"'):
             raise InputError(
-                f"topic {text!r} has a space or a quote, and mosquitto's bridges take neither; rename it"
+                f"topic {text!r} has a space or a quote, and mosquitto's bridges accept neither; rename it"
             )
-        ways = [way for way, filters in (("out", link.out), ("in", link.into)) if text in filters]
+        directions = [name for name, filters in (("out", link.out), ("in", link.into)) if text in filters]
         if relays:
-            yield f"topic {text} {'both' if len(ways) == 2 else ways[0]} {qos}"
+            yield f"topic {text} {'both' if len(directions) == 2 else directions[0]} {qos}"
         else:
             prefixes = {"out": f'"" {MESH}', "in": f'{MESH} ""'}
-            yield from (f"topic {text} {way} {qos} {prefixes[way]}" for way in ways)
+            yield from (f"topic {text} {name} {qos} {prefixes[name]}" for name in directions)
 
 
-def read_links(written: Mapping[str, str], wiring: Wiring) -> list[WiredLink]:
-    """The links that files say, for a check of what is written rather than of what was meant."""
+def read_links(files: Mapping[str, str], wiring: Wiring) -> list[WiredLink]:
+    """The links in exported files, so that a check sees what is written rather than what was meant."""
     broker_of = {safe(broker): broker for broker in wiring.brokers}
     links = []
-    for name, text in written.items():
+    for name, text in files.items():
         owner = broker_of[name.removeprefix("broker-").removesuffix(".conf")]
         for part in text.split("\nconnection ")[1:]:
             title, *lines = part.splitlines()
             peer = broker_of[title.rpartition(":")[2]]
             topics = [line.split()[1:3] for line in lines if line.startswith("topic ")]
-            out, into = (tuple(text for text, way in topics if way in (one, "both")) for one in ("out", "in"))
+            out = tuple(topic for topic, direction in topics if direction in ("out", "both"))
+            into = tuple(topic for topic, direction in topics if direction in ("in", "both"))
             links.append(WiredLink(owner, peer, out, into))
     return links
 
 
-ACL_FILE = "migration-acl.conf"
-LINK_AGENT = "broadloom-links"
-
-_RULES = """\
-# Who may use the control topics by which clients are moved; written by broadloom.
-# Put these lines at the end of each broker's acl_file. LabClients log in by their own names:
-# their listener has `use_username_as_clientid true`, and the agent has a listener of its own without it.
-user {agent}
-topic readwrite {root}/#
-topic readwrite {own}to/#
-topic read #
-
-# The link agent carries all topics but those, and probes of its own, which no `#` of anybody else's matches.
-user {links}
-topic readwrite #
-topic readwrite {own}#
-topic deny {root}/#
-topic deny {own}to/#
-
-# A client speaks for itself only, and hears only what is said to it.
-pattern write {root}/from/%u/+
-pattern read {root}/to/%u/+
-pattern read {own}to/%u/+
-"""
-
-
 def acl_rules(agent: str = MOVE_AGENT, links: str = LINK_AGENT) -> str:
-    """The rules, for agents that log in by these names.
+    """The access rules of the agents' control topics, for each broker's own `acl_file`.
 
     Args:
-        agent: the one that moves clients.
-        links: the one that holds links.
+        agent: the user name of the agent that moves clients.
+        links: the user name of the agent that holds links.
 
     Examples:
         >>> print(acl_rules("mover").splitlines()[3])
@@ -160,4 +158,4 @@ def acl_rules(agent: str = MOVE_AGENT, links: str = LINK_AGENT) -> str:
         >>> "topic readwrite $broadloom/#" in acl_rules()
         True
     """
-    return _RULES.format(agent=agent, links=links, own=INTERNAL_PREFIX, root=CONTROL_ROOT)
+    return _ACL_RULES.format(agent=agent, links=links, own=INTERNAL_PREFIX, root=CONTROL_ROOT)

@@ -1,8 +1,8 @@
-"""NATS: a file of leaf nodes a broker, to be included beside its own configuration.
+"""NATS target: one file of leaf nodes per broker, to be included from its own configuration.
 
-Leaf links of one account must form a tree, and NATS carries every subject of the account over it. So trees
-share an account only where together they close no ring; where they do, each set of trees that fits needs an
-account of its own, and clients log in once for each.
+The leaf links of one account must form a tree, and NATS carries every subject of the account over it. So
+trees share an account only if together they close no ring; otherwise each set of trees that closes none needs
+an account of its own, and clients log in once per account.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
     """The file of each broker, by name.
 
     Raises:
-        InputError: trees that close a ring, unless accounts are asked for; or a topic that is no subject.
+        InputError: trees close a ring and accounts are off, or a topic is not a valid subject.
 
     Examples:
         >>> wiring = Wiring(("a", "b"), {}, {}, (WiredLink("a", "b", ("x",), ("x",)),))
@@ -45,8 +45,8 @@ def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
     accounts = accounts_of(wiring)
     if len(accounts) > 1 and not settings.accounts:
         raise InputError(
-            f"the tree of {accounts[1][0]!r} closes a ring with those of other topics, and NATS takes only a "
-            "tree in an account; link an overlay without rings, or ask for accounts: there would be "
+            f"the tree of {accounts[1][0]!r} closes a ring with those of other topics, and NATS accepts only "
+            "one tree per account; link an overlay without rings, or use --accounts: there would be "
             f"{len(accounts)}, and clients log in to each that has a topic of theirs"
         )
     return {
@@ -56,7 +56,7 @@ def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
 
 
 def accounts_of(wiring: Wiring) -> list[list[str]]:
-    """Filters in as few accounts as first come, first served finds, so that no account closes a ring.
+    """The topic filters of each account, by first fit, so that no account closes a ring.
 
     Examples:
         >>> ring = ("a", "b", "xy"), ("b", "c", "xz"), ("a", "c", "yz")
@@ -76,14 +76,14 @@ def accounts_of(wiring: Wiring) -> list[list[str]]:
 
 
 def account_of(wiring: Wiring) -> dict[str, str]:
-    """The account of each filter that links carry; where one is enough it is the brokers' own."""
+    """The account of each topic filter that links carry; if one is enough, it is the global account."""
     accounts = accounts_of(wiring)
     named = (f"BROADLOOM_{i}" if len(accounts) > 1 else "$G" for i in range(1, len(accounts) + 1))
     return {text: name for name, filters in zip(named, accounts, strict=True) for text in filters}
 
 
 def moved_topics(old: Wiring, new: Wiring) -> dict[str, tuple[str, str]]:
-    """The filters of both whose clients have to log in to another account, with both accounts.
+    """The topic filters of both wirings that change accounts, with the old and the new account.
 
     Examples:
         >>> one = Wiring(tuple("abc"), {}, {}, (WiredLink("a", "b", ("x",), ("x",)),))
@@ -92,7 +92,8 @@ def moved_topics(old: Wiring, new: Wiring) -> dict[str, tuple[str, str]]:
         >>> moved_topics(one, two)
         {'x': ('$G', 'BROADLOOM_1')}
     """
-    before, after = account_of(old), account_of(new)
+    before = account_of(old)
+    after = account_of(new)
     return {
         text: (before[text], after[text])
         for text in sorted(before)
@@ -101,17 +102,16 @@ def moved_topics(old: Wiring, new: Wiring) -> dict[str, tuple[str, str]]:
 
 
 def _links_by_group(wiring: Wiring) -> dict[tuple[str, ...], set[tuple[str, str]]]:
-    """The ends of the links of each group of filters that can match one topic."""
-    named = defaultdict[str, list[str]](list)
-    for text, name in groups(
-        sorted({text for link in wiring.links for text in link.out + link.into})
-    ).items():
-        named[name].append(text)
-    of_text = defaultdict[str, set[tuple[str, str]]](set)
+    """The ends of the links of each group of topic filters that can match the same topic."""
+    texts = sorted({text for link in wiring.links for text in link.out + link.into})
+    members = defaultdict[str, list[str]](list)
+    for text, name in groups(texts).items():
+        members[name].append(text)
+    links_of = defaultdict[str, set[tuple[str, str]]](set)
     for link in wiring.links:
         for text in link.out + link.into:
-            of_text[text].add(link[:2])
-    return {tuple(texts): set().union(*(of_text[text] for text in texts)) for texts in named.values()}
+            links_of[text].add(link[:2])
+    return {tuple(group): set().union(*(links_of[text] for text in group)) for group in members.values()}
 
 
 def _broker_file(wiring: Wiring, broker: str, accounts: list[list[str]], settings: Settings) -> str:
@@ -121,7 +121,7 @@ def _broker_file(wiring: Wiring, broker: str, accounts: list[list[str]], setting
     lines += _accounts(accounts) if several else []
     lines += ["leafnodes {", "  no_advertise: true"]
     if any(link.peer == broker for link in wiring.links):
-        lines += [f'  listen: "0.0.0.0:{settings.place(broker, PORT)[1]}"', *_proof(settings, "  ")]
+        lines += [f'  listen: "0.0.0.0:{settings.place(broker, PORT)[1]}"', *_tls_options(settings, "  ")]
         lines += [] if several or not settings.credentials else [f"  authorization {_login('BROADLOOM')}"]
     lines += ["  remotes: ["]
     for link in own:
@@ -138,34 +138,34 @@ def _accounts(accounts: list[list[str]]) -> list[str]:
 
 
 def _login(name: str) -> str:
-    """A user whose password is in the environment."""
+    """A user with a password from the environment."""
     return f"{{ user: {name}, password: ${name}_PASSWORD }}"
 
 
 def _remotes(link: WiredLink, accounts: list[list[str]], settings: Settings) -> list[str]:
-    """A remote for each account that has a topic on the link."""
+    """One remote per account with a topic on the link."""
     host, port = settings.place(link.peer, PORT)
     scheme = "tls" if settings.tls else "nats-leaf"
     name = link_name(link.owner, link.peer)
-    proof = "".join(_proof(settings, ""))
+    tls = "".join(_tls_options(settings, ""))
     if not accounts:
         url = (
             f"$BROADLOOM_URL_{_variable(link.peer)}"
             if settings.credentials
             else f'"{scheme}://{host}:{port}"'
         )
-        return [f"    {{ url: {url}{proof} }}{_MARK}{name}"]
+        return [f"    {{ url: {url}{tls} }}{_MARK}{name}"]
     carried = {*link.out, *link.into}
     return [
-        f"    {{ url: $BROADLOOM_{i}_URL_{_variable(link.peer)}, account: BROADLOOM_{i}{proof} }}"
+        f"    {{ url: $BROADLOOM_{i}_URL_{_variable(link.peer)}, account: BROADLOOM_{i}{tls} }}"
         f"{_MARK}{name} at {scheme}://{host}:{port}"
         for i, filters in enumerate(accounts, 1)
         if carried.intersection(filters)
     ]
 
 
-def _proof(settings: Settings, indent: str) -> list[str]:
-    """By which certificates a link proves itself."""
+def _tls_options(settings: Settings, indent: str) -> list[str]:
+    """The certificates of a listener (with an indent) or of a remote (without)."""
     if not settings.tls:
         return []
     folder = settings.certificates or CERTIFICATES
@@ -174,7 +174,7 @@ def _proof(settings: Settings, indent: str) -> list[str]:
 
 
 def _variable(broker: str) -> str:
-    """A broker's id as a part of a variable's name."""
+    """A broker's id as part of the name of a variable."""
     return re.sub(r"[^A-Za-z0-9]", lambda char: f"_{ord(char[0]):X}_", broker)
 
 
@@ -182,17 +182,17 @@ def _check_subjects(wiring: Wiring) -> None:
     for text in sorted({text for link in wiring.links for text in link.out + link.into}):
         if re.search(r"[.*>\s]", text) or "" in text.split("/"):
             raise InputError(
-                f"topic {text!r} has an empty level, a space, or one of . * >, and NATS has no such subject; "
-                "rename it"
+                f"topic {text!r} has an empty level, a space, or one of . * >, and is not a valid NATS "
+                "subject; rename it"
             )
 
 
-def read_links(written: Mapping[str, str], wiring: Wiring) -> list[WiredLink]:
-    """The links that files say, each with what it is for: the files do not name topics."""
+def read_links(files: Mapping[str, str], wiring: Wiring) -> list[WiredLink]:
+    """The links in exported files; their topic filters are those of the wiring: the files name no topics."""
     carried = {link_name(link.owner, link.peer): link for link in wiring.links}
     broker_of = {safe(broker): broker for broker in wiring.brokers}
     links = []
-    for name, text in written.items():
+    for name, text in files.items():
         owner = broker_of[name.removeprefix("broker-").removesuffix(".conf")]
         titles = re.findall(r"\{ url: .*# (broadloom-\S+)", text)
         links += [carried[title]._replace(owner=owner) for title in dict.fromkeys(titles)]

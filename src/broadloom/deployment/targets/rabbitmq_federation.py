@@ -1,7 +1,7 @@
-"""RabbitMQ: a list of calls of its HTTP API a broker, for exchanges that are federated along the links.
+"""RabbitMQ target: one list of HTTP API calls per broker, for exchanges that are federated along the links.
 
-Each link is a topic exchange of its own at both ends, and each end's has the other as its upstream. Bindings
-with `amq.topic`, where MQTT clients are, say which topics go over it. Nothing needs a restart.
+Each link has a topic exchange of its own at both ends, and each of the two has the other as its upstream.
+Bindings with `amq.topic`, the exchange of MQTT clients, select the topics of the link. Nothing restarts.
 """
 
 from __future__ import annotations
@@ -19,18 +19,18 @@ from broadloom.errors import InputError
 
 PORT, TLS_PORT = 5672, 5671
 CERTIFICATES = "/etc/rabbitmq/certs"
-CLIENTS = "amq.topic"
-LONGEST_KEY = 255  # bytes, by AMQP
+CLIENTS = "amq.topic"  # the exchange of MQTT clients
+LONGEST_KEY = 255  # bytes; limit of AMQP
 
 Call = dict[str, Any]
 CallsAt = dict[str, list[Call]]  # by broker
 
 
 def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
-    """The calls for each broker, as a JSON list with one call a line, by file name.
+    """The file of each broker, by name: a JSON list with one call per line.
 
     Raises:
-        InputError: a topic that has no routing key.
+        InputError: a topic cannot be a routing key.
 
     Examples:
         >>> wiring = Wiring(("a", "b"), {}, {}, (WiredLink("a", "b", ("x",), ()),))
@@ -47,12 +47,12 @@ def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
 
 
 def as_text(listed: list[Call]) -> str:
-    """Calls as JSON, one a line."""
+    """Calls as JSON, one per line."""
     return "[\n" + ",\n".join(json.dumps(call, sort_keys=True) for call in listed) + "\n]\n"
 
 
 def calls(wiring: Wiring, broker: str, settings: Settings) -> list[Call]:
-    """What to call at one broker, in this order."""
+    """The calls at one broker, in order."""
     listed: list[Call] = []
     for link in wiring.links:
         if broker in (link.owner, link.peer):
@@ -67,7 +67,7 @@ def calls(wiring: Wiring, broker: str, settings: Settings) -> list[Call]:
 
 
 def max_hops(wiring: Wiring) -> int:
-    """More than any tree is long; the same while brokers come and go, as a change restarts all links.
+    """A number of hops above the length of any tree, rounded up: a change of it would restart all links.
 
     Examples:
         >>> max_hops(Wiring(tuple("abcdefghijk"), {}, {}, ()))
@@ -77,12 +77,12 @@ def max_hops(wiring: Wiring) -> int:
 
 
 def exchange(link: WiredLink) -> str:
-    """The exchange of a link, at both its ends."""
+    """The name of the exchange of a link, at both ends."""
     return f"broadloom.link.{safe(link.owner)}:{safe(link.peer)}"
 
 
 def routing_key(text: str) -> str:
-    """A topic or filter as RabbitMQ's MQTT has it in AMQP.
+    """The AMQP routing key of an MQTT topic or topic filter.
 
     Examples:
         >>> routing_key("a/+/#")
@@ -90,7 +90,7 @@ def routing_key(text: str) -> str:
     """
     if "." in text or "*" in text:
         raise InputError(
-            f"topic {text!r} has a dot or a star, which RabbitMQ takes for another topic; rename it"
+            f"topic {text!r} has a dot or a star, which RabbitMQ maps to another topic; rename it"
         )
     key = text.replace("/", ".").replace("+", "*")
     if len(key.encode()) > LONGEST_KEY:
@@ -103,13 +103,13 @@ def routing_key(text: str) -> str:
 def change(
     old: Wiring, new: Wiring, settings: Settings, later: Settings | None = None
 ) -> tuple[CallsAt, CallsAt]:
-    """What to call at each broker first, and then, when all of that is done, to take the old back.
+    """The calls at each broker that add the new links, and those that then remove the old ones.
 
     Args:
-        old: how brokers are linked.
-        new: how they are to be linked.
-        settings: where brokers are.
-        later: where they will be, if that changes too.
+        old: the present wiring.
+        new: the wiring to be.
+        settings: the addresses of brokers.
+        later: their new addresses, if these change too.
 
     Examples:
         >>> one, two = (Wiring(("a", "b"), {}, {}, (WiredLink("a", "b", (x,), ()),)) for x in "xy")
@@ -120,10 +120,11 @@ def change(
     adds: CallsAt = {}
     removals: CallsAt = {}
     for broker in dict.fromkeys((*old.brokers, *new.brokers)):
-        before, after = calls(old, broker, settings), calls(new, broker, later or settings)
-        made = {_made(call) for call in after}
+        before = calls(old, broker, settings)
+        after = calls(new, broker, later or settings)
+        made = {_object_of(call) for call in after}
         added = [call for call in after if call not in before]
-        removed = [undone(call) for call in reversed(before) if _made(call) not in made]
+        removed = [undone(call) for call in reversed(before) if _object_of(call) not in made]
         if added:
             adds[broker] = added
         if removed:
@@ -131,15 +132,15 @@ def change(
     return adds, removals
 
 
-def _made(call: Call) -> tuple[str, str | None]:
-    """What a call makes: the same thing may be made anew with other settings."""
+def _object_of(call: Call) -> tuple[str, str | None]:
+    """The identity of the object that a call makes; a later call can make it again with other settings."""
     return call["path"], call["body"].get("routing_key")
 
 
 def undone(call: Call) -> Call:
-    """The call that takes back what another one made.
+    """The call that deletes the object that another call made.
 
-    RabbitMQ names a binding by its key, in quotes, and that name is a part of the path, quoted once more.
+    RabbitMQ names a binding by its percent-encoded key, and the path contains that name, encoded once more.
     """
     if call["method"] == "PUT":
         return {"method": "DELETE", "path": call["path"]}
@@ -148,7 +149,7 @@ def undone(call: Call) -> Call:
 
 
 def _upstream(link: WiredLink, other: str, settings: Settings, hops: int) -> list[Call]:
-    """The other end as the source of what comes."""
+    """The calls that make the other end of a link the upstream."""
     name = f"broadloom-{safe(other)}"
     value = {
         "uri": _uri(other, settings),
@@ -173,15 +174,13 @@ def _uri(broker: str, settings: Settings) -> str:
     if not settings.tls:
         return f"amqp://{login}{host}:{port}"
     folder = settings.certificates or CERTIFICATES
-    proof = f"cacertfile={folder}/ca.crt&certfile={folder}/broker.crt&keyfile={folder}/broker.key"
-    way = "" if settings.credentials else "&auth_mechanism=external"
-    return f"amqps://{login}{host}:{port}?{proof}&verify=verify_peer{way}"
+    certificates = f"cacertfile={folder}/ca.crt&certfile={folder}/broker.crt&keyfile={folder}/broker.key"
+    mechanism = "" if settings.credentials else "&auth_mechanism=external"
+    return f"amqps://{login}{host}:{port}?{certificates}&verify=verify_peer{mechanism}"
 
 
 def _put(kind: str, name: str, body: Mapping[str, Any]) -> Call:
-    vhost, _, rest = kind.partition("/")
-    place = f"/api/{vhost}/{rest}/%2F" if rest else f"/api/{vhost}/%2F"
-    return {"method": "PUT", "path": f"{place}/{quote(name, safe='')}", "body": dict(body)}
+    return {"method": "PUT", "path": f"/api/{kind}/%2F/{quote(name, safe='')}", "body": dict(body)}
 
 
 def _bind(source: str, destination: str, text: str) -> Call:
@@ -190,12 +189,13 @@ def _bind(source: str, destination: str, text: str) -> Call:
     return {"method": "POST", "path": path, "body": {"routing_key": routing_key(text)}}
 
 
-def read_links(written: Mapping[str, str], wiring: Wiring) -> list[WiredLink]:
-    """The links that the calls make: what one end offers and the other one takes."""
+def read_links(files: Mapping[str, str], wiring: Wiring) -> list[WiredLink]:
+    """The links in exported files; a hop carries what its start offers and its end accepts."""
     broker_of = {safe(broker): broker for broker in wiring.brokers}
-    offered, taken = defaultdict[Hop, set[str]](set), defaultdict[Hop, set[str]](set)
+    offered = defaultdict[Hop, set[str]](set)
+    accepted = defaultdict[Hop, set[str]](set)
     pairs: dict[tuple[str, str], None] = {}
-    for name, text in written.items():
+    for name, text in files.items():
         here = broker_of[name.removeprefix("broker-").removesuffix(".json")]
         for source, destination, key in _bindings(json.loads(text)):
             ends = (source if destination == CLIENTS else destination).removeprefix("broadloom.link.")
@@ -203,15 +203,15 @@ def read_links(written: Mapping[str, str], wiring: Wiring) -> list[WiredLink]:
             pairs[owner, peer] = None
             other = peer if here == owner else owner
             if destination == CLIENTS:
-                taken[other, here].add(_filter(key))
+                accepted[other, here].add(_filter(key))
             else:
                 offered[here, other].add(_filter(key))
     return [
         WiredLink(
             owner,
             peer,
-            tuple(sorted(offered[owner, peer] & taken[owner, peer])),
-            tuple(sorted(offered[peer, owner] & taken[peer, owner])),
+            tuple(sorted(offered[owner, peer] & accepted[owner, peer])),
+            tuple(sorted(offered[peer, owner] & accepted[peer, owner])),
         )
         for owner, peer in pairs
     ]
