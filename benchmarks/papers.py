@@ -17,8 +17,8 @@ from rich.console import Console
 
 from _common import Section, keep, show
 from broadloom.papers import FIGURES
-from broadloom.papers._overlays import latency_sources
-from broadloom.papers.reproduce import reproduce
+from broadloom.papers.paper1_weighted_overlays import latency_sources
+from broadloom.papers.reproduction import reproduce
 
 ROOT = Path(__file__).parents[1]
 

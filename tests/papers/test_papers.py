@@ -8,24 +8,42 @@ import numpy as np
 import pytest
 
 import broadloom as bl
-from broadloom.papers import FIGURES, content, figures_of, low_degree, markets, shadows, weighted
-from broadloom.papers._overlays import GENERATED, MEASURED, latencies
-from broadloom.papers.figure import Claim, Rows
-from broadloom.papers.results import curves_of, draw_panel, read_case, write_case, write_figure, write_page
+from broadloom.papers import (
+    FIGURES,
+    figures_of,
+    paper1_weighted_overlays,
+    paper2_low_degree,
+    paper3_shadows,
+    paper4_assignment,
+    paper5_markets,
+)
+from broadloom.papers.figures import Claim, FigureRows
+from broadloom.papers.paper1_weighted_overlays import GENERATED, MEASURED, latencies
+from broadloom.papers.reproduction import (
+    curves_of,
+    draw_panel,
+    read_case,
+    write_case,
+    write_figure,
+    write_page,
+)
 
 
 def rows_of(figure, *cases):
     """The rows of some cases of a figure."""
-    return Rows(tuple(row for case in cases for row in figure.run(case)))
+    return FigureRows(tuple(row for case in cases for row in figure.run(case)))
 
 
 def test_weighted_overlays():
     """Paper 1: GrMAW is below PdMAW and far below TrMAW, and lighter than GM, which has fewer edges."""
-    case = weighted._case(0, nodes=120, topics=60, popularity="zipf") | {"fewest": 10, "most": 30}
-    rows = rows_of(weighted.FIG4, case)
+    case = paper1_weighted_overlays._case(0, nodes=120, topics=60, popularity="zipf") | {
+        "fewest": 10,
+        "most": 30,
+    }
+    rows = rows_of(paper1_weighted_overlays.FIG4, case)
     gr, pd, tr = (rows.mean("weighted_mean_degree", algorithm=name) for name in ("grmaw", "pdmaw", "trmaw"))
     assert gr < pd < tr
-    greedy = rows_of(weighted.FIG8, case)
+    greedy = rows_of(paper1_weighted_overlays.FIG8, case)
     weight = {name: greedy.mean("weighted_mean_degree", algorithm=name) for name in ("grmaw", "gm")}
     degree = {name: greedy.mean("mean_degree", algorithm=name) for name in ("grmaw", "gm")}
     assert weight["grmaw"] < weight["gm"]
@@ -34,35 +52,40 @@ def test_weighted_overlays():
 
 def test_reverse_delete_and_sites():
     """Paper 1: reverse delete only takes away; divide and conquer is hardly heavier than GrMAW."""
-    case = weighted._case(1, nodes=100, topics=60) | {"fewest": 10, "most": 30}
-    rows = rows_of(weighted.FIG7, case)
+    case = paper1_weighted_overlays._case(1, nodes=100, topics=60) | {"fewest": 10, "most": 30}
+    rows = rows_of(paper1_weighted_overlays.FIG7, case)
     assert rows.mean("mean_degree", algorithm="pdrdmaw") < rows.mean("mean_degree", algorithm="pdmaw")
-    rows = rows_of(weighted.FIG9, weighted._case(0, nodes=300, topics=60))
-    assert rows.ratio("weighted_mean_degree", {"algorithm": "dcmaw"}, weighted.GR, "nodes") < 1.05
+    rows = rows_of(paper1_weighted_overlays.FIG9, paper1_weighted_overlays._case(0, nodes=300, topics=60))
+    assert (
+        rows.ratio("weighted_mean_degree", {"algorithm": "dcmaw"}, paper1_weighted_overlays.GR, "nodes")
+        < 1.05
+    )
 
 
 def test_low_degrees():
     """Paper 2: Low-ODA is between GM and MinMax-ODA on average, its maximum below GM's; diameter 2 costs."""
-    rows = rows_of(low_degree.FIG1, *(low_degree._case(seed, 150) for seed in range(3)))
-    assert low_degree.FIG2.claims[0].ours(rows) == 1
+    rows = rows_of(paper2_low_degree.FIG1, *(paper2_low_degree._case(seed, 150) for seed in range(3)))
+    assert paper2_low_degree.FIG2.claims[0].ours(rows) == 1
     assert rows.mean("max_degree", algorithm="low-oda") < rows.mean("max_degree", algorithm="gm")
-    rows = rows_of(low_degree.FIG5, *(low_degree._case(seed, 60, 20, "unif") for seed in range(3)))
+    rows = rows_of(
+        paper2_low_degree.FIG5, *(paper2_low_degree._case(seed, 60, 20, "unif") for seed in range(3))
+    )
     gm, second, first = (rows.mean("mean_degree", algorithm=name) for name in ("gm", "cd-oda-2", "cd-oda"))
     assert gm < second < first
 
 
 def test_markets():
     """Paper 5: all are cheaper than chance, and ours is the cheapest."""
-    rows = rows_of(markets.FIG9, markets._case(0, 300))
-    reduction = {name: rows.mean("reduction", algorithm=name) for name in markets.ALGORITHMS}
+    rows = rows_of(paper5_markets.FIG9, paper5_markets._case(0, 300))
+    reduction = {name: rows.mean("reduction", algorithm=name) for name in paper5_markets.ALGORITHMS}
     assert min(reduction.values()) > 1
     assert max(reduction, key=reduction.get) == "broadloom"
 
 
 def test_churn():
     """Paper 3: shadows keep degrees near a fresh build's, with few repairs, in a small part of its time."""
-    case = shadows._case(0, quick=True, rebuilds=10) | {"nodes": 150, "rounds": 40}
-    rows = rows_of(shadows.FIG6, case)
+    case = paper3_shadows._case(0, quick=True, rebuilds=10) | {"nodes": 150, "rounds": 40}
+    rows = rows_of(paper3_shadows.FIG6, case)
     assert rows.mean("repair", algorithm="shadow", kind="join") < rows.mean(
         "repair", algorithm="shadow", kind="leave"
     )
@@ -74,7 +97,7 @@ def test_subscriber_assignment():
     """Paper 4: who ignores the event space needs far more bandwidth, who ignores latency far less."""
     case = {"set": "1HH", "seed": 0, "subscribers": 1500, "brokers": 15}
     names = ("gr*", "gr-no-latency", "closest", "balance")
-    rows = Rows(tuple(content._run(case, *names)))
+    rows = FigureRows(tuple(paper4_assignment._run(case, *names)))
     star, careless, closest, balance = (rows.mean("bandwidth", algorithm=name) for name in names)
     assert careless < star < min(closest, balance)
     assert rows.mean("feasible", algorithm="gr*") == 1
@@ -98,12 +121,12 @@ def test_figures_are_whole(figure):
 def test_latencies_are_measured_where_there_is_data(tmp_path, monkeypatch):
     """A case names the matrix that it takes, so that runs with and without data are kept apart."""
     monkeypatch.delenv("BROADLOOM_DATA", raising=False)
-    assert {case["latency"] for case in weighted.FIG8.cases(True)} == {GENERATED}
+    assert {case["latency"] for case in paper1_weighted_overlays.FIG8.cases(True)} == {GENERATED}
     monkeypatch.setenv("BROADLOOM_DATA", str(tmp_path))
     for file in MEASURED.values():
         np.savez(tmp_path / file, rtt_ms=np.array([[0, 10, 40], [30, 0, 20], [np.nan, 20, 0]]))
-    assert {case["latency"] for case in weighted.FIG8.cases(True)} == set(MEASURED)
-    assert {case["latency"] for case in weighted.FIG4.cases(True)} == {"RIPE Atlas"}
+    assert {case["latency"] for case in paper1_weighted_overlays.FIG8.cases(True)} == set(MEASURED)
+    assert {case["latency"] for case in paper1_weighted_overlays.FIG4.cases(True)} == {"RIPE Atlas"}
     found = latencies(3, 0, "WonderNetwork")
     upper = [found.of(0, 1), found.of(0, 2), found.of(1, 2)]
     assert sorted(upper / np.min(upper)) == pytest.approx([1, 2, 4])
@@ -124,7 +147,7 @@ def test_latencies_are_measured_where_there_is_data(tmp_path, monkeypatch):
 )
 def test_verdicts(relation, ours, verdict):
     claim = Claim("I", "ten", 10, lambda _: ours, relation, why="chance")
-    found = claim.verdict(Rows(()))
+    found = claim.verdict(FigureRows(()))
     assert found["verdict"] == verdict
     assert found["why"] == ("" if verdict == "reproduced" else "chance")
 
@@ -146,7 +169,7 @@ def test_every_curve_is_drawn(figure):
         for name in ("one", "other")
     ]
     nothing = dict.fromkeys(found) | {"algorithm": "not drawn"}
-    rows = Rows((*rows, rows[0] | nothing))
+    rows = FigureRows((*rows, rows[0] | nothing))
     curves = curves_of(figure, rows)
     assert curves
     assert {"algorithm": "not drawn"} not in curves
@@ -180,9 +203,9 @@ def test_damaged_cases_are_none(tmp_path, content):
 def test_a_figure_is_written_and_shown(tmp_path):
     """A table, a drawing without colours that matter, claims and a page that stands alone."""
     pytest.importorskip("matplotlib")
-    figure = low_degree.FIG5
+    figure = paper2_low_degree.FIG5
     rows = rows_of(
-        figure, *(low_degree._case(seed, 20, size, "unif") for seed in (0, 1) for size in (10, 20))
+        figure, *(paper2_low_degree._case(seed, 20, size, "unif") for seed in (0, 1) for size in (10, 20))
     )
     claims = write_figure(figure, rows, tmp_path, quick=True)
     page = write_page({figure: True}, claims, tmp_path).read_text()

@@ -5,8 +5,8 @@ import dataclasses
 import pyarrow.parquet
 import pytest
 
-from broadloom.papers import low_degree
-from broadloom.papers.reproduce import reproduce
+from broadloom.papers import paper2_low_degree
+from broadloom.papers.reproduction import reproduce
 
 pytestmark = pytest.mark.spark
 
@@ -14,8 +14,8 @@ pytestmark = pytest.mark.spark
 def test_cases_run_once(spark, tmp_path):
     """A second run finds all cases; one that was lost is run again, and the table is the same."""
     pytest.importorskip("matplotlib")
-    few = lambda _: [low_degree._case(seed, 12) | {"k": k} for seed in (0, 1) for k in (1, 8)]  # noqa: E731
-    figure = dataclasses.replace(low_degree.FIG3, cases=few)
+    few = lambda _: [paper2_low_degree._case(seed, 12) | {"k": k} for seed in (0, 1) for k in (1, 8)]  # noqa: E731
+    figure = dataclasses.replace(paper2_low_degree.FIG3, cases=few)
     first = reproduce([figure], tmp_path, spark=spark)
     assert (first.run, first.known) == (4, 0)
     table = pyarrow.parquet.read_table(tmp_path / "paper2-fig3.parquet").drop_columns("seconds")
@@ -30,13 +30,14 @@ def test_other_figures_stay_and_damaged_cases_run_again(spark, tmp_path, monkeyp
     """The page is about all figures that are there; a cut or empty file of a case counts as none."""
     pytest.importorskip("matplotlib")
     first = dataclasses.replace(
-        low_degree.FIG3,
-        cases=lambda quick: [low_degree._case(0, 12 if quick else 14) | {"k": k} for k in (1, 8)],
+        paper2_low_degree.FIG3,
+        cases=lambda quick: [paper2_low_degree._case(0, 12 if quick else 14) | {"k": k} for k in (1, 8)],
     )
     second = dataclasses.replace(
-        low_degree.FIG5, cases=lambda quick: [low_degree._case(s, 12, 10, "unif") for s in range(2 - quick)]
+        paper2_low_degree.FIG5,
+        cases=lambda quick: [paper2_low_degree._case(s, 12, 10, "unif") for s in range(2 - quick)],
     )
-    monkeypatch.setattr("broadloom.papers.reproduce.FIGURES", (first, second))
+    monkeypatch.setattr("broadloom.papers.reproduction.FIGURES", (first, second))
     reproduce([first], tmp_path, quick=True, spark=spark)
     found = reproduce([second], tmp_path, spark=spark)
     assert {claim["figure"] for claim in found.claims} == {"paper2-fig5"}

@@ -7,10 +7,8 @@ import pyarrow as pa
 import pytest
 
 import broadloom as bl
-from broadloom.report import report
-from broadloom.report.failures import failures
-from broadloom.report.page import html_of
-from broadloom.report.record import record_of, record_of_folders
+from broadloom.report import html_of, record_of, record_of_folders, report
+from broadloom.report.overlay_record import failures
 from chromium import drag
 
 pytestmark = [pytest.mark.needs("chromium"), pytest.mark.xdist_group("chromium")]

@@ -12,11 +12,10 @@ import broadloom as bl
 from broadloom import InputError, measures
 from broadloom.maintenance import maintain
 from broadloom.model import RowLedger, TableAccount
-from broadloom.report import overlay, report
-from broadloom.report.content import market_record
-from broadloom.report.failures import failures
-from broadloom.report.page import as_script
-from broadloom.report.record import record_of, record_of_folders
+from broadloom.report import overlay_record, record_of, record_of_folders, report
+from broadloom.report.html_page import as_script
+from broadloom.report.overlay_record import failures
+from broadloom.report.report_record import market_record
 from broadloom.storage.tables import write_table
 from strategies import instances
 
@@ -75,7 +74,7 @@ def test_a_plan_that_connects_nothing_has_no_repairs():
 
 
 def test_small_topics_are_left_out_of_a_large_page(plan, monkeypatch):
-    monkeypatch.setattr(overlay.shown_topics, "__defaults__", (40,))
+    monkeypatch.setattr(overlay_record.shown_topics, "__defaults__", (40,))
     record = record_of({"plan": plan})
     given = record["interests"][0]
     assert len(given["members"]) <= 40

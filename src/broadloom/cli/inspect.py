@@ -30,8 +30,7 @@ from broadloom.plans import (
     read_link_record,
     saved_market_metrics,
 )
-from broadloom.report.page import html_of, write_page
-from broadloom.report.record import TITLE, record_of_folders
+from broadloom.report import TITLE, html_of, record_of_folders, write_page
 
 if TYPE_CHECKING:
     from broadloom.pipeline import SparkEngine

@@ -32,7 +32,7 @@ def reproduce(
     """
     engine = engine_of(master, remote, conf)
     from broadloom.papers import figures_of
-    from broadloom.papers.reproduce import reproduce as run
+    from broadloom.papers.reproduction import reproduce as run
 
     with progress(quiet):
         found = run(figures_of(paper, figure), output, quick, engine)

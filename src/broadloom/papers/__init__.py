@@ -1,15 +1,23 @@
-"""Each figure and table of the five papers as data, ours beside theirs: one module a paper."""
+"""Figures, tables and claims of the five papers, one module per paper, to compare with our results."""
 
 from broadloom.errors import InputError
-from broadloom.papers import content, low_degree, markets, shadows, weighted
-from broadloom.papers.figure import Figure
+from broadloom.papers import (
+    paper1_weighted_overlays,
+    paper2_low_degree,
+    paper3_shadows,
+    paper4_assignment,
+    paper5_markets,
+)
+from broadloom.papers.figures import Figure
+
+__all__ = ["FIGURES", "Figure", "figures_of"]
 
 FIGURES: tuple[Figure, ...] = (
-    *weighted.FIGURES,
-    *low_degree.FIGURES,
-    *shadows.FIGURES,
-    *content.FIGURES,
-    *markets.FIGURES,
+    *paper1_weighted_overlays.FIGURES,
+    *paper2_low_degree.FIGURES,
+    *paper3_shadows.FIGURES,
+    *paper4_assignment.FIGURES,
+    *paper5_markets.FIGURES,
 )
 
 

@@ -40,8 +40,7 @@ from broadloom.pipeline.ingest.raw_sources import RawFile, RawSource, check_choi
 from broadloom.pipeline.spark_session import SparkEngine, session
 from broadloom.plans import AssignmentResult, Plan, assignment_summary
 from broadloom.progress import stage
-from broadloom.report.page import html_of
-from broadloom.report.record import TITLE, record_of_folders
+from broadloom.report import TITLE, html_of, record_of_folders
 from broadloom.storage import new_folder, read_toml
 from broadloom.storage.tables import list_column, read_table, require_table, write_table
 

@@ -1,21 +1,21 @@
-"""The report: one HTML page that works offline."""
+"""Report: one HTML page on plans that works offline."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
 from broadloom.plans import AssignmentResult, Plan
-from broadloom.report.page import html_of
-from broadloom.report.record import TITLE, record_of
+from broadloom.report.html_page import html_of, write_page
+from broadloom.report.report_record import TITLE, record_of, record_of_folders
 
-__all__ = ["report"]
+__all__ = ["TITLE", "html_of", "record_of", "record_of_folders", "report", "write_page"]
 
 
 def report(plans: Mapping[str, Plan | AssignmentResult], title: str = TITLE) -> str:
-    """The report on plans that are at hand, as a page; `broadloom report` writes one of folders.
+    """The report on plans in memory, as an HTML page; `broadloom report` writes one from folders.
 
     Args:
-        plans: the plans, under the names that the page is to call them; several are compared.
+        plans: the plans by the names that the page shows; several are compared.
         title: the heading of the page.
 
     Examples:

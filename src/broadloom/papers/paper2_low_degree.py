@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from itertools import product
 
 from broadloom.model import Interest
-from broadloom.papers._overlays import measured
-from broadloom.papers.figure import Case, Claim, Figure, Panel, Row, Rows
+from broadloom.papers.figures import Case, Claim, Figure, FigureRows, Panel, Row
+from broadloom.papers.paper1_weighted_overlays import measured
 from broadloom.workload import interest
 
 AVERAGE, MAXIMUM = "mean_degree", "max_degree"
@@ -60,7 +60,7 @@ def _by_size(quick: bool) -> list[Case]:
     return [_case(seed, 100, size, "unif") for size, seed in product(sizes, range(5 if quick else 20))]
 
 
-def _worst(rows: Rows, one: dict[str, str], other: dict[str, str]) -> float:
+def _worst(rows: FigureRows, one: dict[str, str], other: dict[str, str]) -> float:
     """The largest ratio of mean degrees over the sizes."""
     sizes = sorted({row["size"] for row in rows.all})
     return max(rows.mean(AVERAGE, size=s, **one) / rows.mean(AVERAGE, size=s, **other) for s in sizes)
@@ -80,7 +80,7 @@ def _edges(name: str, algorithm: dict[str, str], theirs: float) -> Claim:
 def _between(column: str) -> Claim:
     """Low-ODA lies between GM and MinMax-ODA at every number of nodes."""
 
-    def share(rows: Rows) -> float:
+    def share(rows: FigureRows) -> float:
         points = sorted({row["nodes"] for row in rows.all})
         inside = 0
         for n in points:
@@ -102,7 +102,7 @@ def _between(column: str) -> Claim:
 
 
 def _trend(column: str, sign: int) -> Claim:
-    def slope(rows: Rows) -> float:
+    def slope(rows: FigureRows) -> float:
         return sign * (rows.mean(column, k=8) - rows.mean(column, k=1))
 
     what = "maximum degree falls" if sign < 0 else "average degree rises"

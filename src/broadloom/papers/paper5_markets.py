@@ -7,7 +7,7 @@ from functools import cache
 from itertools import product
 
 from broadloom.assignment import assign
-from broadloom.papers.figure import Case, Claim, Figure, Panel, Row
+from broadloom.papers.figures import Case, Claim, Figure, Panel, Row
 from broadloom.workload import market
 
 ALGORITHMS = ("greedy-packing", "clustering", "steiner-mixing", "broadloom")

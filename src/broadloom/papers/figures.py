@@ -13,14 +13,16 @@ Row = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Rows:
+class FigureRows:
     """The rows that the cases of a figure gave, and means over some of them."""
 
     all: tuple[Row, ...]
 
-    def where(self, **wanted: Any) -> Rows:
+    def where(self, **wanted: Any) -> FigureRows:
         """The rows that have these values."""
-        return Rows(tuple(r for r in self.all if all(r.get(name) == value for name, value in wanted.items())))
+        return FigureRows(
+            tuple(r for r in self.all if all(r.get(name) == value for name, value in wanted.items()))
+        )
 
     def values(self, column: str, **wanted: Any) -> list[float]:
         """The values of a column in the rows that have these values."""
@@ -30,7 +32,7 @@ class Rows:
         """Their mean; NaN if there is none.
 
         Examples:
-            >>> Rows(({"algorithm": "gm", "s": 1.0}, {"algorithm": "gm", "s": 3.0})).mean("s", algorithm="gm")
+            >>> FigureRows(({"name": "gm", "s": 1.0}, {"name": "gm", "s": 3.0})).mean("s", name="gm")
             2.0
         """
         found = self.values(column, **wanted)
@@ -94,13 +96,13 @@ class Claim:
     where: str
     text: str
     theirs: float
-    ours: Callable[[Rows], float]
+    ours: Callable[[FigureRows], float]
     relation: str = "about"
     tolerance: float = 0.25
     why: str = field(kw_only=True)
     at_full_size: bool = False
 
-    def verdict(self, rows: Rows) -> dict[str, Any]:
+    def verdict(self, rows: FigureRows) -> dict[str, Any]:
         """The claim, the number that we measure, and whether it is reproduced; "not measured" without one."""
         ours = self.ours(rows)
         room = abs(self.theirs) * self.tolerance

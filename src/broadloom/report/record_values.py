@@ -1,11 +1,35 @@
-"""How good a plan is proven to be, in numbers and in words."""
+"""Values of the report's record: shortened numbers, and the certificate of a plan's quality."""
 
 from typing import Any
 
-from broadloom.report.numbers import short
+import numpy as np
+from numpy.typing import ArrayLike
 
+DIGITS = 6
 # What rounding leaves between a plan and its own bound.
 _ROUNDING = 1e-9
+
+
+def short(values: ArrayLike) -> list[Any]:
+    """Numbers as JSON has them, to six digits; None where there is none, or an infinite one.
+
+    Examples:
+        >>> short([1.23456789, 2.0, float("inf")])
+        [1.23457, 2, None]
+        >>> short(np.array([3, 4]))
+        [3, 4]
+    """
+    array = np.asarray(values)
+    if array.dtype.kind != "f":
+        return array.tolist()
+    return [_short(value) for value in array.tolist()]
+
+
+def _short(value: float) -> float | int | None:
+    if not np.isfinite(value):
+        return None
+    rounded = float(f"{value:.{DIGITS}g}")
+    return int(rounded) if rounded.is_integer() else rounded
 
 
 def certificate(total: float, bound: float | None, gap: float | None, least: str) -> dict[str, Any]:

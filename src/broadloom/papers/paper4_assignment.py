@@ -11,7 +11,7 @@ import numpy as np
 
 from broadloom.assignment import assign
 from broadloom.model import AssignmentProblem
-from broadloom.papers.figure import Case, Claim, Figure, Panel, Row, Rows
+from broadloom.papers.figures import Case, Claim, Figure, FigureRows, Panel, Row
 from broadloom.workload import subscribers
 
 # The bandwidths of Tables I and II; sets of set 1 by interest skewness and broad interests, low or high.
@@ -127,7 +127,7 @@ def _of_sizes(quick: bool) -> list[Case]:
     return [*tree, {"set": "1HH", "seed": 0, "subscribers": sizes[-1], "brokers": brokers // 2}]
 
 
-def _over(rows: Rows, algorithm: str, name: str) -> float:
+def _over(rows: FigureRows, algorithm: str, name: str) -> float:
     found = rows.where(set=name)
     if algorithm == "gr*":
         return 1.0
@@ -176,7 +176,7 @@ def _delay(algorithm: str) -> Claim:
 def _above_fraction(algorithm: str) -> Claim:
     """Both are within small factors, between 1.3 and 2.7, of the fractional solution."""
 
-    def largest(rows: Rows) -> float:
+    def largest(rows: FigureRows) -> float:
         return max(
             _over(rows, algorithm, name) / _over(rows, "fractional", name)
             for name in THEIRS

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from broadloom.linking.link import link
 from broadloom.maintenance import Change, Live, maintain
-from broadloom.papers.figure import Case, Claim, Figure, Panel, Row, Rows
+from broadloom.papers.figures import Case, Claim, Figure, FigureRows, Panel, Row
 from broadloom.workload import churn, interest
 
 POPULARITIES = ("unif", "zipf", "expo")
@@ -106,7 +106,7 @@ def _compile() -> None:
 
 def _compare(case: Case) -> list[Row]:
     fresh = _rebuilt(case)
-    rebuild = Rows(tuple(fresh)).median("seconds") or np.nan  # 0 where the system counts in ticks
+    rebuild = FigureRows(tuple(fresh)).median("seconds") or np.nan  # 0 where the system counts in ticks
     shadow, naive = (_maintained(case, method) for method in ("shadow", "naive"))
     for mine, other in zip(shadow, naive, strict=True):
         other["shadow_size"] = mine["shadow_size"]  # as the paper draws it: naive has none of its own
@@ -204,7 +204,7 @@ def _repair(column: str, text: str, theirs: float, why: str = OTHER_LAW, **which
 
 
 def _drift(column: str, theirs: float) -> Claim:
-    def ours(rows: Rows) -> float:
+    def ours(rows: FigureRows) -> float:
         rounds = {row["round"] for row in rows.where(**FRESH).all}
         gaps = [rows.mean(column, round=n, **SHADOW) - rows.mean(column, round=n, **FRESH) for n in rounds]
         return float(np.mean(gaps))

@@ -1,22 +1,32 @@
-"""What a reproduction leaves behind: a table and a drawing for each figure, all claims, and one page."""
+"""Reproduction of the papers on Spark: one task per case, then tables, drawings, claims and one page.
+
+Cases that were run before are not run again, so a run that was stopped continues.
+"""
 
 from __future__ import annotations
 
 import base64
+import hashlib
 import html
 import io
 import json
 import os
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
+from pyspark.sql import SparkSession
 
-from broadloom.papers._overlays import latency_sources
-from broadloom.papers.figure import Figure, Panel, Rows
+from broadloom.papers import FIGURES
+from broadloom.papers.figures import Case, Figure, FigureRows, Panel
+from broadloom.papers.paper1_weighted_overlays import latency_sources
+from broadloom.pipeline import SparkEngine, session
+from broadloom.progress import stage
+from broadloom.storage import to_json_value
 
 # Curves differ in dashes and markers, so that they are told apart without colours; a second dozen of them is
 # grey, with open markers.
@@ -35,7 +45,109 @@ img { background: #fff; max-width: 100%; }
 """
 
 
-def write_figure(figure: Figure, rows: Rows, folder: Path, quick: bool) -> list[dict[str, Any]]:
+class Reproduction(NamedTuple):
+    """Where the page is, what became of the claims asked for, how many cases were run now, and before."""
+
+    page: Path
+    claims: list[dict[str, Any]]
+    run: int
+    known: int
+
+
+def reproduce(
+    figures: Sequence[Figure],
+    output: str | Path,
+    quick: bool | Collection[int] = False,
+    engine: SparkEngine | None = None,
+    spark: SparkSession | None = None,
+) -> Reproduction:
+    """Run the cases of some figures, and write their tables, drawings and one page.
+
+    A case that was run before, into the same folder, is not run again: a run that was killed goes on. The
+    page and the table of claims are about all figures whose cases are in the folder, those of other runs too.
+
+    Args:
+        figures: which, see `broadloom.papers.figures_of`.
+        output: the folder; the executors must see it under the same path.
+        quick: fewer and smaller cases, for all papers within ten minutes; or for these papers only.
+        engine: where Spark runs.
+        spark: a session of your own, in place of an engine.
+    """
+    folder = Path(output).absolute()
+    (folder / "cases").mkdir(parents=True, exist_ok=True)
+    reduced = {figure: quick if isinstance(quick, bool) else figure.paper in quick for figure in figures}
+    wanted = {figure.source: list(figure.cases(small)) for figure, small in reduced.items()}
+    every = [(source, case) for source, cases in wanted.items() for case in cases]
+    pending = [(source, case) for source, case in every if not read_case(_place(folder, source, case))]
+    if pending:
+        with session(engine, spark) as running:
+            _run_all(running, pending, folder)
+    found = _known(reduced, folder)
+    claims = {figure: write_figure(figure, rows, folder, small) for figure, (rows, small) in found.items()}
+    shown = {figure: small for figure, (_, small) in found.items()}
+    page = write_page(shown, [claim for of_figure in claims.values() for claim in of_figure], folder)
+    asked = [claim for figure in figures for claim in claims[figure]]
+    return Reproduction(page, asked, len(pending), len(every) - len(pending))
+
+
+def _known(asked: Mapping[Figure, bool], folder: Path) -> dict[Figure, tuple[FigureRows, bool]]:
+    """The rows of all figures whose cases are all there, and whether these are small ones.
+
+    Figures that were not asked for now are shown at the papers' sizes, where these are there.
+    """
+    found = {}
+    for figure in {figure.key: figure for figure in (*FIGURES, *asked)}.values():
+        for small in [asked[figure]] if figure in asked else [False, True]:
+            cases = [read_case(_place(folder, figure.source, case)) for case in figure.cases(small)]
+            if all(cases):
+                found[figure] = FigureRows(tuple(row for rows in cases for row in rows)), small
+                break
+    return found
+
+
+def _place(folder: Path, key: str, case: Case) -> Path:
+    """The file of a case: named by what it is, so that a changed one is another."""
+    digest = hashlib.sha256(json.dumps(case, sort_keys=True).encode()).hexdigest()[:16]
+    return folder / "cases" / f"{key}-{digest}.json"
+
+
+def _run_all(spark: SparkSession, pending: list[tuple[str, Case]], folder: Path) -> None:
+    """A task for each case; the executors write what they find."""
+
+    def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        os.environ["BROADLOOM_THREADS"] = "1"  # tasks run side by side
+        for batch in batches:
+            for index in batch.column("id").to_pylist():
+                key, case = pending[index]
+                run_case(key, case, folder)
+            yield batch
+
+    places = [_place(folder, key, case) for key, case in pending]
+    for place in places:
+        place.unlink(missing_ok=True)  # a damaged one is not to count as done
+    with stage("cases", len(pending)) as done:
+        over = threading.Event()
+
+        def watch() -> None:
+            while not over.wait(1.0):
+                done(sum(place.exists() for place in places))
+
+        watcher = threading.Thread(target=watch, daemon=True)
+        watcher.start()
+        try:
+            spark.range(len(pending)).repartition(len(pending)).mapInArrow(work, "id long").count()
+        finally:
+            over.set()
+            watcher.join()
+
+
+def run_case(key: str, case: Case, folder: Path) -> None:
+    """Run one case of a figure, and write its rows by one rename."""
+    (figure,) = (one for one in FIGURES if one.key == key)
+    write_case(to_json_value(figure.run(case)), _place(folder, key, case))
+
+
+def write_figure(figure: Figure, rows: FigureRows, folder: Path, quick: bool) -> list[dict[str, Any]]:
     """Write the figure's rows and its drawing; what becomes of its claims."""
     _write_rows(rows.all, folder / f"{figure.key}.parquet")
     draw(figure, rows, folder / f"{figure.key}.svg")
@@ -44,7 +156,7 @@ def write_figure(figure: Figure, rows: Rows, folder: Path, quick: bool) -> list[
     return [{"figure": figure.key, "size": size, **claim.verdict(rows)} for claim in about]
 
 
-def draw(figure: Figure, rows: Rows, place: Path) -> None:
+def draw(figure: Figure, rows: FigureRows, place: Path) -> None:
     """A drawing of all panels: means over seeds as lines, from the least to the most as bands."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure as Canvas
@@ -60,13 +172,13 @@ def draw(figure: Figure, rows: Rows, place: Path) -> None:
     _put(drawn.getvalue(), place)
 
 
-def curves_of(figure: Figure, rows: Rows) -> list[dict[str, Any]]:
+def curves_of(figure: Figure, rows: FigureRows) -> list[dict[str, Any]]:
     """What the rows of each curve have in common; a curve has values in every panel.
 
     Examples:
         >>> from broadloom.papers import figures_of
         >>> (figure,) = figures_of(3, "fig5")
-        >>> curves_of(figure, Rows(({"coverage": 2, "round": 1, "max_degree": 9, "mean_degree": 4.0},)))
+        >>> curves_of(figure, FigureRows(({"coverage": 2, "round": 1, "max_degree": 9, "mean_degree": 4.0},)))
         [{'coverage': 2}]
     """
     needed = (figure.x, *(panel.y for panel in figure.panels))
@@ -75,7 +187,7 @@ def curves_of(figure: Figure, rows: Rows) -> list[dict[str, Any]]:
     return [dict(zip(figure.curves, curve, strict=True)) for curve in sorted(curves)]
 
 
-def draw_panel(axes: Any, figure: Figure, panel: Panel, rows: Rows) -> None:
+def draw_panel(axes: Any, figure: Figure, panel: Panel, rows: FigureRows) -> None:
     """One panel of a figure."""
     curves = curves_of(figure, rows)
     points = sorted({row[figure.x] for curve in curves for row in rows.where(**curve).all})
@@ -148,7 +260,7 @@ def write_page(reduced: Mapping[Figure, bool], claims: Sequence[Mapping[str, Any
 
 
 def _write_rows(rows: Sequence[Mapping[str, Any]], place: Path) -> None:
-    """Rows as Parquet; a row may lack columns that others have."""
+    """FigureRows as Parquet; a row may lack columns that others have."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     table = pa.table({name: [row.get(name) for row in rows] for name in columns})
     written = io.BytesIO()

@@ -1,0 +1,234 @@
+"""Record of an overlay plan: links with loads, topics with diameters, weak points, positions, failures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from copy import deepcopy
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from broadloom import measures
+from broadloom.maintenance import maintain
+from broadloom.measures.overlay_measures import LARGE_SEARCHES, LARGE_TOPIC
+from broadloom.model import Interest
+from broadloom.plans import Plan
+from broadloom.progress import stage
+from broadloom.report.record_values import certificate, short
+from broadloom.storage import to_json_value
+from broadloom.storage.tables import coordinate_columns
+from broadloom.workload import REGIONS
+
+# A page has so many subscriptions at most, of the topics with the most subscribers; it says what it left out.
+MOST_SUBSCRIPTIONS = 1_000_000
+LEAST = "no overlay that connects every topic weighs"
+# Repairs are worked out for so many brokers at most, the busiest, and for fewer of very large overlays, since
+# each costs a copy of the whole: so many brokers are copied in all.
+MOST_REPAIRS, MOST_COPIED = 250, 500_000
+# Backups are listed where there are so many brokers at most: each has dozens.
+MOST_BROKERS = 5000
+# What the columns of a nodes table may be called that hold degrees.
+DEGREES = (("lat", "lon"), ("latitude", "longitude"), ("lat", "lng"))
+
+
+def shown_topics(interest: Interest, most: int = MOST_SUBSCRIPTIONS) -> NDArray[np.int64]:
+    """The topics that a page shows, ascending: those with the most subscribers, while there is room.
+
+    Examples:
+        >>> shown_topics(Interest.from_lists([[0, 1], [1], [1, 2]]), most=4)
+        array([0, 1])
+    """
+    sizes = np.diff(interest.node_start)
+    order = np.argsort(-sizes, kind="stable")
+    return np.sort(order[np.cumsum(sizes[order]) <= most])
+
+
+def interest_record(plan: Plan) -> dict[str, Any]:
+    """Who wants what, and where everybody is."""
+    interest = plan.interest
+    topics = shown_topics(interest)
+    members = [interest.nodes_of(int(topic)) for topic in topics]
+    sites = site_names(plan)
+    labels = sorted(set(sites or ()))
+    number = {label: i for i, label in enumerate(labels)}
+    return {
+        "brokers": list(interest.node_ids),
+        "sites": labels,
+        "siteOf": [number[site] for site in sites or ()],
+        "places": places(plan),
+        "topics": [interest.topic_ids[topic] for topic in topics],
+        "start": [0, *np.cumsum([len(one) for one in members], dtype=np.int64).tolist()],
+        "members": np.concatenate([*members, np.empty(0, np.int32)]).tolist(),
+        "topicsInAll": interest.topic_count,
+        "subscriptionsInAll": interest.subscription_count,
+    }
+
+
+def overlay_record(plan: Plan, name: str, interest: int) -> dict[str, Any]:
+    """A plan: its summary, measures, links, topics, bottlenecks, certificate and failures.
+
+    Args:
+        plan: the plan.
+        name: what the page calls it.
+        interest: the number of its interest's record.
+    """
+    given, overlay, weights = plan.interest, plan.overlay, plan.weights
+    topics = shown_topics(given)
+    exact = np.diff(given.node_start).max(initial=0) <= LARGE_TOPIC
+    searches = None if exact else LARGE_SEARCHES
+    with stage("loads and weak points"):
+        loads = measures.link_loads(given, overlay, weights)
+        weak = measures.weak_points(given, overlay)
+        hops, lengths = (
+            measures.topic_diameters(given, overlay, kind, topics, searches) for kind in (None, weights)
+        )
+        costs = measures.routing_costs(given, overlay, weights)[topics]
+    busy = np.bincount(plan.edges.ravel(), np.repeat(loads, 2), minlength=given.node_count).astype(np.int64)
+    return {
+        "kind": "overlay",
+        "name": name,
+        "interest": interest,
+        "summary": plan.summary(),
+        "asked": _asked(plan),
+        "metrics": to_json_value(plan.metrics()),
+        "certificate": certificate(plan.total_weight, plan.lower_bound, plan.gap, LEAST),
+        "weighted": not weights.is_uniform,
+        "links": {
+            "u": plan.edges[:, 0].tolist(),
+            "v": plan.edges[:, 1].tolist(),
+            "weight": short(plan.edge_weights),
+            "load": loads.tolist(),
+            "holds": weak.links.tolist(),
+        },
+        "load": busy.tolist(),
+        "holds": weak.nodes.tolist(),
+        "topics": {"hops": short(hops), "length": short(lengths), "cost": short(costs), "exact": bool(exact)},
+    } | failures(plan, busy)
+
+
+def _asked(plan: Plan) -> dict[str, Any]:
+    """What made the plan, without long lists such as all changes."""
+    notes = {name: value for name, value in plan.notes.items() if not isinstance(value, (list, dict))}
+    return {"algorithm": plan.algorithm, "seed": plan.seed} | dict(plan.options) | notes
+
+
+def failures(plan: Plan, load: NDArray[np.int64], most: int = MOST_REPAIRS) -> dict[str, Any]:
+    """The backups of all brokers, and the links that would be added if one of the `most` busiest failed.
+
+    Args:
+        plan: the plan; nothing is worked out if it does not connect every topic.
+        load: how busy each broker is.
+        most: for how many brokers to work out the repair.
+
+    Returns:
+        `backups`, a list a broker, or None; `failures`, or None: `brokers` (ascending), and the links `added`
+        for each of them.
+
+    Examples:
+        >>> import broadloom as bl
+        >>> plan = bl.link(bl.Interest.from_lists([[0], [0], [0]]), algorithm="gm")
+        >>> failures(plan, plan.overlay.degrees(), most=1)
+        {'backups': [[1, 2], [0, 2], [0, 1]], 'failures': {'brokers': [0], 'added': [[[1, 2]]]}}
+    """
+    if not plan.is_topic_connected():
+        return {"backups": None, "failures": None}
+    weights = None if plan.weights.is_uniform else plan.weights
+    live = maintain(plan.interest, weights, edges=plan.edges)
+    most = min(most, MOST_COPIED // max(1, len(load)))
+    chosen = np.sort(np.argsort(-load, kind="stable")[:most]).tolist()
+    added = []
+    with stage("failures", len(chosen)) as done:
+        for i, broker in enumerate(chosen):
+            added.append(deepcopy(live).leave(broker).added.tolist())
+            done(i + 1)
+    nodes = live.nodes.tolist()
+    backups = [live.backups(node).tolist() for node in nodes] if len(nodes) <= MOST_BROKERS else None
+    return {"backups": backups, "failures": {"brokers": chosen, "added": added}}
+
+
+def places(plan: Plan) -> dict[str, Any]:
+    """Where each broker is: `kind` is "map" (x east, y north, in degrees), "plane", or "none".
+
+    Degrees come from the columns `lat` and `lon` of the nodes, else from a site that is a cloud's region.
+    Brokers without a place have None on a map that others are on.
+
+    Examples:
+        >>> import broadloom as bl
+        >>> nodes = pa.table({"node": ["0", "1"], "lat": [48.9, None], "lon": [2.4, None]})
+        >>> interest = bl.Interest.from_lists([[0], [0]])
+        >>> places(Plan(interest, bl.Weights.uniform(2), bl.Overlay.from_edges(2, [(0, 1)]), "", nodes=nodes))
+        {'kind': 'map', 'x': [2.4, None], 'y': [48.9, None]}
+    """
+    degrees = _degrees(plan)
+    if np.isfinite(degrees).any():
+        return {"kind": "map", "x": short(degrees[:, 1]), "y": short(degrees[:, 0])}
+    plane = _plane(plan)
+    if plane is not None:
+        return {"kind": "plane", "x": short(plane[:, 0]), "y": short(plane[:, 1])}
+    return {"kind": "none"}
+
+
+def with_places_of(plan: Plan, others: Iterable[Plan]) -> Plan:
+    """A plan that says nothing of places, with those that another plan knows of brokers of the same name.
+
+    So a plan after a change, with a broker that has just joined, is on the same map as the plan before.
+
+    Examples:
+        >>> import broadloom as bl
+        >>> nodes = pa.table({"node": ["0", "1"], "lat": [48.9, 50.1], "lon": [2.4, 8.7]})
+        >>> before, after = (bl.link(bl.Interest.from_lists([[0]] * n), algorithm="gm") for n in (2, 3))
+        >>> places(with_places_of(after, [replace(before, nodes=nodes)]))
+        {'kind': 'map', 'x': [2.4, 8.7, None], 'y': [48.9, 50.1, None]}
+    """
+    on_map = next((other for other in others if places(other)["kind"] == "map"), None)
+    if on_map is None or on_map.nodes is None or places(plan)["kind"] != "none":
+        return plan
+    at = {name: row for row, name in enumerate(on_map.interest.node_ids)}
+    rows = pa.array([at.get(name) for name in plan.interest.node_ids], pa.int64())
+    nodes = on_map.nodes.take(rows)
+    where = nodes.column_names.index("node")
+    return replace(plan, nodes=nodes.set_column(where, "node", pa.array(plan.interest.node_ids, pa.string())))
+
+
+def site_names(plan: Plan) -> list[str] | None:
+    """The site of each broker, or None where sites are not known; "" for a broker without one."""
+    if plan.nodes is not None and "site" in plan.nodes.column_names:
+        return ["" if site is None else str(site) for site in plan.nodes.column("site").to_pylist()]
+    if plan.weights.kind == "sites":
+        return [f"site-{site}" for site in plan.weights.site.tolist()]
+    return None
+
+
+def _degrees(plan: Plan) -> NDArray[np.float64]:
+    """Latitude and longitude of each broker, NaN where they are not known or not on Earth."""
+    known = np.full((plan.interest.node_count, 2), np.nan)
+    for columns in DEGREES:
+        if plan.nodes is not None and set(columns) <= set(plan.nodes.column_names):
+            known = np.stack([_numbers(plan.nodes.column(name)) for name in columns], axis=1)
+            break
+    else:
+        regions = {region.name: (region.latitude, region.longitude) for region in REGIONS}
+        for broker, site in enumerate(site_names(plan) or ()):
+            known[broker] = regions.get(site, (np.nan, np.nan))
+    known[~np.all(np.abs(known) <= (90, 180), axis=1)] = np.nan
+    return known
+
+
+def _plane(plan: Plan) -> NDArray[np.float64] | None:
+    """The first two network coordinates of each broker, if all have them."""
+    if plan.weights.kind == "euclidean" and plan.weights.points.shape[1] >= 2:
+        return plan.weights.points[:, :2]
+    if plan.nodes is None or len(axes := coordinate_columns(plan.nodes)) < 2:
+        return None
+    points = np.stack([_numbers(plan.nodes.column(axis)) for axis in axes[:2]], axis=1)
+    return points if np.isfinite(points).all() else None
+
+
+def _numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
+    """A column as doubles; NaN for what is no number."""
+    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
+        return np.full(len(column), np.nan)
+    return np.array(column.cast(pa.float64()).to_pylist(), np.float64)
