@@ -42,7 +42,7 @@ def html_of(record: dict[str, Any]) -> str:
     The page's policy lets no request leave it, and runs no script but its own, which it knows by its hash.
 
     Examples:
-        >>> from broadloom.report.record import record_of
+        >>> from broadloom.report import record_of
         >>> page = html_of(record_of({}, title="A <b>bold</b> title"))
         >>> "<h1>A &lt;b&gt;bold&lt;/b&gt; title</h1>" in page
         True
