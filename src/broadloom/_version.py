@@ -1,3 +1,3 @@
-"""The version, for the package's metadata and for the plans that it writes."""
+"""Version of the package; plans record it."""
 
 VERSION = "0.1.0"

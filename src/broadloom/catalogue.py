@@ -1,4 +1,4 @@
-"""Every algorithm that there is, from the stages' own lists."""
+"""List of all algorithms, from the lists of the stages."""
 
 from dataclasses import fields
 from typing import Any
@@ -7,10 +7,10 @@ from broadloom import assignment, linking, maintenance
 
 
 def algorithms(stage: str | None = None) -> list[dict[str, Any]]:
-    """Every algorithm: name, stage, paper, objective, problem, summary, and its options with their defaults.
+    """All algorithms: name, stage, paper, objective, problem, summary, and options with their defaults.
 
     Args:
-        stage: only those of this stage, such as "link".
+        stage: only the algorithms of this stage, such as "link".
 
     Examples:
         >>> [row["objective"] for row in algorithms("link") if row["name"] == "gm"]

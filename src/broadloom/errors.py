@@ -5,7 +5,7 @@ BroadloomError
     MissingExtraError   an optional package or program is not installed
     StorageError        a disk or a storage system failed
     UnreachableError    a broker, an agent or a cluster did not answer
-    InternalError       a result broke a promise of ours: a bug
+    InternalError       a result broke a promise of Broadloom: a bug
 
 The command line prints the first four as one line; its exit code is 2 for an `InputError` or a
 `MissingExtraError`, and 3 for a `StorageError` or an `UnreachableError`, which are worth another try.
@@ -13,7 +13,7 @@ The command line prints the first four as one line; its exit code is 2 for an `I
 
 
 class BroadloomError(Exception):
-    """The base of all errors that Broadloom raises on purpose.
+    """Base of all errors that Broadloom raises on purpose.
 
     Examples:
         >>> try:
@@ -67,9 +67,9 @@ class UnreachableError(BroadloomError, ConnectionError):
 
 
 class InternalError(BroadloomError, RuntimeError):
-    """A result broke a promise of Broadloom's: a bug, to be reported with the traceback.
+    """A broken promise of Broadloom: a bug, to be reported with the traceback.
 
-    Checks that guard a promise raise this, so that they hold under `python -O` too.
+    Checks of results raise this instead of using `assert`, which `python -O` removes.
 
     Examples:
         >>> raise InternalError("gm left topic 'alarms' disconnected; please report this")

@@ -1,4 +1,4 @@
-"""How far long work is: hooks that do nothing unless somebody watches."""
+"""Progress of long work: hooks that do nothing unless a watcher is set."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,16 +7,16 @@ from typing import Protocol
 
 
 class Watcher(Protocol):
-    """Who is told of stages of work; the command line has one that draws bars on a terminal."""
+    """Receiver of progress reports; that of the command line draws bars on a terminal."""
 
     def start(self, stage: str, total: float | None) -> None:
-        """A stage begins; `total` is the amount of its work, if that is known."""
+        """A stage starts; `total` is the amount of its work, if known."""
 
     def done(self, amount: float) -> None:
-        """So much of the stage's work is done, from 0 to its total."""
+        """The amount of work done so far, from 0 to the total."""
 
     def end(self) -> None:
-        """The stage is over."""
+        """The stage has ended."""
 
 
 _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
@@ -24,7 +24,7 @@ _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
 
 @contextmanager
 def watched_by(watcher: Watcher) -> Iterator[None]:
-    """Tell `watcher` of all stages inside the block.
+    """Report all stages inside the block to `watcher`.
 
     Examples:
         >>> class Printer:
@@ -46,7 +46,7 @@ def watched_by(watcher: Watcher) -> Iterator[None]:
 
 @contextmanager
 def stage(name: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
-    """A stage of work: call what it gives with the amount done so far."""
+    """A stage of work; yields a function that takes the amount of work done so far."""
     watcher = _watcher.get()
     if watcher is None:
         yield lambda _: None

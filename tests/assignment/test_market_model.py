@@ -32,7 +32,10 @@ GOOD = {
         ({"rates": [[1, 0]]}, r"rates have shape \(1, 2\); expected \(2 users, 2 channels\)"),
         ({"wants": [[0, 1], [1, 2]]}, r"wants of user 1, channel 1: 2; give true or false"),
         ({"wants": [0, 1]}, r"wants have shape \(2,\)"),
-        ({"core": [[0, 1, 2], [3, 0, 1], [2, 1, 0]]}, r"brokers 0 and 1 is 1.0 one way and 3.0 the other"),
+        (
+            {"core": [[0, 1, 2], [3, 0, 1], [2, 1, 0]]},
+            r"brokers 0 and 1 is 1.0 in one direction and 3.0 in the other",
+        ),
         ({"core": [[0, 1, 5], [1, 0, 1], [5, 1, 0]]}, r"brokers 0 and 2 is 5.0, a detour costs 2.0"),
         ({"access": np.empty((2, 0)), "core": np.empty((0, 0))}, r"2 users but no brokers"),
         ({"user_ids": ["a"]}, r"2 users but 1 user ids"),
@@ -62,7 +65,7 @@ def test_wrong_results_are_refused():
     market = bl.MarketProblem(**GOOD)
     with pytest.raises(bl.InputError, match="user '1' is at broker 3; brokers are 0 to 2"):
         bl.MarketResult(market, np.array([0, 3]))
-    with pytest.raises(bl.InputError, match="give one broker a user"):
+    with pytest.raises(bl.InputError, match="give one broker per user"):
         bl.MarketResult(market, np.array([0]))
 
 
@@ -180,7 +183,7 @@ def test_a_saved_result_comes_back(tmp_path):
         assert getattr(again, name) == getattr(result, name)
     assert dict(again.options) == dict(result.options)
     other = bl.workload.market(users=21, brokers=4, channels=8, seed=1)
-    with pytest.raises(bl.InputError, match="other users than the market has"):
+    with pytest.raises(bl.InputError, match="other users than this market has"):
         bl.MarketResult.load(tmp_path / "plan", other)
     with pytest.raises(bl.InputError, match=r"has no plan\.json"):
         bl.MarketResult.load(tmp_path, market)
@@ -235,7 +238,7 @@ def test_rates_from_functions():
 
 def test_a_user_named_twice_is_refused():
     log = pa.table({"publisher": ["a"], "topic": ["x"], "at": [0], "bytes": [1]})
-    with pytest.raises(bl.InputError, match="1 users are named twice"):
+    with pytest.raises(bl.InputError, match="1 users appear twice"):
         bl.summarize(log, ["a", "a"], ["x"])
 
 

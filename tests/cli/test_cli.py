@@ -161,7 +161,7 @@ TABLES = {
     ),
     "latency twice": (
         {"subscriptions.csv": "node,topic\na,x\nb,x\n", "latency.csv": "src,dst,rtt_ms\na,b,4\na,b,5\n"},
-        "'a' to 'b' is there twice",
+        "'a' to 'b' appears twice",
     ),
     "latency of nobody": (
         {"subscriptions.csv": "node,topic\na,x\nb,x\n", "latency.csv": "src,dst,rtt_ms\na,z,4\n"},
@@ -182,7 +182,7 @@ TABLES = {
     ),
     "same place": (
         {"subscriptions.csv": "node,topic\na,x\nb,x\n", "nodes.csv": "node,x\na,1\nb,1\n"},
-        "node 'a' is at the place of node 'b'",
+        "nodes 'a' and 'b' are at the same point",
     ),
 }
 

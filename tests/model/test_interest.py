@@ -100,7 +100,7 @@ BAD = {
     "a word for a list": (lambda: Interest.from_lists(["ab"]), "the topics of node 0 are 'ab'"),
     "topics below 0": (lambda: Interest.from_lists([], topics=-1), "topics is -1"),
     "beyond a count": (lambda: Interest.from_lists([[2**70]], topics=5), "beyond 64 bits"),
-    "no such node": (lambda: Interest.from_lists([[0]]).subset([0, 5]), "node 5 is not there"),
+    "no such node": (lambda: Interest.from_lists([[0]]).subset([0, 5]), "node 5 does not exist"),
     "beyond 64 bits": (lambda: Interest.from_lists([[2**70]]), "beyond 64 bits"),
 }
 

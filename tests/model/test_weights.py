@@ -95,7 +95,10 @@ BAD = {
     "not square": (lambda: Weights.dense(np.ones((2, 3))), "shape (2, 3)"),
     "words": (lambda: Weights.dense([["a", "b"], ["c", "d"]]), "not a matrix of numbers"),
     "ragged": (lambda: Weights.dense([[1], [1, 2]]), "not a matrix of numbers"),
-    "same place": (lambda: Weights.euclidean([[0, 0], [1, 1], [0, 0]]), "node 0 is at the place of node 2"),
+    "same place": (
+        lambda: Weights.euclidean([[0, 0], [1, 1], [0, 0]]),
+        "nodes 0 and 2 are at the same point",
+    ),
     "nowhere": (lambda: Weights.euclidean([[0, 0], [NAN, 1]]), "node 1 is at [nan, 1.0]"),
     "too far": (
         lambda: Weights.euclidean([[0.0], [1e120]]),
@@ -119,7 +122,7 @@ BAD = {
     "underflow": (lambda: Weights.dense([[0, 1e-90], [1e-90, 0]]).scaled(1e-300), "it is not above 0"),
     "too heavy": (lambda: Weights.dense([[0, 1e101], [1e101, 0]]), "it is not from 1e-100 to 1e+100"),
     "too light": (lambda: Weights.dense([[0, 1e-101], [1e-101, 0]]), "it is not from 1e-100 to 1e+100"),
-    "nobody": (lambda: Weights.uniform(2).of([0], [9]), "node 9 is not there; nodes are 0 to 1"),
+    "nobody": (lambda: Weights.uniform(2).of([0], [9]), "node 9 does not exist; nodes are 0 to 1"),
     "uneven": (lambda: Weights.uniform(2).of([0, 1], [1]), "2 nodes against 1"),
     "by name": (
         lambda: Weights.dense(_with(0, 1, -1), list("abcd")),

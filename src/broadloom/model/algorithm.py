@@ -1,4 +1,4 @@
-"""What an algorithm is to its users: a name, where it comes from, what it aims at, and its options."""
+"""Description of an algorithm: name, paper, objective and options."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from broadloom.errors import InputError
 
 @dataclass(frozen=True)
 class NoOptions:
-    """The options of an algorithm that has none."""
+    """Options of an algorithm without options."""
 
 
 @dataclass(frozen=True)
@@ -20,14 +20,14 @@ class Algorithm:
     """An algorithm of a stage.
 
     Attributes:
-        name: as users ask for it, and as its paper names it.
-        stage: the verb that runs it: "link" or "assign".
-        paper: the paper and section it is from.
-        objective: what it makes small.
+        name: the name that users give, and that the paper uses.
+        stage: the stage that runs it: "link", "assign" or "maintain".
+        paper: its paper and section.
+        objective: the measure that it minimises.
         summary: its rule in one line.
-        run: the function that does it; each stage says with which arguments.
-        options: a frozen dataclass that holds its options, with defaults, and checks them.
-        problem: the type of problem that it solves, where a stage has several.
+        run: the function that runs it; its arguments depend on the stage.
+        options: a frozen dataclass of its options, with defaults and checks.
+        problem: the type of problem that it solves, if the stage has several.
     """
 
     name: str
@@ -44,30 +44,30 @@ class Algorithm:
         """The names of its options."""
         return [field.name for field in fields(self.options)]
 
-    def with_options(self, given: Mapping[str, Any], others: Iterable[Algorithm] = ()) -> Any:
-        """The options as its dataclass, after checking that each one exists.
+    def with_options(self, options: Mapping[str, Any], others: Iterable[Algorithm] = ()) -> Any:
+        """The options as an object of its dataclass.
 
         Raises:
-            InputError: an option is unknown (the nearest real one is named, and which of the other algorithms
-                have it), or its value is wrong.
+            InputError: an option is unknown (the message names the nearest known one, and other algorithms
+                that have it), or its value is wrong.
         """
         known = self.option_names
-        for name in given:
+        for name in options:
             if name not in known:
-                have = f"it has {', '.join(known)}" if known else "it has none"
+                listed = f"it has {', '.join(known)}" if known else "it has none"
                 owners = ", ".join(other.name for other in others if name in other.option_names)
                 elsewhere = f"; {name} is an option of {owners}" if owners else ""
                 raise InputError(
-                    f"{self.name} has no option {name!r}{_nearest(name, known)}; {have}{elsewhere}"
+                    f"{self.name} has no option {name!r}{_nearest(name, known)}; {listed}{elsewhere}"
                 )
-        return self.options(**given)
+        return self.options(**options)
 
 
 def find_algorithm(name: str, algorithms: Iterable[Algorithm]) -> Algorithm:
-    """The algorithm of that name.
+    """The algorithm with this name.
 
     Raises:
-        InputError: there is none; the nearest real name is suggested.
+        InputError: the name is unknown; the message suggests the nearest known one.
     """
     if not isinstance(name, str):
         raise InputError(f"the algorithm is {name!r}; give its name")

@@ -1,4 +1,4 @@
-"""The subscriber assignment problem (paper 4, section II), and its tables."""
+"""The subscriber assignment problem (paper 4, section II), and its canonical tables."""
 
 from __future__ import annotations
 
@@ -19,45 +19,45 @@ from broadloom.model.density import Density, DensityArrays, density_from_table, 
 from broadloom.storage import new_folder
 from broadloom.storage.tables import list_column, list_matrix, read_table, require_table, write_table
 
-# More rectangles a filter would make exact volumes of unions slow; the paper uses 3.
-MOST_RECTANGLES = 16
-# Shares whose sum is as near to 1 as this are shares.
+# More rectangles per filter would make exact volumes of unions slow; the paper uses 3.
+MAX_RECTANGLES = 16
+# Capacities whose sum differs from 1 by less than this are shares already.
 ROUNDING = 1e-9
-# Measures and squares of distances beyond this would not stay finite when they are added and enlarged.
-MOST_MEASURE = 1e300
+# Sums of larger measures and squared distances could overflow.
+MAX_MEASURE = 1e300
 
 
-# A content filter: the rectangles (lo, hi) whose union a broker lets through.
+# A content filter: rectangles (lo, hi); a broker forwards the events in their union.
 ContentFilter = tuple[tuple[NDArray[np.float64], NDArray[np.float64]], ...]
 
 
 @dataclass(frozen=True, eq=False)
 class AssignmentProblem:
-    """A publisher, a tree of brokers, and subscribers that are to be served by its leaves.
+    """A publisher, a tree of brokers, and subscribers to be assigned to the tree's leaves.
 
-    Brokers and subscribers are points of network space, where distance is latency; what a subscriber wants is
-    a rectangle of event space. Arrays (or lists) are copied, checked and locked.
+    Brokers and subscribers are points of network space, where distance is latency; a subscription is a
+    rectangle of event space. Arrays (or lists) are copied, checked and made read-only.
 
     Args:
-        publisher: the root's place (k,).
-        broker_place: (n, k).
-        broker_parent: the broker above each broker, -1 below the publisher. Brokers that are above none are
-            the leaves, which serve subscribers.
-        subscriber_place: (m, k).
-        lo: the lower corners of what subscribers want (m, d).
+        publisher: the position of the root (k,).
+        broker_place: the positions of the brokers (n, k).
+        broker_parent: the parent of each broker, -1 for children of the publisher. Brokers without children
+            are the leaves, which serve subscribers.
+        subscriber_place: the positions of the subscribers (m, k).
+        lo: the lower corners of the subscriptions (m, d).
         hi: the upper corners.
-        max_delay: a subscriber's latency may exceed the least possible by this factor less one.
-        max_latency: in its place, an absolute bound: one number or one a subscriber; NaN: `max_delay` holds.
-        alpha: the most rectangles of a filter.
-        beta: the wanted load balance factor: the largest share of subscribers over the share of capacity.
-        beta_max: the largest load balance factor that is allowed.
-        capacity: the capacity of each broker, in any unit; only leaves count. None: all the same.
-        density: how often events fall where; None: uniformly.
-        broker_ids: names of the brokers; their position by default.
-        subscriber_ids: names of the subscribers; their position by default.
+        max_delay: the share by which a subscriber's latency can exceed the least possible one.
+        max_latency: an absolute bound instead: one number, or one per subscriber; NaN: `max_delay` applies.
+        alpha: the maximum number of rectangles per filter.
+        beta: the desired load balance factor: the largest share of subscribers over the share of capacity.
+        beta_max: the largest allowed load balance factor.
+        capacity: the capacity of each broker, in any unit; only leaves count. None: all are equal.
+        density: the distribution of events; None: uniform.
+        broker_ids: the ids of the brokers; their indices by default.
+        subscriber_ids: the ids of the subscribers; their indices by default.
 
     Raises:
-        InputError: shapes that do not match, numbers that are not finite, a parent that is not there, ...
+        InputError: shapes that do not match, numbers that are not finite, an unknown parent, ...
 
     Examples:
         >>> problem = AssignmentProblem([0], [[1], [2]], [-1, -1], [[3], [0]], [[0], [5]], [[1], [7]])
@@ -76,13 +76,14 @@ class AssignmentProblem:
     alpha: int = 3
     beta: float = 1.5
     beta_max: float = 1.8
-    capacity: NDArray[np.float64] = None  # type: ignore[assignment]  # None only on the way in
+    capacity: NDArray[np.float64] = None  # type: ignore[assignment]  # None only as an argument
     density: Density | None = None
     broker_ids: tuple[str, ...] | None = None
     subscriber_ids: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        k, d = np.size(self.publisher), np.shape(self.lo)[-1] if np.size(self.lo) else None
+        k = np.size(self.publisher)
+        d = np.shape(self.lo)[-1] if np.size(self.lo) else None
         self._set(publisher=_numbers(self.publisher, "publisher", 1))
         self._set(broker_place=_numbers(self.broker_place, "broker_place", 2, k))
         self._set(broker_parent=_tree(self.broker_parent, len(self.broker_place)))
@@ -97,48 +98,50 @@ class AssignmentProblem:
             alpha=_rectangle_count(self.alpha),
             beta_max=check_number(self.beta_max, "beta_max", minimum=self.beta),
             capacity=_shares(self.capacity, self.is_leaf),
-            broker_ids=_names(self.broker_ids, n, "broker"),
-            subscriber_ids=_names(self.subscriber_ids, m, "subscriber"),
+            broker_ids=_checked_ids(self.broker_ids, n, "broker"),
+            subscriber_ids=_checked_ids(self.subscriber_ids, m, "subscriber"),
         )
         _check_density(self.density, self.dimensions if m else None)
         self._check_sizes()
 
     def _set(self, **values: Any) -> None:
-        """Put checked values in the place of given ones, while the problem is made."""
+        """Replace arguments by their checked values."""
         for name, value in values.items():
             object.__setattr__(self, name, value)
 
     def _check_sizes(self) -> None:
-        """Refuse numbers that are finite while their products are not."""
-        places = np.vstack((self.publisher[None], self.broker_place, self.subscriber_place))
+        """Raise if distances or volumes would overflow."""
+        positions = np.vstack((self.publisher[None], self.broker_place, self.subscriber_place))
         with np.errstate(over="ignore"):
-            if not np.sum(np.ptp(places, axis=0) ** 2) <= MOST_MEASURE:
-                raise InputError("places are so far apart that distances overflow; give smaller coordinates")
+            if not np.sum(np.ptp(positions, axis=0) ** 2) <= MAX_MEASURE:
+                raise InputError(
+                    "positions are so far apart that distances overflow; give smaller coordinates"
+                )
             if self.density is None and self.subscriber_count:
                 sides = np.maximum(self.hi.max(axis=0) - self.lo.min(axis=0), 1.0)
-                if not np.prod(sides) * self.broker_count * self.alpha <= MOST_MEASURE:
+                if not np.prod(sides) * self.broker_count * self.alpha <= MAX_MEASURE:
                     raise InputError(
                         "rectangles are so large that volumes overflow; give smaller coordinates"
                     )
 
     @property
     def subscriber_count(self) -> int:
-        """How many subscribers there are."""
+        """The number of subscribers."""
         return len(self.lo)
 
     @property
     def broker_count(self) -> int:
-        """How many brokers there are, inner ones among them."""
+        """The number of brokers, including inner ones."""
         return len(self.broker_parent)
 
     @property
     def dimensions(self) -> int:
-        """How many axes the event space has."""
+        """The number of axes of the event space."""
         return self.lo.shape[1]
 
     @cached_property
     def is_leaf(self) -> NDArray[np.bool_]:
-        """Which brokers have no broker below them: those serve subscribers."""
+        """Whether each broker is a leaf: a broker without children, which serves subscribers."""
         above = self.broker_parent[self.broker_parent >= 0]
         return np.bincount(above, minlength=self.broker_count) == 0
 
@@ -149,12 +152,12 @@ class AssignmentProblem:
 
     @property
     def is_one_level(self) -> bool:
-        """Whether all brokers are right below the publisher."""
+        """Whether all brokers are children of the publisher."""
         return bool(np.all(self.broker_parent < 0))
 
     @cached_property
     def top_down(self) -> NDArray[np.int32]:
-        """All brokers, each one after its parent."""
+        """All brokers, each after its parent."""
         return np.argsort(_depths(self.broker_parent), kind="stable").astype(np.int32)
 
     @cached_property
@@ -171,11 +174,11 @@ class AssignmentProblem:
 
     @cached_property
     def density_arrays(self) -> DensityArrays | None:
-        """The density as kernels take it."""
+        """The density as the argument of kernels."""
         return None if self.density is None else self.density.arrays()
 
     def replace(self, **changes: Any) -> AssignmentProblem:
-        """The same problem with other values, checked again.
+        """The same problem with some values changed, checked again.
 
         Examples:
             >>> problem = AssignmentProblem([0], [[1]], [-1], [[2]], [[0]], [[1]])
@@ -187,7 +190,7 @@ class AssignmentProblem:
         )
 
     def subset(self, subscribers: ArrayLike) -> AssignmentProblem:
-        """The problem of some of the subscribers, in the order given, with the same brokers."""
+        """The problem of some of the subscribers, in this order, with the same brokers."""
         chosen = np.asarray(subscribers)
         bounds = None if self.max_latency is None else self.max_latency[chosen]
         ids = None if self.subscriber_ids is None else [self.subscriber_ids[j] for j in chosen]
@@ -207,13 +210,13 @@ class AssignmentProblem:
 
 
 def _numbers(values: ArrayLike, name: str, axes: int, width: int | None = None) -> NDArray[np.float64]:
-    """A locked copy as doubles, after checking its shape and that all are finite."""
+    """A read-only copy as doubles; raises if the shape is wrong or a number is not finite."""
     array = _as_doubles(values, name)
     if axes == 2 and len(np.atleast_1d(array)) == 0:
         array = array.reshape(0, array.shape[-1] if width is None and array.ndim == 2 else width or 0)
     if array.ndim != axes or (width is not None and array.shape[-1] != width):
-        wanted = f"({'rows, ' if axes == 2 else ''}{'k' if width is None else width})"
-        raise InputError(f"{name} has shape {array.shape}; expected {wanted}")
+        expected = f"({'rows, ' if axes == 2 else ''}{'k' if width is None else width})"
+        raise InputError(f"{name} has shape {array.shape}; expected {expected}")
     raise_for_first(
         np.any(~np.isfinite(np.atleast_2d(array.T)), axis=0),
         lambda row: f"{name} {row} is {array[row].tolist()}",
@@ -231,10 +234,10 @@ def _as_doubles(values: ArrayLike, name: str) -> NDArray[np.float64]:
 
 
 def _tree(parents: ArrayLike, n: int) -> NDArray[np.int32]:
-    """Parents that are brokers or -1, and no circle among them."""
+    """The parents as int32, if each is a broker or -1 and there is no cycle."""
     array = np.array(parents)
     if array.shape != (n,):
-        raise InputError(f"{n:,} brokers but parents of shape {array.shape}; give one parent a broker")
+        raise InputError(f"{n:,} brokers but parents of shape {array.shape}; give one parent per broker")
     if n == 0:
         raise InputError("there are no brokers; give at least one")
     if not np.issubdtype(array.dtype, np.integer):
@@ -247,22 +250,23 @@ def _tree(parents: ArrayLike, n: int) -> NDArray[np.int32]:
     tree = array.astype(np.int32)
     raise_for_first(
         _depths(tree) < 0,
-        lambda b: f"broker {b} is above itself: its parents go round in a circle",
-        "every broker hangs below the publisher",
+        lambda b: f"broker {b} is its own ancestor: the parents form a cycle",
+        "every broker descends from the publisher",
     )
     lock_array(tree)
     return tree
 
 
 def _depths(parent: NDArray[np.int32]) -> NDArray[np.int64]:
-    """How many brokers are above each broker; -1 for those that never reach the publisher."""
-    above, depth = parent.astype(np.int64), np.zeros(len(parent), np.int64)
+    """The number of ancestors of each broker; -1 for brokers on or below a cycle."""
+    above = parent.astype(np.int64)
+    depth = np.zeros(len(parent), np.int64)
     for _ in range(len(parent)):
-        going = above >= 0
-        if not going.any():
+        unfinished = above >= 0
+        if not unfinished.any():
             return depth
-        depth[going] += 1
-        above[going] = parent[above[going]]
+        depth[unfinished] += 1
+        above[unfinished] = parent[above[unfinished]]
     return np.where(above >= 0, -1, depth)
 
 
@@ -292,24 +296,26 @@ def _check_density(density: object, dimensions: int | None) -> None:
 
 
 def _rectangle_count(alpha: float) -> int:
-    """How many rectangles; tables have it as a double."""
+    """The number of rectangles as an int; tables hold it as a double."""
     count = check_count(
         int(alpha) if isinstance(alpha, float) and alpha.is_integer() else alpha, "alpha", minimum=1
     )
-    if count > MOST_RECTANGLES:
-        raise InputError(f"alpha is {alpha}; give a whole number from 1 to {MOST_RECTANGLES}")
+    if count > MAX_RECTANGLES:
+        raise InputError(f"alpha is {alpha}; give a whole number from 1 to {MAX_RECTANGLES}")
     return count
 
 
 def _latency_bounds(values: ArrayLike | None, m: int) -> NDArray[np.float64] | None:
-    """One bound a subscriber; NaN where the delay counts instead."""
+    """One bound per subscriber; NaN where `max_delay` applies."""
     if values is None:
         return None
     array = _as_doubles(values, "max_latency")
     if array.ndim == 0:
         array = np.full(m, array)
     if array.shape != (m,):
-        raise InputError(f"{m:,} subscribers but max_latency has shape {array.shape}; give one a subscriber")
+        raise InputError(
+            f"{m:,} subscribers but max_latency has shape {array.shape}; give one per subscriber"
+        )
     raise_for_first(
         array < 0, lambda j: f"max_latency of subscriber {j} is {array[j]}", "give numbers from 0"
     )
@@ -318,10 +324,12 @@ def _latency_bounds(values: ArrayLike | None, m: int) -> NDArray[np.float64] | N
 
 
 def _shares(capacity: ArrayLike | None, is_leaf: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The leaves' shares of the whole capacity, 0 for inner brokers."""
+    """The share of the whole capacity of each leaf, 0 for inner brokers."""
     array = np.ones(len(is_leaf)) if capacity is None else _as_doubles(capacity, "capacity")
     if array.shape != is_leaf.shape:
-        raise InputError(f"{len(is_leaf):,} brokers but capacity has shape {array.shape}; give one a broker")
+        raise InputError(
+            f"{len(is_leaf):,} brokers but capacity has shape {array.shape}; give one per broker"
+        )
     array[~is_leaf] = 0.0
     raise_for_first(
         ~np.isfinite(array) | (is_leaf & (array <= 0)),
@@ -331,19 +339,19 @@ def _shares(capacity: ArrayLike | None, is_leaf: NDArray[np.bool_]) -> NDArray[n
     with np.errstate(over="ignore"):
         total = array.sum()
     if not np.isfinite(total):
-        raise InputError("the capacities add up to more than there are numbers for; give smaller ones")
-    if abs(total - 1) > ROUNDING:  # shares stay as they are, to the last bit
+        raise InputError("the sum of the capacities overflows; give smaller numbers")
+    if abs(total - 1) > ROUNDING:  # shares keep their exact bits
         array /= total
     lock_array(array)
     return array
 
 
-def _names(ids: Sequence[object] | None, count: int, what: str) -> tuple[str, ...] | None:
+def _checked_ids(ids: Sequence[object] | None, count: int, kind: str) -> tuple[str, ...] | None:
     if ids is None:
         return None
     if len(ids) != count:
-        raise InputError(f"{count:,} {what}s but {len(ids):,} {what} ids; give one id a {what}")
-    return check_ids(ids, what)
+        raise InputError(f"{count:,} {kind}s but {len(ids):,} {kind} ids; give one id per {kind}")
+    return check_ids(ids, kind)
 
 
 ASSIGNMENT_LIMITS = ("max_delay", "alpha", "beta", "beta_max")
@@ -355,26 +363,26 @@ def read_assignment_problem(
     """The problem in a folder of tables.
 
     Args:
-        folder: holds `publisher` (one row: its place, and limits if there are), `brokers`, `subscribers`, and
-            `density` if events do not fall uniformly.
-        subscribers: some of them, in place of the whole table.
-        **limits: max_delay, alpha, beta, beta_max, in place of those in the table.
+        folder: holds `publisher` (one row: its position, and optionally limits), `brokers`, `subscribers`,
+            and `density` unless events are uniform.
+        subscribers: some of the subscribers, instead of the whole table.
+        **limits: max_delay, alpha, beta, beta_max, instead of those in the table.
 
     Raises:
         InputError: a table or column is missing, or something in it is wrong.
     """
-    place = Path(folder)
-    publisher, brokers = require_table(place, "publisher"), require_table(place, "brokers")
+    path = Path(folder)
+    publisher = require_table(path, "publisher")
+    brokers = require_table(path, "brokers")
     if subscribers is None:
-        subscribers = require_table(place, "subscribers")
+        subscribers = require_table(path, "subscribers")
     if publisher.num_rows != 1:
-        raise InputError(f"{place}: table publisher has {publisher.num_rows} rows; expected one")
+        raise InputError(f"{path}: table publisher has {publisher.num_rows} rows; expected one")
+    changed = {name: value for name, value in limits.items() if value is not None}
     stored = {
         name: publisher[name][0].as_py() for name in ASSIGNMENT_LIMITS if name in publisher.column_names
     }
-    chosen: dict[str, Any] = {
-        name: value for name, value in (stored | _given(limits)).items() if value is not None
-    }
+    chosen: dict[str, Any] = {name: value for name, value in (stored | changed).items() if value is not None}
     bounds = subscribers["max_latency"].to_numpy() if "max_latency" in subscribers.column_names else None
     shares = brokers["capacity"].to_numpy() if "capacity" in brokers.column_names else None
     return AssignmentProblem(
@@ -386,7 +394,7 @@ def read_assignment_problem(
         list_matrix(subscribers, "subscribers", "hi"),
         max_latency=bounds,
         capacity=shares,  # type: ignore[arg-type]
-        density=density_from_table(read_table(place, "density")),
+        density=density_from_table(read_table(path, "density")),
         broker_ids=tuple(brokers["broker"].to_pylist()),
         subscriber_ids=tuple(subscribers["subscriber"].to_pylist()),
         **chosen,
@@ -394,7 +402,7 @@ def read_assignment_problem(
 
 
 def write_assignment_problem(folder: str | Path, problem: AssignmentProblem, overwrite: bool = False) -> None:
-    """Write a problem as tables, as one folder that appears whole."""
+    """Write a problem as one atomic folder of tables."""
     with new_folder(Path(folder), overwrite) as scratch:
         for name, table in assignment_tables(problem).items():
             write_table(scratch, name, table)
@@ -403,10 +411,12 @@ def write_assignment_problem(folder: str | Path, problem: AssignmentProblem, ove
 def assignment_tables(problem: AssignmentProblem) -> dict[str, pa.Table]:
     """The tables of a problem."""
     brokers = pa.array(problem.broker_ids or map(str, range(problem.broker_count)), pa.string())
-    who = pa.array(problem.subscriber_ids or map(str, range(problem.subscriber_count)), pa.string())
+    subscriber_ids = pa.array(
+        problem.subscriber_ids or map(str, range(problem.subscriber_count)), pa.string()
+    )
     parent = pa.array(problem.broker_parent, mask=problem.broker_parent < 0)
     subscribers = {
-        "subscriber": who,
+        "subscriber": subscriber_ids,
         "place": list_column(problem.subscriber_place),
         "lo": list_column(problem.lo),
         "hi": list_column(problem.hi),
@@ -432,12 +442,8 @@ def assignment_tables(problem: AssignmentProblem) -> dict[str, pa.Table]:
     }
 
 
-def _given(limits: dict[str, float | None]) -> dict[str, float]:
-    return {name: value for name, value in limits.items() if value is not None}
-
-
 def _parents(brokers: pa.Table) -> NDArray[np.int32]:
-    """The index of each broker's parent, -1 where there is none."""
+    """The index of each broker's parent, -1 for children of the publisher."""
     if "parent" not in brokers.column_names:
         return np.full(brokers.num_rows, -1, np.int32)
     parent = brokers["parent"].combine_chunks()
@@ -446,6 +452,6 @@ def _parents(brokers: pa.Table) -> NDArray[np.int32]:
     raise_for_first(
         (found < 0) & ~missing,
         lambda row: f"table brokers row {row}: parent {parent[row].as_py()!r} is unknown",
-        "name a broker, or none below the publisher",
+        "name a broker, or leave it empty for a child of the publisher",
     )
     return np.where(missing, -1, found).astype(np.int32)

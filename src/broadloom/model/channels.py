@@ -1,4 +1,4 @@
-"""Channels of a market: cells of a grid or topics, and the traffic of users in them (paper 5)."""
+"""Channels of a market: cells of a grid, or topics; and the traffic of users in them (paper 5, I to V)."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ DensityFunction = Callable[[NDArray[np.float64]], ArrayLike]
 
 @dataclass(frozen=True)
 class Grid:
-    """A box of the content space cut into equal cells; channels count them, the last axis fastest.
+    """Sub-channels: a box of the content space divided into equal cells (paper 5, IV-A).
 
-    A cell holds its lower border, not its upper one, except that the box's own upper border is inside.
+    Channels number the cells, the last axis fastest. A cell includes its lower border and not its upper one,
+    except for the upper border of the box.
 
     Attributes:
         lo: the lower border of the box on each axis.
         hi: the upper border.
-        cells: how many cells each axis has.
+        cells: the number of cells on each axis.
 
     Example:
         >>> grid = Grid.over([0], [1], [4])
@@ -47,8 +48,8 @@ class Grid:
         """A grid over a box.
 
         Raises:
-            InputError: as many borders and numbers of cells are needed as there are axes, each border is a
-                finite number, the upper above the lower, and each axis has at least one cell.
+            InputError: the three arguments differ in length or are empty, a border is not finite, an upper
+                border is not above the lower one, or an axis has no cell.
         """
         if not len(lo) == len(hi) == len(cells) or not len(lo):
             raise InputError(f"borders {lo}, {hi} and cells {cells}; give one of each for each axis")
@@ -60,7 +61,7 @@ class Grid:
 
     @classmethod
     def covering(cls, points: NDArray[np.float64], channels: int) -> Grid:
-        """A grid of about so many cells, as many on each axis, over the box of all points that have no NaN.
+        """A grid of about `channels` cells over all points without NaN, with equally many cells per axis.
 
         Examples:
             >>> Grid.covering(np.array([[0.0, 5.0], [8.0, 5.0]]), 16)
@@ -70,16 +71,16 @@ class Grid:
         low, high = known.min(axis=0, initial=np.inf), known.max(axis=0, initial=-np.inf)
         low, high = np.where(np.isfinite(low), low, 0.0), np.where(np.isfinite(high), high, 1.0)
         high = np.where(high > low, high, low + 1.0)
-        each = max(1, round(channels ** (1 / len(low))))
-        return cls.over(low.tolist(), high.tolist(), [each] * len(low))
+        cells_per_axis = max(1, round(channels ** (1 / len(low))))
+        return cls.over(low.tolist(), high.tolist(), [cells_per_axis] * len(low))
 
     @property
     def channel_count(self) -> int:
-        """How many cells there are in all."""
+        """The number of cells."""
         return int(np.prod(self.cells))
 
     def channel_of(self, points: ArrayLike) -> NDArray[np.int64]:
-        """The channel of each point, a row of coordinates each; -1 outside the box, or where one is NaN."""
+        """The channel of each point (a row of coordinates); -1 for a point outside the box or with a NaN."""
         rows = self._rows(points, "points")
         inside = np.all((rows >= self.lo) & (rows <= self.hi), axis=1)
         cell = np.minimum(
@@ -89,16 +90,16 @@ class Grid:
         return np.where(inside, channel, -1)
 
     def touched(self, lo: ArrayLike, hi: ArrayLike) -> NDArray[np.bool_]:
-        """Which channels each rectangle from `lo` to `hi` touches: the fewest cells that cover it.
+        """Whether each rectangle from `lo` to `hi` touches each channel: the fewest cells that cover it.
 
-        A rectangle with NaN borders, or one outside the box, touches none.
+        A rectangle with NaN borders, or outside the box, touches no channel.
 
         Raises:
             InputError: a lower border is above the upper one.
         """
         low, high = self._rows(lo, "lower borders"), self._rows(hi, "upper borders")
         if len(low) != len(high):
-            raise InputError(f"{len(low):,} lower but {len(high):,} upper borders; give as many")
+            raise InputError(f"{len(low):,} lower but {len(high):,} upper borders; give the same number")
         raise_for_first(
             np.any(low > high, axis=1),
             lambda i: f"rectangle {i} goes from {low[i].tolist()} to {high[i].tolist()}",
@@ -115,14 +116,14 @@ class Grid:
         return touched
 
     def rates(self, densities: Sequence[DensityFunction], samples: int = 8) -> NDArray[np.float64]:
-        """What each user sends into each channel, from functions: the mean of the density over the cell.
+        """The rate of each user into each channel: the mean of its density function over the cell.
 
         Args:
-            densities: a function for each user, of points, a row of coordinates each, to the rate there.
-            samples: at how many points along each axis of a cell the function is asked.
+            densities: one function per user, from points (one row of coordinates each) to the rates there.
+            samples: the number of points along each axis of a cell at which functions are evaluated.
 
         Raises:
-            InputError: a function gives something else than a finite number from 0 for each point.
+            InputError: a function does not return a finite number from 0 for each point.
 
         Example:
             >>> Grid.over([0], [1], [2]).rates([lambda at: np.maximum(2 * at[:, 0] - 1, 0)]).tolist()
@@ -144,30 +145,31 @@ class Grid:
         return rates / samples ** len(self.cells)
 
     def _scaled(self, rows: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Coordinates in cells from the lower border."""
+        """Coordinates in units of cells, from the lower border."""
         lo, hi = np.array(self.lo), np.array(self.hi)
         return (rows - lo) / (hi - lo) * self.cells
 
-    def _rows(self, given: ArrayLike, what: str) -> NDArray[np.float64]:
-        rows = np.asarray(given, np.float64)
+    def _rows(self, values: ArrayLike, name: str) -> NDArray[np.float64]:
+        rows = np.asarray(values, np.float64)
         if rows.ndim != 2 or rows.shape[1] != len(self.lo):
-            raise InputError(f"{what} have shape {rows.shape}; expected ({what.split()[-1]}, {len(self.lo)})")
+            raise InputError(f"{name} have shape {rows.shape}; expected ({name.split()[-1]}, {len(self.lo)})")
         return rows
 
 
 def summarize(
     messages: pa.Table, users: Sequence[str], channels: Grid | Sequence[str], seconds: float | None = None
 ) -> NDArray[np.float64]:
-    """The message generating rate of each user in each channel, in bytes a second, (users, channels).
+    """The message generating rate of each user in each channel, in bytes per second, (users, channels).
 
     Args:
         messages: the canonical table: publisher, at, bytes, and point (with a grid) or topic (with topics).
         users: the ids of the users, in the order of the rows.
-        channels: the grid whose cells are the channels, or the topics that are.
-        seconds: the time that the log covers; None: from its first message to its last one.
+        channels: the grid whose cells are the channels, or the topics.
+        seconds: the duration of the log; None: from its first message to its last one.
 
     Raises:
-        InputError: a publisher that is no user, a point outside the grid, an unknown topic, negative bytes.
+        InputError: a publisher is not a user, a point is outside the grid, a topic is unknown, or bytes are
+            negative.
 
     Example:
         >>> sent = {"publisher": ["a", "a"], "topic": ["x", "y"]}
@@ -176,13 +178,13 @@ def summarize(
         [[3.0, 2.0], [0.0, 0.0]]
     """
     if len(set(users)) < len(users):
-        raise InputError(f"{len(users) - len(set(users)):,} users are named twice; give each one once")
+        raise InputError(f"{len(users) - len(set(users)):,} users appear twice; list each one once")
     for column in ("publisher", "at", "bytes", "point" if isinstance(channels, Grid) else "topic"):
         if column not in messages.column_names:
             raise InputError(
                 f"messages have no column {column!r}; they have {', '.join(messages.column_names)}"
             )
-    sender = _positions(
+    sender = _message_indices(
         messages.column("publisher"), users, "publisher", "make it a user or drop its messages"
     )
     channel = _channel_of(messages, channels)
@@ -194,13 +196,15 @@ def summarize(
     )
     count = channels.channel_count if isinstance(channels, Grid) else len(channels)
     total = np.bincount(sender * count + channel, size, minlength=len(users) * count)
-    return total.reshape(len(users), count) / (_seconds(messages) if seconds is None else _above_0(seconds))
+    return total.reshape(len(users), count) / (
+        _duration(messages) if seconds is None else _check_duration(seconds)
+    )
 
 
 def _channel_of(messages: pa.Table, channels: Grid | Sequence[str]) -> NDArray[np.int64]:
     """The channel of each message."""
     if not isinstance(channels, Grid):
-        return _positions(messages.column("topic"), channels, "topic", "add it to the topics")
+        return _message_indices(messages.column("topic"), channels, "topic", "add it to the topics")
     points = messages.column("point").to_pylist()
     axes = len(channels.cells)
     raise_for_first(
@@ -217,74 +221,79 @@ def _channel_of(messages: pa.Table, channels: Grid | Sequence[str]) -> NDArray[n
     return channel
 
 
-def _positions(column: pa.ChunkedArray, ids: Sequence[str], what: str, expected: str) -> NDArray[np.int64]:
-    """The index of each value among the ids."""
-    found = pc.fill_null(pc.index_in(column.cast(pa.string()), pa.array(list(ids), pa.string())), -1)
-    at = found.to_numpy().astype(np.int64)
-    raise_for_first(at < 0, lambda row: f"message {row}: {what} {column[row].as_py()!r} is unknown", expected)
-    return at
+def _message_indices(
+    column: pa.ChunkedArray, ids: Sequence[str], kind: str, expected: str
+) -> NDArray[np.int64]:
+    """The index among the ids of each value in a column of messages."""
+    found = indices_in(column.cast(pa.string()), pa.array(list(ids), pa.string()))
+    raise_for_first(
+        found < 0, lambda row: f"message {row}: {kind} {column[row].as_py()!r} is unknown", expected
+    )
+    return found
 
 
-def _seconds(messages: pa.Table) -> float:
-    """The time from the first message to the last one; 1 if there is none between them."""
+def _duration(messages: pa.Table) -> float:
+    """The seconds from the first message to the last one; 1 if that is zero."""
     if not messages.num_rows:
         return 1.0
     at = messages.column("at").cast(pa.timestamp("us")).cast(pa.int64())
     if at.null_count:
-        raise InputError(f"{at.null_count:,} messages have no time; give each one, or the seconds of the log")
+        raise InputError(
+            f"{at.null_count:,} messages have no time; give each one a time, or the seconds of the log"
+        )
     return (pc.max(at).as_py() - pc.min(at).as_py()) / 1e6 or 1.0
 
 
-def _above_0(seconds: float) -> float:
+def _check_duration(seconds: float) -> float:
     if not (np.isfinite(seconds) and seconds > 0):
         raise InputError(f"a log of {seconds} seconds; give a finite number above 0")
     return seconds
 
 
-MOST_CELLS = 1 << 28  # of users and channels: two gigabytes
+MAX_CELLS = 1 << 28  # users times channels: two gigabytes
 Flows = tuple[NDArray[np.float64], NDArray[np.bool_]]
 
 
-def read_traffic(place: Path, users: list[str], points: bool = False) -> Flows | None:
-    """What each user sends into each channel, and which it wants; None where a content space says that.
+def read_traffic(folder: Path, users: list[str], points: bool = False) -> Flows | None:
+    """The rates and wants of all users by topic; None if messages have points in a content space.
 
-    The first that is there counts: `histograms` (generating functions: rates by topic), `messages` with
-    topics, and, without any messages, `traffic_matrix`.
+    The source is the first that exists: `histograms` (generating functions: rates by topic), `messages` with
+    topics, or `traffic_matrix` if there are no messages.
 
     Args:
-        place: the folder.
+        folder: the folder of tables.
         users: the ids of the users.
-        points: whether messages are read elsewhere, by their points.
+        points: whether the caller reads the messages itself, by their points.
 
     Raises:
-        InputError: somebody is unknown, a rate is below 0 or no number, or a matrix is too large.
+        InputError: a user is unknown, a rate is not a number from 0, or the matrix is too large.
     """
-    histograms = read_table(place, "histograms")
-    messages = read_table(place, "messages") if histograms is None and not points else None
+    histograms = read_table(folder, "histograms")
+    messages = read_table(folder, "messages") if histograms is None and not points else None
     if messages is not None:
         columns = set(messages.column_names)
-        return _by_topic(place, users, messages) if "topic" in columns and "point" not in columns else None
+        return _by_topic(folder, users, messages) if "topic" in columns and "point" not in columns else None
     if histograms is not None:
-        return _by_topic(place, users, histograms)
-    matrix = None if points else read_table(place, "traffic_matrix")
+        return _by_topic(folder, users, histograms)
+    matrix = None if points else read_table(folder, "traffic_matrix")
     return None if matrix is None else _by_level(matrix, users)
 
 
-def _by_topic(place: Path, users: list[str], sent: pa.Table) -> Flows:
-    """Each topic is a channel."""
-    subscriptions = require_table(place, "subscriptions")
-    node, wanted = subscriptions.column("node"), subscriptions.column("topic")
+def _by_topic(folder: Path, users: list[str], sent: pa.Table) -> Flows:
+    """Rates and wants with each topic as a channel."""
+    subscriptions = require_table(folder, "subscriptions")
+    node = subscriptions.column("node")
+    wanted = subscriptions.column("topic")
     topics = sorted({*wanted.to_pylist(), *sent.column("topic").to_pylist()} - {None})
-    who, what = (
-        indices_in(one, pa.array(ids, pa.string())) for one, ids in ((node, users), (wanted, topics))
-    )
+    user = indices_in(node, pa.array(users, pa.string()))
+    topic = indices_in(wanted, pa.array(topics, pa.string()))
     raise_for_first(
-        (who < 0) | (what < 0),
-        lambda row: f"subscriptions row {row}: {node[row].as_py()!r} is unknown, or wants nothing",
+        (user < 0) | (topic < 0),
+        lambda row: f"subscriptions row {row}: {node[row].as_py()!r} is unknown, or has no topic",
         "make it a subscriber of a topic, or drop the row",
     )
     wants = np.zeros((len(users), len(topics)), bool)
-    wants[who, what] = True
+    wants[user, topic] = True
     if "rate" not in sent.column_names:
         return summarize(sent, users, topics), wants
     user, topic, rate = _rows(sent, "histograms", ("publisher", users), ("topic", topics))
@@ -294,9 +303,10 @@ def _by_topic(place: Path, users: list[str], sent: pa.Table) -> Flows:
 
 
 def _by_level(matrix: pa.Table, users: list[str]) -> Flows:
-    """A traffic matrix as channels: what goes from one user to several is the same, as far as amounts allow.
+    """Rates and wants from a traffic matrix, on the assumption that receivers share as much as possible.
 
-    Of a user's amounts, each step up from one to the next is a channel, wanted by all who get at least that.
+    Sort the rates from one user to the others; each step from one rate to the next is a channel, wanted by
+    all receivers with at least the higher rate.
 
     Examples:
         >>> matrix = pa.table({"src": ["a", "a"], "dst": ["b", "c"], "rate": [2.0, 5.0]})
@@ -317,16 +327,16 @@ def _by_level(matrix: pa.Table, users: list[str]) -> Flows:
         for one, to in sorted(flows.items())
         for low, high in pairwise(sorted({0.0, *to.values()}))
     ]
-    if len(users) * len(channels) > MOST_CELLS:
+    if len(users) * len(channels) > MAX_CELLS:
         raise InputError(
             f"traffic_matrix has {len(users):,} users and {len(channels):,} different amounts, too much for "
-            "memory; give histograms and subscriptions instead, which `migrate summarize` writes beside it"
+            "memory; give histograms and subscriptions instead, which `migrate summarize` also writes"
         )
     shape = len(users), len(channels)
     rates, wants = np.zeros(shape), np.zeros(shape, bool)
-    for channel, (one, low, high, takers) in enumerate(channels):
+    for channel, (one, low, high, receivers) in enumerate(channels):
         rates[one, channel] = high - low
-        wants[takers, channel] = True
+        wants[receivers, channel] = True
     return rates, wants
 
 
@@ -336,19 +346,19 @@ def _rows(
     """Two columns of ids as indices, and the rate."""
 
     def index(column: str, ids: list[str]) -> NDArray[np.int64]:
-        text = table.column(column)
-        at = indices_in(text, pa.array(ids, pa.string()))
+        values = table.column(column)
+        found = indices_in(values, pa.array(ids, pa.string()))
         raise_for_first(
-            at < 0,
-            lambda row: f"{name} row {row}: {column} {text[row].as_py()!r} is unknown",
+            found < 0,
+            lambda row: f"{name} row {row}: {column} {values[row].as_py()!r} is unknown",
             "make it a subscriber, or drop the row",
         )
-        return at
+        return found
 
     rate = np.asarray(table.column("rate").to_numpy(zero_copy_only=False), np.float64)
     raise_for_first(
         ~(np.isfinite(rate) & (rate >= 0)),
         lambda row: f"{name} row {row} has rate {rate[row]}",
-        "give a finite number from 0, in bytes a second",
+        "give a finite number from 0, in bytes per second",
     )
     return index(*one), index(*other), rate

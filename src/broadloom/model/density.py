@@ -1,4 +1,4 @@
-"""How often events fall where: the measure under which filters are small or large (paper 4, section II)."""
+"""Event density: the measure of filters (paper 4, section II), and its canonical table."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from broadloom.storage.tables import list_column, list_matrix
 
 
 class DensityArrays(NamedTuple):
-    """A histogram as kernels take it: hand it (or None, which is uniform) to `measure_of` inside a kernel.
+    """A histogram as the argument of kernels, which pass it (or None, for uniform) to `measure_of`.
 
-    `cumulative` holds the mass below each corner of the grid, flat.
+    `cumulative` is the mass below each corner of the grid, flattened.
     """
 
     edges: NDArray[np.float64]
@@ -29,7 +29,7 @@ class DensityArrays(NamedTuple):
 
 @kernel
 def measure_of(density: DensityArrays | None, lo: NDArray[np.float64], hi: NDArray[np.float64]) -> float:
-    """The measure of a rectangle: its volume if the density is uniform, else the mass of events inside."""
+    """The measure of a rectangle: its volume if the density is uniform, otherwise the mass of its events."""
     if density is None:
         volume = 1.0
         for axis in range(len(lo)):
@@ -45,10 +45,10 @@ def measure_of(density: DensityArrays | None, lo: NDArray[np.float64], hi: NDArr
 def _mass_below(
     density: DensityArrays, lo: NDArray[np.float64], hi: NDArray[np.float64], corner: int
 ) -> float:
-    """The mass below a corner of a rectangle (bit set: its upper side), signed for inclusion and exclusion.
+    """The mass below a corner of a rectangle (bit set: upper side), signed for inclusion and exclusion.
 
-    Inside a cell the mass grows linearly with each coordinate, so it is interpolated between the grid's
-    corners: the bits of `near` say on which side.
+    Inside a cell the mass grows linearly with each coordinate, so it is interpolated between the corners of
+    the cell; the bits of `near` choose the corner.
     """
     d = len(lo)
     total, sign = 0.0, 1.0
@@ -75,11 +75,11 @@ def _mass_below(
 
 @dataclass(frozen=True, eq=False)
 class Density:
-    """A histogram of events: constant in each cell of a grid, and nothing outside the grid.
+    """Histogram of events: constant in each cell of a grid, zero outside of it.
 
     Attributes:
         edges: the grid's lines on each axis, ascending.
-        mass: the mass of events in each cell, one axis of the array an axis of event space.
+        mass: the mass of events in each cell; the array has one axis per axis of event space.
 
     Examples:
         >>> density = Density([[0, 1, 2]], [3.0, 1.0])
@@ -119,7 +119,7 @@ class Density:
 
     @classmethod
     def from_events(cls, points: ArrayLike, bins: int = 32) -> Density:
-        """The histogram of a sample of events, `bins` cells an axis; its total mass is 1.
+        """The histogram of a sample of events, with `bins` cells per axis and total mass 1.
 
         Examples:
             >>> Density.from_events([[0.0], [1.0], [1.0], [4.0]], bins=2).mass.tolist()
@@ -136,11 +136,11 @@ class Density:
 
     @property
     def dimensions(self) -> int:
-        """How many axes the event space has."""
+        """The number of axes of the event space."""
         return len(self.edges)
 
     def arrays(self) -> DensityArrays:
-        """The density as kernels take it."""
+        """The density as the argument of kernels."""
         cumulative = np.pad(self.mass, [(1, 0)] * self.dimensions)
         for axis in range(self.dimensions):
             cumulative = cumulative.cumsum(axis=axis)
@@ -156,7 +156,7 @@ class Density:
 
 
 def density_table(density: Density) -> pa.Table:
-    """A histogram as a table, one row a cell."""
+    """The canonical table of a density, with one row per cell."""
     corners = [
         np.stack([side.ravel() for side in np.meshgrid(*sides, indexing="ij")], axis=1)
         for sides in ([line[:-1] for line in density.edges], [line[1:] for line in density.edges])
@@ -166,12 +166,12 @@ def density_table(density: Density) -> pa.Table:
 
 
 def density_from_table(table: pa.Table | None) -> Density | None:
-    """The histogram in a table of cells; those that are left out have no events."""
+    """The density in a table of cells; cells without a row have no events. None for an empty table."""
     if table is None or table.num_rows == 0:
         return None
     lo, hi = (list_matrix(table, "density", side) for side in ("lo", "hi"))
     if lo.shape != hi.shape:
-        raise InputError("table density: lo and hi differ in length; give a number an axis")
+        raise InputError("table density: lo and hi differ in length; give one number per axis")
     edges = [np.unique(np.concatenate((low, high))) for low, high in zip(lo.T, hi.T, strict=True)]
     cell = [np.searchsorted(line, low) for line, low in zip(edges, lo.T, strict=True)]
     is_cell = [
@@ -189,7 +189,7 @@ def density_from_table(table: pa.Table | None) -> Density | None:
     flat = np.ravel_multi_index(cell, shape)
     raise_for_first(
         repeated(flat),
-        lambda row: f"table density row {row}: {lo[row].tolist()} to {hi[row].tolist()} is there twice",
+        lambda row: f"table density row {row}: {lo[row].tolist()} to {hi[row].tolist()} appears twice",
         "give each cell once",
     )
     mass = np.zeros(shape)

@@ -19,17 +19,17 @@ from broadloom.storage.tables import indices_in
 
 @dataclass(frozen=True, eq=False)
 class Interest:
-    """Which node subscribes to which topic, in compressed rows both ways.
+    """Subscriptions of nodes (brokers) to topics, in compressed rows by node and by topic.
 
-    Nodes and topics are dense indices; their string ids are kept beside them. Make one with
-    `from_lists`, `from_pairs` or `from_table`, which check what they are given.
+    Nodes and topics are dense indices, with string ids. Make an interest with `from_lists`, `from_pairs` or
+    `from_table`, which check their arguments.
 
     Attributes:
         node_ids: the id of each node, by index.
         topic_ids: the id of each topic, by index.
-        topic_start: where each node's topics start in `topics`, with the end appended.
+        topic_start: the index in `topics` at which each node's topics start, with the end appended.
         topics: each node's topic indices, ascending, node after node.
-        node_start: where each topic's nodes start in `nodes`, with the end appended.
+        node_start: the index in `nodes` at which each topic's nodes start, with the end appended.
         nodes: each topic's node indices, ascending, topic after topic.
 
     Examples:
@@ -60,13 +60,13 @@ class Interest:
         topics: int | None = None,
         node_ids: Sequence[object] | None = None,
     ) -> Interest:
-        """Interest from one list of topic ids (numbers or strings) a node.
+        """Interest from one list of topic ids (numbers or strings) per node.
 
         Args:
             lists: the topics of each node; an empty list is a node without topics.
-            topics: how many topics there are, when ids are the numbers from 0 to topics - 1. Otherwise
-                the topics are the ids that occur, in ascending order.
-            node_ids: the id of each node; its position by default.
+            topics: the number of topics, if ids are the numbers from 0 to topics - 1. By default the topics
+                are the ids that occur, in ascending order.
+            node_ids: the id of each node; its index by default.
 
         Raises:
             InputError: a topic is missing, out of range, or listed twice by one node.
@@ -91,25 +91,25 @@ class Interest:
         node_ids: Sequence[object] | None = None,
         topic_ids: Sequence[object] | None = None,
     ) -> Interest:
-        """Interest from two columns: row `i` says that `nodes[i]` subscribes to `topics[i]`.
+        """Interest from two columns: in row `i`, `nodes[i]` subscribes to `topics[i]`.
 
         Indices follow the ascending order of the ids, whatever the order of the rows.
 
         Args:
             nodes: the subscribing node of each row.
             topics: the topic of each row.
-            node_ids: every node in the order of its index, those without topics among them.
-            topic_ids: every topic in the order of its index.
+            node_ids: all nodes in the order of their indices, including nodes without topics.
+            topic_ids: all topics in the order of their indices.
 
         Raises:
-            InputError: columns of different length, a missing or unknown id, or a pair given twice.
+            InputError: columns of different length, a missing or unknown id, or a repeated pair.
 
         Examples:
             >>> Interest.from_pairs(["b", "a", "b"], ["x", "x", "y"]).topics_of(1)
             array([0, 1], dtype=int32)
         """
         if len(nodes) != len(topics):
-            raise InputError(f"{len(nodes):,} nodes but {len(topics):,} topics; give one of each a row")
+            raise InputError(f"{len(nodes):,} nodes but {len(topics):,} topics; give one of each per row")
         rows, all_nodes = _numbered(nodes, "node", node_ids)
         columns, all_topics = _numbered(topics, "topic", topic_ids)
         order = np.lexsort((columns, rows))
@@ -120,10 +120,10 @@ class Interest:
     def from_table(
         cls, subscriptions: pa.Table, nodes: pa.Table | None = None, topics: pa.Table | None = None
     ) -> Interest:
-        """Interest from the canonical tables `subscriptions`, and `nodes` and `topics` if given.
+        """Interest from the canonical table `subscriptions`, and optionally `nodes` and `topics`.
 
-        With `nodes` (node), indices follow its rows, and it may hold nodes without topics; `topics` (topic)
-        likewise.
+        With `nodes` (column node), indices follow its rows, and it can have nodes without topics; likewise
+        for `topics` (column topic).
 
         Raises:
             InputError: a column is missing, or as for `from_pairs`.
@@ -162,8 +162,8 @@ class Interest:
         Args:
             start: one more entry than there are nodes, ascending from 0 to the number of subscriptions.
             topics: topic indices.
-            topic_ids: how many topics there are, or their ids.
-            node_ids: the id of each node; its position by default.
+            topic_ids: the number of topics, or their ids.
+            node_ids: the id of each node; its index by default.
 
         Examples:
             >>> Interest.from_rows([0, 2, 3], [1, 0, 1], topic_ids=2).topics_of(0)
@@ -173,13 +173,13 @@ class Interest:
         n = len(starts) - 1
         ids = tuple(map(str, range(n))) if node_ids is None else check_ids(node_ids, "node")
         if len(ids) != n:
-            raise InputError(f"{n:,} nodes but {len(ids):,} node ids; give one id a node")
+            raise InputError(f"{n:,} nodes but {len(ids):,} node ids; give one id per node")
         counts = _row_sizes(starts, len(columns))
         names = _names(topic_ids)
         rows = np.repeat(np.arange(n, dtype=np.int32), counts)
         _check_columns(rows, columns, len(names), ids)
         columns = _sorted_rows(rows, columns.astype(np.int32))
-        _refuse_repeats(rows, columns, ids, names)
+        _check_no_repeats(rows, columns, ids, names)
         by_topic = csr_array((np.ones(len(rows), np.int8), columns, starts), shape=(n, len(names))).tocsc()
         return cls(
             ids, names, starts, columns, by_topic.indptr.astype(np.int64), by_topic.indices.astype(np.int32)
@@ -187,17 +187,17 @@ class Interest:
 
     @property
     def node_count(self) -> int:
-        """How many nodes there are."""
+        """The number of nodes."""
         return len(self.node_ids)
 
     @property
     def topic_count(self) -> int:
-        """How many topics there are, those without subscribers among them."""
+        """The number of topics, including those without subscribers."""
         return len(self.topic_ids)
 
     @property
     def subscription_count(self) -> int:
-        """How many pairs of a node and a topic there are."""
+        """The number of pairs of a node and a topic."""
         return len(self.topics)
 
     def topics_of(self, node: int) -> NDArray[np.int32]:
@@ -211,7 +211,7 @@ class Interest:
         return self.nodes[self.node_start[topic] : self.node_start[topic + 1]]
 
     def subset(self, nodes: ArrayLike) -> Interest:
-        """The interest of some of the nodes, in the order given, over the same topics.
+        """The interest of some of the nodes, in this order, over the same topics.
 
         Examples:
             >>> Interest.from_lists([[0], [0, 1], [1]]).subset([2, 1]).node_ids
@@ -220,7 +220,7 @@ class Interest:
         chosen = np.asarray(nodes, np.int64)
         raise_for_first(
             (chosen < 0) | (chosen >= self.node_count),
-            lambda i: f"node {chosen[i]} is not there",
+            lambda i: f"node {chosen[i]} does not exist",
             f"nodes are 0 to {self.node_count - 1}",
         )
         rows = [self.topics_of(int(u)) for u in chosen]
@@ -252,30 +252,30 @@ class Interest:
 
 
 def _numbered(
-    values: object, what: str, known: Sequence[object] | None = None
+    values: object, kind: str, known: Sequence[object] | None = None
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """The index of each value among the known ids, or among the distinct values in ascending order."""
-    column = _id_column(values, what)
+    column = _id_column(values, kind)
     if known is None:
         distinct = pc.unique(column)
         distinct = distinct.take(pc.array_sort_indices(distinct))
-        return indices_in(column, distinct), check_ids(distinct.to_pylist(), what)
-    ids = check_ids(known, what)
+        return indices_in(column, distinct), check_ids(distinct.to_pylist(), kind)
+    ids = check_ids(known, kind)
     found = indices_in(column.cast(pa.string()), pa.array(ids, pa.string()))
     raise_for_first(
         found < 0,
-        lambda row: f"row {row}: {what} {column[row]} is unknown",
-        f"add it to the {what}s or drop it",
+        lambda row: f"row {row}: {kind} {column[row]} is unknown",
+        f"add it to the {kind}s or drop it",
     )
     return found, ids
 
 
-def _id_column(values: object, what: str) -> pa.Array:
+def _id_column(values: object, kind: str) -> pa.Array:
     """Ids as one Arrow array of whole numbers or of strings, none missing or empty."""
     try:
         column = values if isinstance(values, pa.ChunkedArray) else pa.array(values, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise InputError(f"{what} ids are of several kinds, or beyond 64 bits; use strings") from error
+        raise InputError(f"{kind} ids are of several kinds, or beyond 64 bits; use strings") from error
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -287,14 +287,14 @@ def _id_column(values: object, what: str) -> pa.Array:
     if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
         missing |= np.asarray(pc.fill_null(pc.equal(column, ""), True))
     raise_for_first(
-        missing, lambda row: f"row {row} has no {what} (it is {column[row]})", f"give each row a {what}"
+        missing, lambda row: f"row {row} has no {kind} (it is {column[row]})", f"give each row a {kind}"
     )
     if (
         pa.types.is_floating(column.type)
         or pa.types.is_boolean(column.type)
         or pa.types.is_nested(column.type)
     ):
-        raise InputError(f"{what} ids are {column.type} ({column[0]}, ...); use strings or whole numbers")
+        raise InputError(f"{kind} ids are {column.type} ({column[0]}, ...); use strings or whole numbers")
     return column
 
 
@@ -318,19 +318,19 @@ def _topic_list(node: int, topics: Iterable[object]) -> list[object]:
 
 
 def _names(topic_ids: int | Sequence[object]) -> tuple[str, ...]:
-    """Topic ids, or the numbers below a count of them."""
+    """Topic ids, or the numbers below their count."""
     if isinstance(topic_ids, (int, np.integer)):
         return tuple(map(str, range(check_count(topic_ids, "topics"))))
     return check_ids(topic_ids, "topic")
 
 
-def _check_index(index: int, count: int, what: str) -> None:
+def _check_index(index: int, count: int, kind: str) -> None:
     if not 0 <= index < count:
-        raise IndexError(f"{what} {index} is not there: {what}s are 0 to {count - 1}")
+        raise IndexError(f"{kind} {index} does not exist: {kind}s are 0 to {count - 1}")
 
 
 def _row_sizes(start: NDArray[np.int64], total: int) -> NDArray[np.int64]:
-    """How many topics each row has, after checking that the rows cover all of them."""
+    """The number of topics of each row; raises unless the rows cover all topics."""
     counts = np.diff(start)
     if start.ndim != 1 or not len(start) or start[0] != 0 or start[-1] != total or (counts < 0).any():
         raise InputError(f"row starts do not ascend from 0 to the {total:,} subscriptions")
@@ -340,7 +340,7 @@ def _row_sizes(start: NDArray[np.int64], total: int) -> NDArray[np.int64]:
 def _check_columns(
     rows: NDArray[np.int32], columns: NDArray[np.generic], topics: int, ids: tuple[str, ...]
 ) -> None:
-    """Topic indices are whole numbers in range."""
+    """Raise unless topic indices are whole numbers in range."""
     if columns.size and not np.issubdtype(columns.dtype, np.integer):
         raise InputError(f"topic indices are {columns.dtype}; give whole numbers")
     raise_for_first(
@@ -356,10 +356,10 @@ def _sorted_rows(rows: NDArray[np.int32], topics: NDArray[np.int32]) -> NDArray[
     return topics[np.lexsort((topics, rows))] if falls.any() else topics
 
 
-def _refuse_repeats(
+def _check_no_repeats(
     rows: NDArray[np.int32], topics: NDArray[np.int32], ids: tuple[str, ...], names: tuple[str, ...]
 ) -> None:
-    """No node has a topic twice; the rows are sorted by node, then topic."""
+    """Raise if a node has a topic twice; the rows are sorted by node, then topic."""
     raise_for_first(
         (rows[1:] == rows[:-1]) & (topics[1:] == topics[:-1]),
         lambda row: f"node {ids[rows[row]]!r} subscribes to topic {names[topics[row]]!r} twice",
@@ -375,7 +375,7 @@ def _column(table: pa.Table, name: str, column: str) -> pa.ChunkedArray:
 
 
 class Adjacency(NamedTuple):
-    """The neighbours of node `u` are `neighbours[start[u]:start[u + 1]]`, over the edges `edge` there."""
+    """Neighbours in compressed rows: node `u` has `neighbours[start[u]:start[u + 1]]`, as does `edge`."""
 
     start: NDArray[np.int64]
     neighbours: NDArray[np.int32]
@@ -384,10 +384,10 @@ class Adjacency(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Overlay:
-    """Links between nodes, each once, as pairs `u < v`, in the order in which they were chosen.
+    """Links between nodes: pairs `u < v`, each once, in the order of selection.
 
     Attributes:
-        node_count: how many nodes there are.
+        node_count: the number of nodes.
         edges: int32 (m, 2).
 
     Examples:
@@ -406,10 +406,10 @@ class Overlay:
 
     @classmethod
     def from_edges(cls, node_count: int, edges: ArrayLike) -> Overlay:
-        """An overlay from pairs of node indices, in any direction.
+        """An overlay from pairs of node indices, in either order.
 
         Raises:
-            InputError: not pairs of whole numbers, a node that is not there, a loop, or an edge given twice.
+            InputError: not pairs of whole numbers, an unknown node, a loop, or a repeated edge.
         """
         node_count = check_count(node_count, "nodes")
         try:
@@ -435,7 +435,7 @@ class Overlay:
 
     @property
     def edge_count(self) -> int:
-        """How many links there are."""
+        """The number of links."""
         return len(self.edges)
 
     def degrees(self) -> NDArray[np.int64]:
@@ -443,7 +443,7 @@ class Overlay:
         return np.bincount(self.edges.ravel(), minlength=self.node_count)
 
     def adjacency(self) -> Adjacency:
-        """The neighbours of each node, ascending, and over which edge each is reached."""
+        """The neighbours of each node, ascending, and the edge to each of them."""
         ends, m, n = self.edges.astype(np.int64), self.edge_count, self.node_count
         rows, columns = np.concatenate((ends, ends[:, ::-1])).T
         matrix = csr_array((np.tile(np.arange(m, dtype=np.int32), 2), (rows, columns)), shape=(n, n))

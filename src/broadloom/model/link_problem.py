@@ -1,4 +1,4 @@
-"""A folder of canonical tables as what algorithms take: the interest, the weights, and the nodes' table."""
+"""The link problem: interest, weights and nodes, read from a folder of canonical tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,13 @@ WEIGHT_SOURCES = ("auto", "latency", "coordinates", "sites", "uniform")
 
 @dataclass(frozen=True)
 class LinkProblem:
-    """What is given: who wants what, what links cost, and the nodes' table with whatever else is known."""
+    """Input of the link stage.
+
+    Attributes:
+        interest: the subscriptions of the nodes.
+        weights: the weights of links.
+        nodes: the table of the nodes, with all its columns.
+    """
 
     interest: Interest
     weights: Weights
@@ -30,7 +36,7 @@ class LinkProblem:
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """What each site is called, by its number in the weights; none if they are not by site."""
+        """The names of the sites, by their number in the weights; empty if the weights are not by site."""
         return tuple(_site_numbers(self.nodes, "nodes")[1]) if self.weights.kind == "sites" else ()
 
 
@@ -42,74 +48,75 @@ def read_link_problem(
     inner: float | None = None,
     outer: float | None = None,
 ) -> LinkProblem:
-    """The instance in a folder of canonical tables.
+    """The link problem in a folder of canonical tables.
 
     Args:
-        folder: holds `subscriptions` and, if there are, `nodes`, `topics` and `latency`.
-        weights: where weights come from: the table "latency" (between nodes, or between sites), "coordinates"
-            (x, y, ... of the nodes), "sites" (`inner` and `outer`), "uniform" (all 1); "auto": the first of
-            these that is there.
+        folder: holds `subscriptions`, and optionally `nodes`, `topics` and `latency`.
+        weights: the source of the weights: the table "latency" (between nodes, or between sites),
+            "coordinates" (x, y, ... of the nodes), "sites" (`inner` and `outer`), "uniform" (all 1); "auto":
+            the first of these that the folder has.
         missing: for "latency": "refuse" missing pairs (the default), or fill them by the shortest "path".
-        floor: for "latency": raise those below this to it, so that a zero is no error.
+        floor: for "latency": raise smaller values to this one, so that a zero is not an error.
         inner: for "sites": the weight inside a site; 1 by default.
         outer: for "sites": the weight between sites; 10 by default.
 
     Raises:
         InputError: a table or column is missing, something in it is wrong, or an option does not apply.
     """
-    place = Path(folder)
-    nodes, latency = read_table(place, "nodes"), read_table(place, "latency")
-    interest = Interest.from_table(require_table(place, "subscriptions"), nodes, read_table(place, "topics"))
+    path = Path(folder)
+    nodes = read_table(path, "nodes")
+    latency = read_table(path, "latency")
+    interest = Interest.from_table(require_table(path, "subscriptions"), nodes, read_table(path, "topics"))
     if nodes is None:
         nodes = pa.table({"node": pa.array(interest.node_ids, pa.string())})
     source = _source(weights, latency, nodes)
-    _refuse_unused(source, {"missing": missing, "floor": floor}, {"inner": inner, "outer": outer})
+    _check_options(source, {"missing": missing, "floor": floor}, {"inner": inner, "outer": outer})
     if source == "latency":
         if latency is None:
-            raise InputError(f"{place} has no table latency; choose other weights or add it")
-        made = _from_latency(latency, nodes, missing or "refuse", floor)
+            raise InputError(f"{path} has no table latency; choose other weights or add it")
+        chosen = _from_latency(latency, nodes, missing or "refuse", floor)
     elif source == "coordinates":
-        made = _from_coordinates(nodes, place)
+        chosen = _from_coordinates(nodes, path)
     elif source == "sites":
-        site, _ = _site_numbers(nodes, place)
-        made = Weights.sites(site, 1.0 if inner is None else inner, 10.0 if outer is None else outer)
+        site, _ = _site_numbers(nodes, path)
+        chosen = Weights.sites(site, 1.0 if inner is None else inner, 10.0 if outer is None else outer)
     else:
-        made = Weights.uniform(interest.node_count)
-    return LinkProblem(interest, made, nodes)
+        chosen = Weights.uniform(interest.node_count)
+    return LinkProblem(interest, chosen, nodes)
 
 
 def write_link_problem(
     folder: str | Path, interest: Interest, tables: dict[str, pa.Table] | None = None, overwrite: bool = False
 ) -> None:
-    """Write an interest as canonical tables, and more tables beside it, as one folder that appears whole.
+    """Write an interest, and further `tables`, as one atomic folder of canonical tables.
 
-    `tables` may hold `nodes`; by default it is the interest's nodes alone.
+    `tables` can include `nodes`; by default that table has only the interest's node ids.
     """
-    own = {
+    interest_tables = {
         "nodes": pa.table({"node": pa.array(interest.node_ids, pa.string())}),
         "topics": pa.table({"topic": pa.array(interest.topic_ids, pa.string())}),
         "subscriptions": interest.to_table(),
     }
     with new_folder(Path(folder), overwrite) as scratch:
-        for name, table in (own | (tables or {})).items():
+        for name, table in (interest_tables | (tables or {})).items():
             write_table(scratch, name, table)
 
 
-def _refuse_unused(source: str, of_latency: dict[str, object], of_sites: dict[str, object]) -> None:
-    """An option that the source of weights does not take is an error, not ignored."""
+def _check_options(source: str, of_latency: dict[str, object], of_sites: dict[str, object]) -> None:
+    """Raise if an option is set that the source of the weights does not have."""
     for needed, options in (("latency", of_latency), ("sites", of_sites)):
-        given = [name for name, value in options.items() if value is not None]
-        if given and source != needed:
+        names = [name for name, value in options.items() if value is not None]
+        if names and source != needed:
             raise InputError(
-                f"{given[0]} is for weights from {needed}, but they come from {source}; leave it out"
+                f"{names[0]} is for weights from {needed}, but they come from {source}; leave it out"
             )
 
 
-def _source(asked: str, latency: pa.Table | None, nodes: pa.Table) -> str:
-    if asked not in WEIGHT_SOURCES:
-        raise InputError(f"no weights {asked!r}; there are {', '.join(WEIGHT_SOURCES)}")
-    if asked != "auto":
-        return asked
+def _source(requested: str, latency: pa.Table | None, nodes: pa.Table) -> str:
+    if requested not in WEIGHT_SOURCES:
+        raise InputError(f"no weights {requested!r}; there are {', '.join(WEIGHT_SOURCES)}")
+    if requested != "auto":
+        return requested
     if latency is not None:
         return "latency"
     if coordinate_columns(nodes):
@@ -117,23 +124,23 @@ def _source(asked: str, latency: pa.Table | None, nodes: pa.Table) -> str:
     return "sites" if "site" in nodes.column_names else "uniform"
 
 
-def _from_coordinates(nodes: pa.Table, place: Path) -> Weights:
+def _from_coordinates(nodes: pa.Table, folder: Path) -> Weights:
     columns = coordinate_columns(nodes)
     if not columns:
         raise InputError(
-            f"{place}: table nodes has no coordinates (x, y, ...); add them or choose other weights"
+            f"{folder}: table nodes has no coordinates (x, y, ...); add them or choose other weights"
         )
     try:
         axes = [np.asarray(pc.cast(nodes.column(name), pa.float64()), np.float64) for name in columns]
     except pa.ArrowInvalid as error:
-        raise InputError(f"{place}: coordinates of table nodes are not numbers: {error}") from error
+        raise InputError(f"{folder}: coordinates of table nodes are not numbers: {error}") from error
     return Weights.euclidean(np.stack(axes, axis=1), nodes.column("node").to_pylist())
 
 
-def _site_numbers(nodes: pa.Table, place: Path | str) -> tuple[NDArray[np.int32], list[str]]:
+def _site_numbers(nodes: pa.Table, folder: Path | str) -> tuple[NDArray[np.int32], list[str]]:
     """The site of each node as a number, and the sites' names in ascending order."""
     if "site" not in nodes.column_names:
-        raise InputError(f"{place}: table nodes has no column 'site'; add it or choose other weights")
+        raise InputError(f"{folder}: table nodes has no column 'site'; add it or choose other weights")
     column = nodes.column("site")
     raise_for_first(
         np.asarray(pc.fill_null(pc.equal(column, ""), True)),
@@ -145,7 +152,7 @@ def _site_numbers(nodes: pa.Table, place: Path | str) -> tuple[NDArray[np.int32]
 
 
 def _from_latency(latency: pa.Table, nodes: pa.Table, missing: str, floor: float | None) -> Weights:
-    """Latency between nodes as a dense matrix; between sites, if its names are the nodes' sites, by site."""
+    """Weights from latencies: a dense matrix between nodes, or weights by site if the table names sites."""
     names = nodes.column("node").to_pylist()
     if "site" not in nodes.column_names or _any_known(latency, names):
         return Weights.dense(_matrix(latency, names, missing, floor), names)
@@ -165,23 +172,23 @@ def _any_known(latency: pa.Table, names: list[str]) -> bool:
 
 
 def _matrix(latency: pa.Table, names: list[str], missing: str, floor: float | None) -> NDArray[np.float64]:
-    """The latency table as a matrix, each pair once, symmetric by the mean of its directions."""
+    """The latency table as a symmetric matrix: the mean of both directions of each pair."""
     src, dst = (latency.column(side).to_pylist() for side in ("src", "dst"))
     values = latency.column("rtt_ms").to_numpy().astype(np.float64)
     u, v = (indices_in(latency.column(side), pa.array(names, pa.string())) for side in ("src", "dst"))
 
-    def row_is(row: int) -> str:
+    def describe(row: int) -> str:
         return f"latency row {row}: {src[row]!r} to {dst[row]!r}"
 
     raise_for_first(
-        (u < 0) | (v < 0), lambda row: f"{row_is(row)}: one is unknown", "name nodes, or sites in all rows"
+        (u < 0) | (v < 0), lambda row: f"{describe(row)}: one is unknown", "name nodes, or sites in all rows"
     )
     raise_for_first(
-        repeated(u * len(names) + v), lambda row: f"{row_is(row)} is there twice", "give one value a pair"
+        repeated(u * len(names) + v), lambda row: f"{describe(row)} appears twice", "give one value per pair"
     )
     raise_for_first(
         ~(np.isfinite(values) & ((values > 0) | ((values == 0) & (floor is not None)))),
-        lambda row: f"{row_is(row)}: rtt_ms is {values[row]}",
+        lambda row: f"{describe(row)}: rtt_ms is {values[row]}",
         "give a finite number above 0" + (", or a floor for zeros" if floor is None else ""),
     )
     matrix = np.full((len(names), len(names)), np.nan)

@@ -1,4 +1,4 @@
-"""The market problem (paper 5, section II), and its tables."""
+"""The market problem (paper 5, section II), and its canonical tables."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from broadloom.kernels import kernel
 from broadloom.model.channels import Grid, read_traffic, summarize
 from broadloom.storage.tables import require_table
 
-# How traffic crosses the core: "mst": a least spanning tree for each source and channel; "pair": each source
-# to each destination on its own shortest path, so a tree for each source; "tree": one tree for everything.
+# Routing of traffic through the core. "mst": a minimum spanning tree per source and channel; "pair": the
+# shortest path from each source to each destination, so one tree per source; "tree": one tree for all.
 CORES = ("mst", "pair", "tree")
 
-# Prices that differ by less than this share of the largest one are the same price, rounded twice.
+# Prices that differ by less than this share of the largest price are equal, rounded twice.
 PRICE_TOLERANCE = 1e-9
 
-# A broker is full when its load is its capacity; sums in another order may differ by this share of it.
+# A load can exceed the capacity by this share, because sums depend on the order of their terms.
 LOAD_TOLERANCE = 1e-9
 
 A = TypeVar("A", bound=NDArray[Any])
@@ -33,24 +33,24 @@ A = TypeVar("A", bound=NDArray[Any])
 
 @dataclass(frozen=True, eq=False)
 class MarketProblem:
-    """Users that send and want messages of some channels, and brokers that carry them at a price.
+    """Users that publish and subscribe to channels, and brokers that carry the messages at a price.
 
-    What nobody else wants is removed from the rates at once. Everything is checked once, then read-only.
+    Messages that no other user wants are removed from the rates. Arrays are checked once and made read-only.
 
     Attributes:
-        rates: how much each user sends into each channel, (users, channels), from 0.
+        rates: the rate of each user into each channel, (users, channels), from 0.
         wants: whether each user wants each channel, bool (users, channels).
         access: the price of the link between each user and each broker, (users, brokers), from 0.
         core: the price of the link between each two brokers, (brokers, brokers): symmetric, and never above
-            a detour over a third broker.
-        capacity: how much each broker's users may send and receive together: (brokers,) or one for all.
-        user_ids: the id of each user; its position by default.
-        broker_ids: the id of each broker; its position by default.
-        close: replace core prices that a detour beats by the cheapest detour, in place of an error.
+            the price of a detour over a third broker.
+        capacity: the limit on what each broker's users send and receive: (brokers,), or one number for all.
+        user_ids: the id of each user; its index by default.
+        broker_ids: the id of each broker; its index by default.
+        close: replace core prices above that of a detour by the cheapest detour, instead of an error.
 
     Raises:
-        InputError: shapes that do not fit, a price or rate that is not a number from 0, or core prices that
-            are not symmetric or that a detour beats.
+        InputError: shapes that do not match, a price or rate that is not a number from 0, or core prices that
+            are asymmetric or above that of a detour.
 
     Example:
         >>> market = MarketProblem([[3], [0]], [[0], [1]], [[1, 2], [2, 1]], [[0, 1], [1, 0]], capacity=9)
@@ -70,7 +70,7 @@ class MarketProblem:
     close: InitVar[bool] = False
 
     def __post_init__(self, close: bool) -> None:
-        wants = _yes_or_no(self.wants)
+        wants = _flags(self.wants)
         users, channels = wants.shape
         access = _numbers(self.access, "access", ("user", "broker"), (users, None))
         brokers = access.shape[1]
@@ -78,9 +78,9 @@ class MarketProblem:
             raise InputError(f"{users:,} users but no brokers; give at least one broker")
         rates = _numbers(self.rates, "rates", ("user", "channel"), (users, channels))
         core = _numbers(self.core, "core", ("broker", "broker"), (brokers, brokers))
-        given = np.asarray(self.capacity, np.float64)
+        limits = np.asarray(self.capacity, np.float64)
         capacity = _numbers(
-            np.full(brokers, given) if given.ndim == 0 else given, "capacity", ("broker",), (brokers,)
+            np.full(brokers, limits) if limits.ndim == 0 else limits, "capacity", ("broker",), (brokers,)
         )
         arrays = {
             "rates": _wanted_by_others(rates, wants),
@@ -97,45 +97,45 @@ class MarketProblem:
 
     @property
     def user_count(self) -> int:
-        """How many users there are."""
+        """The number of users."""
         return self.wants.shape[0]
 
     @property
     def broker_count(self) -> int:
-        """How many brokers there are."""
+        """The number of brokers."""
         return self.access.shape[1]
 
     @property
     def channel_count(self) -> int:
-        """How many channels the content space is cut into."""
+        """The number of channels."""
         return self.wants.shape[1]
 
     @cached_property
     def sent(self) -> NDArray[np.float64]:
-        """What each user sends that somebody else wants."""
-        return _locked(self.rates.sum(axis=1))
+        """The rate of each user's messages that another user wants."""
+        return _read_only(self.rates.sum(axis=1))
 
     @cached_property
     def received(self) -> NDArray[np.float64]:
-        """What each user receives: all that others send into the channels that it wants."""
+        """The rate that each user receives: all messages of others in the channels that it wants."""
         total = self.rates.sum(axis=0)
-        return _locked(np.where(self.wants, total - self.rates, 0.0).clip(min=0.0).sum(axis=1))
+        return _read_only(np.where(self.wants, total - self.rates, 0.0).clip(min=0.0).sum(axis=1))
 
     @cached_property
     def demand(self) -> NDArray[np.float64]:
-        """What each user sends and receives: what its broker has to carry for it, and what its link costs."""
-        return _locked(self.sent + self.received)
+        """The rate that each user sends and receives: its load on its broker and on its access link."""
+        return _read_only(self.sent + self.received)
 
     @cached_property
     def wanted(self) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-        """The channels that users want in compressed rows: where each user's start, and all of them."""
+        """The wanted channels of all users in compressed rows: the start of each user's, and the channels."""
         start = np.concatenate(([0], np.cumsum(self.wants.sum(axis=1, dtype=np.int64))))
-        return _locked(start), _locked(np.nonzero(self.wants)[1].astype(np.int32))
+        return _read_only(start), _read_only(np.nonzero(self.wants)[1].astype(np.int32))
 
     @cached_property
     def limit(self) -> NDArray[np.float64]:
-        """The load up to which each broker is not overloaded: its capacity, and a hair for rounding."""
-        return _locked(self.capacity * (1 + LOAD_TOLERANCE))
+        """The load above which a broker is overloaded: its capacity, plus a tolerance for rounding."""
+        return _read_only(self.capacity * (1 + LOAD_TOLERANCE))
 
     def __repr__(self) -> str:
         return (
@@ -145,43 +145,43 @@ class MarketProblem:
 
 
 def check_core(core: str) -> None:
-    """Refuse a name that is not one of `CORES`."""
+    """Raise if a name is not one of `CORES`."""
     if core not in CORES:
         raise InputError(f"no core {core!r}; there are {', '.join(CORES)}")
 
 
-def _locked(array: A) -> A:
+def _read_only(array: A) -> A:
     lock_array(array)
     return array
 
 
 def _numbers(
-    given: ArrayLike, what: str, axes: tuple[str, ...], shape: tuple[int | None, ...]
+    values: ArrayLike, name: str, axes: tuple[str, ...], shape: tuple[int | None, ...]
 ) -> NDArray[np.float64]:
-    """An array of finite numbers from 0, of the shape expected; copied unless it is locked already."""
-    array = np.asarray(given, np.float64, order="C")
+    """An array of finite numbers from 0, of the expected shape; copied unless it is read-only."""
+    array = np.asarray(values, np.float64, order="C")
     if array.flags.writeable:
         array = array.copy()
     if array.ndim != len(axes) or any(
-        want not in (None, have) for want, have in zip(shape, array.shape, strict=True)
+        expected not in (None, size) for expected, size in zip(shape, array.shape, strict=True)
     ):
         expected = ", ".join(
             f"{axis}s" if n is None else f"{n:,} {axis}s" for axis, n in zip(axes, shape, strict=True)
         )
-        raise InputError(f"{what} have shape {array.shape}; expected ({expected})")
+        raise InputError(f"{name} have shape {array.shape}; expected ({expected})")
 
     def describe(i: int) -> str:
-        place = np.unravel_index(i, array.shape)
-        where = ", ".join(f"{axis} {at}" for axis, at in zip(axes, place, strict=True))
-        return f"{what} of {where}: {array[place]}"
+        index = np.unravel_index(i, array.shape)
+        entry = ", ".join(f"{axis} {number}" for axis, number in zip(axes, index, strict=True))
+        return f"{name} of {entry}: {array[index]}"
 
     raise_for_first(~(np.isfinite(array) & (array >= 0)).ravel(), describe, "give a finite number from 0")
     return array
 
 
-def _yes_or_no(given: ArrayLike) -> NDArray[np.bool_]:
-    """What users want, as a matrix of truth values."""
-    array = np.asarray(given)
+def _flags(values: ArrayLike) -> NDArray[np.bool_]:
+    """The matrix `wants` as booleans."""
+    array = np.asarray(values)
     if array.ndim != 2:
         raise InputError(f"wants have shape {array.shape}; expected (users, channels)")
     wants = array.astype(np.bool_, order="C")
@@ -194,18 +194,19 @@ def _yes_or_no(given: ArrayLike) -> NDArray[np.bool_]:
 
 
 def _wanted_by_others(rates: NDArray[np.float64], wants: NDArray[np.bool_]) -> NDArray[np.float64]:
-    """The rates without the messages that nobody but their sender wants."""
+    """The rates without the messages that only their sender wants."""
     return np.where(wants.sum(axis=0) - wants > 0, rates, 0.0)
 
 
 def _metric(core: NDArray[np.float64], close: bool) -> NDArray[np.float64]:
-    """Core prices that are symmetric and that no detour beats, closed under shortest paths when asked."""
-    n, slack = len(core), PRICE_TOLERANCE * core.max(initial=0.0)
+    """The core prices; raises if they are asymmetric, or above a detour and `close` is false."""
+    n = len(core)
+    slack = PRICE_TOLERANCE * core.max(initial=0.0)
     raise_for_first(
         (np.abs(core - core.T) > slack).ravel(),
         lambda i: (
-            f"core price of brokers {i // n} and {i % n} is {core[i // n, i % n]} one way and "
-            f"{core[i % n, i // n]} the other"
+            f"core price of brokers {i // n} and {i % n} is {core[i // n, i % n]} in one direction and "
+            f"{core[i % n, i // n]} in the other"
         ),
         "give one price for both directions",
     )
@@ -227,7 +228,7 @@ def _metric(core: NDArray[np.float64], close: bool) -> NDArray[np.float64]:
 
 @kernel
 def _shortest_paths(prices: NDArray[np.float64]) -> NDArray[np.float64]:
-    """The cheapest way between each two brokers (Floyd and Warshall)."""
+    """The price of the cheapest path between each two brokers (Floyd and Warshall)."""
     n = len(prices)
     closed = prices.copy()
     for over in range(n):
@@ -238,17 +239,17 @@ def _shortest_paths(prices: NDArray[np.float64]) -> NDArray[np.float64]:
     return closed
 
 
-def _ids(given: Sequence[object], count: int, what: str) -> tuple[str, ...]:
-    """The ids as text, one for each; positions where none are given."""
-    if not len(given):
+def _ids(ids: Sequence[object], count: int, kind: str) -> tuple[str, ...]:
+    """The ids as text; indices if there are no ids."""
+    if not len(ids):
         return tuple(map(str, range(count)))
-    if len(given) != count:
-        raise InputError(f"{count:,} {what}s but {len(given):,} {what} ids; give one id a {what}")
-    return check_ids(given, what)
+    if len(ids) != count:
+        raise InputError(f"{count:,} {kind}s but {len(ids):,} {kind} ids; give one id per {kind}")
+    return check_ids(ids, kind)
 
 
-# From a folder's messages, the names of users, corners of what they want and a number of cells: a grid of
-# about so many cells over all that, and each user's rates on it.
+# Reads the messages of a folder. Arguments: the folder, the ids of users, the corners of their subscriptions,
+# and the approximate number of cells. Result: a grid over all of these, and each user's rates in its cells.
 TrafficReader = Callable[[Path, list[str], NDArray[np.float64], int], tuple[Grid, NDArray[np.float64]]]
 
 
@@ -261,42 +262,47 @@ def read_market_problem(
 ) -> MarketProblem:
     """The market in a folder of canonical tables.
 
-    Users are the subscribers, publishers among them; one that wants nothing has empty `lo` and `hi`. Rates
-    come from `messages` (bytes a second). Prices are distances of places. Where messages have a `topic` and
-    no `point`, each topic is a channel, and `subscriptions` says who wants it. `histograms`, rates by topic,
-    stand for messages; where there are neither, `traffic_matrix` says what goes from whom to whom.
+    Users are the subscribers, including publishers; a user that wants nothing has empty `lo` and `hi`. Rates
+    come from `messages`, in bytes per second. Prices are distances between positions. If messages have a
+    `topic` and no `point`, each topic is a channel, and `subscriptions` holds the users that want it.
+    `histograms` (rates by topic) can replace messages; without either, `traffic_matrix` holds the rate from
+    each user to each other user.
 
     Args:
         folder: holds `subscribers`, `brokers`, and `messages`, `histograms` or `traffic_matrix`.
-        channels: about how many cells the box of all subscriptions and messages is cut into.
-        headroom: where brokers have no capacity, or shares that sum to 1: the capacity of all together over
-            the demand of all users.
-        core_price: what a unit of distance costs between brokers, where it costs 1 between users and brokers.
-        traffic: who summarizes the messages; None: this process.
+        channels: the approximate number of cells of the grid over all subscriptions and messages.
+        headroom: if brokers have no capacity, or shares with the sum 1: the capacity of all brokers divided
+            by the demand of all users.
+        core_price: the price per unit of distance between brokers; between users and brokers it is 1.
+        traffic: the function that summarizes the messages; by default this process does it.
 
     Raises:
         InputError: a table or column is missing, or something in it is wrong.
     """
-    place = Path(folder)
+    path = Path(folder)
     if channels < 1 or not headroom > 0 or not core_price >= 0:
         raise InputError(
             f"{channels} channels, headroom {headroom}, core price {core_price}; give 1, above 0, from 0"
         )
-    subscribers, brokers = require_table(place, "subscribers"), require_table(place, "brokers")
-    users, names = subscribers.column("subscriber").to_pylist(), brokers.column("broker").to_pylist()
-    at, broker_at = _points(subscribers, "place", "subscriber"), _points(brokers, "place", "broker")
-    told = read_traffic(place, users, points=traffic is not None)
-    if told is not None:
-        rates, wants = told
+    subscribers = require_table(path, "subscribers")
+    brokers = require_table(path, "brokers")
+    users = subscribers.column("subscriber").to_pylist()
+    names = brokers.column("broker").to_pylist()
+    user_points = _points(subscribers, "place", "subscriber")
+    broker_points = _points(brokers, "place", "broker")
+    known = read_traffic(path, users, points=traffic is not None)
+    if known is not None:
+        rates, wants = known
     else:
-        lo, hi = _borders(subscribers, "lo"), _borders(subscribers, "hi")
-        grid, rates = (traffic or _traffic)(place, users, np.concatenate([lo, hi]), channels)
+        lo = _borders(subscribers, "lo")
+        hi = _borders(subscribers, "hi")
+        grid, rates = (traffic or _traffic)(path, users, np.concatenate([lo, hi]), channels)
         wants = grid.touched(lo, hi)
-    core = core_price * _distances(broker_at, broker_at)
+    core = core_price * _distances(broker_points, broker_points)
     draft = MarketProblem(
         rates,
         wants,
-        _distances(at, broker_at),
+        _distances(user_points, broker_points),
         core,
         np.zeros(len(names)),
         tuple(users),
@@ -306,41 +312,45 @@ def read_market_problem(
     return replace(draft, capacity=_capacity(brokers, draft, headroom), close=False)
 
 
-def _points(table: pa.Table, column: str, what: str) -> NDArray[np.float64]:
-    """A column of coordinates, as many in each row."""
+def _points(table: pa.Table, column: str, kind: str) -> NDArray[np.float64]:
+    """A column of coordinates, with the same number in each row."""
     rows = table.column(column).to_pylist()
     axes = len(rows[0] or ()) if rows else 1
     raise_for_first(
         np.array([row is None or len(row) != axes or not axes for row in rows], bool),
-        lambda i: f"{what} {i} has {column} {rows[i]}",
-        "give each as many coordinates, at least 1",
+        lambda i: f"{kind} {i} has {column} {rows[i]}",
+        "give all rows the same number of coordinates, at least 1",
     )
     return np.array(rows, np.float64).reshape(len(rows), axes)
 
 
 def _borders(subscribers: pa.Table, column: str) -> NDArray[np.float64]:
-    """Borders of subscriptions; NaN where there is none."""
+    """Borders of subscriptions; NaN for a user without one."""
     rows = [row or [] for row in subscribers.column(column).to_pylist()]
     axes = max(map(len, rows), default=1) or 1
     raise_for_first(
         np.array([len(row) not in (0, axes) for row in rows], bool),
         lambda i: f"subscriber {i} has {column} {rows[i]}",
-        f"give {axes} coordinates, or none where it wants nothing",
+        f"give {axes} coordinates, or an empty list if it wants nothing",
     )
     return np.array([row or [np.nan] * axes for row in rows], np.float64).reshape(len(rows), axes)
 
 
-def check_has_points(columns: Iterable[str], place: Path) -> None:
-    """Refuse messages that are nowhere in a content space."""
+def check_has_points(columns: Iterable[str], folder: Path) -> None:
+    """Raise if the messages of a folder have no points in a content space."""
     if "point" not in columns:
-        raise InputError(f"{place}: messages have no column 'point', so there is no content space to cut")
+        raise InputError(
+            f"{folder}: messages have no column 'point', so there is no content space to divide into channels"
+        )
 
 
 def _traffic(
-    place: Path, users: list[str], corners: NDArray[np.float64], channels: int
+    folder: Path, users: list[str], corners: NDArray[np.float64], channels: int
 ) -> tuple[Grid, NDArray[np.float64]]:
-    messages, axes = require_table(place, "messages"), corners.shape[1]
-    check_has_points(messages.column_names, place)
+    """The grid over corners and messages, and each user's rates in its cells (a `TrafficReader`)."""
+    messages = require_table(folder, "messages")
+    axes = corners.shape[1]
+    check_has_points(messages.column_names, folder)
     points = [point for point in messages.column("point").to_pylist() if point is not None]
     sent = np.array([p for p in points if len(p) == axes], np.float64).reshape(-1, axes)
     grid = Grid.covering(np.concatenate([corners, sent]), channels)
@@ -348,16 +358,16 @@ def _traffic(
 
 
 def _capacity(brokers: pa.Table, draft: MarketProblem, headroom: float) -> NDArray[np.float64]:
-    """The brokers' capacities; or, where they are shares as `assign` reads them, or none, parts of all."""
+    """The capacity of each broker; if it is a share or missing, a part of all demand times `headroom`."""
     everything = headroom * float(draft.demand.sum())
     if "capacity" in brokers.column_names:
-        given = brokers.column("capacity")
+        column = brokers.column("capacity")
         raise_for_first(
-            np.asarray(given.is_null()),
+            np.asarray(column.is_null()),
             lambda i: f"broker {draft.broker_ids[i]!r} has no capacity",
-            "give each one",
+            "give each broker one",
         )
-        capacity = given.to_numpy().astype(np.float64)
+        capacity = column.to_numpy().astype(np.float64)
         return capacity * everything if np.isclose(capacity.sum(), 1.0) else capacity
     return np.full(draft.broker_count, everything / max(1, draft.broker_count))
 
@@ -367,7 +377,7 @@ def _distances(one: NDArray[np.float64], other: NDArray[np.float64]) -> NDArray[
         return np.zeros((0, len(other)))
     if one.shape[1] != other.shape[1]:
         raise InputError(
-            f"subscribers have {one.shape[1]} coordinates, brokers {other.shape[1]}; give as many"
+            f"subscribers have {one.shape[1]} coordinates, brokers {other.shape[1]}; give the same number"
         )
     total = np.zeros((len(one), len(other)))
     for axis in range(one.shape[1]):

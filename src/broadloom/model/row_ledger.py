@@ -1,4 +1,4 @@
-"""Ledger of input rows: used, duplicate or in quarantine, with the reasons for quarantine."""
+"""Ledger of input rows: used, duplicate or in quarantine; and the reasons for quarantine."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ LEDGER_FILE = "ingest.json"
 
 @dataclass(frozen=True)
 class TableAccount:
-    """The rows of one table.
+    """Row counts of one table.
 
     Attributes:
-        table: which.
-        rows: how many came in; the headers of CSV files are no rows.
-        used: how many of them the table was made from.
-        duplicates: how many said again what another row had said.
-        quarantined: how many were set aside, by reason.
-        written: how many rows the table has: several used rows may be one of it.
+        table: the name of the table.
+        rows: the number of input rows, without the headers of CSV files.
+        used: the number of input rows that the table was made from.
+        duplicates: the number of input rows that repeat another row.
+        quarantined: the number of input rows in quarantine, by reason.
+        written: the number of rows of the table; several used rows can make one.
 
     Examples:
-        >>> Account("nodes", 5, 3, 1, {"no node": 1}, 3).adds_up
+        >>> TableAccount("nodes", 5, 3, 1, {"no node": 1}, 3).adds_up
         True
     """
 
@@ -45,10 +45,10 @@ class TableAccount:
 
 @dataclass(frozen=True)
 class RowLedger:
-    """The accounts of all tables, and what a reader should know of the data.
+    """Row counts of all tables, and notes on the data.
 
     Examples:
-        >>> ledger = Ledger((Account("nodes", 5, 3, 1, {"no node": 1}, 3),))
+        >>> ledger = RowLedger((TableAccount("nodes", 5, 3, 1, {"no node": 1}, 3),))
         >>> ledger.summary()
         '5 rows: 3 used, 1 duplicates, 1 in quarantine'
     """
@@ -62,7 +62,7 @@ class RowLedger:
                 raise InternalError(f"the rows of table {account.table} do not add up: {account}")
 
     def summary(self) -> str:
-        """All accounts in a sentence."""
+        """All counts in a sentence."""
         rows, used, duplicates = (
             sum(getattr(account, name) for account in self.accounts)
             for name in ("rows", "used", "duplicates")
@@ -73,22 +73,22 @@ class RowLedger:
         )
 
     def record(self) -> dict[str, Any]:
-        """The ledger as JSON has it."""
+        """The ledger in the types of JSON."""
         return {"tables": [asdict(account) for account in self.accounts], "notes": list(self.notes)}
 
     def save(self, folder: Path) -> None:
-        """Write it beside the tables."""
+        """Write the ledger into the folder of the tables."""
         (folder / LEDGER_FILE).write_text(json.dumps(self.record(), indent=2) + "\n")
 
     @classmethod
     def load(cls, folder: Path) -> RowLedger:
-        """Read what `save` wrote."""
+        """Read a ledger that `save` wrote."""
         record = json.loads((folder / LEDGER_FILE).read_text())
         return cls(tuple(TableAccount(**account) for account in record["tables"]), tuple(record["notes"]))
 
 
 class Reason:
-    """Reasons for which a row is in quarantine; the text stands in the table `quarantine`."""
+    """Reasons for quarantine, as the table `quarantine` states them."""
 
     NOT_UTF8 = "not UTF-8"
     BLANK = "blank line"
@@ -114,15 +114,15 @@ class Reason:
 
     @staticmethod
     def missing(column: str) -> str:
-        """The reason for a row without a value that it needs."""
+        """Reason for a row without a required value."""
         return f"no {column}"
 
     @staticmethod
     def conflict(key: str) -> str:
-        """The reason for a row that says something else than the one that is kept of its key."""
+        """Reason for a row that contradicts the row that is kept for the same key."""
         return f"another row has this {key}"
 
     @staticmethod
     def not_a(column: str, kind: str) -> str:
-        """The reason for a value of another type."""
+        """Reason for a value of the wrong type."""
         return f"{column} is not a {kind}"

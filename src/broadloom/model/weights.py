@@ -1,4 +1,7 @@
-"""Link weights: a positive number for each pair of nodes, without a V x V matrix where possible."""
+"""Link weights: a positive number for each pair of nodes, without a V x V matrix where possible.
+
+Also the preparation of measured matrices: `symmetrised`, `fill_missing`, `raise_to_floor`.
+"""
 
 from __future__ import annotations
 
@@ -16,15 +19,15 @@ from broadloom.kernels import inner_kernel, kernel
 WEIGHT_KINDS = ("uniform", "dense", "euclidean", "sites")
 UNIFORM, DENSE, EUCLIDEAN, SITES = range(len(WEIGHT_KINDS))
 
-# Two directions of a pair that differ by less than this are one weight, rounded twice.
+# Two directions of a pair whose relative difference is below this have the same weight, rounded twice.
 SYMMETRY_TOLERANCE = 1e-9
-# Sums and squares of weights must stay numbers.
+# The range of weights, so that their sums and squares are finite.
 LIGHTEST, HEAVIEST = 1e-100, 1e100
 RANGE = f"from {LIGHTEST:g} to {HEAVIEST:g}"
 
 
 class WeightArrays(NamedTuple):
-    """Weights as kernels take them: hand it to `weight_of` inside a kernel."""
+    """Weights as the argument of kernels, which pass it to `weight_of`."""
 
     kind: int
     table: NDArray[np.float64]
@@ -36,7 +39,7 @@ class WeightArrays(NamedTuple):
 
 @inner_kernel
 def weight_of(weights: WeightArrays, u: int, v: int) -> float:
-    """The weight of the pair (u, v), for use inside other kernels."""
+    """The weight of the pair (u, v); for other kernels."""
     if weights.kind == UNIFORM:
         return 1.0
     if weights.kind == DENSE:
@@ -63,18 +66,18 @@ def _weights_of(weights: WeightArrays, u: NDArray[np.int64], v: NDArray[np.int64
 
 @dataclass(frozen=True, eq=False)
 class Weights:
-    """The weight of every pair of nodes: finite, above 0, symmetric.
+    """Weights of all pairs of nodes: finite, above 0, symmetric.
 
-    Make one with `uniform`, `dense`, `euclidean` or `sites`, which check it once; nothing checks it again.
+    Make weights with `uniform`, `dense`, `euclidean` or `sites`, which check them once.
 
     Attributes:
         kind: one of "uniform", "dense", "euclidean", "sites".
-        node_count: for how many nodes it holds.
-        table: dense: the matrix. Sites: the weights between sites, if they differ; else empty.
-        points: euclidean: a point a node; else empty.
-        site: sites: the site of each node; else empty.
+        node_count: the number of nodes.
+        table: dense: the matrix. Sites: the weights between sites, if they differ; otherwise empty.
+        points: euclidean: one point per node; otherwise empty.
+        site: sites: the site of each node; otherwise empty.
         inner: sites: the weight inside a site.
-        outer: sites: the weight between sites, where there is no table.
+        outer: sites: the weight between sites, if `table` is empty.
 
     Examples:
         >>> weights = Weights.sites([0, 0, 1], inner=1, outer=10)
@@ -96,7 +99,7 @@ class Weights:
 
     @classmethod
     def uniform(cls, node_count: int) -> Weights:
-        """Every link weighs 1.
+        """Weight 1 for every link.
 
         Examples:
             >>> Weights.uniform(3).of([0], [2])
@@ -106,11 +109,11 @@ class Weights:
 
     @classmethod
     def dense(cls, matrix: ArrayLike, names: Sequence[str] | None = None) -> Weights:
-        """Weights from a square symmetric matrix; its diagonal does not count.
+        """Weights from a square symmetric matrix; its diagonal is ignored.
 
         Args:
-            matrix: a row a node.
-            names: what errors call the nodes; their numbers by default.
+            matrix: one row per node.
+            names: names of the nodes for error messages; their numbers by default.
 
         Raises:
             InputError: not square, or a pair that is NaN, infinite, zero, negative or asymmetric.
@@ -125,11 +128,11 @@ class Weights:
 
     @classmethod
     def euclidean(cls, points: ArrayLike, names: Sequence[str] | None = None) -> Weights:
-        """Weights that are the distances of points.
+        """Distances between points as weights.
 
         Args:
-            points: a row of coordinates a node.
-            names: what errors call the nodes; their numbers by default.
+            points: one row of coordinates per node.
+            names: names of the nodes for error messages; their numbers by default.
 
         Raises:
             InputError: a coordinate is not finite, or two nodes are at the same point.
@@ -140,7 +143,7 @@ class Weights:
         """
         rows = _numbers(points, "points")
         if rows.ndim != 2:
-            raise InputError(f"points have shape {rows.shape}; give one row of coordinates a node")
+            raise InputError(f"points have shape {rows.shape}; give one row of coordinates per node")
         raise_for_first(
             np.any(~np.isfinite(rows), axis=1),
             lambda u: f"node {_name(u, names)} is at {rows[u].tolist()}",
@@ -157,14 +160,14 @@ class Weights:
         outer: float = 10.0,
         between: ArrayLike | None = None,
     ) -> Weights:
-        """Weights by site: `inner` inside one, and between two `outer`, or what the table `between` says.
+        """Weights by site: `inner` inside a site, and `outer` or the entry of `between` between two sites.
 
         Args:
             site_of_node: the number of each node's site.
             inner: the weight of a link inside a site.
             outer: the weight of a link between two sites.
-            between: weights between sites in place of `outer`: a square symmetric matrix, a row a site. Where
-                its diagonal is above 0, that is the weight inside the site in place of `inner`.
+            between: weights between sites instead of `outer`: a square symmetric matrix, one row per site. An
+                entry above 0 on its diagonal is the weight inside that site instead of `inner`.
 
         Raises:
             InputError: a site is not a whole number from 0, or a weight is not finite and above 0.
@@ -191,11 +194,11 @@ class Weights:
 
     @property
     def is_uniform(self) -> bool:
-        """Whether every link weighs 1 by construction."""
+        """Whether the kind is "uniform", so that every link weighs 1."""
         return self.kind == "uniform"
 
     def arrays(self) -> WeightArrays:
-        """The weights as kernels take them."""
+        """The weights as the argument of kernels."""
         return WeightArrays(
             WEIGHT_KINDS.index(self.kind), self.table, self.points, self.site, self.inner, self.outer
         )
@@ -208,13 +211,13 @@ class Weights:
         for end in ends:
             raise_for_first(
                 (end < 0) | (end >= self.node_count),
-                lambda i, end=end: f"node {end[i]} is not there",  # type: ignore[misc]
+                lambda i, end=end: f"node {end[i]} does not exist",  # type: ignore[misc]
                 f"nodes are 0 to {self.node_count - 1}",
             )
         return _weights_of(self.arrays(), *ends)
 
     def matrix(self) -> NDArray[np.float64]:
-        """All weights as a new V x V matrix with a zero diagonal: for small instances and for looking at."""
+        """All weights as a new V x V matrix with a zero diagonal, for small instances."""
         n = self.node_count
         u, v = np.divmod(np.arange(n * n), max(n, 1))
         result = self.of(u, v).reshape(n, n)
@@ -222,7 +225,7 @@ class Weights:
         return result
 
     def subset(self, nodes: ArrayLike) -> Weights:
-        """The weights among some of the nodes, in the order given.
+        """The weights among some of the nodes, in this order.
 
         Examples:
             >>> Weights.euclidean([[0], [1], [5]]).subset([2, 0]).of([0], [1])
@@ -248,7 +251,7 @@ class Weights:
         """
         if not (np.isfinite(factor) and factor > 0):
             raise InputError(f"weights times {factor}; give a finite factor above 0")
-        with np.errstate(over="ignore", under="ignore"):  # the doors refuse what comes of it
+        with np.errstate(over="ignore", under="ignore"):  # the constructors check the result
             table, points = self.table * factor, self.points * factor
         if self.kind == "dense":
             return Weights.dense(table)
@@ -279,19 +282,19 @@ class Weights:
         return f"Weights({self.kind}, {self.node_count:,} nodes)"
 
 
-def _numbers(values: ArrayLike, what: str) -> NDArray[np.float64]:
+def _numbers(values: ArrayLike, name: str) -> NDArray[np.float64]:
     """A copy of the values as doubles."""
     try:
         return np.array(values, np.float64, order="C")
     except (TypeError, ValueError) as error:
-        raise InputError(f"{what} are not a matrix of numbers: {error}") from error
+        raise InputError(f"{name} are not a matrix of numbers: {error}") from error
 
 
-def _square(matrix: ArrayLike, what: str) -> NDArray[np.float64]:
+def _square(matrix: ArrayLike, name: str) -> NDArray[np.float64]:
     """A copy of the matrix as doubles, if it is square."""
-    table = _numbers(matrix, what)
+    table = _numbers(matrix, name)
     if table.ndim != 2 or table.shape[0] != table.shape[1]:
-        raise InputError(f"{what} have shape {table.shape}; give a square matrix")
+        raise InputError(f"{name} have shape {table.shape}; give a square matrix")
     return table
 
 
@@ -299,8 +302,8 @@ def _name(node: int, names: Sequence[str] | None) -> str:
     return str(node) if names is None else repr(names[node])
 
 
-def _check_table(table: NDArray[np.float64], who: str, names: Sequence[str] | None) -> None:
-    """Every pair finite, above 0 and the same both ways; afterwards the table is exactly symmetric."""
+def _check_table(table: NDArray[np.float64], kind: str, names: Sequence[str] | None) -> None:
+    """Raise unless every pair is finite, above 0 and symmetric; then make the table exactly symmetric."""
     np.fill_diagonal(table, 1.0)
     faults: tuple[tuple[str, Callable[[], NDArray[np.bool_]]], ...] = (
         ("is not finite", lambda: ~np.isfinite(table)),
@@ -314,7 +317,7 @@ def _check_table(table: NDArray[np.float64], who: str, names: Sequence[str] | No
             u, v = np.argwhere(bad)[0].tolist()
             pairs = int(np.triu(bad | bad.T).sum())
             raise InputError(
-                f"the weight of {who}s {_name(u, names)} and {_name(v, names)} is {table[u, v]}, "
+                f"the weight of {kind}s {_name(u, names)} and {_name(v, names)} is {table[u, v]}, "
                 f"the reverse {table[v, u]}: it {fault}{and_more(pairs - 1)}; "
                 "weights are finite, above 0 and symmetric"
             )
@@ -324,13 +327,13 @@ def _check_table(table: NDArray[np.float64], who: str, names: Sequence[str] | No
 
 
 def _check_apart(points: NDArray[np.float64], names: Sequence[str] | None) -> None:
-    """No two points at distance 0, and none so far apart that the distance overflows."""
+    """Raise if two points have distance 0, or are so far apart that the distance overflows."""
     if len(points) < 2:
         return
     from scipy.spatial import KDTree  # a heavy import, for this check alone
 
     if points.shape[1] == 0:
-        raise InputError("points have no coordinates, so all nodes are at one place; give at least one")
+        raise InputError("points have no coordinates, so all nodes are at one point; give at least one")
     with np.errstate(over="ignore"):
         span = np.sqrt(np.sum((points.max(axis=0) - points.min(axis=0)) ** 2))
     if not span <= HEAVIEST:
@@ -339,10 +342,12 @@ def _check_apart(points: NDArray[np.float64], names: Sequence[str] | None) -> No
 
     def describe(u: int) -> str:
         other = nearest[u][nearest[u] != u][0]
-        return f"node {_name(u, names)} is at the place of node {_name(other, names)}, {points[u].tolist()}"
+        return (
+            f"nodes {_name(u, names)} and {_name(other, names)} are at the same point, {points[u].tolist()}"
+        )
 
     raise_for_first(
-        distance[:, 1] == 0, describe, "weights are above 0, so give each node a place of its own"
+        distance[:, 1] == 0, describe, "weights are above 0, so give each node a point of its own"
     )
     if distance[:, 1].min() < LIGHTEST:
         raise InputError(
@@ -351,10 +356,10 @@ def _check_apart(points: NDArray[np.float64], names: Sequence[str] | None) -> No
 
 
 def _site_numbers(site_of_node: ArrayLike) -> NDArray[np.int32]:
-    """Sites as whole numbers from 0."""
+    """The sites as int32, if they are whole numbers from 0."""
     site = np.array(site_of_node)
     if site.ndim != 1:
-        raise InputError(f"sites have shape {site.shape}; give one site number a node")
+        raise InputError(f"sites have shape {site.shape}; give one site number per node")
     if site.size and not np.issubdtype(site.dtype, np.integer):
         raise InputError(f"sites are {site.dtype} ({site[0]!r}, ...); give whole numbers from 0")
     raise_for_first(
@@ -365,49 +370,50 @@ def _site_numbers(site_of_node: ArrayLike) -> NDArray[np.int32]:
     return site.astype(np.int32)
 
 
-def symmetrised(matrix: NDArray[np.float64], how: str) -> NDArray[np.float64]:
-    """One weight a pair: the mean, the smaller or the larger of its directions, or the one that is known."""
+def symmetrised(matrix: NDArray[np.float64], rule: str) -> NDArray[np.float64]:
+    """One weight per pair: the mean, the minimum or the maximum of both directions, or the only known one."""
     rules: dict[str, Callable[..., NDArray[np.float64]]] = {
         "mean": lambda a, b: (a + b) / 2,
         "min": np.fmin,
         "max": np.fmax,
         "refuse": lambda a, _: a,
     }
-    if how not in rules:
-        raise InputError(f"no symmetric rule {how!r}; there are {', '.join(rules)}")
+    if rule not in rules:
+        raise InputError(f"no symmetric rule {rule!r}; there are {', '.join(rules)}")
     one, other = matrix, matrix.T
     both = ~np.isnan(one) & ~np.isnan(other)
     known = np.where(np.isnan(one), other, one)
-    return np.where(both, rules[how](one, other), known)
+    return np.where(both, rules[rule](one, other), known)
 
 
 def fill_missing(
-    matrix: NDArray[np.float64], how: str, names: Sequence[str] | None = None
+    matrix: NDArray[np.float64], rule: str, names: Sequence[str] | None = None
 ) -> NDArray[np.float64]:
-    """The matrix with its missing pairs (NaN) refused, or filled by the shortest path over the others."""
-    if how not in ("refuse", "path"):
-        raise InputError(f"no rule {how!r} for missing pairs; there are refuse, path")
-    holes, n = np.isnan(matrix), len(matrix)
+    """The matrix with missing pairs (NaN) filled by the shortest path; or an error, by the rule "refuse"."""
+    if rule not in ("refuse", "path"):
+        raise InputError(f"no rule {rule!r} for missing pairs; there are refuse, path")
+    n = len(matrix)
+    holes = np.isnan(matrix)
     np.fill_diagonal(holes, False)
     if not holes.any():
         return matrix
-    if how == "path":
+    if rule == "path":
         from scipy.sparse.csgraph import csgraph_from_dense, shortest_path  # heavy, and rarely needed
 
         graph = csgraph_from_dense(np.where(holes, np.inf, matrix), null_value=np.inf)
         matrix = np.where(holes, shortest_path(graph, directed=False), matrix)
         holes = np.isinf(matrix)
-    called = [str(i) for i in range(n)] if names is None else [repr(name) for name in names]
+    labels = [str(i) for i in range(n)] if names is None else [repr(name) for name in names]
     raise_for_first(
         np.triu(holes).ravel(),
-        lambda i: f"{called[i // n]} and {called[i % n]} have no latency",
-        "measure them or fill missing pairs by path" if how == "refuse" else "no path joins them",
+        lambda i: f"{labels[i // n]} and {labels[i % n]} have no latency",
+        "measure them or fill missing pairs by path" if rule == "refuse" else "no path joins them",
     )
     return matrix
 
 
 def raise_to_floor(matrix: NDArray[np.float64], floor: float | None) -> NDArray[np.float64]:
-    """The matrix with values from 0 to below the floor raised to it; a negative one is refused."""
+    """The matrix with values below the floor raised to it; a negative value is an error."""
     if floor is None:
         return matrix
     if not (np.isfinite(floor) and floor > 0):

@@ -1,4 +1,4 @@
-"""What comes out of subscriber assignment: who serves whom, and what each broker lets through."""
+"""Assignment result: the broker of each subscriber, and the content filter of each broker (paper 4)."""
 
 from __future__ import annotations
 
@@ -26,17 +26,17 @@ FORMAT = 1
 
 @dataclass(frozen=True, eq=False)
 class AssignmentResult(StageResult):
-    """An assignment of subscribers to leaf brokers, with a filter for every broker.
+    """An assignment of subscribers to leaf brokers, with a content filter for every broker.
 
     Attributes:
-        problem: what was given.
+        problem: the assignment problem.
         broker_of: the broker of each subscriber, int32 (m,).
-        filters: one tuple a broker of (lo, hi) pairs, the rectangles that its filter is made of.
-        algorithm: what made it.
-        seed: the seed of its chance.
+        filters: one tuple per broker of (lo, hi) pairs, the rectangles of its filter.
+        algorithm: the algorithm that made the assignment.
+        seed: the seed of its random choices.
         options: the options that the algorithm ran with.
-        lower_bound: a proven bound that no allowed assignment's bandwidth can beat, or None.
-        notes: what the algorithm has to tell (the load balance factor that it used, the LP's value, ...).
+        lower_bound: a proven lower bound of the bandwidth of any allowed assignment, or None.
+        notes: further facts that the algorithm reports (the load balance factor used, the LP's value, ...).
 
     Examples:
         >>> import broadloom as bl
@@ -59,11 +59,12 @@ class AssignmentResult(StageResult):
         if self.broker_of.shape != (self.problem.subscriber_count,):
             raise InputError(
                 f"{self.problem.subscriber_count:,} subscribers but an assignment of shape "
-                f"{self.broker_of.shape}; give one broker a subscriber"
+                f"{self.broker_of.shape}; give one broker per subscriber"
             )
         if len(self.filters) != self.problem.broker_count:
             raise InputError(
-                f"{self.problem.broker_count:,} brokers but {len(self.filters):,} filters; give one a broker"
+                f"{self.problem.broker_count:,} brokers but {len(self.filters):,} filters; give one filter "
+                "per broker"
             )
         lock_array(self.broker_of)
         for side in (side for boxes in self.filters for box in boxes for side in box):
@@ -76,7 +77,7 @@ class AssignmentResult(StageResult):
 
     @property
     def bandwidth(self) -> float:
-        """The objective: the measure of all filters together."""
+        """The objective: the sum of the measures of all filters."""
         return float(self._metrics["bandwidth"])
 
     @property
@@ -86,7 +87,7 @@ class AssignmentResult(StageResult):
 
     @property
     def overload(self) -> NDArray[np.int64]:
-        """By how many subscribers each broker is above what `beta_max` allows, int64 (n,)."""
+        """The number of subscribers of each broker above the limit of `beta_max`, int64 (n,)."""
         load = np.bincount(self.broker_of, minlength=self.problem.broker_count)
         most = self.problem.beta_max * self.problem.capacity * self.problem.subscriber_count
         return np.maximum(load - np.floor(most * (1 + 1e-9)).astype(np.int64), 0)
@@ -100,7 +101,7 @@ class AssignmentResult(StageResult):
         """Read a result that `save` wrote.
 
         Raises:
-            InputError: there is none at `path`, or it is damaged.
+            InputError: there is no assignment at `path`, or it is damaged.
         """
         folder = Path(path)
         record = read_assignment_record(folder)
@@ -160,7 +161,7 @@ def assignment_summary(algorithm: str, metrics: Mapping[str, Any]) -> str:
 
 
 def filters_table(filters: Sequence[ContentFilter], brokers: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """Filters as a table, one row a rectangle."""
+    """Filters as a table, one row per rectangle."""
     owner = np.repeat(np.arange(len(filters)), [len(boxes) for boxes in filters])
     sides = [[box[side] for boxes in filters for box in boxes] for side in (0, 1)]
     return pa.table({"broker": brokers.take(owner), "lo": list_column(sides[0]), "hi": list_column(sides[1])})
@@ -181,17 +182,20 @@ def write_assignment_record(
 
 
 def is_assignment(folder: str | Path) -> bool:
-    """Whether a folder holds the result of an assignment, rather than the plan of another stage."""
+    """Whether a folder holds the result of an assignment."""
     return (Path(folder) / "assignments.parquet").exists()
 
 
 def read_assignment_record(folder: Path) -> dict[str, Any]:
-    """The `plan.json` of an assignment, if it is one that this version can read."""
-    place, record = folder / "plan.json", read_plan_json(folder)
+    """The record of an assignment; raises if it is damaged or of a newer format."""
+    path = folder / "plan.json"
+    record = read_plan_json(folder)
     if record.get("stage") != "assign":
-        raise InputError(f"{place} is not of an assignment; it was written by another stage, or is damaged")
+        raise InputError(
+            f"{path} is not the record of an assignment; it was written by another stage, or is damaged"
+        )
     if record.get("format", 0) > FORMAT:
         raise InputError(
-            f"{place} has format {record['format']}, this version reads up to {FORMAT}; upgrade broadloom"
+            f"{path} has format {record['format']}, this version reads up to {FORMAT}; upgrade broadloom"
         )
     return record

@@ -1,4 +1,4 @@
-"""What comes out of a market: which broker serves which user, and what that costs (paper 5)."""
+"""Market result: the broker of each user, and the cost (paper 5)."""
 
 from __future__ import annotations
 
@@ -24,17 +24,17 @@ from broadloom.storage.tables import require_table
 
 @dataclass(frozen=True, eq=False)
 class MarketResult(StageResult):
-    """An assignment of users to brokers, and how their traffic crosses the core.
+    """An assignment of users to brokers, with the routing of their traffic through the core.
 
     Attributes:
-        problem: what was given.
+        problem: the market problem.
         broker_of: the broker of each user, int32 (users,).
-        core: how traffic crosses the core: "mst", "pair" or "tree".
-        algorithm: what made it.
-        seed: the seed of its chance.
+        core: the routing through the core: "mst", "pair" or "tree".
+        algorithm: the algorithm that made the assignment.
+        seed: the seed of its random choices.
         options: the options that the algorithm ran with.
-        lower_bound: a proven bound that no assignment's cost under this core can beat, or None.
-        notes: what the algorithm has to tell (whether it proved its optimum, how many users moved, ...).
+        lower_bound: a proven lower bound of the cost of any assignment with this routing, or None.
+        notes: further facts that the algorithm reports (whether the optimum is proven, number of moves, ...).
 
     Example:
         >>> import broadloom as bl
@@ -55,11 +55,12 @@ class MarketResult(StageResult):
 
     def __post_init__(self) -> None:
         check_core(self.core)
-        problem, broker_of = self.problem, np.array(self.broker_of, np.int32)
+        problem = self.problem
+        broker_of = np.array(self.broker_of, np.int32)
         if broker_of.shape != (problem.user_count,):
             raise InputError(
                 f"{problem.user_count:,} users but an assignment of shape {broker_of.shape}; "
-                "give one broker a user"
+                "give one broker per user"
             )
         raise_for_first(
             (broker_of < 0) | (broker_of >= problem.broker_count),
@@ -76,7 +77,7 @@ class MarketResult(StageResult):
 
     @property
     def cost(self) -> float:
-        """The objective: what access links and core links cost together."""
+        """The objective: the cost of access links and core links."""
         return float(self._metrics["cost"])
 
     @property
@@ -86,7 +87,7 @@ class MarketResult(StageResult):
 
     @cached_property
     def flows(self) -> NDArray[np.float64]:
-        """What crosses the link between each two brokers, both directions together, (brokers, brokers)."""
+        """The traffic between each two brokers, the sum of both directions, (brokers, brokers)."""
         return measures.market_flows(self.problem, self.broker_of, self.core)
 
     def summary(self) -> str:
@@ -104,24 +105,27 @@ class MarketResult(StageResult):
         """Read a result that `save` wrote.
 
         Args:
-            path: its folder.
-            problem: the market that it is of, which is not kept with it.
+            path: the folder of the result.
+            problem: the market problem, which is not saved with the result.
 
         Raises:
-            InputError: there is none at `path`, it is damaged, or it is of other users or brokers.
+            InputError: there is no result at `path`, it is damaged, or it has other users or brokers.
         """
         folder = Path(path)
-        record, table = read_plan_json(folder), require_table(folder, "assignment")
+        record = read_plan_json(folder)
+        table = require_table(folder, "assignment")
         if record.get("kind") != "market":
-            raise InputError(f"{folder / 'plan.json'} is not of a market; it was written by another stage")
+            raise InputError(
+                f"{folder / 'plan.json'} is not the record of a market; it was written by another stage"
+            )
         if table["user"].to_pylist() != list(problem.user_ids):
-            raise InputError(f"{folder} assigns other users than the market has; give the market it is of")
-        names = pa.array(problem.broker_ids, pa.string())
-        broker_of = pc.fill_null(pc.index_in(table["broker"], names), -1).to_numpy()
-        told = ("core", "algorithm", "seed", "options", "lower_bound", "notes")
-        if missing := [name for name in told if name not in record]:
+            raise InputError(f"{folder} assigns other users than this market has; give its own market")
+        brokers = pa.array(problem.broker_ids, pa.string())
+        broker_of = pc.fill_null(pc.index_in(table["broker"], brokers), -1).to_numpy()
+        names = ("core", "algorithm", "seed", "options", "lower_bound", "notes")
+        if missing := [name for name in names if name not in record]:
             raise InputError(f"{folder / 'plan.json'} has no {missing[0]!r}; it is damaged")
-        return cls(problem, broker_of, **{name: record[name] for name in told})
+        return cls(problem, broker_of, **{name: record[name] for name in names})
 
     @property
     def _objective(self) -> float:
@@ -151,24 +155,24 @@ class MarketResult(StageResult):
 
 
 def is_market(folder: str | Path) -> bool:
-    """Whether a folder holds the result of a market, rather than the plan of another stage."""
+    """Whether a folder holds the result of a market."""
     return (Path(folder) / "assignment.parquet").exists()
 
 
 def saved_market_metrics(folder: str | Path) -> dict[str, Any]:
-    """What was measured of a saved market, whether or not the market is at hand; its bound and gap as well.
+    """The measures, lower bound and gap in the record of a saved market.
 
     Raises:
-        InputError: there is none at `folder`, or it is damaged.
+        InputError: there is no market at `folder`, or it is damaged.
     """
     record = read_plan_json(Path(folder))
     if record.get("kind") != "market" or not isinstance(record.get("metrics"), dict):
-        raise InputError(f"{Path(folder) / 'plan.json'} is not of a market, or is damaged")
+        raise InputError(f"{Path(folder) / 'plan.json'} is not the record of a market, or is damaged")
     return {**record["metrics"], "lower_bound": record.get("lower_bound"), "gap": record.get("gap")}
 
 
 def overloaded_brokers(folder: str | Path) -> list[str]:
-    """The brokers that carry more than they can, counted anew from the tables of a saved market."""
+    """The overloaded brokers, computed from the tables of a saved market."""
     users, brokers = require_table(Path(folder), "assignment"), require_table(Path(folder), "loads")
     names = brokers["broker"]
     at = pc.fill_null(pc.index_in(users["broker"], pa.array(names.to_pylist(), pa.string())), -1).to_numpy()

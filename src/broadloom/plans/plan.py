@@ -1,4 +1,4 @@
-"""What comes out: an overlay, what was asked, what built it, and how good it is proven to be."""
+"""Plan: the result of the link stage."""
 
 from __future__ import annotations
 
@@ -37,18 +37,18 @@ RECORD: dict[str, tuple[type, ...]] = {
 
 @dataclass(frozen=True, eq=False)
 class Plan(StageResult):
-    """An overlay that serves an interest under weights, and where it comes from.
+    """An overlay for an interest and weights, with its origin.
 
     Attributes:
-        interest: who wants what.
-        weights: what links cost.
-        overlay: which nodes are linked.
-        algorithm: what built it.
-        seed: the seed of its chance.
+        interest: the subscriptions of the nodes.
+        weights: the weights of links.
+        overlay: the links.
+        algorithm: the algorithm that built the overlay.
+        seed: the seed of its random choices.
         options: the options that the algorithm ran with.
-        lower_bound: a proven bound that no topic-connected overlay's total weight can beat, or None.
-        notes: what the algorithm has to tell (how it divided, where it stopped early, ...).
-        nodes: the nodes table, with whatever else is known of each node (its site, its coordinates).
+        lower_bound: a proven lower bound of the total weight of any topic-connected overlay, or None.
+        notes: further facts that the algorithm reports (number of parts, whether it stopped early, ...).
+        nodes: the table of the nodes, with further columns (sites, coordinates, ...).
 
     Examples:
         >>> import broadloom as bl
@@ -69,9 +69,11 @@ class Plan(StageResult):
 
     def __post_init__(self) -> None:
         count = self.interest.node_count
-        for what, other in (("weights", self.weights.node_count), ("overlay", self.overlay.node_count)):
+        for name, other in (("weights", self.weights.node_count), ("overlay", self.overlay.node_count)):
             if other != count:
-                raise InputError(f"the interest has {count:,} nodes but the {what} {other:,}; give as many")
+                raise InputError(
+                    f"the interest has {count:,} nodes but the {name} {other:,}; give the same number"
+                )
         if self.lower_bound is not None and not (np.isfinite(self.lower_bound) and self.lower_bound >= 0):
             raise InputError(f"the lower bound is {self.lower_bound}; give a finite number from 0")
         if self.nodes is not None and tuple(self.nodes.column("node").to_pylist()) != self.interest.node_ids:
@@ -93,7 +95,7 @@ class Plan(StageResult):
     @property
     def total_weight(self) -> float:
         """The objective of linking: the sum of the weights of all links."""
-        return math.fsum(self.edge_weights)  # exact, so that the order of links does not show
+        return math.fsum(self.edge_weights)  # exact, so it does not depend on the order of links
 
     @property
     def _objective(self) -> float:
@@ -126,7 +128,7 @@ class Plan(StageResult):
         return f"{self.algorithm}: {counts}, {connected}{proven}"
 
     def is_topic_connected(self) -> bool:
-        """Whether every topic's subscribers are connected over links among themselves."""
+        """Whether the subscribers of every topic are connected by links among themselves."""
         return self._broken_topics == 0
 
     @classmethod
@@ -182,26 +184,30 @@ class Plan(StageResult):
 
 
 def read_link_record(folder: Path) -> dict[str, Any]:
-    """The plan's `plan.json`, if it is one that this version can read."""
-    place, record = folder / "plan.json", read_plan_json(folder)
+    """The record of a link plan; raises if it is damaged or of a newer format."""
+    path = folder / "plan.json"
+    record = read_plan_json(folder)
     for key, kinds in RECORD.items():
         if not isinstance(record.get(key, ...), kinds):
             raise InputError(
-                f"{place}: {key!r} is missing or wrong; it was not written by broadloom, or is damaged"
+                f"{path}: {key!r} is missing or wrong; it was not written by broadloom, or is damaged"
             )
     if not 1 <= record["format"] <= FORMAT:
         raise InputError(
-            f"{place} has format {record['format']}, this version reads 1 to {FORMAT}; upgrade broadloom"
+            f"{path} has format {record['format']}, this version reads 1 to {FORMAT}; upgrade broadloom"
         )
     return record
 
 
 def _edge_indices(edges: pa.Table, interest: Interest) -> ArrayLike:
     """The edges of a plan's table as pairs of node indices, in the order of their rank."""
-    edges, names = edges.sort_by("rank"), pa.array(interest.node_ids, pa.string())
+    edges = edges.sort_by("rank")
+    names = pa.array(interest.node_ids, pa.string())
     ranks = edges.column("rank").to_numpy()
     raise_for_first(
-        ranks[1:] == ranks[:-1], lambda i: f"two edges of the plan have rank {ranks[i]}", "give each its own"
+        ranks[1:] == ranks[:-1],
+        lambda i: f"two edges of the plan have rank {ranks[i]}",
+        "give each edge its own rank",
     )
     pairs = np.stack([indices_in(edges.column(side), names) for side in ("u", "v")], axis=1)
     raise_for_first(
@@ -211,7 +217,7 @@ def _edge_indices(edges: pa.Table, interest: Interest) -> ArrayLike:
 
 
 def _weights_table(weights: Weights) -> pa.Table:
-    """One row a node: its point, its site, or its weights to later nodes."""
+    """One row per node: its point, its site, or its weights to later nodes."""
     n = weights.node_count
     if weights.kind == "uniform":
         return pa.table({"weight": np.ones(n)})
@@ -229,7 +235,7 @@ def _weights_from(record: Mapping[str, Any], table: pa.Table, folder: Path) -> W
     readers: dict[str, Callable[[], Weights]] = {
         "uniform": lambda: Weights.uniform(table.num_rows),
         "euclidean": lambda: Weights.euclidean(table.column("point").to_pylist() or np.empty((0, 1))),
-        "dense": lambda: Weights.dense(_full(table.column("later"))),
+        "dense": lambda: Weights.dense(_symmetric_matrix(table.column("later"))),
         "sites": lambda: Weights.sites(
             table.column("site").to_numpy(),
             record["inner"],
@@ -243,8 +249,8 @@ def _weights_from(record: Mapping[str, Any], table: pa.Table, folder: Path) -> W
         raise InputError(f"{folder}: the weights of the plan are damaged: {error}") from error
 
 
-def _full(later: pa.ChunkedArray) -> NDArray[np.float64]:
-    """A symmetric matrix from each row's part right of the diagonal."""
+def _symmetric_matrix(later: pa.ChunkedArray) -> NDArray[np.float64]:
+    """The symmetric matrix whose rows right of the diagonal are these."""
     matrix = np.zeros((len(later), len(later)))
     for u, row in enumerate(later):
         matrix[u, u + 1 :] = row.values

@@ -224,7 +224,7 @@ def test_a_matrix_that_is_too_large_is_left_out(monkeypatch):
 
 
 def test_a_matrix_of_too_many_amounts_is_refused(tmp_path, monkeypatch):
-    monkeypatch.setattr("broadloom.model.channels.MOST_CELLS", 3)
+    monkeypatch.setattr("broadloom.model.channels.MAX_CELLS", 3)
     residents = [Resident(name, "h", (("x", 1),), None, 0.0) for name in "abc"]
     sent = [SentTraffic("a", 0.0, "x", 9), SentTraffic("b", 1.0, "x", 5)]
     save_tables(tmp_path / "live", live_tables(residents, sent, {"h": Site()}))
