@@ -155,7 +155,7 @@ def described_edges(weights: bl.Weights, edges: Iterable[Any]) -> dict[str, Any]
 def _kept(
     interest: bl.Interest, weights: bl.Weights, edges: NDArray[np.int32], heaviest: bool
 ) -> NDArray[np.bool_]:
-    from broadloom.linking.reverse_delete import heaviest_first, reverse_delete
+    from broadloom.linking import heaviest_first, reverse_delete
 
     return reverse_delete(interest, edges, heaviest_first(weights, edges) if heaviest else None)
 

@@ -14,10 +14,7 @@ from broadloom.errors import (
     StorageError,
     UnreachableError,
 )
-from broadloom.linking.bounds import lower_bound
-from broadloom.linking.improvement import improve
-from broadloom.linking.link import link
-from broadloom.linking.warm_start import link_change
+from broadloom.linking import improve, link, link_change, lower_bound
 from broadloom.maintenance import Change, Live, maintain
 from broadloom.measures import is_topic_connected
 from broadloom.model import (

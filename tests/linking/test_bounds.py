@@ -11,13 +11,16 @@ from link_strategies import instances
 
 import naive
 from broadloom import InputError, Interest, Weights, link
-from broadloom.linking import _chains, bounds, greedy
-from broadloom.linking._ascent import Ascent
-from broadloom.linking._candidates import candidates_of, codes_of
-from broadloom.linking._chains import chains_of_trees, heavy_pairs
-from broadloom.linking._list_greedy import list_greedy
-from broadloom.linking._trees import entries_by_topic, minimum_trees
-from broadloom.linking.bounds import lower_bound
+from broadloom.linking import _candidate_edges, lower_bound
+from broadloom.linking._candidate_edges import candidates_of, chains_of_trees, codes_of, heavy_pairs
+from broadloom.linking.greedy_overlays import GreedyOptions, grmaw
+from broadloom.linking.guided_search import list_greedy
+from broadloom.linking.lagrangian_bound import (
+    Ascent,
+    entries_by_topic,
+    minimum_trees,
+    smallest_topics,
+)
 
 
 def all_pairs(interest, weights):
@@ -27,7 +30,7 @@ def all_pairs(interest, weights):
 
 
 def ascent_of(interest, weights):
-    return Ascent(interest, weights, greedy.grmaw(interest, weights, greedy.GreedyOptions(), 0).edges)
+    return Ascent(interest, weights, grmaw(interest, weights, GreedyOptions(), 0).edges)
 
 
 def bottlenecks(nodes, part):
@@ -135,7 +138,7 @@ def test_wrong_limits_and_weights_are_refused():
 def test_bound_over_the_smallest_topics_is_valid(instance, most_work):
     """Too large for all topics: fewer topics, a weaker bound, and no topic larger than one left out."""
     rows, interest, weights, table = instance
-    fewer = bounds.smallest_topics(interest, most_work)
+    fewer = smallest_topics(interest, most_work)
     sizes, kept = np.diff(interest.node_start), np.diff(fewer.node_start)
     assert np.sum(kept**2) <= most_work
     assert all(k in (0, s) for k, s in zip(kept, sizes, strict=True))
@@ -176,7 +179,7 @@ def test_heavy_pairs_are_those_whose_bottlenecks_outweigh_them(instance, ratio, 
     ends = entries.origin[tree]
     chains = chains_of_trees(interest, pool.low[ends], pool.high[ends], pool.weight[entries.edge[tree]])
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_chains, "MOST_NODES_SQUARED", most_squared)
+        patch.setattr(_candidate_edges, "MOST_NODES_SQUARED", most_squared)
         found = heavy_pairs(interest, weights, chains, ratio)
     heights = {
         t: bottlenecks(

@@ -9,24 +9,24 @@ from hypothesis import strategies as st
 import naive
 from broadloom import Interest
 from broadloom.kernels import kernel
-from broadloom.linking import _components
-from broadloom.linking._components import STILL_TO_MERGE, components_of
+from broadloom.linking import topic_components
+from broadloom.linking.topic_components import TO_MERGE, components_of
 
 
 # Kernels of our own, as inner ones can only be called by kernels.
 @kernel
 def contribution(state, u, v):
-    return _components.contribution(state, u, v)
+    return topic_components.contribution(state, u, v)
 
 
 @kernel
 def most_contribution(state, u, v):
-    return _components.most_contribution(state, u, v)
+    return topic_components.most_contribution(state, u, v)
 
 
 @kernel
 def add_edge(state, u, v):
-    return _components.add_edge(state, u, v)
+    return topic_components.add_edge(state, u, v)
 
 
 @st.composite
@@ -46,7 +46,7 @@ def agrees(interests, state, edges, groups=None):
     for u, v in naive.pairs(interests):
         assert contribution(state, u, v) == expected.get((u, v), 0) <= most_contribution(state, u, v)
     left = sum(len(naive.components(interests, edges, t, groups)) - 1 for t in naive.topics(interests))
-    assert state.tally[STILL_TO_MERGE] == left
+    assert state.tally[TO_MERGE] == left
 
 
 @given(overlays())

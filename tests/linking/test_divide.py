@@ -8,7 +8,8 @@ from link_strategies import instances
 
 import broadloom as bl
 import naive
-from broadloom.linking.divide import DivideOptions, combine, conquer, divide, members, representatives_of
+from broadloom.linking import DivideOptions, conquer, divide, members
+from broadloom.linking.divide_and_conquer import combine, representatives_of
 
 
 @st.composite
@@ -84,7 +85,7 @@ def test_sites_are_parts_and_other_weights_have_none():
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"by": "colour"}, "nodes can be divided by site, kmeans, random, landmark"),
+        ({"by": "colour"}, "give one of site, kmeans, random, landmark"),
         ({"representatives": 0}, "representatives is 0"),
         ({"part_size": 0}, "part_size is 0"),
         ({"parts_at_a_time": 1}, "parts_at_a_time is 1"),

@@ -13,8 +13,7 @@ import broadloom as bl
 import naive
 import strategies
 from broadloom.linking import ALGORITHMS
-from broadloom.linking._partition_cuts import most_violated_partition
-from broadloom.linking._program import MOST_PAIRS, binding_topics
+from broadloom.linking.exact_overlay import MOST_PAIRS, binding_topics, most_violated_partition
 from shapes import SHAPES
 
 # What the bound of an optimum may lie below it, relative.

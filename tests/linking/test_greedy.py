@@ -4,9 +4,8 @@ from hypothesis import given, settings
 from link_strategies import band_sizes, instances, interests
 
 import naive
-from broadloom.linking._components import components_of
-from broadloom.linking._keys import merge_by_key
-from broadloom.linking._levels import merge_by_level
+from broadloom.linking.greedy_overlays import merge_by_contribution, merge_by_weight
+from broadloom.linking.topic_components import components_of
 
 
 def as_tuples(edges):
@@ -17,12 +16,12 @@ def as_tuples(edges):
 @given(interests(), band_sizes)
 def test_gm_is_its_twin_however_it_is_cut_into_bands(instance, size):
     rows, interest = instance
-    assert as_tuples(merge_by_level(components_of(interest), size)) == naive.gm(rows)
+    assert as_tuples(merge_by_contribution(components_of(interest), size)) == naive.gm(rows)
 
 
 @settings(max_examples=400)
 @given(instances(), band_sizes)
 def test_grmaw_is_its_twin_however_it_is_cut_into_bands(instance, size):
     rows, interest, weights, matrix = instance
-    edges = merge_by_key(components_of(interest), weights.arrays(), size)
+    edges = merge_by_weight(components_of(interest), weights.arrays(), size)
     assert as_tuples(edges) == naive.grmaw(rows, matrix)

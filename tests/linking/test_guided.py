@@ -10,9 +10,8 @@ from link_strategies import instances
 
 import broadloom as bl
 import naive
-from broadloom.linking import guided
-from broadloom.linking._exchange import Exchange
-from broadloom.linking.guided import GuidedOptions, broadloom
+from broadloom.linking._candidate_edges import candidates_of
+from broadloom.linking.guided_search import EdgeExchange, GuidedOptions, broadloom
 
 
 def random_instance(nodes, topics, seed=0):
@@ -61,7 +60,7 @@ def test_same_seed_same_overlay_whatever_the_threads(monkeypatch):
     interest, weights = random_instance(60, 12)
     first = broadloom(interest, weights, GuidedOptions(3), seed=5)
     monkeypatch.setenv("BROADLOOM_THREADS", "3")
-    monkeypatch.setattr("broadloom.linking._chains.WORK_OF_A_BLOCK", 500)
+    monkeypatch.setattr("broadloom.linking._candidate_edges.WORK_PER_BLOCK", 500)
     again = broadloom(interest, weights, GuidedOptions(3), seed=5)
     assert np.array_equal(first.edges, again.edges)
     assert first.lower_bound == again.lower_bound
@@ -74,7 +73,7 @@ def test_uniform_weights_count_edges():
 
 
 def test_too_large_falls_back_and_says_so(monkeypatch):
-    monkeypatch.setattr("broadloom.linking.bounds.MOST_WORK", 10)
+    monkeypatch.setattr("broadloom.linking.lagrangian_bound.MOST_WORK", 10)
     interest, weights = random_instance(30, 8)
     plan = bl.link(interest, weights, algorithm="broadloom")
     assert "too large" in plan.notes["why"]
@@ -108,8 +107,8 @@ def test_exchange_keeps_topics_connected_and_descent_never_adds_weight(instance,
     """From the complete overlay, by descent, and by annealing from there."""
     rows, interest, weights, _ = instance
     everything = np.array([u * len(rows) + v for u, v in naive.pairs(rows)], np.int64)
-    pool = guided.candidates_of(interest, weights, everything)
-    overlay = Exchange(interest, pool, np.ones(len(everything), bool))
+    pool = candidates_of(interest, weights, everything)
+    overlay = EdgeExchange(interest, pool, np.ones(len(everything), bool))
     before = overlay.total_weight
     overlay.descend()
     assert overlay.total_weight <= before

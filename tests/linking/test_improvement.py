@@ -11,8 +11,8 @@ from hypothesis import given, settings
 import broadloom as bl
 import instances
 import naive
-from broadloom.linking.improvement import improve
-from broadloom.linking.warm_start import link_change, still_useful, warm_start
+from broadloom.linking import improve, link_change
+from broadloom.linking.link_plan import still_useful, warm_start
 
 STARTS = ["trmaw", "gm", "grmaw", "low-oda", "minmax-oda"]
 

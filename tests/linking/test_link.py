@@ -82,7 +82,7 @@ BAD_OPTIONS = [
     ("low-oda", {"max_degree": 1}, "no overlay was found with max_degree 1"),
     ("low-oda", {"k": 10**400}, "give a number from 1"),
     ("grmaw", {"max_degree": 2**70}, "give a whole number from 1"),
-    ("dcmaw", {"by": ["site"]}, "nodes can be divided by"),
+    ("dcmaw", {"by": ["site"]}, "give one of site"),
     ("cd-oda-2", {"improve": True}, "link without improve and previous"),
     ("low-oda", {"k": "inf"}, "k is 'inf'"),
     ("", {}, "no algorithm ''"),
@@ -148,6 +148,6 @@ def test_rows_whose_pairs_all_count_elsewhere():
 def test_stars_are_refused_before_they_are_made(monkeypatch):
     """What cannot be improved is told at once, not after the work."""
     plan = bl.link(Interest.from_lists([[0], [0], [0]]), algorithm="gm")
-    monkeypatch.setattr("broadloom.linking.link.run", None)
+    monkeypatch.setattr("broadloom.linking.link_plan.run", None)
     with pytest.raises(InputError, match="cd-oda makes stars"):
         bl.link(plan.interest, algorithm="cd-oda", previous=plan)

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 import broadloom as bl
 import instances
 import naive
-from broadloom.linking.low_degree import low_degree_edges
+from broadloom.linking import low_degree_edges
 
 
 def as_tuples(edges):

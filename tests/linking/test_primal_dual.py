@@ -9,8 +9,8 @@ from link_strategies import band_sizes, instances
 import broadloom as bl
 import instances as handmade
 import naive
-from broadloom.linking._components import components_of
 from broadloom.linking.primal_dual import merge_by_residual
+from broadloom.linking.topic_components import components_of
 
 
 def replayed(rows, matrix, edges):

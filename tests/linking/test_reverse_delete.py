@@ -8,7 +8,7 @@ from hypothesis import given
 import instances
 import naive
 from broadloom import Interest, Weights, is_topic_connected
-from broadloom.linking.reverse_delete import heaviest_first, reverse_delete
+from broadloom.linking import heaviest_first, reverse_delete
 
 
 @st.composite

@@ -5,7 +5,7 @@ import pytest
 
 import broadloom as bl
 from broadloom import workload
-from broadloom.linking.divide import DivideOptions, divide, members
+from broadloom.linking import DivideOptions, divide, members
 from broadloom.pipeline.spark_link import bounded, kmeans, link_on_spark
 
 pytestmark = pytest.mark.spark

@@ -25,7 +25,7 @@ from broadloom.cli.common import (
     show,
 )
 from broadloom.errors import InputError
-from broadloom.linking.link import finish
+from broadloom.linking import finish
 from broadloom.model import LinkProblem, read_link_problem
 
 if TYPE_CHECKING:

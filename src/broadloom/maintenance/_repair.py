@@ -8,9 +8,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom.kernels import bit_of, inner_kernel, kernel, popcount
-from broadloom.linking._best_partners import new_partners
-from broadloom.linking._components import STILL_TO_MERGE, Components, join, separate
-from broadloom.linking.low_degree import grow
+from broadloom.linking import DegreeRule, grow
+from broadloom.linking.topic_components import (
+    TO_MERGE,
+    Components,
+    join_subscriptions,
+    separate_components,
+)
 from broadloom.maintenance._overlay_arrays import (
     AFTER,
     BACKUPS,
@@ -426,17 +430,16 @@ def edges_among_many(
     """The edges that `connect_pairs` would add, which it does not, and how many merges they make."""
     has = (labels >= 0).T
     start = np.concatenate((np.zeros(1, np.int64), np.cumsum(has.sum(axis=1), dtype=np.int64)))
-    components = separate(start, np.nonzero(has)[1].astype(np.int32), len(labels))
+    components = separate_components(start, np.nonzero(has)[1].astype(np.int32), len(labels))
     shared = has.sum(axis=0) > 1
     label = labels.T[:, shared][has[:, shared]]
     _join_labels(components, label, np.full((len(labels), int(labels.max()) + 1), -1))
-    to_merge = components.tally[STILL_TO_MERGE]
+    to_merge = components.tally[TO_MERGE]
     k = 0.0 if rules.by_weight else rules.rho
     degree = world.links.sizes[0, nodes].astype(np.int64)
-    every, sparing, most = new_partners(components), new_partners(components), int(world.tally[MAX_DEGREE])
-    among, limit = _among(weights, nodes), len(world.mark)
-    edges = grow(components, among, every, sparing, float(k), limit, degree, most)
-    return nodes[edges], int(to_merge - components.tally[STILL_TO_MERGE])
+    rule = DegreeRule(float(k), limit=len(world.mark), most=int(world.tally[MAX_DEGREE]))
+    edges = grow(components, _among(weights, nodes), rule, degree)
+    return nodes[edges], int(to_merge - components.tally[TO_MERGE])
 
 
 @kernel
@@ -447,7 +450,7 @@ def _join_labels(c: Components, label: NDArray[np.int32], first: NDArray[np.int6
         if leader < 0:
             first[c.topics[i], label[i]] = i
         else:
-            c.tally[STILL_TO_MERGE] -= join(c, leader, i)
+            c.tally[TO_MERGE] -= join_subscriptions(c, leader, i)
 
 
 def _among(weights: WeightArrays, nodes: NDArray[np.int32]) -> WeightArrays:

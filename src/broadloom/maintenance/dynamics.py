@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom.kernels import compiled_for
-from broadloom.linking._components import components_of
-from broadloom.linking._keys import merge_by_key
-from broadloom.linking.low_degree import low_degree_edges
+from broadloom.linking import low_degree_edges, merge_by_weight
+from broadloom.linking.topic_components import components_of
 from broadloom.maintenance._overlay_arrays import (
     BACKUPS,
     LINKS,
@@ -371,7 +370,7 @@ def put_at(arrays: WeightArrays, node: int, place: Any, others: Mapping[int, int
 def fresh_edges(interest: Interest, weights: Weights, rules: RepairRules) -> NDArray[np.int32]:
     """The edges from scratch by the rule that maintenance follows: low-oda, or grmaw with weights."""
     if rules.by_weight:
-        return merge_by_key(components_of(interest), weights.arrays())
+        return merge_by_weight(components_of(interest), weights.arrays())
     return low_degree_edges(interest, Weights.uniform(interest.node_count), rules.rho)
 
 

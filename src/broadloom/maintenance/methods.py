@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike
 
 from broadloom.checks import and_more, check_count, check_number, seeded_generator
 from broadloom.errors import InputError
-from broadloom.linking._given import fitting_weights
+from broadloom.linking import fitting_weights
 from broadloom.maintenance._overlay_arrays import OverlayContents
 from broadloom.maintenance._repair import RepairRules
 from broadloom.maintenance.dynamics import OverlayDynamics, Snapshot, fresh_edges, with_room

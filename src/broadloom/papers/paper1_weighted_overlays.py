@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from broadloom.linking.link import link
+from broadloom.linking import link
 from broadloom.model import Interest, Weights
 from broadloom.papers.figures import Case, Claim, Figure, FigureRows, Panel, Row
 from broadloom.workload import interest, mean_weight, read_matrix, weights

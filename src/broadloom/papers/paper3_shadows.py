@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.linking.link import link
+from broadloom.linking import link
 from broadloom.maintenance import Change, Live, maintain
 from broadloom.papers.figures import Case, Claim, Figure, FigureRows, Panel, Row
 from broadloom.workload import churn, interest

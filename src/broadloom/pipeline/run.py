@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 from broadloom._version import VERSION
 from broadloom.assignment import assign
 from broadloom.errors import BroadloomError, InputError, InternalError, StorageError
-from broadloom.linking import ALGORITHMS
-from broadloom.linking.link import link
+from broadloom.linking import ALGORITHMS, link
 from broadloom.model import (
     ASSIGNMENT_LIMITS,
     Grid,

@@ -23,10 +23,19 @@ from pyspark.sql import functions as sf
 
 from broadloom.errors import InputError
 from broadloom.kernels import WORD, kernel, pack_rows, popcount
-from broadloom.linking import ALGORITHMS
-from broadloom.linking._built import Built
-from broadloom.linking.divide import DivideOptions, Group, assemble, conquer, divide, join, members, rows_of
-from broadloom.linking.link import run
+from broadloom.linking import (
+    ALGORITHMS,
+    DivideOptions,
+    LinkResult,
+    PartGroup,
+    assemble,
+    conquer,
+    divide,
+    join,
+    members,
+    rows_of,
+    run,
+)
 from broadloom.model import Interest, Weights, find_algorithm
 from broadloom.pipeline.spark_session import SparkEngine, session, task_count
 from broadloom.plans import Plan
@@ -84,13 +93,13 @@ def link_on_spark(
 
     with session(engine, spark) as running:
 
-        def dcmaw(interest: Interest, weights: Weights, settings: DivideOptions, seed: int) -> Built:
+        def dcmaw(interest: Interest, weights: Weights, settings: DivideOptions, seed: int) -> LinkResult:
             with stage("divide"):
                 part_of_node = _divided(running, weights, settings, seed, mllib)
                 part_of_node = bounded(interest, weights, part_of_node, part_bytes)
             solve = Solver(running, interest, weights, settings.conquer, seed, scratch)
             with stage("conquer"):
-                inner = solve([Group(nodes, nodes[:0]) for nodes in members(part_of_node)])
+                inner = solve([PartGroup(nodes, nodes[:0]) for nodes in members(part_of_node)])
             with stage("combine"):
                 return assemble(interest, weights, part_of_node, inner, settings, solve)
 
@@ -108,7 +117,7 @@ class Solver:
     seed: int
     scratch: str | Path | None
 
-    def __call__(self, parts: Sequence[Group]) -> list[NDArray[np.int32]]:
+    def __call__(self, parts: Sequence[PartGroup]) -> list[NDArray[np.int32]]:
         """The edges of each part, in the order of the parts."""
         if not parts:
             return []
@@ -117,7 +126,7 @@ class Solver:
         with tempfile.TemporaryDirectory(dir=self.scratch, prefix="link-") as folder:
             return self._by_tasks(parts, Path(folder))
 
-    def _by_tasks(self, parts: Sequence[Group], folder: Path) -> list[NDArray[np.int32]]:
+    def _by_tasks(self, parts: Sequence[PartGroup], folder: Path) -> list[NDArray[np.int32]]:
         # Local names: the executors get these values, not this object.
         topic_count = self.interest.topic_count
         frame = frame_of(self.weights)
@@ -143,7 +152,7 @@ def _solved(part: Part, algorithm: str, seed: int) -> NDArray[np.int32]:
     """The edges of a part, as indices into its nodes."""
     all_nodes = np.arange(len(part.nodes))
     if len(part.joined):
-        return join(part.interest, part.weights, Group(all_nodes, part.joined.astype(np.int64)))
+        return join(part.interest, part.weights, PartGroup(all_nodes, part.joined.astype(np.int64)))
     return conquer(part.interest, part.weights, all_nodes, algorithm, seed)
 
 
@@ -215,7 +224,7 @@ def bounded(
     return np.unique(both, return_inverse=True)[1].astype(np.int32)
 
 
-def write_parts(path: Path, interest: Interest, weights: Weights, parts: Sequence[Group]) -> None:
+def write_parts(path: Path, interest: Interest, weights: Weights, parts: Sequence[PartGroup]) -> None:
     """Write one row and one row group per part, so that a task holds only the part that it works on."""
     with pa.parquet.ParquetWriter(path, PART_SCHEMA) as writer:
         for number, (nodes, joined) in enumerate(parts):

@@ -1,9 +1,9 @@
-"""The components of every topic's sub-overlay, and how much an edge would contribute (paper 1, VI).
+"""Connected components of every topic's sub-overlay, and the contributions of edges (paper 1, section VI).
 
-For each topic one large component is called its main one. Three sets of topics a node, as packed words, then
-tell almost everything about a pair in a few instructions: a shared topic can only contribute if one of the
-two is outside the topic's main component, and it does contribute then, unless both are in one and the same
-of its other components.
+For each topic one large component is its main component. Three sets of topics per node, as packed words, then
+settle most pairs in a few instructions: a shared topic can only contribute if one of the two nodes is outside
+of the topic's main component. It does contribute then, unless both are in the same one of its other
+components.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from numpy.typing import NDArray
 from broadloom.kernels import WORD, bit_of, inner_kernel, kernel, lowest, pack_rows, popcount
 from broadloom.model import Interest
 
-STILL_TO_MERGE, EDGES_ADDED = 0, 1
+TO_MERGE, EDGES_ADDED = 0, 1
 NEVER = np.iinfo(np.int32).max
 
 
 class Components(NamedTuple):
-    """The components of each topic with two subscribers or more; the other topics are left out.
+    """The components of each topic with two or more subscribers; the other topics are left out.
 
     A component's label is the index of the subscription that it grew from. When two join, the smaller takes
     the label of the larger, so a subscription is relabelled at most log2(subscribers) times.
 
     Attributes:
-        topic_start: where each node's subscriptions start, with the end appended.
+        topic_start: the start of each node's subscriptions, with the end appended.
         topics: the topic of each subscription, ascending within a node.
-        node_start: where each topic's nodes start, with the end appended.
+        node_start: the start of each topic's nodes, with the end appended.
         nodes: the nodes of each topic, ascending.
         subscribed: per node, as words: its topics.
-        outside: per node, as words: its topics in whose main component it is not.
-        grouped: per node, as words: those of `outside` in which it is not alone either.
+        outside: per node, as words: its topics whose main component it is not in.
+        grouped: per node, as words: those of `outside` in which its component has other members.
         word_start: per node and word, the index of its first subscription of that word.
         owner: the node of each subscription.
         label: the component of each subscription.
-        next_member: the next subscription of the same component, round in a ring.
-        size: how many members the component of this label has.
-        absorbed_by: the label that took a label over; itself as long as there is none.
-        absorbed_at: how many edges had been added before the one that did it; NEVER if none.
-        entered: how many edges had been added before the one by which a subscription came into the main
-            component that it is in; -1 if it is there from the start.
+        next_member: the next subscription of the same component, as a ring.
+        size: the number of members of the component of this label.
+        absorbed_by: the label that absorbed a label; itself if none did.
+        absorbed_at: the number of edges added before the one that did it; NEVER if none did.
+        entered: the number of edges added before the one that brought a subscription into its main
+            component; -1 if it was there from the start.
         main: the label of each topic's main component.
-        main_since: how many edges had been added before the one by which another component of the topic
-            became the main one; -1 if none did. Since then nobody who came into it was ever outside again.
-        tally: how many merges are still to be done, and how many edges were added.
+        main_since: the number of edges added before the one by which another component of the topic became
+            the main one; -1 if none did. Since then no subscription has left the main component.
+        tally: the number of merges still to be done, and of edges added.
     """
 
     topic_start: NDArray[np.int64]
@@ -74,14 +74,14 @@ def components_of(
     edges: NDArray[np.int32] | None = None,
     part_of_node: NDArray[np.int32] | None = None,
 ) -> Components:
-    """Every subscription by itself, after joining what is connected from the start.
+    """The components at the start of an algorithm.
 
     Args:
-        interest: who wants what.
-        edges: edges that are there already.
-        part_of_node: a part number from 0 a node: the subscribers of a topic in one part count as connected.
+        interest: the topics of each node.
+        edges: edges that exist already; None: no edges.
+        part_of_node: a part number from 0 per node: subscribers of a topic in one part count as connected.
     """
-    components = separate(interest.topic_start, interest.topics, interest.topic_count)
+    components = separate_components(interest.topic_start, interest.topics, interest.topic_count)
     if part_of_node is not None and len(part_of_node):
         join_parts(components, part_of_node.astype(np.int32), int(part_of_node.max()) + 1)
     if edges is not None:
@@ -89,7 +89,9 @@ def components_of(
     return components
 
 
-def separate(topic_start: NDArray[np.int64], topics: NDArray[np.int32], topic_count: int) -> Components:
+def separate_components(
+    topic_start: NDArray[np.int64], topics: NDArray[np.int32], topic_count: int
+) -> Components:
     """Every subscription in a component of its own; the cost is linear in subscriptions and words."""
     popularity = np.bincount(topics, minlength=topic_count)
     shared = popularity > 1
@@ -127,7 +129,7 @@ def separate(topic_start: NDArray[np.int64], topics: NDArray[np.int32], topic_co
 
 @kernel
 def _list_subscribers(c: Components, free: NDArray[np.int64]) -> None:
-    """Fill in each topic's nodes; the component of the first of them is the main one to begin with."""
+    """Fill in each topic's nodes; the component of the first one is the main one at first."""
     for i in range(len(c.topics)):
         u, t = c.owner[i], c.topics[i]
         if free[t] == c.node_start[t]:
@@ -147,8 +149,8 @@ def most_contribution(c: Components, u: int, v: int) -> int:
 
 
 @inner_kernel
-def same_group(c: Components, u: int, v: int) -> int:
-    """In how many topics u and v are in the same component, other than the main one."""
+def topics_in_same_component(c: Components, u: int, v: int) -> int:
+    """The number of topics in which u and v are in the same component, other than the main one."""
     count = 0
     for w in range(c.grouped.shape[1]):
         both = c.grouped[u, w] & c.grouped[v, w]
@@ -160,22 +162,22 @@ def same_group(c: Components, u: int, v: int) -> int:
 
 
 @inner_kernel
-def least_same_group(c: Components, u: int, v: int) -> int:
-    """At most what `same_group` says, and quicker: 0 if they are apart in the first topic it looks at."""
+def least_in_same_component(c: Components, u: int, v: int) -> int:
+    """A lower bound on `topics_in_same_component`, and faster: 0 if they are apart in the first topic."""
     for w in range(c.grouped.shape[1]):
         both = c.grouped[u, w] & c.grouped[v, w]
         if both:
             bit = np.uint64(1) << np.uint64(lowest(both))
             if c.label[subscription(c, u, w, bit)] == c.label[subscription(c, v, w, bit)]:
-                return same_group(c, u, v)
+                return topics_in_same_component(c, u, v)
             return 0
     return 0
 
 
 @inner_kernel
 def contribution(c: Components, u: int, v: int) -> int:
-    """How many topics u and v share in which they are in different components."""
-    return most_contribution(c, u, v) - same_group(c, u, v)
+    """The number of topics that u and v share and in which they are in different components."""
+    return most_contribution(c, u, v) - topics_in_same_component(c, u, v)
 
 
 @inner_kernel
@@ -186,15 +188,15 @@ def subscription(c: Components, u: int, word: int, bit: np.uint64) -> int:
 
 @inner_kernel
 def add_edge(c: Components, u: int, v: int) -> int:
-    """Join the components of u and v in every topic that they share; returns how many topics gained."""
+    """Join the components of u and v in every topic that they share; returns the number of joins."""
     gained = 0
     for w in range(c.subscribed.shape[1]):
         apart = (c.outside[u, w] & c.subscribed[v, w]) | (c.subscribed[u, w] & c.outside[v, w])
         while apart:
             bit = np.uint64(1) << np.uint64(lowest(apart))
-            gained += join(c, subscription(c, u, w, bit), subscription(c, v, w, bit))
+            gained += join_subscriptions(c, subscription(c, u, w, bit), subscription(c, v, w, bit))
             apart ^= bit
-    c.tally[STILL_TO_MERGE] -= gained
+    c.tally[TO_MERGE] -= gained
     c.tally[EDGES_ADDED] += 1
     return gained
 
@@ -208,7 +210,7 @@ def add_edges(c: Components, edges: NDArray[np.int32]) -> None:
 
 @kernel
 def join_parts(c: Components, part_of_node: NDArray[np.int32], parts: int) -> None:
-    """Join, for each topic, the subscribers that are in one part."""
+    """Join, for each topic, the subscribers in the same part."""
     seen = np.full(parts, -1, np.int64)
     for t in range(len(c.main)):
         bit = bit_of(t)
@@ -218,14 +220,14 @@ def join_parts(c: Components, part_of_node: NDArray[np.int32], parts: int) -> No
             first = seen[part_of_node[u]]
             if first >= c.node_start[t]:
                 v = c.nodes[first]
-                c.tally[STILL_TO_MERGE] -= join(c, subscription(c, v, t >> 6, bit), i)
+                c.tally[TO_MERGE] -= join_subscriptions(c, subscription(c, v, t >> 6, bit), i)
             else:
                 seen[part_of_node[u]] = k
 
 
 @inner_kernel
-def join(c: Components, i: int, j: int) -> int:
-    """Make one component of those of two subscriptions to one topic; 0 if it is one already."""
+def join_subscriptions(c: Components, i: int, j: int) -> int:
+    """Join the components of two subscriptions to one topic; returns 0 if they are the same, else 1."""
     if c.label[i] == c.label[j]:
         return 0
     if c.size[c.label[i]] < c.size[c.label[j]]:
@@ -245,7 +247,9 @@ def join(c: Components, i: int, j: int) -> int:
     c.size[large] += c.size[small]
     c.absorbed_by[small] = large
     c.absorbed_at[small] = c.tally[EDGES_ADDED]
-    if 4 * c.size[large] > 5 * c.size[c.main[topic]]:  # larger by a margin, so that two do not take turns
+    if (
+        4 * c.size[large] > 5 * c.size[c.main[topic]]
+    ):  # larger by a margin, so that two components do not alternate
         _leave_main(c, c.main[topic])
         _enter_main(c, i)
         c.main[topic] = large
@@ -254,7 +258,7 @@ def join(c: Components, i: int, j: int) -> int:
 
 @inner_kernel
 def _relabel(c: Components, i: int, label: int) -> None:
-    """Give every member of i's component the label."""
+    """Give the label to every member of i's component."""
     while c.label[i] != label:
         c.label[i] = label
         i = c.next_member[i]
@@ -262,7 +266,7 @@ def _relabel(c: Components, i: int, label: int) -> None:
 
 @inner_kernel
 def _enter_main(c: Components, i: int) -> None:
-    """Every member of i's component is in the topic's main one from now on."""
+    """Mark every member of i's component as a member of the topic's main component."""
     w, bit = c.topics[i] >> 6, bit_of(c.topics[i])
     first = i
     while True:
@@ -276,7 +280,7 @@ def _enter_main(c: Components, i: int) -> None:
 
 @inner_kernel
 def _leave_main(c: Components, i: int) -> None:
-    """The component of i is the topic's main one no more."""
+    """Mark every member of i's component as outside of the topic's main component."""
     c.main_since[c.topics[i]] = c.tally[EDGES_ADDED]
     w, bit = c.topics[i] >> 6, bit_of(c.topics[i])
     first = i
@@ -291,6 +295,6 @@ def _leave_main(c: Components, i: int) -> None:
 
 @inner_kernel
 def _form_group(c: Components, i: int) -> None:
-    """If i is alone, it will not be any more, but in a component other than the main one."""
+    """Mark i as grouped before its component of one member, outside of the main one, grows."""
     if c.size[c.label[i]] == 1:
         c.grouped[c.owner[i], c.topics[i] >> 6] |= bit_of(c.topics[i])

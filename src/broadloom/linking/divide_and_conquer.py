@@ -1,6 +1,6 @@
 """DcMAW (paper 1, Alg. 6 and section IX-G): divide the nodes, conquer the parts, combine representatives.
 
-The steps are functions of their own, each on plain arrays, so that parts can be conquered anywhere:
+Each step is a function on plain arrays, so that parts can be conquered on any machine:
 
     part_of_node = divide(weights, options, seed)
     inner = [conquer(interest, weights, nodes, "grmaw", seed) for nodes in members(part_of_node)]
@@ -19,47 +19,46 @@ from numpy.typing import NDArray
 
 from broadloom.checks import check_count, check_flag
 from broadloom.errors import InputError
-from broadloom.kernels import kernel
+from broadloom.kernels import k_means, kernel
 from broadloom.linking._bands import in_threads
-from broadloom.linking._built import Built
-from broadloom.linking._components import join_parts, separate
-from broadloom.linking._division import WAYS
-from broadloom.linking._keys import merge_by_key
-from broadloom.linking._levels import merge_by_level
-from broadloom.linking.reverse_delete import heaviest_first, reverse_delete
+from broadloom.linking.greedy_overlays import merge_by_contribution, merge_by_weight
+from broadloom.linking.link_result import LinkResult
+from broadloom.linking.local_search import heaviest_first, reverse_delete
+from broadloom.linking.topic_components import join_parts, separate_components
 from broadloom.model import Interest, Weights, find_algorithm
 
 # With more representatives than this, combine some parts at a time: a little heavier, much faster.
 MANY_REPRESENTATIVES, PARTS_AT_A_TIME = 50_000, 256
+LANDMARKS = 8  # for k-means without coordinates
 
 
-class Group(NamedTuple):
-    """Nodes to be joined, and the part that each is in."""
+class PartGroup(NamedTuple):
+    """Nodes to be joined, and the part of each."""
 
     nodes: NDArray[np.int64]
     part: NDArray[np.int64]
 
 
-JoinAll = Callable[[Sequence[Group]], Sequence[NDArray[np.int32]]]
+JoinAll = Callable[[Sequence[PartGroup]], Sequence[NDArray[np.int32]]]
 
 
 @dataclass(frozen=True)
 class DivideOptions:
-    """How to divide, conquer and combine.
+    """Options of dcmaw.
 
     Attributes:
         by: "site" (needs weights by site), "kmeans" (on coordinates, or on the weights to a few landmarks),
-            "landmark" (the nearest of some distant nodes), "random"; None: by site where there are sites,
-            else by k-means. "random" is for comparison: where weights have locality it is hopeless.
-        part_size: about how many nodes a part has, unless by site. Smaller parts are faster and cost weight,
-            as each one finishes its rare topics with long inner links.
-        part_of_node: a part number from 0 for each node, in place of `by`.
-        representatives: how many nodes of a part stand for each topic that it shares with other parts. With
-            1 the result is about 4 % heavier; 10 hardly helps and takes three times as long.
+            "landmark" (the nearest of some distant nodes), "random"; None: by site if there are sites, else
+            by k-means. "random" is for comparison: it is far heavier if weights have locality.
+        part_size: the approximate number of nodes per part, unless by site. Smaller parts are faster but give
+            heavier overlays, as each one connects its rare topics with long inner links.
+        part_of_node: a part number from 0 for each node, instead of `by`.
+        representatives: the number of nodes of a part that represent each topic that it shares with other
+            parts. With 1 the result is about 4 % heavier; 10 hardly helps and takes three times as long.
         conquer: the algorithm for the inside of each part.
-        parts_at_a_time: how many parts to combine at a time, level by level; None: all, unless their
-            representatives are many.
-        thin: whether to drop, at the end and heaviest first, the links that the whole overlay can do without.
+        parts_at_a_time: the number of parts to combine at a time, level by level; None: all, unless there
+            are very many representatives.
+        thin: whether to remove redundant links of the whole overlay at the end, heaviest first.
     """
 
     by: str | None = None
@@ -71,10 +70,10 @@ class DivideOptions:
     thin: bool = False
 
     def __post_init__(self) -> None:
-        if self.by is not None and self.by not in list(WAYS):
-            raise InputError(f"by is {self.by!r}; nodes can be divided by {', '.join(WAYS)}")
+        if self.by is not None and self.by not in list(DIVISIONS):
+            raise InputError(f"by is {self.by!r}; give one of {', '.join(DIVISIONS)}")
         if self.by is not None and self.part_of_node is not None:
-            raise InputError("both by and part_of_node are given; give one of them")
+            raise InputError("by and part_of_node exclude each other; give one of them")
         check_flag(self.thin, "thin")
         check_count(self.part_size, "part_size", minimum=1)
         check_count(self.representatives, "representatives", minimum=1)
@@ -89,7 +88,7 @@ class DivideOptions:
             object.__setattr__(self, "part_of_node", numbers)
 
 
-def dcmaw(interest: Interest, weights: Weights, options: DivideOptions, seed: int) -> Built:
+def dcmaw(interest: Interest, weights: Weights, options: DivideOptions, seed: int) -> LinkResult:
     """Inner edges part by part, then the outer edges that join the parts."""
     part_of_node = divide(weights, options, seed)
     parts = members(part_of_node)
@@ -104,13 +103,13 @@ def assemble(
     inner: Sequence[NDArray[np.int32]],
     options: DivideOptions,
     join_all: JoinAll | None = None,
-) -> Built:
-    """The whole overlay from the inner edges of each part, wherever they were found."""
+) -> LinkResult:
+    """The whole overlay from the inner edges of each part."""
     edges = np.concatenate([*inner, combine(interest, weights, part_of_node, options, join_all)])
     if options.thin:
         edges = edges[reverse_delete(interest, edges, heaviest_first(weights, edges))]
     sizes = np.bincount(part_of_node)
-    return Built(edges, notes={"parts": len(sizes), "largest_part": int(sizes.max(initial=0))})
+    return LinkResult(edges, notes={"parts": len(sizes), "largest_part": int(sizes.max(initial=0))})
 
 
 def divide(weights: Weights, options: DivideOptions, seed: int) -> NDArray[np.int32]:
@@ -125,11 +124,61 @@ def divide(weights: Weights, options: DivideOptions, seed: int) -> NDArray[np.in
             )
         part = np.array(options.part_of_node, np.int64)
     else:
-        way = options.by or ("site" if weights.kind == "sites" else "kmeans")
-        part = WAYS[way](weights, math.ceil(n / options.part_size), np.random.default_rng(seed)).astype(
-            np.int64
-        )
+        rng = np.random.default_rng(seed)
+        by = options.by or ("site" if weights.kind == "sites" else "kmeans")
+        part = DIVISIONS[by](weights, math.ceil(n / options.part_size), rng).astype(np.int64)
     return np.unique(part, return_inverse=True)[1].astype(np.int32)
+
+
+def by_site(weights: Weights, parts: int, rng: np.random.Generator) -> NDArray[np.int32]:  # noqa: ARG001
+    """One part per site of the weights."""
+    if weights.kind != "sites":
+        raise InputError(f"by='site' needs weights by site, these are {weights.kind}; use by='kmeans'")
+    return weights.site
+
+
+def by_random(weights: Weights, parts: int, rng: np.random.Generator) -> NDArray[np.int32]:
+    """Parts of equal size, drawn at random."""
+    return (rng.permutation(weights.node_count) % parts).astype(np.int32)
+
+
+def by_landmark(weights: Weights, parts: int, rng: np.random.Generator) -> NDArray[np.int32]:
+    """Each node with the nearest of as many landmarks as there are parts."""
+    return np.argmin(distances_to(weights, landmarks(weights, parts, rng)), axis=1).astype(np.int32)
+
+
+def by_kmeans(weights: Weights, parts: int, rng: np.random.Generator) -> NDArray[np.int32]:
+    """Clusters of coordinates, or of the weights to a few landmarks if there are no coordinates."""
+    if weights.kind == "euclidean":
+        return k_means(weights.points, parts, rng)
+    return k_means(distances_to(weights, landmarks(weights, LANDMARKS, rng)), parts, rng)
+
+
+DIVISIONS: dict[str, Callable[[Weights, int, np.random.Generator], NDArray[np.int32]]] = {
+    "site": by_site,
+    "kmeans": by_kmeans,
+    "random": by_random,
+    "landmark": by_landmark,
+}
+
+
+def landmarks(weights: Weights, count: int, rng: np.random.Generator) -> NDArray[np.int64]:
+    """Nodes far from each other: the first at random, then always the one farthest from the others."""
+    n = weights.node_count
+    chosen = [int(rng.integers(n))]
+    nearest = distances_to(weights, np.array(chosen))[:, 0]
+    while len(chosen) < min(count, n):
+        chosen.append(int(np.argmax(nearest)))
+        nearest = np.minimum(nearest, distances_to(weights, np.array(chosen[-1:]))[:, 0])
+    return np.array(chosen)
+
+
+def distances_to(weights: Weights, nodes: NDArray[np.int64]) -> NDArray[np.float64]:
+    """The weights from every node (rows) to these nodes (columns); 0 from a node to itself."""
+    n = weights.node_count
+    table = weights.of(np.repeat(np.arange(n), len(nodes)), np.tile(nodes, n)).reshape(n, len(nodes))
+    table[nodes, np.arange(len(nodes))] = 0.0
+    return table
 
 
 def members(part_of_node: NDArray[np.int32]) -> list[NDArray[np.int64]]:
@@ -141,12 +190,14 @@ def members(part_of_node: NDArray[np.int32]) -> list[NDArray[np.int64]]:
 def conquer(
     interest: Interest, weights: Weights, nodes: NDArray[np.int64], algorithm: str = "grmaw", seed: int = 0
 ) -> NDArray[np.int32]:
-    """The edges of an algorithm among some nodes alone; `nodes` ascend, so that ties stay as they are."""
-    if algorithm == "grmaw":  # spares making an interest, which takes longer than a small part itself
+    """The edges of an algorithm among some nodes; `nodes` ascend, so that ties are broken as usual."""
+    if algorithm == "grmaw":  # without an Interest, which takes longer to make than a small part to solve
         start, topics = rows_of(interest, nodes)
-        edges = merge_by_key(separate(start, topics, interest.topic_count), weights.subset(nodes).arrays())
+        edges = merge_by_weight(
+            separate_components(start, topics, interest.topic_count), weights.subset(nodes).arrays()
+        )
     else:
-        from broadloom.linking import ALGORITHMS  # which this module is a part of
+        from broadloom.linking import ALGORITHMS  # imports this module
 
         chosen = find_algorithm(algorithm, ALGORITHMS)
         part = interest.subset(nodes), weights.subset(nodes)
@@ -163,15 +214,15 @@ def combine(
 ) -> NDArray[np.int32]:
     """The edges that join the parts, inside each of which every topic is connected already.
 
-    Where there are very many representatives, some neighbours are joined first; the groups are then the parts
-    of the next level, and of their representatives fewer are needed.
+    With very many representatives, groups of neighbouring parts are joined first. These groups are the parts
+    of the next level, which needs fewer representatives.
 
     Args:
-        interest: who wants what.
-        weights: what links cost.
+        interest: the topics of each node.
+        weights: the weights of the links.
         part_of_node: the part of each node.
-        options: how many representatives, and how many parts at a time.
-        join_all: joins each of some groups, wherever it likes, as `join` does; None: in threads.
+        options: the number of representatives, and of parts at a time.
+        join_all: joins each of some groups as `join` does, on any machine; None: in threads.
     """
     join_all = join_all or (lambda groups: in_threads(lambda one: join(interest, weights, one), groups))
     nodes, part = np.arange(len(part_of_node)), part_of_node.astype(np.int64)
@@ -182,39 +233,41 @@ def combine(
         many = len(nodes) > MANY_REPRESENTATIVES
         group = part // (options.parts_at_a_time or (PARTS_AT_A_TIME if many else len(part_of_node)))
         here = [chosen for chosen in members(group.astype(np.int32)) if len(chosen) > 1]
-        edges += join_all([Group(nodes[chosen], part[chosen]) for chosen in here])
+        edges += join_all([PartGroup(nodes[chosen], part[chosen]) for chosen in here])
         part = group
     return np.concatenate(edges)
 
 
-def join(interest: Interest, weights: Weights, group: Group) -> NDArray[np.int32]:
+def join(interest: Interest, weights: Weights, group: PartGroup) -> NDArray[np.int32]:
     """GrMAW among the nodes of a group; a part's subscribers of a topic are one component from the start."""
     nodes, part = group
     start, topics = rows_of(interest, nodes)
-    components = separate(start, topics, interest.topic_count)
+    components = separate_components(start, topics, interest.topic_count)
     join_parts(components, np.unique(part, return_inverse=True)[1].astype(np.int32), len(part))
     here = weights.subset(nodes)
-    if _weigh_the_same(here, part):  # the lowest weight a contribution is the highest contribution
-        return nodes[merge_by_level(components)].astype(np.int32)
-    return nodes[merge_by_key(components, here.arrays())].astype(np.int32)
+    if _weigh_the_same(here, part):  # the lowest weight per contribution is the highest contribution
+        return nodes[merge_by_contribution(components)].astype(np.int32)
+    return nodes[merge_by_weight(components, here.arrays())].astype(np.int32)
 
 
 def _weigh_the_same(weights: Weights, part: NDArray[np.int64]) -> bool:
-    """Whether all pairs of nodes in different parts weigh the same, as far as is easy to see."""
+    """Whether all pairs of nodes in different parts weigh the same, if that is cheap to see."""
     if weights.kind != "sites" or weights.table.size:
         return weights.is_uniform
     sites, first = np.unique(weights.site, return_index=True)
-    return bool(np.array_equal(part[first][np.searchsorted(sites, weights.site)], part))  # a site in one part
+    return bool(
+        np.array_equal(part[first][np.searchsorted(sites, weights.site)], part)
+    )  # each site is in one part
 
 
 def representatives_of(
     interest: Interest, nodes: NDArray[np.int64], part: NDArray[np.int64], representatives: int
 ) -> NDArray[np.int64]:
-    """Which of the nodes stand for their part, as positions in `nodes`, ascending.
+    """The representatives of the parts, as indices of `nodes`, ascending.
 
     The topics that count are those with a subscriber in another part. In each part, the node with the most
-    topics that are not yet covered `representatives` times is taken, the first among equals, until all are
-    covered as often, or by all their subscribers in the part.
+    topics that are not yet covered `representatives` times is taken, the first of several, until all topics
+    are covered as often, or by all their subscribers in the part.
     """
     start, topics = rows_of(interest, nodes)
     popularity = np.bincount(topics, minlength=interest.topic_count)
@@ -231,34 +284,34 @@ def _cover(
     part: NDArray[np.int64],
     representatives: int,
 ) -> NDArray[np.int64]:
-    """The nodes of one part that stand for it, in order of choice."""
+    """The representatives of one part, in order of choice."""
     need = np.zeros(len(popularity), np.int64)
     for u in part:
         for i in range(start[u], start[u + 1]):
             need[topics[i]] += 1
     for t in range(len(need)):
         need[t] = min(representatives, need[t]) if need[t] < popularity[t] else 0
-    left = part.copy()
+    candidates = part.copy()
     count = 0
     while True:
         best, most = -1, 0
-        for k in range(count, len(left)):
+        for k in range(count, len(candidates)):
             gain = 0
-            for i in range(start[left[k]], start[left[k] + 1]):
+            for i in range(start[candidates[k]], start[candidates[k] + 1]):
                 gain += need[topics[i]] > 0
-            if gain > most or (gain == most and gain > 0 and left[k] < left[best]):
+            if gain > most or (gain == most and gain > 0 and candidates[k] < candidates[best]):
                 best, most = k, gain
         if best < 0:
-            return left[:count].copy()
-        left[count], left[best] = left[best], left[count]
-        for i in range(start[left[count]], start[left[count] + 1]):
+            return candidates[:count].copy()
+        candidates[count], candidates[best] = candidates[best], candidates[count]
+        for i in range(start[candidates[count]], start[candidates[count] + 1]):
             need[topics[i]] = max(0, need[topics[i]] - 1)
         count += 1
 
 
 def rows_of(interest: Interest, nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """The topics of some nodes as compressed rows, in the order given."""
+    """The topics of some nodes as compressed rows, in the order of `nodes`."""
     sizes = interest.topic_start[nodes + 1] - interest.topic_start[nodes]
     start = np.concatenate((np.zeros(1, np.int64), np.cumsum(sizes)))
-    at = np.arange(start[-1]) + np.repeat(interest.topic_start[nodes] - start[:-1], sizes)
-    return start, interest.topics[at]
+    entries = np.arange(start[-1]) + np.repeat(interest.topic_start[nodes] - start[:-1], sizes)
+    return start, interest.topics[entries]

@@ -1,0 +1,362 @@
+"""Candidate edges with the topics that they share, and the heights at which spanning trees join two nodes.
+
+Heights are those of single linkage: when the components of a topic are joined in rising order of height,
+append the members of the smaller one to those of the larger one, with the height as the step between them.
+The subscribers of a topic then form a chain, and two of them were joined at the highest step between them.
+That takes memory linear in the subscriptions and answers all pairs.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broadloom.kernels import inner_kernel, kernel
+from broadloom.linking._bands import Rows, in_threads, with_capacity
+from broadloom.model import Interest, WeightArrays, Weights, weight_of
+
+MOST_NODES_SQUARED = 2048  # 32 MiB
+WORK_PER_BLOCK = 1 << 25  # steps of a thread at a time: some hundredths of a second
+
+
+class Candidates(NamedTuple):
+    """A list of edges, and an entry for each edge and topic that both its ends subscribe to.
+
+    A subscription is an index of `interest.nodes`, so those of one topic are consecutive.
+
+    Attributes:
+        edges: int32 (m, 2), `u < v`, in lexicographic order.
+        weight: the weight of each edge.
+        start: the start of each edge's entries, with the end appended.
+        low: the subscription of u of each entry, by ascending topic within an edge.
+        high: the subscription of v of each entry.
+        topic: the topic of each entry.
+    """
+
+    edges: NDArray[np.int32]
+    weight: NDArray[np.float64]
+    start: NDArray[np.int64]
+    low: NDArray[np.int32]
+    high: NDArray[np.int32]
+    topic: NDArray[np.int32]
+
+
+def candidates_of(interest: Interest, weights: Weights, codes: NDArray[np.int64]) -> Candidates:
+    """The candidates of these codes, `u * nodes + v`, ascending."""
+    edges = np.stack(np.divmod(codes, max(interest.node_count, 1)), axis=1).astype(np.int32)
+    start, low, high, topic = _shared(interest.topic_start, interest.topics, positions_of(interest), edges)
+    return Candidates(edges, weights.of(edges[:, 0], edges[:, 1]), start, low, high, topic)
+
+
+def codes_of(edges: NDArray[np.int32], nodes: int) -> NDArray[np.int64]:
+    """The code of each edge, ascending with `(u, v)`."""
+    return edges[:, 0].astype(np.int64) * nodes + edges[:, 1]
+
+
+def positions_of(interest: Interest) -> NDArray[np.int32]:
+    """The index in `interest.nodes` of each subscription of `interest.topics`."""
+    return _positions(interest.topics, interest.node_start)
+
+
+@kernel
+def _positions(topics: NDArray[np.int32], node_start: NDArray[np.int64]) -> NDArray[np.int32]:
+    position = np.empty(len(topics), np.int32)
+    filled = node_start.copy()
+    for i in range(len(topics)):
+        position[i] = filled[topics[i]]
+        filled[topics[i]] += 1
+    return position
+
+
+@kernel
+def _shared(
+    topic_start: NDArray[np.int64],
+    topics: NDArray[np.int32],
+    position: NDArray[np.int32],
+    edges: NDArray[np.int32],
+) -> tuple[NDArray[np.int64], NDArray[np.int32], NDArray[np.int32], NDArray[np.int32]]:
+    """The entries of each edge: their start, the subscriptions of both ends, the topic."""
+    most = np.int64(0)
+    for e in range(len(edges)):
+        u, v = edges[e, 0], edges[e, 1]
+        most += min(topic_start[u + 1] - topic_start[u], topic_start[v + 1] - topic_start[v])
+    start = np.zeros(len(edges) + 1, np.int64)
+    low, high, topic = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.int32)
+    count = 0
+    for e in range(len(edges)):
+        i, j = topic_start[edges[e, 0]], topic_start[edges[e, 1]]
+        i_end, j_end = topic_start[edges[e, 0] + 1], topic_start[edges[e, 1] + 1]
+        while i < i_end and j < j_end:
+            x, y = topics[i], topics[j]
+            if x == y:
+                low[count], high[count], topic[count] = position[i], position[j], x
+                count += 1
+            i += x <= y
+            j += y <= x
+        start[e + 1] = count
+    return start, low[:count], high[:count], topic[:count]
+
+
+class Chains(NamedTuple):
+    """The chain of each topic, topic after topic, at the indices that its subscribers have in `nodes`.
+
+    Attributes:
+        position: the position of each subscription in the chains.
+        node: the node at each position.
+        step: the height between each position and the next one of the topic.
+        joined_to: the subscription whose component absorbed that of this one; itself if none did.
+        joined_at: the height of that; infinite if none did.
+    """
+
+    position: NDArray[np.int32]
+    node: NDArray[np.int32]
+    step: NDArray[np.float64]
+    joined_to: NDArray[np.int32]
+    joined_at: NDArray[np.float64]
+
+
+class HeavyPairs(NamedTuple):
+    """Pairs of nodes, `u < v` in lexicographic order, and the sum of the heights of their shared topics."""
+
+    edges: NDArray[np.int32]
+    height: NDArray[np.float64]
+
+
+class _Joins(NamedTuple):
+    """Components as linked lists of subscriptions; the first one is the label.
+
+    Attributes:
+        label: the component of each subscription.
+        last: the last member of the component of this label.
+        size: the number of its members.
+        following: the next member, -1 for the last one.
+        step: the height between a member and the next one.
+        joined_to: see `Chains`.
+        joined_at: see `Chains`.
+    """
+
+    label: NDArray[np.int32]
+    last: NDArray[np.int32]
+    size: NDArray[np.int32]
+    following: NDArray[np.int32]
+    step: NDArray[np.float64]
+    joined_to: NDArray[np.int32]
+    joined_at: NDArray[np.float64]
+
+
+class _ChainWalk(NamedTuple):
+    """The chains, and the position in them of each subscription of `topics`."""
+
+    topic_start: NDArray[np.int64]
+    topics: NDArray[np.int32]
+    node_start: NDArray[np.int64]
+    position: NDArray[np.int32]
+    node: NDArray[np.int32]
+    step: NDArray[np.float64]
+
+
+def _no_joins(subscriptions: int) -> _Joins:
+    """Every subscription in a component of its own."""
+    alone = np.arange(subscriptions, dtype=np.int32)
+    return _Joins(
+        alone,
+        alone.copy(),
+        np.ones(subscriptions, np.int32),
+        np.full(subscriptions, -1, np.int32),
+        np.zeros(subscriptions),
+        alone.copy(),
+        np.full(subscriptions, np.inf),
+    )
+
+
+def chains_of_overlay(interest: Interest, sequence: Candidates, rank: NDArray[np.int64]) -> Chains:
+    """Chains of a greedy overlay: an edge joins at its weight divided by its contribution when it is added.
+
+    Args:
+        interest: the topics of each node.
+        sequence: the edges of the overlay.
+        rank: their indices in the order of selection.
+    """
+    joins = _no_joins(interest.subscription_count)
+    _replay(joins, sequence, rank)
+    return _chains_of(joins, interest.node_start, interest.nodes)
+
+
+def chains_of_trees(
+    interest: Interest, low: NDArray[np.int32], high: NDArray[np.int32], height: NDArray[np.float64]
+) -> Chains:
+    """Chains of the topics' minimum spanning trees, from the subscriptions at the ends of their edges."""
+    joins = _no_joins(interest.subscription_count)
+    _join_in_order(joins, low, high, height, np.argsort(height, kind="stable"))
+    return _chains_of(joins, interest.node_start, interest.nodes)
+
+
+def heavy_pairs(interest: Interest, weights: Weights, chains: Chains, ratio: float) -> HeavyPairs:
+    """The pairs whose heights, summed over their shared topics, exceed `ratio` times their weight.
+
+    It costs the sum of the squares of the topics' subscribers. With few nodes it takes half of that, and
+    quadratic memory: each chain is walked in one direction only, and the two halves of a pair are added.
+    """
+    n = interest.node_count
+    position = chains.position[positions_of(interest)]
+    walk = _ChainWalk(
+        interest.topic_start, interest.topics, interest.node_start, position, chains.node, chains.step
+    )
+    blocks = _blocks(n, pricing_work(interest))
+    square = np.zeros((n, n) if n <= MOST_NODES_SQUARED else (0, 0))
+    if len(square):
+        in_threads(lambda rows: _walk_ahead(walk, square, *rows), blocks)
+    found = in_threads(lambda rows: _heavy_rows(walk, square, weights.arrays(), float(ratio), *rows), blocks)
+    ends, height = (np.concatenate(columns, axis=1) for columns in zip(*found, strict=True))
+    return HeavyPairs(ends.T, height[0])
+
+
+def _blocks(nodes: int, work: int) -> list[Rows]:
+    """The rows of all nodes, cut into blocks for the threads; one at least."""
+    count = max(1, min(nodes, work // WORK_PER_BLOCK))
+    return list(pairwise(np.linspace(0, nodes, count + 1).astype(np.int64).tolist()))
+
+
+def pricing_work(interest: Interest) -> int:
+    """The number of steps of a pass over the pairs of every topic."""
+    subscribers = np.diff(interest.node_start)
+    return int(subscribers @ subscribers)
+
+
+@inner_kernel
+def height_between(chains: Chains, i: int, j: int) -> float:
+    """The height at which two subscriptions to one topic are joined.
+
+    The smaller component is always joined to the larger one, so the common ancestor is a few steps away.
+    """
+    height = 0.0
+    while i != j:
+        if chains.joined_at[i] > chains.joined_at[j]:
+            i, j = j, i
+        height = max(height, chains.joined_at[i])
+        i = chains.joined_to[i]
+    return height
+
+
+@kernel
+def _replay(joins: _Joins, sequence: Candidates, rank: NDArray[np.int64]) -> None:
+    """Join along the edges in order, at the price per topic; the price never falls."""
+    price = 0.0
+    for e in rank:
+        contribution = 0
+        for k in range(sequence.start[e], sequence.start[e + 1]):
+            contribution += joins.label[sequence.low[k]] != joins.label[sequence.high[k]]
+        if contribution == 0:
+            continue
+        price = max(price, sequence.weight[e] / contribution)
+        for k in range(sequence.start[e], sequence.start[e + 1]):
+            _join(joins, sequence.low[k], sequence.high[k], price)
+
+
+@kernel
+def _join_in_order(
+    joins: _Joins,
+    low: NDArray[np.int32],
+    high: NDArray[np.int32],
+    height: NDArray[np.float64],
+    order: NDArray[np.int64],
+) -> None:
+    for k in order:
+        _join(joins, low[k], high[k], height[k])
+
+
+@inner_kernel
+def _join(joins: _Joins, i: int, j: int, height: float) -> None:
+    """Append the smaller of the components of i and j to the larger one."""
+    large, small = joins.label[i], joins.label[j]
+    if large == small:
+        return
+    if joins.size[large] < joins.size[small]:
+        large, small = small, large
+    joins.size[large] += joins.size[small]
+    joins.joined_to[small], joins.joined_at[small] = large, height
+    joins.following[joins.last[large]], joins.step[joins.last[large]] = small, height
+    joins.last[large] = joins.last[small]
+    member = small
+    while member >= 0:
+        joins.label[member] = large
+        member = joins.following[member]
+
+
+@kernel
+def _chains_of(joins: _Joins, node_start: NDArray[np.int64], nodes: NDArray[np.int32]) -> Chains:
+    """The chains of topics that are connected."""
+    position, node, step = (
+        np.empty(len(nodes), np.int32),
+        np.empty(len(nodes), np.int32),
+        np.zeros(len(nodes)),
+    )
+    for t in range(len(node_start) - 1):
+        if node_start[t] == node_start[t + 1]:
+            continue
+        member = joins.label[node_start[t]]
+        for p in range(node_start[t], node_start[t + 1]):
+            position[member], node[p], step[p] = p, nodes[member], joins.step[member]
+            member = joins.following[member]
+    return Chains(position, node, step, joins.joined_to, joins.joined_at)
+
+
+@kernel
+def _walk_ahead(walk: _ChainWalk, square: NDArray[np.float64], first: int, end: int) -> None:
+    """Add up in row u the heights to the nodes behind u in its chains, for first <= u < end."""
+    for u in range(first, end):
+        for i in range(walk.topic_start[u], walk.topic_start[u + 1]):
+            _add_ahead(walk, walk.position[i], walk.node_start[walk.topics[i] + 1], square[u])
+
+
+@kernel
+def _heavy_rows(
+    walk: _ChainWalk,
+    square: NDArray[np.float64],
+    weights: WeightArrays,
+    ratio: float,
+    first: int,
+    end: int,
+) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+    """The heavy pairs (u, v) with first <= u < end, as two rows, and their heights as one."""
+    n = len(walk.topic_start) - 1
+    ends, height = np.empty((2, n), np.int32), np.empty((1, n))
+    count = 0
+    total = np.empty(n)
+    for u in range(first, end):
+        if len(square):
+            for v in range(u + 1, n):
+                total[v] = square[u, v] + square[v, u]
+        else:
+            _walk_both_directions(walk, u, total)
+        ends, height = with_capacity(ends, count, n), with_capacity(height, count, n)
+        for v in range(u + 1, n):
+            if total[v] > ratio * weight_of(weights, u, v):
+                ends[0, count], ends[1, count], height[0, count] = u, v, total[v]
+                count += 1
+    return ends[:, :count], height[:, :count]
+
+
+@inner_kernel
+def _walk_both_directions(walk: _ChainWalk, u: int, total: NDArray[np.float64]) -> None:
+    """The sum of the heights between u and each other node."""
+    for v in range(len(total)):
+        total[v] = 0.0
+    for i in range(walk.topic_start[u], walk.topic_start[u + 1]):
+        _add_ahead(walk, walk.position[i], walk.node_start[walk.topics[i] + 1], total)
+        height = 0.0
+        for p in range(walk.position[i] - 1, walk.node_start[walk.topics[i]] - 1, -1):
+            height = max(height, walk.step[p])
+            total[walk.node[p]] += height
+
+
+@inner_kernel
+def _add_ahead(walk: _ChainWalk, position: int, end: int, total: NDArray[np.float64]) -> None:
+    """Add to every node behind this position of a chain the height at which the two are joined."""
+    height = 0.0
+    for p in range(position, end - 1):
+        height = max(height, walk.step[p])
+        total[walk.node[p + 1]] += height

@@ -1,0 +1,443 @@
+"""Broadloom's own link algorithm: greedy overlays guided by the trees of the Lagrangian bound, then exchange.
+
+Edges are exchanged among the candidates of the bound: remove a link, and add lighter candidates that connect
+again the topics that it cut. Any candidate between the two sides of a cut connects that topic.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broadloom.checks import check_count
+from broadloom.errors import InputError
+from broadloom.kernels import inner_kernel, kernel, lowest, popcount
+from broadloom.linking._candidate_edges import Candidates, candidates_of, codes_of
+from broadloom.linking.greedy_overlays import GreedyOptions, grmaw
+from broadloom.linking.lagrangian_bound import Ascent, fits, lagrangian_bound
+from broadloom.linking.link_result import LinkResult
+from broadloom.linking.local_search import (
+    MOST_CUTS,
+    Cuts,
+    LinkTable,
+    clear_sides,
+    find_cuts,
+    heaviest_first,
+    improved_edges,
+    link_candidate,
+    mark_sides,
+    new_cuts,
+    new_link_table,
+    remove_link,
+    restore_link,
+    reverse_delete,
+    topic_bits,
+)
+from broadloom.model import Interest, Weights
+from broadloom.progress import stage
+
+# Steps of the ascent by the end of the first two levels; each further level doubles them.
+FIRST_STEPS, SECOND_STEPS = 16, 40
+FIRST_SWEEPS = 5  # of annealing, from the second level on; each further level doubles them
+# The share of its weight that the greedy algorithm does not pay for a candidate that the trees always use.
+DISCOUNTS = (0.5, 0.7)
+LEAST_SAVING = 2e-3  # the share of the weight that a round of exchange must save for another one to follow
+HEAT = 0.1  # the temperature at which annealing starts, in mean weights of a link; it cools down to 0
+MOST_EFFORT = 20
+
+
+@dataclass(frozen=True)
+class GuidedOptions:
+    """Options of broadloom.
+
+    Attributes:
+        effort: 1 takes about ten times as long as `grmaw`, and each further level twice as long as the one
+            before. More effort never gives a heavier overlay.
+        max_degree: no node gets more links than this; None: no limit. With a limit the search is not guided:
+            the overlay of `grmaw` is improved.
+    """
+
+    effort: int = 1
+    max_degree: int | None = None
+
+    def __post_init__(self) -> None:
+        if check_count(self.effort, "effort", minimum=1) not in EFFORTS:
+            raise InputError(f"effort is {self.effort!r}; give a whole number from 1 to {MOST_EFFORT}")
+        if self.max_degree is not None:
+            check_count(self.max_degree, "max_degree", minimum=1)
+
+
+EFFORTS = range(1, MOST_EFFORT + 1)
+
+
+def broadloom(interest: Interest, weights: Weights, options: GuidedOptions, seed: int) -> LinkResult:
+    """Follow the minimum spanning trees of the best lower bound, then exchange edges.
+
+    Each level climbs to a better split of the weights, builds overlays from the candidates by `grmaw` with a
+    discount for those that the trees use, and improves the best one. A higher effort continues a lower one.
+    The result has the bound.
+    """
+    overlay = grmaw(interest, weights, GreedyOptions(options.max_degree), seed).edges
+    if not fits(interest):
+        return _unguided(
+            interest, weights, overlay, options, "the instance is too large for the guided search"
+        )
+    if options.max_degree is not None:
+        return _unguided(interest, weights, overlay, options, "the guided search knows no maximum degree")
+    best = overlay[reverse_delete(interest, overlay, heaviest_first(weights, overlay))]
+    ascent = Ascent(interest, weights, overlay)
+    rng = np.random.default_rng(seed)
+    with stage("improve", options.effort) as done:
+        for level in range(options.effort):
+            ascent.climb_to(_steps(level))
+            ascent.certify()
+            best = _improved(interest, weights, best, ascent, rng, FIRST_SWEEPS << level if level else 0)
+            done(level + 1)
+    notes = {"method": "guided", "steps": ascent.steps, "candidates": len(ascent.candidates.weight)}
+    return LinkResult(best, ascent.bound, notes)
+
+
+def _steps(level: int) -> int:
+    """The number of steps of the ascent by the end of a level."""
+    return SECOND_STEPS << (level - 1) if level else FIRST_STEPS
+
+
+def _unguided(
+    interest: Interest, weights: Weights, overlay: NDArray[np.int32], options: GuidedOptions, why: str
+) -> LinkResult:
+    """The greedy overlay with edges replaced, and a bound from as many topics as it can visit."""
+    best, _ = improved_edges(interest, weights, overlay, options.effort, options.max_degree)
+    bound = lagrangian_bound(interest, weights, _steps(options.effort - 1))
+    return LinkResult(best, bound, {"method": "grmaw and improvement", "why": why})
+
+
+def _improved(
+    interest: Interest,
+    weights: Weights,
+    best: NDArray[np.int32],
+    ascent: Ascent,
+    rng: np.random.Generator,
+    sweeps: int,
+) -> NDArray[np.int32]:
+    """The lightest of the best overlay so far, the guided ones, and these after exchange."""
+    pool, use = _pool(interest, weights, best, ascent)
+    overlays = [EdgeExchange(interest, pool, linked) for linked in _guided(interest, weights, pool, use)]
+    leader = min(overlays, key=_total_weight)
+    _descend(leader)
+    incumbent = EdgeExchange(interest, pool, _linked(pool, best, interest.node_count))
+    leader = min(incumbent, leader, key=_total_weight)
+    if sweeps:
+        annealed = EdgeExchange(interest, pool, leader.linked)
+        annealed.anneal(sweeps, rng)
+        _descend(annealed)
+        leader = min(leader, annealed, key=_total_weight)
+    return pool.edges[leader.linked]
+
+
+def _pool(
+    interest: Interest, weights: Weights, best: NDArray[np.int32], ascent: Ascent
+) -> tuple[Candidates, NDArray[np.float64]]:
+    """The candidates of the ascent and the best overlay's edges, and the use of each by the trees."""
+    n = interest.node_count
+    known = codes_of(ascent.candidates.edges, n)
+    codes = np.union1d(known, codes_of(best, n))
+    use = np.zeros(len(codes))
+    use[np.searchsorted(codes, known)] = ascent.edge_use()
+    return candidates_of(interest, weights, codes), use
+
+
+def _linked(pool: Candidates, edges: NDArray[np.int32], nodes: int) -> NDArray[np.bool_]:
+    """A mask of the candidates that are among the edges."""
+    return np.isin(codes_of(pool.edges, nodes), codes_of(edges, nodes))
+
+
+def _guided(
+    interest: Interest, weights: Weights, pool: Candidates, use: NDArray[np.float64]
+) -> Iterator[NDArray[np.bool_]]:
+    """Overlays by `grmaw` and reverse delete over the candidates, one per discount."""
+    for discount in DISCOUNTS:
+        taken = list_greedy(pool, pool.weight * (1.0 - discount * use), interest.subscription_count)
+        edges = pool.edges[taken]
+        kept = reverse_delete(interest, edges, heaviest_first(weights, edges))
+        linked = np.zeros(len(pool.weight), bool)
+        linked[taken[kept]] = True
+        yield linked
+
+
+def _descend(overlay: EdgeExchange) -> None:
+    """Exchange edges until a round saves too little."""
+    before = np.inf
+    while overlay.total_weight < before * (1.0 - LEAST_SAVING):
+        before = overlay.total_weight
+        overlay.descend()
+
+
+def _total_weight(overlay: EdgeExchange) -> float:
+    return overlay.total_weight
+
+
+def list_greedy(candidates: Candidates, cost: NDArray[np.float64], subscriptions: int) -> NDArray[np.int64]:
+    """GrMAW (paper 1, Alg. 2) over candidate edges: those taken, the lowest cost per contribution first.
+
+    A contribution only falls, so an edge's key only rises: the edge at the top of the heap is taken if its
+    key is current, otherwise the key is updated. Ties go to the smaller edge. Entries whose ends are
+    connected are dropped for good, so that a contribution is the number of remaining entries.
+    """
+    entries = np.diff(candidates.start)
+    label = np.arange(subscriptions)
+    return _greedy(
+        cost,
+        candidates.start,
+        (candidates.low.copy(), candidates.high.copy()),
+        (label, label.copy(), np.ones_like(label)),
+        (np.flatnonzero(entries), cost / np.maximum(entries, 1), entries),
+    )
+
+
+@kernel
+def _greedy(
+    cost: NDArray[np.float64],
+    start: NDArray[np.int64],
+    ends: tuple[NDArray[np.int32], NDArray[np.int32]],
+    components: tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]],
+    queue: tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]],
+) -> NDArray[np.int64]:
+    """The edges taken. `queue`: the edges as a heap, the key of each, and its number of remaining entries."""
+    low, high = ends
+    label, following, size = components
+    heap, key, remaining = queue
+    for i in range(len(heap) // 2 - 1, -1, -1):
+        _sink(heap, len(heap), key, i)
+    taken = np.empty(len(heap), np.int64)
+    count, waiting = 0, len(heap)
+    while waiting:
+        e = heap[0]
+        contribution = _keep_unconnected(label, low, high, start[e], remaining[e])
+        if contribution == remaining[e]:
+            taken[count] = e
+            count += 1
+            for k in range(start[e], start[e] + contribution):
+                _join(label, following, size, label[low[k]], label[high[k]])
+            contribution = 0
+        remaining[e] = contribution
+        if contribution:
+            key[e] = cost[e] / contribution
+        else:
+            waiting -= 1
+            heap[0] = heap[waiting]
+        _sink(heap, waiting, key, 0)
+    return taken[:count]
+
+
+@inner_kernel
+def _keep_unconnected(
+    label: NDArray[np.int64], low: NDArray[np.int32], high: NDArray[np.int32], first: int, count: int
+) -> int:
+    """Move the entries whose ends are in different components to the front; returns their number."""
+    apart = 0
+    for k in range(first, first + count):
+        if label[low[k]] != label[high[k]]:
+            low[first + apart], high[first + apart] = low[k], high[k]
+            apart += 1
+    return apart
+
+
+@inner_kernel
+def _join(
+    label: NDArray[np.int64], following: NDArray[np.int64], size: NDArray[np.int64], x: int, y: int
+) -> None:
+    """Give the members of the smaller component the label of the larger one, and link the two rings."""
+    if size[x] < size[y]:
+        x, y = y, x
+    size[x] += size[y]
+    member = y
+    while label[member] != x:
+        label[member] = x
+        member = following[member]
+    following[x], following[y] = following[y], following[x]
+
+
+@inner_kernel
+def _sink(heap: NDArray[np.int64], count: int, key: NDArray[np.float64], i: int) -> None:
+    """Move the edge at index `i` of the heap down to its position, by key and then by edge."""
+    if i >= count:
+        return
+    e = heap[i]
+    while 2 * i + 1 < count:
+        child = 2 * i + 1
+        if child + 1 < count and _before(key, heap[child + 1], heap[child]):
+            child += 1
+        if not _before(key, heap[child], e):
+            break
+        heap[i] = heap[child]
+        i = child
+    heap[i] = e
+
+
+@inner_kernel
+def _before(key: NDArray[np.float64], e: int, f: int) -> bool:
+    return key[e] < key[f] or (key[e] == key[f] and e < f)
+
+
+class EdgeExchange:
+    """An overlay among candidate edges, and the local search that changes it.
+
+    Attributes:
+        linked: a mask of the candidates that are links of the overlay.
+    """
+
+    def __init__(self, interest: Interest, candidates: Candidates, linked: NDArray[np.bool_]) -> None:
+        self.linked = linked.copy()
+        self._candidates = candidates
+        self._table = new_link_table(topic_bits(interest), candidates.edges, self.linked)
+
+    @property
+    def total_weight(self) -> float:
+        """The weight of the overlay."""
+        return float(self._candidates.weight[self.linked].sum())
+
+    def descend(self) -> None:
+        """Try every link once, the heaviest first; the overlay never gets heavier."""
+        links = np.flatnonzero(self.linked)
+        order = links[np.argsort(-self._candidates.weight[links], kind="stable")]
+        _exchange(self._table, self._candidates, self.linked, order, np.zeros(len(order)))
+
+    def anneal(self, sweeps: int, rng: np.random.Generator) -> None:
+        """Try every link in random order, sweep after sweep, accepting heavier overlays less and less."""
+        heat = HEAT * self._candidates.weight[self.linked].mean() if self.linked.any() else 0.0
+        for sweep in range(sweeps):
+            order = rng.permutation(np.flatnonzero(self.linked))
+            tolerance = rng.exponential(heat * (1.0 - sweep / sweeps), len(order))
+            _exchange(self._table, self._candidates, self.linked, order, tolerance)
+
+
+class Repairs(NamedTuple):
+    """Candidates that connect topics again, and as bits the cuts that each of them repairs."""
+
+    edge: NDArray[np.int32]
+    repaired: NDArray[np.uint64]
+
+
+@kernel
+def _exchange(
+    table: LinkTable,
+    candidates: Candidates,
+    linked: NDArray[np.bool_],
+    order: NDArray[np.int64],
+    tolerance: NDArray[np.float64],
+) -> None:
+    """Exchange each link for candidates that weigh less than the link and the tolerance, if there are any."""
+    edges, weight = candidates.edges, candidates.weight
+    cuts = new_cuts(len(table.degree), MOST_CUTS)
+    repairs = Repairs(np.empty(len(table.edge), np.int32), np.empty(len(table.edge), np.uint64))
+    chosen = np.empty(MOST_CUTS, np.int64)
+    for trial in range(len(order)):
+        removed = order[trial]
+        u, v = int(edges[removed, 0]), int(edges[removed, 1])
+        # Less than the weight: exchanges for the same weight could go on for ever.
+        limit = weight[removed] * (1.0 - 1e-9) + tolerance[trial]
+        if (
+            not linked[removed]
+            or _is_needed(table, weight, u, v, limit)
+            or _is_needed(table, weight, v, u, limit)
+        ):
+            continue
+        remove_link(table, u, v)
+        count = find_cuts(table, u, v, cuts, False)
+        taken = 0
+        if 0 < count <= MOST_CUTS:
+            mark_sides(cuts, count)
+            found = 0
+            for c in range(count):
+                for i in range(cuts.start[c], cuts.start[c + 1]):
+                    x = cuts.nodes[i]
+                    if lowest(cuts.sides[x]) != c:
+                        continue  # it was on the side of an earlier cut
+                    for k in range(table.start[x] + table.degree[x], table.start[x + 1]):
+                        e = table.edge[k]
+                        if weight[e] < limit and e != removed:
+                            repaired = _repaired_cuts(table.bits, cuts, x, table.neighbour[k])
+                            if repaired:
+                                repairs.edge[found] = e
+                                repairs.repaired[found] = repaired
+                                found += 1
+            clear_sides(cuts, count)
+            taken = _choose_repairs(weight, repairs, found, count, limit, chosen)
+        if count > 0 and taken == 0:
+            restore_link(table, u, v)
+            continue
+        linked[removed] = False
+        for k in range(taken):
+            e = repairs.edge[chosen[k]]
+            linked[e] = True
+            link_candidate(table, int(edges[e, 0]), int(edges[e, 1]))
+
+
+@kernel
+def _is_needed(table: LinkTable, weight: NDArray[np.float64], u: int, v: int, limit: float) -> bool:
+    """Whether u shares a topic with no neighbour but v, not even by a candidate below the limit."""
+    last_link = table.start[u] + table.degree[u]
+    for word in range(table.bits.shape[1]):
+        alone = table.bits[u, word] & table.bits[v, word]
+        for i in range(table.start[u], table.start[u + 1]):
+            if not alone:
+                break
+            if table.neighbour[i] != v and (i < last_link or weight[table.edge[i]] < limit):
+                alone &= ~table.bits[table.neighbour[i], word]
+        if alone:
+            return True
+    return False
+
+
+@inner_kernel
+def _repaired_cuts(bits: NDArray[np.uint64], cuts: Cuts, x: int, y: int) -> np.uint64:
+    """As bits, the cuts of whose topics x and y are subscribers on different sides."""
+    repaired = np.uint64(0)
+    apart = cuts.sides[x] ^ cuts.sides[y]
+    while apart:
+        c = lowest(apart)
+        apart &= apart - np.uint64(1)
+        both = bits[x, cuts.word[c]] & bits[y, cuts.word[c]]
+        repaired |= ((both >> cuts.bit[c]) & np.uint64(1)) << np.uint64(c)
+    return repaired
+
+
+@kernel
+def _choose_repairs(
+    weight: NDArray[np.float64],
+    repairs: Repairs,
+    found: int,
+    count: int,
+    limit: float,
+    chosen: NDArray[np.int64],
+) -> int:
+    """Choose repairs of all cuts that weigh less than the limit; returns their number, 0 if there are none.
+
+    The lightest candidate that repairs all cuts, or a greedy cover if that is lighter.
+    """
+    all_cuts = ~np.uint64(0) >> np.uint64(MOST_CUTS - count)
+    open_cuts, total, taken = all_cuts, 0.0, 0
+    while open_cuts and total < limit:
+        best, least = -1, np.inf
+        for i in range(found):
+            gain = popcount(repairs.repaired[i] & open_cuts)
+            if gain and weight[repairs.edge[i]] / gain < least:
+                best, least = i, weight[repairs.edge[i]] / gain
+        if best < 0:
+            return 0
+        chosen[taken] = best
+        taken += 1
+        total += weight[repairs.edge[best]]
+        open_cuts &= ~repairs.repaired[best]
+    lightest, least = -1, min(total, limit) if not open_cuts else limit
+    for i in range(found):
+        if repairs.repaired[i] == all_cuts and weight[repairs.edge[i]] < least:
+            lightest, least = i, weight[repairs.edge[i]]
+    if lightest >= 0:
+        chosen[0] = lightest
+        return 1
+    return taken if not open_cuts and total < limit else 0

@@ -1,0 +1,426 @@
+"""Public functions of linking: `link`, `improve`, `lower_bound`, `link_change`."""
+
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from broadloom.checks import check_count, check_flag, check_number
+from broadloom.errors import InputError, InternalError
+from broadloom.linking.degree_and_diameter import (
+    LowDegreeOptions,
+    cd_oda,
+    cd_oda_1,
+    cd_oda_2,
+    low_oda,
+    minmax_oda,
+)
+from broadloom.linking.divide_and_conquer import DivideOptions, dcmaw
+from broadloom.linking.exact_overlay import ExactOptions, exact
+from broadloom.linking.greedy_overlays import GreedyOptions, gm, grmaw, merge_by_weight, trmaw
+from broadloom.linking.guided_search import GuidedOptions, broadloom
+from broadloom.linking.lagrangian_bound import lagrangian_bound
+from broadloom.linking.link_result import LinkResult
+from broadloom.linking.local_search import ROUNDS, improved_edges, topic_bits
+from broadloom.linking.primal_dual import pdmaw, pdrdmaw
+from broadloom.linking.topic_components import components_of
+from broadloom.measures import is_topic_connected
+from broadloom.model import Algorithm, Interest, Overlay, Weights, find_algorithm
+from broadloom.plans import Plan
+
+
+def link(
+    interest: Interest,
+    weights: Weights | None = None,
+    algorithm: str | None = None,
+    seed: int = 0,
+    improve: bool = False,
+    previous: Plan | None = None,
+    **options: Any,
+) -> Plan:
+    """Build an overlay in which every topic's subscribers are connected among themselves.
+
+    Args:
+        interest: the topics of each node.
+        weights: the weights of the links; None: all links weigh 1.
+        algorithm: one of `broadloom.algorithms()` of the stage "link"; None: "broadloom", or "gm" if all
+            links weigh the same.
+        seed: the seed of the algorithms that use random numbers.
+        improve: remove and exchange edges afterwards, as `broadloom.improve` does.
+        previous: the plan that runs today; its nodes are matched by their ids. Its links that still serve a
+            topic are kept, completed and improved. The result is the lighter of this and of a fresh plan, so
+            it is never heavier than a previous plan that still connects every topic and keeps the limit on
+            degrees, if there is one. Weight decides, whatever the objective of the algorithm.
+            `notes["changes"]` lists the links to add and to remove; a plan made from the previous one is
+            named `<algorithm>+previous`.
+        **options: the options of the algorithm.
+
+    Returns:
+        A verified plan; its edges are in the order of selection.
+
+    Raises:
+        InputError: weights for another number of nodes, an unknown algorithm or option.
+
+    Examples:
+        >>> import broadloom as bl
+        >>> bl.link(bl.Interest.from_lists([[0, 1], [1], [0, 1]]), algorithm="gm").edges.tolist()
+        [[0, 2], [0, 1]]
+    """
+    weights = fitting_weights(interest, weights)
+    seed = check_count(seed, "seed")
+    if previous is not None and not isinstance(previous, Plan):
+        raise InputError(f"previous is a {type(previous).__name__}; give a plan")
+    check_flag(improve, "improve")
+    chosen = find_algorithm(default_algorithm(weights) if algorithm is None else algorithm, ALGORITHMS)
+    if improve or previous is not None:
+        refuse_stars(chosen.name)
+    return finish(run(chosen, interest, weights, seed, options), improve, previous)
+
+
+def fitting_weights(interest: Interest, weights: Weights | None) -> Weights:
+    """The weights, all 1 if there are none, after checking the types and the number of nodes."""
+    if not isinstance(interest, Interest):
+        raise InputError(f"the interest is a {type(interest).__name__}; make one with Interest.from_lists")
+    if weights is None:
+        return Weights.uniform(interest.node_count)
+    if not isinstance(weights, Weights):
+        raise InputError(f"the weights are a {type(weights).__name__}; make them with Weights.dense")
+    if weights.node_count != interest.node_count:
+        raise InputError(
+            f"{interest.node_count:,} nodes but weights for {weights.node_count:,}; give as many"
+        )
+    return weights
+
+
+def default_algorithm(weights: Weights) -> str:
+    """The name of the algorithm to use if the caller does not name one."""
+    return "gm" if weights.is_uniform else "broadloom"
+
+
+def run(
+    algorithm: Algorithm, interest: Interest, weights: Weights, seed: int, options: Mapping[str, Any]
+) -> Plan:
+    """A verified plan of one algorithm, which can be one of the list with another function to run it."""
+    settings = algorithm.with_options(options, ALGORITHMS)
+    result = algorithm.run(interest, weights, settings, seed)
+    overlay = Overlay.from_edges(interest.node_count, result.edges)
+    if not is_topic_connected(interest, overlay):
+        raise InternalError(f"{algorithm.name} left a topic disconnected; please report this")
+    return Plan(
+        interest, weights, overlay, algorithm.name, seed, vars(settings), result.lower_bound, result.notes
+    )
+
+
+def finish(plan: Plan, improve: bool, previous: Plan | None) -> Plan:
+    """The steps of `link` after the algorithm: improve the plan, and start from the previous one."""
+    if improve:
+        plan = _improve(plan)
+    return plan if previous is None else _from_previous(plan, previous)
+
+
+def improve(plan: Plan, *, exchange: bool = True, rounds: int = ROUNDS, seconds: float | None = None) -> Plan:
+    """A plan that is lighter, or the same: still topic-connected, and the same on every run.
+
+    Reverse delete removes redundant edges, heaviest first. Then a pair is linked that can replace edges, and
+    these are removed, wherever that pays; again and again, until it does not pay any more. A maximum degree
+    among the plan's options is kept, and that of a plan made for low degrees.
+
+    Args:
+        plan: a topic-connected plan.
+        exchange: whether edges are exchanged; otherwise they are only removed.
+        rounds: the most rounds in which all edges are tried.
+        seconds: no round starts after this time; then another run can give another plan.
+
+    Returns:
+        A plan with `notes["improvement"]`: the number of rounds, the weight before, the time limit.
+
+    Raises:
+        InputError: a topic of the plan is not connected, or `rounds` or `seconds` is negative.
+
+    Examples:
+        >>> import broadloom as bl
+        >>> weights = bl.Weights.euclidean([[0], [1], [2]])
+        >>> overlay = bl.Overlay.from_edges(3, [[0, 2], [1, 2]])
+        >>> plan = bl.Plan(bl.Interest.from_lists([[0]] * 3), weights, overlay, "by hand")
+        >>> improve(plan).edges.tolist()
+        [[1, 2], [0, 1]]
+    """
+    if not isinstance(plan, Plan):
+        raise InputError(f"the plan is a {type(plan).__name__}; give what bl.link or Plan.load returns")
+    rounds = check_count(rounds, "rounds")
+    check_flag(exchange, "exchange")
+    if seconds is not None:
+        check_number(seconds, "seconds")
+    if not plan.is_topic_connected():
+        raise InputError("the plan leaves a topic disconnected; improve a plan that connects every topic")
+    edges, used = improved_edges(
+        plan.interest,
+        plan.weights,
+        plan.edges,
+        rounds if exchange else 0,
+        max_degree=degree_limit(plan),
+        seconds=seconds,
+    )
+    report = {"rounds": used, "weight_before": plan.total_weight, "seconds": seconds}
+    better = replace(
+        plan,
+        overlay=Overlay.from_edges(plan.interest.node_count, edges),
+        algorithm=f"{plan.algorithm}+improve",
+        notes={**plan.notes, "improvement": report},
+    )
+    if not better.is_topic_connected():
+        raise InternalError("improvement left a topic disconnected; please report this")
+    return better
+
+
+_improve = improve  # `link` has an argument of this name
+
+
+def degree_limit(plan: Plan) -> int | None:
+    """The most links per node that improvement keeps: the plan's limit, or the degree that it was made for.
+
+    Raises:
+        InputError: the plan was made for a low diameter, which exchanges do not keep.
+    """
+    made_by = plan.algorithm.split("+")[0]
+    refuse_stars(made_by)
+    limit = plan.options.get("max_degree")
+    if limit is None and made_by in ("low-oda", "minmax-oda"):
+        return int(plan.overlay.degrees().max(initial=0))
+    return limit
+
+
+def refuse_stars(algorithm: str) -> None:
+    """Refuse to improve what is made for a low diameter."""
+    if algorithm.startswith("cd-oda"):
+        raise InputError(
+            f"{algorithm} makes stars, which exchanges would lengthen; link without improve and previous"
+        )
+
+
+def _from_previous(fresh: Plan, previous: Plan) -> Plan:
+    """The lighter of a fresh plan and of the previous one, adapted; with the changes in its notes."""
+    limit = degree_limit(fresh)
+    result = warm_start(fresh.interest, fresh.weights, previous, limit)
+    overlay = Overlay.from_edges(fresh.interest.node_count, result.edges)
+    adapted = replace(fresh, overlay=overlay, algorithm=f"{fresh.algorithm}+previous")
+    if not adapted.is_topic_connected():
+        raise InternalError("the warm start left a topic disconnected; please report this")
+    fits = limit is None or adapted.overlay.degrees().max(initial=0) <= limit
+    chosen = adapted if fits and adapted.total_weight <= fresh.total_weight else fresh
+    changes = link_change(previous, chosen)._asdict()
+    start = "previous" if chosen is adapted else "fresh"
+    return replace(chosen, notes={**chosen.notes, "start": start, "changes": changes})
+
+
+def warm_start(
+    interest: Interest,
+    weights: Weights,
+    previous: Plan,
+    max_degree: int | None = None,
+    rounds: int = ROUNDS,
+) -> LinkResult:
+    """The overlay of a previous plan, adapted to the topics and weights of today.
+
+    Nodes are matched by their ids. The links of the previous plan whose ends still exist and still share a
+    topic are kept; grmaw continues from there until every topic is connected; then the overlay is improved.
+    If the previous links still connect every topic, the result is never heavier than they are.
+
+    Args:
+        interest: the topics of each node today.
+        weights: the weights of the links today.
+        previous: the plan that runs today.
+        max_degree: exchanges keep this limit; links that are kept or complete a topic can exceed it.
+        rounds: the most rounds of exchange, as in `improve`.
+    """
+    kept = still_useful(interest, previous)
+    added = merge_by_weight(components_of(interest, kept), weights.arrays())
+    edges, used = improved_edges(interest, weights, np.concatenate((kept, added)), rounds, max_degree)
+    return LinkResult(edges, notes={"improvement_rounds": used})
+
+
+def still_useful(interest: Interest, previous: Plan) -> NDArray[np.int32]:
+    """The previous plan's links between nodes that still exist and share a topic, in today's indices."""
+    index = {name: u for u, name in enumerate(interest.node_ids)}
+    today = np.array([index.get(name, -1) for name in previous.interest.node_ids], np.int32)
+    edges = np.sort(today[previous.edges], axis=1) if len(previous.edges) else previous.edges
+    edges = edges[edges[:, 0] >= 0]
+    bits = topic_bits(interest)
+    return edges[(bits[edges[:, 0]] & bits[edges[:, 1]]).any(axis=1)]
+
+
+class LinkChange(NamedTuple):
+    """The links to add and to remove between two plans: pairs of node ids, in order."""
+
+    added: list[tuple[str, str]]
+    removed: list[tuple[str, str]]
+
+
+def link_change(before: Plan, after: Plan) -> LinkChange:
+    """The links to add and to remove to get from one plan to another.
+
+    Examples:
+        >>> import broadloom as bl
+        >>> interest = bl.Interest.from_lists([[0], [0], [0]], node_ids=["a", "b", "c"])
+        >>> plans = [Plan(interest, Weights.uniform(3), bl.Overlay.from_edges(3, edges), "by hand")
+        ...          for edges in ([(0, 1), (1, 2)], [(0, 1), (0, 2)])]
+        >>> link_change(*plans)
+        LinkChange(added=[('a', 'c')], removed=[('b', 'c')])
+    """
+    old = _named_links(before)
+    new = _named_links(after)
+    return LinkChange(
+        [new[key] for key in new if key not in old], [old[key] for key in old if key not in new]
+    )
+
+
+def _named_links(plan: Plan) -> dict[frozenset[str], tuple[str, str]]:
+    """The links of a plan as pairs of node ids, by the set of both."""
+    names = plan.interest.node_ids
+    links = [(names[u], names[v]) for u, v in plan.edges.tolist()]
+    return {frozenset(link): link for link in links}
+
+
+def lower_bound(
+    interest: Interest,
+    weights: Weights | None = None,
+    *,
+    iterations: int = 500,
+    seconds: float | None = None,
+) -> float:
+    """A total weight that no topic-connected overlay can go below.
+
+    The Lagrangian bound: split each edge's weight over the topics that its ends share, and sum the topics'
+    minimum spanning trees. More iterations give a better split. If the instance is too large to visit all
+    pairs of all topics, only the smallest topics count, and the bound is weaker.
+
+    Args:
+        interest: the topics of each node.
+        weights: the weights of the links; None: all links weigh 1, and the bound is on the number of links.
+        iterations: the number of steps of the ascent.
+        seconds: make no further step after this time; then the result depends on the machine. The overlay to
+            start from and the proof at the end are not limited.
+
+    Raises:
+        InputError: weights for another number of nodes, or a limit that is negative.
+
+    Examples:
+        >>> interest = Interest.from_lists([[0, 1], [0], [0, 1]])
+        >>> round(lower_bound(interest, Weights.uniform(3)), 6)
+        2.0
+    """
+    weights = fitting_weights(interest, weights)
+    iterations = check_count(iterations, "iterations")
+    deadline = math.inf if seconds is None else time.monotonic() + check_number(seconds, "seconds")
+    return lagrangian_bound(interest, weights, iterations, until=lambda: time.monotonic() > deadline)
+
+
+ALGORITHMS: tuple[Algorithm, ...] = (
+    Algorithm(
+        "broadloom",
+        "link",
+        "ours",
+        "total weight",
+        "greedy guided by the trees of the lower bound, then edge exchange",
+        broadloom,
+        GuidedOptions,
+    ),
+    Algorithm("trmaw", "link", "1, Alg. 1", "total weight", "a minimum spanning tree for each topic", trmaw),
+    Algorithm(
+        "gm",
+        "link",
+        "1 and 2",
+        "edges",
+        "add the edge with the highest contribution",
+        gm,
+        GreedyOptions,
+    ),
+    Algorithm(
+        "grmaw",
+        "link",
+        "1, Alg. 2",
+        "total weight",
+        "add the edge with the lowest weight per contribution",
+        grmaw,
+        GreedyOptions,
+    ),
+    Algorithm(
+        "pdmaw",
+        "link",
+        "1, Alg. 4",
+        "total weight",
+        "add the edge with the lowest residual per contribution; with a proven bound",
+        pdmaw,
+    ),
+    Algorithm(
+        "pdrdmaw",
+        "link",
+        "1, Alg. 5",
+        "total weight",
+        "pdmaw, then remove the redundant edges",
+        pdrdmaw,
+    ),
+    Algorithm(
+        "dcmaw",
+        "link",
+        "1, Alg. 6",
+        "total weight",
+        "divide, conquer each part, combine over representatives; for very many nodes",
+        dcmaw,
+        DivideOptions,
+    ),
+    Algorithm(
+        "minmax-oda",
+        "link",
+        "2, I-B",
+        "maximum degree",
+        "add the highest contribution among the edges that raise the maximum degree least",
+        minmax_oda,
+    ),
+    Algorithm(
+        "low-oda",
+        "link",
+        "2, Alg. 1; 3, Alg. 2",
+        "maximum and average degree",
+        "as minmax-oda, unless its edge is more than k times worse than the best",
+        low_oda,
+        LowDegreeOptions,
+    ),
+    Algorithm(
+        "cd-oda",
+        "link",
+        "2, VI",
+        "degree at diameter 2",
+        "stars around the node that shares topics with the most nodes",
+        cd_oda,
+    ),
+    Algorithm(
+        "cd-oda-1",
+        "link",
+        "2, VI-A",
+        "degree at diameter 2",
+        "stars around the node whose topics have the most subscribers",
+        cd_oda_1,
+    ),
+    Algorithm(
+        "cd-oda-2",
+        "link",
+        "2, VI-B",
+        "degree at diameter 2",
+        "stars around the node with the most subscribers per neighbour",
+        cd_oda_2,
+    ),
+    Algorithm(
+        "exact",
+        "link",
+        "ours",
+        "total weight",
+        "the least total weight, by integer programming; for small instances",
+        exact,
+        ExactOptions,
+    ),
+)
