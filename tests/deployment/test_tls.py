@@ -146,7 +146,7 @@ def test_sessions_are_seen_to_over_tls(run, tmp_path):
         assert run(*session, certificates)[0] == 0
         stranger = [sys.executable, "-m", "broadloom.cli", *session, str(authority(tmp_path / "other"))]
         done = subprocess.run(stranger, capture_output=True, text=True)
-    assert (done.returncode, done.stderr.count("\n")) == (2, 1)
+    assert (done.returncode, done.stderr.count("\n")) == (3, 1)
     assert f"cannot open the session 'link' at {here}: " in done.stderr
 
 

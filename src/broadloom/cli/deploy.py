@@ -54,7 +54,9 @@ from broadloom.deployment.targets import mosquitto_bridges
 from broadloom.deployment.trees import Tree, plan_trees
 from broadloom.deployment.wiring import Wiring, sample_messages, wire
 from broadloom.errors import InputError
-from broadloom.mqtt.stand_in_sessions import BrokerAccess, update_session
+from broadloom.mqtt.endpoint import Address as BrokerAddress
+from broadloom.mqtt.endpoint import Login
+from broadloom.mqtt.paho import update_session
 
 PlanFolder = Annotated[Path, typer.Argument(help="The folder of a plan.")]
 To = Annotated[str, typer.Option("--to", help=f"One of {', '.join(target.name for target in TARGETS)}.")]
@@ -252,14 +254,19 @@ def see_to_session(
     Example: broadloom deploy session rome:8883 r.broadloom-oslo:rome --open=t/1 --open=t/2
     """
     settings = Settings(places={broker: broker}, tls=tls, certificates=certificates, qos=qos)
-    host, port = settings.place(broker, mosquitto_bridges.TLS_PORT if tls else mosquitto_bridges.PORT)
-    folder = Path(certificates or mosquitto_bridges.CERTIFICATES) if tls else None
-    access = BrokerAccess(host.strip("[]"), folder, _login() if credentials else None)
+    port = mosquitto_bridges.TLS_PORT if tls else mosquitto_bridges.PORT
+    where = BrokerAddress(*settings.place(broker, port))
+    user, password = _login() if credentials else (None, None)
+    login = Login(user, password)
+    if tls:
+        folder = Path(certificates or mosquitto_bridges.CERTIFICATES)
+        ca, certificate, key = (str(folder / name) for name in ("ca.crt", "broker.crt", "broker.key"))
+        login = Login(user, password, ca, (certificate, key))
     if end == bool(opened or closed):
         raise InputError("give filters to --open or to --close, or --end the session")
     for what, filters in (("open", opened), ("close", closed), ("end", [""] if end else [])):
         if filters:
-            update_session(what, port, client, filters, qos, access)
+            update_session(what, where, client, filters, qos, login)
     record = {
         "broker": broker,
         "client": client,

@@ -102,6 +102,9 @@ class Login:
         return None if self.ca is None else tls_context(self.ca, self.certificate)
 
 
+ANONYMOUS = Login()
+
+
 def tls_context(ca: str | None = None, certificate: tuple[str, str] | None = None) -> ssl.SSLContext:
     """A TLS context that verifies brokers.
 

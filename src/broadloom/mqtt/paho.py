@@ -1,13 +1,13 @@
-"""MQTT 5 clients on paho-mqtt; the only module that uses paho's private parts."""
+"""MQTT clients on paho-mqtt, and stand-in sessions; the only module that uses paho's private parts."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from broadloom.errors import MissingExtraError
-from broadloom.mqtt.endpoint import Address, Login
+from broadloom.errors import InputError, MissingExtraError, UnreachableError
+from broadloom.mqtt.endpoint import ANONYMOUS, Address, Login
 from broadloom.mqtt.topic_filters import QosFilters
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 SESSION_SECONDS = 24 * 3600  # after which a broker deletes the session of an absent client
 KEEPALIVE = 15
-ANSWER_SECONDS = 5.0
+ANSWER_SECONDS, STAND_IN_SECONDS = 5.0, 30.0
 TICK = 0.02
 RETAINED_IF_NEW, RETAINED_NEVER = 1, 2
 NO_SUBSCRIBERS, FAILURE = 0x10, 0x80
@@ -58,10 +58,7 @@ def new_client(name: str, login: Login, manual_ack: bool = False) -> Client:
     paho = need_paho()
     version = paho.CallbackAPIVersion.VERSION2
     client: Client = paho.Client(version, name, protocol=paho.MQTTv5, manual_ack=manual_ack)
-    if login.user is not None:
-        client.username_pw_set(login.user, login.password)
-    if (tls := login.tls()) is not None:
-        client.tls_set_context(tls)
+    _log_in(client, login)
     client.reconnect_delay_set(0.1, 1)  # type: ignore[arg-type]
     client.max_inflight_messages_set(200)
     client.max_queued_messages_set(0)
@@ -184,6 +181,89 @@ def request_once(
     finally:
         close_sockets(client)
     return answers[0]
+
+
+def update_session(
+    action: str,
+    address: Address,
+    client_id: str,
+    filters: Sequence[str] = (),
+    qos: int = 1,
+    login: Login = ANONYMOUS,
+) -> None:
+    """Open, close or end the session of an absent client, in its name.
+
+    Args:
+        action: "open": queue messages of the filters from now on; "close": queue no more of them, but keep
+            what is queued; "end": delete the session with its queue.
+        address: the broker's address.
+        client_id: the client whose session it is.
+        filters: the topic filters to open or close.
+        qos: the quality of service of opened filters.
+        login: user name, password and TLS files.
+
+    Raises:
+        InputError: a TLS file cannot be used, or the broker refuses the client or a filter.
+        UnreachableError: the broker cannot be reached or does not answer.
+    """
+    requests: dict[str, Callable[[Client], object]] = {
+        "open": lambda client: client.subscribe([(text, qos) for text in filters]),
+        "close": lambda client: client.unsubscribe(list(filters)),
+        "end": lambda _: None,  # connecting with a clean session is enough
+    }
+    _stand_in(client_id, address, login, requests[action], clean=action == "end")
+
+
+def _stand_in(
+    client_id: str, address: Address, login: Login, send: Callable[[Client], object], clean: bool
+) -> None:
+    """Connect under a client's id by MQTT 3.1.1, send a request, and disconnect when it is answered."""
+    paho = need_paho()
+    # Queued messages are not acknowledged, so they stay in the queue.
+    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id, clean_session=clean, manual_ack=True)
+    client.enable_bridge_mode()  # otherwise the broker would send the link's own messages back to it
+    _log_in(client, login)
+    answers: list[list[Any]] = []
+
+    def on_connect(_client: Client, _data: object, _flags: object, code: Any, _properties: object) -> None:
+        if code.is_failure or send(client) is None:
+            answers.append([code])
+
+    client.on_connect = on_connect
+    client.on_subscribe = client.on_unsubscribe = lambda _client, _data, _id, codes, _properties: (
+        answers.append(list(codes))
+    )
+    try:
+        client.connect(address.hostname, address.port)
+        end = time.monotonic() + STAND_IN_SECONDS
+        while not answers and time.monotonic() < end:
+            if client.loop(TICK) != paho.MQTT_ERR_SUCCESS:  # the link itself took over its session
+                client.reconnect()
+        client.disconnect()
+        client.loop(TICK)
+    except OSError as error:
+        raise UnreachableError(
+            f"cannot open the session {client_id!r} at {address}: {error.strerror or error}; is the broker "
+            "running?"
+        ) from error
+    finally:
+        close_sockets(client)
+    if not answers:
+        raise UnreachableError(
+            f"{address} did not answer {client_id!r} within {STAND_IN_SECONDS:g} s; is the broker running?"
+        )
+    if refusals := [code for code in answers[0] if code.is_failure]:
+        raise InputError(
+            f"{address} refused the session {client_id!r}: {refusals[0]}; check its login and access rules"
+        )
+
+
+def _log_in(client: Client, login: Login) -> None:
+    """Set user name, password and TLS of a client."""
+    if login.user is not None:
+        client.username_pw_set(login.user, login.password)
+    if (tls := login.tls()) is not None:
+        client.tls_set_context(tls)
 
 
 def _properties(packet: str, expiry: int | None) -> Properties:

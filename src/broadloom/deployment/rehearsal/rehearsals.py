@@ -25,7 +25,7 @@ from broadloom.deployment.rehearsal.delivery_counts import (
     settle,
     wait_until_quiet,
 )
-from broadloom.deployment.rehearsal.mosquitto_lab import MosquittoLab, packet_size
+from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, packet_size
 from broadloom.deployment.rehearsal.rabbitmq_lab import STATISTICS_SECONDS, RabbitLab
 from broadloom.deployment.rollout import Batch, common, order
 from broadloom.deployment.targets import rabbitmq_federation
@@ -41,7 +41,8 @@ from broadloom.deployment.wiring import (
     delivery_hops,
     sample_messages,
 )
-from broadloom.mqtt.stand_in_sessions import update_session
+from broadloom.mqtt.endpoint import Address
+from broadloom.mqtt.paho import update_session
 from broadloom.plans import Plan
 from broadloom.progress import stage
 
@@ -447,7 +448,8 @@ def _run_batch(lab: MosquittoLab, batch: Batch) -> None:
     lab.wiring = replace(lab.wiring, links=batch.links)
     for action, broker, session in batch.actions():
         if session is not None:
-            update_session(action, lab.ports[broker], session.client, session.filters)
+            address = Address(HOST, lab.ports[broker])
+            update_session(action, address, session.client, session.filters)
         elif action == "stop":
             lab.stop(broker)
         else:
