@@ -1,4 +1,4 @@
-"""Links one instance, in this process or on Spark, and tells as JSON what each stage cost, Spark included."""
+"""Link one instance, in this process or on Spark, and print the cost of each stage as JSON."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from broadloom.progress import watched_by
 
 
 class Stages:
-    """Wall and CPU seconds of each stage, all its runs together, of this process and all below it."""
+    """Total wall and CPU seconds of each stage, of this process and its child processes."""
 
     def __init__(self) -> None:
         self.open: list[tuple[str, float, float]] = []
@@ -48,7 +48,8 @@ class Stages:
 
 def main() -> None:
     """Build the instance, link it, print."""
-    nodes, topics, site, where = int(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3]), sys.argv[4]
+    nodes, topics, site = map(int, sys.argv[1:4])
+    where = sys.argv[4]
     stages = Stages()
     with stages.of("build"):
         interest = workload.interest(nodes=nodes, topics=topics, sizes=(20, 100), seed=0)
@@ -61,12 +62,12 @@ def main() -> None:
                 plan = bl.link(interest, weights, "grmaw" if where == "grmaw" else "dcmaw")
         else:
             plan = on_spark(stages, interest, weights)
-    told = {"edges": len(plan.edges), "weight": plan.total_weight, "stages": stages.seconds}
-    print(json.dumps(told))
+    result = {"edges": len(plan.edges), "weight": plan.total_weight, "stages": stages.seconds}
+    print(json.dumps(result))
 
 
 def on_spark(stages: Stages, interest: bl.Interest, weights: bl.Weights) -> bl.Plan:
-    """The same on an embedded session of two cores."""
+    """Link on an embedded session."""
     from broadloom.pipeline import SparkEngine, link_on_spark, session
 
     with stages.of("start"):

@@ -1,4 +1,4 @@
-"""The slow obvious twin of ingest: one pass over the lines in plain Python."""
+"""Naive ingest: one pass over the lines in plain Python."""
 
 import csv
 import re
@@ -10,7 +10,8 @@ OWN = re.compile(r"(?:[lr]\.)?(?:tco|broadloom)-|federation:")
 
 def matches(text: str, topic: str) -> bool:
     """Whether a filter matches a topic, level by level, as the MQTT standard says."""
-    wanted, levels = text.split("/"), topic.split("/")
+    wanted = text.split("/")
+    levels = topic.split("/")
     if levels[0].startswith("$") and wanted[0] in ("+", "#"):
         return False
     for i, level in enumerate(wanted):
@@ -66,7 +67,9 @@ def ingest(
     files: list[Path], nodes: set[str], topics: set[str]
 ) -> tuple[int, Counter[str], int, set[tuple[str, str]]]:
     """Rows, the count of each reason, the number of duplicates, and the pairs of node and topic."""
-    rows, reasons, seen = 0, Counter[str](), Counter[tuple[str, ...]]()
+    rows = 0
+    reasons = Counter[str]()
+    seen = Counter[tuple[str, ...]]()
     for file in files:
         lines = file.read_bytes().removesuffix(b"\n").split(b"\n")
         for line in lines[1:]:
@@ -81,8 +84,8 @@ def ingest(
         wanted[text].add(node)
     pairs = {
         (node, topic)
-        for text, who in wanted.items()
+        for text, subscribers in wanted.items()
         for topic in ([text] if text in topics else [topic for topic in topics if matches(text, topic)])
-        for node in who
+        for node in subscribers
     }
     return rows, reasons, seen.total() - len(seen), pairs

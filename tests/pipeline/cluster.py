@@ -18,7 +18,7 @@ import pyspark
 import broadloom
 from broadloom.pipeline.java import java_home
 
-PATIENCE = 900.0  # for what takes seconds on an idle machine; nobody waits longer than it takes
+PATIENCE = 900.0  # an upper bound for work that takes seconds on an idle machine
 
 
 def wait_for(what, patience: float = PATIENCE):
@@ -30,8 +30,8 @@ def wait_for(what, patience: float = PATIENCE):
     return found
 
 
-def told(server: subprocess.Popen, log: Path, words: str) -> str:
-    """What follows these words in a server's log: it says which port the system gave it."""
+def logged(server: subprocess.Popen, log: Path, words: str) -> str:
+    """The text after these words in the log of a server, such as the port that it listens on."""
 
     def found() -> re.Match | None:
         over = server.poll() is not None
@@ -43,7 +43,7 @@ def told(server: subprocess.Popen, log: Path, words: str) -> str:
 
 
 def environment() -> dict[str, str]:
-    """What processes of a cluster, and drivers on it, need to know."""
+    """The environment of the processes of a cluster and of its drivers."""
     home = Path(pyspark.__file__).parent
     return os.environ | {
         "JAVA_HOME": str(java_home()),
@@ -67,12 +67,12 @@ class Cluster:
     others: list[subprocess.Popen] = field(default_factory=list)
 
     def start_master(self) -> None:
-        """Start the master, on ports that the system chooses, and learn its address and that of its page."""
+        """Start the master on free ports, and read the addresses of it and of its page from the log."""
         arguments = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
         server = self.start("master", "org.apache.spark.deploy.master.Master", *arguments)
         self.others.append(server)
-        self.master = told(server, self.folder / "master.log", "Starting Spark master at ")
-        self.page = told(server, self.folder / "master.log", "Bound MasterWebUI to .*, and started at ")
+        self.master = logged(server, self.folder / "master.log", "Starting Spark master at ")
+        self.page = logged(server, self.folder / "master.log", "Bound MasterWebUI to .*, and started at ")
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen:
         """Start one of Spark's classes."""
@@ -86,12 +86,12 @@ class Cluster:
         """Start a worker of one core."""
         number = len(self.workers)
         arguments = ("--host", "127.0.0.1", "--cores", "1", "--memory", "1g", "--webui-port", "0")
-        place = ("--work-dir", str(self.folder / f"work-{number}"), self.master)
+        options = ("--work-dir", str(self.folder / f"work-{number}"), self.master)
         worker = "org.apache.spark.deploy.worker.Worker"
-        self.workers.append(self.start(f"worker-{number}", worker, *arguments, *place))
+        self.workers.append(self.start(f"worker-{number}", worker, *arguments, *options))
 
     def state(self) -> dict:
-        """What the master's page tells."""
+        """The status that the master's page shows, as JSON."""
         try:
             with urllib.request.urlopen(f"{self.page}/json/", timeout=30) as answer:
                 return json.load(answer)
@@ -99,12 +99,12 @@ class Cluster:
             return {"workers": []}
 
     def alive(self) -> int:
-        """How many workers the master believes to be alive."""
+        """The number of workers that the master believes to be alive."""
         return sum(worker["state"] == "ALIVE" for worker in self.state()["workers"])
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Stop all workers for the block: the tasks that they are given do not end in it."""
+        """Stop all workers for the block, so that their tasks do not end in it."""
         for worker in self.workers:
             os.killpg(worker.pid, signal.SIGSTOP)
         try:
@@ -120,7 +120,7 @@ class Cluster:
         worker.wait()
 
     def stop(self) -> None:
-        """Kill every process that is left."""
+        """Kill all remaining processes."""
         for process in (*self.workers, *self.others):
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()

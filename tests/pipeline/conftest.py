@@ -1,4 +1,4 @@
-"""One Spark for the whole run."""
+"""Fixture: one Spark session for the whole test run."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from broadloom.pipeline import SparkEngine, session
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
-    """A small embedded session, shared by all tests; none of them may change its settings."""
+    """A small embedded session, shared by all tests; no test changes its settings."""
     with session(SparkEngine(master="local[2]", conf={"spark.driver.memory": "1g"})) as running:
         before = {row.key: row.value for row in running.sql("SET").collect()}
         yield running

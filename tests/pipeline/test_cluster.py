@@ -1,4 +1,4 @@
-"""A real distributed run: a master and workers; some are killed in the middle, and the plan is the same.
+"""Runs on a real cluster: a master and workers; some are killed in the middle, and the plan is the same.
 
 The other run has one core behind Spark Connect. Two cores of an embedded Spark are in `test_run`.
 """
@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from cluster import PATIENCE, cluster, environment, told, wait_for
+from cluster import PATIENCE, cluster, environment, logged, wait_for
 
 import broadloom as bl
 from broadloom import workload
@@ -43,7 +43,7 @@ SMALL = {
     "spark.sql.shuffle.partitions": "2",
 }
 # All runs in one session, so that the later ones find warm executors to lose. Each stops itself at a stage of
-# its work, if one is named, until it is told to go on.
+# its work, if one is named, until it gets a signal to continue.
 DRIVER = """
 import json, os, signal, sys
 from broadloom.pipeline import RunConfig, SparkEngine, run_pipeline, session
@@ -71,7 +71,7 @@ with session(SparkEngine(master, conf=conf)) as spark:
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory):
+def folder(tmp_path_factory):
     """Raw inputs, and a configuration for each run of them."""
     folder = tmp_path_factory.mktemp("cluster")
     workload.devices(folder / "raw", brokers=12, subscriptions=3000, subscribers=40, seed=5)
@@ -80,20 +80,20 @@ def place(tmp_path_factory):
     return folder
 
 
-def test_a_cluster_gives_the_plan_of_one_process_and_so_does_one_that_loses_workers(place, tmp_path):
+def test_a_cluster_makes_the_plan_of_one_process_even_if_it_loses_workers(folder, tmp_path):
     """A worker is killed, with its executor, in the second run's ingest, another in the third one's link."""
     stages = {"cluster": None, "ingest-killed": "ingest subscriptions", "link-killed": "tasks"}
-    runs = {str(place / f"{output}.toml"): stage for output, stage in stages.items()}
+    runs = {str(folder / f"{output}.toml"): stage for output, stage in stages.items()}
     with cluster(tmp_path, workers=3) as made:
-        with driver(place, "-c", DRIVER, made.master, json.dumps(SMALL), json.dumps(runs)) as process:
-            for step in (place / "ingest-killed" / "ingest", place / "link-killed" / "link"):
+        with driver(folder, "-c", DRIVER, made.master, json.dumps(SMALL), json.dumps(runs)) as process:
+            for step in (folder / "ingest-killed" / "ingest", folder / "link-killed" / "link"):
                 lose_a_worker(made, process, step)
         wait_for(lambda: made.alive() == 1)
-    assert [plan_of(place, output) for output in stages] == 3 * [plan_of_one_process(place, "cluster")]
+    assert [plan_of(folder, output) for output in stages] == 3 * [plan_of_one_process(folder, "cluster")]
 
 
 def lose_a_worker(made, process, step):
-    """Wait until the driver has stopped itself in a step, let it hand out tasks, and kill who has some."""
+    """Wait until the driver has stopped itself in a step, let it distribute tasks, and kill a busy worker."""
     how = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
     assert wait_for(lambda: os.waitid(os.P_PID, process.pid, how)).si_code == os.CLD_STOPPED
     with made.frozen():
@@ -103,39 +103,39 @@ def lose_a_worker(made, process, step):
         made.kill_worker()
 
 
-def test_one_core_behind_spark_connect_gives_the_same_plan(place):
+def test_one_core_behind_spark_connect_makes_the_same_plan(folder):
     """The driver is a Spark Connect server, and the command only its client."""
     pytest.importorskip("grpc")
-    with connect_server(place) as remote:
-        words = ["-m", "broadloom.cli", "run", str(place / "connect.toml"), "--remote", remote]
-        with driver(place, *words):
+    with connect_server(folder) as remote:
+        words = ["-m", "broadloom.cli", "run", str(folder / "connect.toml"), "--remote", remote]
+        with driver(folder, *words):
             pass
-    assert plan_of(place, "connect") == plan_of_one_process(place, "connect")
-    if (place / "cluster" / "plan").exists():
-        assert plan_of(place, "connect") == plan_of(place, "cluster")
+    assert plan_of(folder, "connect") == plan_of_one_process(folder, "connect")
+    if (folder / "cluster" / "plan").exists():
+        assert plan_of(folder, "connect") == plan_of(folder, "cluster")
 
 
-def plan_of(place, output):
-    """The bytes of a plan, and of the tables that it was made from."""
-    return {file.name: file.read_bytes() for file in sorted((place / output / "plan").iterdir())}
+def plan_of(folder, output):
+    """The bytes of all files of a plan."""
+    return {file.name: file.read_bytes() for file in sorted((folder / output / "plan").iterdir())}
 
 
-def plan_of_one_process(place, output):
+def plan_of_one_process(folder, output):
     """The plan of the in-process dcmaw for the interest of a run."""
-    given = read_link_problem(place / output / "interest")
-    plan = bl.link(given.interest, given.weights, "dcmaw")
-    replace(plan, nodes=given.nodes).save(place / f"{output}-process" / "plan")
-    return plan_of(place, f"{output}-process")
+    problem = read_link_problem(folder / output / "interest")
+    plan = bl.link(problem.interest, problem.weights, "dcmaw")
+    replace(plan, nodes=problem.nodes).save(folder / f"{output}-process" / "plan")
+    return plan_of(folder, f"{output}-process")
 
 
 @contextmanager
-def driver(place, *words):
+def driver(folder, *words):
     """A run in a process of its own, which must end well after the block."""
-    with (place / "driver.log").open("wb") as log:
+    with (folder / "driver.log").open("wb") as log:
         process = subprocess.Popen([sys.executable, *words], env=environment(), stdout=log, stderr=log)
     try:
         yield process
-        assert process.wait(PATIENCE) == 0, (place / "driver.log").read_text()[-3000:]
+        assert process.wait(PATIENCE) == 0, (folder / "driver.log").read_text()[-3000:]
     finally:
         process.kill()
         process.wait()
@@ -156,7 +156,7 @@ def connect_server(folder):
             stderr=log,
         )
     try:
-        address = told(process, folder / "server.log", "Spark Connect server started at: ")
+        address = logged(process, folder / "server.log", "Spark Connect server started at: ")
         yield f"sc://127.0.0.1:{address.rpartition(':')[2]}"
     finally:
         process.kill()

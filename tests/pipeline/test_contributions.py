@@ -37,7 +37,7 @@ def test_no_topics_at_all(spark, tmp_path):
     assert spark_link.top_partners(spark, interest, 3, tmp_path).count() == 0
 
 
-def test_none_asked_is_refused(spark, tmp_path):
+def test_a_count_of_0_is_refused(spark, tmp_path):
     with pytest.raises(bl.InputError, match="ask for 1 or more"):
         spark_link.top_partners(spark, bl.Interest.from_lists([[0]]), 0, tmp_path)
 

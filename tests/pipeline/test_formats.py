@@ -1,4 +1,4 @@
-"""The parsers of brokers' dumps: what each says, and what becomes of one that is cut or garbled."""
+"""Parsers of broker dumps: their rows, and truncated or damaged dumps."""
 
 import json
 
@@ -85,20 +85,20 @@ garbage
 """
 
 
-def said(name, text):
+def parsed(name, text):
     return [(row.client, row.filter, row.reason) for row in BY_NAME[name].rows(text.encode())]
 
 
 def test_emqx():
-    assert said("emqx", EMQX) == [("c1", "t/1", None), ("c2", "#", None)]
+    assert parsed("emqx", EMQX) == [("c1", "t/1", None), ("c2", "#", None)]
 
 
 def test_emqx_pages_one_after_the_other():
-    assert len(said("emqx", f"{EMQX}\n{EMQX}")) == 4
+    assert len(parsed("emqx", f"{EMQX}\n{EMQX}")) == 4
 
 
 def test_rabbitmq():
-    assert said("rabbitmq", RABBITMQ) == [
+    assert parsed("rabbitmq", RABBITMQ) == [
         ("c1", "t/1", None),
         ("jobs", "t/+/#", None),
         ("tco.link.0-1", "t.1", "our own link"),
@@ -107,29 +107,29 @@ def test_rabbitmq():
 
 
 def test_nats():
-    assert said("nats", CONNZ) == [
+    assert parsed("nats", CONNZ) == [
         ("c1", "t/1", None),
         ("8", "t/#", None),
         ("8", "_INBOX.x.*", "inbox of a reply"),
         ("8", None, "not a topic filter"),
     ]
-    assert said("nats", SUBSZ) == [("7", "t/1", None), ("1", "x", "topic of the broker itself")]
+    assert parsed("nats", SUBSZ) == [("7", "t/1", None), ("1", "x", "topic of the broker itself")]
 
 
 def test_vernemq_table_and_json():
     rows = [("c1", "t/1", None), ("c2", "t/+", None)]
-    assert said("vernemq", VERNEMQ) == rows
+    assert parsed("vernemq", VERNEMQ) == rows
     table = [{"client_id": client, "topic": topic, "node": "v1"} for client, topic, _ in rows]
-    assert said("vernemq", json.dumps({"table": table, "type": "table"})) == rows
+    assert parsed("vernemq", json.dumps({"table": table, "type": "table"})) == rows
 
 
 def test_kafka():
     orders = ("billing", "orders", None)
-    assert said("kafka", KAFKA) == [orders, orders, (None, None, "wrong number of fields")]
+    assert parsed("kafka", KAFKA) == [orders, orders, (None, None, "wrong number of fields")]
 
 
-def test_mosquitto_tells_what_is_subscribed_at_the_end():
-    assert said("mosquitto", MOSQUITTO) == [
+def test_mosquitto_rows_are_the_subscriptions_at_the_end_of_the_log():
+    assert parsed("mosquitto", MOSQUITTO) == [
         ("c1", "t/1", "session ended later"),
         ("c1", "$share/g/t/2", "session ended later"),
         ("c2", "t/3", "unsubscribed later"),
@@ -155,13 +155,13 @@ def test_a_beginning_is_recognised(name):
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_a_file_cut_anywhere_keeps_its_whole_rows(name):
-    """No crash wherever the cut is; the whole rows before it are as they were, and the rest is in view."""
+def test_a_file_truncated_anywhere_keeps_its_complete_rows(name):
+    """Complete rows before the cut do not change, and the remainder is a bad row."""
     data = SAMPLES[name].encode()
     whole = [row for row in BY_NAME[name].rows(data) if row.reason is None]
     for end in range(len(data)):
         cut = list(BY_NAME[name].rows(data[:end]))
-        if name not in ("mosquitto", "nats"):  # a later line, or a later row of a connection, may undo these
+        if name not in ("mosquitto", "nats"):  # a later line, or a later row of a connection, can undo these
             good = [row for row in cut if row.reason is None]
             assert good[: len(good) - 1] == whole[: max(len(good) - 1, 0)]
         if name in ("emqx", "rabbitmq", "nats") and data[:end].strip():
@@ -169,7 +169,7 @@ def test_a_file_cut_anywhere_keeps_its_whole_rows(name):
 
 
 @pytest.mark.parametrize("name", SAMPLES)
-def test_bytes_that_are_not_utf8_spoil_their_row_only(name):
+def test_bytes_that_are_not_utf8_affect_only_their_row(name):
     data = SAMPLES[name].replace("t/1", "t/@").replace("t.1", "t.@").replace("orders 0", "ord@rs 0").encode()
     rows = list(BY_NAME[name].rows(data.replace(b"@", b"\xe9")))
     assert [row.reason for row in rows].count("not UTF-8") >= 1
@@ -177,7 +177,7 @@ def test_bytes_that_are_not_utf8_spoil_their_row_only(name):
     assert all(row.raw.encode() for row in rows)
 
 
-def test_entries_of_a_document_that_is_none():
+def test_entries_of_text_that_is_not_a_document():
     assert [row.reason for row in entries('{"other": 1}', "data")] == ["not the document that was expected"]
     assert [row.reason for row in entries("nonsense", "data")] == ["cut in the middle"]
     assert [row.reason for row in entries('{"data": [3]}', "data")] == ["not a JSON object"]
@@ -186,7 +186,7 @@ def test_entries_of_a_document_that_is_none():
     assert [row.reason for row in entries(deep, "data")] == ["cut in the middle"]
 
 
-def test_pages_say_where_they_begin_and_whether_more_follow():
+def test_missing_pages_are_found_by_start_total_and_more():
     """A later page of another list, a total that changed meanwhile, and no total at all."""
     assert note("x", []) is None
     assert note("x", [Page(0, 2, 2, False), Page(0, 3, 3, False)]) is None
@@ -198,7 +198,7 @@ def test_pages_say_where_they_begin_and_whether_more_follow():
 
 
 @pytest.mark.parametrize("meta", [None, [], {"page": 0, "limit": "x"}, {"page": True, "count": -1}])
-def test_what_is_no_page_says_nothing(meta):
+def test_metadata_of_another_shape_is_not_a_page(meta):
     text = json.dumps({"data": [{"clientid": "c", "topic": "t"}], "meta": meta})
     pages = [Page.loads(row.raw) for row in BY_NAME["emqx"].rows(text.encode()) if row.reason == PAGE]
     assert pages == ([Page(0, 1, None, False)] if meta else [])
@@ -209,8 +209,8 @@ def page(*names):
 
 
 @pytest.mark.parametrize("between", ["", "\n"])
-def test_what_comes_after_a_break_is_kept(between):
-    """A page cut in the middle, or one broken entry, costs no more than itself."""
+def test_rows_after_a_broken_entry_are_kept(between):
+    """A truncated page, or one broken entry, loses only itself."""
     whole, cut = page("c3", "c4"), page("c1", "c2")[:-30]
     rows = list(BY_NAME["emqx"].rows((cut + between + whole).encode()))
     assert [row.client for row in rows if row.reason is None] == ["c1", "c3", "c4"]
@@ -230,7 +230,7 @@ def test_mosquitto_with_dates_and_with_messages_that_look_like_subscriptions():
     ]
 
 
-def test_rabbitmq_bindings_of_other_exchanges_are_no_topics():
+def test_rabbitmq_bindings_of_other_exchanges_are_refused():
     bindings = [
         {"source": source, "destination": "q", "destination_type": "queue", "routing_key": "t.1"}
         for source in ("", "amq.direct", "mine", "amq.topic", "events")
@@ -241,7 +241,7 @@ def test_rabbitmq_bindings_of_other_exchanges_are_no_topics():
     assert [row.reason is None for row in rows] == [False, False, False, True, True]
 
 
-def test_nats_connections_that_only_count_their_subscriptions_are_told():
+def test_nats_connections_that_only_count_their_subscriptions_are_refused():
     text = json.dumps({"server_id": "N", "connections": [{"cid": 1, "subscriptions": 3}, {"cid": 2}]})
     (row,) = BY_NAME["nats"].rows(text.encode())
     assert "subs=detail" in row.reason

@@ -1,4 +1,4 @@
-"""Ingest: every row is used, a duplicate, or in quarantine; held against a plain pass."""
+"""Ingest: every row is used, a duplicate, or in quarantine, as in the naive ingest."""
 
 import gzip
 import json
@@ -9,10 +9,10 @@ import pytest
 from test_formats import EMQX, KAFKA, MOSQUITTO, VERNEMQ
 
 import naive_ingest
-from broadloom import InputError, Interest, maintain, workload
+from broadloom import InputError, Interest, InternalError, maintain, workload
 from broadloom.maintenance import AppliedEvent, EventFeed, read_events
 from broadloom.model import RowLedger, read_link_problem
-from broadloom.pipeline.ingest import ingest, row_checks
+from broadloom.pipeline.ingest import RawSource, find_files, ingest, raw_to_tables, row_checks
 from broadloom.storage.tables import require_table
 from broadloom.workload.device_logs import FAULTS
 
@@ -21,7 +21,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def raw(tmp_path_factory):
-    """Raw inputs of 20 brokers, one row in ten bad, and what was planted in them."""
+    """Raw inputs of 20 brokers, one row in ten bad, and the faults that were planted in them."""
     folder = tmp_path_factory.mktemp("devices") / "raw"
     return folder, workload.devices(folder, brokers=20, subscriptions=20_000, bad=0.1, seed=3)
 
@@ -41,8 +41,8 @@ def account(ledger, table):
     return next(one for one in ledger.accounts if one.table == table)
 
 
-def test_the_plain_pass_agrees(raw, ingested):
-    """Rows, each reason, duplicates and the interest itself are those of a separate plain Python program."""
+def test_the_naive_ingest_agrees(raw, ingested):
+    """Rows, reasons, duplicates and interest equal those of a separate plain Python program."""
     nodes = {line.split(",")[0] for line in (raw[0] / "nodes.csv").read_text().split()[1:]}
     topics = set((raw[0] / "topics.csv").read_text().split()[1:])
     files = sorted(raw[0].glob("subscriptions-*.csv"))
@@ -61,18 +61,18 @@ def test_everything_planted_is_found(raw, ingested):
     assert account(ingested[1], "subscriptions").quarantined == planted
 
 
-def test_the_quarantine_holds_the_rows_as_they_were(raw, ingested):
+def test_the_quarantine_has_the_original_rows(raw, ingested):
     lines = b"\n".join(file.read_bytes() for file in raw[0].glob("subscriptions-*.csv")).split(b"\n")
-    held = require_table(ingested[0], "quarantine")
-    assert held.num_rows == sum(account(ingested[1], "subscriptions").quarantined.values())
-    for row in held.column("row").to_pylist():
+    quarantined = require_table(ingested[0], "quarantine")
+    assert quarantined.num_rows == sum(account(ingested[1], "subscriptions").quarantined.values())
+    for row in quarantined.column("row").to_pylist():
         assert (bytes.fromhex(row[4:]) if row.startswith("hex:") else row.encode()) in lines
 
 
 def test_the_tables_can_be_linked(ingested):
-    given = read_link_problem(ingested[0])
-    assert given.interest.node_count == 20
-    assert given.weights.kind == "sites"
+    problem = read_link_problem(ingested[0])
+    assert problem.interest.node_count == 20
+    assert problem.weights.kind == "sites"
 
 
 def test_the_ledger_is_saved(ingested):
@@ -80,7 +80,7 @@ def test_the_ledger_is_saved(ingested):
 
 
 def test_every_kind_of_text_file(tmp_path, spark):
-    """Byte order mark, ends of Windows, quotes, tabs, no last end, packed, JSON lines, Parquet."""
+    """Byte order mark, Windows line ends, quotes, tabs, no last line end, compressed, JSON lines, Parquet."""
     (tmp_path / "bom.csv").write_bytes(b'\xef\xbb\xbfnode,topic,client\r\n"a","t,1",c\r\na, t/2 ,"c""c"\r\n')
     (tmp_path / "tabs.csv").write_bytes(b"topic\tnode\nt/3\tb")
     (tmp_path / "packed.csv.gz").write_bytes(gzip.compress(b"node,topic\nb,$share/g/t/4\nnode,topic\n"))
@@ -109,8 +109,8 @@ def test_every_kind_of_text_file(tmp_path, spark):
     assert (found.rows, found.used) == (11, 6)
 
 
-def test_files_that_are_cut_garbled_or_bare(tmp_path, spark):
-    """A row cut at the end, a header alone, a line of megabytes, NUL bytes, another encoding."""
+def test_files_that_are_truncated_damaged_or_empty(tmp_path, spark):
+    """A row truncated at the end, a header alone, a line of megabytes, NUL bytes, another encoding."""
     (tmp_path / "cut.csv").write_bytes(b"node,topic,client\na,t/1,c1\na,t/2,c2\na,t/")
     (tmp_path / "bare.csv").write_bytes(b"topic,node,client\n")
     (tmp_path / "long.csv").write_bytes(
@@ -160,7 +160,7 @@ def test_dumps_of_brokers(tmp_path, spark):
 
 
 def test_wildcards_in_groups(tmp_path, spark):
-    """With nobody knowing the topics, filters that can meet are one topic."""
+    """Without known topics, filters that can match the same topic are one topic."""
     (tmp_path / "subscriptions.csv").write_text("node,topic\na,t/#\nb,t/1\nc,+/1\nd,u/v\n")
     ingest([str(tmp_path)], tmp_path / "out", wildcards="group", spark=spark)
     assert rows_of(tmp_path / "out", "subscriptions", "node", "topic") == [
@@ -171,7 +171,7 @@ def test_wildcards_in_groups(tmp_path, spark):
     ]
 
 
-def test_a_filter_that_wants_everything_is_reported(tmp_path, spark):
+def test_a_filter_that_matches_everything_has_a_note(tmp_path, spark):
     topics = "".join(f"a,t/{number}\n" for number in range(30))
     (tmp_path / "subscriptions.csv").write_text(f"node,topic\n{topics}b,#\n")
     ledger = ingest([str(tmp_path)], tmp_path / "out", spark=spark)
@@ -179,7 +179,7 @@ def test_a_filter_that_wants_everything_is_reported(tmp_path, spark):
 
 
 def test_latency_samples(tmp_path, spark):
-    """Several samples a pair: the median and their count; one direction from two, as asked."""
+    """Several samples per pair: the median and their count; two directions combined by each rule."""
     (tmp_path / "nodes.csv").write_text("node\na\nb\nc\na\n")
     pings = "a,b,1\na,b,2\na,b,9\nb,a,4\na,c,x\na,c,-1\na,c,nan\na,a,3\na,z,1\nb,c,7\n"
     (tmp_path / "pings.csv").write_text(f"src,dst,rtt_ms\n{pings}")
@@ -233,7 +233,7 @@ def test_a_latency_matrix(tmp_path, spark):
     ],
 )
 @pytest.mark.parametrize("packed", [False, True])
-def test_names_in_a_matrix_may_be_numbers_and_the_file_packed(tmp_path, text, nodes, packed):
+def test_names_in_a_matrix_can_be_numbers_and_the_file_compressed(tmp_path, text, nodes, packed):
     path = tmp_path / ("m.csv.gz" if packed else "m.csv")
     path.write_bytes(gzip.compress(text.encode()) if packed else text.encode())
     rows = row_checks.read_matrix(path, nodes).select(["src", "dst", "rtt_ms"]).to_pylist()
@@ -254,18 +254,18 @@ def test_a_matrix_without_names_that_fit_is_refused_in_one_line(tmp_path, text):
 
 
 def test_of_rows_that_contradict_each_other_the_first_by_its_text_is_kept(tmp_path, spark):
-    """Another site for a node is a fault in one of them; the same said again is a duplicate."""
+    """A second row with another site is bad; a second row with the same values is a duplicate."""
     (tmp_path / "nodes.csv").write_text("node,site\nb,paris\na,oslo\na,rome\na,oslo\nb,paris\na,\n")
     (tmp_path / "nodes-2.csv").write_text("site,node\nparis,b\nberlin,b\n")
     ledger = ingest([str(tmp_path)], tmp_path / "out", spark=spark)
     assert rows_of(tmp_path / "out", "nodes", "node", "site") == [("a", None), ("b", "paris")]
-    told = account(ledger, "nodes")
-    assert (told.rows, told.used, told.duplicates) == (8, 2, 2)
-    assert told.quarantined == {"another row has this node": 4}
+    counts = account(ledger, "nodes")
+    assert (counts.rows, counts.used, counts.duplicates) == (8, 2, 2)
+    assert counts.quarantined == {"another row has this node": 4}
 
 
-def test_pages_that_are_missing_are_told(tmp_path, spark):
-    """A note and no fault; what is there is used."""
+def test_missing_pages_have_a_note(tmp_path, spark):
+    """The present entries are used."""
 
     def emqx(page, count, has_next):
         entry = {"node": "e", "clientid": f"c{page}", "topic": "t"}
@@ -282,12 +282,12 @@ def test_pages_that_are_missing_are_told(tmp_path, spark):
         "emqx: 2 of 3 entries are there",
         "nats: 1 of 3 entries are there",
     ]
-    told = account(ledger, "subscriptions")
-    assert (told.rows, told.used, told.quarantined) == (4, 4, {})
+    counts = account(ledger, "subscriptions")
+    assert (counts.rows, counts.used, counts.quarantined) == (4, 4, {})
 
 
 def test_other_tables(tmp_path, spark):
-    """Subscribers, brokers, messages and events are taken in their types, each key once."""
+    """Subscribers, brokers, messages and events have their types, and each key occurs once."""
     events = [
         {"seq": 1, "kind": "join", "node": "a", "topics": ["t"]},
         {"seq": 1, "kind": "join", "node": "a", "topics": ["t"]},
@@ -302,8 +302,8 @@ def test_other_tables(tmp_path, spark):
     assert account(ledger, "brokers").quarantined == {"place is not a list of numbers": 1}
 
 
-def test_events_are_checked_by_their_kind_and_keep_their_place(tmp_path, spark):
-    """A leave needs no topics; a seq of two different events is at fault, one that is said twice is not."""
+def test_events_are_checked_by_their_kind_and_keep_their_position(tmp_path, spark):
+    """A leave needs no topics; two different events with one seq are bad, two equal ones are not."""
     lines = [
         {"seq": 1, "kind": "leave", "node": "a"},
         {"seq": 2, "kind": "join", "node": "b", "topics": ["t"], "at": [0.5, 2]},
@@ -317,14 +317,14 @@ def test_events_are_checked_by_their_kind_and_keep_their_place(tmp_path, spark):
     (tmp_path / "events.jsonl").write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     (tmp_path / "events-2.csv").write_text("seq,kind,node\n7,leave,c\n")
     ledger = ingest([str(tmp_path)], tmp_path / "out", spark=spark)
-    told = account(ledger, "events")
-    assert told.quarantined == {"another row has this seq": 1, "no topics": 1, "unknown kind": 1}
-    assert (told.rows, told.used, told.duplicates) == (9, 5, 1)
+    counts = account(ledger, "events")
+    assert counts.quarantined == {"another row has this seq": 1, "no topics": 1, "unknown kind": 1}
+    assert (counts.rows, counts.used, counts.duplicates) == (9, 5, 1)
     feed = EventFeed(maintain(Interest.from_lists([["t"]], node_ids=["a"])))
-    said = {event.values["seq"]: event.values for event in read_events(tmp_path / "out")}
-    assert [said[seq]["at"] for seq in (1, 2, 3, 4)] == [None, [0.5, 2], "fra", {"b": 1.5}]
-    assert said[1]["node"] == "a"
-    assert said[2]["topics"] == ["t"]
+    values = {event.values["seq"]: event.values for event in read_events(tmp_path / "out")}
+    assert [values[seq]["at"] for seq in (1, 2, 3, 4)] == [None, [0.5, 2], "fra", {"b": 1.5}]
+    assert values[1]["node"] == "a"
+    assert values[2]["topics"] == ["t"]
     assert [one.seq for one in feed.take(read_events(tmp_path / "out")) if isinstance(one, AppliedEvent)] == [
         1
     ]
@@ -337,15 +337,15 @@ def test_a_million_bad_rows_and_no_good_one(tmp_path, spark):
     assert require_table(tmp_path / "out", "subscriptions").num_rows == 0
 
 
-def test_nothing_is_left_behind_by_an_ingest_that_fails(tmp_path, spark):
+def test_an_ingest_that_fails_leaves_no_files(tmp_path, spark):
     (tmp_path / "subscriptions.csv").write_text("node,topic\na,t\n")
     with pytest.raises(InputError, match="wildcards is 'guess'"):
         ingest([str(tmp_path / "subscriptions.csv")], tmp_path / "out", wildcards="guess", spark=spark)
     assert [file.name for file in tmp_path.iterdir()] == ["subscriptions.csv"]
 
 
-def test_json_lines_may_name_their_columns_as_they_like(spark, tmp_path):
-    """What one line calls node another calls broker; a column that the first lacks is not lost."""
+def test_each_json_line_can_use_other_names_of_columns(spark, tmp_path):
+    """One line has node, another has broker; a column that is missing in the first line is not lost."""
     lines = [
         {"node": "a", "topic": "t"},
         {"broker": "b", "filter": "t", "device": "d1"},
@@ -361,10 +361,20 @@ def test_json_lines_may_name_their_columns_as_they_like(spark, tmp_path):
 
 
 def test_parquet_of_any_names_and_types(spark, tmp_path):
-    """Columns called as our own are, and files of one table that differ in their types."""
+    """Columns with the names of internal ones, and files of one table with different types."""
     for name, ms in (("one", [1.5]), ("two", [2])):
         table = pa.table({"source": ["a"], "target": [name], "rtt": ms, "line": ["x"]})
         pa.parquet.write_table(table, tmp_path / f"{name}.parquet")
     sources = [f"latency={tmp_path / name}.parquet" for name in ("one", "two")]
     ledger = ingest(sources, tmp_path / "out", spark=spark)
     assert [account.written for account in ledger.accounts] == [2]
+
+
+def test_lost_rows_are_a_bug_under_python_o_too(tmp_path):
+    """The account of rows must add up: good rows that did not arrive, and lines that Spark did not read."""
+    with pytest.raises(InternalError, match="subscriptions: 4 rows are good, but 3 arrived"):
+        raw_to_tables._TableRows("subscriptions", None, 5, accepted=3).account({"blank line": 1})
+    (tmp_path / "subscriptions.csv").write_text("node,topic\na,t\n")
+    files = find_files([RawSource(str(tmp_path))])
+    with pytest.raises(InternalError, match="the files have 2 lines, but Spark read 1"):
+        raw_to_tables._check_lines("subscriptions", files, 1)

@@ -33,7 +33,7 @@ def edges_of(plan):
 
 
 def test_links_follow_a_stream_of_spark_under_load(spark, tmp_path):
-    """A broker leaves and comes back, one wants more, one has no address: nothing is lost or doubled."""
+    """A broker leaves and comes back, one wants more, one has no address: no message is lost or doubled."""
     out, incoming = tmp_path / "out", tmp_path / "in"
 
     async def story(ids):
@@ -53,7 +53,7 @@ def test_links_follow_a_stream_of_spark_under_load(spark, tmp_path):
         load.run(200)
 
         async def tell(seq, kind, node, topics=None):
-            """A file for the stream; gives the newest version, once links have followed it or will not."""
+            """Write a file for the stream; return the newest version when the links have followed it."""
             drop(incoming, str(seq), [{"seq": seq, "kind": kind, "node": node, "topics": topics}])
             seen = run.plans
             made = await asyncio.to_thread(

@@ -53,8 +53,8 @@ def test_a_bad_message_is_refused(spark):
 
 
 @pytest.mark.usefixtures("spark")
-def test_the_verb_gives_the_in_process_plan(tmp_path):
-    """`broadloom market --master` uses the running session; broker for broker it is the same."""
+def test_the_command_makes_the_in_process_plan(tmp_path):
+    """`broadloom market --master` uses the running session, and assigns the same brokers."""
     rng = np.random.default_rng(4)
     users = [f"u{i}" for i in range(20)]
     lo = rng.random((20, 1)) / 2
@@ -73,9 +73,9 @@ def test_the_verb_gives_the_in_process_plan(tmp_path):
         pa.parquet.write_table(pa.table(columns), tmp_path / f"{name}.parquet")
     words = ["market", str(tmp_path), "-a", "steiner-mixing", "--quiet", "-o"]
     for where in (["here"], ["there", "--master", "local[2]"]):
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as stopped:
             main([*words, str(tmp_path / where[0]), *where[1:]])
-        assert not left.value.code
+        assert not stopped.value.code
     for name in ("assignment.parquet", "flows.parquet"):
         here, there = (pa.parquet.read_table(tmp_path / where / name) for where in ("here", "there"))
         assert here.equals(there)

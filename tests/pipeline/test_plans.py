@@ -1,4 +1,4 @@
-"""Verify and measure on Spark: the verdicts and numbers of the in-process ones, from the tables."""
+"""Verify and measure on Spark: the same verdicts and numbers as in process."""
 
 import json
 from dataclasses import replace
@@ -17,7 +17,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def plan(tmp_path_factory):
-    """A plan of 60 nodes, some topics without a subscriber, one with a single one, one that all have."""
+    """A plan of 60 nodes; some topics have no subscriber, one has a single one, one has all nodes."""
     interest = workload.interest(nodes=60, topics=40, popularity="zipf", alpha=1.0, sizes=(3, 8), seed=1)
     lists = [[*interest.topics_of(u).tolist(), 40] for u in range(60)]
     lists[7].append(41)
@@ -39,41 +39,41 @@ def test_a_good_plan_is_good(spark, plan):
 def broken(plan, tmp_path):
     """The plan without every third edge."""
     made, folder = plan
-    place = tmp_path / "broken"
-    place.mkdir()
+    folder = tmp_path / "broken"
+    folder.mkdir()
     for table in ("nodes", "topics", "subscriptions", "edges"):
         rows = pyarrow.parquet.read_table(folder / f"{table}.parquet")
         if table == "edges":
             rows = rows.filter(np.arange(rows.num_rows) % 3 > 0)
-        pyarrow.parquet.write_table(rows, place / f"{table}.parquet")
-    return bl.Overlay.from_edges(61, made.edges[np.arange(len(made.edges)) % 3 > 0]), place
+        pyarrow.parquet.write_table(rows, folder / f"{table}.parquet")
+    return bl.Overlay.from_edges(61, made.edges[np.arange(len(made.edges)) % 3 > 0]), folder
 
 
-def test_components_are_those_of_the_measure(spark, plan, broken):
-    """Topic by topic, on a plan that is whole and on one that is not."""
+def test_components_equal_those_of_the_measure(spark, plan, broken):
+    """Topic by topic, on a good plan and on a broken one."""
     made = plan[0]
-    for overlay, place in ((made.overlay, plan[1]), broken):
-        found = {row.topic: row.components for row in components(spark, place).collect()}
+    for overlay, folder in ((made.overlay, plan[1]), broken):
+        found = {row.topic: row.components for row in components(spark, folder).collect()}
         expected = components_per_topic(made.interest, overlay)
         assert found == dict(zip(made.interest.topic_ids, expected.tolist(), strict=True))
 
 
-def test_a_broken_plan_is_found_out(spark, plan, broken):
+def test_a_broken_plan_is_detected(spark, plan, broken):
     verdict = verify_on_spark(broken[1], spark=spark)
     count = int(np.sum(components_per_topic(plan[0].interest, broken[0]) > 1))
     assert (verdict.disconnected, verdict.good) == (count, False)
     assert "topics are not connected" in verdict.summary()
 
 
-def test_bad_links_are_found_out(spark, broken):
-    place = broken[1] / "edges.parquet"
-    edges = pyarrow.parquet.read_table(place)
+def test_bad_links_are_detected(spark, broken):
+    folder = broken[1] / "edges.parquet"
+    edges = pyarrow.parquet.read_table(folder)
     worse = pyarrow.concat_tables([edges, edges.slice(0, 2)])
-    pyarrow.parquet.write_table(worse, place)
+    pyarrow.parquet.write_table(worse, folder)
     assert verify_on_spark(broken[1], spark=spark).bad_edges == 2
 
 
-def test_measures_are_those_of_metrics(spark, plan):
+def test_measures_equal_those_of_metrics(spark, plan):
     made, folder = plan
     expected = made.metrics()
     for name, value in measure_on_spark(folder, spark=spark).items():
@@ -82,17 +82,17 @@ def test_measures_are_those_of_metrics(spark, plan):
 
 def test_degrees_and_diameters_one_by_one(spark, plan, broken):
     made = plan[0]
-    for overlay, place in ((made.overlay, plan[1]), broken):
-        found = {row.topic: (row.hops, row.length) for row in diameters(spark, place).collect()}
+    for overlay, folder in ((made.overlay, plan[1]), broken):
+        found = {row.topic: (row.hops, row.length) for row in diameters(spark, folder).collect()}
         hops, lengths = (topic_diameters(made.interest, overlay, kind) for kind in (None, made.weights))
         for topic in np.flatnonzero(np.diff(made.interest.node_start)).tolist():
             name = made.interest.topic_ids[topic]
             assert found[name] == pytest.approx((hops[topic], lengths[topic]), rel=1e-12)
-        counted = {row.node: row.degree for row in degrees(spark, place).collect()}
+        counted = {row.node: row.degree for row in degrees(spark, folder).collect()}
         assert counted == dict(zip(made.interest.node_ids, overlay.degrees().tolist(), strict=True))
 
 
-def test_a_folder_that_is_no_plan_is_refused(spark, tmp_path):
+def test_a_folder_that_is_not_a_plan_is_refused(spark, tmp_path):
     with pytest.raises(bl.InputError, match="is not a plan"):
         verify_on_spark(tmp_path, spark=spark)
 
@@ -108,15 +108,15 @@ def test_empty_plan(spark, tmp_path):
 
 
 def command(capsys, *words):
-    """What a command prints as JSON, and its exit code."""
+    """The JSON that a command prints, and its exit code."""
     from broadloom.cli import main
 
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as stopped:
         main([*map(str, words), "--json"])
-    return json.loads(capsys.readouterr().out or "null"), left.value.code
+    return json.loads(capsys.readouterr().out or "null"), stopped.value.code
 
 
-def test_the_commands_say_the_same_with_a_master(spark, plan, broken, capsys):  # noqa: ARG001 (it is running)
+def test_the_commands_print_the_same_with_a_master(spark, plan, broken, capsys):  # noqa: ARG001 (it is running)
     """Verify and measure, on Spark and without; exit code 1 for a broken plan."""
     for verb in ("verify", "measure"):
         alone, on_spark = (command(capsys, verb, plan[1], *where) for where in ((), ("--master", "local[2]")))
@@ -127,7 +127,7 @@ def test_the_commands_say_the_same_with_a_master(spark, plan, broken, capsys):  
     assert command(capsys, "verify", broken[1], "--master", "local[2]")[1] == 1
 
 
-def test_an_assignment_is_not_for_spark(tmp_path, capsys):
+def test_an_assignment_is_refused_on_spark(tmp_path, capsys):
     problem = bl.AssignmentProblem([0], [[1]], [-1], [[2]], [[0]], [[3]])
     bl.assign(problem, "closest").save(tmp_path / "plan")
     for verb in ("verify", "measure"):

@@ -1,4 +1,4 @@
-"""Papers on Spark: a task a case, resumed case by case."""
+"""Papers on Spark: one task per case, resumed case by case."""
 
 import dataclasses
 
@@ -12,7 +12,7 @@ pytestmark = pytest.mark.spark
 
 
 def test_cases_run_once(spark, tmp_path):
-    """A second run finds all cases; one that was lost is run again, and the table is the same."""
+    """A second run finds all cases; a lost case is run again, and the table is the same."""
     pytest.importorskip("matplotlib")
     few = lambda _: [paper2_low_degree._case(seed, 12) | {"k": k} for seed in (0, 1) for k in (1, 8)]  # noqa: E731
     figure = dataclasses.replace(paper2_low_degree.FIG3, cases=few)
@@ -27,7 +27,7 @@ def test_cases_run_once(spark, tmp_path):
 
 
 def test_other_figures_stay_and_damaged_cases_run_again(spark, tmp_path, monkeypatch):
-    """The page is about all figures that are there; a cut or empty file of a case counts as none."""
+    """The page has all present figures; a truncated or empty file of a case counts as missing."""
     pytest.importorskip("matplotlib")
     first = dataclasses.replace(
         paper2_low_degree.FIG3,

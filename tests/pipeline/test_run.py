@@ -1,4 +1,4 @@
-"""The whole pipeline: from raw inputs to a plan and a report; done steps are not done again."""
+"""Pipeline runs: raw inputs to a plan and a report; finished steps are not done again."""
 
 import json
 import os
@@ -25,7 +25,7 @@ algorithm = "gm"
 
 @pytest.fixture(scope="module")
 def done(spark, tmp_path_factory):
-    """A run that is done."""
+    """A finished run."""
     folder = tmp_path_factory.mktemp("run")
     workload.devices(folder / "raw", brokers=12, subscriptions=3000, seed=1)
     (folder / "run.toml").write_text(CONFIG)
@@ -34,7 +34,7 @@ def done(spark, tmp_path_factory):
 
 @pytest.fixture
 def again(done, tmp_path):
-    """A copy of a run that is done, sources and all, to spoil."""
+    """A copy of a finished run with its sources, to change."""
     shutil.copytree(done[0], tmp_path / "run", copy_function=shutil.copy2)
     for file in (tmp_path / "run" / "raw").iterdir():
         before = (done[0] / "raw" / file.name).stat()
@@ -67,13 +67,13 @@ def steps_done(folder, spark):
 def test_another_option_starts_at_its_step(again, spark):
     pipeline.run_pipeline(
         RunConfig.load(again / "run.toml"), spark=spark
-    )  # the copy is at another place, so all is done anew
+    )  # the copy has another path, so that all steps are done again
     (again / "run.toml").write_text(CONFIG + "seed = 1\n")
     assert steps_done(again, spark) == ["link", "verify", "measure", "plan", "report"]
 
 
-def test_a_run_that_died_goes_on_at_the_step_it_was_in(again, spark, monkeypatch):
-    """Killed in the middle of a step, a run leaves the steps before it, and no half of its own."""
+def test_a_killed_run_continues_with_the_step_that_it_was_in(again, spark, monkeypatch):
+    """A run killed in a step leaves the steps before it, and no half of its own folder."""
     config = RunConfig.load(again / "run.toml")
 
     def die(_, folder):
@@ -117,7 +117,7 @@ def test_a_bad_configuration_is_refused(tmp_path, text, words):
 
 
 def test_subscribers_are_assigned_before_brokers_are_linked(spark, tmp_path):
-    """With subscribers in the sources a run assigns them, and the links carry what they want."""
+    """A run assigns the subscribers of its sources, and the links connect the cells that they want."""
     workload.devices(tmp_path / "raw", brokers=8, subscriptions=500, subscribers=60, seed=2)
     (tmp_path / "run.toml").write_text(CONFIG + "[assign]\nalgorithm = 'gr*'\nmax_delay = 2.0\n")
     outcome = pipeline.run_pipeline(RunConfig.load(tmp_path / "run.toml"), spark=spark)
@@ -149,7 +149,7 @@ def test_both_engines_assign_alike(spark, tmp_path):
         (tmp_path / "run.toml").write_text(CONFIG + section + options)
         pipeline.run_pipeline(RunConfig.load(tmp_path / "run.toml"), spark=spark)
         found.append(bl.AssignmentResult.load(tmp_path / "out" / "assign"))
-    assert (tmp_path / "out" / "assign" / "assignments.parquet").is_dir()  # so it was Spark that wrote it
+    assert (tmp_path / "out" / "assign" / "assignments.parquet").is_dir()  # a folder: Spark wrote it
     assert found[0].broker_of.tolist() == found[1].broker_of.tolist()
     assert found[0].metrics() == found[1].metrics()
 
@@ -166,7 +166,7 @@ def test_both_engines_assign_alike(spark, tmp_path):
         (("subscribers", "publisher"), "", "subscribers but not the table brokers"),
     ],
 )
-def test_what_assign_would_miss_is_told_before_spark_starts(tmp_path, files, section, words):
+def test_missing_tables_of_assign_are_refused_before_spark_starts(tmp_path, files, section, words):
     header = {"subscribers": "subscriber,place,lo,hi", "brokers": "broker,place", "publisher": "place"}
     (tmp_path / "raw").mkdir()
     for name in files:
@@ -177,12 +177,12 @@ def test_what_assign_would_miss_is_told_before_spark_starts(tmp_path, files, sec
 
 
 def test_link_on_spark_by_the_command_line(spark, tmp_path, done):
-    """With a master the command gives the plan of the in-process one; other algorithms are refused."""
+    """With a master the command makes the in-process plan; other algorithms are refused."""
     from broadloom.cli import main
 
     plans = []
     for name, where in (("process", []), ("spark", ["--master", "local[2]"])):
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as stopped:
             main(
                 [
                     "link",
@@ -195,11 +195,11 @@ def test_link_on_spark_by_the_command_line(spark, tmp_path, done):
                     *where,
                 ]
             )
-        assert left.value.code == 0
+        assert stopped.value.code == 0
         plans.append({file.name: file.read_bytes() for file in sorted((tmp_path / name).iterdir())})
     assert plans[0] == plans[1]
     assert spark.range(2).count() == 2
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as stopped:
         main(
             [
                 "link",
@@ -212,7 +212,7 @@ def test_link_on_spark_by_the_command_line(spark, tmp_path, done):
                 "local[2]",
             ]
         )
-    assert left.value.code == 2
+    assert stopped.value.code == 2
 
 
 def test_link_on_spark_in_a_run(again, spark):

@@ -1,4 +1,4 @@
-"""Where Spark starts: one line when it cannot, and a session that is given stays as it is."""
+"""Spark sessions: errors in one line, and a running session that is used as it is."""
 
 import zipfile
 
@@ -10,7 +10,7 @@ from broadloom.pipeline.spark_session import SparkEngine, package_zip, parse_con
 
 
 @pytest.mark.spark
-def test_a_given_session_is_used_and_not_stopped(spark):
+def test_a_session_of_the_caller_is_used_and_not_stopped(spark):
     with session(SparkEngine(master="spark://nowhere:1"), spark) as used:
         assert used is spark
     assert spark.range(3).count() == 3
@@ -18,7 +18,7 @@ def test_a_given_session_is_used_and_not_stopped(spark):
 
 @pytest.mark.spark
 def test_a_running_session_with_other_settings_is_refused_in_one_line(spark):
-    """What is asked for must be what runs; who asks for nothing gets what runs."""
+    """An engine with settings must fit the running session; no engine takes the running session."""
     with (
         session() as used,
         session(SparkEngine(master="local[2]", conf={"spark.driver.memory": "1g"})) as same,
@@ -55,29 +55,29 @@ def test_master_and_remote_exclude_each_other():
         SparkEngine(remote="host")
 
 
-def test_a_remote_where_nobody_listens_is_refused_at_once():
+def test_an_address_where_nothing_listens_is_refused_at_once():
     with pytest.raises(UnreachableError, match=r"no Spark Connect at sc://127\.0\.0\.1:1"):
         module._check_reachable("sc://127.0.0.1:1", "Spark Connect", 15002)
     with pytest.raises(UnreachableError, match=r"no Spark master at spark://127\.0\.0\.1:1: "):
         module._launch(SparkEngine(master="spark://127.0.0.1:1"), None)
 
 
-def test_settings_are_words_with_an_equals_sign():
+def test_settings_are_texts_with_an_equals_sign():
     assert parse_conf(["spark.a.b=c=d"]) == {"spark.a.b": "c=d"}
     with pytest.raises(InputError, match=r"spark\.name=value"):
         parse_conf(["memory=4g"])
 
 
-def test_missing_spark_is_told_in_one_line(monkeypatch):
+def test_missing_spark_is_an_error_in_one_line(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'broadloom\[spark\]'"):
         module.need_spark()
 
 
-def test_the_package_travels_as_a_zip(tmp_path):
-    """What executors get can be imported by itself."""
-    place = package_zip(tmp_path)
-    names = zipfile.ZipFile(place).namelist()
+def test_executors_get_the_package_as_a_zip(tmp_path):
+    """The zip has all modules."""
+    path = package_zip(tmp_path)
+    names = zipfile.ZipFile(path).namelist()
     assert "broadloom/__init__.py" in names
     assert "broadloom/pipeline/ingest/raw_rows.py" in names
 

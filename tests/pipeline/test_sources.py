@@ -1,4 +1,4 @@
-"""Sources: what a file is taken for, and the words for one that cannot be used."""
+"""Raw sources: the kind of each file, and the errors for files that cannot be used."""
 
 import gzip
 
@@ -29,7 +29,7 @@ def test_a_file_is_recognised(tmp_path, name, text, table, reader):
     assert (found.table, found.reader) == (table, reader)
 
 
-def test_a_packed_file_is_recognised(tmp_path):
+def test_a_compressed_file_is_recognised(tmp_path):
     (tmp_path / "subs.csv.gz").write_bytes(gzip.compress(b"node,topic\na,t\nb,t"))
     [found] = find_files([RawSource(str(tmp_path))])
     assert found.reader == "csv"
@@ -71,7 +71,7 @@ def test_a_file_that_cannot_be_used_is_refused_in_one_line(tmp_path, name, data,
     assert "\n" not in str(error.value)
 
 
-def test_a_parquet_file_that_is_cut_is_refused(tmp_path):
+def test_a_truncated_parquet_file_is_refused(tmp_path):
     pa.parquet.write_table(pa.table({"node": ["a"], "topic": ["t"]}), tmp_path / "whole.parquet")
     (tmp_path / "cut.parquet").write_bytes((tmp_path / "whole.parquet").read_bytes()[:-10])
     with pytest.raises(InputError, match=r"cut\.parquet is truncated or damaged"):
@@ -93,13 +93,13 @@ def test_an_empty_file_has_no_rows(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["a[1].csv", "a{b}.csv", "12:30.csv"])
-def test_names_that_spark_would_take_for_patterns_are_refused(tmp_path, name):
+def test_names_with_characters_of_patterns_are_refused(tmp_path, name):
     (tmp_path / name).write_text("node,topic\na,t\n")
     with pytest.raises(InputError, match="rename it"):
         find_files([RawSource(str(tmp_path))])
 
 
-def test_columns_of_json_lines_are_those_of_any_line(tmp_path):
+def test_columns_of_json_lines_are_those_of_all_lines(tmp_path):
     (tmp_path / "subscriptions.jsonl").write_text('garbage\n{"node": "a"}\n{"broker": "b", "topic": "t"}\n')
     (one,) = find_files([RawSource(str(tmp_path))])
     assert (one.table, one.reader) == ("subscriptions", "jsonl")

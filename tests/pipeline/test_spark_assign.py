@@ -30,20 +30,20 @@ def compare(spark, tables, plan, options=OPTIONS, **limits):
 
 
 @pytest.mark.parametrize(
-    "given",
+    "arguments",
     [
         {"subscribers": 3000, "brokers": 12},
         {"set": 2, "subscribers": 2000, "brokers": 12},
         {"subscribers": 2000, "brokers": 30, "levels": 2, "latency": "loose"},
     ],
 )
-def test_the_plan_is_the_in_process_one(spark, tmp_path, given):
-    write_assignment_problem(tmp_path / "tables", bl.workload.subscribers(**given))
+def test_the_plan_equals_the_in_process_one(spark, tmp_path, arguments):
+    write_assignment_problem(tmp_path / "tables", bl.workload.subscribers(**arguments))
     assert compare(spark, tmp_path / "tables", tmp_path / "plan").feasible
 
 
-def test_many_files_latencies_and_limits_of_the_call(spark, tmp_path):
-    """Rows are counted over files by name; a latency that is missing leaves the delay to count."""
+def test_many_files_latencies_and_limits_as_arguments(spark, tmp_path):
+    """Rows are numbered over files by name; without a max_latency the delay is limited."""
     problem = bl.workload.subscribers(subscribers=2000, brokers=10)
     bound = np.where(np.arange(2000) % 3 == 0, 1e6, np.nan)
     tables = tmp_path / "tables"
@@ -62,14 +62,14 @@ def test_many_files_latencies_and_limits_of_the_call(spark, tmp_path):
 
 @pytest.mark.parametrize("more", [{}, {"sample": 100, "polish": 2}, {"sample": 100, "polish": 0}])
 def test_few_subscribers_are_searched_or_polished_on_the_driver(spark, tmp_path, more):
-    """Up to `polish_up_to` the driver holds them all; without polish nobody has to."""
+    """Up to `polish_up_to` the driver holds all subscribers; without polish it does not have to."""
     write_assignment_problem(tmp_path / "tables", bl.workload.subscribers(subscribers=500, brokers=5))
     found = compare(spark, tmp_path / "tables", tmp_path / "plan", OPTIONS | more)
     assert found.metrics()["subscribers"] == 500
     assert (found.lower_bound is None) == (more.get("polish") == 0)
 
 
-def test_a_density_counts_on_spark_too(spark, tmp_path):
+def test_a_density_is_used_on_spark_too(spark, tmp_path):
     problem = bl.workload.subscribers(subscribers=1500, brokers=6)
     density = bl.Density([[0, 2000, 9000], [0, 5000, 10000]], [[1, 2], [0, 4]])
     write_assignment_problem(tmp_path / "tables", problem.replace(density=density))
@@ -79,16 +79,16 @@ def test_a_density_counts_on_spark_too(spark, tmp_path):
 def test_an_id_that_appears_twice_is_refused(spark, tmp_path):
     problem = bl.workload.subscribers(subscribers=1500, brokers=6)
     write_assignment_problem(tmp_path / "tables", problem)
-    place = tmp_path / "tables" / "subscribers.parquet"
-    table = pq.read_table(place)
+    path = tmp_path / "tables" / "subscribers.parquet"
+    table = pq.read_table(path)
     for wrong, message in (("7", "id '7' appears twice"), ("", "has no id")):
         names = [*table["subscriber"].to_pylist()[:-1], wrong]
-        pq.write_table(table.set_column(0, "subscriber", [names]), place)
+        pq.write_table(table.set_column(0, "subscriber", [names]), path)
         with pytest.raises(bl.InputError, match=message):
             assign_on_spark(tmp_path / "tables", tmp_path / "plan", spark=spark, **OPTIONS)
 
 
-def test_what_is_wrong_is_told_in_one_line(spark, tmp_path):
+def test_wrong_inputs_are_errors_in_one_line(spark, tmp_path):
     problem = bl.workload.subscribers(subscribers=1500, brokers=6)
     bound = np.full(1500, np.nan)
     bound[[7, 900]] = 0.0

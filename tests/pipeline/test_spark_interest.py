@@ -1,4 +1,4 @@
-"""The interest of every broker: its clients' topics, and the cells that its subscribers' rectangles touch."""
+"""Interest of brokers: the topics of their clients, and the cells that rectangles of subscribers touch."""
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,7 @@ from broadloom.storage.tables import read_table, require_table
 
 
 def ingested(folder, nodes=None, subscriptions=(), brokers=()):
-    """A folder as ingest leaves it; `nodes`: a source said which there are."""
+    """A folder as ingest writes it; `nodes`: the nodes of a source."""
     folder.mkdir()
     tables = {
         "brokers": pa.table({"broker": pa.array(brokers, pa.string()), "place": [[0.0]] * len(brokers)})
@@ -33,7 +33,7 @@ def ingested(folder, nodes=None, subscriptions=(), brokers=()):
 
 
 def assignment(folder, lo, hi, brokers=("b", "a", "c")):
-    """Subscribers beside each other, assigned to the nearest of three brokers."""
+    """Subscribers on a line, assigned to the nearest of three brokers."""
     at = np.linspace(0, 10, len(lo))[:, None]
     problem = bl.AssignmentProblem(
         [-10], [[0], [5], [10]], [-1] * 3, at, lo, hi, max_delay=9, beta=3, beta_max=3, broker_ids=brokers
@@ -67,7 +67,7 @@ def test_a_broker_wants_each_cell_that_a_rectangle_of_its_subscribers_overlaps(t
     assert pairs(tmp_path / "out") == sorted(expected)
 
 
-def test_clients_topics_stay_and_nodes_are_those_of_both(tmp_path):
+def test_topics_of_clients_stay_and_nodes_are_the_union(tmp_path):
     assignment(tmp_path / "assign", [[0]] * 3, [[1]] * 3)
     tables = ingested(tmp_path / "tables", subscriptions=[("z", "t/1"), ("a", "t/2")])
     (tmp_path / "out").mkdir()
@@ -77,7 +77,7 @@ def test_clients_topics_stay_and_nodes_are_those_of_both(tmp_path):
     assert pairs(tmp_path / "out") == sorted([("z", "t/1"), ("a", "t/2"), *cells])
 
 
-def test_nodes_that_are_given_stay_as_they_are_and_brokers_must_be_among_them(tmp_path):
+def test_nodes_of_a_source_stay_and_brokers_must_be_among_them(tmp_path):
     tables = ingested(tmp_path / "tables", nodes=["c", "b", "a"], brokers=["a", "b"])
     check_brokers(tables)
     assignment(tmp_path / "assign", [[0]], [[1]])
@@ -89,14 +89,14 @@ def test_nodes_that_are_given_stay_as_they_are_and_brokers_must_be_among_them(tm
         check_brokers(stranger)
 
 
-def test_without_an_assignment_the_tables_are_those_of_ingest(tmp_path):
+def test_without_an_assignment_the_tables_equal_those_of_ingest(tmp_path):
     (tmp_path / "out").mkdir()
     write_interest(tmp_path / "out", ingested(tmp_path / "tables", subscriptions=[("z", "t/1")]))
     assert pairs(tmp_path / "out") == [("z", "t/1")]
     assert read_table(tmp_path / "out", "content") is None
 
 
-def test_nobody_to_assign_wants_nothing(tmp_path):
+def test_without_subscribers_no_cell_is_wanted(tmp_path):
     assignment(tmp_path / "assign", np.zeros((0, 2)), np.zeros((0, 2)))
     (tmp_path / "out").mkdir()
     write_interest(tmp_path / "out", ingested(tmp_path / "tables"), tmp_path / "assign")
@@ -106,3 +106,21 @@ def test_nobody_to_assign_wants_nothing(tmp_path):
 def test_no_cells_are_refused(tmp_path):
     with pytest.raises(InputError, match="cells is 0"):
         write_interest(tmp_path, ingested(tmp_path / "tables"), cells=0)
+
+
+@pytest.mark.parametrize("has_links", [True, False])
+def test_unchanged_tables_are_hard_links_or_copies(tmp_path, monkeypatch, has_links):
+    """A run stores each table once; on a file system without hard links it copies."""
+
+    def refuse(*_):
+        raise OSError(1, "Operation not permitted")
+
+    if not has_links:
+        monkeypatch.setattr("os.link", refuse)
+    tables = ingested(tmp_path / "tables", nodes=["a", "b"], subscriptions=[("a", "t")])
+    (tmp_path / "out").mkdir()
+    write_interest(tmp_path / "out", tables)
+    for name in ("nodes", "subscriptions"):
+        old, new = (folder / f"{name}.parquet" / "part-0.parquet" for folder in (tables, tmp_path / "out"))
+        assert new.samefile(old) == has_links
+        assert new.read_bytes() == old.read_bytes()

@@ -1,4 +1,4 @@
-"""Link on Spark: the plan of the in-process dcmaw, byte for byte, however the work is cut."""
+"""Link on Spark: the plan of the in-process dcmaw, byte for byte, however the work is divided."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ def contents(plan, folder):
 
 
 @pytest.mark.parametrize("kind", ["sites", "planar", "regions", "dense", "uniform"])
-def test_the_plan_is_the_in_process_one_byte_for_byte(spark, tmp_path, kind):
+def test_the_plan_equals_the_in_process_one_byte_for_byte(spark, tmp_path, kind):
     interest = workload.interest(nodes=150, topics=40, popularity="zipf", alpha=1.0, sizes=(2, 8), seed=4)
     weights = bl.Weights.uniform(150) if kind == "uniform" else None
     if kind == "sites":
@@ -42,8 +42,8 @@ def test_groups_of_parts_are_joined_by_tasks_level_by_level(spark):
     )
 
 
-def test_one_huge_site_and_a_topic_that_everybody_has(spark):
-    """A part above the bound is cut, and the plan is that of the in-process dcmaw for the same cuts."""
+def test_one_huge_site_and_a_topic_of_all_nodes(spark):
+    """A part above the limit is cut, and the plan equals that of the in-process dcmaw for the same cuts."""
     drawn = workload.interest(nodes=200, topics=30, sizes=(1, 5), seed=2)
     interest = bl.Interest.from_lists([[*drawn.topics_of(u), 30] for u in range(200)], topics=31)
     weights = bl.Weights.sites([0] * 170 + [1] * 30)

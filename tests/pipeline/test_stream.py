@@ -1,4 +1,4 @@
-"""A stream of events: applied in order and exactly once, whatever is killed; what cannot be is set aside."""
+"""Stream of events: applied in order and exactly once, even after a kill; bad events are in quarantine."""
 
 import gzip
 import json
@@ -32,7 +32,7 @@ def start():
 
 
 def drop(folder, name, rows):
-    """Move a file of events into a folder, whole."""
+    """Move a complete file of events into a folder."""
     folder.mkdir(exist_ok=True)
     text = "".join((row if isinstance(row, str) else json.dumps(row)) + "\n" for row in rows)
     (folder.parent / "draft").write_text(text)
@@ -44,7 +44,7 @@ def table(output, name):
 
 
 def check(output, events=EVENTS):
-    """The newest version is what comes without a stream, and the links add up to it, each event once."""
+    """Check that the newest version equals one made without a stream, and that its links add up."""
     newest = max((output / "versions").iterdir())
     plain = start()
     plain.apply(events)
@@ -62,31 +62,31 @@ def check(output, events=EVENTS):
     }
 
 
-def test_a_stream_gives_what_the_object_gives(spark, tmp_path):
-    """Batch after batch, and after a restart; the order within a batch does not matter."""
+def test_a_stream_equals_the_live_object(spark, tmp_path):
+    """Over several batches and after a restart; the order within a batch does not matter."""
     drop(tmp_path / "in", "a", ROWS[:20][::-1])
     drop(tmp_path / "in", "b", ROWS[20:40])
-    told = maintain_on_spark(
+    result = maintain_on_spark(
         start, tmp_path / "in", tmp_path / "out", spark=spark, once=True, files_at_a_time=2
     )
-    assert (told["applied"], told["quarantined"]) == (40, 0)
+    assert (result["applied"], result["quarantined"]) == (40, 0)
     drop(tmp_path / "in", "c", ROWS[40:])
-    told = maintain_on_spark(pytest.fail, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
-    assert told["applied"] == 20
+    result = maintain_on_spark(pytest.fail, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
+    assert result["applied"] == 20
     check(tmp_path / "out")
-    told = maintain_on_spark(pytest.fail, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
-    assert told["batches"] == 0
+    result = maintain_on_spark(pytest.fail, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
+    assert result["batches"] == 0
 
 
-def test_bad_events_are_set_aside_with_a_reason(spark, tmp_path):
+def test_bad_events_are_in_quarantine_with_a_reason(spark, tmp_path):
     stranger = {"seq": 61, "kind": "leave", "node": "nobody", "topics": None}
     bad = ["{broken", "[1]", {"kind": "join", "node": "x"}, {"seq": "one", "kind": "join", "node": "x"}]
     bad += [{"seq": 63, "kind": "fly", "node": "x"}, {"seq": 64, "kind": "join", "node": "x", "topics": [3]}]
     drop(tmp_path / "in", "a", [*ROWS[:30], *ROWS[31:60], *bad, ROWS[3], stranger])
     maintain_on_spark(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
     drop(tmp_path / "in", "b", [ROWS[30], ROWS[5]])
-    told = maintain_on_spark(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
-    assert (told["applied"], told["quarantined"]) == (0, 2)
+    result = maintain_on_spark(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
+    assert (result["applied"], result["quarantined"]) == (0, 2)
     reasons = Counter(row["reason"] for row in table(tmp_path / "out", "quarantine"))
     assert reasons["not a JSON object"] == 2
     assert reasons["no seq"] == reasons["seq is not a whole number"] == 1
@@ -99,11 +99,11 @@ def test_bad_events_are_set_aside_with_a_reason(spark, tmp_path):
 
 
 class KilledError(Exception):
-    """Stands for a kill: nothing after it is done, and all that was in memory is lost."""
+    """A simulated kill: nothing happens after it, and the memory is lost."""
 
 
 @pytest.mark.parametrize("phase", ["applied", "links", "quarantine", "published"])
-def test_a_restart_after_a_kill_in_any_phase_goes_on(spark, tmp_path, monkeypatch, phase):
+def test_a_stream_continues_after_a_kill_in_any_phase(spark, tmp_path, monkeypatch, phase):
     """The second of three batches dies in a phase; afterwards every event is applied exactly once."""
     for name, rows in (("a", ROWS[:20]), ("b", ROWS[20:40]), ("c", ROWS[40:])):
         drop(tmp_path / "in", name, rows)
@@ -121,7 +121,7 @@ def test_a_restart_after_a_kill_in_any_phase_goes_on(spark, tmp_path, monkeypatc
 
 
 def die_in(patch, phase, version):
-    """Raise in a phase of the batch that makes this version."""
+    """Raise in a phase of the batch that leads to this version."""
     write, publish = module._write, module.StreamState._publish
 
     def dying_write(folder, number, rows):
@@ -158,21 +158,21 @@ module.maintain_on_spark(lambda: bl.maintain(interest), *sys.argv[1:3], engine, 
 
 
 def test_a_real_kill_loses_nothing(spark, tmp_path):
-    """A process that is killed right after it published, before Spark knows: no event twice."""
+    """A process is killed after it published and before Spark knows: no event is applied twice."""
     drop(tmp_path / "in", "a", ROWS[:30])
     words = [sys.executable, "-c", KILLED, str(tmp_path / "in"), str(tmp_path / "out")]
     done = subprocess.run(words, capture_output=True, text=True)
     assert done.returncode == -signal.SIGKILL, done.stderr
     drop(tmp_path / "in", "b", ROWS[30:])
-    told = maintain_on_spark(
+    result = maintain_on_spark(
         start, tmp_path / "in", tmp_path / "out", spark=spark, once=True, files_at_a_time=1
     )
-    assert told["applied"] == 30
+    assert result["applied"] == 30
     check(tmp_path / "out")
 
 
-def test_files_of_all_kinds_are_read_and_others_are_set_aside_by_name(spark, tmp_path):
-    """Whatever was there first; a file that cannot be read stops nothing, and neither does a bad row."""
+def test_files_of_all_kinds_are_read_and_others_are_in_quarantine_by_name(spark, tmp_path):
+    """A file that cannot be read does not stop the stream, and neither does a bad row."""
     folder = tmp_path / "in"
     folder.mkdir()
 
@@ -194,22 +194,22 @@ def test_files_of_all_kinds_are_read_and_others_are_set_aside_by_name(spark, tmp
     drop(folder, "7", [*far, {"seq": 99, "kind": "join", "node": "x", "at": True}, "[" * 100_000])
     assert go()["applied"] == 60
     check(tmp_path / "out")
-    aside = {row["row"][-9:]: row["reason"] for row in table(tmp_path / "out", "quarantine")}
-    assert aside["7,leave"] == "wrong number of fields"
-    assert "in/5.parquet cannot be read" in aside["5.parquet"]
-    assert "is of no kind that is read" in aside["/in/6.txt"]
-    assert Counter(aside.values())["seq is not a whole number"] == 2
+    quarantined = {row["row"][-9:]: row["reason"] for row in table(tmp_path / "out", "quarantine")}
+    assert quarantined["7,leave"] == "wrong number of fields"
+    assert "in/5.parquet cannot be read" in quarantined["5.parquet"]
+    assert "is of no kind that is read" in quarantined["/in/6.txt"]
+    assert Counter(quarantined.values())["seq is not a whole number"] == 2
     assert len(table(tmp_path / "out", "quarantine")) == 8
     assert go()["batches"] == 0
 
 
 def csv_list(topics):
-    """A list as a CSV file has it."""
+    """A list as a CSV field."""
     return '"' + json.dumps(topics).replace('"', '""') + '"'
 
 
-def test_a_stream_that_is_interrupted_tells_what_it_did(spark, tmp_path):
-    """Without `once` that is how it ends; it goes on from there."""
+def test_an_interrupted_stream_returns_its_counts(spark, tmp_path):
+    """Without `once` a stream ends by an interrupt, and can be continued."""
     drop(tmp_path / "in", "a", ROWS[:20])
 
     def interrupt():
@@ -219,27 +219,27 @@ def test_a_stream_that_is_interrupted_tells_what_it_did(spark, tmp_path):
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()
-    told = maintain_on_spark(start, tmp_path / "in", tmp_path / "out", spark=spark)
-    assert told["version"] <= 1
+    result = maintain_on_spark(start, tmp_path / "in", tmp_path / "out", spark=spark)
+    assert result["version"] <= 1
     drop(tmp_path / "in", "b", ROWS[20:])
     maintain_on_spark(pytest.fail, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
     check(tmp_path / "out")
 
 
-def test_a_stream_goes_on_without_its_checkpoint_but_not_with_other_events(spark, tmp_path):
+def test_a_stream_continues_without_its_checkpoint_but_not_with_other_events(spark, tmp_path):
     drop(tmp_path / "in", "a", ROWS[:30])
     maintain_on_spark(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
     shutil.rmtree(tmp_path / "out" / "checkpoint")
     drop(tmp_path / "in", "b", ROWS[30:])
-    told = maintain_on_spark(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
-    assert (told["applied"], told["quarantined"]) == (30, 30)
+    result = maintain_on_spark(start, tmp_path / "in", tmp_path / "out", spark=spark, once=True)
+    assert (result["applied"], result["quarantined"]) == (30, 30)
     check(tmp_path / "out")
     drop(tmp_path / "elsewhere", "a", ROWS)
     with pytest.raises(InputError, match=r"was made from the events in .*/in, not in .*/elsewhere; give"):
         maintain_on_spark(start, tmp_path / "elsewhere", tmp_path / "out", spark=spark, once=True)
 
 
-def test_a_disk_that_is_full_is_one_line(spark, tmp_path, monkeypatch):
+def test_a_full_disk_is_an_error_in_one_line(spark, tmp_path, monkeypatch):
     drop(tmp_path / "in", "a", ROWS[:10])
 
     def full(*_):
@@ -254,7 +254,7 @@ def test_a_disk_that_is_full_is_one_line(spark, tmp_path, monkeypatch):
     )
 
 
-def test_what_cannot_be_streamed_is_refused(spark, tmp_path):
+def test_sources_that_cannot_be_streamed_are_refused(spark, tmp_path):
     with pytest.raises(InputError, match="cannot run on Spark Connect"):
         maintain_on_spark(start, tmp_path, tmp_path / "out", SparkEngine(remote="sc://host"), once=True)
     with pytest.raises(InputError, match="is not a folder"):

@@ -1,4 +1,4 @@
-"""A stream's batches without Spark: killed between any two writes, every event is applied exactly once."""
+"""Batches of a stream without Spark: after a kill between any two writes, events are applied exactly once."""
 
 import json
 import shutil
@@ -19,7 +19,7 @@ BATCHES = [LINES[:20], LINES[20:40], LINES[40:]]
 
 
 class Rows:
-    """As much of a data frame as a batch needs."""
+    """The part of a data frame that a batch needs."""
 
     def __init__(self, lines):
         self.lines = lines
@@ -30,19 +30,19 @@ class Rows:
 
 
 class KilledError(Exception):
-    """Stands for a kill: all that was in memory is lost."""
+    """A simulated kill: the memory is lost."""
 
 
 def run(output):
-    """What Spark does after a restart: the batches that it has not heard back from, and maybe one more."""
+    """The batches after a restart of Spark: those without a confirmation, and perhaps one more."""
     state = module.StreamState(output, lambda: bl.maintain(INTEREST), keep=2, done=lambda _: None)
     for number, lines in enumerate(BATCHES):
         state.apply(Rows(lines), number)
     return state
 
 
-def test_without_its_checkpoint_the_seq_says_what_was_applied(tmp_path):
-    """Spark begins with batch 0 again; events that were applied are duplicates, and new ones are applied."""
+def test_without_a_checkpoint_applied_events_are_recognised_by_their_seq(tmp_path):
+    """Spark starts again with batch 0; applied events are duplicates, and new ones are applied."""
 
     def checkpoint(query, batches):
         (tmp_path / "checkpoint" / "offsets").mkdir(parents=True, exist_ok=True)
@@ -76,16 +76,16 @@ def test_without_its_checkpoint_the_seq_says_what_was_applied(tmp_path):
 
 
 @pytest.mark.parametrize("steps", range(13))
-def test_killed_after_any_write_every_event_counts_once(tmp_path, monkeypatch, steps):
-    """A start writes a version, a batch three tables and a version: die after each of them in turn."""
-    left = [steps]
+def test_after_a_kill_at_any_write_each_event_counts_once(tmp_path, monkeypatch, steps):
+    """A start writes a version, a batch three tables and a version; the kill comes after each in turn."""
+    remaining = [steps]
 
     def mortal(work):
-        def until_killed(*given):
-            if left[0] == 0:
+        def until_killed(*arguments):
+            if remaining[0] == 0:
                 raise KilledError
-            left[0] -= 1
-            work(*given)
+            remaining[0] -= 1
+            work(*arguments)
 
         return until_killed
 
@@ -105,8 +105,8 @@ def test_killed_after_any_write_every_event_counts_once(tmp_path, monkeypatch, s
     assert len(list((tmp_path / "versions").iterdir())) == 2, "old versions go"
 
 
-def test_a_stream_makes_a_rebuild_that_is_due(tmp_path):
-    """It looks every so many events of the overlay, not of a batch, over restarts too; its links are told."""
+def test_a_stream_rebuilds_when_a_comparison_calls_for_it(tmp_path):
+    """It compares every so many events of the overlay, not of a batch, over restarts too."""
     hub = {(0, node) for node in range(1, 30)} | {
         *map(tuple, bl.link(INTEREST, algorithm="gm").edges.tolist())
     }
@@ -118,8 +118,10 @@ def test_a_stream_makes_a_rebuild_that_is_due(tmp_path):
         state = module.StreamState(tmp_path, start, keep=2, done=lambda _: None, comparison=(25, True))
         state.apply(Rows(lines), batch)
     rows = pq.read_table(tmp_path / "rounds.parquet").sort_by("version").to_pylist()
-    looks = [(row["seq"], row["kind"] == "rebaseline") for row in rows if row["fresh_max_degree"] is not None]
-    assert looks == [(24, False), (24, True), (49, False)]
+    comparisons = [
+        (row["seq"], row["kind"] == "rebaseline") for row in rows if row["fresh_max_degree"] is not None
+    ]
+    assert comparisons == [(24, False), (24, True), (49, False)]
     rounds = RoundLog()
     rounds.run(EventFeed(start()), [event_of(line) for line in LINES], 25, rebaseline=True)
     links = pq.read_table(tmp_path / "links.parquet").sort_by("version").select(["seq", "action", "u", "v"])
