@@ -15,18 +15,17 @@ import numpy as np
 
 import broadloom as bl
 from _common import Section, run
-from broadloom.deployment.deployment_inputs import Publication
-from broadloom.deployment.rehearsal.mosquitto_lab import require_mosquitto
-from broadloom.deployment.rehearsal.rehearsals import (
-    OURS,
+from broadloom.deployment import Publication, SampleMessage, Tree, Wiring, plan_trees, sample_messages, wire
+from broadloom.deployment.rehearsal import (
     compare,
     rehearse,
     rehearse_change,
     rehearse_live_change,
     rehearse_rabbitmq,
 )
-from broadloom.deployment.trees import Tree, plan_trees
-from broadloom.deployment.wiring import SampleMessage, Wiring, delays, sample_messages, wire
+from broadloom.deployment.rehearsal.mosquitto_lab import require_mosquitto
+from broadloom.deployment.rehearsal.rehearsals import OURS
+from broadloom.deployment.wiring import delays
 
 EACH = 10
 COUNTS = ("missing", "duplicates", "unexpected", "uninterested")

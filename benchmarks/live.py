@@ -22,8 +22,8 @@ from _common import Section, run
 from broadloom.agents.links.link_agent import LinkAgent
 from broadloom.agents.links.link_service import LinkRun
 from broadloom.agents.links.plan_sources import EventFile
+from broadloom.deployment import WiredLink, Wiring
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, killed_with_parent
-from broadloom.deployment.wiring import WiredLink, Wiring
 from broadloom.mqtt.endpoint import Endpoint
 from broadloom.mqtt.packets import (
     ID_PROPERTY,

@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 import strategies
 from broadloom import Interest, Overlay, Plan, Weights, link
-from broadloom.deployment.deployment_inputs import Publication
+from broadloom.deployment import Publication
 
 WILD = st.sampled_from(["a/#", "a/b", "a/c", "+/b", "b/#", "b/c", "d", "#", "a/+/e", "$x/b"])
 

@@ -10,11 +10,8 @@ from deploy_strategies import instances, wild_instances
 from hypothesis import given, settings
 
 from broadloom import InputError, Interest, link
-from broadloom.deployment.deployment_inputs import Settings
-from broadloom.deployment.exports import TARGETS, export, target_named
+from broadloom.deployment import TARGETS, Settings, WiredLink, Wiring, export, plan_trees, target_named, wire
 from broadloom.deployment.targets import mosquitto_bridges, nats_leafnodes, rabbitmq_federation
-from broadloom.deployment.trees import plan_trees
-from broadloom.deployment.wiring import WiredLink, Wiring, wire
 
 LAB = Settings(tls=False)
 
@@ -50,7 +47,7 @@ ODD = Wiring(
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 def test_odd_ids_make_safe_names_of_their_own(target):
     places = {name: f"10.0.0.{i}:99" for i, name in enumerate(ODD.brokers)}
-    written = export(ODD, target, Settings(places=places))
+    written = export(ODD, target, Settings(addresses=places))
     assert len(written) == 4
     assert all(re.fullmatch(r"broker-[A-Za-z0-9%_.~-]+\.(conf|json)", name) for name in written)
 
@@ -178,6 +175,6 @@ def test_wrong_settings_are_refused(wrong):
 
 
 def test_addresses():
-    assert Settings().place("a", 1) == ("a", 1)
-    assert Settings("[::1]:5{broker}").place("7", 1) == ("[::1]", 57)
-    assert Settings(places={"a": "[::1]"}).place("a", 9) == ("[::1]", 9)
+    assert Settings().host_and_port("a", 1) == ("a", 1)
+    assert Settings("[::1]:5{broker}").host_and_port("7", 1) == ("[::1]", 57)
+    assert Settings(addresses={"a": "[::1]"}).host_and_port("a", 9) == ("[::1]", 9)

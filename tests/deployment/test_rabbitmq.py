@@ -4,14 +4,11 @@ import pytest
 from certificates import authority
 
 import broadloom as bl
-from broadloom.deployment.deployment_inputs import Publication, Settings
-from broadloom.deployment.rehearsal import rabbitmq_lab
+from broadloom.deployment import Publication, Settings, WiredLink, Wiring, plan_trees, sample_messages, wire
+from broadloom.deployment.rehearsal import rabbitmq_lab, rehearse_rabbitmq
 from broadloom.deployment.rehearsal.delivery_counts import DeliveryTally, LabClients, publish_all, settle
 from broadloom.deployment.rehearsal.rabbitmq_lab import RabbitLab
-from broadloom.deployment.rehearsal.rehearsals import rehearse_rabbitmq
 from broadloom.deployment.targets import rabbitmq_federation
-from broadloom.deployment.trees import plan_trees
-from broadloom.deployment.wiring import WiredLink, Wiring, sample_messages, wire
 
 pytestmark = [pytest.mark.rabbitmq, pytest.mark.needs("rabbitmq-server")]
 
@@ -74,7 +71,7 @@ class TlsRabbitLab(RabbitLab):
     def settings(self):
         """Where the nodes are, and how links prove themselves."""
         places = {broker: f"localhost:{amqp}" for broker, (amqp, *_) in self._ports.items()}
-        return Settings(places=places, certificates=str(self.certificates))
+        return Settings(addresses=places, certificates=str(self.certificates))
 
 
 @pytest.mark.needs("openssl")

@@ -13,13 +13,19 @@ from pathlib import Path
 import pytest
 
 import broadloom as bl
-from broadloom.deployment.deployment_inputs import Publication
-from broadloom.deployment.rehearsal import mosquitto_lab
+from broadloom.deployment import (
+    Publication,
+    SampleMessage,
+    WiredLink,
+    Wiring,
+    plan_trees,
+    sample_messages,
+    wire,
+)
+from broadloom.deployment.rehearsal import compare, mosquitto_lab, rehearse
 from broadloom.deployment.rehearsal.delivery_counts import DeliveryTally, LabClients, publish_all
 from broadloom.deployment.rehearsal.mosquitto_lab import BrokerLog, MosquittoLab, free_ports, packet_size
-from broadloom.deployment.rehearsal.rehearsals import compare, connect, rehearse
-from broadloom.deployment.trees import plan_trees
-from broadloom.deployment.wiring import SampleMessage, WiredLink, Wiring, sample_messages, wire
+from broadloom.deployment.rehearsal.rehearsals import connect
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
 
@@ -154,7 +160,7 @@ def test_plans_without_links(run, tmp_path, lists):
 
 INTERRUPTED = """
 from broadloom.deployment.rehearsal.mosquitto_lab import MosquittoLab
-from broadloom.deployment.wiring import Wiring
+from broadloom.deployment import Wiring
 import time
 with MosquittoLab(Wiring(("a", "b"), {}, {}, ())):
     print("up", flush=True)

@@ -4,14 +4,13 @@ import shlex
 
 import pytest
 
-from broadloom.deployment.deployment_inputs import Settings
+from broadloom.deployment import Deployment, Settings, WiredLink, Wiring, sample_messages
 from broadloom.deployment.rehearsal import mosquitto_lab
 from broadloom.deployment.rehearsal.delivery_counts import DeliveryTally, LabClients, publish_all, settle
 from broadloom.deployment.rehearsal.mosquitto_lab import MosquittoLab, free_ports
 from broadloom.deployment.rehearsal.rehearsals import connect
-from broadloom.deployment.rollout import Deployment, mosquitto_steps
+from broadloom.deployment.rollout import mosquitto_steps
 from broadloom.deployment.targets import mosquitto_bridges
-from broadloom.deployment.wiring import WiredLink, Wiring, sample_messages
 
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
 
@@ -72,7 +71,7 @@ def test_what_is_wrong_with_a_session_is_one_line(run, broker, monkeypatch):
     assert (code, err.count("\n"), "/nowhere" in err) == (2, 1, True)
     monkeypatch.delenv("BROADLOOM_USER", raising=False)
     code, _, err = run("deploy", "session", here, "link", "--end", "--no-tls", "--credentials")
-    assert (code, "without BROADLOOM_USER in the environment" in err) == (2, True)
+    assert (code, "a login is required; set BROADLOOM_USER" in err) == (2, True)
 
 
 def test_a_broker_that_lets_nobody_in_says_so(run, monkeypatch):
@@ -105,7 +104,7 @@ def test_the_printed_commands_make_the_change_and_nothing_is_lost(run):
     with MosquittoLab(old) as brokers, LabClients(brokers.ports, tally.receive) as clients:
         connect(brokers, clients, old)
         places = Settings(
-            places={name: f"127.0.0.1:{port}" for name, port in brokers.ports.items()}, tls=False
+            addresses={name: f"127.0.0.1:{port}" for name, port in brokers.ports.items()}, tls=False
         )
         sides = [Deployment(wiring, places, mosquitto_bridges.files(wiring, places)) for wiring in (old, new)]
         for step in mosquitto_steps(*sides, at_once=False):

@@ -16,12 +16,11 @@ import broadloom as bl
 from broadloom import InputError
 from broadloom.agents.links.embedded_links import EmbeddedLinks, LinkConfig, address_endpoints
 from broadloom.agents.moves.move_service import AgentConfig
-from broadloom.deployment.deployment_inputs import Settings
+from broadloom.deployment import Settings, WiredLink, Wiring, sample_messages
 from broadloom.deployment.rehearsal.delivery_counts import DeliveryTally, LabClients, publish_all, settle
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, free_ports, killed_with_parent
 from broadloom.deployment.rehearsal.rehearsals import connect, outcome
 from broadloom.deployment.targets import mosquitto_bridges, nats_leafnodes
-from broadloom.deployment.wiring import WiredLink, Wiring, sample_messages
 from broadloom.mqtt.endpoint import Address, Login
 
 pytestmark = [pytest.mark.needs("mosquitto", "openssl"), pytest.mark.xdist_group("mosquitto")]
@@ -63,7 +62,9 @@ class TlsLab(MosquittoLab):
         text = LISTEN.format(folder=folder, host=HOST, certificates=self.certificates, **ports)
         (folder / "mosquitto.conf").write_text(text)
         places = {name: f"{HOST}:{port}" for name, port in self.tls_ports.items()}
-        exported = mosquitto_bridges.files(wiring, Settings(places=places, certificates=str(self.presented)))
+        exported = mosquitto_bridges.files(
+            wiring, Settings(addresses=places, certificates=str(self.presented))
+        )
         (folder / "links" / "broker.conf").write_text(exported[f"broker-{broker}.conf"])
 
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 import naive_deploy
 from broadloom import InputError, Interest, Overlay, Plan, Weights, link
-from broadloom.deployment.deployment_inputs import Publication, publications
-from broadloom.deployment.trees import filter_groups, plan_trees
+from broadloom.deployment import Publication, filter_groups, plan_trees, publications
 from broadloom.mqtt.topic_filters import covers
 from shapes import SHAPES
 
@@ -189,8 +188,8 @@ def test_wrong_options_are_refused(wrong):
 @pytest.mark.parametrize(
     ("column", "value", "words"),
     [
-        ("publisher", "z", "messages of 'z', which is no broker"),
-        ("topic", "a/#", "publishes 'a/#'; a message has a topic without wildcards"),
+        ("publisher", "z", "a publisher is 'z', not a broker of the plan"),
+        ("topic", "a/#", "publishes 'a/#'; a message's topic has no wildcards"),
         ("bytes", -1, "message 0 has -1.0 bytes"),
     ],
 )

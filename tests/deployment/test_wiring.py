@@ -9,21 +9,18 @@ from hypothesis import strategies as st
 
 import naive_deploy
 from broadloom import InputError, Interest, Overlay, Plan, Weights, link
-from broadloom.deployment.deployment_inputs import Publication, Settings
-from broadloom.deployment.loop_checks import check
-from broadloom.deployment.trees import plan_trees
-from broadloom.deployment.wiring import (
-    ALTERNATIVES,
+from broadloom.deployment import (
+    Publication,
     SampleMessage,
+    Settings,
     WiredLink,
     Wiring,
-    crossings,
-    delays,
-    delivery_hops,
+    check,
+    plan_trees,
     sample_messages,
-    wanted_filters,
     wire,
 )
+from broadloom.deployment.wiring import ALTERNATIVES, crossings, delays, delivery_hops, wanted_filters
 
 
 def wired(instance):
@@ -191,7 +188,7 @@ def test_what_no_link_carries_is_refused(text):
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"address": "admin:secret@{broker}:1"}, "holds a login; give host or host:port alone"),
+        ({"address": "admin:secret@{broker}:1"}, "contains a login; give host or host:port only"),
         ({"address": "{broker}:99999"}, "give host or host:port"),
         ({"address": "{broker}:0"}, "give host or host:port"),
         ({"certificates": "/a\nallow_anonymous true"}, "without quotes or line breaks"),
@@ -199,7 +196,7 @@ def test_what_no_link_carries_is_refused(text):
 )
 def test_settings_hold_no_secret_and_no_second_line(given, words):
     with pytest.raises(InputError, match=words) as refused:
-        Settings(**given).place("a", 1883)
+        Settings(**given).host_and_port("a", 1883)
     assert "secret" not in str(refused.value)
 
 

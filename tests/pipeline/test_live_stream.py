@@ -10,9 +10,8 @@ import broadloom as bl
 from broadloom.agents.links.link_agent import LinkAgent
 from broadloom.agents.links.link_service import LinkRun, settings_endpoints
 from broadloom.agents.links.plan_sources import PlanVersions
-from broadloom.deployment.deployment_inputs import Settings
+from broadloom.deployment import Settings, Wiring
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab
-from broadloom.deployment.wiring import Wiring
 from broadloom.mqtt.endpoint import Endpoint
 from broadloom.pipeline import maintain_on_spark
 from mqtt_load import Load

@@ -3,7 +3,6 @@
 import asyncio
 import json
 import logging
-import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -24,38 +23,31 @@ from broadloom.agents.links.link_service import (
 from broadloom.agents.links.plan_sources import EventFile, FixedPlan, PlanVersions
 from broadloom.checks import check_count, check_number
 from broadloom.cli.common import Force, Json, Quiet, keep_apart, progress, show
-from broadloom.deployment.deployment_inputs import (
-    LAST_PORT,
-    LOGIN,
+from broadloom.deployment import (
+    TARGETS,
+    Deployment,
     Publication,
     Settings,
-    places_of,
-    read_publications,
-)
-from broadloom.deployment.exports import (
-    TARGETS,
+    Tree,
+    Wiring,
+    addresses_of,
+    check,
     compare_exports,
     export,
     export_record,
+    plan_trees,
+    read_publications,
+    sample_messages,
     save_export,
     target_named,
+    wire,
 )
-from broadloom.deployment.loop_checks import check
-from broadloom.deployment.rehearsal.rehearsals import (
-    RATE,
-    rehearse,
-    rehearse_change,
-    rehearse_live_change,
-    rehearse_rabbitmq,
-)
-from broadloom.deployment.rehearsal.rehearsals import compare as run_alternatives
-from broadloom.deployment.rollout import Deployment
+from broadloom.deployment.rehearsal import compare as run_alternatives
+from broadloom.deployment.rehearsal import rehearse, rehearse_change, rehearse_live_change, rehearse_rabbitmq
+from broadloom.deployment.rehearsal.rehearsals import RATE
 from broadloom.deployment.targets import mosquitto_bridges
-from broadloom.deployment.trees import Tree, plan_trees
-from broadloom.deployment.wiring import Wiring, sample_messages, wire
 from broadloom.errors import InputError
-from broadloom.mqtt.endpoint import Address as BrokerAddress
-from broadloom.mqtt.endpoint import Login
+from broadloom.mqtt.endpoint import LAST_PORT
 from broadloom.mqtt.paho import update_session
 
 PlanFolder = Annotated[Path, typer.Argument(help="The folder of a plan.")]
@@ -110,7 +102,7 @@ def export_plan(
     if plan.resolve() in output.resolve().parents:
         raise InputError(f"{output} is inside of the plan {plan}; choose a place beside it")
     loaded, target = bl.Plan.load(plan), target_named(to)
-    settings = Settings(address, places_of(loaded), tls, certificates, credentials, accounts, qos)
+    settings = Settings(address, addresses_of(loaded), tls, certificates, credentials, accounts, qos)
     with progress(quiet):
         trees, wiring, _ = deployed(loaded, messages, least, slack)
         written = {**export(wiring, target, settings), **target.shared}
@@ -204,7 +196,7 @@ def diff_plans(
     with progress(quiet):
         sides = []
         for folder, plan in zip((old, new), plans, strict=True):
-            settings = Settings(address, places_of(plan), tls, certificates, credentials, accounts, qos)
+            settings = Settings(address, addresses_of(plan), tls, certificates, credentials, accounts, qos)
             try:
                 _, wiring, _ = deployed(plan, messages, least, slack, everybody)
                 sides.append(Deployment(wiring, settings, export(wiring, target, settings)))
@@ -253,20 +245,16 @@ def see_to_session(
 
     Example: broadloom deploy session rome:8883 r.broadloom-oslo:rome --open=t/1 --open=t/2
     """
-    settings = Settings(places={broker: broker}, tls=tls, certificates=certificates, qos=qos)
-    port = mosquitto_bridges.TLS_PORT if tls else mosquitto_bridges.PORT
-    where = BrokerAddress(*settings.place(broker, port))
-    user, password = _login() if credentials else (None, None)
-    login = Login(user, password)
-    if tls:
-        folder = Path(certificates or mosquitto_bridges.CERTIFICATES)
-        ca, certificate, key = (str(folder / name) for name in ("ca.crt", "broker.crt", "broker.key"))
-        login = Login(user, password, ca, (certificate, key))
+    settings = Settings(
+        addresses={broker: broker}, tls=tls, certificates=certificates, credentials=credentials, qos=qos
+    )
+    address = mosquitto_bridges.broker_address(settings, broker)
+    login = mosquitto_bridges.link_login(settings)
     if end == bool(opened or closed):
         raise InputError("give filters to --open or to --close, or --end the session")
     for what, filters in (("open", opened), ("close", closed), ("end", [""] if end else [])):
         if filters:
-            update_session(what, where, client, filters, qos, login)
+            update_session(what, address, client, filters, qos, login)
     record = {
         "broker": broker,
         "client": client,
@@ -275,14 +263,6 @@ def see_to_session(
         "ended": end,
     }
     show(record, f"{client} at {broker}: {'ended' if end else 'done'}", as_json, quiet)
-
-
-def _login() -> tuple[str, str]:
-    """The name and the password of the environment."""
-    missing = [name for name in LOGIN if name not in os.environ]
-    if missing:
-        raise InputError(f"--credentials without {missing[0]} in the environment; set it")
-    return os.environ[LOGIN[0]], os.environ[LOGIN[1]]
 
 
 def deployed(
@@ -338,7 +318,7 @@ def live(
     if events is not None and follow is not None:
         raise InputError("changes come from --events or from --follow; give one of them")
     loaded = bl.Plan.load(plan)
-    settings = Settings(address, places_of(loaded), tls, certificates, credentials)
+    settings = Settings(address, addresses_of(loaded), tls, certificates, credentials)
     sent = [] if messages is None else read_publications(messages, loaded.interest)
     named = [PublishedTopic(loaded.interest.node_ids[one.broker], one.topic, one.rate) for one in sent]
     source = (

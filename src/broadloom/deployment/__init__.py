@@ -1,1 +1,56 @@
-"""From a plan to real brokers: a tree a topic, native configuration, and a rehearsal before it is trusted."""
+"""Deployment of a plan to real brokers: trees, links, native configuration, and the rollout of changes."""
+
+from broadloom.deployment.deployment_inputs import (
+    Publication,
+    Settings,
+    addresses_of,
+    link_name,
+    publications,
+    read_publications,
+    safe_name,
+)
+from broadloom.deployment.exports import (
+    TARGETS,
+    Target,
+    compare_exports,
+    export,
+    export_record,
+    save_export,
+    target_named,
+)
+from broadloom.deployment.loop_checks import check
+from broadloom.deployment.rollout import Batch, Deployment, changes, order
+from broadloom.deployment.trees import Tree, filter_groups, plan_trees
+from broadloom.deployment.wiring import Hop, SampleMessage, WiredLink, Wiring, sample_messages, widest, wire
+
+__all__ = [
+    "TARGETS",
+    "Batch",
+    "Deployment",
+    "Hop",
+    "Publication",
+    "SampleMessage",
+    "Settings",
+    "Target",
+    "Tree",
+    "WiredLink",
+    "Wiring",
+    "addresses_of",
+    "changes",
+    "check",
+    "compare_exports",
+    "export",
+    "export_record",
+    "filter_groups",
+    "link_name",
+    "order",
+    "plan_trees",
+    "publications",
+    "read_publications",
+    "safe_name",
+    "sample_messages",
+    "save_export",
+    "target_named",
+    "widest",
+    "wire",
+]

@@ -15,35 +15,32 @@ import pyarrow.compute as pc
 from broadloom.checks import check_count, check_flag, raise_for_first
 from broadloom.errors import InputError
 from broadloom.model import Interest
+from broadloom.mqtt.endpoint import Address
 from broadloom.mqtt.topic_filters import is_wild
 from broadloom.plans import Plan
 from broadloom.storage.tables import indices_in, require_table
 
-LAST_PORT = 65_535
-# Where links find the name and the password that they log in with.
-LOGIN = ("BROADLOOM_USER", "BROADLOOM_PASSWORD")
-
 
 @dataclass(frozen=True)
 class Settings:
-    """What an export needs to know beside the links.
+    """Addresses of brokers, and how links authenticate; it refers to secrets and contains none.
 
     Attributes:
-        address: where a broker is, `host` or `host:port`, with `{broker}` for its id.
-        places: the addresses of brokers that are elsewhere.
-        tls: whether links are encrypted, and prove themselves by certificates.
-        certificates: the folder of certificates on each broker; None: the target's own.
-        credentials: whether links also log in, with a name and password from the environment.
-        accounts: for NATS, whether trees that close a ring together may have several accounts.
+        address: the address of a broker, `host` or `host:port`, with `{broker}` for its id.
+        addresses: the addresses of brokers that differ from that.
+        tls: whether links are encrypted, and authenticate by certificates.
+        certificates: the folder of certificates on each broker; None: the target's default.
+        credentials: whether links also log in, with a user name and password from the environment.
+        accounts: for NATS, whether trees that close a ring together can have several accounts.
         qos: for MQTT, 0, 1 or 2.
 
     Examples:
-        >>> Settings(address="{broker}.example.org:1884").place("rome", 1883)
-        ('rome.example.org', 1884)
+        >>> Settings(address="{broker}.example.org:1884").host_and_port("rome", 1883)
+        Address(host='rome.example.org', port=1884)
     """
 
     address: str = "{broker}"
-    places: Mapping[str, str] = field(default_factory=dict)
+    addresses: Mapping[str, str] = field(default_factory=dict)
     tls: bool = True
     certificates: str | None = None
     credentials: bool = False
@@ -53,7 +50,7 @@ class Settings:
     def __post_init__(self) -> None:
         if "{broker}" not in self.address:
             raise InputError(
-                f"address {self.address!r} is the same for all; put {{broker}} where the id goes"
+                f"address {self.address!r} is the same for all brokers; put {{broker}} where the id goes"
             )
         if any(not char.isprintable() or char in "\"'" for char in self.certificates or ""):
             raise InputError(
@@ -65,51 +62,32 @@ class Settings:
             raise InputError(f"qos is {self.qos}; give 0, 1 or 2")
 
     def address_of(self, broker: str) -> str:
-        """Where a broker is, as it was given."""
-        address = self.places.get(broker, self.address.replace("{broker}", broker))
-        if "@" in address:  # and do not repeat what may be a password
-            raise InputError(f"the address of broker {broker!r} holds a login; give host or host:port alone")
+        """The address of a broker, as the user wrote it."""
+        address = self.addresses.get(broker, self.address.replace("{broker}", broker))
+        if "@" in address:  # the error must not repeat what can be a password
+            raise InputError(
+                f"the address of broker {broker!r} contains a login; give host or host:port only"
+            )
         return address
 
-    def place(self, broker: str, port: int) -> tuple[str, int]:
-        """The host and the port of a broker, which has the given port if nothing else is said."""
-        address = self.address_of(broker)
-        host, colon, given = address.rpartition(":")
-        if not colon or "]" in given:  # no port, perhaps an IPv6 address in brackets
-            host, given = address, str(port)
-        odd = any(char.isspace() or not char.isprintable() or char in "\"'/" for char in host)
-        if (
-            not host
-            or odd
-            or not _is_encodable(host)
-            or not (given.isdecimal() and 0 < int(given) <= LAST_PORT)
-        ):
-            raise InputError(f"the address of broker {broker!r} is {address!r}; give host or host:port")
-        return host, int(given)
+    def host_and_port(self, broker: str, default_port: int) -> Address:
+        """The host and port of a broker."""
+        return Address.parse(self.address_of(broker), default_port, f"the address of broker {broker!r}")
 
 
-def _is_encodable(host: str) -> bool:
-    """Whether a host's labels are such that it can be looked up."""
-    try:
-        host.encode("idna")
-    except UnicodeError:
-        return False
-    return True
-
-
-def places_of(plan: Plan) -> dict[str, str]:
+def addresses_of(plan: Plan) -> dict[str, str]:
     """The addresses in the plan's nodes table, if it has a column `address`."""
     if plan.nodes is None or "address" not in plan.nodes.column_names:
         return {}
-    found = zip(plan.interest.node_ids, plan.nodes.column("address").to_pylist(), strict=True)
-    return {broker: str(address) for broker, address in found if address}
+    rows = zip(plan.interest.node_ids, plan.nodes.column("address").to_pylist(), strict=True)
+    return {broker: str(address) for broker, address in rows if address}
 
 
-def safe(broker: str) -> str:
-    """A broker's id as a part of names: letters, digits and `_.-~`, the rest as `%` and its code.
+def safe_name(broker: str) -> str:
+    """A broker's id as part of other names: letters, digits and `_.-~`, all else percent-encoded.
 
     Examples:
-        >>> safe("eu/1")
+        >>> safe_name("eu/1")
         'eu%2F1'
     """
     return quote(broker, safe="")
@@ -122,16 +100,16 @@ def link_name(one: str, other: str) -> str:
         >>> link_name("a", "b:c")
         'broadloom-a:b%3Ac'
     """
-    return f"broadloom-{safe(one)}:{safe(other)}"
+    return f"broadloom-{safe_name(one)}:{safe_name(other)}"
 
 
 class Publication(NamedTuple):
-    """A broker whose clients publish a topic.
+    """A topic that clients of a broker publish.
 
     Attributes:
         broker: the index of the broker.
         topic: the topic, without wildcards.
-        rate: in bytes a second; 0 if nobody knows.
+        rate: bytes per second; 0 if unknown.
     """
 
     broker: int
@@ -142,15 +120,15 @@ class Publication(NamedTuple):
 def publications(
     messages: pa.Table, interest: Interest, elsewhere: Collection[str] = ()
 ) -> list[Publication]:
-    """Every broker and topic of a log of messages, whose publishers are brokers, with its rate.
+    """The publications in a log of messages whose publishers are brokers.
 
     Args:
         messages: the canonical table: publisher, at, bytes, topic.
         interest: the brokers.
-        elsewhere: brokers of another plan; what they publish is left out.
+        elsewhere: brokers of another plan; their messages are ignored.
 
     Raises:
-        InputError: no topics, an unknown broker, a topic with a wildcard, or negative bytes.
+        InputError: a column is missing, a broker is unknown, a topic has a wildcard, or bytes are negative.
 
     Examples:
         >>> log = {"publisher": ["0", "1", "0"], "at": [0, 1, 2_000_000], "bytes": [6, 4, 2]}
@@ -161,7 +139,7 @@ def publications(
     for column in ("publisher", "at", "bytes", "topic"):
         if column not in messages.column_names:
             raise InputError(
-                f"messages have no column {column!r}; they have {', '.join(messages.column_names)}"
+                f"the table messages has no column {column!r}; it has {', '.join(messages.column_names)}"
             )
     sizes = np.asarray(messages.column("bytes"), np.float64)
     raise_for_first(~(sizes >= 0), lambda row: f"message {row} has {sizes[row]} bytes", "give 0 or more")
@@ -172,13 +150,14 @@ def publications(
     keys = ["publisher", "topic"]
     sums = messages.group_by(keys).aggregate([("bytes", "sum")]).sort_by([(key, "ascending") for key in keys])
     brokers = indices_in(sums.column("publisher"), pa.array(interest.node_ids, pa.string()))
-    names, topics = sums.column("publisher").to_pylist(), sums.column("topic").to_pylist()
+    names = sums.column("publisher").to_pylist()
+    topics = sums.column("topic").to_pylist()
     raise_for_first(
-        brokers < 0, lambda i: f"messages of {names[i]!r}, which is no broker", "name brokers of the plan"
+        brokers < 0, lambda i: f"a publisher is {names[i]!r}, not a broker of the plan", "name its brokers"
     )
     bad = np.array([not topic or is_wild(topic) for topic in topics], bool)
     raise_for_first(
-        bad, lambda i: f"{names[i]!r} publishes {topics[i]!r}", "a message has a topic without wildcards"
+        bad, lambda i: f"{names[i]!r} publishes {topics[i]!r}", "a message's topic has no wildcards"
     )
     rates = np.asarray(sums.column("bytes_sum"), np.float64) / seconds
     rows = zip(brokers.tolist(), topics, rates.tolist(), strict=True)
@@ -191,8 +170,8 @@ def read_publications(folder: Path, interest: Interest, elsewhere: Collection[st
 
 
 def _seconds(messages: pa.Table) -> float:
-    """The time that the log covers; 1 if it is a moment."""
+    """The seconds that the log covers; 1 if all messages have the same time."""
     at = messages.column("at").cast(pa.timestamp("us")).cast(pa.int64())
     if at.null_count:
-        raise InputError(f"{at.null_count:,} messages have no time; give each one")
+        raise InputError(f"{at.null_count:,} messages have no time; fill in the column at")
     return (pc.max(at).as_py() - pc.min(at).as_py()) / 1e6 or 1.0 if len(at) else 1.0

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 from broadloom.deployment.deployment_inputs import Settings
 from broadloom.deployment.loop_checks import is_forest
 from broadloom.deployment.targets import nats_leafnodes, rabbitmq_federation
-from broadloom.deployment.targets.mosquitto_bridges import PORT, TLS_PORT, local_id, remote_id
+from broadloom.deployment.targets.mosquitto_bridges import broker_address, local_id, remote_id
 from broadloom.deployment.wiring import Hop, SampleMessage, WiredLink, Wiring, delivery_hops, sample_messages
 from broadloom.errors import InputError
 from broadloom.mqtt.topic_filters import FilterTree, groups
@@ -467,8 +467,8 @@ def session_command(session: LinkSession, action: str, settings: Settings) -> st
         >>> session_command(LinkSession("b", "r.broadloom-a:b", "a", ("x",)), "open", Settings(tls=False))
         'broadloom deploy session b:1883 r.broadloom-a:b --open=x --no-tls'
     """
-    host, port = settings.place(session.broker, TLS_PORT if settings.tls else PORT)
-    words = ["broadloom", "deploy", "session", f"{host}:{port}", session.client]
+    address = broker_address(settings, session.broker)
+    words = ["broadloom", "deploy", "session", str(address), session.client]
     words += ["--end"] if action == "end" else [f"--{action}={text}" for text in session.filters]
     words += [] if settings.tls else ["--no-tls"]
     words += ["--certificates", settings.certificates] if settings.tls and settings.certificates else []

@@ -26,10 +26,9 @@ from broadloom.agents.links.link_service import (
 )
 from broadloom.agents.links.plan_sources import EventFile, FixedPlan
 from broadloom.agents.links.tree_changes import target_hops
-from broadloom.deployment.deployment_inputs import Settings
+from broadloom.deployment import Settings, Wiring
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, free_ports, killed_with_parent
 from broadloom.deployment.targets import mosquitto_bridges
-from broadloom.deployment.wiring import Wiring
 from broadloom.mqtt.endpoint import PASSWORD_VARIABLE, USER_VARIABLE, Endpoint
 from broadloom.mqtt.packets import PUBACK, RETAIN, PacketReader, connect, publish
 from mqtt_load import Load
@@ -386,7 +385,7 @@ def guarded_broker(tmp_path):
     lines = [f"password_file {tmp_path}/passwords", f"cafile {tmp_path}/ca.crt"]
     lines += [f"certfile {tmp_path}/b.crt", f"keyfile {tmp_path}/b.key"]
     with LockedLab("ab", lines) as lab:
-        yield Settings(places=lab.places, certificates=str(tmp_path), credentials=True)
+        yield Settings(addresses=lab.places, certificates=str(tmp_path), credentials=True)
 
 
 @pytest.mark.needs("openssl", "mosquitto_passwd")
@@ -528,7 +527,7 @@ def test_a_change_does_not_hang_where_probes_may_not_be_written(tmp_path, monkey
     async def story(places):
         patience = 60 if allowed else 1.5
         agent = LinkAgent(
-            settings_endpoints(Settings(places=places, tls=False, credentials=True)),
+            settings_endpoints(Settings(addresses=places, tls=False, credentials=True)),
             tmp_path / "s",
             patience=patience,
         )

@@ -32,7 +32,7 @@ from broadloom.agents.links.link_service import (
 from broadloom.agents.links.plan_sources import EventFile, FixedPlan, PlanVersions
 from broadloom.agents.links.swap_guards import SwapGuard
 from broadloom.agents.links.tree_changes import Step, edges, next_step, path_between, target_hops
-from broadloom.deployment.deployment_inputs import Publication, Settings
+from broadloom.deployment import Publication, Settings
 from broadloom.errors import InputError
 from broadloom.mqtt import packets
 from broadloom.mqtt.client_session import ClientSession, SessionHandler, watched_task

@@ -14,8 +14,8 @@ from broadloom.agents.moves.client_links import ClientLinks
 from broadloom.agents.moves.move_agent import MoveAgent, Timing
 from broadloom.agents.moves.move_registry import Move, MoveJournal, MoveState
 from broadloom.agents.moves.moving_client import ClientMessage, MovingClient
+from broadloom.deployment import WiredLink, Wiring
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, free_ports
-from broadloom.deployment.wiring import WiredLink, Wiring
 from broadloom.mqtt.endpoint import Address, Login
 from broadloom.mqtt.paho import connect, disconnect_now, loop_until, new_client
 

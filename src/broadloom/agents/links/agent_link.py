@@ -34,8 +34,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from broadloom.deployment.deployment_inputs import link_name, safe
-from broadloom.deployment.wiring import Hop
+from broadloom.deployment import Hop, link_name, safe_name
 from broadloom.mqtt.client_session import ClientSession, SessionHandler, broker_limits
 from broadloom.mqtt.endpoint import Endpoint
 from broadloom.mqtt.packets import (
@@ -342,7 +341,7 @@ class AgentLink(SessionHandler):
         self.forwarders: dict[Hop, HopForwarder] = {}
         self._paths: list[Path] = []
         for hop in (ends, ends[::-1]):
-            path = None if folder is None else folder / f"{safe(hop[0])}:{safe(hop[1])}.slots"
+            path = None if folder is None else folder / f"{safe_name(hop[0])}:{safe_name(hop[1])}.slots"
             self._paths += [path] if path else []
             self.stores[hop] = PacketStore(path)
             self.forwarders[hop] = HopForwarder(self.stores[hop], partial(admit, hop))

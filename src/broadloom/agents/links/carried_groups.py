@@ -29,7 +29,7 @@ from typing import Any, Protocol
 
 from broadloom.agents.links.swap_guards import SwapGuard
 from broadloom.agents.links.tree_changes import Hops, Step, brokers_reaching, next_step
-from broadloom.deployment.wiring import Hop, widest
+from broadloom.deployment import Hop, widest
 from broadloom.errors import InputError, StorageError
 from broadloom.mqtt.client_session import BrokerRefusedError, watched_task
 from broadloom.mqtt.packets import Publish

@@ -16,7 +16,7 @@ from broadloom.agents.links.agent_link import PROBE, AgentLink
 from broadloom.agents.links.carried_groups import CarriedGroup, GroupState, LinkJournal
 from broadloom.agents.links.swap_guards import ProbeAnswers, Probes
 from broadloom.agents.links.tree_changes import KEPT_BACK, Hops, edge_of, edges
-from broadloom.deployment.wiring import Hop
+from broadloom.deployment import Hop
 from broadloom.mqtt.client_session import BrokerRefusedError, ClientSession
 from broadloom.mqtt.endpoint import Endpoint
 from broadloom.mqtt.packets import Publish

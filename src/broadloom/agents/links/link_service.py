@@ -17,11 +17,11 @@ from broadloom.agents.links.plan_sources import PlanSource
 from broadloom.agents.links.tree_changes import target_hops
 from broadloom.agents.monitoring import KIND, Family, exposition, labels
 from broadloom.checks import check_count
-from broadloom.deployment.deployment_inputs import Publication, Settings
-from broadloom.deployment.targets.mosquitto_bridges import PORT, TLS_PORT
+from broadloom.deployment import Publication, Settings
+from broadloom.deployment.targets.mosquitto_bridges import broker_address
 from broadloom.errors import InputError
 from broadloom.mqtt.client_session import TASK_FAILED
-from broadloom.mqtt.endpoint import Address, Endpoint, login_from_environment, tls_context
+from broadloom.mqtt.endpoint import Endpoint, login_from_environment, tls_context
 from broadloom.mqtt.packets import LAST_ID
 from broadloom.plans import Plan
 
@@ -231,8 +231,8 @@ def settings_endpoints(settings: Settings, window: int = Endpoint.window) -> Cal
         LOG.warning("the password is sent unencrypted, because TLS is off")
 
     def endpoint(broker: str) -> Endpoint:
-        host, port = settings.place(broker, TLS_PORT if settings.tls else PORT)
-        return Endpoint(Address(host, port).hostname, port, tls, login, window=window)
+        address = broker_address(settings, broker)
+        return Endpoint(address.hostname, address.port, tls, login, window=window)
 
     return endpoint
 

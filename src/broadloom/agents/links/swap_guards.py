@@ -28,7 +28,7 @@ from itertools import count
 from pathlib import Path
 
 from broadloom.agents.links.tree_changes import Hops, brokers_reaching
-from broadloom.deployment.wiring import Hop
+from broadloom.deployment import Hop
 from broadloom.errors import StorageError
 from broadloom.mqtt.client_session import ClientSession, SessionHandler
 from broadloom.mqtt.packets import FAILED, Publish

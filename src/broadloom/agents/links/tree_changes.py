@@ -12,9 +12,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
-from broadloom.deployment.deployment_inputs import Publication
-from broadloom.deployment.trees import Tree, plan_trees
-from broadloom.deployment.wiring import Hop
+from broadloom.deployment import Hop, Publication, Tree, plan_trees
 from broadloom.errors import InputError, InternalError
 from broadloom.mqtt.reserved_topics import CONTROL_ROOT
 from broadloom.mqtt.topic_filters import is_valid_filter

@@ -20,7 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Self
 
-from broadloom.deployment.deployment_inputs import Settings, link_name, safe
+from broadloom.deployment.deployment_inputs import Settings, link_name, safe_name
 from broadloom.deployment.targets import mosquitto_bridges
 from broadloom.deployment.targets.mosquitto_bridges import MESH
 from broadloom.deployment.wiring import WiredLink, Wiring
@@ -147,7 +147,7 @@ class MosquittoLab(BrokerLab):
         listen = _LISTEN.format(
             port=self.ports[broker], host=HOST, folder=folder, user="root" if os.geteuid() == 0 else "nobody"
         )
-        settings = Settings(places=self._addresses(broker), tls=False)
+        settings = Settings(addresses=self._addresses(broker), tls=False)
         text = mosquitto_bridges.broker_file(wiring, broker, settings, _BRIDGE)
         (folder / "mosquitto.conf").write_text(listen + text)
 
@@ -238,7 +238,7 @@ class MosquittoLab(BrokerLab):
         return direct | relayed
 
     def _folder_of(self, broker: str) -> Path:
-        return self._folder / safe(broker)
+        return self._folder / safe_name(broker)
 
     def _end(self) -> None:
         for relay in self.relays.values():

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from broadloom.deployment.deployment_inputs import Settings, safe
+from broadloom.deployment.deployment_inputs import Settings, safe_name
 from broadloom.deployment.rehearsal.mosquitto_lab import (
     HOST,
     BrokerLab,
@@ -112,7 +112,7 @@ class RabbitLab(BrokerLab):
     def settings(self) -> Settings:
         """The addresses of the nodes."""
         addresses = {broker: f"{HOST}:{amqp}" for broker, (amqp, _, _, _) in self._ports.items()}
-        return Settings(places=addresses, tls=False)
+        return Settings(addresses=addresses, tls=False)
 
     def wait_until_linked(self, wiring: Wiring) -> None:
         """Wait until every upstream has the bindings of its downstream."""
@@ -150,7 +150,7 @@ class RabbitLab(BrokerLab):
 
     def _start(self, broker: str, node: str) -> None:
         amqp, api, mqtt, erlang = self._ports[broker]
-        folder = self._folder / safe(broker)
+        folder = self._folder / safe_name(broker)
         folder.mkdir()
         (folder / "plugins").write_text(_PLUGINS)
         config = _CONFIG.format(name=_cluster(broker), host=HOST, amqp=amqp, api=api, mqtt=mqtt)
@@ -197,7 +197,7 @@ class RabbitLab(BrokerLab):
 
 
 def _cluster(broker: str) -> str:
-    return f"broadloom-{safe(broker)}"
+    return f"broadloom-{safe_name(broker)}"
 
 
 def _wait(done: Callable[[], bool], seconds: float, condition: str) -> None:

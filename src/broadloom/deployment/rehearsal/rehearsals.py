@@ -448,8 +448,7 @@ def _run_batch(lab: MosquittoLab, batch: Batch) -> None:
     lab.wiring = replace(lab.wiring, links=batch.links)
     for action, broker, session in batch.actions():
         if session is not None:
-            address = Address(HOST, lab.ports[broker])
-            update_session(action, address, session.client, session.filters)
+            update_session(action, Address(HOST, lab.ports[broker]), session.client, session.filters)
         elif action == "stop":
             lab.stop(broker)
         else:

@@ -7,14 +7,18 @@ it to its sender, and keeps its session over a restart; with MQTT 5 a bridge wou
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
 
-from broadloom.deployment.deployment_inputs import Settings, link_name, safe
+from broadloom.deployment.deployment_inputs import Settings, link_name, safe_name
 from broadloom.deployment.wiring import WiredLink, Wiring
 from broadloom.errors import InputError
+from broadloom.mqtt.endpoint import Address, Login, login_from_environment
 from broadloom.mqtt.reserved_topics import CONTROL_ROOT, INTERNAL_PREFIX, MOVE_AGENT
 
 PORT, TLS_PORT = 1883, 8883
 CERTIFICATES = "/etc/mosquitto/certs"
+CERTIFICATE_FILES = ("ca.crt", "broker.crt", "broker.key")
 # Prefix of topics that arrive over a link of a full mesh and must not be forwarded; no wildcard matches it.
 MESH = "$mesh/"
 ACL_FILE = "migration-acl.conf"
@@ -79,7 +83,9 @@ def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
         topic x both 1
         <BLANKLINE>
     """
-    return {f"broker-{safe(broker)}.conf": broker_file(wiring, broker, settings) for broker in wiring.brokers}
+    return {
+        f"broker-{safe_name(broker)}.conf": broker_file(wiring, broker, settings) for broker in wiring.brokers
+    }
 
 
 def broker_file(wiring: Wiring, broker: str, settings: Settings, bridge: str = _BRIDGE) -> str:
@@ -90,6 +96,25 @@ def broker_file(wiring: Wiring, broker: str, settings: Settings, bridge: str = _
     head += [f"# {link.owner!r} links here as {remote_id(link)}\n" for link in incoming]
     connections = [_connection(link, settings, bridge, wiring.relays) for link in own]
     return "\n".join(["".join(head) + _GLOBAL, *connections])
+
+
+def broker_address(settings: Settings, broker: str) -> Address:
+    """The address of a broker, with MQTT's default ports."""
+    return settings.host_and_port(broker, TLS_PORT if settings.tls else PORT)
+
+
+def link_login(settings: Settings) -> Login:
+    """The login of links: the certificates of a broker, and the user of the environment with credentials.
+
+    Raises:
+        InputError: credentials are required, but the environment has none.
+    """
+    login = login_from_environment() if settings.credentials else Login()
+    if not settings.tls:
+        return login
+    folder = Path(settings.certificates or CERTIFICATES)
+    ca, certificate, key = (str(folder / name) for name in CERTIFICATE_FILES)
+    return replace(login, ca=ca, certificate=(certificate, key))
 
 
 def local_id(link: WiredLink) -> str:
@@ -103,13 +128,13 @@ def remote_id(link: WiredLink) -> str:
 
 
 def _connection(link: WiredLink, settings: Settings, bridge: str, relays: bool) -> str:
-    host, port = settings.place(link.peer, TLS_PORT if settings.tls else PORT)
-    lines = [f"connection {link_name(link.owner, link.peer)}", f"address {host}:{port}", bridge.rstrip("\n")]
+    address = broker_address(settings, link.peer)
+    lines = [f"connection {link_name(link.owner, link.peer)}", f"address {address}", bridge.rstrip("\n")]
     lines += [f"local_clientid {local_id(link)}", f"remote_clientid {remote_id(link)}"]
     if settings.tls:
         folder = settings.certificates or CERTIFICATES
-        certificates = (("cafile", "ca.crt"), ("certfile", "broker.crt"), ("keyfile", "broker.key"))
-        lines += [f"bridge_{option} {folder}/{file}" for option, file in certificates]
+        options = zip(("cafile", "certfile", "keyfile"), CERTIFICATE_FILES, strict=True)
+        lines += [f"bridge_{option} {folder}/{file}" for option, file in options]
     if settings.credentials:  # mosquitto does not read the environment; `envsubst` fills these in
         lines += ["remote_username ${BROADLOOM_USER}", "remote_password ${BROADLOOM_PASSWORD}"]
     return "\n".join([*lines, *_topics(link, settings.qos, relays)]) + "\n"
@@ -131,7 +156,7 @@ def _topics(link: WiredLink, qos: int, relays: bool) -> Iterable[str]:
 
 def read_links(files: Mapping[str, str], wiring: Wiring) -> list[WiredLink]:
     """The links in exported files, so that a check sees what is written rather than what was meant."""
-    broker_of = {safe(broker): broker for broker in wiring.brokers}
+    broker_of = {safe_name(broker): broker for broker in wiring.brokers}
     links = []
     for name, text in files.items():
         owner = broker_of[name.removeprefix("broker-").removesuffix(".conf")]

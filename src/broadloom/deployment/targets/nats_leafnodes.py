@@ -11,7 +11,7 @@ import re
 from collections import defaultdict
 from collections.abc import Mapping
 
-from broadloom.deployment.deployment_inputs import Settings, link_name, safe
+from broadloom.deployment.deployment_inputs import Settings, link_name, safe_name
 from broadloom.deployment.loop_checks import is_forest
 from broadloom.deployment.wiring import WiredLink, Wiring
 from broadloom.errors import InputError
@@ -50,7 +50,7 @@ def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
             f"{len(accounts)}, and clients log in to each that has a topic of theirs"
         )
     return {
-        f"broker-{safe(broker)}.conf": _broker_file(wiring, broker, accounts, settings)
+        f"broker-{safe_name(broker)}.conf": _broker_file(wiring, broker, accounts, settings)
         for broker in wiring.brokers
     }
 
@@ -121,7 +121,10 @@ def _broker_file(wiring: Wiring, broker: str, accounts: list[list[str]], setting
     lines += _accounts(accounts) if several else []
     lines += ["leafnodes {", "  no_advertise: true"]
     if any(link.peer == broker for link in wiring.links):
-        lines += [f'  listen: "0.0.0.0:{settings.place(broker, PORT)[1]}"', *_tls_options(settings, "  ")]
+        lines += [
+            f'  listen: "0.0.0.0:{settings.host_and_port(broker, PORT).port}"',
+            *_tls_options(settings, "  "),
+        ]
         lines += [] if several or not settings.credentials else [f"  authorization {_login('BROADLOOM')}"]
     lines += ["  remotes: ["]
     for link in own:
@@ -144,21 +147,17 @@ def _login(name: str) -> str:
 
 def _remotes(link: WiredLink, accounts: list[list[str]], settings: Settings) -> list[str]:
     """One remote per account with a topic on the link."""
-    host, port = settings.place(link.peer, PORT)
+    address = settings.host_and_port(link.peer, PORT)
     scheme = "tls" if settings.tls else "nats-leaf"
     name = link_name(link.owner, link.peer)
     tls = "".join(_tls_options(settings, ""))
     if not accounts:
-        url = (
-            f"$BROADLOOM_URL_{_variable(link.peer)}"
-            if settings.credentials
-            else f'"{scheme}://{host}:{port}"'
-        )
+        url = f"$BROADLOOM_URL_{_variable(link.peer)}" if settings.credentials else f'"{scheme}://{address}"'
         return [f"    {{ url: {url}{tls} }}{_MARK}{name}"]
     carried = {*link.out, *link.into}
     return [
         f"    {{ url: $BROADLOOM_{i}_URL_{_variable(link.peer)}, account: BROADLOOM_{i}{tls} }}"
-        f"{_MARK}{name} at {scheme}://{host}:{port}"
+        f"{_MARK}{name} at {scheme}://{address}"
         for i, filters in enumerate(accounts, 1)
         if carried.intersection(filters)
     ]
@@ -190,7 +189,7 @@ def _check_subjects(wiring: Wiring) -> None:
 def read_links(files: Mapping[str, str], wiring: Wiring) -> list[WiredLink]:
     """The links in exported files; their topic filters are those of the wiring: the files name no topics."""
     carried = {link_name(link.owner, link.peer): link for link in wiring.links}
-    broker_of = {safe(broker): broker for broker in wiring.brokers}
+    broker_of = {safe_name(broker): broker for broker in wiring.brokers}
     links = []
     for name, text in files.items():
         owner = broker_of[name.removeprefix("broker-").removesuffix(".conf")]

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import quote, unquote
 
-from broadloom.deployment.deployment_inputs import Settings, safe
+from broadloom.deployment.deployment_inputs import Settings, safe_name
 from broadloom.deployment.wiring import Hop, WiredLink, Wiring
 from broadloom.errors import InputError
 
@@ -42,7 +42,8 @@ def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
         <BLANKLINE>
     """
     return {
-        f"broker-{safe(broker)}.json": as_text(calls(wiring, broker, settings)) for broker in wiring.brokers
+        f"broker-{safe_name(broker)}.json": as_text(calls(wiring, broker, settings))
+        for broker in wiring.brokers
     }
 
 
@@ -78,7 +79,7 @@ def max_hops(wiring: Wiring) -> int:
 
 def exchange(link: WiredLink) -> str:
     """The name of the exchange of a link, at both ends."""
-    return f"broadloom.link.{safe(link.owner)}:{safe(link.peer)}"
+    return f"broadloom.link.{safe_name(link.owner)}:{safe_name(link.peer)}"
 
 
 def routing_key(text: str) -> str:
@@ -150,7 +151,7 @@ def undone(call: Call) -> Call:
 
 def _upstream(link: WiredLink, other: str, settings: Settings, hops: int) -> list[Call]:
     """The calls that make the other end of a link the upstream."""
-    name = f"broadloom-{safe(other)}"
+    name = f"broadloom-{safe_name(other)}"
     value = {
         "uri": _uri(other, settings),
         "ack-mode": "on-confirm",
@@ -169,14 +170,14 @@ def _upstream(link: WiredLink, other: str, settings: Settings, hops: int) -> lis
 
 
 def _uri(broker: str, settings: Settings) -> str:
-    host, port = settings.place(broker, TLS_PORT if settings.tls else PORT)
+    address = settings.host_and_port(broker, TLS_PORT if settings.tls else PORT)
     login = "${BROADLOOM_USER}:${BROADLOOM_PASSWORD}@" if settings.credentials else ""
     if not settings.tls:
-        return f"amqp://{login}{host}:{port}"
+        return f"amqp://{login}{address}"
     folder = settings.certificates or CERTIFICATES
     certificates = f"cacertfile={folder}/ca.crt&certfile={folder}/broker.crt&keyfile={folder}/broker.key"
     mechanism = "" if settings.credentials else "&auth_mechanism=external"
-    return f"amqps://{login}{host}:{port}?{certificates}&verify=verify_peer{mechanism}"
+    return f"amqps://{login}{address}?{certificates}&verify=verify_peer{mechanism}"
 
 
 def _put(kind: str, name: str, body: Mapping[str, Any]) -> Call:
@@ -191,7 +192,7 @@ def _bind(source: str, destination: str, text: str) -> Call:
 
 def read_links(files: Mapping[str, str], wiring: Wiring) -> list[WiredLink]:
     """The links in exported files; a hop carries what its start offers and its end accepts."""
-    broker_of = {safe(broker): broker for broker in wiring.brokers}
+    broker_of = {safe_name(broker): broker for broker in wiring.brokers}
     offered = defaultdict[Hop, set[str]](set)
     accepted = defaultdict[Hop, set[str]](set)
     pairs: dict[tuple[str, str], None] = {}
