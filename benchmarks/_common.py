@@ -1,4 +1,4 @@
-"""What benchmarks share: instances, runs measured in a process of their own, claims, the result file."""
+"""Common parts of benchmarks: instances, measured runs in separate processes, claims, result files."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ RESULTS = HERE / "results"
 SHARED = HERE.parents[1] / "shared"
 DATA = Path(os.environ.get("BROADLOOM_DATA", SHARED / "data"))
 
-# Measured latencies, by the name under which an instance asks for them.
+# Files of measured latencies, by the name that instances use.
 LATENCY = {
     "ripe": "latency_ripe_atlas631_2023-07-02.npz",
     "wonder": "latency_wondernetwork_2020-07-19.npz",
 }
-# Latencies below this, of nodes in one city, are measured as 0.
+# The data has zeros between nodes in one city; they are raised to this.
 FLOOR_MS = 0.5
 
 
 @dataclass(frozen=True)
 class Instance:
-    """An interest and weights that anybody can make again."""
+    """Parameters of a generated interest and weights."""
 
     nodes: int
     topics: int
@@ -45,7 +45,7 @@ class Instance:
     seed: int = 0
 
     def build(self) -> tuple[bl.Interest, bl.Weights]:
-        """Generate it."""
+        """Generate the interest and the weights."""
         interest = bl.workload.interest(
             nodes=self.nodes,
             topics=self.topics,
@@ -61,13 +61,13 @@ class Instance:
         if self.weights == "uniform":
             return bl.Weights.uniform(self.nodes)
         if self.weights in LATENCY:
-            place = DATA / LATENCY[self.weights]
-            return bl.workload.weights(self.nodes, place, seed=self.seed, missing="path", floor=FLOOR_MS)
+            path = DATA / LATENCY[self.weights]
+            return bl.workload.weights(self.nodes, path, seed=self.seed, missing="path", floor=FLOOR_MS)
         mean = 1.0 if self.weights == "planar" else None
         return bl.workload.weights(self.nodes, self.weights, mean=mean, seed=self.seed)
 
     def row(self) -> dict[str, Any]:
-        """What a table says of it."""
+        """The columns of a table that describe the instance."""
         return {
             "nodes": self.nodes,
             "topics": self.topics,
@@ -78,7 +78,7 @@ class Instance:
 
 @dataclass(frozen=True)
 class Task:
-    """One thing to time on an instance; `what` names a function of `_tasks.py`."""
+    """Work to time on an instance; `what` names a function of `_tasks.py`."""
 
     what: str
     arguments: Mapping[str, Any] = field(default_factory=dict)
@@ -94,8 +94,8 @@ def measure(
 ) -> list[dict[str, Any]]:
     """Run the tasks on the instance, one after the other, `rounds` times, in a fresh process.
 
-    Each gives what it returns, the least CPU and wall seconds of its rounds, and the most memory that the
-    process had while it ran. A first run on a tiny instance, not timed, compiles the kernels.
+    The result of each task is what it returns, the least CPU and wall seconds of its rounds, and the peak
+    memory of the process while it ran. A first run on a tiny instance, not timed, compiles the kernels.
     """
     work = {"instance": asdict(instance), "tasks": [asdict(task) for task in tasks], "rounds": rounds}
     environment = dict(os.environ, **({} if threads is None else {"BROADLOOM_THREADS": str(threads)}))
@@ -113,7 +113,7 @@ def measure(
 
 @dataclass
 class Section:
-    """What a part of a benchmark found: rows of a table, claims that hold or do not, how it was run."""
+    """Results of a part of a benchmark: rows of a table, claims that hold or not, and notes."""
 
     title: str
     rows: list[dict[str, Any]] = field(default_factory=list)
@@ -123,7 +123,7 @@ class Section:
     def claim(
         self, text: str, measured: float, at_most: float | None = None, at_least: float | None = None
     ) -> None:
-        """Compare a measured number with what is asked of it."""
+        """Compare a measured number with its limit."""
         holds = (at_most is None or measured <= at_most) and (at_least is None or measured >= at_least)
         limit = f"at most {at_most:g}" if at_most is not None else f"at least {at_least:g}"
         self.claims.append({"claim": text, "asked": limit, "measured": measured, "holds": bool(holds)})
@@ -133,21 +133,21 @@ Sections = Mapping[str, Callable[[bool], Section]]
 
 
 def run(name: str, sections: Sections) -> None:
-    """The command line of a benchmark: run the sections asked for, print them, keep what they found."""
+    """The command line of a benchmark: run the requested sections, print and store their results."""
     parser = argparse.ArgumentParser(
         description=f"The {name} benchmark; results go to {RESULTS / name}.json."
     )
     parser.add_argument("--only", default=",".join(sections), help=f"of {', '.join(sections)}")
-    parser.add_argument("--quick", action="store_true", help="small instances, one round; nothing is kept")
-    asked = parser.parse_args()
-    unknown = set(asked.only.split(",")) - set(sections)
+    parser.add_argument("--quick", action="store_true", help="small instances, one round; nothing is stored")
+    options = parser.parse_args()
+    unknown = set(options.only.split(",")) - set(sections)
     if unknown:
         parser.error(f"no section {', '.join(sorted(unknown))}; there are {', '.join(sections)}")
     console = Console(width=None if sys.stdout.isatty() else 160)
-    for part in asked.only.split(","):
-        section = sections[part](asked.quick)
-        if asked.quick:
-            section.claims.clear()  # they are about the real instances
+    for part in options.only.split(","):
+        section = sections[part](options.quick)
+        if options.quick:
+            section.claims.clear()  # claims are about the real instances
         else:
             keep(name, part, section)
         show(console, section)
@@ -155,7 +155,7 @@ def run(name: str, sections: Sections) -> None:
 
 def show(console: Console, section: Section) -> None:
     """Print a section's table and its claims."""
-    for title, rows in ((section.title, section.rows), ("What was to be shown", section.claims)):
+    for title, rows in ((section.title, section.rows), ("Claims", section.claims)):
         if rows:
             table = Table(*columns(rows), title=title)
             for row in rows:
@@ -164,23 +164,23 @@ def show(console: Console, section: Section) -> None:
 
 
 def keep(name: str, part: str, section: Section) -> None:
-    """Put a section into the result file, beside those that are there."""
-    place = RESULTS / f"{name}.json"
-    record = json.loads(place.read_text()) if place.exists() else {}
+    """Store a section in the result file; other sections stay."""
+    path = RESULTS / f"{name}.json"
+    record = json.loads(path.read_text()) if path.exists() else {}
     record[part] = asdict(section) | {"made_with": made_with()}
     RESULTS.mkdir(exist_ok=True)
-    place.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
+    path.write_text(json.dumps(record, indent=1, sort_keys=True) + "\n")
 
 
 def kept(name: str, part: str) -> list[dict[str, Any]]:
-    """The rows of a section in the result file; none if it was never run."""
-    place = RESULTS / f"{name}.json"
-    record = json.loads(place.read_text()) if place.exists() else {}
+    """The rows of a section in the result file; empty if it was never run."""
+    path = RESULTS / f"{name}.json"
+    record = json.loads(path.read_text()) if path.exists() else {}
     return record.get(part, {"rows": []})["rows"]
 
 
 def made_with() -> dict[str, Any]:
-    """What numbers depend on, as far as it is no secret of the machine."""
+    """The versions and the number of cores, on which results depend."""
     return {name: version(name) for name in ("numba", "numpy", "scipy")} | {
         "broadloom": VERSION,
         "python": sys.version.split()[0],
@@ -189,7 +189,7 @@ def made_with() -> dict[str, Any]:
 
 
 def columns(rows: Iterable[Mapping[str, Any]]) -> list[str]:
-    """The columns of all rows, in the order in which they come up."""
+    """The columns of all rows, in the order of their first appearance."""
     return list(dict.fromkeys(column for row in rows for column in row))
 
 

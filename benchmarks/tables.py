@@ -1,15 +1,15 @@
-"""Puts the tables of the result files, and the list of algorithms, into the pages of the documentation.
+"""Generator of the documentation's tables: results of benchmarks, and the list of algorithms.
 
     python benchmarks/tables.py            # write them
-    python benchmarks/tables.py --check    # only tell whether a page is out of date (exit code 1)
+    python benchmarks/tables.py --check    # only check whether a page is out of date (exit code 1)
 
-A page says which table it wants, and what stands between the two lines is replaced:
+A page names a table, and the text between the two lines is replaced:
 
     <!-- table: link/peer | nodes, algorithm, peer / ours | popularity=unif -->
     <!-- end of table -->
 
-The name is that of a result file and of a section in it, or of one of `LISTS`. Then come the columns,
-all if there are none, and which rows, all if nothing is said.
+The name is that of a result file and of a section in it, or of one of `LISTS`. Then follow the columns (by
+default all) and a condition on the rows (by default none).
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def main() -> None:
-    """Write every page that is out of date, or tell which are."""
+    """Write every page that is out of date, or only name them."""
     stale = {page: new for page in sorted(PAGES.glob("*.md")) if (new := filled(page)) != page.read_text()}
     for page, text in stale.items():
         print(f"{page.name} is out of date" if "--check" in sys.argv else f"{page.name} written")
@@ -42,26 +42,26 @@ def main() -> None:
 
 
 def filled(page: Path) -> str:
-    """The page with its tables as they are now."""
-    return MARKED.sub(lambda found: found[1] + wanted_table(found[2]) + found[3], page.read_text())
+    """The text of the page with current tables."""
+    return MARKED.sub(lambda found: found[1] + requested_table(found[2]) + found[3], page.read_text())
 
 
-def wanted_table(wish: str) -> str:
-    """The table that a page asks for, in Markdown."""
-    name, chosen, condition = [part.strip() for part in (wish + "||").split("|")[:3]]
+def requested_table(request: str) -> str:
+    """The table that a page requests, in Markdown."""
+    name, chosen, condition = [part.strip() for part in (request + "||").split("|")[:3]]
     rows = LISTS[name]() if name in LISTS else section_rows(name)
     if not rows:
         return f"\n*Not measured yet: `python benchmarks/{name.split('/')[0]}.py`.*\n\n"
-    asked = dict(part.strip().split("=") for part in condition.split(",") if part)
-    rows = [row for row in rows if all(str(row.get(key)) in asked[key].split("/") for key in asked)]
+    conditions = dict(part.strip().split("=") for part in condition.split(",") if part)
+    rows = [row for row in rows if all(str(row.get(key)) in conditions[key].split("/") for key in conditions)]
     return markdown(rows, [column.strip() for column in chosen.split(",") if column])
 
 
 def section_rows(name: str) -> Rows:
-    """The rows of a section: `link/peer`, or its claims: `link/peer/claims`; none if it was not run."""
+    """The rows of a section (`link/peer`) or its claims (`link/peer/claims`); empty if it was never run."""
     file, section, *rest = name.split("/")
-    place = RESULTS / f"{file}.json"
-    record = json.loads(place.read_text()) if place.exists() else {}
+    path = RESULTS / f"{file}.json"
+    record = json.loads(path.read_text()) if path.exists() else {}
     return record.get(section, {}).get(rest[0] if rest else "rows", [])
 
 
@@ -78,7 +78,7 @@ def _ruler(value: Any) -> str:
 
 
 def algorithms(stage: str, problem: str | None = None) -> Rows:
-    """The algorithms of a stage, as their list in the code has them."""
+    """The algorithms of a stage, from the list in the code."""
     return [
         {
             "name": f"`{row['name']}`",
@@ -93,7 +93,7 @@ def algorithms(stage: str, problem: str | None = None) -> Rows:
 
 
 def misses(name: str) -> Rows:
-    """What a benchmark was to show and did not; a row that says so if there is nothing."""
+    """The claims of a benchmark that do not hold; one row that says so if all hold."""
     record = json.loads((RESULTS / f"{name}.json").read_text())
     claims = [claim for section in record.values() for claim in section["claims"]]
     missed = [{k: claim[k] for k in ("claim", "asked", "measured")} for claim in claims if not claim["holds"]]

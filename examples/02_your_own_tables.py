@@ -1,4 +1,4 @@
-"""From two small CSV files to a saved plan, as an operator would start."""
+"""A saved plan from two small CSV files."""
 
 import tempfile
 from pathlib import Path
@@ -7,15 +7,16 @@ import broadloom as bl
 from broadloom.model import read_link_problem
 
 with tempfile.TemporaryDirectory() as folder:
-    tables, plan_folder = Path(folder, "tables"), Path(folder, "plan")
+    tables = Path(folder, "tables")
+    plan_folder = Path(folder, "plan")
     tables.mkdir()
     (tables / "subscriptions.csv").write_text(
         "node,topic\nparis,orders\nparis,prices\ntokyo,prices\nlima,orders\nlima,prices\n"
     )
     (tables / "latency.csv").write_text("src,dst,rtt_ms\nparis,tokyo,218\nparis,lima,194\ntokyo,lima,256\n")
 
-    given = read_link_problem(tables)
-    plan = bl.link(given.interest, given.weights)
+    problem = read_link_problem(tables)
+    plan = bl.link(problem.interest, problem.weights)
     plan.save(plan_folder)
 
     loaded = bl.Plan.load(plan_folder)

@@ -11,8 +11,8 @@ from hypothesis import HealthCheck, settings
 CI = os.environ.get("BROADLOOM_CI") == "1"
 
 
-# An example, or drawing it, may compile a kernel, so no limits to time; a run that must pass draws the same
-# examples each time.
+# Drawing or running an example can compile a kernel, so there is no time limit; CI draws the same examples
+# each time.
 settings.register_profile(
     "broadloom", deadline=None, derandomize=CI, suppress_health_check=[HealthCheck.too_slow]
 )
@@ -44,13 +44,13 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         reason = f"not installed: {', '.join(missing)}"
         pytest.fail(reason, pytrace=False) if CI else pytest.skip(reason)
     if item.get_closest_marker("data") and not data_folder().is_dir():
-        pytest.skip(f"no shared data at {data_folder()} (BROADLOOM_DATA names another place)")
+        pytest.skip(f"no shared data at {data_folder()} (BROADLOOM_DATA names another folder)")
 
 
 def data_folder() -> Path:
-    """Where the shared latency and interest data is, if it is anywhere."""
-    beside = Path(__file__).parents[2] / "shared" / "data"
-    return Path(os.environ.get("BROADLOOM_DATA", beside))
+    """The folder of the shared latency and interest data, which need not exist."""
+    default = Path(__file__).parents[2] / "shared" / "data"
+    return Path(os.environ.get("BROADLOOM_DATA", default))
 
 
 @pytest.fixture(scope="session")
@@ -61,13 +61,13 @@ def data() -> Path:
 
 @pytest.fixture
 def run(capfd):
-    """Run `broadloom ...` in this process; gives the exit code, standard output and standard error."""
+    """Run `broadloom ...` in this process; returns the exit code, standard output and standard error."""
     from broadloom.cli import main  # here, so that other tests do not load it
 
     def call(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exited:
             main([str(argument) for argument in arguments])
         out, err = capfd.readouterr()
-        return int(left.value.code or 0), out, err
+        return int(exited.value.code or 0), out, err
 
     return call

@@ -1,4 +1,4 @@
-"""The benchmarks' machinery works: runs in a process of their own, claims, the result file."""
+"""Common parts of benchmarks: measured runs in separate processes, claims, result files."""
 
 import json
 import sys
@@ -14,24 +14,24 @@ import link as benchmark
 SMALL = _common.Instance(25, 12, sizes=(2, 6))
 
 
-def test_a_task_is_measured_and_equals_its_twin():
+def test_a_task_is_measured_and_equals_its_naive_twin():
     twin = _common.Task("twin", {"algorithm": "gm"})
-    floor, ours, plain = _common.measure(
+    floor, ours, naive = _common.measure(
         SMALL, [benchmark.FLOOR, _common.link("gm"), twin], rounds=2, threads=1
     )
     assert floor["shared"] > 0
-    assert ours["digest"] == plain["digest"]
+    assert ours["digest"] == naive["digest"]
     assert ours["edges"] > 0
-    assert all(one["wall_s"] > 0 and one["peak_mb"] > 10 for one in (floor, ours, plain))
-    assert all(one["cpu_s"] >= 0 for one in (floor, ours, plain)), "some systems count it in ticks"
+    assert all(one["wall_s"] > 0 and one["peak_mb"] > 10 for one in (floor, ours, naive))
+    assert all(one["cpu_s"] >= 0 for one in (floor, ours, naive)), "some systems count it in ticks"
 
 
-def test_trees_of_others_are_the_same_trees():
+def test_scipy_and_networkx_build_the_same_trees():
     scipy, networkx = _common.measure(SMALL, map(_common.Task, ("scipy_trees", "networkx_trees")), rounds=1)
     assert scipy["digest"] == networkx["digest"]
 
 
-def test_a_failing_task_says_why():
+def test_a_failing_task_reports_its_error():
     with pytest.raises(RuntimeError, match="no algorithm 'gn'"):
         _common.measure(SMALL, [_common.link("gn")])
 
@@ -43,7 +43,7 @@ def test_claims_hold_or_not():
     assert [claim["holds"] for claim in section.claims] == [True, False]
 
 
-def test_results_stand_beside_each_other(tmp_path, monkeypatch):
+def test_a_section_leaves_other_sections_of_the_file_unchanged(tmp_path, monkeypatch):
     monkeypatch.setattr(_common, "RESULTS", tmp_path)
     _common.keep("link", "one", _common.Section("1", [{"x": 1}]))
     _common.keep("link", "two", _common.Section("2"))

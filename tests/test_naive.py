@@ -1,4 +1,4 @@
-"""The twins are right by themselves: connected overlays, the papers' lemmas, bound <= optimum <= all."""
+"""Naive twins: connected overlays, the papers' lemmas, lower bound <= optimum <= every overlay."""
 
 import math
 from itertools import chain, combinations
@@ -48,7 +48,7 @@ def test_components_of_a_path_with_a_hole():
     assert naive.is_topic_connected(interests, [(0, 1), (1, 3), (2, 3)])
 
 
-def test_contribution_counts_the_shared_topics_still_apart():
+def test_contribution_counts_the_shared_topics_still_disconnected():
     interests = [{0, 1, 2}, {0, 1}, {0, 2}]
     assert naive.contribution(interests, [], 0, 1) == 2
     assert naive.contribution(interests, [(0, 2), (1, 2)], 0, 1) == 1
@@ -56,7 +56,7 @@ def test_contribution_counts_the_shared_topics_still_apart():
 
 
 @pytest.mark.parametrize("instance", SMALL)
-def test_contributions_all_at_once_equal_one_by_one_and_never_rise(instance):
+def test_contributions_agree_and_never_rise(instance):
     """Paper 1: mu is submodular (Eq. 14), and TCC(E) falls by the contribution of the edge added (Eq. 10)."""
     interests, weights = instance
     edges = naive.grmaw(interests, weights)
@@ -77,7 +77,7 @@ def test_contributions_all_at_once_equal_one_by_one_and_never_rise(instance):
 @every_overlay
 @pytest.mark.parametrize("instance", SMALL)
 def test_overlays_are_topic_connected_and_proper(name, instance):
-    """Topic-connected; u < v; no edge twice; no edge between nodes that share nothing."""
+    """Topic-connected; u < v; no edge twice; no edge between nodes without a common topic."""
     interests, weights = instance
     edges = OVERLAYS[name](interests, weights)
     assert naive.is_topic_connected(interests, edges)
@@ -103,13 +103,13 @@ def test_nothing_to_connect(name):
 
 @every_overlay
 def test_ties_go_to_the_smallest_edge(name):
-    """Three equal nodes and equal weights: the star at node 0, which is also the smallest in every order."""
+    """Three equal nodes with equal weights: the star at node 0, the smallest in every order."""
     interests, weights = [{0}, {0}, {0}], instances.symmetric(3, lambda _u, _v: 1.0)
     expected = [(0, 1), (0, 2)]
     assert OVERLAYS[name](interests, weights) == expected
 
 
-# The truth.
+# The optimum.
 
 
 @pytest.mark.parametrize("seed", range(10))
@@ -148,14 +148,14 @@ def test_approximation_ratios_of_tree_per_topic_and_greedy(instance):
 
 
 def test_trmaw_lists_topics_ascending_and_a_shared_edge_once():
-    """Within a topic by (weight, u, v): the second tree's (0, 1) is already there."""
+    """Within a topic by (weight, u, v); the edge (0, 1) of the second tree is in the overlay already."""
     interests = [{0, 1}, {0, 1}, {0}, {1}]
     weights = instances.symmetric(4, lambda u, v: {(0, 1): 2.0, (1, 2): 1.0, (0, 3): 1.0}.get((u, v), 3.0))
     assert naive.trmaw(interests, weights) == [(1, 2), (0, 1), (0, 3)]
 
 
 @pytest.mark.parametrize("instance", SMALL)
-def test_grmaw_is_gm_where_all_weights_are_equal(instance):
+def test_grmaw_is_gm_if_all_weights_are_equal(instance):
     """Paper 1, VI."""
     interests, _ = instance
     assert naive.grmaw(interests, instances.symmetric(len(interests), lambda _u, _v: 1.0)) == naive.gm(
@@ -163,7 +163,7 @@ def test_grmaw_is_gm_where_all_weights_are_equal(instance):
     )
 
 
-def test_gm_is_blind_to_weights():
+def test_gm_ignores_weights():
     interests, weights = instances.heavy_triangle()
     assert naive.gm(interests) == [(0, 1), (0, 2)]
     assert naive.grmaw(interests, weights) == [(0, 2), (1, 2)]
@@ -197,7 +197,7 @@ def test_pdmaw_by_hand():
 
 @pytest.mark.parametrize("n", [2, 3, 5, 8])
 def test_reverse_delete_turns_the_clique_into_the_star(n):
-    """Paper 1, Lemma 10, as printed but for the formula's -n."""
+    """Paper 1, Lemma 10, as printed except for -n in the formula."""
     epsilon = 0.25
     interests, weights = instances.clique_or_star(n, epsilon)
     primal_dual, _ = naive.pdmaw(interests, weights)
@@ -211,7 +211,7 @@ def test_reverse_delete_turns_the_clique_into_the_star(n):
 
 
 @pytest.mark.parametrize("instance", SMALL)
-def test_reverse_delete_leaves_nothing_to_delete(instance):
+def test_reverse_delete_gives_a_minimal_overlay(instance):
     """PdrdMAW's overlay is minimal and a subsequence of PdMAW's (paper 1, Def. 3)."""
     interests, weights = instance
     edges = naive.pdrdmaw(interests, weights)
@@ -220,7 +220,7 @@ def test_reverse_delete_leaves_nothing_to_delete(instance):
 
 
 def test_the_last_edge_is_the_first_to_be_deleted():
-    """Either (1, 2) or (0, 3) can go once the others are there; the later one does (paper 1, Alg. 5)."""
+    """Either (1, 2) or (0, 3) is redundant given the others; the later one is deleted (paper 1, Alg. 5)."""
     interests, weights = instances.scattered(4, 6, seed=36, most=5)
     assert naive.pdmaw(interests, weights)[0] == [(1, 2), (2, 3), (0, 3), (0, 1)]
     assert naive.pdrdmaw(interests, weights) == [(1, 2), (2, 3), (0, 1)]
@@ -245,14 +245,14 @@ def test_divide_and_conquer_lists_inner_edges_first_and_joins_representatives(re
 
 
 def test_representatives_by_hand():
-    """Topic 3 is at home only. Needed twice, 0 and 1 have two subscribers each, 2 has one."""
+    """Topic 3 has subscribers in one part only. In part 0, topics 0 and 1 have two subscribers, 2 has one."""
     interests = [{0, 3}, {0, 1, 2}, {1, 3}, {0, 1, 2}]
     assert naive.representatives_of(interests, [0, 0, 0, 1], 0, 1) == [1]
     assert naive.representatives_of(interests, [0, 0, 0, 1], 0, 2) == [1, 0, 2]
     assert naive.representatives_of(interests, [0, 0, 0, 1], 1, 2) == [3]
 
 
-def test_grmaw_from_adds_only_what_is_missing():
+def test_grmaw_from_adds_only_missing_edges():
     interests, weights = [{0}, {0}, {0}, {0}], instances.symmetric(4, lambda u, v: float(u + v))
     assert naive.grmaw_from(interests, weights, edges=[(2, 3)]) == [(0, 1), (0, 2)]
     assert naive.grmaw_from(interests, weights, candidates=[(2, 3), (1, 3)]) == [(1, 3), (2, 3)]
@@ -264,7 +264,7 @@ def test_grmaw_from_adds_only_what_is_missing():
 
 @pytest.mark.parametrize(("n", "count"), [(4, 5), (6, 11), (8, 21), (10, 31)])
 def test_minmax_takes_far_more_edges_than_the_star(n, count):
-    """Paper 2, Lemma 1: a ratio of the order of n. Its count n(n - 2) / 2 does not come out: see there."""
+    """Paper 2, Lemma 1: a ratio of the order of n. Its count is not reproduced: see `matchings_or_star`."""
     interests, _ = instances.matchings_or_star(n)
     star = [(0, i) for i in range(1, n)]
     edges = naive.minmax_oda(interests)
@@ -284,8 +284,8 @@ def test_low_oda_never_takes_less_than_a_kth_of_the_best(instance, k):
         assert mu[e] * k >= max(mu.values())
 
 
-def test_low_oda_spares_the_degree_where_contributions_are_equal():
-    """Equality is enough for e1 (paper 2, Alg. 1, line 10), so k = 1 is not GM where there are ties."""
+def test_low_oda_prefers_low_degrees_at_equal_contributions():
+    """Equality is enough for e1 (paper 2, Alg. 1, line 10), so k = 1 differs from GM at ties."""
     interests = [{0}, {0}, {0}, {0}]
     assert naive.low_oda(interests, k=1) == [(0, 1), (2, 3), (0, 2)]
     assert naive.gm(interests) == [(0, 1), (0, 2), (0, 3)]

@@ -1,4 +1,4 @@
-"""A test that lacks something is skipped and says why; where CI promised a program, it fails."""
+"""Skips: a test without its program or data is skipped with a reason; in CI a missing program fails it."""
 
 from pathlib import Path
 
@@ -9,7 +9,7 @@ CONFTEST = Path(__file__).with_name("conftest.py").read_text()
 
 @pytest.fixture
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
-    """Runs one test with the given marker under our conftest.py, and returns its outcome and its report."""
+    """Run one test with a marker under our conftest.py; returns its outcome and its report."""
     monkeypatch.delenv("BROADLOOM_CI", raising=False)
     monkeypatch.delenv("BROADLOOM_DATA", raising=False)
     (pytester.path / "tests").mkdir()
@@ -25,7 +25,7 @@ def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     return run
 
 
-def test_runs_when_the_program_is_there(run):
+def test_runs_if_the_program_is_installed(run):
     assert run('needs("sh")')[0] == {"passed": 1}
 
 
@@ -35,7 +35,7 @@ def test_skips_with_the_missing_programs(run):
     assert "not installed: no-such-broker" in report
 
 
-def test_fails_in_ci_where_a_program_is_missing(run, monkeypatch):
+def test_fails_in_ci_if_a_program_is_missing(run, monkeypatch):
     monkeypatch.setenv("BROADLOOM_CI", "1")
     outcome, report = run('needs("no-such-broker")')
     assert outcome == {"errors": 1}
@@ -49,13 +49,13 @@ def test_skips_without_the_shared_data_even_in_ci(run, monkeypatch):
     assert "no shared data at" in report
 
 
-def test_runs_with_the_data_that_is_named(run, monkeypatch, tmp_path):
+def test_runs_with_the_data_of_the_environment_variable(run, monkeypatch, tmp_path):
     monkeypatch.setenv("BROADLOOM_DATA", str(tmp_path))
     assert run("data")[0] == {"passed": 1}
 
 
 def test_all_spark_tests_go_to_one_worker(run, pytester):
-    """Each test leaves a file named by its process; under two workers there is one file."""
+    """Each test writes a file named after its process; with two workers there is still one file."""
     run("spark")
     test = "import os, pytest\npytestmark = pytest.mark.spark\n" + "".join(
         f"def test_{i}(): open(str(os.getpid()), 'a').close()\n" for i in range(6)

@@ -1,4 +1,4 @@
-"""The pages' tables are those of the result files and of the code, and are made as they should be."""
+"""Tables of the documentation: up to date, and in correct Markdown."""
 
 import subprocess
 import sys
@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 
-import tables  # noqa: E402 (found only now)
+import tables  # noqa: E402 (the path is set above)
 
 ROWS = [
     {"name": "a|b", "n": 1200, "x": 0.12345, "ok": True},
@@ -18,7 +18,7 @@ ROWS = [
 
 
 def test_pages_are_up_to_date():
-    """Numbers in pages come from the result files: `python benchmarks/tables.py` puts them there."""
+    """Numbers in pages come from the result files; `python benchmarks/tables.py` writes them."""
     done = subprocess.run(
         [sys.executable, ROOT / "benchmarks" / "tables.py", "--check"], capture_output=True, text=True
     )
@@ -40,14 +40,14 @@ def test_a_table_in_markdown():
 def test_a_page_chooses_columns_and_rows(monkeypatch):
     monkeypatch.setitem(tables.LISTS, "mine", lambda: ROWS)
     assert (
-        tables.wanted_table("mine | x, name | n=1200/7")
+        tables.requested_table("mine | x, name | n=1200/7")
         == "\n| x | name |\n| ---: | --- |\n| 0.123 | a\\|b |\n\n"
     )
 
 
 @pytest.mark.parametrize("name", ["nothing/here", "link/nothing"])
-def test_what_was_not_measured_says_so(name):
-    assert "Not measured yet" in tables.wanted_table(name)
+def test_a_missing_result_is_marked_as_not_measured(name):
+    assert "Not measured yet" in tables.requested_table(name)
 
 
 @pytest.mark.parametrize(("stage", "one"), [("link", "`exact`"), ("assign", "`gr*`")])

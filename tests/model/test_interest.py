@@ -1,4 +1,4 @@
-"""Interest: the doors let in what is right, and say in one line what is not."""
+"""Interest: constructors accept valid input, and name the first error in one line."""
 
 import numpy as np
 import pyarrow as pa
@@ -12,7 +12,7 @@ from strategies import topic_lists
 
 
 @pytest.mark.parametrize("lists", SHAPES.values(), ids=SHAPES)
-def test_both_directions_say_the_same(lists):
+def test_both_directions_agree(lists):
     """A node has a topic if and only if the topic has the node."""
     interest = Interest.from_lists(lists)
     by_node = {(u, int(t)) for u in range(interest.node_count) for t in interest.topics_of(u)}
@@ -25,7 +25,7 @@ def test_both_directions_say_the_same(lists):
 
 @given(topic_lists(), st.randoms())
 def test_order_of_rows_does_not_matter(lists, random):
-    """Pairs in any order give the interest that the lists give."""
+    """Pairs in any order give the same interest as the lists."""
     pairs = [(f"n{u:02}", t) for u, row in enumerate(lists) for t in row]
     random.shuffle(pairs)
     nodes = [f"n{u:02}" for u in range(len(lists))]
@@ -38,8 +38,8 @@ def test_number_ids_ascend_as_numbers():
     assert Interest.from_lists([[10, 9]]).topic_ids == ("9", "10")
 
 
-def test_topics_given_as_a_count_keep_their_numbers():
-    """With a count, topic ids are indices, and topics without subscribers are there."""
+def test_with_a_count_topics_keep_their_numbers():
+    """With a count, topic ids are indices, and topics without subscribers exist."""
     interest = Interest.from_lists([[5], [2]], topics=8)
     assert interest.topic_count == 8
     assert interest.nodes_of(5).tolist() == [0]
@@ -105,12 +105,12 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("make", "words"), BAD.values(), ids=BAD)
-def test_bad_input_is_named(make, words):
-    """The message names the first offender, and is one line."""
+@pytest.mark.parametrize(("make", "message"), BAD.values(), ids=BAD)
+def test_bad_input_is_named(make, message):
+    """The message names the first bad entry in one line."""
     with pytest.raises(InputError) as caught:
         make()
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 

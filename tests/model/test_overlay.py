@@ -1,4 +1,4 @@
-"""Overlay: edges once, in order, between nodes that are there."""
+"""Overlay: each edge once, in order, between known nodes."""
 
 import numpy as np
 import pytest
@@ -11,18 +11,18 @@ from strategies import overlays
 
 @given(st.integers(0, 9).flatmap(lambda n: st.tuples(st.just(n), overlays(n))))
 def test_adjacency_is_the_edges(case):
-    """Each edge is at both its ends, under its own number, and neighbours ascend."""
+    """Each edge is listed at both ends with its index, and neighbours ascend."""
     nodes, edges = case
     overlay = Overlay.from_edges(nodes, [edge[::-1] for edge in edges])
-    near = overlay.adjacency()
+    adjacency = overlay.adjacency()
     seen = {
-        (u, int(near.neighbours[k]), int(near.edge[k]))
+        (u, int(adjacency.neighbours[k]), int(adjacency.edge[k]))
         for u in range(nodes)
-        for k in range(near.start[u], near.start[u + 1])
+        for k in range(adjacency.start[u], adjacency.start[u + 1])
     }
     assert seen == {(a, b, i) for i, (u, v) in enumerate(edges) for a, b in ((u, v), (v, u))}
     assert overlay.edges.tolist() == [list(edge) for edge in edges]
-    assert np.array_equal(overlay.degrees(), np.diff(near.start))
+    assert np.array_equal(overlay.degrees(), np.diff(adjacency.start))
 
 
 BAD = {
@@ -36,8 +36,8 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("edges", "words"), BAD.values(), ids=BAD)
-def test_bad_edges_are_named(edges, words):
+@pytest.mark.parametrize(("edges", "message"), BAD.values(), ids=BAD)
+def test_bad_edges_are_named(edges, message):
     with pytest.raises(InputError) as caught:
         Overlay.from_edges(3, edges)
-    assert words in str(caught.value)
+    assert message in str(caught.value)

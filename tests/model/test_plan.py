@@ -1,4 +1,4 @@
-"""Plans: what is saved is loaded, whole or not at all."""
+"""Plans: saved atomically, and loaded as they were saved."""
 
 import json
 import os
@@ -23,8 +23,8 @@ from strategies import instances
 
 @given(instances())
 @settings(max_examples=40, deadline=None)
-def test_a_plan_survives_saving(tmp_path_factory, instance):
-    """Every kind of weights, every shape: what is loaded is what was saved, and its metrics too."""
+def test_a_loaded_plan_equals_the_saved_one(tmp_path_factory, instance):
+    """For every kind of weights and every shape, the loaded plan and its metrics equal the saved ones."""
     plan = bl.link(*instance, algorithm="gm")
     path = tmp_path_factory.mktemp("plans") / "plan"
     plan.save(path)
@@ -36,7 +36,7 @@ def test_a_plan_survives_saving(tmp_path_factory, instance):
     assert (loaded.algorithm, loaded.seed, loaded.options) == ("gm", 0, plan.options)
 
 
-def test_the_same_plan_is_the_same_bytes(tmp_path):
+def test_the_same_plan_gives_the_same_bytes(tmp_path):
     plan = _plan()
     plan.save(tmp_path / "one")
     plan.save(tmp_path / "two")
@@ -44,7 +44,7 @@ def test_the_same_plan_is_the_same_bytes(tmp_path):
         assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes(), file.name
 
 
-def test_nodes_keep_what_is_known_of_them(tmp_path):
+def test_nodes_keep_their_further_columns(tmp_path):
     nodes = pa.table({"node": ["0", "1"], "site": ["paris", "tokyo"]})
     interest = Interest.from_lists([[0], [0]])
     plan = Plan(interest, Weights.uniform(2), Overlay.from_edges(2, [(0, 1)]), "gm", nodes=nodes)
@@ -52,7 +52,7 @@ def test_nodes_keep_what_is_known_of_them(tmp_path):
     assert Plan.load(tmp_path / "plan").nodes.column("site").to_pylist() == ["paris", "tokyo"]
 
 
-def test_a_plan_is_not_overwritten_unasked(tmp_path):
+def test_a_plan_is_overwritten_only_on_request(tmp_path):
     plan = _plan()
     plan.save(tmp_path / "plan")
     with pytest.raises(InputError, match="exists already"):
@@ -83,87 +83,87 @@ link(Interest.from_lists([[0], [0], [0]]), algorithm="gm").save(sys.argv[1], ove
 
 
 @pytest.mark.parametrize("tables_written", [1, 3, 5])
-def test_killed_while_saving_it_leaves_the_old_plan(tmp_path, tables_written):
-    """A reader sees the last good plan; the next save sweeps what the dead process left."""
-    place = tmp_path / "plan"
-    _plan().save(place)
-    before = {file.name: file.read_bytes() for file in place.iterdir()}
-    process = subprocess.Popen([sys.executable, "-c", SLOW_SAVE, place], stdout=subprocess.PIPE)
+def test_a_process_killed_while_saving_leaves_the_old_plan(tmp_path, tables_written):
+    """A reader sees the last good plan; the next save removes the files of the killed process."""
+    path = tmp_path / "plan"
+    _plan().save(path)
+    before = {file.name: file.read_bytes() for file in path.iterdir()}
+    process = subprocess.Popen([sys.executable, "-c", SLOW_SAVE, path], stdout=subprocess.PIPE)
     for _ in range(tables_written):
         process.stdout.readline()
     os.kill(process.pid, signal.SIGKILL)
     process.communicate()
-    assert {file.name: file.read_bytes() for file in place.iterdir()} == before
+    assert {file.name: file.read_bytes() for file in path.iterdir()} == before
     assert len(list(tmp_path.iterdir())) == 2
-    Plan.load(place).save(place, overwrite=True)
-    assert list(tmp_path.iterdir()) == [place]
+    Plan.load(path).save(path, overwrite=True)
+    assert list(tmp_path.iterdir()) == [path]
 
 
-def test_readers_never_see_half_a_plan(tmp_path):
-    """While one process saves over and over, every load gives a whole plan."""
-    place = tmp_path / "plan"
-    _plan().save(place)
+def test_readers_never_see_an_incomplete_plan(tmp_path):
+    """While one process saves repeatedly, every load gives a complete plan."""
+    path = tmp_path / "plan"
+    _plan().save(path)
     code = SLOW_SAVE.replace("time.sleep(0.2)", "").replace("link(", "for _ in range(60): link(")
-    process = subprocess.Popen([sys.executable, "-c", code, place], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-c", code, path], stdout=subprocess.DEVNULL)
     loads = 0
     while process.poll() is None:
-        assert Plan.load(place).algorithm == "gm"
+        assert Plan.load(path).algorithm == "gm"
         loads += 1
     assert process.returncode == 0
     assert loads > 3
 
 
 def _edit(**fields):
-    """A damage: other fields in plan.json."""
+    """Damage that changes fields of plan.json."""
 
-    def damage(place):
-        record = json.loads((place / "plan.json").read_text())
-        (place / "plan.json").write_text(json.dumps(record | fields))
+    def damage(path):
+        record = json.loads((path / "plan.json").read_text())
+        (path / "plan.json").write_text(json.dumps(record | fields))
 
     return damage
 
 
 def _reverse(name):
-    def damage(place):
-        table = pa.parquet.read_table(place / name)
-        pa.parquet.write_table(table.take(list(range(table.num_rows))[::-1]), place / name)
+    def damage(path):
+        table = pa.parquet.read_table(path / name)
+        pa.parquet.write_table(table.take(list(range(table.num_rows))[::-1]), path / name)
 
     return damage
 
 
 DAMAGE = {
-    "format of words": (_edit(format="one"), "'format' is missing or wrong"),
+    "format as text": (_edit(format="one"), "'format' is missing or wrong"),
     "no such format": (_edit(format=0), "has format 0"),
     "no options": (_edit(options=None), "'options' is missing or wrong"),
     "no weights": (_edit(weights="dense"), "'weights' is missing or wrong"),
     "no such weights": (_edit(weights={"kind": "hyper"}), "the weights of the plan are damaged"),
     "other weights": (_edit(weights={"kind": "dense"}), "the weights of the plan are damaged"),
-    "a bound of words": (_edit(lower_bound="low"), "'lower_bound' is missing or wrong"),
+    "bound as text": (_edit(lower_bound="low"), "'lower_bound' is missing or wrong"),
     "nodes in another order": (_reverse("nodes.parquet"), "in another order"),
-    "no plan": (lambda place: (place / "plan.json").unlink(), "is not a plan: it has no plan.json"),
-    "cut": (lambda place: (place / "plan.json").write_text('{"format"'), "cannot be read"),
-    "not ours": (lambda place: (place / "plan.json").write_text("[]"), "is not a plan's record"),
+    "no plan": (lambda path: (path / "plan.json").unlink(), "is not a plan: it has no plan.json"),
+    "truncated": (lambda path: (path / "plan.json").write_text('{"format"'), "cannot be read"),
+    "not ours": (lambda path: (path / "plan.json").write_text("[]"), "is not a plan's record"),
     "newer": (
-        lambda place: (place / "plan.json").write_text(
-            (place / "plan.json").read_text().replace('"format": 1', '"format": 9')
+        lambda path: (path / "plan.json").write_text(
+            (path / "plan.json").read_text().replace('"format": 1', '"format": 9')
         ),
         "has format 9, this version reads 1 to 1",
     ),
-    "no edges": (lambda place: (place / "edges.parquet").unlink(), "expected edges.parquet or edges.csv"),
-    "cut table": (
-        lambda place: (place / "edges.parquet").write_bytes((place / "edges.parquet").read_bytes()[:40]),
+    "no edges": (lambda path: (path / "edges.parquet").unlink(), "expected edges.parquet or edges.csv"),
+    "truncated table": (
+        lambda path: (path / "edges.parquet").write_bytes((path / "edges.parquet").read_bytes()[:40]),
         "edges.parquet cannot be read",
     ),
 }
 
 
-@pytest.mark.parametrize(("damage", "words"), DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_plan_is_refused(tmp_path, damage, words):
+@pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE)
+def test_a_damaged_plan_is_refused(tmp_path, damage, message):
     _plan().save(tmp_path / "plan")
     damage(tmp_path / "plan")
     with pytest.raises(InputError) as caught:
         Plan.load(tmp_path / "plan")
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
 def test_the_gap_is_relative_to_the_bound():
@@ -174,14 +174,14 @@ def test_the_gap_is_relative_to_the_bound():
     assert "at most 25.0% above the best possible" in certified.summary()
 
 
-def test_nodes_must_be_the_interests():
-    """Reordered, the rows would be other nodes: weights and sites would change hands in silence."""
+def test_the_nodes_table_must_match_the_interest():
+    """In another order, the rows would give weights and sites to the wrong nodes."""
     plan = _plan()
     with pytest.raises(InputError, match="in another order"):
         replace(plan, nodes=pa.table({"node": ["2", "1", "0"]}))
 
 
-def test_numbers_of_numpy_are_saved(tmp_path):
+def test_numpy_numbers_are_saved(tmp_path):
     plan = replace(
         _plan(), seed=np.int64(3), options={"k": np.int64(2)}, notes={"seen": np.arange(2), "x": np.nan}
     )
@@ -194,8 +194,8 @@ def test_numbers_of_numpy_are_saved(tmp_path):
     )
 
 
-def test_a_plan_travels():
-    """Pickled, as Spark does, it is the same and still frozen."""
+def test_a_plan_can_be_pickled():
+    """A pickled copy is equal and still read-only; Spark pickles plans."""
     plan = pickle.loads(pickle.dumps(_plan()))
     assert plan.overlay == _plan().overlay
     with pytest.raises(TypeError):
@@ -209,7 +209,7 @@ def test_a_bound_is_a_number(bound):
 
 
 def test_only_our_own_folders_are_replaced(tmp_path):
-    """A folder with anything else in it is somebody's work; a file or a link is no folder of ours."""
+    """A folder with other files is never replaced, nor is a file; a symbolic link is followed."""
     (tmp_path / "precious").mkdir()
     (tmp_path / "precious" / "thesis.txt").write_text("years")
     with pytest.raises(InputError, match=r"holds 'thesis.txt', which is not Broadloom's"):
@@ -225,7 +225,7 @@ def test_only_our_own_folders_are_replaced(tmp_path):
 
 
 def test_a_live_scratch_folder_is_left_alone(tmp_path):
-    """Another process is writing to the same place: its folder is locked, so it is not swept."""
+    """The scratch folder of another writer is locked, so it is not removed."""
     with new_folder(tmp_path / "plan") as scratch:
         _plan().save(tmp_path / "plan")
         assert scratch.is_dir()
@@ -234,7 +234,7 @@ def test_a_live_scratch_folder_is_left_alone(tmp_path):
     assert (tmp_path / "plan" / "x.json").exists()
 
 
-def test_without_an_exchange_two_renames_do(tmp_path, monkeypatch):
+def test_without_an_atomic_exchange_two_renames_replace_the_plan(tmp_path, monkeypatch):
     monkeypatch.setattr(folders, "_exchange", lambda *_: False)
     for _ in range(2):
         _plan().save(tmp_path / "plan", overwrite=True)

@@ -1,4 +1,4 @@
-"""Weights: every kind gives the same numbers inside and outside kernels, and bad ones are refused."""
+"""Weights: every kind has the same values inside and outside of kernels, and bad weights are errors."""
 
 import math
 import pickle
@@ -14,7 +14,7 @@ from strategies import weights_for
 
 @given(st.integers(0, 9).flatmap(weights_for))
 def test_weights_are_positive_and_symmetric(weights):
-    """Whatever the kind: above 0 off the diagonal, and the same both ways."""
+    """Weights of every kind are above 0 off the diagonal, and symmetric."""
     matrix = weights.matrix()
     off = ~np.eye(len(matrix), dtype=bool)
     assert np.array_equal(matrix, matrix.T)
@@ -30,11 +30,11 @@ def test_a_subset_keeps_its_weights(weights, data):
 
 @given(st.integers(2, 9).flatmap(weights_for))
 def test_scaling(weights):
-    """Twice the weights are exactly twice the numbers."""
+    """A factor of 2 doubles all weights exactly."""
     assert np.array_equal(weights.scaled(2.0).matrix(), 2 * weights.matrix())
 
 
-def test_euclidean_is_the_plain_formula():
+def test_euclidean_weights_equal_the_formula():
     points = np.random.default_rng(0).random((6, 3))
     got = Weights.euclidean(points).matrix()
     for u in range(6):
@@ -46,24 +46,24 @@ def test_euclidean_is_the_plain_formula():
 
 
 def test_sites_with_a_table():
-    """The table's diagonal is the weight inside, where it is above 0."""
+    """An entry above 0 on the table's diagonal is the weight inside the site."""
     weights = Weights.sites([0, 0, 1, 1], inner=3, between=[[0, 7], [7, 2]])
     assert weights.of([0, 0, 2], [1, 2, 3]).tolist() == [3, 7, 2]
 
 
-def test_rounding_is_no_asymmetry():
+def test_rounding_does_not_count_as_asymmetry():
     matrix = np.array([[0, 1 / 3], [1 / 3 + 1e-12, 0]])
     assert matrix[0, 1] != matrix[1, 0]
     assert Weights.dense(matrix).of([1], [0]) == Weights.dense(matrix).of([0], [1])
 
 
-def test_frozen_after_a_copy():
+def test_a_pickled_copy_is_read_only():
     weights = pickle.loads(pickle.dumps(Weights.dense([[0, 2], [2, 0]])))
     with pytest.raises(ValueError, match="read-only"):
         weights.table[0, 1] = 3
 
 
-def test_what_was_given_is_left_alone():
+def test_the_argument_is_not_changed():
     matrix = np.array([[9.0, 1.0], [1.0, 9.0]])
     Weights.dense(matrix)
     assert matrix[0, 0] == 9.0
@@ -95,7 +95,7 @@ BAD = {
     "not square": (lambda: Weights.dense(np.ones((2, 3))), "shape (2, 3)"),
     "words": (lambda: Weights.dense([["a", "b"], ["c", "d"]]), "not a matrix of numbers"),
     "ragged": (lambda: Weights.dense([[1], [1, 2]]), "not a matrix of numbers"),
-    "same place": (
+    "same point": (
         lambda: Weights.euclidean([[0, 0], [1, 1], [0, 0]]),
         "nodes 0 and 2 are at the same point",
     ),
@@ -122,7 +122,7 @@ BAD = {
     "underflow": (lambda: Weights.dense([[0, 1e-90], [1e-90, 0]]).scaled(1e-300), "it is not above 0"),
     "too heavy": (lambda: Weights.dense([[0, 1e101], [1e101, 0]]), "it is not from 1e-100 to 1e+100"),
     "too light": (lambda: Weights.dense([[0, 1e-101], [1e-101, 0]]), "it is not from 1e-100 to 1e+100"),
-    "nobody": (lambda: Weights.uniform(2).of([0], [9]), "node 9 does not exist; nodes are 0 to 1"),
+    "unknown node": (lambda: Weights.uniform(2).of([0], [9]), "node 9 does not exist; nodes are 0 to 1"),
     "uneven": (lambda: Weights.uniform(2).of([0, 1], [1]), "2 nodes against 1"),
     "by name": (
         lambda: Weights.dense(_with(0, 1, -1), list("abcd")),
@@ -132,9 +132,9 @@ BAD = {
 }
 
 
-@pytest.mark.parametrize(("make", "words"), BAD.values(), ids=BAD)
-def test_bad_weights_are_named(make, words):
+@pytest.mark.parametrize(("make", "message"), BAD.values(), ids=BAD)
+def test_bad_weights_are_named(make, message):
     with pytest.raises(InputError) as caught:
         make()
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
