@@ -114,9 +114,9 @@ def test_a_limit_of_searches_gives_a_lower_bound():
 
 
 WRONG = {
-    "topic": (lambda i: measures.topic_diameters(i, [], topics=[7]), "topic 7 is not there"),
-    "topic below 0": (lambda i: measures.topic_diameters(i, [], topics=[-1]), "topic -1 is not there"),
-    "weights": (lambda i: measures.metrics(i, [], Weights.uniform(9)), "9 of weights"),
+    "topic": (lambda i: measures.topic_diameters(i, [], topics=[7]), "topic 7 does not exist"),
+    "topic below 0": (lambda i: measures.topic_diameters(i, [], topics=[-1]), "topic -1 does not exist"),
+    "weights": (lambda i: measures.metrics(i, [], Weights.uniform(9)), "the weights 9"),
     "overlay": (lambda i: bl.is_topic_connected(i, Overlay.from_edges(5, [])), "5 of the overlay"),
     "sample": (lambda i: measures.metrics(i, [], sample=0), "sample is 0"),
 }

@@ -49,7 +49,7 @@ def test_only_a_file_is_replaced(plan, tmp_path, capsys):
     assert "gm: 3 brokers" in (tmp_path / "page.html").read_text()
     os.mkfifo(tmp_path / "pipe")
     assert run(plan, "-o", tmp_path / "pipe", "--force") == 2
-    assert "is no file" in capsys.readouterr().err
+    assert "is not a file" in capsys.readouterr().err
 
 
 def test_plans_of_every_kind_in_one_page(plan, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""One place for every metric. Nothing here is used to build what it measures."""
+"""Metrics of overlays, assignments and markets, independent of the code that builds what they measure."""
 
 from broadloom.measures.connectivity import components_per_topic, disconnected_topics, is_topic_connected
 from broadloom.measures.content_measures import content_metrics

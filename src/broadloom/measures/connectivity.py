@@ -1,4 +1,4 @@
-"""Is every topic connected? Written without anything that the builders use, so that it can judge them."""
+"""Connectivity of topics, without any code of the algorithms, so that it can check them."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from broadloom.model import Interest, Overlay, Weights
 
 
 def components_per_topic(interest: Interest, edges: Overlay | ArrayLike) -> NDArray[np.int64]:
-    """Into how many components the overlay leaves each topic's subscribers; 0 for a topic without any.
+    """The number of components of each topic's subscribers in the overlay; 0 for a topic without subscribers.
 
     Costs about the sum, over the edges, of the topics of both ends.
 
@@ -26,7 +26,7 @@ def components_per_topic(interest: Interest, edges: Overlay | ArrayLike) -> NDAr
 
 
 def disconnected_topics(interest: Interest, edges: Overlay | ArrayLike) -> NDArray[np.int64]:
-    """The topics that are in more than one component, ascending.
+    """The topics with more than one component, ascending.
 
     Examples:
         >>> disconnected_topics(Interest.from_lists([[0, 1], [0], [1]]), [(0, 1)])
@@ -36,7 +36,7 @@ def disconnected_topics(interest: Interest, edges: Overlay | ArrayLike) -> NDArr
 
 
 def is_topic_connected(interest: Interest, edges: Overlay | ArrayLike) -> bool:
-    """Whether every topic's subscribers are connected over links among themselves.
+    """Whether the subscribers of every topic are connected by links among themselves.
 
     Examples:
         >>> is_topic_connected(Interest.from_lists([[0], [0, 1], [1]]), [(0, 1), (1, 2)])
@@ -50,7 +50,8 @@ def as_overlay(interest: Interest, edges: Overlay | ArrayLike) -> Overlay:
     overlay = edges if isinstance(edges, Overlay) else Overlay.from_edges(interest.node_count, edges)
     if overlay.node_count != interest.node_count:
         raise InputError(
-            f"{interest.node_count:,} nodes of interest, {overlay.node_count:,} of the overlay; give as many"
+            f"the interest has {interest.node_count:,} nodes, the overlay {overlay.node_count:,}; "
+            "give the same number"
         )
     return overlay
 
@@ -61,13 +62,14 @@ def link_weights(overlay: Overlay, weights: Weights | None) -> NDArray[np.float6
         return np.ones(overlay.edge_count)
     if weights.node_count != overlay.node_count:
         raise InputError(
-            f"{overlay.node_count:,} nodes of the overlay, {weights.node_count:,} of weights; give as many"
+            f"the overlay has {overlay.node_count:,} nodes, the weights {weights.node_count:,}; "
+            "give the same number"
         )
     return weights.of(overlay.edges[:, 0], overlay.edges[:, 1])
 
 
 class Forests(NamedTuple):
-    """Spanning forests, one a topic: how many links each has, their price, and in how many each edge is."""
+    """Spanning forests, one per topic: the links and the price of each, and the number of uses per edge."""
 
     links: NDArray[np.int64]
     price: NDArray[np.float64]
@@ -75,9 +77,9 @@ class Forests(NamedTuple):
 
 
 def spanning_forests(interest: Interest, edges: NDArray[np.int32], prices: NDArray[np.float64]) -> Forests:
-    """A spanning forest of each topic's sub-overlay, of the earliest edges."""
+    """A spanning forest of each topic's sub-overlay, made of the earliest edges."""
     for array in (edges, prices):
-        lock_array(array)  # a kernel is compiled anew for arrays that may be written
+        lock_array(array)  # a kernel is compiled again for writeable arrays
     return _spanning_forests(interest.topic_start, interest.topics, interest.topic_count, edges, prices)
 
 
@@ -91,11 +93,9 @@ def _spanning_forests(
 ) -> Forests:
     """Kruskal's algorithm in all topics at once: union-find over subscriptions."""
     parent = np.arange(len(topics))
-    links, price, uses = (
-        np.zeros(topic_count, np.int64),
-        np.zeros(topic_count),
-        np.zeros(len(edges), np.int64),
-    )
+    links = np.zeros(topic_count, np.int64)
+    price = np.zeros(topic_count)
+    uses = np.zeros(len(edges), np.int64)
     for e in range(len(edges)):
         i, j = topic_start[edges[e, 0]], topic_start[edges[e, 1]]
         i_end, j_end = topic_start[edges[e, 0] + 1], topic_start[edges[e, 1] + 1]
@@ -118,7 +118,7 @@ def _spanning_forests(
 
 @kernel
 def _root(parent: NDArray[np.int64], i: int) -> int:
-    """The root of i's set, halving the path on the way."""
+    """The root of i's set; halves the path to it."""
     while parent[i] != i:
         parent[i] = parent[parent[i]]
         i = parent[i]

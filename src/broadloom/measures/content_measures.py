@@ -1,4 +1,4 @@
-"""Measures of subscriber assignments (paper 4, section II): bandwidth, delays, loads, and what is broken."""
+"""Measures of subscriber assignments (paper 4, section II): bandwidth, delays, loads, broken constraints."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from broadloom.model import AssignmentProblem, ContentFilter
 
-# Sums of distances in another order differ by less than this, relatively.
+# Relative difference of sums of distances in another order.
 ROUNDING = 1e-9
 # Distances are computed in blocks of about this many.
 _BLOCK = 4_000_000
@@ -17,7 +17,7 @@ _BLOCK = 4_000_000
 def content_metrics(
     problem: AssignmentProblem, broker_of: NDArray[np.int32], filters: Sequence[ContentFilter]
 ) -> dict[str, Any]:
-    """Every measure of an assignment, by plain code that shares nothing with the algorithms.
+    """Every measure of an assignment, by code that the algorithms do not use.
 
     `bandwidth` is over all brokers, delays over all subscribers, loads over leaf brokers. `delay_over` is the
     share of subscribers beyond their latency bound. `violated` names the constraints that do not hold:
@@ -33,7 +33,7 @@ def content_metrics(
 
 
 class ContentTally(NamedTuple):
-    """What is known of some of the subscribers and their brokers; see `add_tallies`."""
+    """Counts and sums over some of the subscribers; see `add_tallies`."""
 
     load: NDArray[np.int64]
     delay_squares: float
@@ -43,7 +43,7 @@ class ContentTally(NamedTuple):
 
 
 def add_tallies(one: ContentTally, other: ContentTally) -> ContentTally:
-    """The tally of two parts together."""
+    """The tally of two groups of subscribers together."""
     return ContentTally(
         one.load + other.load,
         one.delay_squares + other.delay_squares,
@@ -70,7 +70,7 @@ def tally(
 def metrics_of_tally(
     problem: AssignmentProblem, filters: Sequence[ContentFilter], found: ContentTally
 ) -> dict[str, Any]:
-    """As `content_metrics`, from the tally of all subscribers; those of the problem do not count."""
+    """As `content_metrics`, from the tally of all subscribers; the subscribers of `problem` are not used."""
     bandwidth = [union_measure(problem, one) for one in filters]
     load, m = found.load[problem.leaves], int(found.load.sum())
     lbf = load_balance_factor(problem, found.load)
@@ -112,9 +112,9 @@ def load_balance_factor(problem: AssignmentProblem, load: NDArray[np.int64]) -> 
 def delays(
     problem: AssignmentProblem, broker_of: NDArray[np.int32]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The delay of each subscriber (its latency over the least possible, less 1), and who is over the bound.
+    """The delay of each subscriber (latency over the least possible, minus 1), and whether it is too long.
 
-    The delay at no latency at all is 0, and infinite where the least possible is 0 but another was chosen.
+    The delay is 0 for the least possible latency, and infinite if that is 0 and the latency is not.
     """
     from scipy.spatial.distance import cdist  # a heavy import
 
@@ -122,8 +122,8 @@ def delays(
     least = np.empty(m)
     rows = max(1, _BLOCK // max(1, len(leaves)))
     for first in range(0, m, rows):
-        place = problem.subscriber_place[first : first + rows]
-        hop = cdist(place, problem.broker_place[leaves])
+        position = problem.subscriber_place[first : first + rows]
+        hop = cdist(position, problem.broker_place[leaves])
         least[first : first + rows] = (problem.uplink[leaves] + hop).min(axis=1)
     hop = np.linalg.norm(problem.subscriber_place - problem.broker_place[broker_of], axis=1)
     latency = problem.uplink[broker_of] + hop
@@ -136,7 +136,7 @@ def delays(
 
 
 def is_nested(problem: AssignmentProblem, filters: Sequence[ContentFilter]) -> bool:
-    """Whether each filter is inside that of the broker above."""
+    """Whether each broker's filter is inside the filter of its parent."""
     return all(
         _covered(lo, hi, filters[parent])
         for own, parent in zip(filters, problem.broker_parent, strict=True)
@@ -160,7 +160,7 @@ def _are_inside(
 
 
 def _not_in_one(lo: NDArray[np.float64], hi: NDArray[np.float64], boxes: ContentFilter) -> NDArray[np.bool_]:
-    """Which rectangles are not inside a single one of the filter's."""
+    """For each rectangle, whether it is inside no single rectangle of the filter."""
     outside = np.ones(len(lo), bool)
     for low, high in boxes:
         outside &= ~(np.all(low <= lo, axis=1) & np.all(hi <= high, axis=1))
@@ -168,7 +168,7 @@ def _not_in_one(lo: NDArray[np.float64], hi: NDArray[np.float64], boxes: Content
 
 
 def _covered(lo: NDArray[np.float64], hi: NDArray[np.float64], boxes: ContentFilter) -> bool:
-    """Whether the rectangle is inside the union of the filter's: every cell of their common grid is."""
+    """Whether a rectangle is inside the union of the filter's: every cell of their common grid is covered."""
     grid = [
         np.unique(np.clip([lo[a], hi[a], *(side[a] for box in boxes for side in box)], lo[a], hi[a]))
         for a in range(len(lo))
@@ -180,7 +180,7 @@ def _covered(lo: NDArray[np.float64], hi: NDArray[np.float64], boxes: ContentFil
 
 
 def _cells(grid: list[NDArray[np.float64]], lo: NDArray[np.float64], hi: NDArray[np.float64]) -> Any:
-    """The cells of a grid that are inside a rectangle; a line of one point is a cell without extent."""
+    """The cells of a grid that are inside a rectangle; an axis with one grid line has one empty cell."""
     inside = []
     for line, low, high in zip(grid, lo, hi, strict=True):
         left, right = (line, line) if len(line) == 1 else (line[:-1], line[1:])
@@ -231,7 +231,7 @@ def _histogram_weight(
 
 
 def _outer(factors: list[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """The product of one factor an axis, for all cells."""
+    """The product of one factor per axis, for all cells."""
     product = np.ones(())
     for factor in factors:
         product = product[..., None] * factor

@@ -1,4 +1,4 @@
-"""Every measure of an overlay, under the names that the API, the CLI and the docs use."""
+"""Measures of overlays: degrees, weights, diameters, routing costs, loads of links."""
 
 import math
 from typing import Any
@@ -20,7 +20,7 @@ from broadloom.model import Interest, Overlay, Weights
 # Up to this many subscriptions diameters are over all topics; above, over a sample, and `diameters` says so.
 EXACT_SUBSCRIPTIONS = 20_000_000
 SAMPLED_TOPICS = 100
-# If a topic has more subscribers than this, each topic's search is cut here, and diameters are lower bounds.
+# If a topic has more subscribers than this, searches per topic are limited, and diameters are lower bounds.
 LARGE_TOPIC = 20_000
 LARGE_SEARCHES = 200
 
@@ -34,16 +34,16 @@ def metrics(
 ) -> dict[str, Any]:
     """Every measure of an overlay.
 
-    Degrees are over all nodes. Diameters and the routing cost (of a message over the least tree of its topic)
-    are over the topics with subscribers. `diameters` says "exact", or over how many sampled topics they are,
-    or that they are lower bounds because a topic is very large.
+    Degrees are over all nodes. Diameters and the routing cost (of a message over the minimum spanning tree of
+    its topic) are over the topics with subscribers. `diameters` is "exact", or names the number of
+    sampled topics, or says that they are lower bounds because a topic is very large.
 
     Args:
-        interest: who wants what.
+        interest: the topics of each node.
         edges: the overlay.
-        weights: what links cost; None: 1 each.
-        sample: measure the diameters of so many topics; None: of all, or of 100 if there are more than 20
-            million subscriptions.
+        weights: the price of each link; None: 1 each.
+        sample: the number of topics whose diameters are measured; None: all, or 100 if there are more than
+            20 million subscriptions.
         seed: the seed of the sample.
 
     Examples:
@@ -51,14 +51,16 @@ def metrics(
         0.6666666666666666
     """
     overlay = as_overlay(interest, edges)
-    given = Weights.uniform(interest.node_count) if weights is None else weights
+    lengths_of = Weights.uniform(interest.node_count) if weights is None else weights
     degree = overlay.degrees()
-    prices = link_weights(overlay, given)
+    prices = link_weights(overlay, lengths_of)
     weighted = np.bincount(overlay.edges.ravel(), np.repeat(prices, 2), minlength=overlay.node_count)
     components = components_per_topic(interest, overlay)
     served = np.flatnonzero(components)
     topics, searches, how = _measured_topics(interest, served, sample, seed)
-    hops, lengths = (topic_diameters(interest, overlay, kind, topics, searches) for kind in (None, given))
+    hops, lengths = (
+        topic_diameters(interest, overlay, kind, topics, searches) for kind in (None, lengths_of)
+    )
     return {
         "nodes": interest.node_count,
         "topics": interest.topic_count,
@@ -77,14 +79,14 @@ def metrics(
         "max_diameter": float(hops.max(initial=0.0)),
         "weighted_mean_diameter": _mean(lengths),
         "weighted_max_diameter": float(lengths.max(initial=0.0)),
-        "mean_routing_cost": _mean(routing_costs(interest, overlay, given)[served]),
+        "mean_routing_cost": _mean(routing_costs(interest, overlay, lengths_of)[served]),
     }
 
 
 def _measured_topics(
     interest: Interest, served: NDArray[np.int64], sample: int | None, seed: int
 ) -> tuple[NDArray[np.int64], int | None, str]:
-    """The topics whose diameters are measured, the limit of searches on each, and how that is told."""
+    """The topics whose diameters are measured, the limit of searches per topic, the metric `diameters`."""
     if sample is None and interest.subscription_count > EXACT_SUBSCRIPTIONS:
         sample = SAMPLED_TOPICS
     topics, how = served, "exact"
@@ -103,46 +105,46 @@ def _mean(values: NDArray[Any]) -> float:
 def routing_costs(
     interest: Interest, edges: Overlay | ArrayLike, weights: Weights | None = None
 ) -> NDArray[np.float64]:
-    """What one message of each topic costs over the least tree of its sub-overlay: the sum of its links.
+    """The cost of one message of each topic over the minimum spanning tree of its sub-overlay.
 
-    A topic that is not connected costs what its components' trees do.
+    A topic that is not connected costs the sum of its components' trees.
 
     Args:
-        interest: who wants what.
+        interest: the topics of each node.
         edges: the overlay.
-        weights: what a message costs on each link; None: 1, so that costs count links.
+        weights: the cost of a message on each link; None: 1, so that costs count links.
 
     Examples:
         >>> routing_costs(Interest.from_lists([[0], [0, 1], [0, 1]]), [(0, 1), (1, 2), (0, 2)])
         array([2., 1.])
     """
-    return _least_trees(interest, edges, weights)[0].price
+    return _spanning_trees(interest, edges, weights)[0].price
 
 
 def link_loads(
     interest: Interest, edges: Overlay | ArrayLike, weights: Weights | None = None
 ) -> NDArray[np.int64]:
-    """How many topics send over each link, when each one's messages go over its least tree.
+    """The number of topics that use each link, if messages follow the minimum spanning tree of their topic.
 
     Args:
-        interest: who wants what.
+        interest: the topics of each node.
         edges: the overlay.
-        weights: what a message costs on each link; None: 1 each, and earlier links go before later ones.
+        weights: the cost of a message on each link; None: 1 each, and earlier links are preferred.
 
     Examples:
         >>> link_loads(Interest.from_lists([[0], [0, 1], [0, 1]]), [(0, 1), (1, 2), (0, 2)])
         array([1, 2, 0])
     """
-    forests, order = _least_trees(interest, edges, weights)
+    forests, order = _spanning_trees(interest, edges, weights)
     loads = np.empty_like(forests.uses)
     loads[order] = forests.uses
     return loads
 
 
-def _least_trees(
+def _spanning_trees(
     interest: Interest, edges: Overlay | ArrayLike, weights: Weights | None
 ) -> tuple[Forests, NDArray[np.int64]]:
-    """The least tree of each topic, and the order in which edges were tried: cheap ones first."""
+    """The minimum spanning tree of each topic, and the order of the edges: cheap ones first."""
     overlay = as_overlay(interest, edges)
     prices = link_weights(overlay, weights)
     order = np.argsort(prices, kind="stable")

@@ -1,4 +1,7 @@
-"""How far apart a topic's subscribers are in its sub-overlay: exact diameters, in hops and by weight."""
+"""Diameters and weak points of the sub-overlays of topics.
+
+A topic's sub-overlay has its subscribers and the links between them.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from broadloom.kernels import kernel, over_ranges
 from broadloom.measures.connectivity import as_overlay, link_weights
 from broadloom.model import Interest, Overlay, Weights
 
-# Two sums of the same weights in another order may differ in the last digits: prune only beyond this.
+# Relative difference of sums of the same weights in another order: prune only beyond this.
 _SLACK = 1e-12
 
 
 class Graph(NamedTuple):
-    """A topic's sub-overlay over its subscribers, numbered from 0: compressed rows with a length an arc."""
+    """A graph over nodes from 0, in compressed rows: the ends of each node's arcs, and their lengths."""
 
     start: NDArray[np.int64]
     ends: NDArray[np.int32]
@@ -35,18 +38,18 @@ def topic_diameters(
     """The diameter of each topic's sub-overlay: the longest of all shortest paths between two subscribers.
 
     Args:
-        interest: who wants what.
+        interest: the topics of each node.
         edges: the overlay.
-        weights: lengths of the links; None: each counts 1, so diameters are in hops.
-        topics: which topics; None: all.
-        searches: stop a topic after so many searches of its graph, so that its number is a lower bound; None:
-            as many as it takes to be exact. Most graphs need a few dozen, a ring one from every node.
+        weights: the length of each link; None: 1 each, so diameters are in hops.
+        topics: the topics to measure; None: all.
+        searches: the limit of searches per topic, which makes diameters lower bounds; None: as many as exact
+            diameters take. Most graphs need a few dozen, a ring needs one from every node.
 
     Returns:
-        One number a topic: 0 for one subscriber or none, infinity for a topic that is not connected.
+        One diameter per topic: 0 for less than two subscribers, infinity for a topic that is not connected.
 
     Raises:
-        InputError: a topic that is not there, or weights or an overlay for another number of nodes.
+        InputError: an unknown topic, or weights or an overlay for another number of nodes.
 
     Examples:
         >>> topic_diameters(Interest.from_lists([[0], [0, 1], [0, 1]]), [(0, 1), (1, 2)])
@@ -56,16 +59,16 @@ def topic_diameters(
     chosen = np.arange(interest.topic_count) if topics is None else np.asarray(topics, np.int64)
     raise_for_first(
         (chosen < 0) | (chosen >= interest.topic_count),
-        lambda i: f"topic {chosen[i]} is not there",
+        lambda i: f"topic {chosen[i]} does not exist",
         f"topics are 0 to {interest.topic_count - 1}",
     )
-    lengths, near = link_weights(overlay, weights), overlay.adjacency()
+    graph = _whole_graph(overlay, link_weights(overlay, weights))
     limit = np.iinfo(np.int64).max if searches is None else check_count(searches, "searches", minimum=1)
     result = np.zeros(len(chosen))
 
     def measure(first: int, last: int) -> None:
-        part = chosen[first:last], interest.node_start, interest.nodes
-        _diameters(*part, *near, lengths, limit, result[first:last])
+        topic_nodes = interest.node_start, interest.nodes
+        _diameters(chosen[first:last], *topic_nodes, graph, limit, result[first:last])
 
     over_ranges(len(chosen), measure, "measure diameters")
     return result
@@ -78,9 +81,14 @@ def graph_diameter(node_count: int, edges: NDArray[np.int32], lengths: NDArray[n
         >>> graph_diameter(3, np.array([[0, 1], [1, 2]], np.int32), np.array([1.0, 5.0]))
         6.0
     """
-    near = Overlay(node_count, edges).adjacency()
-    graph = Graph(near.start, near.neighbours, lengths[near.edge])
+    graph = _whole_graph(Overlay(node_count, edges), lengths)
     return float(_diameter(graph, np.iinfo(np.int64).max))
+
+
+def _whole_graph(overlay: Overlay, lengths: NDArray[np.float64]) -> Graph:
+    """An overlay as a graph, with the length of each link."""
+    near = overlay.adjacency()
+    return Graph(near.start, near.neighbours, lengths[near.edge])
 
 
 @kernel
@@ -88,45 +96,35 @@ def _diameters(
     topics: NDArray[np.int64],
     node_start: NDArray[np.int64],
     nodes: NDArray[np.int32],
-    near_start: NDArray[np.int64],
-    near: NDArray[np.int32],
-    near_edge: NDArray[np.int32],
-    lengths: NDArray[np.float64],
+    graph: Graph,
     limit: int,
     result: NDArray[np.float64],
 ) -> None:
     """The diameter of each topic in `topics`, into `result`."""
-    local = np.full(len(near_start) - 1, -1, np.int32)
+    local = np.full(len(graph.start) - 1, -1, np.int32)
     for i in range(len(topics)):
         members = nodes[node_start[topics[i]] : node_start[topics[i] + 1]]
-        result[i] = _diameter(sub_overlay(members, near_start, near, near_edge, lengths, local), limit)
+        result[i] = _diameter(_sub_overlay(members, graph, local), limit)
 
 
 @kernel
-def sub_overlay(
-    members: NDArray[np.int32],
-    near_start: NDArray[np.int64],
-    near: NDArray[np.int32],
-    near_edge: NDArray[np.int32],
-    lengths: NDArray[np.float64],
-    local: NDArray[np.int32],
-) -> Graph:
-    """The part of the overlay among `members`; `local` is -1 everywhere before and after."""
+def _sub_overlay(members: NDArray[np.int32], graph: Graph, local: NDArray[np.int32]) -> Graph:
+    """The part of the graph among `members`; `local` is scratch space, -1 everywhere before and after."""
     for i in range(len(members)):
         local[members[i]] = i
     start = np.zeros(len(members) + 1, np.int64)
     for i in range(len(members)):
         count = 0
-        for k in range(near_start[members[i]], near_start[members[i] + 1]):
-            count += local[near[k]] >= 0
+        for k in range(graph.start[members[i]], graph.start[members[i] + 1]):
+            count += local[graph.ends[k]] >= 0
         start[i + 1] = start[i] + count
     ends, arc_lengths = np.empty(start[-1], np.int32), np.empty(start[-1])
     for i in range(len(members)):
         at = start[i]
-        for k in range(near_start[members[i]], near_start[members[i] + 1]):
-            if local[near[k]] >= 0:
-                ends[at] = local[near[k]]
-                arc_lengths[at] = lengths[near_edge[k]]
+        for k in range(graph.start[members[i]], graph.start[members[i] + 1]):
+            if local[graph.ends[k]] >= 0:
+                ends[at] = local[graph.ends[k]]
+                arc_lengths[at] = graph.lengths[k]
                 at += 1
     for i in range(len(members)):
         local[members[i]] = -1
@@ -135,11 +133,11 @@ def sub_overlay(
 
 @kernel
 def _diameter(graph: Graph, limit: int) -> float:
-    """The exact diameter, by bounding eccentricities; a lower bound if that takes over `limit` searches.
+    """The exact diameter, by bounding eccentricities; a lower bound after `limit` searches.
 
     After a search from `v` the eccentricity of `w` is at least `d(v, w)`, at most `ecc(v) + d(v, w)`: a node
-    whose upper bound does not exceed the longest path found needs no search of its own. A few dozen searches
-    do where each node would need one.
+    whose upper bound does not exceed the longest path found needs no search. So a few dozen searches are
+    enough for most graphs.
     """
     n = len(graph.start) - 1
     if n < 2:
@@ -200,17 +198,17 @@ def _distances(graph: Graph, source: int) -> NDArray[np.float64]:
 
 
 class WeakPoints(NamedTuple):
-    """How many topics would fall apart by the loss of each link, and of each node, int64 (m,) and (n,)."""
+    """The number of topics that each link, and each node, disconnects if it fails, int64 (m,) and (n,)."""
 
     links: NDArray[np.int64]
     nodes: NDArray[np.int64]
 
 
 def weak_points(interest: Interest, edges: Overlay | ArrayLike) -> WeakPoints:
-    """How many topics each link, and each node, holds together on its own.
+    """The number of topics that each link, and each node, disconnects if it fails.
 
-    A link does if it is a bridge of the topic's sub-overlay; a node if the topic's other subscribers are in
-    more components without it. Costs about the sum, over the subscriptions, of the subscriber's links.
+    A link disconnects a topic if it is a bridge of the sub-overlay; a node, if the other subscribers are in
+    more components without it. Takes about the sum, over the subscriptions, of the subscriber's links.
 
     Examples:
         >>> weak_points(Interest.from_lists([[0], [0, 1], [0, 1]]), [(0, 1), (1, 2), (0, 2)])
@@ -220,41 +218,36 @@ def weak_points(interest: Interest, edges: Overlay | ArrayLike) -> WeakPoints:
     """
     overlay = as_overlay(interest, edges)
     found = WeakPoints(np.zeros(overlay.edge_count, np.int64), np.zeros(overlay.node_count, np.int64))
-    number = np.arange(overlay.edge_count, dtype=np.float64)
-    _count(interest.node_start, interest.nodes, *overlay.adjacency(), number, *found)
+    # The length of an arc is the number of its link.
+    graph = _whole_graph(overlay, np.arange(overlay.edge_count, dtype=np.float64))
+    _count_weak_points(interest.node_start, interest.nodes, graph, found)
     return found
 
 
 @kernel
-def _count(
-    node_start: NDArray[np.int64],
-    nodes: NDArray[np.int32],
-    near_start: NDArray[np.int64],
-    near: NDArray[np.int32],
-    near_edge: NDArray[np.int32],
-    number: NDArray[np.float64],
-    links: NDArray[np.int64],
-    cuts: NDArray[np.int64],
+def _count_weak_points(
+    node_start: NDArray[np.int64], nodes: NDArray[np.int32], graph: Graph, found: WeakPoints
 ) -> None:
-    """Add each topic's bridges to `links`, and its cut nodes to `cuts`."""
-    local = np.full(len(near_start) - 1, -1, np.int32)
+    """Add each topic's bridges and cut nodes to `found`."""
+    local = np.full(len(graph.start) - 1, -1, np.int32)
     for t in range(len(node_start) - 1):
         members = nodes[node_start[t] : node_start[t + 1]]
-        graph = sub_overlay(members, near_start, near, near_edge, number, local)
-        is_cut = _search(graph, links)
+        is_cut = _search(_sub_overlay(members, graph, local), found.links)
         for i in range(len(members)):
-            cuts[members[i]] += is_cut[i]
+            found.nodes[members[i]] += is_cut[i]
 
 
 @kernel
 def _search(graph: Graph, links: NDArray[np.int64]) -> NDArray[np.bool_]:
-    """Tarjan's search in depth: add bridges to `links`, and return which nodes are cut nodes.
+    """Tarjan's depth-first search: add bridges to `links`, and return for each node whether it is a cut node.
 
-    An arc's length is the number of its link. `low` is the earliest node that is reached from below a node.
+    An arc's length is the number of its link. `low` is the earliest node that the nodes below a node reach.
     """
-    n, clock = len(graph.start) - 1, 0
+    n = len(graph.start) - 1
+    clock = 0
     seen, low = np.zeros(n, np.int64), np.zeros(n, np.int64)
-    parent, over, at = np.full(n, -1, np.int64), np.zeros(n, np.int64), graph.start[:-1].copy()
+    parent, parent_arc = np.full(n, -1, np.int64), np.zeros(n, np.int64)
+    next_arc = graph.start[:-1].copy()
     is_cut = np.zeros(n, np.bool_)
     for root in range(n):
         if seen[root] > 0:
@@ -264,19 +257,21 @@ def _search(graph: Graph, links: NDArray[np.int64]) -> NDArray[np.bool_]:
             if seen[v] == 0:
                 clock += 1
                 seen[v] = low[v] = clock
-            if at[v] < graph.start[v + 1]:
-                arc = at[v]
-                at[v] += 1
+            if next_arc[v] < graph.start[v + 1]:
+                arc = next_arc[v]
+                next_arc[v] += 1
                 w = graph.ends[arc]
                 if seen[w] == 0:
-                    parent[w], over[w], v = v, arc, w
+                    parent[w] = v
+                    parent_arc[w] = arc
+                    v = w
                 elif w != parent[v]:
                     low[v] = min(low[v], seen[w])
                 continue
             above = parent[v]
             if above >= 0:
                 low[above] = min(low[above], low[v])
-                links[np.int64(graph.lengths[over[v]])] += low[v] > seen[above]
+                links[np.int64(graph.lengths[parent_arc[v]])] += low[v] > seen[above]
                 branches += above == root
                 is_cut[above] |= above != root and low[v] >= seen[above]
             v = above

@@ -1,4 +1,4 @@
-"""One HTML file that works offline: the record, the script that shows it, and nothing from elsewhere."""
+"""HTML page of a report: the record and the script that shows it in one file, which works offline."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from broadloom.errors import InputError
+from broadloom.errors import InputError, error_from_os
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -39,7 +39,7 @@ _PAGE = """<!doctype html>
 def html_of(record: dict[str, Any]) -> str:
     """The page that shows a record.
 
-    The page's policy lets no request leave it, and runs no script but its own, which it knows by its hash.
+    The page's content security policy forbids all requests, and every script except its own, by its hash.
 
     Examples:
         >>> from broadloom.report import record_of
@@ -66,14 +66,14 @@ def html_of(record: dict[str, Any]) -> str:
 
 
 def _summaries(plans: list[dict[str, Any]]) -> list[str]:
-    """A sentence a plan, with its name where there are several."""
+    """One sentence per plan, with its name if there are several."""
     if len(plans) == 1:
         return [plans[0]["summary"]]
     return [f"{plan['name']}: {plan['summary']}" for plan in plans]
 
 
 def as_script(record: Any) -> str:
-    r"""A record as JSON that no text in it can end or leave: `<` is escaped, and so are line separators.
+    r"""A record as JSON inside a script element: `<` and line separators are escaped, so no text can end it.
 
     Examples:
         >>> as_script({"topic": "</script>"})
@@ -83,19 +83,20 @@ def as_script(record: Any) -> str:
     return text.replace("<", "\\u003c")
 
 
-def write_page(page: str, place: Path) -> None:
-    """Write a page that appears at its place by one rename; a link stays one, and its target is written.
+def write_page(page: str, path: Path) -> None:
+    """Write a page by one rename; of a symbolic link the target is written.
 
     Raises:
-        InputError: it cannot be written there, or what is there is no file.
+        InputError: `path` exists and is not a file, or one of its parents is not a folder.
+        StorageError: the file cannot be written.
     """
-    place = place.resolve()
-    if place.exists() and not place.is_file():
-        raise InputError(f"{place} is no file that a page can take the place of; choose another place")
+    path = path.resolve()
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} exists and is not a file; choose another path")
     try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        draft = place.with_name(f".{place.name}.{os.getpid()}.new")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        draft = path.with_name(f".{path.name}.{os.getpid()}.new")
         draft.write_text(page, "utf-8")
-        draft.replace(place)
+        draft.replace(path)
     except OSError as error:
-        raise InputError(f"cannot write {place}: {error.strerror}") from error
+        raise error_from_os(f"cannot write {path}", error) from error

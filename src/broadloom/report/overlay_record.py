@@ -22,20 +22,21 @@ from broadloom.storage import to_json_value
 from broadloom.storage.tables import coordinate_columns
 from broadloom.workload import REGIONS
 
-# A page has so many subscriptions at most, of the topics with the most subscribers; it says what it left out.
+# Limit of the subscriptions in a page: it shows the topics with the most subscribers, and gives totals.
 MOST_SUBSCRIPTIONS = 1_000_000
 LEAST = "no overlay that connects every topic weighs"
-# Repairs are worked out for so many brokers at most, the busiest, and for fewer of very large overlays, since
-# each costs a copy of the whole: so many brokers are copied in all.
-MOST_REPAIRS, MOST_COPIED = 250, 500_000
-# Backups are listed where there are so many brokers at most: each has dozens.
+# Repairs are computed for so many of the busiest brokers.
+MOST_REPAIRS = 250
+# Each repair copies the overlay; limit of the brokers copied for all repairs.
+MOST_COPIED = 500_000
+# Backups are listed up to so many brokers: each has dozens.
 MOST_BROKERS = 5000
-# What the columns of a nodes table may be called that hold degrees.
+# Names of the columns of a nodes table that hold degrees.
 DEGREES = (("lat", "lon"), ("latitude", "longitude"), ("lat", "lng"))
 
 
 def shown_topics(interest: Interest, most: int = MOST_SUBSCRIPTIONS) -> NDArray[np.int64]:
-    """The topics that a page shows, ascending: those with the most subscribers, while there is room.
+    """The topics that a page shows, ascending: those with the most subscribers, up to `most` subscriptions.
 
     Examples:
         >>> shown_topics(Interest.from_lists([[0, 1], [1], [1, 2]]), most=4)
@@ -47,7 +48,7 @@ def shown_topics(interest: Interest, most: int = MOST_SUBSCRIPTIONS) -> NDArray[
 
 
 def interest_record(plan: Plan) -> dict[str, Any]:
-    """Who wants what, and where everybody is."""
+    """The record of brokers, their sites and positions, and the subscribers of each topic."""
     interest = plan.interest
     topics = shown_topics(interest)
     members = [interest.nodes_of(int(topic)) for topic in topics]
@@ -58,7 +59,7 @@ def interest_record(plan: Plan) -> dict[str, Any]:
         "brokers": list(interest.node_ids),
         "sites": labels,
         "siteOf": [number[site] for site in sites or ()],
-        "places": places(plan),
+        "places": positions(plan),
         "topics": [interest.topic_ids[topic] for topic in topics],
         "start": [0, *np.cumsum([len(one) for one in members], dtype=np.int64).tolist()],
         "members": np.concatenate([*members, np.empty(0, np.int32)]).tolist(),
@@ -68,31 +69,34 @@ def interest_record(plan: Plan) -> dict[str, Any]:
 
 
 def overlay_record(plan: Plan, name: str, interest: int) -> dict[str, Any]:
-    """A plan: its summary, measures, links, topics, bottlenecks, certificate and failures.
+    """The record of a plan: summary, metrics, links, topics, weak points, certificate and failures.
 
     Args:
         plan: the plan.
-        name: what the page calls it.
-        interest: the number of its interest's record.
+        name: its name on the page.
+        interest: the index of its interest's record.
     """
-    given, overlay, weights = plan.interest, plan.overlay, plan.weights
-    topics = shown_topics(given)
-    exact = np.diff(given.node_start).max(initial=0) <= LARGE_TOPIC
+    subscriptions, overlay, weights = plan.interest, plan.overlay, plan.weights
+    topics = shown_topics(subscriptions)
+    exact = np.diff(subscriptions.node_start).max(initial=0) <= LARGE_TOPIC
     searches = None if exact else LARGE_SEARCHES
     with stage("loads and weak points"):
-        loads = measures.link_loads(given, overlay, weights)
-        weak = measures.weak_points(given, overlay)
+        loads = measures.link_loads(subscriptions, overlay, weights)
+        weak = measures.weak_points(subscriptions, overlay)
         hops, lengths = (
-            measures.topic_diameters(given, overlay, kind, topics, searches) for kind in (None, weights)
+            measures.topic_diameters(subscriptions, overlay, kind, topics, searches)
+            for kind in (None, weights)
         )
-        costs = measures.routing_costs(given, overlay, weights)[topics]
-    busy = np.bincount(plan.edges.ravel(), np.repeat(loads, 2), minlength=given.node_count).astype(np.int64)
+        costs = measures.routing_costs(subscriptions, overlay, weights)[topics]
+    busy = np.bincount(plan.edges.ravel(), np.repeat(loads, 2), minlength=subscriptions.node_count).astype(
+        np.int64
+    )
     return {
         "kind": "overlay",
         "name": name,
         "interest": interest,
         "summary": plan.summary(),
-        "asked": _asked(plan),
+        "asked": _settings(plan),
         "metrics": to_json_value(plan.metrics()),
         "certificate": certificate(plan.total_weight, plan.lower_bound, plan.gap, LEAST),
         "weighted": not weights.is_uniform,
@@ -109,23 +113,23 @@ def overlay_record(plan: Plan, name: str, interest: int) -> dict[str, Any]:
     } | failures(plan, busy)
 
 
-def _asked(plan: Plan) -> dict[str, Any]:
-    """What made the plan, without long lists such as all changes."""
+def _settings(plan: Plan) -> dict[str, Any]:
+    """Algorithm, seed, options and notes of the plan, without long lists."""
     notes = {name: value for name, value in plan.notes.items() if not isinstance(value, (list, dict))}
     return {"algorithm": plan.algorithm, "seed": plan.seed} | dict(plan.options) | notes
 
 
 def failures(plan: Plan, load: NDArray[np.int64], most: int = MOST_REPAIRS) -> dict[str, Any]:
-    """The backups of all brokers, and the links that would be added if one of the `most` busiest failed.
+    """The backups of all brokers, and the links that maintenance adds if one of the `most` busiest fails.
 
     Args:
-        plan: the plan; nothing is worked out if it does not connect every topic.
-        load: how busy each broker is.
-        most: for how many brokers to work out the repair.
+        plan: the plan; without repairs if it does not connect every topic.
+        load: the load of each broker.
+        most: the number of brokers whose repair is computed.
 
     Returns:
-        `backups`, a list a broker, or None; `failures`, or None: `brokers` (ascending), and the links `added`
-        for each of them.
+        `backups`, one list per broker, or None; `failures`, or None: `brokers` (ascending), and the links
+        `added` for each of them.
 
     Examples:
         >>> import broadloom as bl
@@ -149,17 +153,18 @@ def failures(plan: Plan, load: NDArray[np.int64], most: int = MOST_REPAIRS) -> d
     return {"backups": backups, "failures": {"brokers": chosen, "added": added}}
 
 
-def places(plan: Plan) -> dict[str, Any]:
-    """Where each broker is: `kind` is "map" (x east, y north, in degrees), "plane", or "none".
+def positions(plan: Plan) -> dict[str, Any]:
+    """The position of each broker: `kind` is "map" (x east, y north, in degrees), "plane", or "none".
 
-    Degrees come from the columns `lat` and `lon` of the nodes, else from a site that is a cloud's region.
-    Brokers without a place have None on a map that others are on.
+    Degrees come from the columns `lat` and `lon` of the nodes, else from sites named like cloud regions.
+    On a map, brokers without a position have None.
 
     Examples:
         >>> import broadloom as bl
         >>> nodes = pa.table({"node": ["0", "1"], "lat": [48.9, None], "lon": [2.4, None]})
         >>> interest = bl.Interest.from_lists([[0], [0]])
-        >>> places(Plan(interest, bl.Weights.uniform(2), bl.Overlay.from_edges(2, [(0, 1)]), "", nodes=nodes))
+        >>> overlay = bl.Overlay.from_edges(2, [(0, 1)])
+        >>> positions(Plan(interest, bl.Weights.uniform(2), overlay, "", nodes=nodes))
         {'kind': 'map', 'x': [2.4, None], 'y': [48.9, None]}
     """
     degrees = _degrees(plan)
@@ -171,8 +176,8 @@ def places(plan: Plan) -> dict[str, Any]:
     return {"kind": "none"}
 
 
-def with_places_of(plan: Plan, others: Iterable[Plan]) -> Plan:
-    """A plan that says nothing of places, with those that another plan knows of brokers of the same name.
+def with_positions_of(plan: Plan, others: Iterable[Plan]) -> Plan:
+    """A plan without positions, with those of the brokers of the same names in another plan.
 
     So a plan after a change, with a broker that has just joined, is on the same map as the plan before.
 
@@ -180,21 +185,23 @@ def with_places_of(plan: Plan, others: Iterable[Plan]) -> Plan:
         >>> import broadloom as bl
         >>> nodes = pa.table({"node": ["0", "1"], "lat": [48.9, 50.1], "lon": [2.4, 8.7]})
         >>> before, after = (bl.link(bl.Interest.from_lists([[0]] * n), algorithm="gm") for n in (2, 3))
-        >>> places(with_places_of(after, [replace(before, nodes=nodes)]))
+        >>> positions(with_positions_of(after, [replace(before, nodes=nodes)]))
         {'kind': 'map', 'x': [2.4, 8.7, None], 'y': [48.9, 50.1, None]}
     """
-    on_map = next((other for other in others if places(other)["kind"] == "map"), None)
-    if on_map is None or on_map.nodes is None or places(plan)["kind"] != "none":
+    on_map = next((other for other in others if positions(other)["kind"] == "map"), None)
+    if on_map is None or on_map.nodes is None or positions(plan)["kind"] != "none":
         return plan
-    at = {name: row for row, name in enumerate(on_map.interest.node_ids)}
-    rows = pa.array([at.get(name) for name in plan.interest.node_ids], pa.int64())
+    row_of = {name: row for row, name in enumerate(on_map.interest.node_ids)}
+    rows = pa.array([row_of.get(name) for name in plan.interest.node_ids], pa.int64())
     nodes = on_map.nodes.take(rows)
-    where = nodes.column_names.index("node")
-    return replace(plan, nodes=nodes.set_column(where, "node", pa.array(plan.interest.node_ids, pa.string())))
+    column = nodes.column_names.index("node")
+    return replace(
+        plan, nodes=nodes.set_column(column, "node", pa.array(plan.interest.node_ids, pa.string()))
+    )
 
 
 def site_names(plan: Plan) -> list[str] | None:
-    """The site of each broker, or None where sites are not known; "" for a broker without one."""
+    """The site of each broker, or None if sites are unknown; "" for a broker without a site."""
     if plan.nodes is not None and "site" in plan.nodes.column_names:
         return ["" if site is None else str(site) for site in plan.nodes.column("site").to_pylist()]
     if plan.weights.kind == "sites":
@@ -203,7 +210,7 @@ def site_names(plan: Plan) -> list[str] | None:
 
 
 def _degrees(plan: Plan) -> NDArray[np.float64]:
-    """Latitude and longitude of each broker, NaN where they are not known or not on Earth."""
+    """Latitude and longitude of each broker; NaN if they are unknown or out of range."""
     known = np.full((plan.interest.node_count, 2), np.nan)
     for columns in DEGREES:
         if plan.nodes is not None and set(columns) <= set(plan.nodes.column_names):
@@ -228,7 +235,7 @@ def _plane(plan: Plan) -> NDArray[np.float64] | None:
 
 
 def _numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
-    """A column as doubles; NaN for what is no number."""
+    """A column as doubles; NaN for each value that is not a number."""
     if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
         return np.full(len(column), np.nan)
     return np.array(column.cast(pa.float64()).to_pylist(), np.float64)

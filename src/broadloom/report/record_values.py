@@ -6,12 +6,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 DIGITS = 6
-# What rounding leaves between a plan and its own bound.
+# Gaps below this are rounding.
 _ROUNDING = 1e-9
 
 
 def short(values: ArrayLike) -> list[Any]:
-    """Numbers as JSON has them, to six digits; None where there is none, or an infinite one.
+    """Numbers for JSON, rounded to six digits; None for NaN and infinite numbers.
 
     Examples:
         >>> short([1.23456789, 2.0, float("inf")])
@@ -33,7 +33,7 @@ def _short(value: float) -> float | int | None:
 
 
 def certificate(total: float, bound: float | None, gap: float | None, least: str) -> dict[str, Any]:
-    """The certificate of a plan; `least` says what is as small as can be, as in "no overlay weighs".
+    """The certificate of a plan; `least` starts the statement of the bound, as in "no overlay weighs".
 
     Examples:
         >>> certificate(107.0, 100.0, 0.07, "no overlay weighs")["words"]

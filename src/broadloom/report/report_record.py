@@ -20,9 +20,9 @@ from broadloom.plans import AssignmentResult, Plan, is_assignment
 from broadloom.report.overlay_record import (
     interest_record,
     overlay_record,
-    places,
+    positions,
     site_names,
-    with_places_of,
+    with_positions_of,
 )
 from broadloom.report.record_values import certificate, short
 from broadloom.storage import to_json_value
@@ -30,18 +30,20 @@ from broadloom.storage.tables import read_table, require_table
 
 FORMAT = 1
 TITLE = "Broadloom: the plan"
-# Of more subscriptions than this the page shows a sample, and says so.
+# Above this many subscriptions the page shows a sample, and says so.
 MOST_RECTANGLES = 4000
-# Delays are counted in so many equal steps.
+# Number of bins of the delay histogram.
 DELAY_STEPS = 40
 LEAST_BANDWIDTH = "no allowed assignment takes a bandwidth of"
 LEAST_COST = "no assignment over this core costs"
-# So many rows of each table and reason are shown, each cut at so many characters.
-EXAMPLES, LONGEST = 3, 200
+# Quarantined rows shown per table and reason.
+EXAMPLES = 3
+# Characters shown per quarantined row.
+LONGEST = 200
 
 
 def record_of(plans: Mapping[str, Plan | AssignmentResult], title: str = TITLE) -> dict[str, Any]:
-    """The record of plans that are at hand, under the names that the page is to call them.
+    """The record of plans in memory, by the names that the page shows.
 
     Examples:
         >>> import broadloom as bl
@@ -51,24 +53,24 @@ def record_of(plans: Mapping[str, Plan | AssignmentResult], title: str = TITLE) 
     """
     interests: list[Plan] = []
     shown = [_plan_record(plan, name, interests) for name, plan in plans.items()]
-    return _whole(title, interests, shown, None)
+    return _page_record(title, interests, shown, None)
 
 
 def record_of_folders(folders: Sequence[Path], title: str = TITLE) -> dict[str, Any]:
-    """The record of plans in folders; of a whole run, also what became of its rows.
+    """The record of plans in folders; of a whole run, also its row counts.
 
     Args:
-        folders: of plans, or of runs, whose plan is then meant.
+        folders: folders of plans, or of runs, whose plan is used.
         title: the heading of the page.
 
     Raises:
-        InputError: there is no folder, or one that is not a plan.
+        InputError: no folder is named, one is named twice, or one is not a plan.
     """
     if not folders:
-        raise InputError("there is no plan to report on; name at least one folder")
+        raise InputError("no plan to report on; name at least one folder")
     interests: list[Plan] = []
     shown, rows = [], None
-    found = [place for given in folders for place in _plans_in(given)]
+    found = [plan_folder for folder in folders for plan_folder in _plans_in(folder)]
     for name, folder in _named(found):
         rows = rows or rows_record(folder.parent / "ingest")
         if _is_market(folder):
@@ -76,10 +78,10 @@ def record_of_folders(folders: Sequence[Path], title: str = TITLE) -> dict[str, 
         else:
             plan = AssignmentResult.load(folder) if is_assignment(folder) else Plan.load(folder)
             shown.append(_plan_record(plan, name, interests))
-    return _whole(title, interests, shown, rows)
+    return _page_record(title, interests, shown, rows)
 
 
-def _whole(
+def _page_record(
     title: str, interests: list[Plan], plans: list[dict[str, Any]], rows: dict[str, Any] | None
 ) -> dict[str, Any]:
     return {
@@ -93,10 +95,10 @@ def _whole(
 
 
 def _plan_record(plan: Plan | AssignmentResult, name: str, interests: list[Plan]) -> dict[str, Any]:
-    """A plan's record; plans of the same interest and places share the record of them."""
+    """A plan's record; plans with the same interest and positions share one interest record."""
     if isinstance(plan, AssignmentResult):
         return content_record(plan, name)
-    plan = with_places_of(plan, interests)
+    plan = with_positions_of(plan, interests)
     for i, other in enumerate(interests):
         if other.interest == plan.interest and _setting(other) == _setting(plan):
             return overlay_record(plan, name, i)
@@ -105,18 +107,18 @@ def _plan_record(plan: Plan | AssignmentResult, name: str, interests: list[Plan]
 
 
 def _setting(plan: Plan) -> tuple[Any, ...]:
-    return places(plan), site_names(plan)
+    return positions(plan), site_names(plan)
 
 
 def _plans_in(folder: Path) -> list[Path]:
-    """The folder itself, or, if it is that of a run, the plan in it and the assignment if there is one."""
+    """The folder itself, or, of a run, the plan in it and the assignment if there is one."""
     if (folder / "plan.json").exists() or not (folder / "plan" / "plan.json").exists():
         return [folder]
     return [folder / "plan", *([folder / "assign"] if is_assignment(folder / "assign") else [])]
 
 
 def _named(folders: Sequence[Path]) -> list[tuple[str, Path]]:
-    """Names for the plans: the folders' own, with as much of the path as tells them apart."""
+    """Names of the plans: the last parts of their paths, as many as make the names unique."""
     parts = [folder.resolve().parts for folder in folders]
     for depth in range(1, max(map(len, parts)) + 1):
         names = ["/".join(part[-depth:]) for part in parts]
@@ -130,12 +132,12 @@ def _is_market(folder: Path) -> bool:
     try:
         record = json.loads((folder / "plan.json").read_text())
     except (OSError, ValueError):
-        return False  # whoever reads it next says what is wrong
+        return False  # reading it as a plan gives the error
     return isinstance(record, dict) and record.get("kind") == "market"
 
 
 def content_record(result: AssignmentResult, name: str) -> dict[str, Any]:
-    """The result of subscriber assignment."""
+    """The record of a subscriber assignment."""
     problem = result.problem
     load = np.bincount(result.broker_of, minlength=problem.broker_count)
     shown = _sample(problem.subscriber_count)
@@ -143,7 +145,7 @@ def content_record(result: AssignmentResult, name: str) -> dict[str, Any]:
         "kind": "content",
         "name": name,
         "summary": result.summary(),
-        "asked": _asked(result.algorithm, result.seed, result.options),
+        "asked": _settings(result.algorithm, result.seed, result.options),
         "metrics": to_json_value(result.metrics()),
         "certificate": certificate(result.bandwidth, result.lower_bound, result.gap, LEAST_BANDWIDTH),
         "brokers": list(problem.broker_ids or map(str, range(problem.broker_count))),
@@ -166,10 +168,10 @@ def content_record(result: AssignmentResult, name: str) -> dict[str, Any]:
 
 
 def market_record(folder: Path, name: str) -> dict[str, Any]:
-    """The result of a market, from its folder: who is where, and what crosses which link.
+    """The record of a market result, from its folder: users per broker, and the rate on each core link.
 
     Raises:
-        InputError: it is damaged.
+        InputError: the folder is damaged.
     """
     record = json.loads((folder / "plan.json").read_text())
     try:
@@ -193,7 +195,7 @@ def _market_record(folder: Path, name: str, record: dict[str, Any]) -> dict[str,
         "summary": f"{record['algorithm']}: {assignment.num_rows:,} users on {metrics['brokers_used']:,} "
         f"brokers, cost {metrics['cost']:.6g} (access {metrics['access_cost']:.4g}, "
         f"core {metrics['core_cost']:.4g} by {record['core']}){proven}",
-        "asked": _asked(record["algorithm"], record["seed"], record["options"] | {"core": record["core"]}),
+        "asked": _settings(record["algorithm"], record["seed"], record["options"] | {"core": record["core"]}),
         "metrics": to_json_value(metrics),
         "certificate": certificate(metrics["cost"], record.get("lower_bound"), gap, LEAST_COST),
         "brokers": brokers,
@@ -207,14 +209,14 @@ def _market_record(folder: Path, name: str, record: dict[str, Any]) -> dict[str,
 
 
 def _sample(count: int) -> NDArray[np.int64]:
-    """Which subscriptions are shown: all, or some by lot."""
+    """The subscriptions that are shown: all, or a random sample."""
     if count <= MOST_RECTANGLES:
         return np.arange(count)
     return np.sort(seeded_generator(0).choice(count, MOST_RECTANGLES, replace=False))
 
 
 def _delays(result: AssignmentResult) -> dict[str, Any]:
-    """How many subscribers have which delay, in equal steps up to the longest."""
+    """The histogram of delays, in equal bins up to the longest."""
     delay, over = delays(result.problem, result.broker_of)
     finite = delay[np.isfinite(delay)]
     top = max(float(finite.max(initial=0.0)), result.problem.max_delay, 1e-9)
@@ -228,12 +230,12 @@ def _delays(result: AssignmentResult) -> dict[str, Any]:
     }
 
 
-def _asked(algorithm: str, seed: int, options: Any) -> dict[str, Any]:
+def _settings(algorithm: str, seed: int, options: Any) -> dict[str, Any]:
     return to_json_value({"algorithm": algorithm, "seed": seed} | dict(options))
 
 
 def rows_record(folder: Path) -> dict[str, Any] | None:
-    """The accounts of a folder that `ingest` wrote; None where there is none."""
+    """The row counts of a folder that `ingest` wrote; None without a ledger."""
     if not (folder / LEDGER_FILE).exists():
         return None
     ledger = RowLedger.load(folder)
@@ -241,7 +243,7 @@ def rows_record(folder: Path) -> dict[str, Any] | None:
 
 
 def _examples(folder: Path) -> list[dict[str, str]]:
-    """A few rows of each table and reason, in their order."""
+    """A few quarantined rows per table and reason, sorted."""
     table = read_table(folder, "quarantine")
     if table is None:
         return []
