@@ -117,7 +117,7 @@ WRONG = {
     "topic": (lambda i: measures.topic_diameters(i, [], topics=[7]), "topic 7 does not exist"),
     "topic below 0": (lambda i: measures.topic_diameters(i, [], topics=[-1]), "topic -1 does not exist"),
     "weights": (lambda i: measures.metrics(i, [], Weights.uniform(9)), "the weights 9"),
-    "overlay": (lambda i: bl.is_topic_connected(i, Overlay.from_edges(5, [])), "5 of the overlay"),
+    "overlay": (lambda i: bl.is_topic_connected(i, Overlay.from_edges(5, [])), "the overlay 5"),
     "sample": (lambda i: measures.metrics(i, [], sample=0), "sample is 0"),
 }
 

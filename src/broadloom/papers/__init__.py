@@ -22,7 +22,7 @@ FIGURES: tuple[Figure, ...] = (
 
 
 def figures_of(paper: int | None = None, name: str | None = None) -> tuple[Figure, ...]:
-    """The figures of all papers, of one, or a single one.
+    """The figures of all papers, the figures of one paper, or one figure.
 
     Raises:
         InputError: there is no such paper or figure.

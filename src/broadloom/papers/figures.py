@@ -1,4 +1,4 @@
-"""What a figure or table of a paper is here: cases to run, columns to draw, and claims to compare with."""
+"""Figures and tables of papers: cases to run, columns to draw, and claims to compare with."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class FigureRows:
-    """The rows that the cases of a figure gave, and means over some of them."""
+    """The rows of all cases of a figure, with selections and means."""
 
     all: tuple[Row, ...]
 
@@ -29,7 +29,7 @@ class FigureRows:
         return [float(row[column]) for row in self.where(**wanted).all if row.get(column) is not None]
 
     def mean(self, column: str, **wanted: Any) -> float:
-        """Their mean; NaN if there is none.
+        """The mean of `values`; NaN without values.
 
         Examples:
             >>> FigureRows(({"name": "gm", "s": 1.0}, {"name": "gm", "s": 3.0})).mean("s", name="gm")
@@ -39,12 +39,12 @@ class FigureRows:
         return float(np.mean(found)) if found else float("nan")
 
     def median(self, column: str, **wanted: Any) -> float:
-        """Their median, which a few slow calls do not move; NaN if there is none."""
+        """The median of `values`, which a few slow calls do not change; NaN without values."""
         found = self.values(column, **wanted)
         return float(np.median(found)) if found else float("nan")
 
     def most(self, column: str, **wanted: Any) -> float:
-        """The largest of them; NaN if there is none."""
+        """The largest of `values`; NaN without values."""
         return max(self.values(column, **wanted), default=float("nan"))
 
     def largest(self, column: str) -> Any:
@@ -63,13 +63,13 @@ class FigureRows:
 
 @dataclass(frozen=True)
 class Panel:
-    """One drawing of a figure: a column over the figure's x, a curve for each value of its `curves`.
+    """One drawing of a figure: a column over the figure's x, one curve per value of its `curves`.
 
     Attributes:
         y: the column.
-        label: what its axis says.
+        label: the label of its axis.
         log: whether the axis is logarithmic.
-        dots: a dot for each row, rather than a line through means.
+        dots: draw one dot per row, not a line through means.
     """
 
     y: str
@@ -83,14 +83,14 @@ class Claim:
     """A number in a paper's text.
 
     Attributes:
-        where: the section that it stands in.
-        text: what is claimed, in words.
+        where: its section or table.
+        text: the claim in words.
         theirs: the paper's number.
         ours: the same from our rows.
         relation: "about", "at most" or "at least".
-        tolerance: how far off, relative to theirs, still counts as reproduced.
-        why: what we think of a difference; every claim has it, for no run knows its verdict before.
-        at_full_size: whether it is about instances that only a run at full size has.
+        tolerance: the largest difference, relative to theirs, that counts as reproduced.
+        why: the likely reason for a difference; shown only if the claim is not reproduced.
+        at_full_size: whether it needs instances of the paper's size.
     """
 
     where: str
@@ -103,11 +103,11 @@ class Claim:
     at_full_size: bool = False
 
     def verdict(self, rows: FigureRows) -> dict[str, Any]:
-        """The claim, the number that we measure, and whether it is reproduced; "not measured" without one."""
+        """The claim, our number, and the verdict; "not measured" without a number."""
         ours = self.ours(rows)
-        room = abs(self.theirs) * self.tolerance
-        low = -np.inf if self.relation == "at most" else self.theirs - room
-        high = np.inf if self.relation == "at least" else self.theirs + room
+        margin = abs(self.theirs) * self.tolerance
+        low = -np.inf if self.relation == "at most" else self.theirs - margin
+        high = np.inf if self.relation == "at least" else self.theirs + margin
         holds = bool(low <= ours <= high)
         unknown = bool(np.isnan(ours))
         return {
@@ -127,16 +127,16 @@ class Figure:
 
     Attributes:
         paper: its number.
-        name: as the command line has it, "fig4" or "table1".
+        name: its name on the command line, such as "fig4" or "table1".
         title: what it shows.
-        x: the column that runs along the axis.
-        x_label: what the axis says.
-        curves: the columns whose values make a curve.
+        x: the column of the horizontal axis.
+        x_label: the label of that axis.
+        curves: the columns whose values identify a curve.
         panels: its drawings.
-        cases: the cases to run, fewer and smaller ones if quick.
-        run: the rows of a case; it runs by itself, on any machine.
-        claims: the numbers of the text about it.
-        shares: the name of the figure of the same paper whose runs it shows, if they are not its own.
+        cases: the cases to run; fewer and smaller ones if quick.
+        run: the function that gives the rows of a case, on any machine.
+        claims: the claims of the paper's text about it.
+        shares: the figure of the same paper whose cases it shows, if it has no cases itself.
     """
 
     paper: int
@@ -153,7 +153,7 @@ class Figure:
 
     @property
     def key(self) -> str:
-        """Paper and name together, as files are called."""
+        """Paper and name together, as in the names of files."""
         return f"paper{self.paper}-{self.name}"
 
     @property

@@ -16,15 +16,16 @@ from broadloom.model import Interest, Weights
 from broadloom.papers.figures import Case, Claim, Figure, FigureRows, Panel, Row
 from broadloom.workload import interest, mean_weight, read_matrix, weights
 
-# Measured round trips, where a folder of data is given; nodes beyond their number share places.
+# Files of measured round-trip times in the folder BROADLOOM_DATA; more nodes than they have share positions.
 MEASURED = {
     "RIPE Atlas": "latency_ripe_atlas723_2023-06-19.npz",
     "WonderNetwork": "latency_wondernetwork_2020-07-19.npz",
 }
 GENERATED = "points in the plane"
-FLOOR_MS = 0.5  # between nodes at one place
-# Kernels are compiled by a run on so many nodes, so far apart that they lie in several sites of 100.
-WARM_NODES, SPREAD = 60, 5
+FLOOR_MS = 0.5  # between nodes at one position
+# Kernels are compiled by a run on so many nodes, every fifth one, so that they are in several sites of 100.
+WARM_NODES = 60
+SPREAD = 5
 MEASURES = (
     "mean_degree",
     "max_degree",
@@ -58,31 +59,31 @@ ALL_PANELS = (
 
 
 def latency_sources() -> list[str]:
-    """Where the weights of links come from on this machine, the one that most figures take first."""
-    return [name for name in MEASURED if _place(name).exists()] or [GENERATED]
+    """The sources of link weights on this machine; most figures use the first."""
+    return [name for name in MEASURED if _matrix_file(name).exists()] or [GENERATED]
 
 
 def latencies(nodes: int, seed: int, source: str) -> Weights:
-    """Latencies between nodes, with mean 1: of a measured matrix, or distances in the plane."""
+    """Latencies between nodes, scaled to mean 1: from a measured matrix, or distances in the plane."""
     if source == GENERATED:
         return weights(nodes, "planar", mean=1.0, seed=seed)
-    matrix = read_matrix(_place(source))
+    matrix = read_matrix(_matrix_file(source))
     matrix = np.fmin(matrix, matrix.T)
     matrix = np.maximum(np.where(np.isnan(matrix), np.nanmedian(matrix), matrix), FLOOR_MS)
     at = np.random.default_rng(seed).permutation(-(-nodes // len(matrix)) * len(matrix))[:nodes] % len(matrix)
     chosen = matrix[np.ix_(at, at)]
     chosen[at[:, None] == at] = FLOOR_MS
     np.fill_diagonal(chosen, 0.0)
-    given = Weights.dense(chosen)
-    return given.scaled(1.0 / mean_weight(given))
+    unscaled = Weights.dense(chosen)
+    return unscaled.scaled(1.0 / mean_weight(unscaled))
 
 
-def _place(source: str) -> Path:
+def _matrix_file(source: str) -> Path:
     return Path(os.environ.get("BROADLOOM_DATA", "no data")) / MEASURED[source]
 
 
 def measured(case: Case, interest: Interest, links: Weights | None, algorithm: str, **options: Any) -> Row:
-    """A row: the case, and what an algorithm's overlay of it is like. Seconds are of the processor."""
+    """The row of a case and an algorithm: measures of the overlay, and CPU seconds."""
     few = np.arange(0, interest.node_count, SPREAD)[: case.get("warm", WARM_NODES)]
     link(interest.subset(few), None if links is None else links.subset(few), algorithm, **options)  # compiles
     began = time.process_time()
@@ -106,9 +107,9 @@ def _run(case: Case, *algorithms: str) -> list[Row]:
 
 def _case(seed: int, nodes: int = 800, topics: int = 200, popularity: str = "unif", middle: int = 60) -> Case:
     sizes = {"middle": middle, "fewest": middle - 40, "most": middle + 40}
-    # How kernels are compiled before is part of a case that is timed: another way makes it another case.
-    where = {"latency": latency_sources()[0], "warm": WARM_NODES}
-    return {"seed": seed, "nodes": nodes, "topics": topics, "popularity": popularity} | sizes | where
+    # The warm-up is part of the case: another warm-up can change its times.
+    setup = {"latency": latency_sources()[0], "warm": WARM_NODES}
+    return {"seed": seed, "nodes": nodes, "topics": topics, "popularity": popularity} | sizes | setup
 
 
 def _seeds(quick: bool) -> range:

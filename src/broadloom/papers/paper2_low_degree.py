@@ -173,7 +173,7 @@ FIG5 = Figure(
     "fig5",
     "Average degree at diameter 2: GM and the CD-ODA family",
     "size",
-    "topics a node",
+    "topics per node",
     ("algorithm",),
     (Panel(AVERAGE, "average node degree"),),
     _by_size,

@@ -18,7 +18,7 @@ from broadloom.workload import churn, interest
 
 POPULARITIES = ("unif", "zipf", "expo")
 DEGREES = (Panel("max_degree", "maximum node degree"), Panel("mean_degree", "average node degree"))
-REBUILDS = 100  # so many of the rounds have a Low-ODA from scratch, or all if there are fewer
+REBUILDS = 100  # rounds with a Low-ODA from scratch; all rounds if there are fewer
 FASTER = (
     "our low-oda is quicker than the paper's by a larger factor than our changes are, so that a change is a "
     "larger share of it"
@@ -52,8 +52,8 @@ def _start(case: Case, **options: Any) -> Live:
     return maintain(wanted, seed=case["seed"], **options)
 
 
-class Round(NamedTuple):
-    """A round of churn: its number, what was done, to a node of how many topics, and in what CPU time."""
+class ChurnRound(NamedTuple):
+    """A round of churn: its number, the change, the number of topics of its node, and the CPU seconds."""
 
     number: int
     change: Change
@@ -61,18 +61,18 @@ class Round(NamedTuple):
     seconds: float
 
 
-def _rounds(case: Case, live: Live) -> Iterator[Round]:
+def _rounds(case: Case, live: Live) -> Iterator[ChurnRound]:
     """Apply the churn of a case, round by round."""
     events = churn(live.interest, case["rounds"], seed=case["seed"])
     for number, event in enumerate(events, start=1):
         size = len(event.topics if event.kind == "join" else live.topics_of(event.node))
         began = time.process_time()
         (change,) = live.apply([event])
-        yield Round(number, change, size, time.process_time() - began)
+        yield ChurnRound(number, change, size, time.process_time() - began)
 
 
 def _run_backups(case: Case) -> list[Row]:
-    """How many backups and primaries nodes have, over the number of their topics."""
+    """Backups and primaries of each node, over the number of its topics."""
     live = _start(case, backups=case["backups"])
     rows = []
     for node in live.nodes.tolist():
@@ -100,24 +100,24 @@ def _run_compared(case: Case) -> list[Row]:
 
 @cache
 def _compile() -> None:
-    """Run all on a small case, so that the times of others are of compiled kernels."""
+    """Run everything on a small case first, so that measured times exclude the compilation of kernels."""
     _compare(_case(0, quick=True, rebuilds=REBUILDS) | {"nodes": 60, "rounds": 20})
 
 
 def _compare(case: Case) -> list[Row]:
     fresh = _rebuilt(case)
-    rebuild = FigureRows(tuple(fresh)).median("seconds") or np.nan  # 0 where the system counts in ticks
+    rebuild = FigureRows(tuple(fresh)).median("seconds") or np.nan  # 0 if the clock is coarse
     shadow, naive = (_maintained(case, method) for method in ("shadow", "naive"))
     for mine, other in zip(shadow, naive, strict=True):
-        other["shadow_size"] = mine["shadow_size"]  # as the paper draws it: naive has none of its own
-        del other["repair_ratio"]  # which it draws of the other two only
+        other["shadow_size"] = mine["shadow_size"]  # as in the paper: naive has no shadow
+        del other["repair_ratio"]  # the paper shows it for the other two only
         for row in (mine, other):
             row["time_ratio"] = row["seconds"] / rebuild
     return [*shadow, *naive, *fresh]
 
 
 def _maintained(case: Case, method: str) -> list[Row]:
-    """What each round did. Edges are counted as the paper defines it: all added and all removed ones."""
+    """One row per round. As in the paper, repair edges are all added and all removed ones."""
     live, rows = _start(case, method=method), []
     for done in _rounds(case, live):
         change = done.change
@@ -131,7 +131,7 @@ def _maintained(case: Case, method: str) -> list[Row]:
 
 
 def _rebuilt(case: Case) -> list[Row]:
-    """A low-oda from scratch in some of the rounds, against one of the round before."""
+    """A low-oda from scratch in some of the rounds, compared with one of the round before."""
     every = max(1, case["rounds"] // case["rebuilds"])
     live, rows = _start(case, method="naive"), []
     before, _ = _fresh(live)
@@ -159,7 +159,7 @@ def _fresh(live: Live) -> tuple[NDArray[np.int32], float]:
     return plan.overlay.edges, time.process_time() - began
 
 
-def _row(case: Case, algorithm: str, done: Round, repair: int, edges: int, seconds: float) -> Row:
+def _row(case: Case, algorithm: str, done: ChurnRound, repair: int, edges: int, seconds: float) -> Row:
     kind = {"algorithm": algorithm, "round": done.number, "kind": done.change.kind, "size": done.size}
     return case | kind | {"seconds": seconds, "repair": repair, "repair_ratio": repair / max(edges, 1)}
 
@@ -199,7 +199,8 @@ def _repair(column: str, text: str, theirs: float, why: str = OTHER_LAW, **which
         lambda rows: rows.mean(column, **which),
         tolerance=0.5,
         why=why,
-        at_full_size=column == "repair_ratio" or which == FRESH,  # what is altered is local, and all is not
+        at_full_size=column == "repair_ratio"
+        or which == FRESH,  # changes are local, but the total depends on the size
     )
 
 

@@ -14,7 +14,7 @@ from broadloom.model import AssignmentProblem
 from broadloom.papers.figures import Case, Claim, Figure, FigureRows, Panel, Row
 from broadloom.workload import subscribers
 
-# The bandwidths of Tables I and II; sets of set 1 by interest skewness and broad interests, low or high.
+# Bandwidths of Tables I and II; the names of set 1 give interest skewness and broad interests, low or high.
 THEIRS = {
     "1LL": {"fractional": 3.09e9, "slp1": 7.12e9, "gr*": 6.53e9, "gr": 9.50e9},
     "1HL": {"fractional": 1.2e9, "slp1": 1.86e9, "gr*": 1.53e9, "gr": 2.09e9},
@@ -45,7 +45,7 @@ def _problem(case: Case, **more: Any) -> AssignmentProblem:
 
 @cache
 def _compile(algorithm: str, levels: int) -> None:
-    """Assign a few subscribers, so that the times of others are of compiled kernels."""
+    """Assign a few subscribers first, so that measured times exclude the compilation of kernels."""
     assign(subscribers(1, subscribers=400, brokers=20, levels=levels, seed=0), algorithm, 0)
 
 
@@ -103,7 +103,7 @@ def _of_sets(names: str, quick: bool) -> list[Case]:
 
 
 def _of_feeds_and_grid(quick: bool) -> list[Case]:
-    """Sets 2 and 3; of set 3, no geography has room for as few brokers as the other quick runs have."""
+    """Sets 2 and 3, with more brokers in quick runs than other figures: set 3 has no solution with so few."""
     return [case | {"brokers": 50 if quick else 100} for case in _of_sets("2 3", quick)]
 
 
@@ -118,7 +118,7 @@ def _of_alphas(quick: bool) -> list[Case]:
 
 
 def _of_sizes(quick: bool) -> list[Case]:
-    """A tree of brokers at all sizes, and half as many brokers in one level at the largest."""
+    """A tree of brokers for all sizes, and half as many brokers in one level for the largest size."""
     sizes = (2000, 4000) if quick else (100_000, 250_000, 500_000, 1_000_000)
     brokers = 40 if quick else 200
     tree = [

@@ -17,33 +17,33 @@ MIXING, CLUSTERING, PACKING = ({"algorithm": n} for n in ("steiner-mixing", "clu
 
 
 def _run(case: Case) -> list[Row]:
-    """The rows of a case, by compiled kernels."""
+    """The rows of a case, after the compilation of kernels."""
     _compile()
     return _compare(case, *ALGORITHMS)
 
 
 def _run_all(case: Case) -> list[Row]:
-    """Random assignment too."""
+    """The rows of a case, with random assignment."""
     _compile()
     return _compare(case, "random", *ALGORITHMS)
 
 
 @cache
 def _compile() -> None:
-    """Run all on a small case, so that the times of others are of compiled kernels."""
+    """Run everything on a small case first, so that measured times exclude the compilation of kernels."""
     _compare(_case(0, 200), *ALGORITHMS)
 
 
 def _compare(case: Case, *algorithms: str) -> list[Row]:
-    """Each algorithm, told that traffic goes from broker to broker directly, over random assignment."""
-    given = market(
+    """Each algorithm under the core "pair", compared with random assignment."""
+    problem = market(
         users=case["users"], brokers=case["brokers"], width=0.01, ratio=case["ratio"], seed=case["seed"]
     )
-    chance = assign(given, "random", case["seed"], core="pair").cost
+    chance = assign(problem, "random", case["seed"], core="pair").cost
     rows = []
     for name in algorithms:
         began = time.process_time()
-        found = assign(given, name, case["seed"], core="pair")
+        found = assign(problem, name, case["seed"], core="pair")
         rows.append(
             case
             | {
@@ -97,7 +97,7 @@ def _slower(name: str, theirs: float) -> Claim:
 FIG9 = Figure(
     5,
     "fig9",
-    "Cost reduction over the number of users, a broker for a hundred of them",
+    "Cost reduction over the number of users, one broker per hundred users",
     "users",
     "users",
     ("algorithm",),

@@ -28,10 +28,12 @@ from broadloom.pipeline import SparkEngine, session
 from broadloom.progress import stage
 from broadloom.storage import to_json_value
 
-# Curves differ in dashes and markers, so that they are told apart without colours; a second dozen of them is
+# Curves differ in dashes and markers, so that they are distinct without colours; from the seventh on they are
 # grey, with open markers.
 STYLES = (("-", "o"), ("--", "s"), ("-.", "^"), (":", "D"), ((0, (5, 1)), "v"), ((0, (1, 1)), "x"))
-MOST_DOTS, MOST_POINTS, MOST_MARKS = 500, 250, 25  # of a curve; more dots become a picture
+MOST_DOTS = 500  # per curve; more dots are drawn as one bitmap
+MOST_POINTS = 250  # per curve
+MOST_MARKS = 25  # per curve
 GREYS = ("0", "0.55")
 VERDICTS = ["where", "claim", "theirs", "ours", "tolerance", "verdict", "why"]
 
@@ -46,7 +48,7 @@ img { background: #fff; max-width: 100%; }
 
 
 class Reproduction(NamedTuple):
-    """Where the page is, what became of the claims asked for, how many cases were run now, and before."""
+    """The page, the verdicts on the requested figures, and the numbers of cases run now and before."""
 
     page: Path
     claims: list[dict[str, Any]]
@@ -63,74 +65,76 @@ def reproduce(
 ) -> Reproduction:
     """Run the cases of some figures, and write their tables, drawings and one page.
 
-    A case that was run before, into the same folder, is not run again: a run that was killed goes on. The
-    page and the table of claims are about all figures whose cases are in the folder, those of other runs too.
+    A case that was run before, into the same folder, is not run again, so a stopped run continues. The page
+    and the table of claims cover all figures whose cases are in the folder, including those of other runs.
 
     Args:
-        figures: which, see `broadloom.papers.figures_of`.
+        figures: the figures, see `broadloom.papers.figures_of`.
         output: the folder; the executors must see it under the same path.
-        quick: fewer and smaller cases, for all papers within ten minutes; or for these papers only.
+        quick: fewer and smaller cases, for all papers (about ten minutes), or for the papers listed.
         engine: where Spark runs.
-        spark: a session of your own, in place of an engine.
+        spark: an existing session, instead of an engine.
     """
     folder = Path(output).absolute()
     (folder / "cases").mkdir(parents=True, exist_ok=True)
     reduced = {figure: quick if isinstance(quick, bool) else figure.paper in quick for figure in figures}
     wanted = {figure.source: list(figure.cases(small)) for figure, small in reduced.items()}
     every = [(source, case) for source, cases in wanted.items() for case in cases]
-    pending = [(source, case) for source, case in every if not read_case(_place(folder, source, case))]
+    pending = [(source, case) for source, case in every if not read_case(_case_file(folder, source, case))]
     if pending:
         with session(engine, spark) as running:
             _run_all(running, pending, folder)
-    found = _known(reduced, folder)
+    found = _complete_figures(reduced, folder)
     claims = {figure: write_figure(figure, rows, folder, small) for figure, (rows, small) in found.items()}
     shown = {figure: small for figure, (_, small) in found.items()}
     page = write_page(shown, [claim for of_figure in claims.values() for claim in of_figure], folder)
-    asked = [claim for figure in figures for claim in claims[figure]]
-    return Reproduction(page, asked, len(pending), len(every) - len(pending))
+    verdicts = [claim for figure in figures for claim in claims[figure]]
+    return Reproduction(page, verdicts, len(pending), len(every) - len(pending))
 
 
-def _known(asked: Mapping[Figure, bool], folder: Path) -> dict[Figure, tuple[FigureRows, bool]]:
-    """The rows of all figures whose cases are all there, and whether these are small ones.
+def _complete_figures(
+    requested: Mapping[Figure, bool], folder: Path
+) -> dict[Figure, tuple[FigureRows, bool]]:
+    """The rows of all figures with complete cases, and whether these have reduced sizes.
 
-    Figures that were not asked for now are shown at the papers' sizes, where these are there.
+    Figures that were not requested are shown at the papers' sizes if they have them.
     """
     found = {}
-    for figure in {figure.key: figure for figure in (*FIGURES, *asked)}.values():
-        for small in [asked[figure]] if figure in asked else [False, True]:
-            cases = [read_case(_place(folder, figure.source, case)) for case in figure.cases(small)]
+    for figure in {figure.key: figure for figure in (*FIGURES, *requested)}.values():
+        for small in [requested[figure]] if figure in requested else [False, True]:
+            cases = [read_case(_case_file(folder, figure.source, case)) for case in figure.cases(small)]
             if all(cases):
                 found[figure] = FigureRows(tuple(row for rows in cases for row in rows)), small
                 break
     return found
 
 
-def _place(folder: Path, key: str, case: Case) -> Path:
-    """The file of a case: named by what it is, so that a changed one is another."""
+def _case_file(folder: Path, key: str, case: Case) -> Path:
+    """The file of a case, named by a digest of the case, so that a changed case has another file."""
     digest = hashlib.sha256(json.dumps(case, sort_keys=True).encode()).hexdigest()[:16]
     return folder / "cases" / f"{key}-{digest}.json"
 
 
 def _run_all(spark: SparkSession, pending: list[tuple[str, Case]], folder: Path) -> None:
-    """A task for each case; the executors write what they find."""
+    """Run one task per case; the executors write the rows."""
 
     def work(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        os.environ["BROADLOOM_THREADS"] = "1"  # tasks run side by side
+        os.environ["BROADLOOM_THREADS"] = "1"  # tasks run in parallel
         for batch in batches:
             for index in batch.column("id").to_pylist():
                 key, case = pending[index]
                 run_case(key, case, folder)
             yield batch
 
-    places = [_place(folder, key, case) for key, case in pending]
-    for place in places:
-        place.unlink(missing_ok=True)  # a damaged one is not to count as done
+    paths = [_case_file(folder, key, case) for key, case in pending]
+    for path in paths:
+        path.unlink(missing_ok=True)  # a damaged file must not count as done
     with stage("cases", len(pending)) as done:
         over = threading.Event()
 
         def watch() -> None:
             while not over.wait(1.0):
-                done(sum(place.exists() for place in places))
+                done(sum(path.exists() for path in paths))
 
         watcher = threading.Thread(target=watch, daemon=True)
         watcher.start()
@@ -144,11 +148,11 @@ def _run_all(spark: SparkSession, pending: list[tuple[str, Case]], folder: Path)
 def run_case(key: str, case: Case, folder: Path) -> None:
     """Run one case of a figure, and write its rows by one rename."""
     (figure,) = (one for one in FIGURES if one.key == key)
-    write_case(to_json_value(figure.run(case)), _place(folder, key, case))
+    write_case(to_json_value(figure.run(case)), _case_file(folder, key, case))
 
 
 def write_figure(figure: Figure, rows: FigureRows, folder: Path, quick: bool) -> list[dict[str, Any]]:
-    """Write the figure's rows and its drawing; what becomes of its claims."""
+    """Write the figure's rows and its drawing; return the verdicts on its claims."""
     _write_rows(rows.all, folder / f"{figure.key}.parquet")
     draw(figure, rows, folder / f"{figure.key}.svg")
     about = [claim for claim in figure.claims if not (quick and claim.at_full_size)]
@@ -156,8 +160,8 @@ def write_figure(figure: Figure, rows: FigureRows, folder: Path, quick: bool) ->
     return [{"figure": figure.key, "size": size, **claim.verdict(rows)} for claim in about]
 
 
-def draw(figure: Figure, rows: FigureRows, place: Path) -> None:
-    """A drawing of all panels: means over seeds as lines, from the least to the most as bands."""
+def draw(figure: Figure, rows: FigureRows, path: Path) -> None:
+    """Draw all panels: means over seeds as lines, from minimum to maximum as bands."""
     from matplotlib import rc_context
     from matplotlib.figure import Figure as Canvas
 
@@ -169,11 +173,11 @@ def draw(figure: Figure, rows: FigureRows, place: Path) -> None:
         canvas.legend(*every[0].get_legend_handles_labels(), loc="outside lower center", ncols=2 * len(every))
         drawn = io.BytesIO()
         canvas.savefig(drawn, format="svg", dpi=150, metadata={"Date": None})
-    _put(drawn.getvalue(), place)
+    _put(drawn.getvalue(), path)
 
 
 def curves_of(figure: Figure, rows: FigureRows) -> list[dict[str, Any]]:
-    """What the rows of each curve have in common; a curve has values in every panel.
+    """The values that identify each curve; a curve has values in every panel.
 
     Examples:
         >>> from broadloom.papers import figures_of
@@ -188,7 +192,7 @@ def curves_of(figure: Figure, rows: FigureRows) -> list[dict[str, Any]]:
 
 
 def draw_panel(axes: Any, figure: Figure, panel: Panel, rows: FigureRows) -> None:
-    """One panel of a figure."""
+    """Draw one panel of a figure."""
     curves = curves_of(figure, rows)
     points = sorted({row[figure.x] for curve in curves for row in rows.where(**curve).all})
     named = bool(points) and isinstance(points[0], str)
@@ -221,7 +225,7 @@ def _plain_between(value: float, _: int) -> str:
 
 
 def _style(i: int, panel: Panel) -> dict[str, Any]:
-    """How the i-th curve is drawn."""
+    """The style of the i-th curve."""
     dash, marker = STYLES[i % len(STYLES)]
     grey = GREYS[i // len(STYLES) % len(GREYS)]
     filled = grey if i // len(STYLES) % 2 == 0 else "white"
@@ -236,7 +240,7 @@ def _style(i: int, panel: Panel) -> dict[str, Any]:
 
 
 def write_page(reduced: Mapping[Figure, bool], claims: Sequence[Mapping[str, Any]], folder: Path) -> Path:
-    """One page with everything, and the claims as a table; `reduced`: the figures, and whether small ones."""
+    """Write one page with everything, and the claims as a table; `reduced`: figures, and whether reduced."""
     if claims:
         _write_rows(claims, folder / "claims.parquet")
     reproduced = sum(claim["verdict"] == "reproduced" for claim in claims)
@@ -259,24 +263,24 @@ def write_page(reduced: Mapping[Figure, bool], claims: Sequence[Mapping[str, Any
     return page
 
 
-def _write_rows(rows: Sequence[Mapping[str, Any]], place: Path) -> None:
-    """FigureRows as Parquet; a row may lack columns that others have."""
+def _write_rows(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write rows as Parquet; rows can have different columns."""
     columns = list(dict.fromkeys(name for row in rows for name in row))
     table = pa.table({name: [row.get(name) for row in rows] for name in columns})
     written = io.BytesIO()
     pa.parquet.write_table(table, written)
-    _put(written.getvalue(), place)
+    _put(written.getvalue(), path)
 
 
-def _put(content: bytes, place: Path) -> None:
-    """Write a file by one rename: a reader sees the old one or the new one."""
-    draft = place.with_name(f".{place.name}.{os.getpid()}.draft")
+def _put(content: bytes, path: Path) -> None:
+    """Write a file by one rename: readers see the old file or the new one."""
+    draft = path.with_name(f".{path.name}.{os.getpid()}.draft")
     draft.write_bytes(content)
-    draft.replace(place)
+    draft.replace(path)
 
 
 def _picture(figure: Figure, folder: Path) -> str:
-    """The drawing inside the page, so that the page is whole by itself."""
+    """The drawing, embedded in the page."""
     drawing = base64.b64encode((folder / f"{figure.key}.svg").read_bytes()).decode()
     return f"<img alt='{html.escape(figure.title)}' src='data:image/svg+xml;base64,{drawing}'>"
 
@@ -297,15 +301,15 @@ def _cell(value: Any) -> str:
     return f"<td>{html.escape(str(value))}</td>"
 
 
-def write_case(rows: Sequence[Mapping[str, Any]], place: Path) -> None:
-    """Keep the rows of a case."""
-    _put(json.dumps(rows).encode(), place)
+def write_case(rows: Sequence[Mapping[str, Any]], path: Path) -> None:
+    """Write the rows of a case."""
+    _put(json.dumps(rows).encode(), path)
 
 
-def read_case(place: Path) -> list[dict[str, Any]]:
-    """The rows of a case that was run; none if it was not, or its file is damaged."""
+def read_case(path: Path) -> list[dict[str, Any]]:
+    """The rows of a case; empty if it was not run, or its file is damaged."""
     try:
-        rows = json.loads(place.read_bytes())
+        rows = json.loads(path.read_bytes())
     except (FileNotFoundError, ValueError):
         return []
     return rows if isinstance(rows, list) and all(isinstance(row, dict) for row in rows) else []
