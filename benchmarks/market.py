@@ -4,8 +4,8 @@
     python benchmarks/market.py --only cells,times
 
 The cost reduction ratio (CRR) is the cost of random assignment, the mean of 20 draws, over an algorithm's.
-CPU seconds are of one process; kernels were compiled before. The paper's numbers are of its own instances,
-which nobody can make again: prices, widths and the number of channels are not told.
+CPU seconds are of one process, without the compilation of kernels. The paper's instances cannot be made
+again: it does not state prices, widths and the number of channels.
 """
 
 import time
@@ -21,7 +21,7 @@ from _market_prototype import prototype
 
 PAPER = ("greedy-packing", "clustering", "steiner-mixing")
 OTHERS = (*PAPER, "migration")
-# The settings of the table in which the default was first tried.
+# Settings of the table that compares the default with the other algorithms.
 SETTINGS: dict[str, dict[str, Any]] = {
     "random, 1 %": {"width": 0.01},
     "random, 5 %": {"width": 0.05},
@@ -36,7 +36,7 @@ DRAWS = 20
 
 
 def timed(work: Callable[[], Any]) -> tuple[Any, float]:
-    """What the work gives, and its CPU seconds."""
+    """The result of the work, and its CPU seconds."""
     start = time.process_time()
     return work(), time.process_time() - start
 
@@ -63,7 +63,7 @@ def cells(quick: bool) -> Section:
 
 
 def fresh(quick: bool) -> Section:
-    """The same on markets at which nobody had looked when the search was made."""
+    """The same cells on markets that were not used to develop the search."""
     return _cells("The same on markets that were not looked at before", 2, quick)
 
 
@@ -144,7 +144,7 @@ def paper_order(row: dict[str, Any]) -> bool:
 
 
 def sizes(quick: bool) -> Section:
-    """Fig. 9: 100 users a broker, more and more of them."""
+    """Fig. 9: 100 users per broker, from few to many brokers."""
     warm_up()
     section = Section("CRR by size as in Fig. 9, mean of 5 instances, 1 % intervals")
     for core, users in product(("mst", "pair"), (500, 1000) if quick else (1000, 2500, 5000, 10_000)):
@@ -155,7 +155,7 @@ def sizes(quick: bool) -> Section:
 
 
 def ratios(quick: bool) -> Section:
-    """Fig. 10: access links dearer and dearer against core links."""
+    """Fig. 10: increasing ratio of access prices to core prices."""
     warm_up()
     section = Section("CRR by access-to-core price as in Fig. 10, mean of 3 instances, 1 % intervals")
     size = {"users": 500, "brokers": 5} if quick else {"users": 10_000, "brokers": 100}
@@ -166,7 +166,7 @@ def ratios(quick: bool) -> Section:
 
 
 def exact(quick: bool) -> Section:
-    """Small markets: how far from the optimum."""
+    """Small markets: cost over the optimum."""
     warm_up()
     section = Section("Cost over the optimum by integer programming, 12 small markets")
     worst = 1.0

@@ -1,9 +1,9 @@
-"""The papers, ours beside theirs: runs `broadloom reproduce`, and keeps its claims and its page for the docs.
+"""Reproduction of the papers: runs `broadloom reproduce`, and keeps its claims and its page for the docs.
 
-python benchmarks/papers.py                      # at the papers' sizes: hours on two cores; goes on if killed
+python benchmarks/papers.py                      # at the papers' sizes: hours on two cores; a stopped run continues
 python benchmarks/papers.py --quick 1,2,3,4,5    # these papers at reduced sizes: minutes
 
-Both keep their results; cases that were run stay in build/reproduction, and are not run again.
+Both keep their results; cases that were run are in build/reproduction, and are not run again.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ ROOT = Path(__file__).parents[1]
 
 
 def main() -> None:
-    """Run everything, and keep what a reader of the docs wants to see."""
-    parser = argparse.ArgumentParser(description="The papers' figures and claims, ours beside theirs.")
+    """Run everything, and keep the results for the docs."""
+    parser = argparse.ArgumentParser(description="Figures and claims of the papers, compared with ours.")
     parser.add_argument("--quick", default="", help="papers to run at reduced size: 4,5")
     quick = {int(paper) for paper in parser.parse_args().quick.split(",") if paper}
     began = time.perf_counter()

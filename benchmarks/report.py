@@ -1,11 +1,11 @@
-"""The report: how large a page is, how long it takes to make, and how quick it is in a browser.
+"""Report: size of the page, time to make it, and its speed in a browser.
 
     python benchmarks/report.py
 
-CPU seconds are of one process; kernels were compiled before. The browser is Chromium without a window or a
-graphics card: it draws on the processor, so that another is rather quicker. Frames are those while the map is
-dragged; a screen of 60 Hz has one every 16.7 ms. A picture is the script's time to draw everything anew; what
-the browser takes to fill the pixels afterwards is not in it.
+CPU seconds are of one process, without the compilation of kernels. The browser is Chromium without a window
+or a graphics card: it draws on the processor, so other browsers are faster. Frames are those while the map is
+dragged; a screen of 60 Hz has one every 16.7 ms. A picture is the script's time to draw everything again,
+without the browser's time to fill the pixels.
 """
 
 import sys
@@ -25,7 +25,7 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 
 def plan_of(nodes: int) -> bl.Plan:
-    """Brokers in the clouds' regions, linked by grmaw."""
+    """A plan of brokers in cloud regions, linked by grmaw."""
     interest = bl.workload.interest(
         nodes=nodes, topics=nodes // 2, popularity="zipf", alpha=1.0, sizes=(15, 60), seed=0
     )
@@ -37,17 +37,17 @@ def plan_of(nodes: int) -> bl.Plan:
 
 
 def in_browser(html: str) -> dict[str, float]:
-    """Seconds until the page is there, and milliseconds of a picture and of frames while dragging."""
+    """Milliseconds until the page is ready, of a picture, and of frames while the map is dragged."""
     from playwright.sync_api import sync_playwright
 
     from chromium import drag, launch
 
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
-        place = Path(folder) / "report.html"
-        place.write_text(html)
+        path = Path(folder) / "report.html"
+        path.write_text(html)
         browser = launch(playwright)
         page = browser.new_page(viewport={"width": 1440, "height": 900})
-        page.goto(place.as_uri())
+        page.goto(path.as_uri())
         page.wait_for_selector("html[data-ready]")
         ready = page.evaluate("performance.now()")
         page.wait_for_timeout(1000)
@@ -64,12 +64,12 @@ def in_browser(html: str) -> dict[str, float]:
 
 
 def size(quick: bool) -> Section:
-    """Pages of more and more brokers."""
+    """Pages of plans with different numbers of brokers."""
     section = Section("The page of a report")
     report({"warm-up": plan_of(30)})
     for nodes in (100,) if quick else (200, 1000, 2000):
         plan = plan_of(nodes)
-        plan.metrics()  # a plan that was saved has them
+        plan.metrics()  # saved plans have their metrics
         start = time.process_time()
         html = report({"plan": plan})
         seconds = time.process_time() - start

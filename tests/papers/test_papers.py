@@ -1,4 +1,4 @@
-"""The papers' orderings at small size: who is better than whom, not by how much."""
+"""Figures of the papers at small size: the order of the algorithms, and the parts of a reproduction."""
 
 import html
 import json
@@ -94,17 +94,17 @@ def test_churn():
 
 
 def test_subscriber_assignment():
-    """Paper 4: who ignores the event space needs far more bandwidth, who ignores latency far less."""
+    """Paper 4: algorithms that ignore the event space need far more bandwidth, without latency bounds far less."""
     case = {"set": "1HH", "seed": 0, "subscribers": 1500, "brokers": 15}
     names = ("gr*", "gr-no-latency", "closest", "balance")
     rows = FigureRows(tuple(paper4_assignment._run(case, *names)))
-    star, careless, closest, balance = (rows.mean("bandwidth", algorithm=name) for name in names)
-    assert careless < star < min(closest, balance)
+    star, no_latency, closest, balance = (rows.mean("bandwidth", algorithm=name) for name in names)
+    assert no_latency < star < min(closest, balance)
     assert rows.mean("feasible", algorithm="gr*") == 1
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.key)
-def test_figures_are_whole(figure):
+def test_figures_are_complete(figure):
     """Cases are plain data, all different, smaller when quick; axes and curves are columns of the cases."""
     quick, full = (list(figure.cases(quick)) for quick in (True, False))
     for cases in (quick, full):
@@ -115,11 +115,11 @@ def test_figures_are_whole(figure):
     assert quick != full
     assert re.fullmatch(r"(fig|table)\d+", figure.name)
     (source,) = (other for other in FIGURES if other.key == figure.source)
-    assert list(source.cases(True)) == quick, "who shows another's runs has its cases"
+    assert list(source.cases(True)) == quick, "a figure that shares runs has the same cases"
 
 
-def test_latencies_are_measured_where_there_is_data(tmp_path, monkeypatch):
-    """A case names the matrix that it takes, so that runs with and without data are kept apart."""
+def test_latencies_are_measured_if_there_is_data(tmp_path, monkeypatch):
+    """A case names its latency matrix, so that runs with and without data have different cases."""
     monkeypatch.delenv("BROADLOOM_DATA", raising=False)
     assert {case["latency"] for case in paper1_weighted_overlays.FIG8.cases(True)} == {GENERATED}
     monkeypatch.setenv("BROADLOOM_DATA", str(tmp_path))
@@ -154,7 +154,7 @@ def test_verdicts(relation, ours, verdict):
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.key)
 def test_every_curve_is_drawn(figure):
-    """Whatever the type of a curve's values: a curve has a point for each x that it has a value at."""
+    """A curve has a point for each x with a value, whatever the type of the values."""
     pytest.importorskip("matplotlib")
     from matplotlib.figure import Figure as Canvas
 
@@ -180,8 +180,8 @@ def test_every_curve_is_drawn(figure):
 
 
 @pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.key)
-def test_every_claim_says_why_it_may_fail(figure):
-    """No claim is left unexplained, whatever a run finds; and what it is about is said once."""
+def test_every_claim_has_a_reason_for_a_difference(figure):
+    """Each claim has a reason and a section, and its text is unique in the figure."""
     assert all(claim.why and claim.where for claim in figure.claims)
     texts = [claim.text for claim in figure.claims]
     assert len(set(texts)) == len(texts)
@@ -189,19 +189,19 @@ def test_every_claim_says_why_it_may_fail(figure):
 
 
 @pytest.mark.parametrize("content", [b"", b'[{"k": 1', b"[]", b"{}", b"[1]", b"\xff"])
-def test_damaged_cases_are_none(tmp_path, content):
-    """A case whose file is damaged has no rows, as one that was not run."""
-    place = tmp_path / "case.json"
-    assert read_case(place) == []
-    place.write_bytes(content)
-    assert read_case(place) == []
-    write_case([{"k": 1}], place)
-    assert read_case(place) == [{"k": 1}]
+def test_damaged_cases_have_no_rows(tmp_path, content):
+    """A case whose file is damaged has no rows, like a case that was not run."""
+    path = tmp_path / "case.json"
+    assert read_case(path) == []
+    path.write_bytes(content)
+    assert read_case(path) == []
+    write_case([{"k": 1}], path)
+    assert read_case(path) == [{"k": 1}]
     assert [one.name for one in tmp_path.iterdir()] == ["case.json"]
 
 
 def test_a_figure_is_written_and_shown(tmp_path):
-    """A table, a drawing without colours that matter, claims and a page that stands alone."""
+    """A table, a drawing, claims, and a page without external resources."""
     pytest.importorskip("matplotlib")
     figure = paper2_low_degree.FIG5
     rows = rows_of(
