@@ -1,6 +1,6 @@
 """Reproduction of the papers: runs `broadloom reproduce`, and keeps its claims and its page for the docs.
 
-python benchmarks/papers.py                      # at the papers' sizes: hours on two cores; a stopped run continues
+python benchmarks/papers.py                      # at the papers' sizes: hours on two cores; can be continued
 python benchmarks/papers.py --quick 1,2,3,4,5    # these papers at reduced sizes: minutes
 
 Both keep their results; cases that were run are in build/reproduction, and are not run again.
