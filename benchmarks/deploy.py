@@ -1,11 +1,11 @@
-"""Deployment: real brokers on one machine, our trees against what people wire today.
+"""Deployment benchmark: real brokers on one machine, our trees and alternative wirings.
 
     python benchmarks/deploy.py                      # everything, about twelve minutes
     python benchmarks/deploy.py --only wirings
     python benchmarks/deploy.py --only rabbitmq      # four nodes of RabbitMQ, twice; three minutes
 
 Messages and bytes on links are counted in the brokers' logs. Delays are sums of the plan's latencies (round
-trips between cloud regions, in ms) on the ways that messages took: on loopback there is none to measure.
+trips between cloud regions, in ms) on the messages' paths: loopback has none to measure.
 """
 
 import subprocess
@@ -46,9 +46,9 @@ def wired(plan: bl.Plan) -> Wiring:
 
 
 def version() -> str:
-    """Which mosquitto runs."""
-    said = subprocess.run([require_mosquitto(), "-h"], capture_output=True, text=True)
-    return said.stdout.splitlines()[0]
+    """The version of mosquitto."""
+    done = subprocess.run([require_mosquitto(), "-h"], capture_output=True, text=True)
+    return done.stdout.splitlines()[0]
 
 
 def wirings(quick: bool) -> Section:
@@ -75,7 +75,7 @@ def wirings(quick: bool) -> Section:
 
 
 def failures(quick: bool) -> Section:
-    """Links are cut and brokers killed: what is held up, and what is lost."""
+    """Cut links and killed brokers: the deliveries that are late or lost."""
     section = Section(f"A link cut or a broker killed, one after the other, {version()}")
     wiring = wired(build("unif", quick))
     for row in rehearse(wiring, sample_messages(wiring), kill=3).failures:
@@ -89,15 +89,15 @@ def failures(quick: bool) -> Section:
 
 def changes(quick: bool) -> Section:
     """One plan becomes another under load, with and without sessions that queue meanwhile."""
-    section = Section(f"From the plan of grmaw to that of gm, 300 messages a second, {version()}")
+    section = Section(f"From the plan of grmaw to that of gm, 300 messages per second, {version()}")
     for seed in range(1 if quick else 2):
         old, new = (wired(build("unif", quick, algorithm, seed)) for algorithm in ("grmaw", "gm"))
         for queued, at_once in ((True, False), (False, False), (True, True), (False, True)):
-            told = rehearse_change(old, new, queued=queued, at_once=at_once)
-            after = told.pop("afterwards")
+            counts = rehearse_change(old, new, queued=queued, at_once=at_once)
+            after = counts.pop("afterwards")
             shared = len({link[:2] for link in old.links} & {link[:2] for link in new.links})
             links = {"links before": len(old.links), "links after": len(new.links), "links kept": shared}
-            section.rows.append({"seed": seed, "queued": queued, "at once": at_once} | links | told)
+            section.rows.append({"seed": seed, "queued": queued, "at once": at_once} | links | counts)
             wrong = after["missing"] + after["duplicates"] + after["unexpected"]
             section.claim(
                 f"seed {seed}, queued {queued}, at once {at_once}: wrong afterwards", wrong, at_most=0
@@ -112,14 +112,14 @@ def rabbitmq(quick: bool) -> Section:
     interest = bl.workload.interest(nodes=nodes, topics=topics, popularity="unif", sizes=(3, 6), seed=0)
     weights = bl.workload.weights(nodes=nodes, kind="regions", seed=0)
     old, new = (wired(bl.link(interest, weights, algorithm)) for algorithm in ("trmaw", "gm"))
-    told = rehearse_rabbitmq(old, sample_messages(old, 5 * EACH)).record()
+    record = rehearse_rabbitmq(old, sample_messages(old, 5 * EACH)).record()
     counts = ("published", "expected", *COUNTS, "messages_on_links")
-    planned = sum(link["planned"] for link in told["links"])
+    planned = sum(link["planned"] for link in record["links"])
     row = {"what": "rehearsal", "brokers": nodes, "topics": topics, "links": len(old.links)}
-    section.rows.append(row | {name: told[name] for name in counts} | {"planned on links": planned})
+    section.rows.append(row | {name: record[name] for name in counts} | {"planned on links": planned})
     for name in COUNTS:
-        section.claim(f"{name} on our plan", told[name], at_most=0)
-    off = sum(abs(link["messages"] - link["planned"]) for link in told["links"])
+        section.claim(f"{name} on our plan", record[name], at_most=0)
+    off = sum(abs(link["messages"] - link["planned"]) for link in record["links"])
     section.claim("messages on links that are not the plan's", off, at_most=0)
     change = rehearse_live_change(old, new)
     after = change.pop("afterwards")
@@ -131,7 +131,7 @@ def rabbitmq(quick: bool) -> Section:
 
 
 def loads(trees: list[Tree]) -> np.ndarray:
-    """What each link carries."""
+    """The load of each link."""
     load: dict[tuple[int, int], float] = {}
     for tree in trees:
         for edge in tree.edges:
@@ -159,13 +159,14 @@ def trees(quick: bool) -> Section:
 
 def _tree_row(plan: bl.Plan, chosen: list[Tree], sent: list[Publication]) -> dict[str, Any]:
     """Delay from the one publisher of each topic, weight, and loads."""
-    wiring, names = wire(plan, chosen, sent), plan.interest.node_ids
-    ways = delays(wiring, [SampleMessage(names[one.broker], one.topic) for one in sent], plan)
+    wiring = wire(plan, chosen, sent)
+    names = plan.interest.node_ids
+    delay = delays(wiring, [SampleMessage(names[one.broker], one.topic) for one in sent], plan)
     edges = np.array([edge for tree in chosen for edge in tree.edges])
     load = loads(chosen)
     return {
-        "mean delay": ways["mean_delay"],
-        "worst delay": ways["max_delay"],
+        "mean delay": delay["mean_delay"],
+        "worst delay": delay["max_delay"],
         "weight of all trees": float(plan.weights.of(edges[:, 0], edges[:, 1]).sum()),
         "busiest link": float(load.max()),
         "standard deviation of loads": float(load.std()),

@@ -1,4 +1,4 @@
-"""The slow, obvious twins of deployment: networkx and every spanning tree, a message carried hop by hop."""
+"""Slow twins of deployment: networkx, every spanning tree, and messages carried hop by hop."""
 
 import itertools
 
@@ -8,7 +8,7 @@ from naive_ingest import matches
 
 
 def sub_overlay(members, edges, weight):
-    """The graph of the links among members."""
+    """The graph of the links between members."""
     graph = nx.Graph()
     graph.add_nodes_from(members)
     graph.add_weighted_edges_from((u, v, weight(u, v)) for u, v in edges if u in members and v in members)
@@ -24,7 +24,7 @@ def spanning_trees(graph):
 
 
 def delay(tree, sent):
-    """The sum of what each broker sends times its distances to all members."""
+    """The sum of the amount that each broker sends times its distances to all members."""
     lengths = dict(nx.all_pairs_dijkstra_path_length(tree))
     return sum(amount * sum(lengths[broker].values()) for broker, amount in sent.items())
 
@@ -34,19 +34,20 @@ def weight(tree):
 
 
 def parts(tree, brokers):
-    """Into how many parts a tree leaves some of its brokers."""
+    """The number of parts into which a tree splits some of its brokers."""
     return nx.number_connected_components(tree.subgraph(brokers))
 
 
 def arrivals(links, broker, topic, most=200):
-    """How often a message reaches each broker, carried on over all links but the one it came by."""
-    counts, todo = {broker: 1}, [(broker, None)]
-    for here, came in todo:
+    """How often a message reaches each broker, forwarded over all links but the one it arrived on."""
+    counts = {broker: 1}
+    queue = [(broker, None)]
+    for here, before in queue:
         for link in links:
             for (start, end), filters in link.carried():
-                if start == here and end != came and any(matches(text, topic) for text in filters):
+                if start == here and end != before and any(matches(text, topic) for text in filters):
                     counts[end] = counts.get(end, 0) + 1
-                    todo.append((end, here))
-        if len(todo) > most:
+                    queue.append((end, here))
+        if len(queue) > most:
             break
     return counts

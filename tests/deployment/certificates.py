@@ -1,12 +1,12 @@
-"""An authority that lives as long as a test, and the certificates that brokers have from it."""
+"""A private certificate authority per test, and the certificates of brokers."""
 
 import subprocess
 
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST
 
 
-def openssl(*words):
-    subprocess.run(["openssl", *map(str, words)], check=True, capture_output=True)
+def openssl(*arguments):
+    subprocess.run(["openssl", *map(str, arguments)], check=True, capture_output=True)
 
 
 def authority(folder):

@@ -1,4 +1,4 @@
-"""Plans with links to spare, and who publishes what in them."""
+"""Hypothesis strategies: plans with redundant links, and publications in them."""
 
 from hypothesis import strategies as st
 
@@ -11,7 +11,7 @@ WILD = st.sampled_from(["a/#", "a/b", "a/c", "+/b", "b/#", "b/c", "d", "#", "a/+
 
 @st.composite
 def plans(draw, max_nodes=7, max_topics=4):
-    """A plan that connects every topic, with more links than it needs."""
+    """A plan that connects every topic, with redundant links."""
     interest, weights = draw(strategies.instances(max_nodes, max_topics))
     built = link(interest, weights, "gm")
     more = draw(strategies.overlays(interest.node_count))
@@ -34,7 +34,7 @@ def mesh_of(interest):
 
 @st.composite
 def sendings(draw, plan, topics=None, max_size=8):
-    """Who publishes what in a plan; also brokers that do not want it."""
+    """Publications in a plan, also by brokers that do not want the topic."""
     topics = topics or plan.interest.topic_ids
     if not plan.interest.node_count or not topics:
         return []

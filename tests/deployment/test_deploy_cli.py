@@ -1,4 +1,4 @@
-"""`broadloom deploy` as a user calls it."""
+"""`broadloom deploy` on the command line."""
 
 import json
 
@@ -16,7 +16,7 @@ def plan(run, tmp_path):
 
 
 @pytest.mark.parametrize("target", ["mosquitto", "rabbitmq", "nats"])
-def test_export_writes_a_file_a_broker_and_the_same_each_time(run, plan, tmp_path, target):
+def test_export_writes_one_file_per_broker_and_the_same_each_time(run, plan, tmp_path, target):
     more = ("--accounts",) if target == "nats" else ()
     for name in ("one", "two"):
         code, out, _ = run("deploy", "export", "--to", target, plan, "-o", tmp_path / name, "--json", *more)
@@ -31,12 +31,12 @@ def test_export_writes_a_file_a_broker_and_the_same_each_time(run, plan, tmp_pat
 
 
 def test_export_replaces_an_export_but_nothing_else(run, plan, tmp_path):
-    place = tmp_path / "conf"
-    export = ("deploy", "export", "--to", "mosquitto", plan, "-o", place)
+    folder = tmp_path / "conf"
+    export = ("deploy", "export", "--to", "mosquitto", plan, "-o", folder)
     assert run(*export)[0] == 0
     assert run(*export)[0] == 2
     assert run(*export, "--force")[0] == 0
-    (place / "deployment.json").unlink()
+    (folder / "deployment.json").unlink()
     code, _, err = run(*export, "--force")
     assert code == 2
     assert "so it is not an export" in err
@@ -52,7 +52,7 @@ def test_export_attaches_publishers_of_a_log(run, plan, tmp_path):
     assert (code, err) == (2, "broadloom: least is 'hops'; choose latency or weight\n")
 
 
-def test_words_for_what_is_wrong(run, plan, tmp_path):
+def test_errors_say_what_would_be_right(run, plan, tmp_path):
     code, _, err = run("deploy", "export", "--to", "kafka", plan, "-o", tmp_path / "x")
     assert (code, err) == (2, "broadloom: target 'kafka' is unknown; choose mosquitto, rabbitmq, nats\n")
     code, _, err = run("deploy", "export", "--to", "mosquitto", tmp_path / "nothing", "-o", tmp_path / "x")
@@ -63,23 +63,23 @@ def test_words_for_what_is_wrong(run, plan, tmp_path):
 
 
 def test_an_export_into_the_plan_itself_is_refused(run, plan):
-    """It would be in the way of the plan's next version."""
+    """It would block the plan's next version."""
     before = sorted(plan.rglob("*"))
-    for place in (plan / "conf", plan / "deep" / "conf", plan / ".." / "plan" / "conf"):
-        code, _, err = run("deploy", "export", "--to", "mosquitto", plan, "-o", place)
+    for folder in (plan / "conf", plan / "deep" / "conf", plan / ".." / "plan" / "conf"):
+        code, _, err = run("deploy", "export", "--to", "mosquitto", plan, "-o", folder)
         assert (code, err) == (
             2,
-            f"broadloom: {place} is inside of the plan {plan}; choose a place beside it\n",
+            f"broadloom: {folder} is inside of the plan {plan}; choose a place beside it\n",
         )
     assert sorted(plan.rglob("*")) == before
 
 
 @pytest.mark.needs("mosquitto")
 @pytest.mark.xdist_group("mosquitto")
-def test_brokers_that_fail_are_told_in_one_line(run, plan, monkeypatch):
+def test_brokers_that_fail_are_an_error_of_one_line(run, plan, monkeypatch):
     monkeypatch.setattr("broadloom.deployment.rehearsal.mosquitto_lab._LISTEN", "nonsense\n")
     for verb in (("rehearse", plan), ("diff", plan, plan, "--rehearse")):
         code, _, err = run("deploy", *verb)
-        assert (code, err.count("\n")) == (2, 1)
+        assert (code, err.count("\n")) == (3, 1)
         assert err.startswith("broadloom: broker ")
         assert "ended; the end of its log: " in err

@@ -1,4 +1,4 @@
-"""Changes from plan to plan: never a loop on the way, each broker once, next to nothing lost."""
+"""Rollout of a change: no step loops, each broker restarts once, and next to nothing is lost."""
 
 import json
 from dataclasses import replace
@@ -27,13 +27,13 @@ def wired(plan):
 
 @st.composite
 def pairs(draw):
-    """Two plans' wirings; brokers and interests may come and go."""
+    """The wirings of two plans, whose brokers and interests can differ."""
     return wired(draw(plans())), wired(draw(plans()))
 
 
 @given(pairs())
 @settings(max_examples=60)
-def test_no_step_of_a_change_loops_and_the_last_one_is_the_new_plan(pair):
+def test_no_step_of_a_change_loops_and_the_last_step_is_the_new_plan(pair):
     old, new = pair
     batches = order(old, new)
     links = old.links
@@ -65,19 +65,19 @@ def test_sessions_are_opened_for_new_links_and_ended_for_old_ones(pair):
 
 @given(pairs(), st.booleans())
 @settings(max_examples=60)
-def test_sessions_are_seen_to_where_a_broker_runs_and_its_link_does_not(pair, at_once):
+def test_sessions_change_where_a_broker_runs_and_its_link_does_not(pair, at_once):
     """At the peer while the owner is down; at the owner before it has the link, or after."""
     up = {link[:2] for link in pair[0].links}
     for batch in order(*pair, at_once):
         down, seen = set(), []
-        for what, broker, session in batch.actions():
+        for action, broker, session in batch.actions():
             if session is None:
-                (down.add if what == "stop" else down.remove)(broker)
+                (down.add if action == "stop" else down.remove)(broker)
                 continue
             seen.append(session)
             assert broker not in down
             peer = session.client.rpartition(":")[2]
-            if broker == session.owner and what == "end":
+            if broker == session.owner and action == "end":
                 assert (broker, peer) not in {link[:2] for link in batch.links}
             else:
                 assert session.owner in down or (session.owner, peer) not in up
@@ -88,8 +88,8 @@ def test_sessions_are_seen_to_where_a_broker_runs_and_its_link_does_not(pair, at
 
 @given(pairs())
 @settings(max_examples=40)
-def test_rabbitmq_adds_first_and_removes_what_nobody_needs(pair):
-    """All calls of the new plan have been made, and none that it shares was taken back."""
+def test_rabbitmq_adds_first_and_removes_what_is_not_needed(pair):
+    """All objects of the new plan exist, and none that both plans share was deleted."""
     old, new = pair
     lab = Settings(tls=False)
     adds, removals = rabbitmq_federation.change(old, new, lab)
@@ -102,7 +102,7 @@ def test_rabbitmq_adds_first_and_removes_what_nobody_needs(pair):
 
 @given(pairs())
 @settings(max_examples=30)
-def test_all_at_once_is_one_batch(pair):
+def test_at_once_there_is_one_batch(pair):
     old, new = pair
     batches = order(old, new, at_once=True)
     assert len(batches) == (1 if changes(old, new) else 0)
@@ -114,8 +114,8 @@ def test_nothing_changes_between_a_plan_and_itself():
     assert changes(wiring, wiring) == order(wiring, wiring) == []
 
 
-def test_brokers_whose_changes_close_a_ring_restart_together_or_in_order():
-    """Moving x from b-c to a-c: b lets go before a takes over, and the session of a-c waits meanwhile."""
+def test_brokers_whose_changes_would_close_a_ring_restart_in_order():
+    """Moving x from b-c to a-c: b drops its link before a opens one; meanwhile the session of a-c queues."""
     wants = dict.fromkeys("abc", X)
     ab, bc, ac = (WiredLink(u, v, X, X) for u, v in ("ab", "bc", "ac"))
     first, second = order(
@@ -147,25 +147,25 @@ def two_plans(tmp_path):
 @pytest.mark.needs("mosquitto")
 @pytest.mark.xdist_group("mosquitto")
 def test_a_change_under_load_loses_next_to_nothing(two_plans):
-    """And when it is done every message comes once; a loop on the way would double everything."""
+    """After the change every message arrives once; a loop would double everything."""
     (old, new), _, _ = two_plans
-    told = rehearse_change(wired(old), wired(new))
-    assert told["afterwards"] == {"expected": 151, "missing": 0, "duplicates": 0, "unexpected": 0}
-    assert told["unexpected"] == 0
-    assert told["lost"] <= 0.02 * told["expected"]
-    assert told["doubled"] <= 0.3 * told["expected"]
+    record = rehearse_change(wired(old), wired(new))
+    assert record["afterwards"] == {"expected": 151, "missing": 0, "duplicates": 0, "unexpected": 0}
+    assert record["unexpected"] == 0
+    assert record["lost"] <= 0.02 * record["expected"]
+    assert record["doubled"] <= 0.3 * record["expected"]
 
 
 @pytest.mark.parametrize("target", ["mosquitto", "rabbitmq", "nats"])
-def test_diff_says_what_changes_and_who_restarts(run, two_plans, target):
+def test_diff_lists_changes_and_restarts(run, two_plans, target):
     _, old, new = two_plans
     diff = ("deploy", "diff", old, new, "--to", target, "--accounts")
     code, out, _ = run(*diff, "--json")
     assert code == 0
-    told = json.loads(out)
-    assert told["changes"]
-    assert bool(told["restarts"]) == (target != "rabbitmq")
-    assert all(("commands" in step) == (target == "mosquitto") for step in told["order"])
+    record = json.loads(out)
+    assert record["changes"]
+    assert bool(record["restarts"]) == (target != "rabbitmq")
+    assert all(("commands" in step) == (target == "mosquitto") for step in record["order"])
     assert "step 1: " in run(*diff)[1]
     assert run("deploy", "diff", old, old, "--to", target, "--accounts")[:2] == (0, "nothing changes\n")
 
@@ -182,8 +182,8 @@ def test_diff_names_links_and_the_commands_for_their_sessions(run, two_plans):
     assert '  0: POST /api/bindings/%2F/e/amq.topic/e/broadloom.link.0%3A5 {"routing_key": "5"}\n' in live
 
 
-def test_diff_refuses_what_export_refuses(run, two_plans, tmp_path):
-    """In the same words, and says of which plan."""
+def test_diff_refuses_plans_that_export_refuses(run, two_plans, tmp_path):
+    """The error is the same, and names the plan."""
     _, old, new = two_plans
     code, _, err = run("deploy", "diff", old, new, "--to", "nats")
     assert code == 2
@@ -210,16 +210,16 @@ def moved(tmp_path):
     return tmp_path / "here", tmp_path / "there"
 
 
-def test_an_address_that_changes_restarts_those_who_call_there(run, moved):
-    told = json.loads(run("deploy", "diff", *moved, "--json")[1])
-    assert told["moving"] == {"2": ["c.example:99", "d.example"]}
-    assert (told["changes"], told["restarts"]) == ([], ["1"])
-    assert told["files"][0]["lines"] == ["-address c.example:99", "+address d.example:8883"]
+def test_a_changed_address_restarts_the_brokers_that_link_there(run, moved):
+    record = json.loads(run("deploy", "diff", *moved, "--json")[1])
+    assert record["moving"] == {"2": ["c.example:99", "d.example"]}
+    assert (record["changes"], record["restarts"]) == ([], ["1"])
+    assert record["files"][0]["lines"] == ["-address c.example:99", "+address d.example:8883"]
     assert "2: moves from c.example:99 to d.example\n" in run("deploy", "diff", *moved)[1]
 
 
-def test_no_login_in_an_address_is_repeated(run, tmp_path):
-    """Not even of a broker without links."""
+def test_a_login_in_an_address_is_never_printed(run, tmp_path):
+    """Not even that of a broker without links."""
     plan = bl.link(bl.Interest.from_lists([["x"], ["y"]]), algorithm="gm")
     for name in ("one", "two"):
         nodes = pa.table({"node": ["0", "1"], "address": ["a", f"admin:secret@{name}"]})
@@ -228,32 +228,34 @@ def test_no_login_in_an_address_is_repeated(run, tmp_path):
     assert (code, "contains a login" in err, "secret" in out + err) == (2, True, False)
 
 
-def test_an_address_that_changes_is_one_call_in_rabbitmq(run, moved):
+def test_a_changed_address_is_one_call_in_rabbitmq(run, moved):
     (step,) = json.loads(run("deploy", "diff", *moved, "--to", "rabbitmq", "--json")[1])["order"]
     ((broker, (call,)),) = step["call"].items()
     assert (broker, call["path"]) == ("1", "/api/parameters/federation-upstream/%2F/broadloom-2")
     assert call["body"]["value"]["uri"].startswith("amqps://d.example:5671?")
 
 
-def test_an_address_that_changes_restarts_both_ends_in_nats(run, moved):
-    """The one that listens at another port comes first; there are no sessions to speak of."""
-    told = json.loads(run("deploy", "diff", *moved, "--to", "nats", "--json")[1])
-    assert [step["restart"] for step in told["order"]] == [["1", "2"]]
-    assert not [key for step in told["order"] for key in step if key in ("sessions", "cut", "commands")]
+def test_a_changed_address_restarts_both_ends_in_nats(run, moved):
+    """The broker that listens at another port comes first; there are no sessions."""
+    record = json.loads(run("deploy", "diff", *moved, "--to", "nats", "--json")[1])
+    assert [step["restart"] for step in record["order"]] == [["1", "2"]]
+    assert not [key for step in record["order"] for key in step if key in ("sessions", "cut", "commands")]
 
 
-def test_nats_restarts_nobody_for_topics_on_the_links_that_it_has(run, tmp_path):
+def test_nats_restarts_no_broker_for_topics_on_existing_links(run, tmp_path):
     for name, topics in (("one", ["x"]), ("two", ["x", "y"])):
         bl.link(bl.Interest.from_lists([topics, topics]), algorithm="gm").save(tmp_path / name)
-    told = json.loads(run("deploy", "diff", tmp_path / "one", tmp_path / "two", "--to", "nats", "--json")[1])
-    assert told["changes"]
-    assert told["restarts"] == told["order"] == []
+    record = json.loads(
+        run("deploy", "diff", tmp_path / "one", tmp_path / "two", "--to", "nats", "--json")[1]
+    )
+    assert record["changes"]
+    assert record["restarts"] == record["order"] == []
 
 
 @given(pairs())
 @settings(max_examples=40)
-def test_nats_never_closes_a_ring_on_the_way(pair):
-    """After each step the leaf links of each account form a forest, in the end those of the new plan."""
+def test_no_step_closes_a_ring_in_nats(pair):
+    """After each step the leaf links of each account form a forest; in the end they are the new plan's."""
     both = Settings(tls=False, accounts=True)
     old, new = (Deployment(wiring, both, nats_leafnodes.files(wiring, both)) for wiring in pair)
     if nats_leafnodes.moved_topics(*pair):
@@ -283,17 +285,17 @@ P = {"p": X}
 
 
 def test_brokers_that_only_publish_count_in_a_change():
-    """Their deliveries are judged, and published under load."""
+    """Their deliveries count, and are part of the load."""
     ab, ap, bp = WiredLink("a", "b", X, X), WiredLink("a", "p", (), X), WiredLink("b", "p", (), X)
     old, new = (Wiring(("a", "b", "p"), {"a": X, "b": X}, P, links) for links in ((ab, ap), (ab, bp)))
     assert common(old, new).publishes == P
     first, second = order(old, new)
-    assert (first.brokers, first.cut) == (("a",), 2)  # what p publishes for a and b waits
+    assert (first.brokers, first.cut) == (("a",), 2)  # messages of p for a and b wait
     assert second.cut == 0
 
 
-def test_a_publisher_of_one_of_both_plans_is_left_out_of_the_other(run, tmp_path):
-    """And one of neither is refused."""
+def test_a_publisher_of_one_plan_is_ignored_in_the_other(run, tmp_path):
+    """A publisher in neither plan is refused."""
     for name, lists in (("old", [["x"], ["x"], []]), ("new", [["x"], ["x"]])):
         bl.link(bl.Interest.from_lists(lists), algorithm="gm").save(tmp_path / name)
     log = {"publisher": ["2"], "at": ["2026-01-01 00:00:00"], "bytes": [10], "topic": ["x"]}
@@ -316,11 +318,11 @@ def test_a_publisher_of_one_of_both_plans_is_left_out_of_the_other(run, tmp_path
         *(({"afterwards": {key: 1}}, 1) for key in ("missing", "duplicates", "unexpected")),
     ],
 )
-def test_what_is_wrong_after_a_change_shows_in_the_exit_code(run, two_plans, monkeypatch, wrong, code):
+def test_faults_after_a_change_show_in_the_exit_code(run, two_plans, monkeypatch, wrong, code):
     clean = {"missing": 0, "duplicates": 0, "unexpected": 0}
-    told = {"lost": 1, "doubled": 1, "expected": 9, "unexpected": 0} | wrong
-    told["afterwards"] = clean | told.get("afterwards", {})
-    monkeypatch.setattr("broadloom.cli.deploy.rehearse_change", lambda *_, **__: told)
+    record = {"lost": 1, "doubled": 1, "expected": 9, "unexpected": 0} | wrong
+    record["afterwards"] = clean | record.get("afterwards", {})
+    monkeypatch.setattr("broadloom.cli.deploy.rehearse_change", lambda *_, **__: record)
     assert run("deploy", "diff", *two_plans[1:], "--rehearse")[0] == code
 
 

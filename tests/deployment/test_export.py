@@ -1,4 +1,4 @@
-"""Configuration of brokers: what it says is what was planned, the same each time, without secrets."""
+"""Exports: the files contain the planned links, are the same each time, and contain no secrets."""
 
 import json
 import os
@@ -24,7 +24,7 @@ def wiring_of(instance):
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
 @given(instance=instances() | wild_instances())
 @settings(max_examples=40)
-def test_what_is_written_is_what_was_planned(target, instance):
+def test_files_contain_the_planned_links(target, instance):
     wiring = wiring_of(instance)
     written = target.files(wiring, Settings(accounts=True))
     assert len(written) == len(wiring.brokers)
@@ -45,15 +45,15 @@ ODD = Wiring(
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_odd_ids_make_safe_names_of_their_own(target):
-    places = {name: f"10.0.0.{i}:99" for i, name in enumerate(ODD.brokers)}
-    written = export(ODD, target, Settings(addresses=places))
+def test_unusual_ids_give_safe_and_unique_file_names(target):
+    addresses = {name: f"10.0.0.{i}:99" for i, name in enumerate(ODD.brokers)}
+    written = export(ODD, target, Settings(addresses=addresses))
     assert len(written) == 4
     assert all(re.fullmatch(r"broker-[A-Za-z0-9%_.~-]+\.(conf|json)", name) for name in written)
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=lambda target: target.name)
-def test_an_address_that_is_none_is_refused(target):
+def test_an_invalid_address_is_refused(target):
     with pytest.raises(InputError, match=r"the address of broker 'eu.*give host or host:port"):
         export(ODD, target, Settings())
 
@@ -72,7 +72,7 @@ def test_secrets_are_references(target):
     assert "$" not in bare.replace(":1$", "")
 
 
-def test_one_filter_one_line_in_mosquitto():
+def test_mosquitto_files_have_one_line_per_filter():
     link_ = WiredLink("a", "b", ("x", "y"), ("x", "z"))
     text = mosquitto_bridges.broker_file(Wiring(("a", "b"), {}, {}, (link_,)), "a", Settings(qos=2))
     assert re.findall("topic .*", text) == ["topic x both 2", "topic y out 2", "topic z in 2"]
@@ -82,7 +82,7 @@ def test_one_filter_one_line_in_mosquitto():
     assert "# 'a' links here as r.broadloom-a:b" in other
 
 
-def test_a_topic_that_a_target_cannot_have_is_refused_with_the_reason():
+def test_a_topic_that_a_target_does_not_support_is_refused_with_the_reason():
     def of(topic):
         return Wiring(("a", "b"), {}, {}, (WiredLink("a", "b", (topic,), (topic,)),))
 
@@ -109,7 +109,7 @@ RING = Wiring(
 )
 
 
-def test_nats_refuses_trees_that_close_a_ring_and_says_what_would_do():
+def test_nats_refuses_trees_that_close_a_ring_and_names_the_remedy():
     target = target_named("nats")
     with pytest.raises(
         InputError, match=r"the tree of 'y' closes a ring .* use --accounts: there would be 2"
@@ -126,18 +126,18 @@ def test_nats_refuses_trees_that_close_a_ring_and_says_what_would_do():
 
 @pytest.mark.needs("nats-server")
 @pytest.mark.parametrize("several", [False, True])
-def test_nats_reads_what_is_written(several, tmp_path):
+def test_nats_accepts_the_files(several, tmp_path):
     wiring = RING if several else Wiring(RING.brokers, RING.wants, {}, RING.links[:1])
-    given = {f"BROADLOOM_{i}_PASSWORD": "p" for i in (1, 2)}
-    given |= {f"BROADLOOM_{i}_URL_{b}": "nats-leaf://u:p@127.0.0.1:7422" for i in (1, 2) for b in "abc"}
+    variables = {f"BROADLOOM_{i}_PASSWORD": "p" for i in (1, 2)}
+    variables |= {f"BROADLOOM_{i}_URL_{b}": "nats-leaf://u:p@127.0.0.1:7422" for i in (1, 2) for b in "abc"}
     for name, text in nats_leafnodes.files(wiring, Settings(tls=False, accounts=several)).items():
         (tmp_path / name).write_text(text)
         command = ["nats-server", "-t", "-c", str(tmp_path / name)]
-        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **given})
+        done = subprocess.run(command, capture_output=True, text=True, env={**os.environ, **variables})
         assert done.returncode == 0, done.stderr
 
 
-def test_rabbitmq_binds_what_goes_and_what_comes():
+def test_rabbitmq_binds_both_directions():
     link_ = WiredLink("a", "b", ("x/+",), ())
     wiring = Wiring(("a", "b"), {}, {}, (link_,))
     a, b = (rabbitmq_federation.calls(wiring, broker, LAB) for broker in "ab")
@@ -153,7 +153,7 @@ def test_rabbitmq_binds_what_goes_and_what_comes():
     ("key", "name"),
     [("x", "x"), ("a~b", "a%257Eb"), ("50%", "50%2525"), ("ü x", "%25C3%25BC%2520x"), ("", "~")],
 )
-def test_rabbitmq_takes_back_a_binding_by_its_quoted_name(key, name):
+def test_rabbitmq_deletes_a_binding_by_its_quoted_name(key, name):
     made = {"method": "POST", "path": "/api/bindings/%2F/e/a/e/b", "body": {"routing_key": key}}
     assert rabbitmq_federation.undone(made) == {
         "method": "DELETE",
@@ -161,7 +161,7 @@ def test_rabbitmq_takes_back_a_binding_by_its_quoted_name(key, name):
     }
 
 
-def test_an_unknown_target_names_those_there_are():
+def test_an_unknown_target_is_refused_with_the_known_ones():
     with pytest.raises(InputError, match="target 'kafka' is unknown; choose mosquitto, rabbitmq, nats"):
         target_named("kafka")
 

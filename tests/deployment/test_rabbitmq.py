@@ -1,4 +1,4 @@
-"""Four real RabbitMQ nodes: trees that close rings, each delivery once, links as planned, a live change."""
+"""Real RabbitMQ nodes: trees that close rings, each delivery once, links as planned, a live change."""
 
 import pytest
 from certificates import authority
@@ -33,8 +33,8 @@ def test_four_nodes():
     assert outcome.counts["expected"] == 50 * (3 * 3 + 3 * 3 + 4 * 4)
 
 
-def test_whatever_is_made_can_be_taken_back():
-    """Also topics whose names have to be quoted; nothing but RabbitMQ's own exchanges is left."""
+def test_everything_that_calls_make_can_be_deleted():
+    """Also topics whose names must be quoted; only RabbitMQ's own exchanges remain."""
     odd = ("a~b", "50%/c", "f/+/#", "ü x", "g%7Eh")
     wiring = Wiring(("n", "m"), {}, {}, (WiredLink("n", "m", odd, odd),))
     alone = Wiring(("n",), {}, {}, ())
@@ -62,21 +62,21 @@ auth_mechanisms.1 = EXTERNAL
 
 
 class TlsRabbitLab(RabbitLab):
-    """Nodes that take links over TLS only, from whom the authority calls a broker."""
+    """Nodes that accept links over TLS only, with certificates of the authority."""
 
     def __init__(self, wiring, certificates):
         super().__init__(wiring)
         self.certificates = certificates
 
     def settings(self):
-        """Where the nodes are, and how links prove themselves."""
-        places = {broker: f"localhost:{amqp}" for broker, (amqp, *_) in self._ports.items()}
-        return Settings(addresses=places, certificates=str(self.certificates))
+        """The addresses of the nodes, and the certificates of links."""
+        addresses = {broker: f"localhost:{amqp}" for broker, (amqp, *_) in self._ports.items()}
+        return Settings(addresses=addresses, certificates=str(self.certificates))
 
 
 @pytest.mark.needs("openssl")
-def test_links_prove_themselves_by_certificates(tmp_path, monkeypatch):
-    """Without any password: each message once, on nodes that take no link without a certificate."""
+def test_links_authenticate_by_certificates(tmp_path, monkeypatch):
+    """Without passwords: each message arrives once, on nodes that accept no link without a certificate."""
     folder = authority(tmp_path / "certs")
     listen = "listeners.tcp.1 = {host}:{amqp}\n"
     config = rabbitmq_lab._CONFIG.replace(listen, TLS_ONLY.format(folder=folder))
@@ -99,8 +99,8 @@ def test_links_prove_themselves_by_certificates(tmp_path, monkeypatch):
     assert [counts[key] for key in ("expected", "missing", "duplicates", "unexpected")] == [20, 0, 0, 0]
 
 
-def test_a_live_change_and_a_publisher_that_wants_nothing():
-    """All is added first and removed then; when it is done every message comes once."""
+def test_a_live_change_with_a_broker_that_only_publishes():
+    """All links are added first and then removed; afterwards every message arrives once."""
     plan = bl.link(bl.Interest.from_lists([["x", "y"], ["x", "y"], ["x"], []]), algorithm="gm")
     sent = [Publication(3, "x", 1.0)]
     old = wire(plan, plan_trees(plan, sent), sent)

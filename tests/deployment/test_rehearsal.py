@@ -1,4 +1,4 @@
-"""Rehearsals on real mosquitto: each delivery once, nothing elsewhere, links and failures as predicted."""
+"""Rehearsals on real mosquitto brokers: counts of deliveries, links and failures are as predicted."""
 
 import json
 import os
@@ -40,25 +40,25 @@ def planned(lists, sent=(), **options):
 
 
 def brokers_of(parent):
-    """The mosquitto processes that another one has started for a rehearsal."""
+    """The mosquitto processes that a process has started for a rehearsal, as folders in /proc."""
     found = set()
-    for place in Path("/proc").glob("[0-9]*"):
+    for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
-            own = f"PPid:\t{parent}\n" in (place / "status").read_text()
-            if own and b"broadloom-rehearsal-" in (place / "cmdline").read_bytes():
-                found.add(place)
+            own = f"PPid:\t{parent}\n" in (folder / "status").read_text()
+            if own and b"broadloom-rehearsal-" in (folder / "cmdline").read_bytes():
+                found.add(folder)
     return found
 
 
-def is_a_broker(place):
-    """Whether the process of a folder in /proc is still there."""
+def is_running(folder):
+    """Whether the broker process of a folder in /proc is running."""
     with suppress(OSError):
-        return b"broadloom-rehearsal-" in (place / "cmdline").read_bytes()
+        return b"broadloom-rehearsal-" in (folder / "cmdline").read_bytes()
     return False
 
 
 def test_thirty_brokers_and_sixty_topics():
-    """Each delivery once, nothing elsewhere, links as planned; then a link and a broker die, as predicted."""
+    """Each delivery once, none elsewhere, links as planned; a cut link and a killed broker as predicted."""
     interest = bl.workload.interest(nodes=30, topics=60, sizes=(3, 8), seed=0)
     plan = bl.link(interest, bl.workload.weights(nodes=30, kind="planar", seed=0), "grmaw")
     only = [Publication(node, topic, 1.0) for node, topic in ((3, "0"), (7, "11"), (20, "40"))]
@@ -67,13 +67,13 @@ def test_thirty_brokers_and_sixty_topics():
     messages = sample_messages(wiring, 10)
     outcome = rehearse(wiring, messages, kill=1)
     assert outcome.ok, outcome.record()
-    told = outcome.record()
-    assert told["expected"] == sum(10 * len(wiring.wanting(topic)) for _, topic in messages)
-    assert [told[key] for key in ("missing", "duplicates", "unexpected", "uninterested")] == [0, 0, 0, 0]
+    record = outcome.record()
+    assert record["expected"] == sum(10 * len(wiring.wanting(topic)) for _, topic in messages)
+    assert [record[key] for key in ("missing", "duplicates", "unexpected", "uninterested")] == [0, 0, 0, 0]
     edges = sum(10 * len(tree.edges) for tree in trees for _, topic in messages if topic in tree.filters)
     leaves = sum(10 * len(tree.leaves) for tree in trees)
-    assert told["messages_on_links"] == edges + leaves
-    for failure in told["failures"]:
+    assert record["messages_on_links"] == edges + leaves
+    for failure in record["failures"]:
         assert failure["missing_while_down"] == failure["predicted"]
         assert failure["lost"] == 0
 
@@ -85,8 +85,8 @@ def test_filters_with_wildcards_and_a_publisher_that_wants_nothing():
     assert outcome.ok, outcome.record()
 
 
-def test_what_the_checker_refuses_really_loops():
-    """One message each: at both ends, twice for one pair, and filters that meet on two trees."""
+def test_wirings_that_the_checks_refuse_really_loop():
+    """One message each: a link configured at both ends, and overlapping filters on two trees."""
     both = {"a": X, "b": X}
     three = dict.fromkeys("abc", ("a/#", "a/b"))
     trees = WiredLink("a", "b", ("a/#",), ("a/#",)), WiredLink("b", "c", ("a/#", "a/b"), ("a/#", "a/b"))
@@ -100,7 +100,7 @@ def test_what_the_checker_refuses_really_loops():
 
 
 def run_one(wiring):
-    """Publish one message at the first broker, and look until it has come often enough."""
+    """Publish one message at the first broker, and wait until it has arrived often enough."""
     tally = DeliveryTally(wiring)
     topic = wiring.wants["a"][-1]
     with MosquittoLab(wiring) as brokers, LabClients(brokers.ports, tally.receive) as clients:
@@ -115,14 +115,14 @@ def test_faults_are_counted():
     _, _, wiring = planned([["x"], ["x"], ["y"], ["y"]])
     messages = sample_messages(wiring, 2)
     first, second = wiring.links
-    deaf = rehearse(replace(wiring, links=(first._replace(into=()), second)), messages).record()
-    assert (deaf["ok"], deaf["missing"]) == (False, 2)
-    nosy = rehearse(replace(wiring, links=(first._replace(out=("x", "y")), second)), messages)
-    assert nosy.ok  # nobody publishes y at the first
+    too_little = rehearse(replace(wiring, links=(first._replace(into=()), second)), messages).record()
+    assert (too_little["ok"], too_little["missing"]) == (False, 2)
+    unused = rehearse(replace(wiring, links=(first._replace(out=("x", "y")), second)), messages)
+    assert unused.ok  # y is not published at the first broker
     wide = WiredLink("1", "2", ("#",), ())
-    told = rehearse(replace(wiring, links=(first, wide, second)), messages).record()
-    assert told["uninterested"] == 4  # the messages of x at a broker of y
-    assert told["missing"] == told["duplicates"] == 0
+    record = rehearse(replace(wiring, links=(first, wide, second)), messages).record()
+    assert record["uninterested"] == 4  # the messages of x at a broker of y
+    assert record["missing"] == record["duplicates"] == 0
 
 
 def test_the_alternatives_deliver_the_same_traffic():
@@ -140,11 +140,11 @@ def test_rehearse_on_the_command_line(run, tmp_path):
     plan.save(tmp_path / "plan")
     code, out, _ = run("deploy", "rehearse", tmp_path / "plan", "--kill", 0, "--json")
     assert code == 0
-    told = json.loads(out)
+    record = json.loads(out)
     for key in ("expected", "missing", "duplicates", "unexpected", "uninterested", "links", "comparison"):
-        assert key in told
-    assert told["expected"] == 2 * 2 * 2 * 5
-    assert told["links"][0] == {"from": "0", "to": "1", "messages": 5, "planned": 5}
+        assert key in record
+    assert record["expected"] == 2 * 2 * 2 * 5
+    assert record["links"][0] == {"from": "0", "to": "1", "messages": 5, "planned": 5}
     code, out, _ = run("deploy", "rehearse", tmp_path / "plan", "--kill", 1, "--no-compare")
     assert code == 0
     assert "40 deliveries expected: 0 missing, 0 twice, 0 unexpected" in out
@@ -153,7 +153,7 @@ def test_rehearse_on_the_command_line(run, tmp_path):
 
 @pytest.mark.parametrize("lists", [[], [[], []], [["x"]], [["x"], ["y"]]], ids=str)
 def test_plans_without_links(run, tmp_path, lists):
-    """Also a mesh of brokers that want nothing has nothing to carry."""
+    """A mesh of brokers that want nothing carries nothing."""
     planned(lists)[0].save(tmp_path / "plan")
     assert run("deploy", "rehearse", tmp_path / "plan", "--kill", 0)[0] == 0
 
@@ -168,9 +168,9 @@ with MosquittoLab(Wiring(("a", "b"), {}, {}, ())):
 """
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
-def test_no_broker_outlives_a_rehearsal(how):
-    """Whether it is interrupted, terminated or killed."""
+@pytest.mark.parametrize("kind", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+def test_no_broker_outlives_a_rehearsal(kind):
+    """Whether the rehearsal is interrupted, terminated or killed."""
     with subprocess.Popen(
         [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     ) as process:
@@ -178,16 +178,16 @@ def test_no_broker_outlives_a_rehearsal(how):
         assert process.stdout.readline() == "up\n"
         own = brokers_of(process.pid)
         assert len(own) == 2
-        os.kill(process.pid, how)
+        os.kill(process.pid, kind)
         process.wait(60)
     end = time.monotonic() + 60
-    while any(map(is_a_broker, own)) and time.monotonic() < end:
+    while any(map(is_running, own)) and time.monotonic() < end:
         time.sleep(0.05)
-    assert not any(map(is_a_broker, own))
+    assert not any(map(is_running, own))
 
 
-def test_folders_of_killed_rehearsals_are_swept(tmp_path, monkeypatch):
-    """Those that are at work are not, nor those that are just being made."""
+def test_folders_of_killed_rehearsals_are_removed(tmp_path, monkeypatch):
+    """Folders in use and new folders stay."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     old, fresh = tmp_path / f"{mosquitto_lab.PREFIX}old", tmp_path / f"{mosquitto_lab.PREFIX}fresh"
     for folder in (old, fresh):
@@ -205,23 +205,23 @@ def test_ports_are_free_and_different():
     assert len(set(free_ports(50))) == 50
 
 
-def test_a_broker_that_cannot_start_says_why(monkeypatch):
+def test_a_broker_that_cannot_start_is_reported_with_its_log(monkeypatch):
     monkeypatch.setattr(mosquitto_lab, "_LISTEN", "nonsense\n")
     with (
-        pytest.raises(bl.InputError, match=r"broker '[ab]' ended; the end of its log: .*nonsense"),
+        pytest.raises(bl.UnreachableError, match=r"broker '[ab]' ended; the end of its log: .*nonsense"),
         MosquittoLab(PAIR),
     ):
         pass
 
 
-def test_the_log_is_read_as_it_grows(tmp_path):
-    place = tmp_path / "log"
+def test_a_log_is_read_while_it_grows(tmp_path):
+    path = tmp_path / "log"
     line = "17: Sending PUBLISH to l.broadloom-a:b (d0, q1, r0, m6, 't', ... (5 bytes))\n"
-    place.write_text(line + line[:20])
-    log = BrokerLog(place)
+    path.write_text(line + line[:20])
+    log = BrokerLog(path)
     log.read()
     assert log.sent["l.broadloom-a:b", "t"] == 1
-    with place.open("a") as file:
+    with path.open("a") as file:
         file.write(line[20:])
     log.read()
     assert log.sent["l.broadloom-a:b", "t"] == 2

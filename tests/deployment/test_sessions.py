@@ -1,4 +1,4 @@
-"""`broadloom deploy session` on real mosquitto, and the printed commands of a change, run as they are."""
+"""`broadloom deploy session` on real mosquitto brokers, and the printed commands of a change."""
 
 import shlex
 
@@ -20,13 +20,13 @@ ALONE = Wiring(("a",), {}, {}, ())
 
 @pytest.fixture
 def broker():
-    """One broker that runs."""
+    """One running broker."""
     with MosquittoLab(ALONE) as brokers:
         yield brokers
 
 
-def waiting(brokers, client, count):
-    """The topics of the messages that wait for a client: so many, and a moment for more than that."""
+def queued(brokers, client, count):
+    """The topics of the messages queued for a client, after `count` messages and a moment more."""
     found = []
     with LabClients(
         brokers.ports, lambda _broker, topic, _payload: found.append(topic), name=client
@@ -45,27 +45,27 @@ def publish(brokers, *topics):
 
 
 def test_a_session_queues_from_the_moment_it_is_opened_until_it_is_closed(run, broker):
-    """What waits goes on waiting while the session is seen to."""
+    """Queued messages stay in the session while it changes."""
     session = ("deploy", "session", f"127.0.0.1:{broker.ports['a']}", "link-0", "--no-tls")
     publish(broker, "x", "y")
     assert run(*session, "--open=x", "--open=y/#")[:2] == (0, f"link-0 at {session[2]}: done\n")
     publish(broker, "x", "y/1", "z")
     assert run(*session, "--close=x", "--open=z")[0] == 0
     publish(broker, "x", "y/2", "z")
-    assert waiting(broker, "link", 4) == ["x", "y/1", "y/2", "z"]
+    assert queued(broker, "link", 4) == ["x", "y/1", "y/2", "z"]
     publish(broker, "y/3")
     assert run(*session, "--end")[0] == 0
-    assert waiting(broker, "link", 0) == []
+    assert queued(broker, "link", 0) == []
 
 
-def test_what_is_wrong_with_a_session_is_one_line(run, broker, monkeypatch):
+def test_errors_of_a_session_are_one_line(run, broker, monkeypatch):
     (port,) = free_ports(1)
     code, _, err = run("deploy", "session", f"127.0.0.1:{port}", "link", "--open=x", "--no-tls")
     assert code == 3
     assert f"cannot open the session 'link' at 127.0.0.1:{port}: Connection refused" in err
     here = f"127.0.0.1:{broker.ports['a']}"
-    for given in ((), ("--end", "--open=x")):
-        code, _, err = run("deploy", "session", here, "link", "--no-tls", *given)
+    for options in ((), ("--end", "--open=x")):
+        code, _, err = run("deploy", "session", here, "link", "--no-tls", *options)
         assert (code, err) == (2, "broadloom: give filters to --open or to --close, or --end the session\n")
     code, _, err = run("deploy", "session", here, "link", "--end", "--certificates", "/nowhere")
     assert (code, err.count("\n"), "/nowhere" in err) == (2, 1, True)
@@ -74,7 +74,7 @@ def test_what_is_wrong_with_a_session_is_one_line(run, broker, monkeypatch):
     assert (code, "a login is required; set BROADLOOM_USER" in err) == (2, True)
 
 
-def test_a_broker_that_lets_nobody_in_says_so(run, monkeypatch):
+def test_a_broker_that_refuses_anonymous_clients_is_reported(run, monkeypatch):
     monkeypatch.setattr(
         mosquitto_lab,
         "_LISTEN",
@@ -103,10 +103,12 @@ def test_the_printed_commands_make_the_change_and_nothing_is_lost(run):
     tally = DeliveryTally(old)
     with MosquittoLab(old) as brokers, LabClients(brokers.ports, tally.receive) as clients:
         connect(brokers, clients, old)
-        places = Settings(
+        settings = Settings(
             addresses={name: f"127.0.0.1:{port}" for name, port in brokers.ports.items()}, tls=False
         )
-        sides = [Deployment(wiring, places, mosquitto_bridges.files(wiring, places)) for wiring in (old, new)]
+        sides = [
+            Deployment(wiring, settings, mosquitto_bridges.files(wiring, settings)) for wiring in (old, new)
+        ]
         for step in mosquitto_steps(*sides, at_once=False):
             for line in step["commands"]:
                 publish_all(clients, tally, sample_messages(old))
@@ -123,7 +125,7 @@ def test_the_printed_commands_make_the_change_and_nothing_is_lost(run):
 
 
 def follow(run, brokers, line, new):
-    """Do what a line of a step says."""
+    """Run one line of a step."""
     if line.startswith("# stop "):
         brokers.stop(line.removeprefix("# stop "))
     elif line.startswith("# start "):

@@ -1,4 +1,4 @@
-"""Exported TLS references on real mosquitto, with an authority that lives as long as a test."""
+"""Exported TLS references on real mosquitto brokers, with a private authority per test."""
 
 import json
 import os
@@ -13,7 +13,7 @@ import pytest
 from certificates import authority
 
 import broadloom as bl
-from broadloom import InputError
+from broadloom import UnreachableError
 from broadloom.agents.links.embedded_links import EmbeddedLinks, LinkConfig, address_endpoints
 from broadloom.agents.moves.move_service import AgentConfig
 from broadloom.deployment import Settings, WiredLink, Wiring, sample_messages
@@ -47,7 +47,7 @@ include_dir {folder}/links
 
 
 class TlsLab(MosquittoLab):
-    """Brokers that take links over TLS only, and include a folder with the exported file as it is."""
+    """Brokers that accept links over TLS only, and include the exported file unchanged."""
 
     def __init__(self, wiring, certificates, presented=None):
         super().__init__(wiring)
@@ -55,21 +55,21 @@ class TlsLab(MosquittoLab):
         self.tls_ports = dict(zip(wiring.brokers, free_ports(len(wiring.brokers)), strict=True))
 
     def configure(self, broker, wiring):
-        """Write the broker's own file, and the exported one beside it."""
+        """Write the broker's own file, and the exported one that it includes."""
         folder = self._folder_of(broker)
         (folder / "links").mkdir(parents=True, exist_ok=True)
         ports = {"plain": self.ports[broker], "tls": self.tls_ports[broker]}
         text = LISTEN.format(folder=folder, host=HOST, certificates=self.certificates, **ports)
         (folder / "mosquitto.conf").write_text(text)
-        places = {name: f"{HOST}:{port}" for name, port in self.tls_ports.items()}
+        addresses = {name: f"{HOST}:{port}" for name, port in self.tls_ports.items()}
         exported = mosquitto_bridges.files(
-            wiring, Settings(addresses=places, certificates=str(self.presented))
+            wiring, Settings(addresses=addresses, certificates=str(self.presented))
         )
         (folder / "links" / "broker.conf").write_text(exported[f"broker-{broker}.conf"])
 
 
-def test_links_prove_themselves_by_the_certificates_that_the_export_names(tmp_path):
-    """Every delivery once, over links as planned, on brokers that take no link without a certificate."""
+def test_links_authenticate_by_the_exported_certificates(tmp_path):
+    """Every delivery once, over links as planned, on brokers that accept no link without a certificate."""
     tally, messages = DeliveryTally(ROW), sample_messages(ROW, 5)
     with (
         TlsLab(ROW, authority(tmp_path / "certs")) as brokers,
@@ -83,13 +83,16 @@ def test_links_prove_themselves_by_the_certificates_that_the_export_names(tmp_pa
     assert counted.counts["expected"] == 45
 
 
-def test_a_link_with_certificates_of_another_authority_stays_out(tmp_path):
+def test_a_link_with_certificates_of_another_authority_is_refused(tmp_path):
     own, other = authority(tmp_path / "own"), authority(tmp_path / "other")
-    with TlsLab(ROW, own, presented=other) as brokers, pytest.raises(InputError, match="2 links are not up"):
+    with (
+        TlsLab(ROW, own, presented=other) as brokers,
+        pytest.raises(UnreachableError, match="2 links are not up"),
+    ):
         brokers.wait_until_linked(ROW, 2)
 
 
-def test_links_that_follow_clients_prove_themselves_too(tmp_path):
+def test_embedded_links_authenticate_by_certificates(tmp_path):
     """By the authority and the certificate of a login, as `[links.login]` of an agent has them."""
     folder = authority(tmp_path / "certificates")
     proof = str(folder / "broker.crt"), str(folder / "broker.key")
@@ -109,7 +112,7 @@ def test_links_that_follow_clients_prove_themselves_too(tmp_path):
 
 
 def test_links_with_a_login_of_their_own_keep_to_the_tls_of_the_agent(tmp_path, caplog):
-    """Or their password would go in clear text; where neither has `ca`, that is told, not the password."""
+    """Their password is never sent in clear text by accident; without `ca` there is a warning without it."""
     authority(tmp_path / "own")
     authority(tmp_path / "other")
     (tmp_path / "secret").write_text("never shown")
@@ -134,12 +137,12 @@ def test_links_with_a_login_of_their_own_keep_to_the_tls_of_the_agent(tmp_path, 
     assert changed.ca == inherited.ca
     assert not caplog.records
     assert login("", "").ca is None
-    (told,) = (record.getMessage() for record in caplog.records)
-    assert "[links.login]: without ca" in told
-    assert "never shown" not in told
+    (warning,) = (record.getMessage() for record in caplog.records)
+    assert "[links.login]: without ca" in warning
+    assert "never shown" not in warning
 
 
-def test_sessions_are_seen_to_over_tls(run, tmp_path):
+def test_sessions_change_over_tls(run, tmp_path):
     certificates = authority(tmp_path / "certs")
     with TlsLab(ROW, certificates) as brokers:
         here = f"{HOST}:{brokers.tls_ports['c']}"
@@ -153,14 +156,16 @@ def test_sessions_are_seen_to_over_tls(run, tmp_path):
 
 @pytest.mark.needs("nats-server")
 @pytest.mark.parametrize("credentials", [False, True])
-def test_leaf_links_of_nats_prove_themselves_too(tmp_path, credentials):
-    """Also with a login beside the certificate; the listening end says that the link is up."""
+def test_leaf_links_of_nats_authenticate_by_certificates(tmp_path, credentials):
+    """Also with a login in addition to the certificate; the listening end reports that the link is up."""
     certificates = authority(tmp_path / "certs")
     client_a, client_b, leaf, monitor = free_ports(4)
     wiring = Wiring(("a", "b"), {}, {}, (WiredLink("a", "b", X, X),))
-    places = {"b": f"{HOST}:{leaf}"}
-    written = nats_leafnodes.files(wiring, Settings("{broker}", places, True, str(certificates), credentials))
-    given = {"BROADLOOM_PASSWORD": "p", "BROADLOOM_URL_b": f"tls://BROADLOOM:p@{HOST}:{leaf}"}
+    addresses = {"b": f"{HOST}:{leaf}"}
+    written = nats_leafnodes.files(
+        wiring, Settings("{broker}", addresses, True, str(certificates), credentials)
+    )
+    variables = {"BROADLOOM_PASSWORD": "p", "BROADLOOM_URL_b": f"tls://BROADLOOM:p@{HOST}:{leaf}"}
     processes = []
     try:
         for broker, port in (("b", client_b), ("a", client_a)):
@@ -170,7 +175,7 @@ def test_leaf_links_of_nats_prove_themselves_too(tmp_path, credentials):
             log = (tmp_path / f"{broker}.log").open("wb")
             with log:
                 command = [*killed_with_parent(), "nats-server", *own]
-                processes.append(subprocess.Popen(command, stderr=log, env={**os.environ, **given}))
+                processes.append(subprocess.Popen(command, stderr=log, env={**os.environ, **variables}))
         assert leaf_links(monitor, 1) == 1, [log.read_text() for log in tmp_path.glob("*.log")]
     finally:
         for process in processes:
@@ -179,7 +184,7 @@ def test_leaf_links_of_nats_prove_themselves_too(tmp_path, credentials):
 
 
 def leaf_links(monitor, wanted):
-    """How many leaf links a server has, when it has as many as wanted, or after a while."""
+    """The number of leaf links of a server, once it has as many as wanted, or after a minute."""
     found, end = 0, time.monotonic() + 60
     while found != wanted and time.monotonic() < end:
         time.sleep(0.1)

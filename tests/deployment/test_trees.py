@@ -1,4 +1,4 @@
-"""Trees of topics: spanning, the best that brute force finds, one for filters that meet, loads balanced."""
+"""Delivery trees: spanning, as good as brute force, shared by overlapping filters, with balanced loads."""
 
 import networkx as nx
 import numpy as np
@@ -44,7 +44,7 @@ def test_each_topic_has_a_spanning_tree_of_its_links(instance, least, slack):
 
 @given(plans())
 @settings(max_examples=40)
-def test_least_weight_is_the_least_of_all_spanning_trees(plan):
+def test_the_tree_of_least_weight_is_a_minimum_spanning_tree(plan):
     for tree in plan_trees(plan, least="weight"):
         graph = graph_of(plan, topic_of(plan, tree))
         best = min(map(naive_deploy.weight, naive_deploy.spanning_trees(graph)))
@@ -53,8 +53,8 @@ def test_least_weight_is_the_least_of_all_spanning_trees(plan):
 
 @given(plans(max_nodes=6), st.data())
 @settings(max_examples=40)
-def test_with_one_publisher_no_tree_has_less_delay(plan, data):
-    """And from several, at most twice the least."""
+def test_the_tree_of_one_publisher_has_the_least_delay(plan, data):
+    """With several publishers the delay is at most twice the least."""
     sent = [
         Publication(data.draw(st.sampled_from(plan.interest.nodes_of(t).tolist())), text, 1.0)
         for t, text in enumerate(plan.interest.topic_ids)
@@ -79,18 +79,18 @@ def test_with_one_publisher_no_tree_has_less_delay(plan, data):
 
 
 @given(instances())
-def test_brokers_that_only_publish_hang_on_by_one_link(instance):
-    """Over a link of the plan where there is one, and to the nearest broker that wants the topic."""
+def test_brokers_that_only_publish_have_one_leaf_link(instance):
+    """It is a link of the plan if there is one, and leads to the nearest broker that wants the topic."""
     plan, sent = instance
     linked = {frozenset(edge) for edge in plan.edges.tolist()}
     for tree in plan_trees(plan, sent):
         members = set(plan.interest.nodes_of(topic_of(plan, tree)).tolist())
         senders = {broker for broker, topic, _ in sent if topic == tree.filters[0]}
         assert [leaf for leaf, _ in tree.leaves] == sorted(senders - members)
-        for leaf, taker in tree.leaves:
+        for leaf, receiver in tree.leaves:
             near = {member for member in members if frozenset((leaf, member)) in linked} or members
             lengths = {member: float(plan.weights.of([leaf], [member])[0]) for member in near}
-            assert lengths[taker] == min(lengths.values())
+            assert lengths[receiver] == min(lengths.values())
 
 
 def loads(trees):
@@ -102,7 +102,7 @@ def loads(trees):
 
 
 @given(instances())
-def test_balancing_lowers_loads_and_keeps_to_its_slack(instance):
+def test_balancing_lowers_loads_within_the_slack(instance):
     plan, sent = instance
     balanced = plan_trees(plan, sent, "weight", slack=0.5)
     blind = plan_trees(plan, [one._replace(rate=0.0) for one in sent], "weight")
@@ -117,7 +117,7 @@ def test_balancing_lowers_loads_and_keeps_to_its_slack(instance):
 
 
 def test_balancing_spreads_equal_trees():
-    """Four topics that all want the cheapest of many trees share out the links of a clique."""
+    """Four topics with the same cheapest tree spread over the links of a clique."""
     interest = Interest.from_lists([["a", "b", "c", "d"]] * 4)
     plan = mesh_of(interest)
     sent = [Publication(0, topic, 1.0) for topic in "abcd"]
@@ -136,8 +136,8 @@ def test_awkward_shapes(name):
 
 @given(wild_plans())
 @settings(max_examples=60)
-def test_filters_that_meet_share_a_tree_that_keeps_each_together(plan):
-    """On a full mesh: no spanning tree leaves the filters' brokers in fewer parts."""
+def test_overlapping_filters_share_a_tree_that_splits_them_least(plan):
+    """On a full mesh, no spanning tree splits the filters' brokers into fewer parts."""
     interest = plan.interest
     lists = [[interest.topic_ids[t] for t in interest.topics_of(node)] for node in range(interest.node_count)]
     for tree in plan_trees(plan):
@@ -186,14 +186,14 @@ def test_wrong_options_are_refused(wrong):
 
 
 @pytest.mark.parametrize(
-    ("column", "value", "words"),
+    ("column", "value", "message"),
     [
         ("publisher", "z", "a publisher is 'z', not a broker of the plan"),
         ("topic", "a/#", "publishes 'a/#'; a message's topic has no wildcards"),
         ("bytes", -1, "message 0 has -1.0 bytes"),
     ],
 )
-def test_wrong_messages_are_refused(column, value, words):
+def test_wrong_messages_are_refused(column, value, message):
     row = {"publisher": ["0"], "topic": ["x"], "at": [0], "bytes": [5]} | {column: [value]}
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=message):
         publications(pa.table(row), Interest.from_lists([["x"]]))

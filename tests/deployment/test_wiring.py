@@ -1,4 +1,4 @@
-"""Links as trees make them: each message once to all who want it; what would not do that is refused."""
+"""Wirings: every message arrives once at every broker that wants it, and links that loop are refused."""
 
 from dataclasses import replace
 
@@ -30,7 +30,7 @@ def wired(instance):
 
 
 @given(instances())
-def test_every_message_comes_once_to_all_who_want_it_and_to_nobody_else(instance):
+def test_every_message_arrives_once_at_brokers_that_want_it_and_nowhere_else(instance):
     _, _, wiring = wired(instance)
     check(wiring)
     for message in sample_messages(wiring):
@@ -40,8 +40,8 @@ def test_every_message_comes_once_to_all_who_want_it_and_to_nobody_else(instance
 
 
 @given(wild_instances())
-def test_so_do_messages_that_filters_with_wildcards_match(instance):
-    """Here a broker may have to pass on what it does not want, but nobody gets anything twice."""
+def test_messages_that_wildcards_match_arrive_once(instance):
+    """A broker can have to forward what it does not want, but no message arrives twice."""
     _, _, wiring = wired(instance)
     check(wiring)
     for message in sample_messages(wiring):
@@ -71,7 +71,7 @@ def test_messages_on_links_are_those_of_the_trees(instance):
 
 @pytest.mark.parametrize("name", ALTERNATIVES)
 @given(instance=instances())
-def test_what_people_wire_today_delivers_too(name, instance):
+def test_alternative_wirings_deliver_too(name, instance):
     plan, sent = instance
     wiring = ALTERNATIVES[name](plan, sent)
     for message in sample_messages(wiring):
@@ -92,7 +92,7 @@ def test_a_mesh_takes_one_hop_and_a_hub_two():
     assert [len(wiring.links) for wiring in hops.values()] == [10, 4, 4, 4]
 
 
-def test_a_publisher_that_does_not_want_its_topic_gets_none_of_it():
+def test_a_broker_that_only_publishes_a_topic_receives_none_of_it():
     plan = link(Interest.from_lists([["x"], ["x"], []]), algorithm="gm")
     sent = [Publication(2, "x", 1.0)]
     wiring = wire(plan, plan_trees(plan, sent), sent)
@@ -130,10 +130,10 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_links_that_loop_are_refused_each_with_its_own_words(name):
-    wiring, more, words = REFUSED[name]
+def test_links_that_loop_are_refused_with_the_reason(name):
+    wiring, more, message = REFUSED[name]
     check(wiring)
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=message):
         check(replace(wiring, links=(*wiring.links, *more)))
     if name in ("ring", "overlap"):
         topic = "x" if name == "ring" else "a/b"
@@ -145,7 +145,7 @@ def test_a_filter_that_is_listed_twice_is_refused():
         check(replace(PAIR, links=(WiredLink("a", "b", ("x", "x"), X),)))
 
 
-def test_a_publisher_that_is_left_out_is_refused_by_name():
+def test_a_publisher_without_a_path_is_refused_by_name():
     alone = Wiring(("a", "b", "p"), {"a": X, "b": X}, {"p": X}, PAIR.links)
     with pytest.raises(InputError, match="'p' publishes 'x' but no links carry it to 'a', which wants 'x'"):
         check(alone)
@@ -154,7 +154,7 @@ def test_a_publisher_that_is_left_out_is_refused_by_name():
         check(replace(alone, links=(*alone.links, WiredLink("a", "p", X, ()))))
 
 
-def test_a_subscriber_that_is_cut_off_is_refused():
+def test_a_subscriber_without_a_path_is_refused():
     one_way = (WiredLink("a", "b", X, ()),)
     with pytest.raises(InputError, match="'b' publishes 'x' but no links carry it to 'a'"):
         check(replace(PAIR, links=one_way))
@@ -172,21 +172,21 @@ def test_a_message_is_sampled_for_every_topic_and_broker():
 
 
 @pytest.mark.parametrize("text", ["a+", "a#b", "a/#/b", "#/a"])
-def test_what_is_no_filter_is_refused(text):
+def test_an_invalid_topic_filter_is_refused(text):
     wiring = Wiring(("a", "b"), {"a": (text,), "b": (text,)}, {}, (WiredLink("a", "b", (text,), (text,)),))
     with pytest.raises(InputError, match="is not an MQTT topic filter; a wildcard must be alone"):
         check(wiring)
 
 
 @pytest.mark.parametrize("text", ["$SYS/broker/load", "$share/g/x", "$queue/x"])
-def test_what_no_link_carries_is_refused(text):
+def test_topics_that_no_link_can_carry_are_refused(text):
     wiring = Wiring(("a", "b"), {"a": (text,), "b": (text,)}, {}, (WiredLink("a", "b", (text,), (text,)),))
     with pytest.raises(InputError, match="and no link carries it; remove it"):
         check(wiring)
 
 
 @pytest.mark.parametrize(
-    ("given", "words"),
+    ("options", "message"),
     [
         ({"address": "admin:secret@{broker}:1"}, "contains a login; give host or host:port only"),
         ({"address": "{broker}:99999"}, "give host or host:port"),
@@ -194,22 +194,22 @@ def test_what_no_link_carries_is_refused(text):
         ({"certificates": "/a\nallow_anonymous true"}, "without quotes or line breaks"),
     ],
 )
-def test_settings_hold_no_secret_and_no_second_line(given, words):
-    with pytest.raises(InputError, match=words) as refused:
-        Settings(**given).host_and_port("a", 1883)
+def test_settings_contain_no_secret_and_no_second_line(options, message):
+    with pytest.raises(InputError, match=message) as refused:
+        Settings(**options).host_and_port("a", 1883)
     assert "secret" not in str(refused.value)
 
 
 @given(instances() | wild_instances(), st.randoms(use_true_random=False))
 def test_another_order_of_the_same_brokers_is_the_same_wiring(instance, random):
-    """So that a plan whose table of nodes was written anew changes nothing at any broker."""
+    """A plan whose table of nodes is in another order changes nothing at any broker."""
     plan, sent = instance
     order = random.sample(range(plan.interest.node_count), plan.interest.node_count)
-    place = {node: row for row, node in enumerate(order)}
+    index = {node: row for row, node in enumerate(order)}
     wants, names = wanted_filters(plan), plan.interest.node_ids
     interest = Interest.from_lists([wants[names[node]] for node in order], node_ids=[names[i] for i in order])
     weights = Weights.dense(plan.weights.matrix()[order][:, order])
-    edges = sorted(sorted((place[u], place[v])) for u, v in plan.edges.tolist())
+    edges = sorted(sorted((index[u], index[v])) for u, v in plan.edges.tolist())
     other = Plan(interest, weights, Overlay.from_edges(len(order), edges), "other")
-    moved = [one._replace(broker=place[one.broker]) for one in sent]
+    moved = [one._replace(broker=index[one.broker]) for one in sent]
     assert wired((other, moved))[2].links == wired(instance)[2].links
