@@ -210,7 +210,7 @@ COMMANDS = {
     "no option": (["link", "TABLES", "-O", "k=2", "-a", "gm", "-o", "x"], "gm has no option 'k'"),
     "an option of others": (
         ["link", "TABLES", "-O", "max-degree=2", "-a", "trmaw", "-o", "x"],
-        "it has none; max_degree is an option of broadloom, gm, grmaw, low-oda",
+        "it has no options; max_degree is an option of broadloom, gm, grmaw, low-oda",
     ),
     "no value": (["link", "TABLES", "-O", "k", "-o", "x"], "option 'k' is not of the form name=value"),
     "no weights": (["link", "TABLES", "--weights", "gold", "-o", "x"], "no weights 'gold'"),

@@ -16,7 +16,8 @@ import pytest
 from hypothesis import given, settings
 
 import broadloom as bl
-from broadloom import InputError, Interest, Overlay, Plan, Weights
+from broadloom import InputError, Interest, InternalError, Overlay, Plan, StorageError, Weights
+from broadloom.plans import stage_result
 from broadloom.storage import folders, new_folder
 from strategies import instances
 
@@ -62,10 +63,38 @@ def test_a_plan_is_overwritten_only_on_request(tmp_path):
 
 
 def test_a_plan_that_disconnects_a_topic_is_not_saved(tmp_path):
-    plan = Plan(Interest.from_lists([[0], [0]]), Weights.uniform(2), Overlay.from_edges(2, []), "none")
+    plan = _disconnected_plan()
     with pytest.raises(InputError, match="disconnected"):
         plan.save(tmp_path / "plan")
     assert not list(tmp_path.iterdir())
+
+
+def test_verify_raises_an_internal_error():
+    """A broken promise of an algorithm is a bug, not bad input."""
+    _plan().verify()
+    with pytest.raises(InternalError, match="none: the plan leaves a topic disconnected; please report this"):
+        _disconnected_plan().verify()
+
+
+def test_a_full_disk_is_a_storage_error(tmp_path, monkeypatch):
+    """The old plan stays, and no scratch folder is left behind."""
+    path = tmp_path / "plan"
+    _plan().save(path)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(stage_result, "write_table", full)
+    with pytest.raises(StorageError, match=f"cannot write {path}: No space left on device"):
+        _plan().save(path, overwrite=True)
+    assert list(tmp_path.iterdir()) == [path]
+    assert Plan.load(path).overlay == _plan().overlay
+
+
+def test_a_folder_below_a_file_is_bad_input(tmp_path):
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(InputError, match="cannot write to"):
+        _plan().save(tmp_path / "file" / "plan")
 
 
 SLOW_SAVE = """
@@ -244,6 +273,10 @@ def test_without_an_atomic_exchange_two_renames_replace_the_plan(tmp_path, monke
 def test_sizes_must_agree():
     with pytest.raises(InputError, match="3 nodes but the weights 2"):
         Plan(_plan().interest, Weights.uniform(2), _plan().overlay, "gm")
+
+
+def _disconnected_plan() -> Plan:
+    return Plan(Interest.from_lists([[0], [0]]), Weights.uniform(2), Overlay.from_edges(2, []), "none")
 
 
 def _plan() -> Plan:

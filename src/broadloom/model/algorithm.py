@@ -54,7 +54,7 @@ class Algorithm:
         known = self.option_names
         for name in options:
             if name not in known:
-                listed = f"it has {', '.join(known)}" if known else "it has none"
+                listed = f"it has {', '.join(known)}" if known else "it has no options"
                 owners = ", ".join(other.name for other in others if name in other.option_names)
                 elsewhere = f"; {name} is an option of {owners}" if owners else ""
                 raise InputError(

@@ -51,12 +51,14 @@ def _mass_below(
     the cell; the bits of `near` choose the corner.
     """
     d = len(lo)
-    total, sign = 0.0, 1.0
+    total = 0.0
+    sign = 1.0
     for axis in range(d):
         if not corner >> axis & 1:
             sign = -sign
     for near in range(1 << d):
-        share, index = sign, 0
+        share = sign
+        index = 0
         for axis in range(d):
             first, last = density.edge_start[axis], density.edge_start[axis + 1]
             at = hi[axis] if corner >> axis & 1 else lo[axis]

@@ -444,7 +444,9 @@ class Overlay:
 
     def adjacency(self) -> Adjacency:
         """The neighbours of each node, ascending, and the edge to each of them."""
-        ends, m, n = self.edges.astype(np.int64), self.edge_count, self.node_count
+        m = self.edge_count
+        n = self.node_count
+        ends = self.edges.astype(np.int64)
         rows, columns = np.concatenate((ends, ends[:, ::-1])).T
         matrix = csr_array((np.tile(np.arange(m, dtype=np.int32), 2), (rows, columns)), shape=(n, n))
         matrix.sort_indices()

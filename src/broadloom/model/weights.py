@@ -252,7 +252,8 @@ class Weights:
         if not (np.isfinite(factor) and factor > 0):
             raise InputError(f"weights times {factor}; give a finite factor above 0")
         with np.errstate(over="ignore", under="ignore"):  # the constructors check the result
-            table, points = self.table * factor, self.points * factor
+            table = self.table * factor
+            points = self.points * factor
         if self.kind == "dense":
             return Weights.dense(table)
         if self.kind == "euclidean":
@@ -380,10 +381,10 @@ def symmetrised(matrix: NDArray[np.float64], rule: str) -> NDArray[np.float64]:
     }
     if rule not in rules:
         raise InputError(f"no symmetric rule {rule!r}; there are {', '.join(rules)}")
-    one, other = matrix, matrix.T
-    both = ~np.isnan(one) & ~np.isnan(other)
-    known = np.where(np.isnan(one), other, one)
-    return np.where(both, rules[rule](one, other), known)
+    reverse = matrix.T
+    both = ~np.isnan(matrix) & ~np.isnan(reverse)
+    known = np.where(np.isnan(matrix), reverse, matrix)
+    return np.where(both, rules[rule](matrix, reverse), known)
 
 
 def fill_missing(

@@ -117,7 +117,8 @@ class Plan(StageResult):
             >>> bl.link(bl.Interest.from_lists([[0], [0]]), algorithm="gm").summary()
             'gm: 2 brokers, 1 links, every one of 1 topics connected'
         """
-        interest, broken = self.interest, self._broken_topics
+        interest = self.interest
+        broken = self._broken_topics
         proven = self._gap_text
         if "optimal" in self.notes:
             proven = ", optimal" if self.notes["optimal"] else f"{proven}, stopped before the best was proven"

@@ -76,7 +76,7 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 def _remove_abandoned(path: Path) -> None:
-    """Remove scratch folders of processes that died: those that nobody holds a lock on."""
+    """Remove scratch folders of processes that died: those without a lock."""
     for scratch in path.parent.glob(f".{path.name}.*.new"):
         try:
             handle = os.open(scratch, os.O_RDONLY)
