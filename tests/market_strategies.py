@@ -1,4 +1,4 @@
-"""Hypothesis strategies for markets: small, with ties, zeros and full brokers among them."""
+"""Hypothesis strategies for small markets, with ties, zeros and full brokers."""
 
 import numpy as np
 from hypothesis import strategies as st
@@ -7,10 +7,10 @@ import broadloom as bl
 
 
 @st.composite
-def markets(draw, users=6, brokers=4, channels=4, room=2.0):
-    """A market of up to so many users, brokers and channels; `room`: capacities over what is needed.
+def markets(draw, users=6, brokers=4, channels=4, headroom=2.0):
+    """A market of up to so many users, brokers and channels; `headroom`: total capacity over total demand.
 
-    All numbers are fractions of a power of two, so that sums are exact in whatever order they are taken.
+    All numbers are fractions of a power of two, so that sums are exact in any order.
     """
     u, b, c = (draw(st.integers(1, most)) for most in (users, brokers, channels))
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
@@ -20,7 +20,7 @@ def markets(draw, users=6, brokers=4, channels=4, room=2.0):
     core = _fractions(rng, (b, b), 1024) * draw(st.sampled_from([0.0, 0.25, 4.0]))
     draft = bl.MarketProblem(rates, wants, access, np.maximum(core, core.T), 1.0, close=True)
     largest, total = draft.demand.max(), draft.demand.sum()
-    each = max(largest, room * total / b)
+    each = max(largest, headroom * total / b)
     each = np.ceil(each * 64) / 64
     return bl.MarketProblem(draft.rates, draft.wants, draft.access, draft.core, each)
 

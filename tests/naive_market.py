@@ -1,8 +1,8 @@
-"""The slow obvious twin of paper 5: the cost, and every algorithm, from its text and pseudo-code.
+"""Naive versions of paper 5's cost and algorithms, from its text and pseudo-code.
 
 Zhao, Wu, "On the Construction of the Minimum Cost Content-Based Publish/Subscribe Overlays". Everything is
-counted from nothing at each step, in plain Python. `rates[i][c]`, `wants[i][c]`, `access[i][b]`,
-`core[b][x]` and `capacity[b]` are as in `MarketProblem`, with the messages that nobody else wants removed.
+counted again in each step, in plain Python. `rates[i][c]`, `wants[i][c]`, `access[i][b]`,
+`core[b][x]` and `capacity[b]` are as in `MarketProblem`, without the messages that no other user wants.
 """
 
 import math
@@ -27,20 +27,20 @@ class Market:
         return sum(self.rates[i]) + received
 
     def load(self, broker_of, b: int) -> float:
-        """What a broker's users send and receive."""
+        """The rate that a broker's users send and receive."""
         return sum(self.demand(i) for i in self.users if broker_of[i] == b)
 
-    def has_room(self, broker_of, i: int, b: int) -> bool:
+    def fits(self, broker_of, i: int, b: int) -> bool:
         """Whether a user fits at a broker."""
         return self.load(broker_of, b) + self.demand(i) <= self.capacity[b] * (1 + 1e-9)
 
     def feasible(self, broker_of) -> bool:
-        """Whether every capacity holds."""
+        """Whether no broker is above its capacity."""
         return all(self.load(broker_of, b) <= self.capacity[b] * (1 + 1e-9) for b in self.brokers)
 
 
 def spanning_tree(nodes, core) -> list[tuple[int, int]]:
-    """The links of a least spanning tree, by Kruskal."""
+    """The links of a minimum spanning tree, by Kruskal."""
     group = {v: {v} for v in nodes}
     links = []
     for _, u, v in sorted((core[u][v], u, v) for u in nodes for v in nodes if u < v):
@@ -67,7 +67,7 @@ def tree_links(market: Market, source: int, members, core: str) -> list[tuple[in
 
 
 def flows(market: Market, broker_of, core: str) -> dict[tuple[int, int], float]:
-    """What crosses each link: for each source broker and channel one tree."""
+    """The rate on each link, with one tree per source broker and channel."""
     crossing: dict[tuple[int, int], float] = {}
     for b, c in product(market.brokers, market.channels):
         sent = sum(market.rates[i][c] for i in market.users if broker_of[i] == b)
@@ -93,8 +93,8 @@ def greedy_packing(market: Market) -> list[int]:
     """Algorithm 1, users in order of demand, largest first."""
     broker_of = [-1 for _ in market.users]
     for i in sorted(market.users, key=lambda i: (-market.demand(i), i)):
-        room = [b for b in market.brokers if market.has_room(broker_of, i, b)]
-        broker_of[i] = min(room, key=lambda b: (market.access[i][b], b))
+        open_brokers = [b for b in market.brokers if market.fits(broker_of, i, b)]
+        broker_of[i] = min(open_brokers, key=lambda b: (market.access[i][b], b))
     return broker_of
 
 
@@ -104,7 +104,7 @@ def ratio(bandwidth: float, price: float) -> float:
 
 
 def between(market: Market, i: int, j: int) -> float:
-    """b_ij: the traffic between two users, both ways."""
+    """b_ij: the traffic between two users, both directions together."""
     return sum(
         market.rates[i][c] * market.wants[j][c] + market.rates[j][c] * market.wants[i][c]
         for c in market.channels
@@ -123,14 +123,16 @@ def clustering(market: Market) -> list[int]:
             i, j = min(pairs, key=lambda p: (-ratio(between(market, *p), price[p]), p))
             broker_of[i] = broker_of[j] = b
     for i in [i for i in market.users if broker_of[i] < 0]:
-        room = [b for b in market.brokers if market.has_room(broker_of, i, b)]
-        traffic = {b: sum(between(market, i, j) for j in market.users if broker_of[j] == b) for b in room}
-        broker_of[i] = min(room, key=lambda b: (-ratio(traffic[b], market.access[i][b]), b))
+        open_brokers = [b for b in market.brokers if market.fits(broker_of, i, b)]
+        traffic = {
+            b: sum(between(market, i, j) for j in market.users if broker_of[j] == b) for b in open_brokers
+        }
+        broker_of[i] = min(open_brokers, key=lambda b: (-ratio(traffic[b], market.access[i][b]), b))
     return broker_of
 
 
-def way(market: Market, b: int, v: int) -> tuple[float, int]:
-    """The price of the cheapest way from broker b to user v, and over which broker it goes in."""
+def cheapest_path(market: Market, b: int, v: int) -> tuple[float, int]:
+    """The price of the cheapest path from broker b to user v, and its last broker."""
     return min((market.core[b][x] + market.access[v][x], x) for x in market.brokers)
 
 
@@ -143,38 +145,40 @@ def mixing_weights(market: Market) -> list[list[float]]:
             if market.rates[s][c] == 0:
                 continue
             entry = min(
-                (market.access[s][b] + min(way(market, b, v)[0] for v in readers if v != s), b)
+                (market.access[s][b] + min(cheapest_path(market, b, v)[0] for v in readers if v != s), b)
                 for b in market.brokers
             )[1]
             weights[s][entry] += market.rates[s][c]
-            for v, b in grown(market, entry, readers).items():
+            for v, b in grow_tree(market, entry, readers).items():
                 if v != s:
                     weights[v][b] += market.rates[s][c]
     return weights
 
 
-def grown(market: Market, entry: int, readers) -> dict[int, int]:
+def grow_tree(market: Market, entry: int, readers) -> dict[int, int]:
     """Algorithm 3 from one broker: the broker of each reader."""
     tree, at = [entry], {}
     while len(at) < len(readers):
         nearest = {
-            v: min((way(market, b, v)[0], tree.index(b)) for b in tree) for v in readers if v not in at
+            v: min((cheapest_path(market, b, v)[0], tree.index(b)) for b in tree)
+            for v in readers
+            if v not in at
         }
         v = min(nearest, key=lambda v: (nearest[v][0], v))
-        at[v] = way(market, tree[nearest[v][1]], v)[1]
+        at[v] = cheapest_path(market, tree[nearest[v][1]], v)[1]
         if at[v] not in tree:
             tree.append(at[v])
     return at
 
 
 def migration(market: Market, broker_of, core: str) -> list[int]:
-    """Rounds of users, most traffic first, each to its best broker; until a round moves nobody."""
+    """Rounds of users, most traffic first, each to its best broker; until no user moves in a round."""
     now = list(broker_of)
     moved = True
     while moved:
         moved = False
         for i in sorted(market.users, key=lambda i: (-market.demand(i), i)):
-            others = [b for b in market.brokers if b != now[i] and market.has_room(now, i, b)]
+            others = [b for b in market.brokers if b != now[i] and market.fits(now, i, b)]
             costs = {b: cost(market, [*now[:i], b, *now[i + 1 :]], core) for b in others}
             best = min(costs, key=lambda b: (costs[b], b), default=now[i])
             if costs.get(best, math.inf) < cost(market, now, core) * (1 - 1e-9):

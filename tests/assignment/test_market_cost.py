@@ -1,4 +1,4 @@
-"""The cost of a market: the fast one equals the slow one, under every core, from nothing and by moves."""
+"""Cost of a market: measure, cost ledger and naive version agree under every core, also after moves."""
 
 import numpy as np
 import pytest
@@ -23,48 +23,48 @@ from market_strategies import markets
 @pytest.mark.parametrize("core", CORES)
 @settings(max_examples=40, deadline=None)
 @given(problem=markets(), data=st.data())
-def test_cost_and_flows_equal_the_slow_ones(core, problem, data):
-    """Access plus core, and the flow on each link, are those of the twin that routes every message."""
+def test_cost_and_flows_equal_the_naive_ones(core, problem, data):
+    """Access plus core cost, and the flow on each link, are those of the naive version."""
     broker_of = data.draw(
         st.lists(
             st.integers(0, problem.broker_count - 1), min_size=problem.user_count, max_size=problem.user_count
         )
     )
-    twin = naive.Market(problem)
-    assert market_cost(problem, broker_of, core).total == pytest.approx(naive.cost(twin, broker_of, core))
+    market = naive.Market(problem)
+    assert market_cost(problem, broker_of, core).total == pytest.approx(naive.cost(market, broker_of, core))
     flows = market_flows(problem, broker_of, core)
     assert np.sum(flows * problem.core) / 2 == pytest.approx(market_cost(problem, broker_of, core).core)
     if (
         len(set(np.triu(problem.core, 1).ravel()))
         == 1 + problem.broker_count * (problem.broker_count - 1) // 2
     ):
-        for (u, v), rate in naive.flows(twin, broker_of, core).items():
+        for (u, v), rate in naive.flows(market, broker_of, core).items():
             assert flows[u, v] == flows[v, u] == pytest.approx(rate)
 
 
 @pytest.mark.parametrize("core", CORES)
 @settings(max_examples=40, deadline=None)
 @given(problem=markets(), data=st.data())
-def test_a_move_changes_the_cost_by_what_was_foretold(core, problem, data):
-    """`change` is the difference of two full evaluations, and `move` keeps the running cost true."""
+def test_a_move_changes_the_cost_as_predicted(core, problem, data):
+    """`change` is the difference of two full evaluations, and `move` keeps the running cost correct."""
     broker = st.integers(0, problem.broker_count - 1)
     moving = MovingCost(
         problem, data.draw(st.lists(broker, min_size=problem.user_count, max_size=problem.user_count)), core
     )
     for _ in range(5):
         user, to = data.draw(st.integers(0, problem.user_count - 1)), data.draw(broker)
-        before, foretold = moving.cost.total, moving.change(user, to)
+        before, predicted = moving.cost.total, moving.change(user, to)
         moving.move(user, to)
         now = market_cost(problem, moving.broker_of, core).total
         assert moving.cost.total == pytest.approx(now, abs=1e-9)
-        assert foretold == pytest.approx(now - before, rel=1e-6, abs=1e-8 * (1 + before))
+        assert predicted == pytest.approx(now - before, rel=1e-6, abs=1e-8 * (1 + before))
 
 
 @pytest.mark.parametrize("core", CORES)
 @settings(max_examples=40, deadline=None)
 @given(problem=markets(users=10, brokers=6), data=st.data())
 def test_the_ledger_and_the_measure_agree(core, problem, data):
-    """The algorithms' ledger gives, opened anew and after moves, the costs and loads of the measure."""
+    """The algorithms' ledger has the costs and loads of the measure, when opened and after moves."""
     broker = st.integers(0, problem.broker_count - 1)
     broker_of = data.draw(st.lists(broker, min_size=problem.user_count, max_size=problem.user_count))
     model, traffic = core_of(problem, core), traffic_of(problem)
@@ -88,15 +88,15 @@ def _assert_agree(problem, ledger, core):
     assert np.sum(ledger.cost) == pytest.approx(np.sum(flows * problem.core) / 2, rel=1e-9, abs=1e-12)
 
 
-def test_demand_is_what_is_sent_and_received():
-    """A user does not receive its own messages, and what only its sender wants is nothing."""
+def test_demand_is_the_rate_sent_and_received():
+    """A user does not receive its own messages, and messages that only their sender wants do not count."""
     market = bl.MarketProblem([[2, 5], [1, 0]], [[1, 1], [1, 0]], [[1], [1]], [[0]], 100)
     assert market.rates.tolist() == [[2, 0], [1, 0]]
     assert market.sent.tolist() == [2, 1]
     assert market.received.tolist() == [1, 2]
 
 
-def test_a_spanning_tree_is_not_always_the_least_tree():
+def test_a_spanning_tree_is_not_always_the_cheapest_tree():
     """The paper's claim fails: a broker in the middle, without users, would make the tree cheaper."""
     core = [[0, 2, 2, 1.1], [2, 0, 2, 1.1], [2, 2, 0, 1.1], [1.1, 1.1, 1.1, 0]]
     market = bl.MarketProblem([[1], [0], [0]], [[0], [1], [1]], np.zeros((3, 4)), core, 100)
@@ -106,7 +106,7 @@ def test_a_spanning_tree_is_not_always_the_least_tree():
 
 @pytest.mark.parametrize("core", CORES)
 def test_awkward_markets(core):
-    """No users, one broker, no channels, channels that nobody wants."""
+    """No users, one broker, no channels, channels without readers."""
     empty = bl.MarketProblem(np.empty((0, 3)), np.empty((0, 3)), np.empty((0, 2)), np.zeros((2, 2)), 1)
     assert market_cost(empty, [], core).total == 0
     alone = bl.MarketProblem([[1, 2]], [[0, 0]], [[3]], [[0]], 1)
@@ -116,7 +116,7 @@ def test_awkward_markets(core):
 
 
 @pytest.mark.parametrize(("user", "to"), [(0, 5), (50, 0), (0, -1), (-1, 0)])
-def test_moves_of_nobody_or_to_nowhere_are_refused(user, to):
+def test_moves_of_unknown_users_or_brokers_are_refused(user, to):
     moving = MovingCost(bl.workload.market(users=50, brokers=5, channels=8), np.zeros(50, int))
     for call in (moving.change, moving.move):
         with pytest.raises(bl.InputError, match="users are 0 to 49, brokers 0 to 4"):

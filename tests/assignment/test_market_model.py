@@ -1,4 +1,4 @@
-"""What a market is given as: checked once, read-only, from arrays, messages and tables."""
+"""Inputs and results of markets: checked, read-only, from arrays, messages and tables."""
 
 import json
 
@@ -47,7 +47,7 @@ def test_wrong_markets_are_refused(change, words):
         bl.MarketProblem(**(GOOD | change))
 
 
-def test_a_market_is_read_only_and_its_own():
+def test_a_market_is_a_read_only_copy():
     access = np.array(GOOD["access"], float)
     market = bl.MarketProblem(**(GOOD | {"access": access}))
     access[:] = 0
@@ -56,7 +56,7 @@ def test_a_market_is_read_only_and_its_own():
         market.access[0, 0] = 7
 
 
-def test_prices_are_closed_under_shortest_paths_when_asked():
+def test_close_replaces_prices_by_shortest_paths():
     market = bl.MarketProblem(**(GOOD | {"core": [[0, 1, 5], [1, 0, 1], [5, 1, 0]]}), close=True)
     assert market.core[0, 2] == 2
 
@@ -83,7 +83,7 @@ def test_a_rectangle_touches_the_cells_of_its_points(axes, cells, seed):
 
 
 def test_cells_at_borders():
-    """A border belongs to the cell above it, the last one to the last cell; nothing wants nothing."""
+    """A border belongs to the cell above it, the last border to the last cell; NaN touches no cell."""
     grid = bl.Grid.over([0], [1], [2])
     assert grid.channel_of([[0.0], [0.5], [1.0], [1.1], [np.nan]]).tolist() == [0, 1, 1, -1, -1]
     rows = grid.touched([[0.0], [0.5], [1.0], [2.0], [np.nan]], [[0.5], [0.5], [1.0], [3.0], [np.nan]])
@@ -100,8 +100,8 @@ def messages(**change):
     return pa.table(columns | change)
 
 
-def test_rates_are_bytes_a_second():
-    """The mass of the log is the mass of the rates, by cell or by topic."""
+def test_rates_are_bytes_per_second():
+    """The rates add up to the bytes of the log, by cell or by topic."""
     grid = bl.Grid.over([0], [1], [2])
     assert bl.summarize(messages(), ["a", "b"], grid).tolist() == [[2, 1], [1, 0]]
     assert bl.summarize(messages(), ["b", "a"], ["y", "x"], seconds=1).tolist() == [[0, 4], [4, 8]]
@@ -157,11 +157,21 @@ def test_a_market_from_tables(tables):
 
 
 @pytest.mark.parametrize("algorithm", ["broadloom", "greedy-packing", "ilp"])
-def test_the_verb(tables, capsys, algorithm):
+def test_the_command_writes_a_verified_plan(tables, capsys, algorithm):
     """`broadloom market` reads tables and writes a verified plan."""
-    words = ["market", str(tables), "-o", str(tables / "plan"), "--core", "pair", "--channels", "6", "--json"]
+    command = [
+        "market",
+        str(tables),
+        "-o",
+        str(tables / "plan"),
+        "--core",
+        "pair",
+        "--channels",
+        "6",
+        "--json",
+    ]
     with pytest.raises(SystemExit) as left:
-        main([*words, "-a", algorithm])
+        main([*command, "-a", algorithm])
     assert not left.value.code
     record = json.loads(capsys.readouterr().out)
     assert record["metrics"]["feasible"] is True
@@ -172,7 +182,7 @@ def test_the_verb(tables, capsys, algorithm):
     assert flows.num_rows == record["metrics"]["links_used"]
 
 
-def test_a_saved_result_comes_back(tmp_path):
+def test_a_saved_result_is_loaded(tmp_path):
     market = bl.workload.market(users=20, brokers=4, channels=8, seed=1)
     result = bl.assign(market, core="pair", seed=3)
     result.save(tmp_path / "plan")
@@ -192,7 +202,7 @@ def test_a_saved_result_comes_back(tmp_path):
         bl.MarketResult.load(tmp_path / "plan", market)
 
 
-def test_what_runs_today_can_be_improved_and_saved(tmp_path):
+def test_a_current_assignment_can_be_improved_and_saved(tmp_path):
     market = bl.workload.market(users=20, brokers=4, channels=8, seed=1)
     today = bl.assign(market, "random")
     bl.assign(market, "migration", start=today.broker_of).save(tmp_path / "plan")
@@ -218,7 +228,7 @@ def test_saved_markets_are_verified_and_measured(tmp_path, capsys, overload):
 
 
 def test_capacities_that_sum_to_1_are_shares(tables):
-    """As `assign` reads them: one folder of tables serves both."""
+    """As in `assign`, so that one folder of tables serves both."""
     brokers = pa.parquet.read_table(tables / "brokers.parquet")
     shares = [0.5, 0.3, 0.2]
     pa.parquet.write_table(brokers.append_column("capacity", [shares]), tables / "brokers.parquet")
@@ -227,7 +237,7 @@ def test_capacities_that_sum_to_1_are_shares(tables):
 
 
 def test_rates_from_functions():
-    """The mean over each cell, as the generator of the paper's quadratics has it."""
+    """The rate of a cell is the mean of the function over it."""
     grid = bl.Grid.over([0, 0], [2, 1], [2, 1])
     assert grid.rates([lambda at: at[:, 0], lambda at: np.ones(len(at))]).tolist() == [[0.5, 1.5], [1, 1]]
     with pytest.raises(bl.InputError, match="density of user 0 is not a finite number"):
@@ -243,7 +253,7 @@ def test_a_user_named_twice_is_refused():
 
 
 def test_generated_markets():
-    """Twice the capacity, the ratio of prices asked for, and the same market from the same seed."""
+    """Twice the demand as capacity, the requested ratio of prices, and the same market for the same seed."""
     one, other = (bl.workload.market(users=200, brokers=5, channels=16, ratio=10, seed=3) for _ in range(2))
     assert np.array_equal(one.rates, other.rates)
     assert np.array_equal(one.access, other.access)

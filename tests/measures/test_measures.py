@@ -1,4 +1,4 @@
-"""Measures equal their slow twins on any overlay, connected or not."""
+"""Measures equal their naive versions on any overlay, connected or not."""
 
 import math
 from itertools import product
@@ -33,7 +33,7 @@ def test_components_and_connectedness(case):
 
 @given(measured())
 def test_diameters(case):
-    """Hops exactly; weighted ones as precisely as sums of doubles in another order can be."""
+    """Hops are equal; weighted diameters up to the rounding of sums in another order."""
     interest, weights, edges = case
     lists, matrix = lists_of(interest), weights.matrix().tolist()
     topics = [t for t in range(interest.topic_count) if len(interest.nodes_of(t))]
@@ -56,8 +56,8 @@ def test_diameters_of_larger_graphs():
 
 
 @given(measured())
-def test_routing_cost_is_the_least_tree(case):
-    """The cost of a message is that of Kruskal's forest over the topic's links."""
+def test_routing_cost_is_that_of_the_minimum_spanning_tree(case):
+    """The cost of a message is that of Kruskal's forest over the links of the topic."""
     interest, weights, edges = case
     lists, matrix = lists_of(interest), weights.matrix()
     for topic, cost in enumerate(measures.routing_costs(interest, edges, weights)):
@@ -73,7 +73,7 @@ def test_routing_cost_is_the_least_tree(case):
 
 @given(measured())
 def test_metrics_add_up(case):
-    """The names of the API, and identities between them."""
+    """Names of the metrics, and identities between them."""
     interest, weights, edges = case
     got = measures.metrics(interest, edges, weights)
     degrees = naive.degrees(lists_of(interest), edges)
@@ -104,7 +104,7 @@ def test_awkward_shapes_have_metrics(lists):
 
 
 def test_a_limit_of_searches_gives_a_lower_bound():
-    """On a ring every node needs a search of its own; cut short, the number is at most the diameter."""
+    """On a ring every node needs a search; with fewer searches the result is at most the diameter."""
     ring = [(v, v + 1) for v in range(59)] + [(0, 59)]
     weights = Weights.euclidean(np.random.default_rng(1).random((60, 2)))
     interest = Interest.from_lists([[0]] * 60)
@@ -123,7 +123,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize(("measure", "words"), WRONG.values(), ids=WRONG)
-def test_what_does_not_fit_is_refused(measure, words):
+def test_inconsistent_arguments_are_refused(measure, words):
     with pytest.raises(InputError) as caught:
         measure(Interest.from_lists([[0], [0]]))
     assert words in str(caught.value)
@@ -138,13 +138,13 @@ def test_the_number_of_threads_changes_nothing(monkeypatch):
     assert measures.metrics(*parts) == one
 
 
-def test_a_sample_says_that_it_is_one(monkeypatch):
-    """Above the size diameters are over some topics, the same ones for a seed, and the result tells."""
+def test_sampled_diameters_are_marked(monkeypatch):
+    """Above the size limit diameters are over some topics, the same for one seed, and `diameters` says so."""
     monkeypatch.setattr(overlay_measures, "EXACT_SUBSCRIPTIONS", 10)
     monkeypatch.setattr(overlay_measures, "SAMPLED_TOPICS", 4)
     plan = bl.link(bl.workload.interest(40, 20, sizes=(3, 9)), algorithm="gm")
     assert plan.metrics()["diameters"] == "sampled: 4 of 20 topics"
     assert measures.metrics(plan.interest, plan.edges, sample=7)["diameters"] == "sampled: 7 of 20 topics"
     monkeypatch.setattr(overlay_measures, "LARGE_TOPIC", 2)
-    told = measures.metrics(plan.interest, plan.edges)["diameters"]
-    assert told == "lower bounds by 200 searches a topic, sampled: 4 of 20 topics"
+    described = measures.metrics(plan.interest, plan.edges)["diameters"]
+    assert described == "lower bounds by 200 searches per topic, sampled: 4 of 20 topics"

@@ -1,4 +1,4 @@
-"""Link loads and weak points equal what networkx finds in each topic's sub-overlay."""
+"""Link loads and weak points equal those of networkx in each topic's sub-overlay."""
 
 import networkx as nx
 import numpy as np
@@ -39,8 +39,8 @@ def test_weak_points_are_bridges_and_cut_nodes(case):
 
 
 @given(st.data())
-def test_loads_are_those_of_least_trees(data):
-    """Each topic puts a tree on the overlay; loads times weights are what all messages cost together."""
+def test_loads_are_those_of_minimum_spanning_trees(data):
+    """Each topic uses one tree; loads times weights are the cost of one message per topic."""
     interest, weights = data.draw(instances())
     edges = data.draw(overlays(interest.node_count))
     loads = measures.link_loads(interest, edges, weights)

@@ -1,4 +1,4 @@
-"""A real Chromium for the tests of the page, one for all of them."""
+"""Fixtures for tests of the page in Chromium."""
 
 import os
 from importlib import import_module
@@ -12,7 +12,7 @@ ARTEFACTS = Path(__file__).parents[2] / "artefacts" / "report"
 
 
 def _needed(module):
-    """A package that drives the browser; without it tests are skipped, but fail where BROADLOOM_CI=1."""
+    """A package that drives the browser; without it tests are skipped, or fail with BROADLOOM_CI=1."""
     if os.environ.get("BROADLOOM_CI") == "1":
         return import_module(module)
     return pytest.importorskip(module, reason=f"not installed: {module}")
@@ -20,34 +20,34 @@ def _needed(module):
 
 @pytest.fixture(scope="module")
 def chromium():
-    """Debian's Chromium, driven by Playwright; while it is there, no other event loop runs in this thread."""
+    """Debian's Chromium, driven by Playwright; no other event loop can run in this thread meanwhile."""
     with _needed("playwright.sync_api").sync_playwright() as playwright:
         browser = launch(playwright)
         yield browser
         browser.close()
 
 
-# Resolves when the page has done all that it put off: its timers, which are shorter, and then two frames.
-AT_REST = """() => new Promise((done) =>
+# Resolves when the page is idle: after its timers, which are shorter, and then two frames.
+IDLE = """() => new Promise((done) =>
 setTimeout(() => requestAnimationFrame(() => requestAnimationFrame(done)), 200))"""
 
 
 class Page:
-    """A report in the browser, and what it complained of or asked for."""
+    """A report in the browser, with its console messages, errors and requests."""
 
     def __init__(self, page):
         self.page = page
-        self.complaints, self.requests = [], []
-        page.on("console", lambda message: self.complaints.append(message.text))
-        page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        self.messages, self.requests = [], []
+        page.on("console", lambda message: self.messages.append(message.text))
+        page.on("pageerror", lambda error: self.messages.append(str(error)))
         page.on("request", lambda request: self.requests.append(request.url))
 
-    def open(self, html, place):
-        """Show a page from a file, as a reader would."""
-        place.write_text(html)
-        self.page.goto(place.as_uri())
+    def open(self, html, path):
+        """Open a page from a file."""
+        path.write_text(html)
+        self.page.goto(path.as_uri())
         self.page.wait_for_selector("html[data-ready]")
-        self.page.evaluate(AT_REST)
+        self.page.evaluate(IDLE)
         return self
 
     def find(self, name):
@@ -57,7 +57,7 @@ class Page:
 
     @property
     def panel(self):
-        """The words beside the map."""
+        """The text of the panel next to the map."""
         return self.page.inner_text("#panel")
 
     def fact(self, name):
@@ -65,12 +65,12 @@ class Page:
         return self.page.locator(f"#panel dt:text-is('{name}') + dd").inner_text()
 
     def picture(self):
-        """What the first map shows, as bytes to compare."""
-        self.page.evaluate(AT_REST)
+        """A screenshot of the first map, as bytes to compare."""
+        self.page.evaluate(IDLE)
         return self.page.locator(".map canvas").first.screenshot()
 
     def check_accessible(self):
-        """The page as it is now breaks no rule of axe."""
+        """The current page breaks no rule of axe."""
         found = _needed("axe_playwright_python.sync_playwright").Axe().run(self.page)
         assert found.violations_count == 0, found.generate_report()
 
@@ -82,7 +82,7 @@ class Page:
 
 @pytest.fixture
 def shown(chromium, tmp_path):
-    """Opens a page in the browser; at the end it must have complained of nothing, and asked for nothing."""
+    """A function that opens a page in the browser; at the end there must be no messages and no requests."""
     opened = []
 
     def show(html, **options):
@@ -95,5 +95,5 @@ def shown(chromium, tmp_path):
     yield show
     for context, page in opened:
         context.close()
-        assert page.complaints == []
+        assert page.messages == []
         assert [url for url in page.requests if not url.startswith(("file:", "blob:", "data:"))] == []

@@ -1,4 +1,4 @@
-"""The page's script and style are what their sources build; the licences of all in them are listed."""
+"""Script and style of the page: built from their sources, with all licences listed."""
 
 import hashlib
 import json
@@ -15,14 +15,14 @@ def digests(folder, names):
     return {name: hashlib.sha256((folder / name).read_bytes()).hexdigest() for name in names}
 
 
-def test_they_are_built_from_these_sources():
-    """`make report-ui` builds them anew."""
+def test_assets_are_built_from_these_sources():
+    """`make report-ui` builds them again."""
     written = {f"src/{file.name}" for file in (SOURCES / "src").iterdir()}
     assert {name for name in NOTE["sources"] if name.startswith("src/")} == written
     assert digests(SOURCES, NOTE["sources"]) == NOTE["sources"]
 
 
-def test_nobody_changed_them_by_hand():
+def test_assets_are_not_edited_by_hand():
     assert digests(ASSETS, NOTE["built"]) == NOTE["built"]
     assert {file.name for file in ASSETS.iterdir()} == {*NOTE["built"], "built.json"}
 

@@ -1,4 +1,4 @@
-"""The page in a real browser: topics, brokers and failures are chosen; keys, themes, paper, other plans."""
+"""The page in Chromium: selection of topics, brokers and failures; keys, themes, printing, several plans."""
 
 import re
 
@@ -54,7 +54,7 @@ def html(plan):
 
 
 def test_a_topic_shows_its_tree(shown, html, plan):
-    """The numbers beside the map are those of the topic's sub-overlay; the map changes, and goes back."""
+    """The panel has the numbers of the topic's sub-overlay; the map changes, and changes back."""
     page = shown(html)
     before = page.picture()
     page.find("topic/7")
@@ -94,7 +94,7 @@ def test_a_broker_on_the_map_is_clicked(shown):
     assert "Choose a topic or a broker" in page.panel
 
 
-def test_a_failure_shows_what_breaks_and_what_mends_it(shown, html, plan):
+def test_a_failure_shows_disconnected_topics_and_the_repair(shown, html, plan):
     broker = int(np.argmax(bl.measures.weak_points(plan.interest, plan.overlay).nodes))
     page = shown(html)
     page.find(f"broker-{broker}")
@@ -111,7 +111,7 @@ def test_a_failure_shows_what_breaks_and_what_mends_it(shown, html, plan):
     page.keep("failure")
 
 
-def test_keys_alone_will_do(shown, html):
+def test_all_functions_have_keys(shown, html):
     page = shown(html)
     keys = page.page.keyboard
     keys.press("/")
@@ -217,15 +217,15 @@ def test_plans_side_by_side(shown, plan):
 
 
 @pytest.mark.parametrize("lists", [[], [[]], [[], []], [["alone"]], [["a"], ["b"]]], ids=str)
-def test_there_may_be_next_to_nothing(shown, lists):
-    """No broker, no topic, no link: a page all the same."""
+def test_tiny_plans_have_a_page(shown, lists):
+    """No broker, no topic, no link: the page still works."""
     plan = bl.link(bl.Interest.from_lists(lists), algorithm="gm")
     page = shown(report({"little": plan, "again": plan}))
     assert f"{len(lists)} brokers" in page.page.inner_text("#summary")
     page.page.locator("button:text-is('side by side')").click()
 
 
-def test_brokers_without_a_place_are_below_the_map(shown):
+def test_brokers_without_a_position_are_below_the_map(shown):
     interest = bl.Interest.from_lists([["news"]] * 3, node_ids=["here", "nowhere", "lost"])
     nodes = pa.table({"node": interest.node_ids, "lat": [51.5, None, 95.0], "lon": [0.0, None, 0.0]})
     plan = bl.Plan(
@@ -265,7 +265,7 @@ def test_markets(shown, tmp_path):
     page.keep("market")
 
 
-def test_it_stays_quick_with_twenty_thousand_links(shown):
+def test_the_page_is_fast_with_twenty_thousand_links(shown):
     """Two thousand brokers: few elements, and links are drawn by the hundred while the map is moved."""
     rng = np.random.default_rng(0)
     interest = bl.Interest.from_lists([np.unique(rng.integers(0, 300, 30)) for _ in range(2000)], topics=300)

@@ -1,4 +1,4 @@
-"""The record of a report says what the measures say, in the order of the plan's own brokers and links."""
+"""Record of a report: it has the values of the measures, in the order of the plan's brokers and links."""
 
 import json
 
@@ -50,7 +50,7 @@ def test_loads_and_weak_points_are_the_measures(plan):
 
 
 def test_repairs_are_those_of_maintain(plan):
-    """Each failure is that of the whole overlay: one does not follow upon the other."""
+    """Each failure is computed from the whole overlay, independently of the others."""
     found = failures(plan, plan.overlay.degrees(), most=5)["failures"]
     assert len(found["brokers"]) == 5
     for broker, added in zip(found["brokers"], found["added"], strict=True):
@@ -90,7 +90,7 @@ def test_plans_of_one_interest_share_it(plan):
 
 
 @pytest.mark.parametrize(
-    ("columns", "place"),
+    ("columns", "positions"),
     [
         ({"lat": [10.0, 95.0], "lon": [20.0, 0.0]}, {"kind": "map", "x": [20, None], "y": [10, None]}),
         ({"latitude": [1, 2], "longitude": [3, 4]}, {"kind": "map", "x": [3, 4], "y": [1, 2]}),
@@ -101,13 +101,13 @@ def test_plans_of_one_interest_share_it(plan):
         ({}, {"kind": "none"}),
     ],
 )
-def test_brokers_are_where_their_table_says(columns, place):
+def test_brokers_have_the_positions_of_their_table(columns, positions):
     interest = bl.Interest.from_lists([[0], [0]])
     nodes = pa.table({"node": ["0", "1"]} | columns)
     plan = bl.Plan(
         interest, bl.Weights.uniform(2), bl.Overlay.from_edges(2, [(0, 1)]), "by hand", nodes=nodes
     )
-    assert record_of({"plan": plan})["interests"][0]["places"] == place
+    assert record_of({"plan": plan})["interests"][0]["places"] == positions
 
 
 def test_a_content_plan_shows_filters_loads_and_delays():
@@ -134,7 +134,7 @@ def test_a_damaged_market_is_refused(tmp_path):
         record_of_folders([tmp_path])
 
 
-def test_folders_are_named_by_what_tells_them_apart(plan, tmp_path):
+def test_folders_are_named_by_the_part_that_differs(plan, tmp_path):
     for name in ("monday/plan", "tuesday/plan"):
         plan.save(tmp_path / name)
     names = [
@@ -145,7 +145,7 @@ def test_folders_are_named_by_what_tells_them_apart(plan, tmp_path):
         record_of_folders([tmp_path / "monday", tmp_path / "monday" / "plan"])
 
 
-def test_a_run_shows_its_assignment_and_what_was_quarantined(plan, tmp_path):
+def test_a_run_shows_its_assignment_and_quarantined_rows(plan, tmp_path):
     run = tmp_path / "out"
     plan.save(run / "plan")
     problem = bl.workload.subscribers(set=1, subscribers=30, brokers=3, seed=0)
@@ -166,14 +166,14 @@ def test_a_run_shows_its_assignment_and_what_was_quarantined(plan, tmp_path):
 
 
 @pytest.mark.parametrize("folders", [[], ["nowhere"]])
-def test_a_folder_that_is_no_plan_is_refused(folders, tmp_path):
+def test_a_folder_that_is_not_a_plan_is_refused(folders, tmp_path):
     with pytest.raises(InputError):
         record_of_folders([tmp_path / name for name in folders])
 
 
 @given(st.text())
-def test_no_text_leaves_its_place_in_the_page(text):
-    """Whatever a topic is called, the record is the same after a parse, and has no `<`."""
+def test_no_text_can_end_the_script_element(text):
+    """For any name of a topic the record is the same after parsing, and has no `<`."""
     written = as_script({"topic": text})
     assert "<" not in written
     assert written.isascii()

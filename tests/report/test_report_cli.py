@@ -1,4 +1,4 @@
-"""`broadloom report` as a user calls it."""
+"""Command `broadloom report`."""
 
 import json
 import os
@@ -32,7 +32,7 @@ def test_a_page_is_written(plan, tmp_path, capsys):
     assert [file.name for file in (tmp_path / "new").iterdir()] == ["page.html"]
 
 
-def test_a_page_is_not_overwritten_unasked(plan, tmp_path, capsys):
+def test_a_page_is_overwritten_only_with_force(plan, tmp_path, capsys):
     page = tmp_path / "page.html"
     assert run(plan, "-o", page, "-q") == 0
     assert run(plan, "-o", page) == 2
@@ -41,7 +41,7 @@ def test_a_page_is_not_overwritten_unasked(plan, tmp_path, capsys):
 
 
 def test_only_a_file_is_replaced(plan, tmp_path, capsys):
-    """A link stays a link to what it was, and a pipe, a device or a folder is refused."""
+    """A symbolic link stays, and its target is written; a pipe, a device or a folder is refused."""
     (tmp_path / "page.html").write_text("old")
     (tmp_path / "link.html").symlink_to("page.html")
     assert run(plan, "-o", tmp_path / "link.html", "--force", "-q") == 0
@@ -62,7 +62,7 @@ def test_plans_of_every_kind_in_one_page(plan, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("damage", ["nowhere", "not json", "no table", "no folder for it"])
-def test_what_cannot_be_reported_is_one_line_and_2(plan, tmp_path, capsys, damage):
+def test_bad_input_is_one_line_and_exit_code_2(plan, tmp_path, capsys, damage):
     output = tmp_path / "page.html"
     if damage == "not json":
         (plan / "plan.json").write_text("{")

@@ -95,7 +95,7 @@ def _measured_topics(
         how = f"sampled: {sample} of {len(served)} topics"
     if np.diff(interest.node_start)[topics].max(initial=0) <= LARGE_TOPIC:
         return topics, None, how
-    return topics, LARGE_SEARCHES, f"lower bounds by {LARGE_SEARCHES} searches a topic, {how}"
+    return topics, LARGE_SEARCHES, f"lower bounds by {LARGE_SEARCHES} searches per topic, {how}"
 
 
 def _mean(values: NDArray[Any]) -> float:
