@@ -19,7 +19,7 @@ cheapest broker with its shares; steps of an exponentiated subgradient improve t
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -94,7 +94,7 @@ def ilp(problem: MarketProblem, options: IlpOptions, seed: int) -> MarketResult:
             model.price,
             integrality=model.integral,
             bounds=model.bounds,
-            constraints=model.rules(),
+            constraints=model.constraints(),
             options=limits,
         )
         if solved.x is None:
@@ -156,9 +156,13 @@ class _IntegerProgram:
             for i in range(users)
             for b in range(brokers)
         }
-        self._assignment_rules()
-        self._flow_rules()
-        prices |= {"mst": self._mst_rules, "pair": self._pair_rules, "tree": self._tree_rules}[kind](core)
+        self._add_assignment_constraints()
+        self._add_flow_constraints()
+        prices |= {
+            "mst": self._add_mst_constraints,
+            "pair": self._add_pair_constraints,
+            "tree": self._add_tree_constraints,
+        }[kind](core)
         self.price = np.zeros(self._size)
         self.price[list(prices)] = list(prices.values())
         self.integral = np.zeros(self._size, np.int64)
@@ -169,47 +173,48 @@ class _IntegerProgram:
 
     def _variables(self, *shape: int) -> NDArray[np.int64]:
         """The numbers of new variables, in an array of this shape."""
-        first, self._size = self._size, self._size + int(np.prod(shape))
+        first = self._size
+        self._size += int(np.prod(shape))
         return np.arange(first, self._size).reshape(shape)
 
-    def _rule(self, terms: Iterable[tuple[Any, float]], low: float, high: float) -> None:
-        """`low <= sum of factor * variable <= high`."""
+    def _constrain(self, terms: Iterable[tuple[Any, float]], low: float, high: float) -> None:
+        """Add the constraint `low <= sum of factor * variable <= high`."""
         row: dict[int, float] = {}
         for variable, factor in terms:
             row[int(variable)] = row.get(int(variable), 0.0) + float(factor)
         self._rows.append((row, low, high))
 
-    def _assignment_rules(self) -> None:
+    def _add_assignment_constraints(self) -> None:
         """One broker per user, capacities, and brokers are in the channels that their users want."""
         problem = self._problem
         for i in range(problem.user_count):
-            self._rule(((x, 1) for x in self._at[i]), 1, 1)
+            self._constrain(((x, 1) for x in self._at[i]), 1, 1)
         for b in range(problem.broker_count):
             need = zip(self._at[:, b], problem.demand, strict=True)
-            self._rule(need, -np.inf, problem.limit[b])
+            self._constrain(need, -np.inf, problem.limit[b])
             for c, channel in enumerate(self._channels):
                 readers = np.flatnonzero(problem.wants[:, channel]).tolist()
                 for i in readers:
-                    self._rule([(self._at[i, b], 1), (self._in[b, c], -1)], -np.inf, 0)
-                self._rule([(self._in[b, c], 1), *((self._at[i, b], -1) for i in readers)], -np.inf, 0)
+                    self._constrain([(self._at[i, b], 1), (self._in[b, c], -1)], -np.inf, 0)
+                self._constrain([(self._in[b, c], 1), *((self._at[i, b], -1) for i in readers)], -np.inf, 0)
 
-    def _flow_rules(self) -> None:
+    def _add_flow_constraints(self) -> None:
         """A broker in a channel receives its whole rate, from each broker what the users there send."""
         problem = self._problem
         for c, channel in enumerate(self._channels):
             for to in range(problem.broker_count):
                 got = [(f, 1.0) for f in self._flow[:, to, c]]
-                self._rule([*got, (self._in[to, c], -self._total[channel])], 0, 0)
+                self._constrain([*got, (self._in[to, c], -self._total[channel])], 0, 0)
                 for b in range(problem.broker_count):
                     sent = [(self._at[i, b], -g) for i, g in enumerate(problem.rates[:, channel]) if g > 0]
-                    self._rule([(self._flow[b, to, c], 1.0), *sent], -np.inf, 0)
+                    self._constrain([(self._flow[b, to, c], 1.0), *sent], -np.inf, 0)
 
-    def _pair_rules(self, core: Core) -> dict[int, float]:
+    def _add_pair_constraints(self, core: Core) -> dict[int, float]:
         """Each flow pays the price of its two ends."""
         pairs = np.ndindex(*self._flow.shape)
         return {int(self._flow[b, to, c]): float(core.prices[b, to]) for b, to, c in pairs}
 
-    def _tree_rules(self, core: Core) -> dict[int, float]:
+    def _add_tree_constraints(self, core: Core) -> dict[int, float]:
         """A link of the tree carries, for each source and channel, the largest flow to its other side."""
         brokers, prices = len(core.order), {}
         below = np.eye(brokers, dtype=bool)
@@ -223,10 +228,10 @@ class _IntegerProgram:
                     rate = int(self._variables(1)[0])
                     prices[rate] = float(core.edge[q])
                     for other in np.flatnonzero(side != side[b]):
-                        self._rule([(self._flow[b, other, c], 1), (rate, -1)], -np.inf, 0)
+                        self._constrain([(self._flow[b, other, c], 1), (rate, -1)], -np.inf, 0)
         return prices
 
-    def _mst_rules(self, core: Core) -> dict[int, float]:
+    def _add_mst_constraints(self, core: Core) -> dict[int, float]:
         """For each source and channel an arborescence over the brokers in the channel."""
         brokers, prices = len(core.order), {}
         for b in range(brokers):
@@ -235,26 +240,28 @@ class _IntegerProgram:
                 rate = dict(zip(links, self._variables(len(links)), strict=True))
                 for (u, v), variable in rate.items():
                     prices[int(variable)] = float(core.prices[u, v])
-                    self._rule([(variable, 1), (self._flow[b, v, c], -1)], -np.inf, 0)
+                    self._constrain([(variable, 1), (self._flow[b, v, c], -1)], -np.inf, 0)
                 for to in range(brokers):
                     if to != b:
-                        self._path_rules(b, to, c, rate)
+                        self._add_path_constraints(b, to, c, rate)
         return prices
 
-    def _path_rules(self, source: int, to: int, channel: int, rate: dict[tuple[int, int], np.int64]) -> None:
+    def _add_path_constraints(
+        self, source: int, to: int, channel: int, rate: dict[tuple[int, int], np.int64]
+    ) -> None:
         """What `to` receives from the source flows there within the rates of the links."""
         path = dict(zip(rate, self._variables(len(rate)), strict=True))
         for link, variable in path.items():
-            self._rule([(variable, 1), (rate[link], -1)], -np.inf, 0)
+            self._constrain([(variable, 1), (rate[link], -1)], -np.inf, 0)
         for node in {v for _, v in rate}:
             through = [
                 (p, float(v == node) - float(u == node)) for (u, v), p in path.items() if node in (u, v)
             ]
             goal = [(self._flow[source, to, channel], -1.0)] if node == to else []
-            self._rule([*through, *goal], 0, 0)
+            self._constrain([*through, *goal], 0, 0)
 
-    def rules(self) -> LinearConstraint:
-        """All rules as one matrix."""
+    def constraints(self) -> LinearConstraint:
+        """All constraints as one matrix."""
         rows, lows, highs = zip(*self._rows, strict=True)
         start = np.concatenate(([0], np.cumsum([len(row) for row in rows])))
         columns = [column for row in rows for column in row]
@@ -273,7 +280,7 @@ class _IntegerProgram:
         over = np.flatnonzero(load > problem.limit)
         for b in over:
             users = np.flatnonzero(broker_of == b)
-            self._rule(((self._at[i, b], 1) for i in users), -np.inf, len(users) - 1)
+            self._constrain(((self._at[i, b], 1) for i in users), -np.inf, len(users) - 1)
         return bool(len(over))
 
 
@@ -317,6 +324,26 @@ def _pair_relaxation(
     return access + problem.rates @ back.T, total * price
 
 
+class FacilityProblem(NamedTuple):
+    """Facility location without capacities, as kernels take it; each user keeps some of its cheapest brokers.
+
+    Attributes:
+        near: the brokers that each user keeps, (users, kept).
+        here: the price of each user at these brokers, (users, kept).
+        elsewhere: the least price of each user at any other broker.
+        start: the position in `channels` of each user's first wanted channel.
+        channels: the wanted channels of all users.
+        opening: the price of each broker in each channel, (brokers, channels).
+    """
+
+    near: NDArray[np.int32]
+    here: NDArray[np.float64]
+    elsewhere: NDArray[np.float64]
+    start: NDArray[np.int64]
+    channels: NDArray[np.int32]
+    opening: NDArray[np.float64]
+
+
 def _facility_bound(
     problem: MarketProblem, paid: NDArray[np.float64], opening: NDArray[np.float64], steps: int
 ) -> float:
@@ -328,44 +355,28 @@ def _facility_bound(
     here = np.take_along_axis(paid, near, axis=1)
     elsewhere = np.full(len(paid), np.inf)
     if kept < brokers:
-        rest = paid.copy()
-        np.put_along_axis(rest, near, np.inf, axis=1)
-        elsewhere = rest.min(axis=1)
+        others = paid.copy()
+        np.put_along_axis(others, near, np.inf, axis=1)
+        elsewhere = others.min(axis=1)
+    facility = FacilityProblem(near, here, elsewhere, start, channels, opening)
     with stage("bound", steps) as done:
-        shares = _even_shares(near, start, channels, opening)
+        shares = np.ones((len(channels), kept))
+        _normalise(facility, shares)
         best = -np.inf
         for step in range(steps):
-            value, chosen = _split_value(here, elsewhere, start, shares)
+            value, chosen = _split_value(facility, shares)
             best = max(best, value)
-            _shift_shares(near, start, channels, opening, chosen, STEP / np.sqrt(1 + step / 10), shares)
+            _shift_shares(facility, chosen, STEP / np.sqrt(1 + step / 10), shares)
             done(step + 1)
-        best = max(best, _split_value(here, elsewhere, start, shares)[0])
+        best = max(best, _split_value(facility, shares)[0])
     return float(best - SAFETY * (np.abs(here).max(axis=1).sum() + opening.sum()))
 
 
 @kernel
-def _even_shares(
-    near: NDArray[np.int32],
-    start: NDArray[np.int64],
-    channels: NDArray[np.int32],
-    opening: NDArray[np.float64],
-) -> NDArray[np.float64]:
-    """Each price, split evenly among the users that keep a share of it."""
-    shares = np.ones((len(channels), near.shape[1]))
-    _normalise(near, start, channels, opening, shares)
-    return shares
-
-
-@kernel
-def _normalise(
-    near: NDArray[np.int32],
-    start: NDArray[np.int64],
-    channels: NDArray[np.int32],
-    opening: NDArray[np.float64],
-    shares: NDArray[np.float64],
-) -> None:
+def _normalise(facility: FacilityProblem, shares: NDArray[np.float64]) -> None:
     """Scale shares so that those of one broker and channel add up to slightly less than its price."""
-    total = np.zeros(opening.shape)
+    near, start, channels = facility.near, facility.start, facility.channels
+    total = np.zeros(facility.opening.shape)
     for i in range(len(near)):
         for at in range(start[i], start[i + 1]):
             for q in range(near.shape[1]):
@@ -374,19 +385,15 @@ def _normalise(
         for at in range(start[i], start[i + 1]):
             for q in range(near.shape[1]):
                 b, t = near[i, q], channels[at]
-                shares[at, q] *= (1 - SAFETY) * opening[b, t] / total[b, t]
+                shares[at, q] *= (1 - SAFETY) * facility.opening[b, t] / total[b, t]
 
 
 @kernel
-def _split_value(
-    here: NDArray[np.float64],
-    elsewhere: NDArray[np.float64],
-    start: NDArray[np.int64],
-    shares: NDArray[np.float64],
-) -> tuple[float, NDArray[np.float64]]:
+def _split_value(facility: FacilityProblem, shares: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
     """The bound of a split, and each user's soft choice of its cheapest broker, as one share per broker."""
-    users, kept = here.shape
-    chosen, cost = np.zeros((users, kept)), here.copy()
+    users, kept = facility.here.shape
+    start, elsewhere = facility.start, facility.elsewhere
+    chosen, cost = np.zeros((users, kept)), facility.here.copy()
     total = apart = 0.0
     for i in range(users):
         for at in range(start[i], start[i + 1]):
@@ -407,17 +414,11 @@ def _split_value(
 
 @kernel
 def _shift_shares(
-    near: NDArray[np.int32],
-    start: NDArray[np.int64],
-    channels: NDArray[np.int32],
-    opening: NDArray[np.float64],
-    chosen: NDArray[np.float64],
-    step: float,
-    shares: NDArray[np.float64],
+    facility: FacilityProblem, chosen: NDArray[np.float64], step: float, shares: NDArray[np.float64]
 ) -> None:
     """Move shares towards the users that choose the broker, where they count."""
-    for i in range(len(near)):
+    for i in range(len(facility.near)):
         grow = np.exp(step * chosen[i])
-        for at in range(start[i], start[i + 1]):
+        for at in range(facility.start[i], facility.start[i + 1]):
             shares[at] = shares[at] * grow + 1e-300
-    _normalise(near, start, channels, opening, shares)
+    _normalise(facility, shares)

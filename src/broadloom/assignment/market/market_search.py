@@ -251,7 +251,8 @@ def pair_pass(smoothed: SmoothedMarket, traffic: UserTraffic, ledger: CostLedger
             leave[q] = degree[readers] - degree[readers - 1]
             leaving += from_senders[home, wanted[q]] * leave[q]
         paid = need * traffic.access[user, home]
-        best, to = -LEAST_GAIN * (paid + leaving), -1
+        best = -LEAST_GAIN * (paid + leaving)
+        to = -1
         for x in range(len(ledger.load)):
             change = need * traffic.access[user, x] - paid - leaving
             if change >= best or x == home or ledger.load[x] + need > traffic.limit[x]:
@@ -304,7 +305,8 @@ def priced_pass(
             readers = ledger.readers[home, wanted[q]]
             leaving += channel_prices[home, wanted[q]] * (degree[readers] - degree[readers - 1])
         paid = need * traffic.access[user, home]
-        best, to = -LEAST_GAIN * (paid + leaving), -1
+        best = -LEAST_GAIN * (paid + leaving)
+        to = -1
         for x in range(len(ledger.load)):
             change = need * traffic.access[user, x] - paid - leaving
             if change >= best or x == home or ledger.load[x] + need > traffic.limit[x]:
@@ -336,7 +338,8 @@ def approximate_channel_prices(core: Core, ledger: CostLedger) -> NDArray[np.flo
         inside = np.flatnonzero(member)
         if len(inside) == 0:
             continue
-        rate, tree = np.sum(ledger.sent[:, t]), ledger.message_price[inside[0], t]
+        rate = np.sum(ledger.sent[:, t])
+        tree = ledger.message_price[inside[0], t]
         saved = _savings(core, member, inside, tree)
         for q in range(len(inside)):
             prices[inside[q], t] = max(0.0, rate * saved[q])
