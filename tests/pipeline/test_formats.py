@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from broadloom.formats import FORMATS, PAGE, Page, note
+from broadloom.formats import FORMATS, PAGE, DumpPage, missing_pages_note
 from broadloom.formats.dump_rows import entries
 
 BY_NAME = {form.name: form for form in FORMATS}
@@ -188,20 +188,20 @@ def test_entries_of_text_that_is_not_a_document():
 
 def test_missing_pages_are_found_by_start_total_and_more():
     """A later page of another list, a total that changed meanwhile, and no total at all."""
-    assert note("x", []) is None
-    assert note("x", [Page(0, 2, 2, False), Page(0, 3, 3, False)]) is None
-    assert "4 of 5" in note("x", [Page(0, 2, 2, False), Page(0, 2, 3, False)])
-    assert note("x", [Page(0, 2, 3, True), Page(2, 2, 4, False)]) is None
-    assert "1 of 4" in note("x", [Page(3, 1, 4, False)])
-    assert "more follow" in note("x", [Page(0, 2, None, True)])
-    assert note("x", [Page(0, 2, None, True), Page(2, 1, None, False)]) is None
+    assert missing_pages_note("x", []) is None
+    assert missing_pages_note("x", [DumpPage(0, 2, 2, False), DumpPage(0, 3, 3, False)]) is None
+    assert "4 of 5" in missing_pages_note("x", [DumpPage(0, 2, 2, False), DumpPage(0, 2, 3, False)])
+    assert missing_pages_note("x", [DumpPage(0, 2, 3, True), DumpPage(2, 2, 4, False)]) is None
+    assert "1 of 4" in missing_pages_note("x", [DumpPage(3, 1, 4, False)])
+    assert "more follow" in missing_pages_note("x", [DumpPage(0, 2, None, True)])
+    assert missing_pages_note("x", [DumpPage(0, 2, None, True), DumpPage(2, 1, None, False)]) is None
 
 
 @pytest.mark.parametrize("meta", [None, [], {"page": 0, "limit": "x"}, {"page": True, "count": -1}])
 def test_metadata_of_another_shape_is_not_a_page(meta):
     text = json.dumps({"data": [{"clientid": "c", "topic": "t"}], "meta": meta})
-    pages = [Page.loads(row.raw) for row in BY_NAME["emqx"].rows(text.encode()) if row.reason == PAGE]
-    assert pages == ([Page(0, 1, None, False)] if meta else [])
+    pages = [DumpPage.loads(row.raw) for row in BY_NAME["emqx"].rows(text.encode()) if row.reason == PAGE]
+    assert pages == ([DumpPage(0, 1, None, False)] if meta else [])
 
 
 def page(*names):

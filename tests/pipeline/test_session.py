@@ -1,5 +1,7 @@
 """Spark sessions: errors in one line, and a running session that is used as it is."""
 
+import subprocess
+import sys
 import zipfile
 
 import pytest
@@ -86,3 +88,22 @@ def test_local_settings_fit_the_machine():
     settings = module._settings(SparkEngine())
     assert int(settings["spark.driver.memory"].removesuffix("m")) >= 1024
     assert "spark.driver.memory" not in module._settings(SparkEngine(master="yarn"))
+
+
+KILLED_JVM = """
+import os, signal
+from broadloom import UnreachableError
+from broadloom.pipeline import SparkEngine, session
+try:
+    with session(SparkEngine(master="local[1]", conf={"spark.driver.memory": "1g"})) as spark:
+        os.kill(spark.sparkContext._gateway.proc.pid, signal.SIGKILL)
+        spark.range(3).count()
+except UnreachableError as error:
+    print(error)
+"""
+
+
+def test_a_jvm_that_dies_is_an_error_in_one_line():
+    done = subprocess.run([sys.executable, "-c", KILLED_JVM], capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("the connection to Spark is lost: ")
+    assert done.stdout.count("\n") == 1

@@ -8,10 +8,10 @@ from broadloom.formats import (
     rabbitmq_bindings,
     vernemq_sessions,
 )
-from broadloom.formats.dump_rows import PAGE, Format, Page, Row, note
+from broadloom.formats.dump_rows import PAGE, DumpFormat, DumpPage, DumpRow, missing_pages_note
 
 # In the order in which a file's beginning is compared with them.
-FORMATS: tuple[Format, ...] = (
+FORMATS: tuple[DumpFormat, ...] = (
     mosquitto_log.FORMAT,
     kafka_groups.FORMAT,
     vernemq_sessions.FORMAT,
@@ -20,4 +20,4 @@ FORMATS: tuple[Format, ...] = (
     emqx_subscriptions.FORMAT,
 )
 
-__all__ = ["FORMATS", "PAGE", "Format", "Page", "Row", "note"]
+__all__ = ["FORMATS", "PAGE", "DumpFormat", "DumpPage", "DumpRow", "missing_pages_note"]

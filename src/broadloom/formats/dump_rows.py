@@ -17,7 +17,7 @@ _decoder = json.JSONDecoder()
 _SPACE = re.compile(r"[\s,]*")
 
 
-class Row(NamedTuple):
+class DumpRow(NamedTuple):
     """A subscription in a dump, or, with a reason, text that is not a subscription.
 
     Attributes:
@@ -36,7 +36,7 @@ class Row(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Format:
+class DumpFormat:
     """A kind of dump.
 
     Attributes:
@@ -48,16 +48,16 @@ class Format:
 
     name: str
     summary: str
-    parse: Callable[[str], Iterator[Row]]
+    parse: Callable[[str], Iterator[DumpRow]]
     looks_like: Callable[[str], bool]
 
-    def rows(self, data: bytes) -> Iterator[Row]:
+    def rows(self, data: bytes) -> Iterator[DumpRow]:
         """The rows of a file; bytes that are not UTF-8 spoil only the rows that contain them."""
         for row in self.parse(data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")):
-            yield row if _is_text(row) else Row(_escaped(row.raw), reason=Reason.NOT_UTF8)
+            yield row if _is_text(row) else DumpRow(_escaped(row.raw), reason=Reason.NOT_UTF8)
 
 
-class Page(NamedTuple):
+class DumpPage(NamedTuple):
     """One page of a list that an API returns in several.
 
     Attributes:
@@ -77,18 +77,18 @@ class Page(NamedTuple):
         return json.dumps(self)
 
     @classmethod
-    def loads(cls, text: str) -> Page:
+    def loads(cls, text: str) -> DumpPage:
         """Read the text that `dumps` wrote."""
         return cls(*json.loads(text))
 
 
-def note(kind: str, pages: Iterable[Page]) -> str | None:
+def missing_pages_note(kind: str, pages: Iterable[DumpPage]) -> str | None:
     """One line if pages are missing, else None; each page that begins at 0 begins a list of its own.
 
     Examples:
-        >>> note("emqx", [Page(0, 100, 250, True), Page(100, 100, 250, True)])
+        >>> missing_pages_note("emqx", [DumpPage(0, 100, 250, True), DumpPage(100, 100, 250, True)])
         'emqx: 200 of 250 entries are there; fetch the pages that are missing'
-        >>> note("emqx", [Page(0, 100, 150, True), Page(100, 50, 150, False)]) is None
+        >>> missing_pages_note("emqx", [DumpPage(0, 100, 150, True), DumpPage(100, 50, 150, False)]) is None
         True
     """
     listed = list(pages)
@@ -104,8 +104,8 @@ def note(kind: str, pages: Iterable[Page]) -> str | None:
 
 
 def entries(
-    text: str, key: str, page: Callable[[dict[str, Any], int], Page | None] | None = None
-) -> Iterator[dict[str, Any] | Row]:
+    text: str, key: str, page: Callable[[dict[str, Any], int], DumpPage | None] | None = None
+) -> Iterator[dict[str, Any] | DumpRow]:
     """The objects in the list `key` of each document in `text` (or in the list that a document is).
 
     Text that cannot be read becomes a bad row: an entry that is not an object, a document without the list,
@@ -130,7 +130,7 @@ def entries(
             if start is None:
                 start = _next_object(text, at + 1, key)
                 inside = start < len(text)
-                yield Row(text[at:start], reason=Reason.CUT)
+                yield DumpRow(text[at:start], reason=Reason.CUT)
             at = start
             continue
         found = value.get(key) if isinstance(value, dict) else value
@@ -138,15 +138,15 @@ def entries(
             yield from map(_entry, found)
             described = page(value, len(found)) if page and isinstance(value, dict) else None
             if described is not None:
-                yield Row(described.dumps(), reason=PAGE)
+                yield DumpRow(described.dumps(), reason=PAGE)
             inside = False
         elif inside:
             yield _entry(value)
         else:
-            yield Row(text[at:end], reason=Reason.NO_LIST)
+            yield DumpRow(text[at:end], reason=Reason.NO_LIST)
         at = end
     if inside:
-        yield Row("", reason=Reason.CUT)
+        yield DumpRow("", reason=Reason.CUT)
 
 
 def string(entry: dict[str, Any], *names: str) -> str | None:
@@ -171,8 +171,8 @@ def raw(entry: dict[str, Any]) -> str:
     return json.dumps(entry, ensure_ascii=False)
 
 
-def _entry(value: Any) -> dict[str, Any] | Row:
-    return value if isinstance(value, dict) else Row(json.dumps(value), reason=Reason.NOT_JSON)
+def _entry(value: Any) -> dict[str, Any] | DumpRow:
+    return value if isinstance(value, dict) else DumpRow(json.dumps(value), reason=Reason.NOT_JSON)
 
 
 def _list_start(text: str, at: int, key: str) -> int | None:
@@ -184,7 +184,7 @@ def _list_start(text: str, at: int, key: str) -> int | None:
 
 
 def _next_object(text: str, at: int, key: str) -> int:
-    """The start of the next entry or document that can be read; the end of the text if there is none."""
+    """The start of the next entry or document that can be read, or else the end of the text."""
     starts = re.compile(rf'(?<=[,\[\n}}])\s*(?=\{{)|(?=\{{\s*"{re.escape(key)}")')
     for found in starts.finditer(text, at):
         try:
@@ -200,7 +200,7 @@ def _skip_space(text: str, at: int) -> int:
     return found.end() if found else at
 
 
-def _is_text(row: Row) -> bool:
+def _is_text(row: DumpRow) -> bool:
     try:
         "".join(value or "" for value in row).encode()
     except UnicodeEncodeError:

@@ -3,10 +3,10 @@
 from collections.abc import Iterator
 from typing import Any
 
-from broadloom.formats.dump_rows import Format, Page, Row, entries, number, raw, string
+from broadloom.formats.dump_rows import DumpFormat, DumpPage, DumpRow, entries, number, raw, string
 
 
-def parse(text: str) -> Iterator[Row]:
+def parse(text: str) -> Iterator[DumpRow]:
     """One row per subscription; the broker is the `node` of the cluster that holds it.
 
     Examples:
@@ -15,22 +15,22 @@ def parse(text: str) -> Iterator[Row]:
         ('emqx@a', 'c1', 't/1')
     """
     for entry in entries(text, "data", _page):
-        if isinstance(entry, Row):
+        if isinstance(entry, DumpRow):
             yield entry
         else:
             names = string(entry, "node"), string(entry, "clientid", "client_id"), string(entry, "topic")
-            yield Row(raw(entry), *names)
+            yield DumpRow(raw(entry), *names)
 
 
-def _page(document: dict[str, Any], length: int) -> Page | None:
+def _page(document: dict[str, Any], length: int) -> DumpPage | None:
     meta = document.get("meta")
     if not isinstance(meta, dict) or not meta:
         return None
     first = max((number(meta, "page") or 1) - 1, 0) * (number(meta, "limit") or length)
-    return Page(first, length, number(meta, "count"), meta.get("hasnext") is True)
+    return DumpPage(first, length, number(meta, "count"), meta.get("hasnext") is True)
 
 
-FORMAT = Format(
+FORMAT = DumpFormat(
     "emqx",
     "pages of EMQX's GET /api/v5/subscriptions (JSON)",
     parse,

@@ -5,11 +5,11 @@ A cluster counts as one broker, and a consumer group as one client.
 
 from collections.abc import Iterator
 
-from broadloom.formats.dump_rows import Format, Row
+from broadloom.formats.dump_rows import DumpFormat, DumpRow
 from broadloom.model import Reason
 
 
-def parse(text: str) -> Iterator[Row]:
+def parse(text: str) -> Iterator[DumpRow]:
     r"""One row per partition that a group reads; several partitions repeat their topic.
 
     Examples:
@@ -24,12 +24,12 @@ def parse(text: str) -> Iterator[Row]:
         if "GROUP" in cells and "TOPIC" in cells:
             header = cells
         elif len(cells) < len(header) or not header:
-            yield Row(line, reason=Reason.FIELDS)
+            yield DumpRow(line, reason=Reason.FIELDS)
         else:
-            yield Row(line, None, cells[header.index("GROUP")], cells[header.index("TOPIC")])
+            yield DumpRow(line, None, cells[header.index("GROUP")], cells[header.index("TOPIC")])
 
 
-FORMAT = Format(
+FORMAT = DumpFormat(
     "kafka",
     "Kafka's kafka-consumer-groups --describe (table)",
     parse,

@@ -9,7 +9,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from broadloom.formats.dump_rows import Format, Row
+from broadloom.formats.dump_rows import DumpFormat, DumpRow
 from broadloom.model import Reason
 
 _DATE = r"\d{4}-\d\d-\d\d[T ][\d:.+-]+Z?"
@@ -27,7 +27,7 @@ _GONE = re.compile(
 )
 
 
-def parse(text: str) -> Iterator[Row]:
+def parse(text: str) -> Iterator[DumpRow]:
     r"""One row per subscribe line; lines about other events are skipped.
 
     Examples:
@@ -41,7 +41,7 @@ def parse(text: str) -> Iterator[Row]:
     for line in lines:
         log.read(line.removesuffix("\r"))
     if last:  # the broker ends each line, so this one is incomplete
-        log.rows.append(Row(last, reason=Reason.CUT))
+        log.rows.append(DumpRow(last, reason=Reason.CUT))
     yield from log.rows
 
 
@@ -56,7 +56,7 @@ class _LogState:
         unsubscribing: the client that the next indented lines are about.
     """
 
-    rows: list[Row] = field(default_factory=list)
+    rows: list[DumpRow] = field(default_factory=list)
     active: dict[str, dict[str, list[int]]] = field(default_factory=dict)
     clean: set[str] = field(default_factory=set)
     unsubscribing: str | None = None
@@ -64,7 +64,7 @@ class _LogState:
     def read(self, line: str) -> None:
         parts = _LINE.match(line)
         if parts is None:
-            self.rows.append(Row(line, reason=Reason.FIELDS if line.strip() else Reason.BLANK))
+            self.rows.append(DumpRow(line, reason=Reason.FIELDS if line.strip() else Reason.BLANK))
         elif self.unsubscribing is not None and parts[2].startswith("\t"):
             self._end(self.unsubscribing, parts[2].strip(), Reason.UNSUBSCRIBED)
         else:
@@ -74,7 +74,7 @@ class _LogState:
         self.unsubscribing = None
         if match := _SUBSCRIBE.fullmatch(event):
             self.active.setdefault(match[1], {}).setdefault(match[3], []).append(len(self.rows))
-            self.rows.append(Row(line, None, match[1], match[3]))
+            self.rows.append(DumpRow(line, None, match[1], match[3]))
         elif match := _UNSUBSCRIBE.fullmatch(event):
             self.unsubscribing = match[1]
         elif match := _CONNECT.match(event):
@@ -95,7 +95,7 @@ class _LogState:
             self.rows[index] = self.rows[index]._replace(reason=reason)
 
 
-FORMAT = Format(
+FORMAT = DumpFormat(
     "mosquitto",
     "Mosquitto's log with log_type subscribe (and debug, for unsubscribe)",
     parse,

@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Any
 
-from broadloom.formats.dump_rows import Format, Page, Row, entries, number, raw, string
+from broadloom.formats.dump_rows import DumpFormat, DumpPage, DumpRow, entries, number, raw, string
 from broadloom.model import Reason
 
 
-def parse(text: str) -> Iterator[Row]:
+def parse(text: str) -> Iterator[DumpRow]:
     """One row per subscription; the client is the connection's name, or its number.
 
     Examples:
@@ -17,10 +17,10 @@ def parse(text: str) -> Iterator[Row]:
     """
     if '"connections"' not in text:
         for entry in entries(text, "subscriptions_list", _page):
-            yield entry if isinstance(entry, Row) else _row(entry, string(entry, "cid"))
+            yield entry if isinstance(entry, DumpRow) else _row(entry, string(entry, "cid"))
         return
     for connection in entries(text, "connections", _page):
-        if isinstance(connection, Row):
+        if isinstance(connection, DumpRow):
             yield connection
         else:
             yield from _connection(connection)
@@ -39,35 +39,35 @@ def to_mqtt(subject: str) -> str | None:
     return "/".join({"*": "+", ">": "#"}.get(level, level) for level in levels)
 
 
-def _page(document: dict[str, Any], length: int) -> Page | None:
+def _page(document: dict[str, Any], length: int) -> DumpPage | None:
     total = number(document, "total")
-    return None if total is None else Page(number(document, "offset") or 0, length, total, more=False)
+    return None if total is None else DumpPage(number(document, "offset") or 0, length, total, more=False)
 
 
-def _connection(connection: dict[str, Any]) -> Iterator[Row]:
+def _connection(connection: dict[str, Any]) -> Iterator[DumpRow]:
     client = string(connection, "name", "cid")
     details = connection.get("subscriptions_list_detail")
     listed = details if isinstance(details, list) else connection.get("subscriptions_list")
     if not isinstance(listed, list) and connection.get("subscriptions"):
-        yield Row(raw(connection), None, client, reason=Reason.NOT_LISTED)
+        yield DumpRow(raw(connection), None, client, reason=Reason.NOT_LISTED)
     for entry in listed if isinstance(listed, list) else ():
         yield _row(entry if isinstance(entry, dict) else {"subject": entry}, client)
 
 
-def _row(entry: dict[str, Any], client: str | None) -> Row:
+def _row(entry: dict[str, Any], client: str | None) -> DumpRow:
     subject = string(entry, "subject")
     text = raw(entry)
     if subject is None:
-        return Row(text, None, client)
+        return DumpRow(text, None, client)
     if entry.get("account") == "$SYS":
-        return Row(text, None, client, subject, Reason.INTERNAL)
+        return DumpRow(text, None, client, subject, Reason.INTERNAL)
     if subject.startswith("_INBOX."):
-        return Row(text, None, client, subject, Reason.REPLY)
+        return DumpRow(text, None, client, subject, Reason.REPLY)
     topic_filter = to_mqtt(subject)
-    return Row(text, None, client, topic_filter, None if topic_filter else Reason.BAD_FILTER)
+    return DumpRow(text, None, client, topic_filter, None if topic_filter else Reason.BAD_FILTER)
 
 
-FORMAT = Format(
+FORMAT = DumpFormat(
     "nats",
     "NATS's /connz?subs=detail or /subsz?subs=1 (JSON)",
     parse,

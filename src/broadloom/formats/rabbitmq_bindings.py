@@ -4,7 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
-from broadloom.formats.dump_rows import Format, Row, entries, raw, string
+from broadloom.formats.dump_rows import DumpFormat, DumpRow, entries, raw, string
 from broadloom.model import Reason
 
 _MQTT_QUEUE = re.compile(r"mqtt-subscription-(.*)qos[01]")
@@ -13,7 +13,7 @@ _NOT_BY_TOPIC = {"", "amq.direct", "amq.fanout", "amq.headers", "amq.match"}
 _TO_MQTT = str.maketrans("./*", "/.+")
 
 
-def parse(text: str) -> Iterator[Row]:
+def parse(text: str) -> Iterator[DumpRow]:
     """One row per binding; the client is the owner of the MQTT queue, or else the queue itself.
 
     Examples:
@@ -24,13 +24,13 @@ def parse(text: str) -> Iterator[Row]:
     """
     other = _NOT_BY_TOPIC | _other_exchanges(text)
     for entry in entries(text, "bindings"):
-        yield entry if isinstance(entry, Row) else _row(entry, other)
+        yield entry if isinstance(entry, DumpRow) else _row(entry, other)
 
 
 def _other_exchanges(text: str) -> set[str]:
     """The exchanges whose type in the definitions is not topic."""
     listed = entries(text, "exchanges") if '"exchanges"' in text else ()
-    found = [one for one in listed if not isinstance(one, Row) and "type" in one]
+    found = [one for one in listed if not isinstance(one, DumpRow) and "type" in one]
     return {str(one.get("name")) for one in found if one["type"] != "topic"}
 
 
@@ -44,20 +44,20 @@ def to_mqtt(key: str) -> str:
     return key.translate(_TO_MQTT)
 
 
-def _row(binding: dict[str, Any], not_by_topic: set[str]) -> Row:
+def _row(binding: dict[str, Any], not_by_topic: set[str]) -> DumpRow:
     queue = string(binding, "destination")
     key = string(binding, "routing_key")
     if binding.get("destination_type") == "exchange":
         own = (queue or "").startswith(("tco.link.", "broadloom.link."))
         reason = Reason.OWN if own else Reason.BETWEEN_EXCHANGES
-        return Row(raw(binding), None, queue, key, reason)
+        return DumpRow(raw(binding), None, queue, key, reason)
     if binding.get("source", "amq.topic") in not_by_topic:
-        return Row(raw(binding), None, queue, key, Reason.NO_TOPIC_EXCHANGE)
+        return DumpRow(raw(binding), None, queue, key, Reason.NO_TOPIC_EXCHANGE)
     mqtt = _MQTT_QUEUE.fullmatch(queue or "")
-    return Row(raw(binding), None, mqtt[1] if mqtt else queue, key and to_mqtt(key))
+    return DumpRow(raw(binding), None, mqtt[1] if mqtt else queue, key and to_mqtt(key))
 
 
-FORMAT = Format(
+FORMAT = DumpFormat(
     "rabbitmq",
     "RabbitMQ's definitions.json, or GET /api/bindings (JSON)",
     parse,

@@ -6,13 +6,13 @@ The command shows 100 rows unless it is called with `--limit`.
 import re
 from collections.abc import Iterator
 
-from broadloom.formats.dump_rows import Format, Row, entries, raw, string
+from broadloom.formats.dump_rows import DumpFormat, DumpRow, entries, raw, string
 from broadloom.model import Reason
 
 _RULE = re.compile(r"\+[-+]*\+")
 
 
-def parse(text: str) -> Iterator[Row]:
+def parse(text: str) -> Iterator[DumpRow]:
     r"""One row per subscription; the broker is the `node`, if that column was shown.
 
     Examples:
@@ -27,7 +27,7 @@ def parse(text: str) -> Iterator[Row]:
                 if type(entry) is dict
                 else ()
             )
-            yield entry if isinstance(entry, Row) else Row(raw(entry), *names)
+            yield entry if isinstance(entry, DumpRow) else DumpRow(raw(entry), *names)
         return
     header: list[str] = []
     for line in text.split("\n"):
@@ -40,14 +40,14 @@ def parse(text: str) -> Iterator[Row]:
             yield _row(line, header, cells)
 
 
-def _row(line: str, header: list[str], cells: list[str]) -> Row:
+def _row(line: str, header: list[str], cells: list[str]) -> DumpRow:
     if not header or not line.startswith("|") or not line.rstrip().endswith("|") or len(cells) != len(header):
-        return Row(line, reason=Reason.FIELDS)
+        return DumpRow(line, reason=Reason.FIELDS)
     shown = dict(zip(header, cells, strict=True))
-    return Row(line, *(shown.get(name) or None for name in ("node", "client_id", "topic")))
+    return DumpRow(line, *(shown.get(name) or None for name in ("node", "client_id", "topic")))
 
 
-FORMAT = Format(
+FORMAT = DumpFormat(
     "vernemq",
     "VerneMQ's vmq-admin session show --client_id --topic --node (table or JSON)",
     parse,

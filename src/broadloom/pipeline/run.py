@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from broadloom._version import VERSION
 from broadloom.assignment import assign
-from broadloom.errors import BroadloomError, InputError, InternalError, StorageError
+from broadloom.errors import BroadloomError, InputError, InternalError, error_from_os
 from broadloom.linking import ALGORITHMS, link
 from broadloom.model import (
     ASSIGNMENT_LIMITS,
@@ -191,7 +191,7 @@ def run_pipeline(
         except (BroadloomError, ConnectionError):
             raise
         except OSError as error:
-            raise StorageError(f"cannot write to {config.output}: {error.strerror or error}") from error
+            raise error_from_os(f"cannot write to {config.output}", error) from error
 
 
 @dataclass

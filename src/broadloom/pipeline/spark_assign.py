@@ -68,7 +68,7 @@ DIGITS = 10
 Mark = Callable[[AssignmentProblem], NDArray[np.uint64]]
 
 
-class Census(NamedTuple):
+class KindCensus(NamedTuple):
     """Kinds of subscribers as bits, in the order of their numbers, and their sizes."""
 
     masks: NDArray[np.uint64]
@@ -123,7 +123,9 @@ def assign_on_spark(
             return result.metrics()
         with new_folder(Path(output), overwrite) as folder:
             with tempfile.TemporaryDirectory(dir=folder.parent, prefix="assign-") as scratch:
-                job = _Job(running, rows, count, Path(tables), Path(scratch), limits or {}, settings, seed)
+                job = _AssignmentJob(
+                    running, rows, count, Path(tables), Path(scratch), limits or {}, settings, seed
+                )
                 filters, metrics = job.run(folder)
             _write_tables(folder, subscribers, job.frame, filters)
             write_assignment_record(folder, ALGORITHM, seed, vars(settings), job.notes, metrics)
@@ -145,7 +147,7 @@ def indexed(spark: SparkSession, path: Path) -> tuple[DataFrame, int]:
 
 
 @dataclass
-class _Job:
+class _AssignmentJob:
     """One assignment, step by step; intermediate tables are Parquet in the scratch folder.
 
     Attributes:
@@ -228,7 +230,7 @@ class _Job:
             rows = f"{found['count']:,} such rows"
             raise InputError(f"subscriber {what} ({rows}); give each subscriber an id of its own")
 
-    def _census(self, mark: Mark, name: str) -> Census:
+    def _census(self, mark: Mark, name: str) -> KindCensus:
         """Write the kind of each subscriber to a table, and count the members of each kind."""
         path = str(self.scratch / f"{name}.parquet")
         frame = self.frame
@@ -255,9 +257,9 @@ class _Job:
             raise InputError(min(faults.to_pylist()))
         bits = np.frombuffer(b"".join(found["key"].to_pylist()), np.uint64).reshape(found.num_rows, -1)
         _, order = number_rows(bits)
-        return Census(bits[order], found["count"].to_numpy()[order])
+        return KindCensus(bits[order], found["count"].to_numpy()[order])
 
-    def _check_candidates(self, census: Census) -> None:
+    def _check_candidates(self, census: KindCensus) -> None:
         """Refuse subscribers that no leaf broker can serve in time."""
         unreached = ~census.masks.any(axis=1)
         if unreached.any():
@@ -272,7 +274,7 @@ class _Job:
             )
 
     def _assign_all(
-        self, kinds: Census, shares: KindShares, filters: Filters, limit: NDArray[np.int64]
+        self, kinds: KindCensus, shares: KindShares, filters: Filters, limit: NDArray[np.int64]
     ) -> Filters:
         """Write all subscribers with their broker; return the filters, grown where a subscriber needs it."""
         keys = kinds.keys()

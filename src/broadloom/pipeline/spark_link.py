@@ -97,7 +97,7 @@ def link_on_spark(
             with stage("divide"):
                 part_of_node = _divided(running, weights, settings, seed, mllib)
                 part_of_node = bounded(interest, weights, part_of_node, part_bytes)
-            solve = Solver(running, interest, weights, settings.conquer, seed, scratch)
+            solve = PartSolver(running, interest, weights, settings.conquer, seed, scratch)
             with stage("conquer"):
                 inner = solve([PartGroup(nodes, nodes[:0]) for nodes in members(part_of_node)])
             with stage("combine"):
@@ -107,7 +107,7 @@ def link_on_spark(
 
 
 @dataclass(frozen=True)
-class Solver:
+class PartSolver:
     """Conquers parts, and joins groups of them, in tasks of Spark; a single group is joined on the driver."""
 
     spark: SparkSession
@@ -148,7 +148,7 @@ class Solver:
         return _by_part(pa.parquet.read_table(folder / "edges.parquet"), len(parts))
 
 
-def _solved(part: Part, algorithm: str, seed: int) -> NDArray[np.int32]:
+def _solved(part: LinkPart, algorithm: str, seed: int) -> NDArray[np.int32]:
     """The edges of a part, as indices into its nodes."""
     all_nodes = np.arange(len(part.nodes))
     if len(part.joined):
@@ -193,7 +193,7 @@ def kmeans(spark: SparkSession, points: NDArray[np.float64], parts: int, seed: i
     return np.unique(found.column("prediction").to_numpy(), return_inverse=True)[1].astype(np.int32)
 
 
-class Part(NamedTuple):
+class LinkPart(NamedTuple):
     """One part as one row of a table: everything that a task needs to link it.
 
     If its nodes come from parts that are already connected, `joined` has the part of each; else it is empty.
@@ -236,7 +236,7 @@ def write_parts(path: Path, interest: Interest, weights: Weights, parts: Sequenc
             writer.write_table(pa.table(columns, schema=PART_SCHEMA))
 
 
-def read_parts(batch: pa.RecordBatch, topic_count: int, frame: Weights) -> Iterator[Part]:
+def read_parts(batch: pa.RecordBatch, topic_count: int, frame: Weights) -> Iterator[LinkPart]:
     """The parts in a batch of rows; `frame` is the weights without their values of single nodes."""
     for row in range(batch.num_rows):
         number, *lists = (batch.column(name)[row] for name in PART_SCHEMA.names)
@@ -251,7 +251,7 @@ def read_parts(batch: pa.RecordBatch, topic_count: int, frame: Weights) -> Itera
             inner=frame.inner,
             outer=frame.outer,
         )
-        yield Part(number.as_py(), nodes, interest, weights, joined)
+        yield LinkPart(number.as_py(), nodes, interest, weights, joined)
 
 
 def frame_of(weights: Weights) -> Weights:

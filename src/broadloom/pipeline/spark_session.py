@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from broadloom.errors import InputError, MissingExtraError, UnreachableError
+from broadloom.errors import BroadloomError, InputError, MissingExtraError, UnreachableError
 from broadloom.pipeline.java import java_home
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ class SparkEngine:
 
     Attributes:
         master: a cluster (spark://..., yarn, k8s://...), or local[N]; None: this machine, all its cores.
-        remote: a Spark Connect server (sc://host:port) in place of a master.
+        remote: a Spark Connect server (sc://host:port) instead of a master.
         conf: settings of Spark; they take precedence over ours.
         long_job: compile for throughput instead of a fast start.
 
@@ -93,7 +93,7 @@ def session(engine: SparkEngine | None = None, spark: SparkSession | None = None
     Raises:
         InputError: a session is running with other settings than the engine's.
         MissingExtraError: pyspark or Java is not installed.
-        UnreachableError: the cluster does not answer, or the JVM does not start.
+        UnreachableError: the cluster does not answer, or the JVM does not start or dies.
     """
     running = spark or _running()
     if running is not None:
@@ -108,14 +108,34 @@ def session(engine: SparkEngine | None = None, spark: SparkSession | None = None
         logging.root.addFilter(_is_not_py4j_noise)
         try:
             yield started
+        except Exception as error:
+            if _is_disconnection(error):
+                raise UnreachableError(f"the connection to Spark is lost: {_first_line(error)}") from error
+            raise
         finally:
-            started.stop()
+            _stop(started)
             logging.root.removeFilter(_is_not_py4j_noise)
 
 
 def _is_not_py4j_noise(record: logging.LogRecord) -> bool:
     """Drop the tracebacks that py4j logs on Ctrl-C: it raises the same error as well."""
     return not record.getMessage().endswith(" while sending command.")
+
+
+def _is_disconnection(error: Exception) -> bool:
+    """Whether the JVM, or the Spark Connect server, has gone away."""
+    if isinstance(error, BroadloomError):
+        return False
+    return isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"
+
+
+def _stop(spark: SparkSession) -> None:
+    """Stop a session; it need not answer."""
+    try:
+        spark.stop()
+    except Exception as error:
+        if not _is_disconnection(error):
+            raise
 
 
 def need_spark() -> None:

@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from broadloom.checks import check_count
-from broadloom.errors import InputError, MissingExtraError, StorageError, UnreachableError
+from broadloom.errors import BroadloomError, InputError, MissingExtraError, UnreachableError, error_from_os
 from broadloom.maintenance import (
     EventFeed,
     EventRow,
@@ -98,7 +98,7 @@ def maintain_on_spark(
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise StorageError(f"cannot write to {folder}: {error.strerror or error}") from error
+        raise error_from_os(f"cannot write to {folder}", error) from error
     lock = lock_folder(folder)
     try:
         with session(engine, spark) as running, stage("events") as done:
@@ -172,11 +172,14 @@ class StreamState:
             return
         try:
             self._apply(_events(rows), self.version + 1, query, batch)
+        except (BroadloomError, ConnectionError) as error:
+            self.fault = error  # Spark passes on only its text
+            raise
         except OSError as error:
-            self.fault = StorageError(f"cannot write to {self._output}: {error.strerror or error}")
+            self.fault = error_from_os(f"cannot write to {self._output}", error)
             raise self.fault from error
         except Exception as error:
-            self.fault = error  # Spark passes on only its text
+            self.fault = error
             raise
 
     def _apply(self, events: Sequence[EventRow], version: int, query: str | None, batch: int) -> None:

@@ -44,7 +44,7 @@ def new_folder(
             yield scratch
             _sync(scratch)
             _move_to(scratch, path)
-    except BroadloomError:
+    except (BroadloomError, ConnectionError):  # a lost connection is not about this folder
         raise
     except OSError as error:
         raise error_from_os(f"cannot write {path}", error) from error

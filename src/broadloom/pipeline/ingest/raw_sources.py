@@ -14,7 +14,7 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet
 
-from broadloom.errors import InputError, StorageError
+from broadloom.errors import InputError, error_from_os
 from broadloom.formats import FORMATS
 from broadloom.storage.tables import OPTIONAL, REQUIRED
 
@@ -235,7 +235,7 @@ def _check_compressed(path: Path) -> None:
             f"gunzip -c {path.name} > {path.stem}"
         ) from error
     except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise error_from_os(f"{path} cannot be read", error) from error
 
 
 def _head(path: Path) -> str | None:
@@ -244,7 +244,7 @@ def _head(path: Path) -> str | None:
         with open_file(path) as file:
             head = file.read(_HEAD_BYTES)
     except OSError as error:
-        raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise error_from_os(f"{path} cannot be read", error) from error
     if head.startswith((b"\xff\xfe", b"\xfe\xff")) or head[1:2] == b"\x00":
         raise InputError(f"{path} is UTF-16; convert it first: iconv -f UTF-16 -t UTF-8")
     return head.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "replace") or None

@@ -14,7 +14,7 @@ from pyspark.sql import DataFrame, Observation, SparkSession
 from pyspark.sql import functions as sf
 
 from broadloom.errors import InternalError
-from broadloom.formats import PAGE, Page, note
+from broadloom.formats import PAGE, DumpPage, missing_pages_note
 from broadloom.model import RowLedger, TableAccount
 from broadloom.pipeline.ingest import row_checks
 from broadloom.pipeline.ingest.raw_rows import NOT_ROWS, RAW, REASON, SOURCE, local_path, read_files
@@ -188,10 +188,10 @@ class _Ingest:
         data = pyarrow.dataset.dataset(self.folder / "tally.parquet")
         found = data.to_table([RAW, SOURCE], filter=pc.field(REASON) == PAGE).to_pylist()
         kind_of = {str(one.path): one.reader for one in self.files}
-        pages: dict[str, list[Page]] = {}
+        pages: dict[str, list[DumpPage]] = {}
         for row in found:
-            pages.setdefault(kind_of[local_path(row[SOURCE])], []).append(Page.loads(row[RAW]))
-        return filter(None, (note(kind, pages[kind]) for kind in sorted(pages)))
+            pages.setdefault(kind_of[local_path(row[SOURCE])], []).append(DumpPage.loads(row[RAW]))
+        return filter(None, (missing_pages_note(kind, pages[kind]) for kind in sorted(pages)))
 
     def _quarantine(self, table: str, rows: DataFrame) -> None:
         """Write the rows that have a reason and are not headers to the quarantine."""
@@ -213,7 +213,7 @@ class _Ingest:
             yield one.account(dict(sorted(mine.items())))
 
     def _write(self, table: str, rows: DataFrame, *order: str | None) -> None:
-        """Write a table; as one sorted file if an order is given."""
+        """Write a table; with an order, as one sorted file."""
         keys = [key for key in order if key is not None]
         whole = rows.coalesce(1).sortWithinPartitions(*keys) if keys else rows
         whole.write.parquet(str(self.folder / f"{table}.parquet"))
