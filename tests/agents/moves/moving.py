@@ -64,7 +64,7 @@ def agent_of(
     """An agent at work in a thread of this process."""
     journal, wire = MoveJournal(folder), MqttGateway(places, login or Login())
     agent = MoveAgent(places, wire, journal, links, timing, watch)
-    wire.start(agent.heard)
+    wire.start(agent.post)
     thread = threading.Thread(target=agent.run, name="agent", daemon=True)
     thread.start()
     try:

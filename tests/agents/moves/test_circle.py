@@ -30,7 +30,6 @@ from broadloom.agents.moves.move_registry import Resident
 from broadloom.agents.moves.move_service import AgentConfig, serving
 from broadloom.agents.moves.moving_client import MovingClient
 from broadloom.agents.moves.traffic_summary import (
-    AwayError,
     SentTraffic,
     Site,
     live_tables,
@@ -264,7 +263,7 @@ def test_a_broker_that_is_away_is_named_and_nothing_goes_on():
     with linked("h") as brokers:
         (port,) = free_ports(1)  # none of those that brokers have
         places = addresses(brokers) | {"x": Address(HOST, port)}
-        with pytest.raises(AwayError, match="broker 'x' does not answer: Connection refused"):
+        with pytest.raises(bl.UnreachableError, match="broker 'x' does not answer: Connection refused"):
             watch_traffic(places, Login(), 0.1, lambda _: None)
     assert no_new_thread(before)
 
@@ -305,17 +304,17 @@ def test_what_plan_and_run_refuse(run, tmp_path, monkeypatch):
     monkeypatch.setenv("BROADLOOM_TOKEN", "token")
     assert run("migrate", "run", tmp_path / "moves", "--quiet")[0] == 0  # nobody has to be asked
     bl.MovePlan(((("a", "h", "f", 1.0, 1.0),),)).save(tmp_path / "one")
-    for status in (401, 500):  # a wrong token is no refusal of a client
+    for status, expected in ((401, 2), (500, 3)):  # neither is the refusal of a client
         answer = status, {"error": "no"}
         monkeypatch.setattr(
             "broadloom.agents.moves.operator_api.Operator._ask_once", lambda *_, told=answer: told
         )
         code, _, err = run("migrate", "run", tmp_path / "one", "--quiet")
-        assert (code, err.count("\n"), "the agent says: no" in err) == (2, 1, True)
+        assert (code, err.count("\n"), "the agent says: no" in err) == (expected, 1, True)
     monkeypatch.setattr("broadloom.agents.moves.operator_api.Operator._ask_once", _nobody)
     monkeypatch.setattr("broadloom.agents.moves.operator_api.PATIENCE", 0.0)
     code, _, err = run("migrate", "summarize", "-o", tmp_path / "s")
-    assert (code, "does not answer" in err, "token" in err.replace("token-file", "")) == (2, True, False)
+    assert (code, "does not answer" in err, "token" in err.replace("token-file", "")) == (3, True, False)
     assert not np.any([(tmp_path / "s").exists()])
 
 

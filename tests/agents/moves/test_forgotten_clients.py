@@ -128,7 +128,7 @@ def test_an_agent_that_dies_while_it_forgets_has_forgotten_all_of_them_or_none(w
     for client in "abc":
         world.register(client, "h")
     before, size = kept(world), place.stat().st_size
-    monkeypatch.setattr(world.journal, "shorten", lambda: None)  # it dies before
+    monkeypatch.setattr(world.journal, "compact", lambda: None)  # it dies before
     later(world, 2 * MONTH, monkeypatch)
     after, whole = kept(world), place.read_bytes()
     assert not residents(world)

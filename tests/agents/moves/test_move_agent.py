@@ -85,7 +85,7 @@ class World:
 
     def say(self, broker, message, call=None):
         call = call or type(message).__name__.lower()
-        return self.agent.hear(broker, from_client(message.client, call), dump(message))
+        return self.agent.receive(broker, from_client(message.client, call), dump(message))
 
     def register(self, client, broker, filters=(("t", 1),)):
         self.number += 1
@@ -138,7 +138,7 @@ def test_what_operators_cannot_ask_for(world):
         ask("a", "h")
     move = ask("a", "f", "key")
     assert ask("a", "f", "key") == move
-    with pytest.raises(InputError, match="that of another move"):
+    with pytest.raises(InputError, match="belongs to another move"):
         ask("a", "g", "key")
     with pytest.raises(InputError, match="being moved already"):
         ask("a", "g")
@@ -232,7 +232,7 @@ def test_links_that_cannot_be_asked_do_not_end_the_agent(world, caplog):
     world.reply(move, "accept")
     world.step()
     assert world.state(move) is MoveState.ACCEPTED
-    assert "cannot be asked" in caplog.text
+    assert "is unknown" in caplog.text
 
 
 def test_what_waits_is_sent_on_before_it_is_abandoned_though_links_are_wanting(world):
@@ -298,11 +298,13 @@ def test_forged_and_replayed_messages_are_refused_and_logged(world, caplog):
     before = world.agent.registry.changes()
     with caplog.at_level(logging.WARNING):
         topic = from_client("a", "register")
-        assert not world.agent.hear("f", topic, dump(Register("b", 99, "f")))
-        assert "forged: a speaks for b" in caplog.text
-        assert not world.agent.hear("f", from_client("a", "reply"), dump(Reply("a", 99, move.id, "accept")))
-        assert f"move {move.id} is none of a" in caplog.text
-        assert not world.agent.hear("f", topic, dump(Register("a", 1, "f")))
+        assert not world.agent.receive("f", topic, dump(Register("b", 99, "f")))
+        assert "forged: a claims to be b" in caplog.text
+        assert not world.agent.receive(
+            "f", from_client("a", "reply"), dump(Reply("a", 99, move.id, "accept"))
+        )
+        assert f"move {move.id} is not a move of a" in caplog.text
+        assert not world.agent.receive("f", topic, dump(Register("a", 1, "f")))
         assert "replayed: a sent number 1 after 1" in caplog.text
     assert world.agent.registry.changes() == before
     assert world.agent.refused.total() == 3
@@ -345,7 +347,7 @@ def test_ten_thousand_malformed_messages(world, caplog):
         world.register(client, "h")
     moves = [world.agent.request_to_move(client, "f") for client in "abc"]
     homes = {name: one.broker for name, one in world.agent.registry.residents.items()}
-    world.agent._words = RateLimitedLog(logging.getLogger("broadloom.agents.moves"), clock=lambda: 0.0)
+    world.agent._warnings = RateLimitedLog(logging.getLogger("broadloom.agents.moves"), clock=lambda: 0.0)
     for _ in range(10_000):
         client, move = chance.choice("abc"), chance.choice(moves)
         good = chance.choice(
@@ -362,7 +364,7 @@ def test_ten_thousand_malformed_messages(world, caplog):
             topic, data = chance.choice(topics), dump(good)
         elif data == dump(good) or world_would_take(topic, data):
             continue
-        assert not world.agent.hear(chance.choice("hf?"), topic, data)
+        assert not world.agent.receive(chance.choice("hf?"), topic, data)
     refused = world.agent.refused
     assert sum(refused.values()) > 5_000
     assert len(caplog.records) == sum(min(count, MOST_WARNINGS) for count in refused.values())
@@ -379,14 +381,14 @@ def test_a_flood_is_told_by_its_first_lines_and_a_count(caplog):
     for moment in range(0, 121, 10):
         clock[0] = moment
         told += [words.warn(kind, "refused: %s", kind) for kind in ["forged:"] * 100 + ["replayed:"]]
-        words.catch_up()
+        words.report()
     assert told.count(True) == 3 + 3 + 3 + 3 + 3 + 1  # minutes 0, 1 and 2 of forged: and of replayed:
     lines = [record.getMessage() for record in caplog.records]
     assert lines.count("597 more refusals like 'forged:' were not logged") == 2
     assert lines.count("3 more refusals like 'replayed:' were not logged") == 2
     assert len(lines) == told.count(True) + 4
     clock[0] = 180
-    words.catch_up()
+    words.report()
     assert caplog.records[-1].getMessage() == "97 more refusals like 'forged:' were not logged"
 
 

@@ -118,7 +118,7 @@ def test_a_plan_is_read_as_it_was_written(tmp_path):
     with pytest.raises(InputError, match="exists already"):
         plan.save(tmp_path / "moves")
     (tmp_path / "moves" / "moves.json").write_text("[]")
-    with pytest.raises(InputError, match="no plan of moves"):
+    with pytest.raises(InputError, match="not a plan of moves"):
         bl.MovePlan.load_from(tmp_path / "moves")
     with pytest.raises(InputError, match="cannot be read"):
         bl.MovePlan.load_from(tmp_path)

@@ -175,7 +175,9 @@ def test_a_client_that_is_gone_for_good_stays_at_home(tmp_path, monkeypatch):
             else None
         )
         with publisher(brokers) as other, monkeypatch.context() as patch:
-            patch.setattr(client, "_go", lambda _: None)  # a call that comes before it is gone is too late
+            patch.setattr(
+                client, "_on_connect_order", lambda _: None
+            )  # a call that comes before it is gone is too late
             client.start()
             move_it(agent)
             assert gone.wait(LIMIT)
@@ -390,12 +392,12 @@ def test_a_client_hears_only_what_is_said_to_it(caplog):
     ):
         client._received(said(topic, order))
     assert client._work.empty()
-    assert caplog.text.count("said to another") == 4
+    assert caplog.text.count("a control message to another") == 4
     for payload in (b"", b"{}", b"\xff", order[:-1]):
-        client._told("connect", payload)
-        client._told("move", payload)
-        client._told("refused", payload)
-    client._told("dance", order)
+        client._on_call("connect", payload)
+        client._on_call("move", payload)
+        client._on_call("refused", payload)
+    client._on_call("dance", order)
     assert client.home == "h"
     wrapped = {TOPIC: "t/1", MESSAGE_ID: "p:1:1"}
     for _ in range(2):
@@ -410,7 +412,7 @@ def test_an_application_that_fails_does_not_end_the_connection(caplog):
 
     client = MovingClient("a", {"h": "x:1"}, "h", fails)
     client._received(said("t/1", b"x"))
-    assert "could not take a message" in caplog.text
+    assert "failed to process a message" in caplog.text
 
 
 def test_what_a_client_cannot_want_or_send():
@@ -462,7 +464,7 @@ def test_a_client_is_started_once_and_stops_while_it_cannot_connect(caplog):
         client = MovingClient("a", places, "h", patience=math.inf)
         client.connect("f")
         with client:
-            with pytest.raises(InputError, match="client a has been started"):
+            with pytest.raises(InputError, match="client a is started already"):
                 client.start()
             assert wait_for(lambda: client.home == "f" and client._ready.is_set())
             client.connect("g")
@@ -492,7 +494,7 @@ def test_a_move_that_was_cancelled_is_not_made_by_a_client_that_was_away(tmp_pat
     with linked("hf") as brokers, agent_of(addresses(brokers), tmp_path) as agent:
         client = subject(brokers, Counted())
         with monkeypatch.context() as patch:
-            patch.setattr(client, "_go", lambda _: None)  # as if the call came too late
+            patch.setattr(client, "_on_connect_order", lambda _: None)  # as if the call came too late
             with client:
                 move = move_it(agent)
                 assert wait_for(lambda: states(agent)[MoveState.REPLICATED] == 1)
@@ -519,7 +521,7 @@ def test_answers_are_kept_for_a_while_only(monkeypatch):
     moves = [f"{number:016x}" for number in range(9)]
     for move in moves:
         request = MoveRequest(move, "h", "f", "127.0.0.1:2", 1.0)
-        client._told("move", dump(request))
+        client._on_call("move", dump(request))
     assert list(client._answers) == moves[-3:]
 
 

@@ -17,7 +17,7 @@ import pytest
 from moving import LIMIT, no_new_thread
 from test_move_agent import BROKERS, Still
 
-from broadloom import InputError
+from broadloom import InputError, UnreachableError
 from broadloom.agents.moves.control_messages import Register, dump, from_client
 from broadloom.agents.moves.move_agent import MoveAgent
 from broadloom.agents.moves.move_plans import MoveRefusedError
@@ -36,7 +36,7 @@ def answering(folder, clients):
     journal = MoveJournal(folder / "journal")
     agent = MoveAgent(BROKERS, Still(), journal)
     for client in clients:
-        agent.hear(
+        agent.receive(
             "h", from_client(client, "register"), dump(Register(client, 1, "h", (("t", 1),), (1.0, 2.0)))
         )
     server = HttpServer(OperatorApi(agent, lambda seconds: {"seconds": seconds}), TOKEN)
@@ -91,7 +91,7 @@ def test_moves_by_an_operator(port):
             operator.request_to_move(client, to)
     with pytest.raises(InputError, match="without a login"):
         Operator("http://me:secret@host:1", TOKEN)
-    with pytest.raises(InputError, match="does not answer") as error:
+    with pytest.raises(UnreachableError, match="does not answer") as error:
         Operator("http://127.0.0.1:1", TOKEN, patience=0).health()
     assert TOKEN not in str(error.value)
 
@@ -128,8 +128,8 @@ def test_moves_come_in_pages(port, monkeypatch):
         ("limit=1.0", "limit is '1.0'; give"),
         ("limit=%C2%B2", "limit is '²'; give"),
         (f"limit={'9' * 5_000}", "limit is '99999"),
-        ("a=b", "'a' is not known; there are after and limit"),
-        ("after=a&Limit=1", "'Limit' is not known; there are after and limit"),
+        ("a=b", "'a' is unknown; give after or limit"),
+        ("after=a&Limit=1", "'Limit' is unknown; give after or limit"),
     ],
 )
 def test_pages_that_cannot_be_asked_for(port, path, query, words):
@@ -269,7 +269,7 @@ def test_secrets_are_in_files_of_their_owner(tmp_path, caplog):
 
 CONFIGS = {
     "": "no brokers",
-    "[brokers.h]": r"\[brokers.h\]: address is ''; give a text",
+    "[brokers.h]": r"\[brokers.h\]: address is ''; give a non-empty text",
     '[brokers.h]\naddress = "h"': r"\[brokers.h\]: .*give host:port",
     "[brokers]\nh = 1": r"h is 1; expected a section \[brokers.h\]",
     '[brokers.h]\naddress = "h:1"\n[brokers.f]\naddress = "h:1"': "h:1 is the address of 'h' and of 'f'",
@@ -279,7 +279,7 @@ CONFIGS = {
     f'[brokers.{"h" * 300}]\naddress = "h:1"': "a broker is 'hhhh.*; give a printable name",
     '[brokers."a\\n"]\naddress = "h:1"': r"a broker is 'a\\n'; give a printable name",
     '[brokers."a\\u0000"]\naddress = "h:1"': r"a broker is 'a\\x00'; give a printable name",
-    '[brokers.h]\naddress = "h:1"\n[login]\npassword_file = "x"': "password_file goes with a user; give both",
+    '[brokers.h]\naddress = "h:1"\n[login]\npassword_file = "x"': "password_file requires a user; give both",
     '[brokers.h]\naddress = "me:secret@h:1"': "contains a login",
     '[brokers.h]\naddress = "h:1"\npassword = "x"': "'password' is not known",
     'links = 1\n[brokers.h]\naddress = "h:1"': r"links is 1; expected a section \[links\]",
@@ -287,10 +287,10 @@ CONFIGS = {
     '[brokers.h]\naddress = "h:1"\nplace = "x"': "give a list of coordinates",
     '[brokers.h]\naddress = "h:1"\n[timing]\nttl = -1': "ttl is -1",
     '[brokers.h]\naddress = "h:1"\n[timing]\nslow = 1': "'slow' is not known",
-    '[brokers.h]\naddress = "h:1"\n[login]\nca = 1': "ca is 1; give a text",
+    '[brokers.h]\naddress = "h:1"\n[login]\nca = 1': "ca is 1; give a non-empty text",
     '[brokers.h]\naddress = "h:1"\n[login]\nca = "nowhere"': "nowhere cannot be used for TLS: No such file",
     '[brokers.h]\naddress = "h:1"\n[login]\nca = "agent.toml"': "agent.toml cannot be used for TLS",
-    '[brokers.h]\naddress = "h:1"\n[login]\ncertificate = "x"': "certificate and key go together",
+    '[brokers.h]\naddress = "h:1"\n[login]\ncertificate = "x"': "certificate, key and ca belong together",
     "x": "is not TOML",
 }
 

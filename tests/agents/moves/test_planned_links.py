@@ -166,8 +166,8 @@ LINKS = {
     'topics = ["broadloom/x"]': "'broadloom/x' is not an MQTT filter that links carry",
     'topics = ["a/+", "b", "a/b"]': r"'a/\+' and 'a/b' have topics in common; give one filter for both",
     'topics = ["a", "a"]': "topics has 'a' twice; give it once",
-    'topics = ["a"]\nplane = "x"': "'plane' is not known; there are login, metrics, patience, plan",
-    'plan = ""': "plan is ''; give a text",
+    'topics = ["a"]\nplane = "x"': "'plane' is unknown; there are login, metrics, patience, plan",
+    'plan = ""': "plan is ''; give a non-empty text",
     'plan = "nowhere"': "nowhere",
     'topics = ["a"]\nstate = "journal"': "state is the folder of the journal; give another folder",
     'topics = ["a"]\nwindow = 0': r"\[links\]: window is 0; give a whole number from 1",
@@ -217,7 +217,7 @@ def test_links_that_nobody_holds_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("BROADLOOM_TOKEN", "token")
     (tmp_path / "agent.toml").write_text('[brokers.h]\naddress = "h:1"\n[links]\ntopics = ["t"]')
     with (
-        pytest.raises(bl.InputError, match=r"has \[links\], and nobody holds them"),
+        pytest.raises(bl.InputError, match=r"has \[links\], but nothing holds them"),
         serving(AgentConfig.load(tmp_path / "agent.toml")),
     ):
         pass

@@ -1,4 +1,4 @@
-"""How messages reach the broker that a client moves to: the seam between migration and links."""
+"""Interface between moving clients and the links that carry their messages."""
 
 from __future__ import annotations
 
@@ -11,46 +11,46 @@ log = logging.getLogger("broadloom.agents.moves")
 
 
 class ClientLinks(Protocol):
-    """Brings brokers what their clients want, and takes away what they publish.
+    """Links that carry the messages of clients to and from their brokers.
 
     Control topics (`broadloom/...`) never cross a link.
     """
 
     def carry(self, broker: str, filters: Collection[str]) -> None:
-        """Begin to carry messages of these filters to and from a broker; returns at once, may be repeated."""
+        """Start to carry messages of these filters to and from a broker; returns at once, can be repeated."""
 
     def carried(self, broker: str, filters: Collection[str]) -> bool:
-        """Whether what is published from now on reaches this broker from all others, and all from it.
+        """Whether messages published from now on reach this broker from all others, and all others from it.
 
-        All but those that links do not reach: what is published there comes to nobody elsewhere.
+        Except for brokers that links do not reach: what is published there reaches no other broker.
         """
 
     def release(self, broker: str, filters: Collection[str]) -> None:
-        """No client of this broker wants these filters any more; may be repeated."""
+        """No client of this broker needs these filters any more; can be repeated."""
 
 
 class HeldLinks(Protocol):
-    """ClientLinks that the agent's own process holds, as long as the agent works."""
+    """Links that the agent's own process holds while it runs."""
 
     @property
     def links(self) -> ClientLinks:
-        """What to ask for them."""
+        """The interface to them."""
 
     def start(self, failed: Callable[[], None]) -> None:
-        """Begin, when all that clients need has been asked for; `failed` is called if they end by a fault."""
+        """Start, after the links of clients were requested; `failed` is called if they fail later."""
 
     def down(self) -> list[str]:
-        """The brokers at which a link is not up; may be asked from any thread."""
+        """The brokers with a link that is not up; any thread can call this."""
 
     def stop(self) -> None:
-        """Finish what is on its way, and end."""
+        """Finish the messages in flight, and stop."""
 
 
 class LinksEverywhere:
-    """ClientLinks that carry everything to every broker, as native bridges do.
+    """Links that carry everything to every broker, as native bridges do.
 
-    Everything but control topics: a bridge of all topics (`topic #`) must exclude `broadloom/#`, which
-    mosquitto's bridges cannot, so give them the topics that there are, as `topic weather/# both`.
+    Control topics are excepted: a bridge of all topics (`topic #`) must exclude `broadloom/#`, which
+    mosquitto's bridges cannot do, so give them the topics in use, such as `topic weather/# both`.
 
     Examples:
         >>> LinksEverywhere().carried("rome", ["a/#"])
@@ -58,18 +58,18 @@ class LinksEverywhere:
     """
 
     def carry(self, broker: str, filters: Collection[str]) -> None:
-        """Nothing is to be done."""
+        """Nothing to do."""
 
     def carried(self, broker: str, filters: Collection[str]) -> bool:  # noqa: ARG002
-        """It always is."""
+        """Always true."""
         return True
 
     def release(self, broker: str, filters: Collection[str]) -> None:
-        """Nothing is to be done."""
+        """Nothing to do."""
 
 
 class LinkClaims:
-    """Who needs which filters at which broker: links are asked for by the first and released by the last.
+    """The filters that clients need at brokers; the first need requests links, the last one releases them.
 
     Examples:
         >>> claims = LinkClaims(LinksEverywhere())
@@ -87,33 +87,34 @@ class LinkClaims:
         self._count: Counter[tuple[str, str]] = Counter()
 
     def hold(self, broker: str, client: str, filters: Collection[str]) -> None:
-        """The client needs these filters there, and no others."""
-        old, new = self._held.get((broker, client), frozenset()), frozenset(filters)
+        """Set the filters that a client needs at a broker."""
+        old = self._held.get((broker, client), frozenset())
+        new = frozenset(filters)
         self._held[broker, client] = new
         self._count.update((broker, text) for text in new - old)
         if first := sorted(text for text in new - old if self._count[broker, text] == 1):
-            self._ask(self._links.carry, broker, first)
-        self._let_go(broker, old - new)
+            self._call(self._links.carry, broker, first)
+        self._release(broker, old - new)
 
     def drop(self, broker: str, client: str) -> None:
-        """The client needs nothing there any more."""
-        self._let_go(broker, self._held.pop((broker, client), frozenset()))
+        """The client needs no filters at the broker any more."""
+        self._release(broker, self._held.pop((broker, client), frozenset()))
 
     def at(self, broker: str) -> set[str]:
-        """What is needed at a broker."""
-        return {text for (place, text), count in self._count.items() if place == broker and count}
+        """The filters that are needed at a broker."""
+        return {text for (other, text), count in self._count.items() if other == broker and count}
 
-    def _let_go(self, broker: str, filters: Collection[str]) -> None:
+    def _release(self, broker: str, filters: Collection[str]) -> None:
         self._count.subtract((broker, text) for text in filters)
         if last := sorted(text for text in filters if not self._count[broker, text]):
-            self._ask(self._links.release, broker, last)
+            self._call(self._links.release, broker, last)
         for text in filters:
             if not self._count[broker, text]:
                 del self._count[broker, text]
 
-    def _ask(self, call: Callable[[str, Collection[str]], None], broker: str, filters: list[str]) -> None:
-        """Ask links for something; no filter of a client that they cannot carry ends the agent."""
+    def _call(self, method: Callable[[str, Collection[str]], None], broker: str, filters: list[str]) -> None:
+        """Call a method of the links; a client's filter that they cannot carry must not stop the agent."""
         try:
-            call(broker, filters)
+            method(broker, filters)
         except Exception:
             log.exception("links of broker %r cannot be changed", broker)

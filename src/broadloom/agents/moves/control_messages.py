@@ -1,8 +1,8 @@
-"""What clients and the agent say to each other, and how it is checked (paper 5, section V).
+"""Control messages between clients and the agent, and clients' policies (paper 5, section V).
 
 A client writes below `broadloom/from/CLIENT/` and reads below `broadloom/to/CLIENT/`, and nowhere else. Each
-message is one JSON object. Whatever is not exactly as it must be is refused with an `InputError`. What is
-sent after a client comes on `$broadloom/to/CLIENT/redirect`.
+message is one JSON object; anything malformed is refused with an `InputError`. Redirected messages arrive on
+`$broadloom/to/CLIENT/redirect`.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from broadloom.mqtt.topic_filters import QosFilters, is_valid_filter, is_wild
 
 MOST_BYTES, MOST_FILTERS, MOST_AXES, MOST_NUMBER = 256 * 1024, 2_000, 16, 2**63
 MOST_FILTER_BYTES = 192 * 1024  # of a `register` without its topics, which get the rest
-AHEAD = 366 * 24 * 3600 * 10**9  # nanoseconds by which the clock of a client may be ahead
-# Not 2: a message of it may come after one that was sent later, and ids do what it would.
+AHEAD = 366 * 24 * 3600 * 10**9  # nanoseconds by which the clock of a client can be ahead
+# Not 2: its messages can be overtaken by later ones, and message ids prevent duplicates already.
 QUALITIES = (0, 1)
 ANSWERS = ("accept", "decline", "stay", "ready", "failed")
 
@@ -33,15 +33,16 @@ _ID = re.compile(r"[0-9a-f]{16}")
 
 @dataclass(frozen=True)
 class Register:
-    """`register`: a client tells the broker that it is connected to who it is and what it wants.
+    """`register`: a client tells its broker its name and its topic filters.
 
     Attributes:
-        client: its name, which is its MQTT client id, and its user name where brokers ask for one.
-        number: above that of every message that the client has sent before.
-        broker: the one that it is connected to; what was heard at another has crossed a link, and is refused.
-        filters: what it wants, each with its quality of service.
-        place: where it is in the network, if it tells.
-        sends: the topics that it has published to, so that links carry them from wherever it goes.
+        client: its name, which is its MQTT client id, and its user name where brokers require one.
+        number: higher than that of every earlier message of the client.
+        broker: the broker it is connected to; at any other broker the message has crossed a link, and is
+            refused.
+        filters: its topic filters, each with its quality of service.
+        place: its position in the network, if known.
+        sends: the topics that it has published to, so that links carry them from wherever it moves.
     """
 
     client: str
@@ -54,14 +55,14 @@ class Register:
 
 @dataclass(frozen=True)
 class Reply:
-    """`accept` or `decline`, or that it stays until a time, is ready to go, or could not connect.
+    """`reply`: a client accepts or declines a move, stays until a time, is ready, or could not connect.
 
     Attributes:
-        client: who answers.
-        number: above that of every message that the client has sent before.
-        move: the move that it was asked for.
+        client: the client's name.
+        number: higher than that of every earlier message of the client.
+        move: the id of the move.
         answer: one of `ANSWERS`.
-        until: for `stay`: the time (seconds since 1970) at which it may be asked again.
+        until: for `stay`: the time (seconds since 1970) from which it can be asked again.
     """
 
     client: str
@@ -73,7 +74,7 @@ class Reply:
 
 @dataclass(frozen=True)
 class MoveRequest:
-    """`request_to_move`: would you move from the home to the foreign broker?
+    """`request_to_move`: asks a client to move from its home broker to the foreign broker.
 
     Example:
         >>> import broadloom as bl
@@ -84,9 +85,9 @@ class MoveRequest:
     Attributes:
         move: the id of the move.
         home: the broker that serves the client.
-        foreign: the broker that would.
-        address: where that one is, as host:port.
-        ttl: for how many seconds the home broker goes on collecting on behalf of the client.
+        foreign: the broker that would serve it.
+        address: the foreign broker's address, as host:port.
+        ttl: seconds for which the home broker continues to queue messages for the client.
     """
 
     move: str
@@ -98,13 +99,13 @@ class MoveRequest:
 
 @dataclass(frozen=True)
 class ConnectOrder:
-    """`connect`: all is prepared, are you ready? And to one that just was: connect to that broker now.
+    """`connect`: asks a client whether it is ready, or, in reply to its `ready`, tells it to connect.
 
     Attributes:
         move: the id of the move.
         foreign: the broker to connect to.
-        address: where that one is, as host:port.
-        number: that of the client's `ready`, which sends it; 0 asks whether it is.
+        address: that broker's address, as host:port.
+        number: the number of the client's `ready`; 0: a question whether it is ready.
     """
 
     move: str
@@ -115,20 +116,20 @@ class ConnectOrder:
 
 @dataclass(frozen=True)
 class RefusedNumber:
-    """A message of the client had a number that is not above this one, or is ahead of it by a year."""
+    """`refused`: the number of a client's message is not above this one, or more than a year above it."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Registered:
-    """The agent has heard `register` with that number."""
+    """`registered`: the agent has received the `register` with this number."""
 
     number: int
 
 
 M = TypeVar("M", Register, Reply, MoveRequest, ConnectOrder, RefusedNumber, Registered)
-# The names of messages in errors.
+# Names of messages in errors.
 _NAMES: Mapping[type[Any], str] = {
     Register: "register",
     Reply: "reply",
@@ -140,82 +141,82 @@ _NAMES: Mapping[type[Any], str] = {
 
 
 def from_client(client: str, call: str) -> str:
-    """The topic on which a client says something to the agent."""
+    """The topic of a client's message to the agent."""
     return f"{CONTROL_ROOT}/from/{client}/{call}"
 
 
 def to_client(client: str, call: str) -> str:
-    """The topic on which the agent says something to a client."""
+    """The topic of the agent's message to a client."""
     return f"{CONTROL_ROOT}/to/{client}/{call}"
 
 
-def after_client(client: str) -> str:
-    """The topic on which messages are sent after a client.
+def redirect_topic(client: str) -> str:
+    """The topic on which a client's queue is forwarded to it.
 
-    No `#` matches it, so that a broker that knows a reader of it has the session of the client.
+    No client's `#` matches it, so a broker with a subscriber of it has the session of the client.
 
     Examples:
         >>> from broadloom.mqtt.topic_filters import covers
-        >>> after_client("meter-1"), covers("#", after_client("meter-1"))
+        >>> redirect_topic("meter-1"), covers("#", redirect_topic("meter-1"))
         ('$broadloom/to/meter-1/redirect', False)
     """
     return f"${to_client(client, 'redirect')}"
 
 
-def always_wanted(client: str) -> QosFilters:
-    """What a client that can be moved hears besides what it wants."""
-    return (to_client(client, "+"), 1), (after_client(client), 1)
+def control_filters(client: str) -> QosFilters:
+    """The filters of a moving client besides its own."""
+    return (to_client(client, "+"), 1), (redirect_topic(client), 1)
 
 
-def said_by(topic: str) -> tuple[str, str]:
-    """The client and the call of a topic.
+def client_and_call(topic: str) -> tuple[str, str]:
+    """The client and the call of a control topic.
 
     Examples:
-        >>> said_by("broadloom/from/meter-1/register")
+        >>> client_and_call("broadloom/from/meter-1/register")
         ('meter-1', 'register')
     """
     levels = topic.split("/")
     if len(levels) != 4 or levels[:2] != [CONTROL_ROOT, "from"]:
-        raise InputError(f"topic {topic!r:.80} is none of a client; expected {CONTROL_ROOT}/from/CLIENT/CALL")
-    return checked_client(levels[2]), levels[3]
+        raise InputError(f"topic {topic!r:.80} is not a client's; expected {CONTROL_ROOT}/from/CLIENT/CALL")
+    return check_client(levels[2]), levels[3]
 
 
-def checked_client(name: object) -> str:
-    """The name of a client, which is a part of topics and its MQTT client id.
+def check_client(name: object) -> str:
+    """Check the name of a client, which is part of topics and its MQTT client id.
 
     Examples:
-        >>> checked_client("a/b")
+        >>> check_client("a/b")
         Traceback (most recent call last):
-        broadloom.errors.InputError: client 'a/b'; give 1 to 128 letters, digits or _.~- and no name of ours
+        broadloom.errors.InputError: client 'a/b'; give 1 to 128 letters, digits or _.~-, not broadloom-...
     """
     if not isinstance(name, str) or not _CLIENT.fullmatch(name) or name.startswith(f"{CONTROL_ROOT}-"):
-        raise InputError(f"client {name!r:.80}; give 1 to 128 letters, digits or _.~- and no name of ours")
+        raise InputError(f"client {name!r:.80}; give 1 to 128 letters, digits or _.~-, not broadloom-...")
     return name
 
 
 def dump(message: Register | Reply | MoveRequest | ConnectOrder | RefusedNumber | Registered) -> bytes:
-    """A message as it is sent."""
+    """Encode a message."""
     return json.dumps(asdict(message), separators=(",", ":")).encode()
 
 
 def with_topics(message: Register, topics: Collection[str]) -> Register:
-    """A `register` that tells of as many topics as it has room for.
+    """A `register` with as many topics as fit.
 
     Examples:
         >>> with_topics(Register("meter-1", 1, "rome"), ["a", "b" * MOST_BYTES]).sends
         ('a',)
     """
-    room = MOST_BYTES - len(dump(message))
+    spare = MOST_BYTES - len(dump(message))
     sizes = accumulate(len(json.dumps(topic)) + 1 for topic in topics)
-    fitting = (topic for topic, size in zip(topics, sizes, strict=True) if size <= room)
+    fitting = (topic for topic, size in zip(topics, sizes, strict=True) if size <= spare)
     return replace(message, sends=tuple(fitting))
 
 
 def parse(kind: type[M], payload: bytes) -> M:
-    """A message as it came.
+    """Decode a message.
 
     Raises:
-        InputError: it is too long, no JSON object, or has a field that is missing, unknown or wrong.
+        InputError: it is too long, is not a JSON object, or a field is missing, unknown or wrong.
 
     Examples:
         >>> parse(RefusedNumber, b'{"number": 7}')
@@ -233,12 +234,12 @@ def parse(kind: type[M], payload: bytes) -> M:
         fields = None
     names = list(kind.__dataclass_fields__)
     if not isinstance(fields, dict) or sorted(fields) != sorted(names):
-        raise InputError(f"{what} is no JSON object of {', '.join(names)}")
+        raise InputError(f"{what} is not a JSON object of {', '.join(names)}")
     return kind(**{name: _field(what, name, fields[name]) for name in names})
 
 
 def _field(what: str, name: str, value: Any) -> Any:
-    """The value of a field, checked."""
+    """Check and convert the value of a field."""
     fits, expected, build = _FIELDS[name]
     try:
         ok = fits(value)
@@ -254,7 +255,7 @@ def _is_number(value: Any) -> bool:
 
 
 def is_text(value: Any) -> bool:
-    """Whether something is a text that may name a broker.
+    """Whether a value is a text that can name a broker.
 
     Examples:
         >>> is_text("rome"), is_text(""), is_text("r" * 300)
@@ -287,7 +288,7 @@ def _are_filters(value: Any) -> bool:
 
 
 def is_client_topic(text: Any) -> bool:
-    """Whether a text is a topic that a client may publish to: no wildcard, none of the control topics."""
+    """Whether a text is a topic that a client can publish to: no wildcard, not a control topic."""
     return is_client_filter(text) and not is_wild(text)
 
 
@@ -306,13 +307,13 @@ def _is_place(value: Any) -> bool:
     )
 
 
-def checked_place(place: Sequence[float] | None) -> tuple[float, ...] | None:
-    """Where a client is, if it tells.
+def check_place(place: Sequence[float] | None) -> tuple[float, ...] | None:
+    """Check the position of a client in the network.
 
     Examples:
-        >>> checked_place([3, 4])
+        >>> check_place([3, 4])
         (3.0, 4.0)
-        >>> checked_place([float("nan")])
+        >>> check_place([float("nan")])
         Traceback (most recent call last):
         broadloom.errors.InputError: place [nan]; give 1 to 16 finite numbers
     """
@@ -326,7 +327,7 @@ def checked_place(place: Sequence[float] | None) -> tuple[float, ...] | None:
 
 
 def _name_fits(value: Any) -> bool:
-    checked_client(value)
+    check_client(value)
     return True
 
 
@@ -336,7 +337,7 @@ _WHOLE = (
     int,
 )
 _TEXT = (is_text, "a printable text of 1 to 256 characters", str)
-# Of each field: whether a value fits, in words what would, and how it is kept.
+# Per field: whether a value is valid, the valid values in words, and the conversion.
 _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any]]] = {
     "client": (_name_fits, "the name of a client", str),
     "number": _WHOLE,
@@ -371,7 +372,7 @@ _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any]]] =
 
 
 class PolicyAnswer(NamedTuple):
-    """What a client answers: `accept`, `decline`, or `stay` until a time (seconds since 1970)."""
+    """Answer of a client to a request: `accept`, `decline`, or `stay` until a time (seconds since 1970)."""
 
     answer: str
     until: float | None = None
@@ -383,7 +384,7 @@ ACCEPT, DECLINE = PolicyAnswer("accept"), PolicyAnswer("decline")
 
 
 def accept(_: MoveRequest) -> PolicyAnswer:
-    """Move wherever the broker asks.
+    """Policy: accept every move.
 
     Examples:
         >>> accept(MoveRequest("0" * 16, "rome", "oslo", "10.0.0.7:1883", 5.0)).answer
@@ -393,12 +394,12 @@ def accept(_: MoveRequest) -> PolicyAnswer:
 
 
 def decline(_: MoveRequest) -> PolicyAnswer:
-    """Never move."""
+    """Policy: decline every move."""
     return DECLINE
 
 
 def stay_until(moment: float, then: Policy = accept) -> Policy:
-    """Stay until a moment (seconds since 1970), then answer by another policy.
+    """Policy: stay until a time (seconds since 1970), then follow another policy.
 
     Examples:
         >>> stay_until(0.0)(MoveRequest("0" * 16, "rome", "oslo", "10.0.0.7:1883", 5.0)).answer

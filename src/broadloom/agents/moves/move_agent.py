@@ -1,8 +1,8 @@
-"""The agent that moves clients: what it hears, what it keeps, what it does next (paper 5, section V).
+"""Agent that moves clients between brokers (paper 5, section V).
 
-Everything happens in one thread, `run`; what others ask for, and what brokers say, waits in its inbox. A
-change is in the journal before anybody is told, and each step may be repeated, so that an agent that died at
-any moment goes on where it was.
+All work is done in one thread, `run`; requests and control messages wait in its inbox. A change is journaled
+before anything is sent, and each step can be repeated, so an agent that died at any moment continues where it
+stopped.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from broadloom.agents.moves.control_messages import (
     Register,
     Registered,
     Reply,
+    client_and_call,
     dump,
     parse,
-    said_by,
     to_client,
 )
 from broadloom.agents.moves.move_registry import (
@@ -56,10 +56,10 @@ from broadloom.mqtt.paho import SESSION_SECONDS
 log = logging.getLogger("broadloom.agents.moves")
 
 TICK = 0.02
-MOST_LATER = 10_000
+MOST_LATER = 10_000  # remembered times of repetition
 DAY = 24 * 3600
-MOST_STAY = float(DAY)  # seconds after which a client that stays is asked again in any case
-# A client is heard of a day later than is kept, and then a broker keeps its session for a day.
+MOST_STAY = float(DAY)  # seconds after which a staying client is asked again in any case
+# `Resident.heard` is up to a day too early, and then a broker keeps a session for a day.
 LEAST_FORGET = 2 * DAY + SESSION_SECONDS
 LEAVING = "the client has been told to go"
 T = TypeVar("T")
@@ -67,19 +67,19 @@ T = TypeVar("T")
 
 @dataclass(frozen=True)
 class Timing:
-    """How long things may take, in seconds.
+    """Durations of the steps of a move, in seconds.
 
     Attributes:
-        ttl: how long the home broker goes on collecting for a client that has left it, at least; more than a
-            message takes to any broker, and than brokers take to save sessions.
-        settle: how long the client stays after its session at the foreign broker has begun, so that what
-            was on its way before still reaches it at home.
-        answer: how long a client may think about a request.
-        move: how long it may take from the client's yes until it is connected.
-        again: how often the agent repeats what was not answered.
-        abandon: how long one agent tries to empty a session that a client has left; brokers keep it a day.
-        forget_after: after how long a client that is not heard of is forgotten, and must register again; 0:
-            never. Three days at least: by then no broker has a session of it.
+        ttl: minimum time for which the home broker continues to queue messages for a client that has left it;
+            longer than a message takes to any broker, and than brokers take to save sessions.
+        settle: time for which the client stays after its session at the foreign broker has begun, so that
+            messages sent before still reach it at home.
+        answer: time limit for the client's answer to a request.
+        move: time limit from the client's consent until it is connected.
+        again: interval of repetitions of unanswered messages.
+        abandon: time limit for emptying a session that a client has left; brokers keep it for a day.
+        forget_after: time after which a silent client is forgotten and must register again; 0: never. At
+            least three days: by then no broker has a session of it.
 
     Examples:
         >>> Timing(ttl=-1)
@@ -102,40 +102,45 @@ class Timing:
         for name, value in vars(self).items():
             check_number(value, name)
         if 0 < self.forget_after < LEAST_FORGET:
-            given = f"forget_after is {self.forget_after:g}"
-            raise InputError(f"{given}; give 0 (never) or a number from {LEAST_FORGET} (three days)")
+            raise InputError(
+                f"forget_after is {self.forget_after:g}; "
+                f"give 0 (never) or a number from {LEAST_FORGET} (three days)"
+            )
 
 
 class MoveAgent:
-    """Moves clients between brokers, each by its own consent, so that none loses a message.
+    """Moves clients between brokers, with their consent, so that none loses a message.
 
     Args:
-        addresses: of the brokers, as clients reach them.
-        wire: what connects the agent to brokers.
-        journal: what survives its crash.
-        links: what brings messages to the broker that a client moves to.
-        timing: how long things may take.
-        watch: called with each move that has come into a new state.
+        addresses: the brokers' addresses for clients.
+        gateway: the connections to brokers.
+        journal: the journal of its state.
+        links: the links that carry messages to the broker that a client moves to.
+        timing: the durations of steps.
+        watch: called with each move that has reached a new state.
 
     Attributes:
-        refused: how many control messages were refused, by reason.
+        refused: number of refused control messages by reason.
     """
 
     def __init__(
         self,
         addresses: Mapping[str, Address],
-        wire: BrokerGateway,
+        gateway: BrokerGateway,
         journal: MoveJournal,
         links: ClientLinks | None = None,
         timing: Timing | None = None,
         watch: Callable[[Move], None] = lambda _: None,
     ) -> None:
-        self._addresses, self._wire, self._journal = dict(addresses), wire, journal
+        self._addresses = dict(addresses)
+        self._gateway = gateway
+        self._journal = journal
         self._links = links or LinksEverywhere()
-        self.timing, self._watch = timing or Timing(), watch
+        self.timing = timing or Timing()
+        self._watch = watch
         self.registry = journal.registry
         self.refused: Counter[str] = Counter()
-        self._words = RateLimitedLog(log)
+        self._warnings = RateLimitedLog(log)
         self._claims = LinkClaims(self._links)
         self._inbox: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._stopping = threading.Event()
@@ -144,21 +149,21 @@ class MoveAgent:
         heard = [resident.heard for resident in self.registry.residents.values()]
         self._started = max(time.time(), *begun, *left, *heard, 0.0)
         self._ticks = time.monotonic()
-        self._later: dict[Any, float] = {}  # what was done lately, and when it may be done again
-        self._busy: dict[tuple[str, str], Callable[[], None]] = {}  # sessions at work, and how to stop that
-        self._unlinked: dict[tuple[str, str], float] = {}  # when links were last found wanting
-        # Whoever is away may still have a session when an agent starts, but not a day later.
+        self._later: dict[Any, float] = {}  # the time from which something can be repeated
+        self._busy: dict[tuple[str, str], Callable[[], None]] = {}  # sessions in work, and how to stop it
+        self._unlinked: dict[tuple[str, str], float] = {}  # the last time when links were incomplete
+        # An absent client can still have a session when the agent starts, but not a day later.
         self._next_forgetting = self._started + SESSION_SECONDS
         self._claim_all()
 
-    # In the agent's own thread: hear, keep, step.
+    # In the agent's own thread.
 
     def now(self) -> float:
-        """Seconds since 1970, on a clock that nobody sets, and that is never behind what the journal has."""
+        """Seconds since 1970 by a monotonic clock that is never behind the journal."""
         return self._started + time.monotonic() - self._ticks
 
     def _waited(self, since: float, now: float) -> float:
-        """For how long something has waited since this agent is there."""
+        """Seconds since a time, or since the start of this agent if that is later."""
         return now - max(since, self._started)
 
     def run(self) -> None:
@@ -171,27 +176,27 @@ class MoveAgent:
                 self.step(self.now())
                 stepped = time.monotonic()
 
-    def hear(self, broker: str, topic: str, payload: bytes) -> bool:
-        """Take in what a client said at a broker; false if it is refused."""
+    def receive(self, broker: str, topic: str, payload: bytes) -> bool:
+        """Process a control message of a client; false if it is refused."""
         try:
-            changes = self._understood(broker, topic, payload, self.now())
+            changes = self._changes_of(broker, topic, payload, self.now())
         except InputError as error:
             kind = str(error).split(" ")[0]
             self.refused[kind] += 1
-            self._words.warn(kind, "refused at %r: %s", broker, error)
+            self._warnings.warn(kind, "refused at %r: %s", broker, error)
             return False
         if len(changes) == 1 and topic.endswith("/register"):
-            self.registry.apply(changes)  # only a number; repeated after a crash, it changes nothing either
+            self.registry.apply(changes)  # only a number, which need not survive a crash
         else:
-            self._keep(changes)
-        client, call = said_by(topic)
+            self._save(changes)
+        client, call = client_and_call(topic)
         if call == "register":
-            self._tell(broker, client, "registered", Registered(self.registry.numbers[client]))
+            self._send(broker, client, "registered", Registered(self.registry.numbers[client]))
         return True
 
     def step(self, now: float) -> None:
-        """Do what is due for each move and each session that was left."""
-        self._words.catch_up()
+        """Do what is due for each active move and each stray session."""
+        self._warnings.report()
         for move in self.registry.active_moves():
             self._advance(move, now)
         for stray in list(self.registry.strays.values()):
@@ -200,30 +205,30 @@ class MoveAgent:
             self._next_forgetting = now + DAY
             self._forget_silent(now)
 
-    def _understood(self, broker: str, topic: str, payload: bytes, now: float) -> list[Change]:
-        """What a message changes, if it is what it should be."""
-        client, call = said_by(topic)
+    def _changes_of(self, broker: str, topic: str, payload: bytes, now: float) -> list[Change]:
+        """Check a control message, and return its changes."""
+        client, call = client_and_call(topic)
         if broker not in self._addresses:
             raise InputError(f"broker {broker!r} is unknown")
         if call not in ("register", "reply"):
-            raise InputError(f"call {call!r:.40} of {client} is unknown; there are register and reply")
+            raise InputError(f"call {call!r:.40} of {client} is unknown; expected register or reply")
         message = parse(Register, payload) if call == "register" else parse(Reply, payload)
         if message.client != client:
-            raise InputError(f"forged: {client} speaks for {message.client}")
+            raise InputError(f"forged: {client} claims to be {message.client}")
         if isinstance(message, Register) and message.broker != broker:
             raise InputError(
                 f"crossed: {client} is at {message.broker!r}; links must not carry control topics"
             )
         last = self.registry.number_of(client)
-        clock = max(time.time_ns(), last)  # ours may have been set back
-        if message.number > clock + AHEAD:  # it would leave no numbers for what comes later
-            self._tell(broker, client, "refused", RefusedNumber(clock))
+        clock = max(time.time_ns(), last)  # the system's clock can have been set back
+        if message.number > clock + AHEAD:  # it would leave no numbers for later messages
+            self._send(broker, client, "refused", RefusedNumber(clock))
             raise InputError(
                 f"ahead: {client} sent number {message.number}, more than a year ahead of the clock"
             )
         if message.number <= last:
-            if message.number < last:  # perhaps its clock was set back
-                self._tell(broker, client, "refused", RefusedNumber(last))
+            if message.number < last:  # the client's clock can have been set back
+                self._send(broker, client, "refused", RefusedNumber(last))
             raise InputError(f"replayed: {client} sent number {message.number} after {last}")
         if isinstance(message, Register):
             changes = self._registered(broker, message, now)
@@ -232,15 +237,16 @@ class MoveAgent:
         return [Numbered(client, message.number), *changes]
 
     def _registered(self, broker: str, message: Register, now: float) -> list[Change]:
-        """After `register`: the broker at which a client is connected is its home; others hand over to it."""
-        client, before = message.client, self.registry.residents.get(message.client)
+        """Changes of `register`: the client's broker becomes its home; others forward their queues to it."""
+        client = message.client
+        before = self.registry.residents.get(message.client)
         came = before is None or before.broker != broker
         since = now if before is None or came else before.since
         heard = now if before is None or now > before.heard + DAY else before.heard
         changes: list[Change] = [
             Resident(client, broker, message.filters, message.place, since, message.sends, heard)
         ]
-        for stray in self.registry.strays_of(client) if came else ():  # else their TTL runs on
+        for stray in self.registry.strays_of(client) if came else ():  # otherwise their TTL continues
             gone_back = stray.broker == broker
             changes.append(Drained(client, broker) if gone_back else replace(stray, since=now))
             self._stop_work(client, stray.broker)
@@ -256,20 +262,18 @@ class MoveAgent:
         elif broker == move.home and move.state is MoveState.CONNECTED:
             changes.append(move.to(MoveState.FAILED, now, "the client went back"))
         elif broker not in (move.home, move.foreign):
-            changes += self._given_up(move, MoveState.FAILED, now, f"the client went to {broker!r}")
+            changes += self._end_move(move, MoveState.FAILED, now, f"the client went to {broker!r}")
         return changes
 
     def _replied(self, message: Reply, now: float) -> list[Change]:
-        """`accept`, `decline`, a stay until later, or a failure."""
+        """Changes of `reply`: consent, refusal, a delay, readiness, or a failure."""
         move = self.registry.moves.get(message.move)
         if move is None or move.client != message.client:
-            raise InputError(f"move {message.move} is none of {message.client}")
+            raise InputError(f"move {message.move} is not a move of {message.client}")
         asked = move.state in (MoveState.REQUESTED, MoveState.STAYING)
         if asked and message.answer == "accept":
-            return [
-                Drained(move.client, move.foreign),
-                move.to(MoveState.ACCEPTED, now),
-            ]  # it may go back there
+            # The foreign broker can have a stray session from before.
+            return [Drained(move.client, move.foreign), move.to(MoveState.ACCEPTED, now)]
         if asked and message.answer == "stay":
             until = min(message.until or now, now + MOST_STAY)
             return [replace(move, state=MoveState.STAYING, since=now, until=until)]
@@ -279,23 +283,22 @@ class MoveAgent:
             self._inbox.put(lambda: self._send_off(move.id, message.number))
             return [] if move.note == LEAVING else [replace(move, since=now, note=LEAVING)]
         if move.state in PREPARED and message.answer in ("decline", "failed"):
-            why = "would not go" if message.answer == "decline" else "could not connect"
-            return self._given_up(move, MoveState.FAILED, now, f"the client {why}")
-        return []  # overtaken
+            reason = "would not go" if message.answer == "decline" else "could not connect"
+            return self._end_move(move, MoveState.FAILED, now, f"the client {reason}")
+        return []  # outdated
 
-    def _given_up(self, move: Move, state: MoveState, now: float, note: str) -> list[Change]:
-        """The end of a move whose client stays; a session that waits for it in vain is forgotten."""
-        over: list[Change] = [move.to(state, now, note)]
+    def _end_move(self, move: Move, state: MoveState, now: float, note: str) -> list[Change]:
+        """Changes that end a move whose client stays; the prepared session becomes a stray one."""
+        changes: list[Change] = [move.to(state, now, note)]
         if move.state in PREPARED:
-            over.append(Stray(move.client, move.foreign, now, False, new_id()))
-        return over
+            changes.append(Stray(move.client, move.foreign, now, False, new_id()))
+        return changes
 
     def _advance(self, move: Move, now: float) -> None:
-        """The next step of a move, if it is due."""
+        """Do the next step of a move, if it is due."""
         if unknown := [one for one in (move.home, move.foreign) if one not in self._addresses]:
-            self._keep(
-                self._given_up(move, MoveState.FAILED, now, f"broker {unknown[0]!r} is no longer known")
-            )
+            note = f"broker {unknown[0]!r} is no longer known"
+            self._save(self._end_move(move, MoveState.FAILED, now, note))
             return
         waited = self._waited(move.since, now)
         limit = self.timing.answer if move.state is MoveState.REQUESTED else self.timing.move
@@ -303,11 +306,11 @@ class MoveAgent:
             ended = MoveState.EXPIRED if move.state is MoveState.REQUESTED else MoveState.FAILED
             unlinked = move.state is MoveState.ACCEPTED and self._unlinked_end(move)
             note = f"links of {unlinked!r} are not up" if unlinked else f"nothing happened in {limit:g} s"
-            self._keep(self._given_up(move, ended, now, note))
+            self._save(self._end_move(move, ended, now, note))
         elif move.state is MoveState.REQUESTED:
             self._ask_to_move(move, now)
         elif move.state is MoveState.STAYING and now >= move.until:
-            self._keep([move.to(MoveState.REQUESTED, now)])
+            self._save([move.to(MoveState.REQUESTED, now)])
         elif move.state is MoveState.ACCEPTED:
             self.replicate(move, now)
         elif move.state is MoveState.REPLICATED and waited >= self.timing.settle:
@@ -317,112 +320,114 @@ class MoveAgent:
         ):
             left = self.registry.abandoned.get((move.client, move.home))
             note = f"what waited at {move.home!r} was left there" if left and left.forward else ""
-            self._keep([move.to(MoveState.REDIRECTED, now, note)])
+            self._save([move.to(MoveState.REDIRECTED, now, note)])
 
     def _ask_to_move(self, move: Move, now: float) -> None:
-        """Tell the client of `request_to_move`, again and again until it answers."""
+        """Send `request_to_move` to the client, repeatedly until it answers."""
         if self._is_due((move.id, move.state), now):
             address = str(self._addresses[move.foreign])
             request = MoveRequest(move.id, move.home, move.foreign, address, self.timing.ttl)
-            self._tell(move.home, move.client, "move", request)
+            self._send(move.home, move.client, "move", request)
 
     def replicate(self, move: Move, now: float) -> None:
-        """Open the client's session at the foreign broker, once that gets what the client wants.
+        """Open the client's session at the foreign broker, as soon as links carry its messages there.
 
-        Called for a move that is accepted until it is replicated; nothing happens too early or twice.
+        Called for an accepted move until it is replicated; it does nothing too early or twice.
 
         Raises:
-            InputError: the client has not accepted, or is further than that.
+            InputError: the move is not in state `ACCEPTED`.
         """
         if move.state is not MoveState.ACCEPTED:
             raise InputError(f"move {move.id} is {move.state}; sessions are replicated when it is accepted")
-        key, resident = (move.client, move.foreign), self.registry.residents[move.client]
+        key = move.client, move.foreign
+        resident = self.registry.residents[move.client]
         if key in self._busy or self._unlinked_end(move):
             return
         if not self._is_due((move.id, move.state), now):
             return
 
-        def then(fault: str | None) -> None:
+        def then(error: str | None) -> None:
             self._busy.pop(key, None)
             current = self.registry.moves[move.id]
-            if fault:
-                log.info("move %s: no session at %r yet: %s", move.id, move.foreign, fault)
+            if error:
+                log.info("move %s: no session at %r yet: %s", move.id, move.foreign, error)
             elif current.state is MoveState.ACCEPTED:
-                self._keep([current.to(MoveState.REPLICATED, self.now())])
+                self._save([current.to(MoveState.REPLICATED, self.now())])
 
         self._busy[key] = lambda: None
-        self._wire.replicate(move.foreign, move.client, resident.filters, self._posted(then))
+        self._gateway.replicate(move.foreign, move.client, resident.filters, self._in_own_thread(then))
 
     def connect(self, move: Move, now: float) -> None:
-        """Tell the client where to connect, at both brokers: it may be at either, its register may be lost.
+        """Tell the client where to connect, at both brokers: it can be at either if its `register` was lost.
 
-        Called for a move that is replicated until the client is there.
+        Called for a replicated move until the client is connected.
 
         Raises:
-            InputError: there is no session at the foreign broker yet, or the client is there.
+            InputError: the move is not in state `REPLICATED`.
         """
         if move.state is not MoveState.REPLICATED:
             raise InputError(f"move {move.id} is {move.state}; clients connect when it is replicated")
         if self._is_due((move.id, move.state), now):
             order = ConnectOrder(move.id, move.foreign, str(self._addresses[move.foreign]))
             for broker in (move.home, move.foreign):
-                self._tell(broker, move.client, "connect", order)
+                self._send(broker, move.client, "connect", order)
 
     def _send_off(self, move_id: str, number: int) -> None:
-        """Have a client go that has just said that it is ready, if it can be there in time."""
+        """Tell a client that is ready to connect now, if it can be connected in time."""
         move = self.registry.moves[move_id]
         waited = self._waited(move.since, self.now())
         if move.note == LEAVING and waited < self.timing.move / 2:
             order = ConnectOrder(move.id, move.foreign, str(self._addresses[move.foreign]), number)
-            self._tell(move.home, move.client, "connect", order)
+            self._send(move.home, move.client, "connect", order)
 
     def redirect(self, stray: Stray, now: float) -> None:
-        """When the TTL is over, send what waits where the client no longer is after it.
+        """When the TTL has passed, forward the queue of a stray session to the client.
 
-        Called for a session that was left until it is ended; nothing happens too early or twice.
+        Called for a stray session until it is ended; it does nothing too early or twice.
         """
         key = stray.client, stray.broker
         if stray.broker not in self._addresses or self._waited(stray.since, now) > self.timing.abandon:
             self._abandon(stray, now)
-        elif key not in self._busy and self._is_ripe(stray, now) and self._is_due(key, now):
-            then = self._posted(lambda fault: self._emptied(stray, fault))
+        elif key not in self._busy and self._is_ready(stray, now) and self._is_due(key, now):
+            then = self._in_own_thread(lambda error: self._on_emptied(stray, error))
             self._busy[key] = lambda: None
             if stray.forward:
-                places = stray.broker, self.registry.residents[stray.client].broker
-                self._busy[key] = self._wire.redirect(*places, stray.client, stray.token, then)
+                brokers = stray.broker, self.registry.residents[stray.client].broker
+                self._busy[key] = self._gateway.redirect(*brokers, stray.client, stray.token, then)
             else:
-                self._wire.forget(stray.broker, stray.client, then)
+                self._gateway.forget(stray.broker, stray.client, then)
 
     def _abandon(self, stray: Stray, now: float) -> None:
-        """Leave a session as it is, and what waits there; one that was ended before is most likely gone."""
+        """Give up a stray session and its queue; one that was ended before is most likely gone."""
         log.warning("the session of %s at %r is left as it is", stray.client, stray.broker)
         left = Abandoned(stray.client, stray.broker, now, stray.forward)
-        self._keep([Drained(stray.client, stray.broker) if stray.last else left])
+        self._save([Drained(stray.client, stray.broker) if stray.last else left])
 
-    def _is_ripe(self, stray: Stray, now: float) -> bool:
-        """Whether the TTL is over since the client has left, and since links bring all to where it is."""
-        key, home = (stray.client, stray.broker), self.registry.residents[stray.client]
+    def _is_ready(self, stray: Stray, now: float) -> bool:
+        """Whether the TTL has passed since the client left, and since links carry everything to its home."""
+        key = stray.client, stray.broker
+        home = self.registry.residents[stray.client]
         if home.broker not in self._addresses:
-            return not stray.forward  # there is nowhere to send it on to, until the client comes elsewhere
-        # Before it would be abandoned, what waits is sent on anyway.
+            return not stray.forward  # there is no broker to forward to, until the client registers elsewhere
+        # Before the session would be abandoned, its queue is forwarded even without links.
         patient = self._waited(stray.since, now) < self.timing.abandon / 2
         if stray.forward and patient and not self._are_carried(home.broker, home.needs):
             self._unlinked[key] = now
         since = max(stray.since, self._unlinked.get(key, 0.0)) if stray.forward else stray.since
         return not (stray.forward or stray.last) or now >= since + self.timing.ttl
 
-    def _emptied(self, stray: Stray, fault: str | None) -> None:
+    def _on_emptied(self, stray: Stray, error: str | None) -> None:
         key = stray.client, stray.broker
         self._busy.pop(key, None)
         current = self.registry.strays.get(key)
-        if fault:
-            log.info("the session of %s at %r is still there: %s", *key, fault)
+        if error:
+            log.info("the session of %s at %r still exists: %s", *key, error)
         elif current is not None and current.token == stray.token:
             gone = replace(current, since=self.now(), forward=False, last=True)
-            self._keep([Drained(*key) if stray.last else gone])
+            self._save([Drained(*key) if stray.last else gone])
 
-    def _keep(self, changes: list[Change]) -> None:
-        """Bring changes to the disk, and follow them up."""
+    def _save(self, changes: list[Change]) -> None:
+        """Journal changes, and act on them."""
         self._journal.append(changes)
         for change in changes:
             match change:
@@ -443,37 +448,37 @@ class MoveAgent:
                     self._unlinked.pop((change.client, change.broker), None)
 
     def _forget_silent(self, now: float) -> None:
-        """Drop clients that were not heard of for long; who comes back registers again."""
+        """Forget clients that have been silent for long; they can register again."""
         if not self.timing.forget_after:
             return
         changes = self.registry.forgetting(now - self.timing.forget_after, int(now * 1e9))
         if changes:
-            self._keep(changes)
-            self._journal.shorten()
-            log.info("%d clients that were not heard of for long are forgotten", len(changes) - 1)
+            self._save(changes)
+            self._journal.compact()
+            log.info("%d clients are forgotten, since they have been silent for long", len(changes) - 1)
 
     def _unlinked_end(self, move: Move) -> str | None:
-        """The broker of a move that does not get what the client wants, or give it; None: both do."""
+        """The broker of a move whose links do not carry the client's messages; None: both brokers' do."""
         needs = self.registry.residents[move.client].needs
         return next((one for one in (move.foreign, move.home) if not self._are_carried(one, needs)), None)
 
     def _are_carried(self, broker: str, needs: Collection[str]) -> bool:
-        """Whether links bring all of this; those that fail do not, and do not end the agent."""
+        """Whether links carry all filters; links that fail do not, and must not stop the agent."""
         try:
             return self._links.carried(broker, needs)
         except Exception:
             if self._is_due(("links", broker), self.now()):
-                log.exception("links of broker %r cannot be asked", broker)
+                log.exception("the state of links of broker %r is unknown", broker)
             return False
 
     def _claim(self, move: Move) -> None:
-        """Have the foreign broker get what a client wants that is about to come."""
+        """Request links for the broker that a client is about to move to."""
         if move.state in PREPARED and move.foreign in self._addresses:
             needs = self.registry.residents[move.client].needs
             self._claims.hold(move.foreign, move.client, needs)
 
     def _claim_all(self) -> None:
-        """Ask for all links that are needed, as an agent that has just started."""
+        """Request all links that clients need, when the agent starts."""
         lost = Counter[str]()
         for resident in self.registry.residents.values():
             strays = self.registry.strays_of(resident.client)
@@ -488,17 +493,17 @@ class MoveAgent:
     def _stop_work(self, client: str, broker: str) -> None:
         self._busy.get((client, broker), lambda: None)()
 
-    def _tell(
+    def _send(
         self,
         broker: str,
         client: str,
         call: str,
         message: MoveRequest | ConnectOrder | RefusedNumber | Registered,
     ) -> None:
-        self._wire.send(broker, to_client(client, call), dump(message))
+        self._gateway.send(broker, to_client(client, call), dump(message))
 
     def _is_due(self, key: Any, now: float) -> bool:
-        """Whether something was not done lately; then it counts as done now."""
+        """Whether something was not done lately; if so, it counts as done now."""
         if now < self._later.get(key, 0.0):
             return False
         if len(self._later) > MOST_LATER:
@@ -506,23 +511,23 @@ class MoveAgent:
         self._later[key] = now + self.timing.again
         return True
 
-    def _posted(self, then: Callable[[str | None], None]) -> Callable[[str | None], None]:
-        """What runs in the agent's thread, wherever it is called."""
-        return lambda fault: self._inbox.put(lambda: then(fault))
+    def _in_own_thread(self, then: Callable[[str | None], None]) -> Callable[[str | None], None]:
+        """A function that has the agent's thread call `then`."""
+        return lambda error: self._inbox.put(lambda: then(error))
 
     # From any thread.
 
-    def heard(self, broker: str, topic: str, payload: bytes, done: Callable[[], None]) -> None:
-        """Take in what a client said, and tell when it is kept, or refused."""
+    def post(self, broker: str, topic: str, payload: bytes, done: Callable[[], None]) -> None:
+        """Have the agent's thread process a control message; `done` is called after that."""
 
         def work() -> None:
-            self.hear(broker, topic, payload)
+            self.receive(broker, topic, payload)
             done()
 
         self._inbox.put(work)
 
     def ask(self, question: Callable[[MoveAgent], T], seconds: float = 25.0) -> T:
-        """Have the agent's thread call a function with the agent, and give its result."""
+        """Have the agent's thread call a function with the agent, and return its result."""
         answer: Future[T] = Future()
 
         def work() -> None:
@@ -535,23 +540,23 @@ class MoveAgent:
         return answer.result(seconds)
 
     def stop(self) -> None:
-        """End `run`, and leave sessions that are being emptied to the next agent."""
+        """Make `run` return; sessions that are being emptied are left to the next agent."""
         self._stopping.set()
         for stop in list(self._busy.values()):
             stop()
 
-    # Asked through `ask`.
+    # Called through `ask`.
 
     def request_to_move(self, client: str, to: str, key: str = "") -> Move:
-        """Ask a client to move to a broker; asking again with the same key gives the same move.
+        """Request a move of a client to a broker; the same key gives the same move.
 
         Raises:
-            InputError: the client or the broker is unknown, it is there already, or it is being moved.
+            InputError: the client or the broker is unknown, or the client is there already or being moved.
         """
         known = self.registry.move_of_key(key)
         if known is not None:
             if (known.client, known.foreign) != (client, to):
-                raise InputError(f"key {key!r:.80} is that of another move; give each move its own")
+                raise InputError(f"key {key!r:.80} belongs to another move; give each move its own key")
             return known
         if to not in self._addresses:
             raise InputError(f"no broker {to!r:.80}; there are {', '.join(self._addresses)}")
@@ -565,11 +570,11 @@ class MoveAgent:
         if self.registry.is_moving(client):
             raise InputError(f"client {client!r} is being moved already; wait until that is over")
         move = Move(new_id(), client, resident.broker, to, MoveState.REQUESTED, self.now(), key=key)
-        self._keep([move])
+        self._save([move])
         return move
 
     def cancel(self, move_id: str) -> Move:
-        """Give up a move whose client has not been told to go yet; then it stays.
+        """Cancel a move whose client has not been told to connect yet; then the client stays.
 
         Raises:
             InputError: there is no such move, or it is too late.
@@ -578,7 +583,7 @@ class MoveAgent:
         if move is None:
             raise InputError(f"no move {move_id!r:.40}")
         if move.is_over or move.state is MoveState.CONNECTED or move.note == LEAVING:
-            words = LEAVING if move.note == LEAVING else f"move {move_id} is {move.state}"
-            raise InputError(f"{words}; it is too late to give it up")
-        self._keep(self._given_up(move, MoveState.CANCELLED, self.now(), "given up by the operator"))
+            reason = LEAVING if move.note == LEAVING else f"move {move_id} is {move.state}"
+            raise InputError(f"{reason}; it is too late to cancel it")
+        self._save(self._end_move(move, MoveState.CANCELLED, self.now(), "given up by the operator"))
         return self.registry.moves[move_id]

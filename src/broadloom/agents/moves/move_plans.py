@@ -1,8 +1,8 @@
-"""From the assignment that runs to the one that is planned: which moves, in which order (paper 5, IV-C).
+"""Plans of moves: the order of moves from one assignment to another, and their execution (paper 5, IV-C).
 
-Moves are made in steps. In each step the moves of the most gain go first, as many as fit: a client counts at
-both brokers while it moves, so no capacity is exceeded on the way. Where clients wait for each other's room
-in a ring, one is parked at a broker with room to spare.
+Moves are made in steps. Each step has the moves of the highest gain that fit together: a client counts at
+both brokers while it moves, so no capacity is ever exceeded. Where clients wait for each other's capacity in
+a ring, one of them is parked at a broker with spare capacity.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from broadloom._version import VERSION
 from broadloom.agents.moves.move_registry import NEXT, MoveState
 from broadloom.assignment.market import MovingCost
 from broadloom.checks import check_count
-from broadloom.errors import InputError
+from broadloom.errors import InputError, StorageError
 from broadloom.model import LOAD_TOLERANCE, MarketProblem
 from broadloom.plans import MarketResult
 from broadloom.progress import stage
@@ -44,11 +44,11 @@ def plan_moves(
     """Order the moves from one assignment to another.
 
     Args:
-        problem: who sends and wants what, what links cost, and what brokers carry.
+        problem: the market.
         present: the broker of each user now.
         planned: the broker that each user should have.
-        at_once: how many users may move at the same time.
-        core: how traffic crosses the core, which decides what a move gains.
+        at_once: number of users that can move at the same time.
+        core: how traffic crosses the core, which determines the gain of a move.
 
     Returns:
         The moves in steps. Where not all fit, `blocked` has the rest, and `advice` says what would free them.
@@ -64,7 +64,9 @@ def plan_moves(
         [('1', '0')]
     """
     check_count(at_once, "at_once", minimum=1)
-    start, goal = (MarketResult(problem, np.asarray(given, np.int32), core) for given in (present, planned))
+    start, goal = (
+        MarketResult(problem, np.asarray(brokers, np.int32), core) for brokers in (present, planned)
+    )
     if not goal.feasible:
         over = goal.metrics()["overload"]
         raise InputError(f"the plan overloads a broker by {over:.6g}; plan within the capacities")
@@ -78,13 +80,13 @@ def plan_moves(
 
 @dataclass
 class _MoveOrder:
-    """An order in the making.
+    """Order of moves under construction.
 
     Attributes:
         problem: the market.
         at: the broker of each user after the steps so far.
         goal: the broker that each user should have.
-        cost: what the assignment costs after the steps so far.
+        cost: the cost of the assignment after the steps so far.
     """
 
     problem: MarketProblem
@@ -102,7 +104,7 @@ class _MoveOrder:
         self._first_load = self.load.copy()
 
     def step(self, at_once: int) -> bool:
-        """Add a step: the moves of the most gain that fit together; false if none does."""
+        """Add a step of the moves with the highest gain that fit together; false if none fits."""
         gains = {user: -self.cost.change(user, int(self.goal[user])) for user in self.left}
         chosen: list[PlannedMove] = []
         coming = self.load.copy()
@@ -116,8 +118,10 @@ class _MoveOrder:
         return bool(chosen)
 
     def park(self) -> bool:
-        """Add a step that parks one user elsewhere, so that others can move; false if nobody can be."""
-        least = {int(self.goal[user]): np.inf for user in self.left}  # demand that waits to come to a broker
+        """Add a step that parks one user elsewhere, so that others can move; false if that is impossible."""
+        least = {
+            int(self.goal[user]): np.inf for user in self.left
+        }  # smallest demand that waits for a broker
         for user in self.left:
             least[self.goal[user]] = min(least[self.goal[user]], self.problem.demand[user])
         ranked = [
@@ -135,7 +139,7 @@ class _MoveOrder:
         return True
 
     def _frees(self, user: int, waiting: float) -> bool:
-        """Whether a user's going lets another one in at once."""
+        """Whether another user fits as soon as this one has left."""
         home = self.at[user]
         return bool(self.load[home] - self.problem.demand[user] + waiting <= self.problem.limit[home])
 
@@ -153,7 +157,7 @@ class _MoveOrder:
         )
 
     def _make(self, moves: list[PlannedMove]) -> None:
-        """Take a step."""
+        """Append a step, and update loads and costs."""
         if not moves:
             return
         self.steps.append(tuple(moves))
@@ -168,7 +172,7 @@ class _MoveOrder:
         self.left = [user for user in self.left if self.at[user] != self.goal[user]]
 
     def plan(self, cost_before: float) -> MovePlan:
-        """What has come of it."""
+        """The resulting plan."""
         brokers = self.problem.broker_ids
         blocked = [self._planned(user, int(self.goal[user]), 0.0) for user in self.left]
         return MovePlan(
@@ -182,7 +186,7 @@ class _MoveOrder:
         )
 
     def _advice(self) -> str:
-        """The least that would let one of those who are blocked move."""
+        """The smallest change that would let a blocked user move."""
         if not self.left:
             return ""
         short = {
@@ -198,14 +202,14 @@ class _MoveOrder:
 
 
 class PlannedMove(NamedTuple):
-    """A client that should move.
+    """Planned move of a client.
 
     Attributes:
-        client: who.
-        home: where it is.
-        to: where it should be.
-        gain: by how much that lowers the cost, when its turn comes; below 0 where it makes room for others.
-        demand: what it sends and receives, which counts at both brokers while it moves.
+        client: the client's name.
+        home: its present broker.
+        to: its planned broker.
+        gain: the decrease of the cost at its turn; below 0 where it frees capacity for others.
+        demand: the traffic that it sends and receives, which counts at both brokers while it moves.
     """
 
     client: str
@@ -217,17 +221,17 @@ class PlannedMove(NamedTuple):
 
 @dataclass(frozen=True)
 class MovePlan:
-    """Moves in steps; those of one step may be made at the same time.
+    """Moves in steps; those of one step can be made at the same time.
 
     Attributes:
         steps: the moves.
-        blocked: moves for which there is no room.
-        advice: what would free them.
-        cost_before: what the present assignment costs.
-        cost_after: what it costs after all steps.
-        load: what each broker carries before.
-        capacity: what each broker can carry.
-        key: what this plan is called, so that a run of it can be taken up again, and of no other.
+        blocked: moves that do not fit.
+        advice: how to unblock them.
+        cost_before: the cost of the present assignment.
+        cost_after: the cost after all steps.
+        load: the present load of each broker.
+        capacity: the capacity of each broker.
+        key: the random id of the plan, by which a run of it is resumed.
 
     Example:
         >>> import broadloom as bl
@@ -252,11 +256,11 @@ class MovePlan:
 
     @property
     def move_count(self) -> int:
-        """How many moves there are in all steps."""
+        """Number of moves in all steps."""
         return sum(map(len, self.steps))
 
     def summary(self) -> str:
-        """The plan in a sentence."""
+        """The plan in one sentence."""
         blocked = f"; {len(self.blocked):,} blocked: {self.advice}" if self.blocked else ""
         return (
             f"{self.move_count:,} moves in {len(self.steps):,} steps, "
@@ -264,7 +268,7 @@ class MovePlan:
         )
 
     def record(self) -> dict[str, Any]:
-        """The plan as JSON has it."""
+        """The plan as JSON values."""
         named = {
             "steps": [[move._asdict() for move in step] for step in self.steps],
             "blocked": [move._asdict() for move in self.blocked],
@@ -275,45 +279,48 @@ class MovePlan:
         """Write the plan as a folder with `moves.json`.
 
         Raises:
-            InputError: there is something at `path` already.
+            InputError: `path` exists already.
         """
         with new_folder(Path(path), overwrite) as folder:
             (folder / FILE).write_text(json.dumps(self.record(), indent=2) + "\n")
 
     @classmethod
     def load_from(cls, path: str | Path) -> MovePlan:
-        """Read a plan that was saved.
+        """Read a saved plan.
 
         Raises:
-            InputError: it is not there, or no plan of moves.
+            InputError: it does not exist, or is not a plan of moves.
+            StorageError: it cannot be read.
         """
-        place = Path(path) / FILE
+        file = Path(path) / FILE
         try:
-            told = json.loads(place.read_text())
-            steps = tuple(tuple(PlannedMove(**move) for move in step) for step in told["steps"])
-            blocked = tuple(PlannedMove(**move) for move in told["blocked"])
-            rest = {name: told[name] for name in REST}
+            content = json.loads(file.read_text())
+            steps = tuple(tuple(PlannedMove(**move) for move in step) for step in content["steps"])
+            blocked = tuple(PlannedMove(**move) for move in content["blocked"])
+            rest = {name: content[name] for name in REST}
             if not isinstance(rest["key"], str):
                 raise TypeError(f"key is {rest['key']!r:.40}")
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise InputError(f"{file} cannot be read: {error.strerror}") from error
         except OSError as error:
-            raise InputError(f"{place} cannot be read: {error.strerror}") from error
+            raise StorageError(f"{file} cannot be read: {error.strerror}") from error
         except (ValueError, TypeError, KeyError) as error:
-            raise InputError(f"{place} is no plan of moves: {error!r:.80}") from error
+            raise InputError(f"{file} is not a plan of moves: {error!r:.80}") from error
         return cls(steps, blocked, **rest)
 
 
 class MoveRefusedError(InputError):
-    """The agent does not begin a move, and says why."""
+    """The agent refuses a move; the message has its reason."""
 
 
 class Mover(Protocol):
-    """Who makes moves: an `Operator`, or whatever a test has."""
+    """Executes moves: an `Operator`, or a stand-in in tests."""
 
     def request_to_move(self, client: str, to: str, key: str = "") -> dict[str, Any]:
-        """Ask a client to move; the same move if the key is known."""
+        """Request a move; the same key gives the same move."""
 
     def move(self, move: str) -> dict[str, Any]:
-        """How far a move is."""
+        """A move with its state."""
 
 
 def run_moves(
@@ -322,22 +329,23 @@ def run_moves(
     stop: Callable[[], bool] = lambda: False,
     sleep: Callable[[float], None] = time.sleep,
 ) -> Counter[str]:
-    """Ask the clients of each step to move, and wait until they have, or will not.
+    """Execute a plan: request the moves of each step, and wait until they have ended.
 
-    A client that declines keeps its room, so each move is checked again before it is asked for: what no
-    longer fits is left out. One that stays until later is not waited for; the agent asks it then. Each move
-    has a key of the plan, so that a run that was stopped, or died, is taken up where it was by running it
-    again.
+    A client that declines still counts at its broker, so each move is checked again before it is requested:
+    moves that no longer fit are left out. A client that stays until later is not waited for; the agent asks
+    it again then. Each move has a key of the plan, so a run that was stopped, or died, continues when it is
+    run again.
 
     Args:
         plan: the moves.
-        mover: who makes them.
-        stop: asked now and then; when it says so, no more moves begin, and those under way are the agent's.
-        sleep: how to wait.
+        mover: executes them.
+        stop: called regularly; when it returns true, no more moves are requested, and the agent continues the
+            active ones.
+        sleep: waits for some seconds.
 
     Returns:
-        How many moves ended how: the names of states, `no_room` (others did not go), `refused` (by the
-        agent), and, when stopped, `under_way` and `not_begun`.
+        The number of moves by outcome: the names of states, `no_room` (others did not move), `refused` (by
+        the agent), and, when stopped, `under_way` and `not_begun`.
 
     Examples:
         >>> import broadloom as bl
@@ -356,18 +364,18 @@ def run_moves(
 
 
 class _PlanRun:
-    """A run under way: what brokers carry now, and who did not go along."""
+    """State of a run: the load of brokers, and the clients that did not move."""
 
     def __init__(
         self, plan: MovePlan, mover: Mover, stop: Callable[[], bool], sleep: Callable[[float], None]
     ) -> None:
         self._plan, self._mover, self._stop, self._sleep = plan, mover, stop, sleep
         self._load = dict(plan.load)
-        self._strayed: set[str] = set()  # clients that are not where the plan has them
+        self._strayed: set[str] = set()  # clients that are not where the plan assumes them
         self.ended: Counter[str] = Counter()
 
     def step(self, number: int, moves: Sequence[PlannedMove], done: Callable[[float], None]) -> None:
-        """Make the moves of one step."""
+        """Execute the moves of one step."""
         under_way: dict[str, PlannedMove] = {}
         for move in moves:
             if self._stop():
@@ -381,7 +389,7 @@ class _PlanRun:
                 state = self._mover.move(asked)["state"]
                 if MoveState(state) not in NEXT or state == MoveState.STAYING:
                     move = under_way.pop(asked)
-                    if state != MoveState.STAYING:  # it may still come, and keeps its room at both
+                    if state != MoveState.STAYING:  # it can still move, and counts at both brokers
                         self._carry(move.home if state == MoveState.REDIRECTED else move.to, -move.demand)
                     self._end(move, state)
             done(self.ended.total())
@@ -405,8 +413,8 @@ class _PlanRun:
             self._strayed.add(move.client)
 
     def _fits(self, move: PlannedMove) -> bool:
-        room = self._plan.capacity.get(move.to, math.inf) * (1 + LOAD_TOLERANCE)
-        return self._load.get(move.to, 0.0) + move.demand <= room
+        limit = self._plan.capacity.get(move.to, math.inf) * (1 + LOAD_TOLERANCE)
+        return self._load.get(move.to, 0.0) + move.demand <= limit
 
     def _carry(self, broker: str, demand: float) -> None:
         self._load[broker] = self._load.get(broker, 0.0) + demand

@@ -1,4 +1,7 @@
-"""The states of a move, and which may follow which (paper 5, section V)."""
+"""State of all moves and clients, and its write-ahead journal (paper 5, section V).
+
+The registry changes only by `apply`, and changes are journaled first, so a replay restores it.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, get_args
 
-from broadloom.errors import InputError
+from broadloom.errors import InputError, StorageError
 from broadloom.mqtt.topic_filters import QosFilters
 from broadloom.storage import append_record, lock_folder, read_records, start_journal
 
@@ -22,7 +25,7 @@ MOST_RECORDS, MOST_BYTES = 100_000, 64 * 2**20  # since it was last written anew
 
 
 class MoveState(StrEnum):
-    """How far a move is; from `CONNECTED` on the foreign broker serves the client, before that its home."""
+    """State of a move; from `CONNECTED` on the foreign broker serves the client, before that its home."""
 
     REQUESTED = "requested"
     STAYING = "staying"
@@ -57,24 +60,24 @@ NEXT: dict[MoveState, frozenset[MoveState]] = {
     MoveState.REPLICATED: frozenset({MoveState.CONNECTED, MoveState.FAILED, MoveState.CANCELLED}),
     MoveState.CONNECTED: frozenset({MoveState.REDIRECTED, MoveState.FAILED}),
 }
-# States in which the foreign broker may have a session of the client that it does not use yet.
+# States in which the foreign broker can have a session that the client does not use yet.
 PREPARED = frozenset({MoveState.ACCEPTED, MoveState.REPLICATED})
 
 
 @dataclass(frozen=True)
 class Move:
-    """A client on its way from its home broker to a foreign one.
+    """Move of a client from its home broker to a foreign one.
 
     Attributes:
-        id: 16 hexadecimal digits that nobody can guess.
-        client: who moves.
-        home: the broker that served it when it was asked.
-        foreign: the broker that it is asked to move to.
-        state: how far it is.
-        since: when it came into this state, in seconds since 1970.
-        until: while staying: when it may be asked again.
-        key: what the operator calls it, so that asking twice makes one move.
-        note: why it ended as it did, or what it waits for.
+        id: 16 random hexadecimal digits.
+        client: the client's name.
+        home: the broker that served it when the move was requested.
+        foreign: the broker to move to.
+        state: the state of the move.
+        since: the time of this state, in seconds since 1970.
+        until: while staying: the time from which the client can be asked again.
+        key: the operator's key, which makes a repeated request the same move.
+        note: the reason of its end, or what it waits for.
     """
 
     id: str
@@ -89,14 +92,14 @@ class Move:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing more happens to it."""
+        """Whether it has reached a final state."""
         return self.state not in NEXT
 
     def to(self, state: MoveState, now: float, note: str = "", until: float = 0.0) -> Move:
         """The move in its next state.
 
         Raises:
-            InputError: this state does not follow.
+            InputError: this state cannot follow.
 
         Examples:
             >>> move = Move("0" * 16, "meter-1", "rome", "oslo", MoveState.REQUESTED, since=0.0)
@@ -113,16 +116,16 @@ class Move:
 
 @dataclass(frozen=True)
 class Stray:
-    """A session of a client at a broker that does not serve it, which is to be emptied and ended.
+    """Session of a client at a broker that does not serve it, to be emptied and ended.
 
     Attributes:
-        client: whose.
-        broker: where.
-        since: when the client left it, in seconds since 1970.
-        forward: whether what waits there belongs to the client; not if the client never was there.
-        token: marks the last message that waited there.
-        last: whether it has been ended before; a broker that dies right then comes back with the session that
-            it had saved, so a session is ended once more when the broker has saved that it is gone.
+        client: the client's name.
+        broker: the broker.
+        since: the time when the client left it, in seconds since 1970.
+        forward: whether its queue belongs to the client; not if the client never was there.
+        token: the payload of the mark at the end of the queue.
+        last: whether it has been ended before; a broker that crashes right then restores the session from its
+            disk, so a session is ended once more when the broker has saved its end.
     """
 
     client: str
@@ -134,7 +137,7 @@ class Stray:
 
 
 def new_id() -> str:
-    """An id that nobody can guess."""
+    """A random id."""
     return secrets.token_hex(8)
 
 
@@ -144,12 +147,12 @@ class Resident:
 
     Attributes:
         client: its name.
-        broker: its home.
-        filters: what it wants.
-        place: where it is, if it tells.
-        since: when it came there.
+        broker: its home broker.
+        filters: its topic filters.
+        place: its position in the network, if known.
+        since: the time of its arrival there.
         sends: the topics that it publishes to.
-        heard: when it was heard of, in seconds since 1970; up to a day before it really was last.
+        heard: the time of its last message, in seconds since 1970; up to a day too early.
     """
 
     client: str
@@ -162,13 +165,13 @@ class Resident:
 
     @property
     def needs(self) -> set[str]:
-        """What links must carry to and from its broker."""
+        """The filters that links must carry to and from its broker."""
         return {text for text, _ in self.filters} | set(self.sends)
 
 
 @dataclass(frozen=True)
 class Drained:
-    """A stray session is gone."""
+    """A stray session was emptied and ended."""
 
     client: str
     broker: str
@@ -176,13 +179,13 @@ class Drained:
 
 @dataclass(frozen=True)
 class Abandoned:
-    """A stray session could not be emptied, and is left as it is.
+    """A stray session that could not be emptied, and is left as it is.
 
     Attributes:
-        client: whose.
-        broker: where.
-        since: when it was given up, in seconds since 1970.
-        forward: whether what waits there belongs to the client.
+        client: the client's name.
+        broker: the broker.
+        since: the time when it was abandoned, in seconds since 1970.
+        forward: whether its queue belongs to the client.
     """
 
     client: str
@@ -201,14 +204,14 @@ class Numbered:
 
 @dataclass(frozen=True)
 class Floor:
-    """The highest number of all who were forgotten: who is not known must be above it, or it is a replay."""
+    """The highest number of all forgotten clients; a lower number of an unknown client is a replay."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Forgotten:
-    """A client is no longer known, nor that a broker serves it."""
+    """A client that is no longer known."""
 
     client: str
     broker: str
@@ -220,15 +223,15 @@ _KINDS: Mapping[str, type[Any]] = {kind.__name__.lower(): kind for kind in get_a
 
 @dataclass
 class Registry:
-    """Everything that the agent keeps over its crash.
+    """The agent's persistent state.
 
     Attributes:
-        residents: by client.
-        numbers: the highest number heard from each client.
-        moves: by id, in the order in which they were asked for.
-        strays: by client and broker.
-        abandoned: sessions that were given up, by client and broker, until the client is back there.
-        floor: the highest number of all who were forgotten.
+        residents: the clients by name.
+        numbers: the highest number received from each client.
+        moves: the moves by id, in order of their request.
+        strays: stray sessions by client and broker.
+        abandoned: abandoned sessions by client and broker, until the client is back there.
+        floor: the highest number of all forgotten clients.
     """
 
     residents: dict[str, Resident] = field(default_factory=dict)
@@ -241,7 +244,7 @@ class Registry:
     _keys: dict[str, str] = field(default_factory=dict)
 
     def apply(self, changes: Iterable[Change]) -> None:
-        """Take in changes that are on the disk."""
+        """Apply journaled changes."""
         for change in changes:
             match change:
                 case Resident():
@@ -275,37 +278,37 @@ class Registry:
             del self._active[move.client]
 
     def active_move(self, client: str) -> Move | None:
-        """The move of a client that is under way."""
+        """The active move of a client."""
         found = self._active.get(client)
         return None if found is None else self.moves[found]
 
     def active_moves(self) -> list[Move]:
-        """All moves that are under way."""
+        """All active moves."""
         return [self.moves[move] for move in self._active.values()]
 
     def strays_of(self, client: str) -> list[Stray]:
-        """The sessions of a client that are to be ended."""
+        """The stray sessions of a client."""
         return [stray for stray in self.strays.values() if stray.client == client]
 
     def is_moving(self, client: str) -> bool:
-        """Whether a move of a client is under way, or what it left behind still waits for it."""
+        """Whether a client has an active move, or a queue that is not forwarded yet."""
         return client in self._active or not all(stray.last for stray in self.strays_of(client))
 
     def move_of_key(self, key: str) -> Move | None:
-        """The move that the operator calls so."""
+        """The move with an operator's key."""
         found = self._keys.get(key)
         return None if found is None else self.moves[found]
 
     def number_of(self, client: str) -> int:
-        """The number that the next message of a client must be above."""
+        """The number that the next message of a client must exceed."""
         return self.numbers.get(client, self.floor)
 
     def forgetting(self, before: float, clock: int) -> list[Change]:
-        """What forgets all clients that were last heard of before a moment, but for those under way.
+        """The changes that forget all inactive clients last heard before a time, except for moving ones.
 
         Args:
-            before: the moment, in seconds since 1970.
-            clock: the highest number to forget: a higher floor would be in the way of clients that come.
+            before: the time, in seconds since 1970.
+            clock: the highest number to forget; a higher floor would block new clients.
         """
         under_way = {*self._active, *(client for client, _ in self.strays)}
         silent = [
@@ -317,13 +320,13 @@ class Registry:
         return [Floor(max(self.floor, *numbers)), *silent] if silent else []
 
     def changes(self) -> list[Change]:
-        """The fewest changes that lead here from nothing."""
+        """The shortest list of changes that leads to this state."""
         numbers = [Numbered(client, number) for client, number in self.numbers.items()]
         clients: list[Change] = [Floor(self.floor), *self.residents.values(), *numbers]
         return [*clients, *self.moves.values(), *self.strays.values(), *self.abandoned.values()]
 
     def forget_old(self) -> None:
-        """Forget moves that are over and sessions that were given up, but for the last ones."""
+        """Remove final moves and abandoned sessions, except for the last ones."""
         lost = [key for key in self.abandoned if key[0] not in self.residents]
         for key in lost + list(self.abandoned)[:-KEPT]:
             self.abandoned.pop(key, None)
@@ -333,7 +336,7 @@ class Registry:
 
 
 def plain(change: Change) -> list[Any]:
-    """A change as JSON has it.
+    """A change as JSON values.
 
     Examples:
         >>> plain(Drained("meter-1", "rome"))
@@ -343,7 +346,7 @@ def plain(change: Change) -> list[Any]:
 
 
 def from_plain(values: list[Any]) -> Change:
-    """A change as it was written.
+    """The change of JSON values.
 
     Examples:
         >>> from_plain(["drained", {"client": "meter-1", "broker": "rome"}])
@@ -359,73 +362,81 @@ def from_plain(values: list[Any]) -> Change:
 
 
 def resident_of(fields: Mapping[str, Any]) -> Resident:
-    """A client as JSON has it."""
-    place, filters = fields["place"], tuple((text, qos) for text, qos in fields["filters"])
+    """The client of JSON values."""
+    place = fields["place"]
+    filters = tuple((text, qos) for text, qos in fields["filters"])
     kept = dict(fields) | {"filters": filters, "place": None if place is None else tuple(place)}
     kept["sends"] = tuple(fields["sends"])
     return Resident(**kept)
 
 
 class MoveJournal:
-    """An open journal; nobody else can open it meanwhile.
+    """Write-ahead journal of the move agent; a folder has one open journal at a time.
 
     Args:
-        folder: where it is; made if it is not there.
+        folder: its folder; created if it does not exist.
 
     Attributes:
-        registry: what its records lead to.
+        registry: the state after its records.
 
     Raises:
-        InputError: another agent has it, it is damaged, or the folder cannot be made.
+        InputError: the path is not a folder, another agent has the journal, or it is damaged.
+            StorageError: the folder or the journal cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
         try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # who wants what is nobody else's business
-        except OSError as error:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # clients' filters are private
+        except (FileExistsError, NotADirectoryError) as error:
             raise InputError(f"the journal cannot be in {folder}: {error.strerror}; give a folder") from error
+        except OSError as error:
+            raise StorageError(f"the journal cannot be in {folder}: {error.strerror}") from error
         self._lock = lock_folder(folder)
-        self._file, self._place, self._records, self._limit = -1, folder / FILE, 0, 0
+        self._file = -1
+        self._path = folder / FILE
+        self._records = 0
+        self._limit = 0
         self.registry = Registry()
         try:
             self._replay()
-            self.shorten()
+            self.compact()
         except BaseException:
             self.close()
             raise
 
     def append(self, changes: Sequence[Change]) -> None:
-        """Keep changes, all of them or none, and take them into the registry."""
+        """Write changes, all or none, and apply them to the registry."""
         text = json.dumps([plain(change) for change in changes], separators=(",", ":"))
         append_record(self._file, text.encode())
         self.registry.apply(changes)
         self._records += 1
         if self._records >= MOST_RECORDS or os.fstat(self._file).st_size > self._limit:
-            self.shorten()
+            self.compact()
 
-    def shorten(self) -> None:
-        """Write anew what there is, without what has been overtaken."""
+    def compact(self) -> None:
+        """Write the file anew, without outdated records."""
         self.registry.forget_old()
         changes = self.registry.changes()
-        start_journal(self._place, MAGIC, [json.dumps([plain(change)]).encode() for change in changes])
+        start_journal(self._path, MAGIC, [json.dumps([plain(change)]).encode() for change in changes])
         if self._file >= 0:
             os.close(self._file)
-        self._file, self._records = os.open(self._place, os.O_RDWR | os.O_APPEND), 0
+        self._file = os.open(self._path, os.O_RDWR | os.O_APPEND)
+        self._records = 0
         os.fchmod(self._file, 0o600)
         size = os.fstat(self._file).st_size
-        self._limit = size + max(size, MOST_BYTES)  # so that a large one is not written anew all the time
+        self._limit = size + max(size, MOST_BYTES)  # so that a large file is not compacted all the time
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the journal."""
         for handle in (self._file, self._lock):
             if handle >= 0:
                 os.close(handle)
         self._file = self._lock = -1
 
     def _replay(self) -> None:
-        """Take in what is there."""
-        for text in read_records(self._place, MAGIC) if self._place.exists() else ():
+        """Apply the records of the file."""
+        for text in read_records(self._path, MAGIC) if self._path.exists() else ():
             try:
                 self.registry.apply([from_plain(values) for values in json.loads(text)])
             except (ValueError, TypeError, KeyError) as error:
-                raise InputError(f"{self._place} has a record of another version: {error!r:.80}") from error
+                raise InputError(f"{self._path} has a record of another version: {error!r:.80}") from error

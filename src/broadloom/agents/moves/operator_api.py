@@ -1,4 +1,4 @@
-"""The HTTP API for operators: on loopback only, and only for who has the token."""
+"""HTTP API for operators: the server on loopback with a token, its OpenAPI description, and the client."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ from broadloom.agents.monitoring import KIND, Family, exposition, labels
 from broadloom.agents.moves.move_agent import MoveAgent
 from broadloom.agents.moves.move_plans import MoveRefusedError
 from broadloom.agents.moves.move_registry import MoveState, Resident, resident_of
-from broadloom.agents.moves.traffic_summary import AwayError, SentTraffic, Site
-from broadloom.errors import InputError
+from broadloom.agents.moves.traffic_summary import SentTraffic, Site
+from broadloom.errors import InputError, UnreachableError
 
 log = logging.getLogger("broadloom.agents.moves")
 
 LOOPBACK = "127.0.0.1"
 MOST_BYTES = 64 * 1024
 SECONDS = 30.0
-PAGE = 1_000  # clients or moves
-NAMED = 10  # of the sessions that were given up
-# What clients sent in so many seconds, with who is where and where brokers are.
+PAGE = 1_000  # clients or moves per page
+NAMED = 10  # abandoned sessions listed in /health
+# Counts for some seconds what clients send; returns it with clients and brokers, as JSON values.
 Summarize = Callable[[float], dict[str, Any]]
 _TEXT, _NUMBER, _COUNT = {"type": "string"}, {"type": "number"}, {"type": "integer"}
 _MOVE = {
@@ -73,25 +73,27 @@ _HEALTH = {
     },
 }
 ANSWER_SECONDS, AGAIN_SECONDS, PATIENCE = 30.0, 0.2, 10.0
-REFUSALS = (400, 409)  # of what was asked for; any other error is not about the client
+REFUSALS = (400, 409)  # status codes of a refused request; other errors are not about the client
 
 
 class _HttpError(Exception):
-    """A request that is answered with an error."""
+    """An error response."""
 
-    def __init__(self, code: int, words: str) -> None:
-        super().__init__(words)
+    def __init__(self, code: int, text: str) -> None:
+        super().__init__(text)
         self.code = code
 
 
 class OperatorApi:
-    """What operators may ask; each method is one operation."""
+    """Operations of the HTTP API."""
 
     def __init__(self, agent: MoveAgent, summarize: Summarize, down: Callable[[], list[str]] = list) -> None:
-        self._agent, self._summarize, self._down = agent, summarize, down
+        self._agent = agent
+        self._summarize = summarize
+        self._down = down
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-        """The code of an answer, and what is told as JSON, or a text; the body of a GET is its query."""
+        """The status code and the body of a response, JSON values or a text; `body` of a GET is its query."""
         match (method, *path.strip("/").split("/")):
             case ("GET", "openapi.json"):
                 return 200, api_description()
@@ -136,7 +138,7 @@ def _health(agent: MoveAgent) -> dict[str, Any]:
 
 
 def _families(health: dict[str, Any]) -> Iterator[Family]:
-    """What `/health` counts, as Prometheus reads it."""
+    """The counts of `/health` as metrics."""
     yield "clients", "gauge", "clients that are known", [("", health["clients"])]
     yield "strays", "gauge", "sessions that are to be emptied", [("", health["strays"])]
     yield "abandoned", "gauge", "sessions that could not be emptied", [("", health["abandoned"])]
@@ -149,9 +151,9 @@ def _families(health: dict[str, Any]) -> Iterator[Family]:
 
 
 def _page(query: dict[str, Any]) -> tuple[str, int]:
-    """After which one, and how many."""
+    """The position and the size of the requested page."""
     if unknown := sorted(set(query) - {"after", "limit"}):
-        raise InputError(f"{unknown[0]!r:.40} is not known; there are after and limit")
+        raise InputError(f"{unknown[0]!r:.40} is unknown; give after or limit")
     limit = query.get("limit", str(PAGE))
     if not (limit.isdecimal() and len(limit) < 9 and 0 < int(limit) <= PAGE):
         raise InputError(f"limit is {limit!r:.40}; give a whole number from 1 to {PAGE:,}")
@@ -159,7 +161,7 @@ def _page(query: dict[str, Any]) -> tuple[str, int]:
 
 
 def _clients(agent: MoveAgent, after: str, limit: int) -> dict[str, Any]:
-    """A page of clients by their names; one that is forgotten meanwhile changes nothing for the next page."""
+    """A page of clients by name; a client that is forgotten meanwhile does not change the next page."""
     residents = agent.registry.residents
     names = nsmallest(limit + 1, (name for name in residents if name > after))
     page = names[:limit]
@@ -167,7 +169,7 @@ def _clients(agent: MoveAgent, after: str, limit: int) -> dict[str, Any]:
 
 
 def _moves(agent: MoveAgent, after: str, limit: int) -> dict[str, Any]:
-    """A page of moves, oldest first, and after which one the next page begins, if there is one."""
+    """A page of moves, oldest first, and the last id if there is a next page."""
     moves = agent.registry.moves
     if after and after not in moves:
         raise _HttpError(404, f"no move {after!r:.40}")
@@ -185,7 +187,7 @@ def _move(agent: MoveAgent, move: str) -> dict[str, Any]:
 
 def _texts(body: dict[str, Any], *names: str) -> list[str]:
     if unknown := sorted(set(body) - set(names)):
-        raise InputError(f"{unknown[0]!r:.40} is not known; there are {', '.join(names)}")
+        raise InputError(f"{unknown[0]!r:.40} is unknown; give {', '.join(names)}")
     values = [body.get(name, "") for name in names]
     for name, value in zip(names, values, strict=True):
         if not isinstance(value, str) or len(value) > 256 or (not value and name != "key"):
@@ -201,18 +203,18 @@ def _seconds(body: dict[str, Any]) -> float:
 
 
 class _ApiHandler(BaseHTTPRequestHandler):
-    """Checks who asks, reads what, and writes the answer."""
+    """Checks host and token of a request, reads it, and writes the response."""
 
     server: HttpServer
     server_version, sys_version = "broadloom", ""
     timeout = SECONDS
 
     def do_GET(self) -> None:
-        """Answer a question."""
+        """Answer a GET request."""
         self._do("GET")
 
     def do_POST(self) -> None:
-        """Answer a command."""
+        """Answer a POST request."""
         self._do("POST")
 
     def _do(self, method: str) -> None:
@@ -221,27 +223,29 @@ class _ApiHandler(BaseHTTPRequestHandler):
             self._check_token()
             path, _, query = self.path.partition("?")
             body = self._body(method)
-            asked = dict(parse_qsl(query, keep_blank_values=True)) if method == "GET" else body
-            code, answer = self.server.api.answer(method, path, asked)
+            arguments = dict(parse_qsl(query, keep_blank_values=True)) if method == "GET" else body
+            code, answer = self.server.api.answer(method, path, arguments)
         except _HttpError as refused:
             code, answer = refused.code, {"error": str(refused)}
         except InputError as error:
-            code, answer = 503 if isinstance(error, AwayError) else 400, {"error": str(error)}
+            code, answer = 400, {"error": str(error)}
+        except UnreachableError as error:
+            code, answer = 503, {"error": str(error)}
         except Exception:
             log.exception("a request failed")
             code, answer = 500, {"error": "the agent failed; its log says why"}
         self._write(code, answer)
 
     def _check_host(self) -> None:
-        """Refuse pages of other sites that a browser on this machine was tricked into asking from."""
+        """Refuse requests that a page of another site has made a browser on this machine send."""
         host = self.headers.get("Host", "").rpartition(":")[0]
         if host not in (LOOPBACK, "localhost"):
-            raise _HttpError(403, f"ask by the name {LOOPBACK} or localhost")
+            raise _HttpError(403, f"use the host name {LOOPBACK} or localhost")
 
     def _check_token(self) -> None:
-        given = self.headers.get("Authorization", "").removeprefix("Bearer ").encode()
-        if not hmac.compare_digest(given, self.server.token):
-            raise _HttpError(401, "no token, or a wrong one; send Authorization: Bearer TOKEN")
+        token = self.headers.get("Authorization", "").removeprefix("Bearer ").encode()
+        if not hmac.compare_digest(token, self.server.token):
+            raise _HttpError(401, "the token is missing or wrong; send Authorization: Bearer TOKEN")
 
     def _body(self, method: str) -> dict[str, Any]:
         length = self.headers.get("Content-Length", "0")
@@ -255,7 +259,7 @@ class _ApiHandler(BaseHTTPRequestHandler):
         except (ValueError, RecursionError):
             body = None
         if not isinstance(body, dict):
-            raise _HttpError(400, "the body is no JSON object")
+            raise _HttpError(400, "the body is not a JSON object")
         return body
 
     def _write(self, code: int, answer: Any) -> None:
@@ -268,42 +272,42 @@ class _ApiHandler(BaseHTTPRequestHandler):
         self.wfile.write(data)
 
     def log_message(self, format: str, *values: Any) -> None:  # noqa: A002
-        """Requests, without headers, for who wants to see them."""
+        """Log requests, without headers, at level DEBUG."""
         log.debug(format, *values)
 
 
 class HttpServer(ThreadingHTTPServer):
-    """The API at a port of loopback.
+    """HTTP server of the API on loopback.
 
     Args:
-        api: what answers.
-        token: what operators must show.
-        port: 0: any that is free.
+        api: the operations.
+        token: the token of operators.
+        port: the port; 0: any free port.
     """
 
     daemon_threads = True
 
     def __init__(self, api: OperatorApi, token: str, port: int = 0) -> None:
         if not token:
-            raise InputError("the token is empty; give one that nobody can guess")
+            raise InputError("the token is empty; give a random one")
         self.api, self.token = api, token.encode()
         super().__init__((LOOPBACK, port), _ApiHandler)
 
     def start(self) -> None:
-        """Answer in a thread of its own."""
+        """Serve in a thread of its own."""
         threading.Thread(target=self.serve_forever, name="broadloom-http", daemon=True).start()
 
 
-def _answer(words: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return {"description": words, "content": {"application/json": {"schema": schema}}}
+def _answer(text: str, schema: dict[str, Any]) -> dict[str, Any]:
+    return {"description": text, "content": {"application/json": {"schema": schema}}}
 
 
-def _operation(name: str, words: str, answer: dict[str, Any], code: str = "200") -> dict[str, Any]:
+def _operation(name: str, text: str, answer: dict[str, Any], code: str = "200") -> dict[str, Any]:
     error = {"$ref": "#/components/responses/Error"}
     return {
         "operationId": name,
-        "summary": words,
-        "responses": {code: _answer(words, answer), "4XX": error, "5XX": error},
+        "summary": text,
+        "responses": {code: _answer(text, answer), "4XX": error, "5XX": error},
     }
 
 
@@ -321,18 +325,18 @@ def _query(name: str, schema: dict[str, Any]) -> dict[str, Any]:
     return {"name": name, "in": "query", "required": False, "schema": schema}
 
 
-def _paged(name: str, words: str, item: dict[str, Any]) -> dict[str, Any]:
+def _paged(name: str, text: str, item: dict[str, Any]) -> dict[str, Any]:
     page = {
         "type": "object",
         "required": [name, "next"],
         "properties": {name: {"type": "array", "items": item}, "next": {"type": ["string", "null"]}},
     }
     query = [_query("after", _TEXT), _query("limit", _COUNT)]
-    return _operation(name, f"{words}; `next` goes into `after`.", page) | {"parameters": query}
+    return _operation(name, f"{text}; `next` goes into `after`.", page) | {"parameters": query}
 
 
 def api_description() -> dict[str, Any]:
-    """The whole description.
+    """The OpenAPI description of the API; a test compares it with the server's responses.
 
     Examples:
         >>> sorted(api_description()["paths"])[:3]
@@ -382,23 +386,28 @@ def api_description() -> dict[str, Any]:
 
 
 class Operator:
-    """Asks an agent.
+    """Client of an agent's HTTP API.
 
     Args:
-        url: as `http://127.0.0.1:8780`.
-        token: the agent's.
-        patience: how many seconds an agent that does not answer is waited for.
+        url: the agent's URL, such as `http://127.0.0.1:8780`.
+        token: the agent's token.
+        patience: seconds for which to wait for an agent that does not answer.
+
+    Raises:
+            InputError: the URL is malformed.
     """
 
     def __init__(self, url: str, token: str, patience: float | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname or parts.username:
             raise InputError(f"agent {parts.hostname or url:.80}; give http://HOST:PORT, without a login")
-        self._host, self._port, self._token = parts.hostname, parts.port, token
+        self._host = parts.hostname
+        self._port = parts.port
+        self._token = token
         self._patience = PATIENCE if patience is None else patience
 
     def clients(self) -> list[dict[str, Any]]:
-        """Who is where, by name."""
+        """All clients by name."""
         return self._pages("clients")
 
     def moves(self) -> list[dict[str, Any]]:
@@ -410,28 +419,28 @@ class Operator:
         return self._ask("GET", f"/moves/{quote(move, safe='')}")
 
     def health(self) -> dict[str, Any]:
-        """Counts."""
+        """The counts of `/health`."""
         return self._ask("GET", "/health")
 
     def request_to_move(self, client: str, to: str, key: str = "") -> dict[str, Any]:
-        """Ask a client to move."""
+        """Request a move of a client."""
         return self._ask("POST", "/moves", {"client": client, "to": to, "key": key})
 
     def cancel(self, move: str) -> dict[str, Any]:
-        """Give up a move."""
+        """Cancel a move."""
         return self._ask("POST", f"/moves/{quote(move, safe='')}/cancel")
 
     def summarize(self, seconds: float) -> tuple[list[Resident], list[SentTraffic], dict[str, Site]]:
-        """Who is where, what they sent in so many seconds, and where brokers are."""
-        told = self._ask("POST", "/summarize", {"seconds": seconds}, wait=seconds)
+        """Clients, what they sent in some seconds, and brokers."""
+        answer = self._ask("POST", "/summarize", {"seconds": seconds}, wait=seconds)
         return (
-            [resident_of(one) for one in told["clients"]],
-            [SentTraffic(*one) for one in told["sent"]],
-            {name: Site(tuple(place), capacity) for name, (place, capacity) in told["sites"].items()},
+            [resident_of(one) for one in answer["clients"]],
+            [SentTraffic(*one) for one in answer["sent"]],
+            {name: Site(tuple(place), capacity) for name, (place, capacity) in answer["sites"].items()},
         )
 
     def _pages(self, name: str) -> list[dict[str, Any]]:
-        """All of a kind, as many pages as there are."""
+        """The entries of all pages."""
         found: list[dict[str, Any]] = []
         query = ""
         while True:
@@ -442,22 +451,31 @@ class Operator:
             query = f"?after={quote(page['next'], safe='')}"
 
     def _ask(self, method: str, path: str, body: dict[str, Any] | None = None, wait: float = 0.0) -> Any:
-        """An answer; an agent that is just being restarted is waited for."""
+        """Send a request, and repeat it while the agent does not answer, since it can be restarting.
+
+        Raises:
+            MoveRefusedError: the agent refuses the request.
+            InputError: the token or the request is wrong.
+            UnreachableError: the agent does not answer, or fails.
+        """
         end = time.monotonic() + self._patience
         while True:
             try:
-                status, told = self._ask_once(method, path, body, ANSWER_SECONDS + wait)
+                status, answer = self._ask_once(method, path, body, ANSWER_SECONDS + wait)
                 break
             except (OSError, http.client.HTTPException, ValueError) as error:
                 if time.monotonic() > end:
-                    words = getattr(error, "strerror", None) or error.__class__.__name__
+                    reason = getattr(error, "strerror", None) or type(error).__name__
                     where = f"{self._host}:{self._port}"
-                    raise InputError(f"the agent at {where} does not answer: {words}") from error
+                    raise UnreachableError(f"the agent at {where} does not answer: {reason}") from error
                 time.sleep(AGAIN_SECONDS)
         if status >= 400:
-            kind = MoveRefusedError if status in REFUSALS else InputError
-            raise kind(f"the agent says: {told.get('error', status) if isinstance(told, dict) else status}")
-        return told
+            reason = answer.get("error", status) if isinstance(answer, dict) else status
+            kind = (
+                MoveRefusedError if status in REFUSALS else UnreachableError if status >= 500 else InputError
+            )
+            raise kind(f"the agent says: {reason}")
+        return answer
 
     def _ask_once(
         self, method: str, path: str, body: dict[str, Any] | None, seconds: float

@@ -1,6 +1,6 @@
-"""`summarize`: what clients of running brokers send and want, as the tables that `assign` reads (paper 5, V).
+"""`summarize`: traffic of the clients of running brokers, as the tables that `assign` reads (paper 5, V).
 
-A generating function is what a client sends into each topic; together with who wants it, that is the traffic
+A generating function is what a client sends into each topic; with the clients' filters it gives the traffic
 matrix.
 """
 
@@ -21,7 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from broadloom.agents.moves.move_registry import Resident
-from broadloom.errors import InputError
+from broadloom.errors import UnreachableError
 from broadloom.model import MarketProblem
 from broadloom.mqtt.endpoint import Address, Login
 from broadloom.mqtt.paho import TICK, connect, new_client, stop_client, user_properties
@@ -33,19 +33,23 @@ from broadloom.storage.tables import write_table
 if TYPE_CHECKING:
     from paho.mqtt.client import Client
 
-UP_SECONDS = 30.0  # in which a broker must answer
+UP_SECONDS = 30.0  # time limit for a broker to accept the agent
 log = logging.getLogger("broadloom.agents.moves")
 
 MOST_FLOWS = 2_000_000  # rows of a traffic matrix
 Rates = Mapping[tuple[str, str], float]
 
 
-class AwayError(InputError):
-    """A broker does not answer."""
-
-
 class SentTraffic(NamedTuple):
-    """What a client published: who, when (seconds since 1970), where, how many bytes in how many messages."""
+    """Messages of a client on a topic.
+
+    Attributes:
+        publisher: the client's name.
+        at: the time, in seconds since 1970.
+        topic: the topic.
+        size: bytes of the payloads.
+        messages: number of messages.
+    """
 
     publisher: str
     at: float
@@ -56,11 +60,11 @@ class SentTraffic(NamedTuple):
 
 @dataclass(frozen=True)
 class Site:
-    """A broker as the planner sees it.
+    """Position and capacity of a broker, for the planner.
 
     Attributes:
-        place: where it is in the network.
-        capacity: how many bytes a second its clients may send and receive together; None: not known.
+        place: its position in the network.
+        capacity: bytes per second that its clients can send and receive together; None: unknown.
     """
 
     place: tuple[float, ...] = (0.0, 0.0)
@@ -73,16 +77,16 @@ def watch_traffic(
     seconds: float,
     home_of: Callable[[str], str | None],
 ) -> list[SentTraffic]:
-    """Count at all brokers for some seconds, each message at the home of its publisher, who is in its id.
+    """Count messages at all brokers for some seconds, each at the home of the publisher in its id.
 
     Args:
-        addresses: of the brokers.
-        login: of somebody who may read everything.
-        seconds: how long.
-        home_of: the broker of a client, None if there is no such client.
+        addresses: the brokers' addresses.
+        login: a login that can read all topics.
+        seconds: the duration.
+        home_of: the broker of a client; None: there is no such client.
 
     Raises:
-        AwayError: a broker does not answer, so that its clients cannot be counted.
+        UnreachableError: a broker does not answer, so its clients cannot be counted.
     """
     tallies: list[TrafficTally] = []
     with ExitStack() as stack:
@@ -95,7 +99,9 @@ def watch_traffic(
             try:
                 connect(client, address, clean=True, seconds=0)
             except OSError as error:
-                raise AwayError(f"broker {broker!r} does not answer: {error.strerror or error}") from error
+                raise UnreachableError(
+                    f"broker {broker!r} does not answer: {error.strerror or error}"
+                ) from error
             stack.callback(stop_client, client)
             client.loop_start()
         _wait_until_up(clients)
@@ -107,14 +113,14 @@ def _wait_until_up(clients: Mapping[str, Client]) -> None:
     end = time.monotonic() + UP_SECONDS
     while away := [broker for broker, client in clients.items() if not client.is_connected()]:
         if time.monotonic() > end:
-            raise AwayError(f"broker {away[0]!r} does not let the agent in")
+            raise UnreachableError(f"broker {away[0]!r} does not accept the agent within {UP_SECONDS:g} s")
         time.sleep(TICK)
 
 
 class TrafficTally:
-    """What was published: of each publisher and topic all but the last message together, and the last one.
+    """Traffic per publisher and topic: the sum of all messages but the last, and the last one.
 
-    So the time from the first to the last message stays, and so do all bytes, in little room.
+    This keeps the time from the first to the last message and all bytes, in little memory.
 
     Examples:
         >>> tally = TrafficTally()
@@ -141,7 +147,7 @@ class TrafficTally:
         self._last[key] = one
 
     def sent(self) -> list[SentTraffic]:
-        """What was counted."""
+        """The counted traffic."""
         return [*self._first.values(), *self._last.values()]
 
 
@@ -160,15 +166,15 @@ def live_tables(
     sites: Mapping[str, Site],
     seconds: float | None = None,
 ) -> dict[str, pa.Table]:
-    """The canonical tables of a running system, and who is where (`assignment`).
+    """The canonical tables of a running system, and the broker of each client (`assignment`).
 
-    A client that does not tell its place is taken to be where its broker is.
+    A client without a position gets its broker's.
 
     Args:
         residents: the clients.
-        sent: what they sent.
+        sent: their traffic.
         sites: the brokers.
-        seconds: in how many seconds; None: from the first message to the last one.
+        seconds: the duration of the traffic; None: from the first message to the last one.
 
     Examples:
         >>> meter = Resident("meter-1", "rome", (("a/#", 1),), None, since=0.0)
@@ -208,14 +214,14 @@ def live_tables(
 
 
 def save_tables(folder: Path, tables: Mapping[str, pa.Table], overwrite: bool = False) -> None:
-    """Write tables as a folder that appears at its place by one rename."""
+    """Write tables as a folder that appears by one atomic rename."""
     with new_folder(folder, overwrite) as scratch:
         for name, table in tables.items():
             write_table(scratch, name, table)
 
 
 def traffic_matrix(market: MarketProblem) -> NDArray[np.float64]:
-    """What flows from each user to each other one, (users, users): the paper's traffic matrix.
+    """The paper's traffic matrix: the rate from each user to each other one, (users, users).
 
     Examples:
         >>> market = MarketProblem([[3], [0]], [[0], [1]], [[1, 2], [2, 1]], [[0, 1], [1, 0]], capacity=9)
@@ -228,7 +234,7 @@ def traffic_matrix(market: MarketProblem) -> NDArray[np.float64]:
 
 
 def _rates(sent: Sequence[SentTraffic], seconds: float | None) -> dict[tuple[str, str], float]:
-    """What each client sent into each topic, in bytes a second."""
+    """The rate of each client into each topic, in bytes per second."""
     moments = [one.at for one in sent]
     over = seconds or max(moments, default=0.0) - min(moments, default=0.0) or 1.0
     size: Counter[tuple[str, str]] = Counter()
@@ -238,7 +244,7 @@ def _rates(sent: Sequence[SentTraffic], seconds: float | None) -> dict[tuple[str
 
 
 def _topics_of(resident: Resident, topics: set[str]) -> list[str]:
-    """The topics that a client wants: those it names, and of those that were published what it matches."""
+    """The topics of a client: those it names, and published ones that its filters match."""
     filters = [text for text, _ in resident.filters]
     named = {text for text in filters if not is_wild(text)}
     return sorted(named | {topic for topic in topics if any(covers(text, topic) for text in filters)})
@@ -274,7 +280,7 @@ def _message_table(sent: Sequence[SentTraffic]) -> pa.Table:
 
 
 def histogram_table(rates: Rates) -> pa.Table:
-    """The generating function of each client: what it sends into each topic, in bytes a second.
+    """The generating function of each client: its rate into each topic, in bytes per second.
 
     Examples:
         >>> histogram_table({("meter-1", "a/b"): 5.0}).to_pylist()
@@ -284,13 +290,13 @@ def histogram_table(rates: Rates) -> pa.Table:
 
 
 def traffic_table(rates: Rates, wants: Iterable[tuple[str, str]]) -> pa.Table:
-    """What goes from each client to each other one, in bytes a second; no row where that is nothing.
+    """The rate from each client to each other one, in bytes per second; pairs without traffic have no row.
 
-    A matrix of more than two million rows is left out: histograms and subscriptions say the same.
+    A matrix of more than two million rows is left empty: histograms and subscriptions contain the same.
 
     Args:
-        rates: what each client sends into each topic.
-        wants: clients, and the topics that they want.
+        rates: the rate of each client into each topic.
+        wants: pairs of a client and a topic that it receives.
 
     Examples:
         >>> traffic_table({("meter-1", "a"): 5.0}, [("meter-1", "a"), ("screen", "a")]).to_pylist()
@@ -300,7 +306,7 @@ def traffic_table(rates: Rates, wants: Iterable[tuple[str, str]]) -> pa.Table:
     for client, topic in wants:
         takers.setdefault(topic, []).append(client)
     if (count := sum(len(takers.get(topic, ())) for _, topic in rates)) > MOST_FLOWS:
-        log.warning("the traffic matrix has up to %d rows, and is left out", count)
+        log.warning("the traffic matrix would have up to %d rows, and is left empty", count)
         return _table(("src", "dst"), {})
     flows: Counter[tuple[str, str]] = Counter()
     for (sender, topic), rate in rates.items():
