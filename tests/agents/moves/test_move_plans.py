@@ -93,7 +93,7 @@ def test_plans_that_cannot_be():
     for present, planned, at_once, words in (
         ([0, 1], [0, 0], 1, "overloads a broker by 1"),
         ([0, 1], [0, 7], 1, "user '1' is at broker 7"),
-        ([0], [0, 1], 1, "give one broker a user"),
+        ([0], [0, 1], 1, "give one broker per user"),
         ([0, 1], [1, 0], 0, "at_once is 0"),
     ):
         with pytest.raises(InputError, match=words):

@@ -175,7 +175,7 @@ LINKS = {
     'topics = ["a"]\npatience = "x"': "patience is 'x'; give a number from 0",
     'topics = ["a"]\nmetrics = 70000': "metrics is 70,000; give a whole number from 1 to 65,535",
     'topics = ["a"]\nlogin = 3': r"login is 3; expected a section \[links.login\]",
-    'topics = ["a"]\n[links.login]\nname = "x"': r"\[links.login\]: 'name' is not known",
+    'topics = ["a"]\n[links.login]\nname = "x"': r"\[links.login\]: 'name' is unknown",
     'topics = ["a"]\n[links.login]\nuser = "x"': "no password_file and no BROADLOOM_PASSWORD",
 }
 
