@@ -1,12 +1,12 @@
-"""Subscriber assignment: bandwidth beside paper 4's Tables I and II, times, memory, growth, tight limits.
+"""Subscriber assignment: bandwidth compared with Tables I and II of paper 4, times, memory, tight limits.
 
     python benchmarks/assign.py                        # everything; takes an hour
     python benchmarks/assign.py --only table-2,tight   # some sections
-    python benchmarks/assign.py --quick                # see that it works; keeps nothing
+    python benchmarks/assign.py --quick                # a quick check; writes no results
 
 Each run has a process of its own; kernels are compiled on a tiny problem first. Times are CPU seconds of all
-threads, the independent check of the result included, memory is the process's. Bandwidth is as the
-independent measure has it, over that of Gr* on the same problem. Results go to `results/assign.json`.
+threads, with the independent check of the result; memory is that of the process. Bandwidth is computed by the
+independent measure, and compared with that of Gr* on the same problem. Results go to `results/assign.json`.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ PAPER: dict[str, dict[str, float]] = {
     "2": {"fractional": 1.01e7, "slp1": 1.37e7, "gr*": 8.5e6, "gr-no-latency": 220.0},
     "3": {"fractional": 2.48e10, "slp1": 5.4e10, "gr*": 5.3e10, "gr-no-latency": 5.09e10},
 }
-# What the default is to reach, over Gr*.
+# The goal of the default algorithm, as a share of the bandwidth of Gr*.
 GOAL = {"1": 0.72, "2": 0.5, "3": 0.75}
 
 
@@ -42,17 +42,17 @@ def workload(name: str, **more: Any) -> dict[str, Any]:
     return {"set": int(words[0])} | skew | more
 
 
-def measured(given: dict[str, Any], algorithm: str, **options: Any) -> dict[str, Any]:
+def measured(arguments: dict[str, Any], algorithm: str, **options: Any) -> dict[str, Any]:
     """One run in a process of its own."""
     spawn = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, spawn) as pool:
-        return pool.submit(_measured, given, algorithm, options).result()
+        return pool.submit(_measured, arguments, algorithm, options).result()
 
 
-def _measured(given: dict[str, Any], algorithm: str, options: dict[str, Any]) -> dict[str, Any]:
-    tiny = bl.workload.subscribers(**given | {"subscribers": 400, "brokers": 30, "geography": 0})
+def _measured(arguments: dict[str, Any], algorithm: str, options: dict[str, Any]) -> dict[str, Any]:
+    tiny = bl.workload.subscribers(**arguments | {"subscribers": 400, "brokers": 30, "geography": 0})
     bl.assign(tiny.replace(beta=30, beta_max=30), algorithm, **options)
-    problem = bl.workload.subscribers(**given)
+    problem = bl.workload.subscribers(**arguments)
     wall, cpu = time.perf_counter(), time.process_time()
     result = bl.assign(problem, algorithm, **options)
     cpu, wall = time.process_time() - cpu, time.perf_counter() - wall
@@ -69,9 +69,9 @@ def _measured(given: dict[str, Any], algorithm: str, options: dict[str, Any]) ->
     }
 
 
-def mean_greedy(given: dict[str, Any]) -> dict[str, Any]:
-    """Gr* in five random orders: the mean bandwidth, as the paper has it, and the range over the mean."""
-    problem = bl.workload.subscribers(**given)
+def mean_greedy(arguments: dict[str, Any]) -> dict[str, Any]:
+    """Gr* in five random orders: the mean bandwidth, as in the paper, and the range over the mean."""
+    problem = bl.workload.subscribers(**arguments)
     runs = [bl.assign(problem, "gr*", seed=seed, shuffle=True) for seed in range(1, 6)]
     every = [run.bandwidth for run in runs]
     mean = sum(every) / len(every)
@@ -83,7 +83,7 @@ def mean_greedy(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def table_1(quick: bool) -> Section:
-    """Table I: workload set 1, one level, ours beside the paper's ratios."""
+    """Table I: workload set 1, one level, compared with the ratios of the paper."""
     return _table([name for name in PAPER if name.startswith("1")], quick)
 
 
@@ -96,10 +96,10 @@ def _table(names: list[str], quick: bool) -> Section:
     section = Section("Bandwidth over the mean of Gr* in five orders, one level")
     size = {"subscribers": 2000, "brokers": 30} if quick else {"subscribers": 100_000, "brokers": 100}
     for name in names[:1] if quick else names:
-        given = workload(name, **size)
-        greedy = mean_greedy(given)
+        arguments = workload(name, **size)
+        greedy = mean_greedy(arguments)
         runs = {"gr*, five orders": greedy} | {
-            one["name"]: measured(given, one["name"])
+            one["name"]: measured(arguments, one["name"])
             for one in bl.algorithms("assign")
             if one["problem"] == "AssignmentProblem" and one["name"] != "slp"
         }
@@ -116,13 +116,13 @@ def _table(names: list[str], quick: bool) -> Section:
 
 
 def _row(name: str, algorithm: str, found: dict[str, Any], greedy: dict[str, Any]) -> dict[str, Any]:
-    theirs = PAPER[name]
+    paper = PAPER[name]
     return {
         "set": name,
         "algorithm": algorithm,
         "bandwidth": found["bandwidth"],
         "over gr*": found["bandwidth"] / greedy["bandwidth"],
-        "paper over gr*": theirs[algorithm] / theirs["gr*"] if algorithm in theirs else None,
+        "paper over gr*": paper[algorithm] / paper["gr*"] if algorithm in paper else None,
         "lower_bound": found.get("lower_bound"),
         "feasible": found.get("feasible"),
         "unplaced": found.get("unplaced"),
@@ -155,9 +155,9 @@ def million(quick: bool) -> Section:
 
 
 def million_row(section: Section, number: int, subscribers: int) -> None:
-    """One set at a million: a row, and whether it is good enough in three minutes."""
-    given = {"set": number, "subscribers": subscribers, "brokers": 100}
-    greedy, found = mean_greedy(given), measured(given, "broadloom")
+    """One set at a million subscribers: a row, and claims on bandwidth and on three minutes of CPU time."""
+    arguments = {"set": number, "subscribers": subscribers, "brokers": 100}
+    greedy, found = mean_greedy(arguments), measured(arguments, "broadloom")
     ratio = found["bandwidth"] / greedy["bandwidth"]
     section.rows.append({"set": number, "over gr*": ratio, "range of gr*": greedy["range"]} | found)
     what = f"broadloom, set {number}, {subscribers:,} subscribers"
@@ -167,7 +167,7 @@ def million_row(section: Section, number: int, subscribers: int) -> None:
 
 
 def literal(quick: bool) -> Section:
-    """SLP1 as printed: how many linear programs it takes, and what comes of it."""
+    """SLP1 as printed: the number of linear programs, and the result."""
     section = Section("The literal SLP1: set 1")
     for m, brokers in ((300, 4),) if quick else ((1000, 5), (3000, 10), (10_000, 20)):
         section.rows.append(literal_row(m, brokers))
@@ -191,14 +191,14 @@ def literal_row(subscribers: int, brokers: int) -> dict[str, Any]:
 
 
 def multi_level(quick: bool) -> Section:
-    """A tree of brokers: 200 of them, at most 15 below one, with tight and loose latency."""
+    """A tree of 200 brokers with at most 15 children each, with tight and loose latency."""
     section = Section("Two levels of brokers: set 1")
     sizes = (2000,) if quick else (100_000, 1_000_000)
     brokers = 40 if quick else 200
     for m, latency in product(sizes, ("tight", "loose")):
-        given = {"subscribers": m, "brokers": brokers, "levels": 2, "latency": latency}
+        arguments = {"subscribers": m, "brokers": brokers, "levels": 2, "latency": latency}
         for algorithm in ("gr*", "slp", "broadloom"):
-            found = measured(given, algorithm)
+            found = measured(arguments, algorithm)
             section.rows.append({"subscribers": m, "latency": latency, "algorithm": algorithm} | found)
             if (m, algorithm) == (1_000_000, "slp"):
                 section.claim(f"slp at {m:,}, {latency}: CPU seconds", found["cpu_s"], at_most=300)
@@ -207,7 +207,7 @@ def multi_level(quick: bool) -> Section:
 
 
 def tight(quick: bool) -> Section:
-    """Limits right above the least possible: Gr* strands subscribers, the guard does not."""
+    """Limits right above the least possible: Gr* fails where a guarded Gr* does not."""
     section = Section("Limits right above the least load balance factor")
     size = {"subscribers": 2000, "brokers": 20} if quick else {"subscribers": 100_000, "brokers": 100}
     for number, geography, factor in product((1, 2, 3), (0, 1, 2), (1.001, 1.03)):

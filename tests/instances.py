@@ -1,8 +1,8 @@
-"""Hand-made instances: those that the papers write out, and small ones on which a claim of theirs is tight.
+"""Hand-made link problems: those written out in the papers, and small ones on which a claim is tight.
 
-Each returns `(interests, weights)` as `naive.py` takes them. Figures 1 and 2 of paper 1 are drawings without
-the subscriptions in the text, and the instances behind its Lemma 4 and behind paper 2's Table I are in other
-papers, so none of these is here.
+Each function returns `(interests, weights)` in the form that `naive.py` takes. Figures 1 and 2 of paper 1 are
+drawings without the subscriptions in the text, and the instances for its Lemma 4 and for Table I of paper 2
+are in other papers, so they are not here.
 """
 
 import random
@@ -13,7 +13,7 @@ Instance = tuple[list[set[int]], list[list[float]]]
 
 
 def symmetric(nodes: int, weight: Callable[[int, int], float]) -> list[list[float]]:
-    """The full matrix of `weight(u, v)`, asked for u < v only; 0 on the diagonal."""
+    """The full matrix of `weight(u, v)`, which is called for u < v only; 0 on the diagonal."""
     return [[weight(min(u, v), max(u, v)) if u != v else 0.0 for v in range(nodes)] for u in range(nodes)]
 
 
@@ -28,14 +28,14 @@ def clique_or_star(n: int, epsilon: float = 0.25) -> Instance:
 
 
 def matchings_or_star(n: int) -> Instance:
-    """Paper 2, Lemma 1: MinMax-ODA takes on the order of n^2 edges, where the star at node 0 has n - 1.
+    """Paper 2, Lemma 1: MinMax-ODA takes on the order of n^2 edges; the star at node 0 has n - 1.
 
     Node 0 (the paper's v_1) has all n * n topics t_ij, node i has t_ij and t_ji for each j; weights are 1.
 
-    The paper counts n(n - 2) / 2 edges, as n - 2 perfect matchings. That cannot be, whatever the ties: t_ii
-    makes every edge of the star necessary, so node 0 has degree n - 1. And a pair that the star has joined
-    contributes nothing any more: we find 5, 11, 21, 31, 46, 66 edges for n = 4, 6, 8, 10, 12, 14, the paper's
-    count being 4, 12, 24, 40, 60, 84. More than n^2 / 4 in each case, so the instance stays as it is printed.
+    The paper counts n(n - 2) / 2 edges, as n - 2 perfect matchings. That is impossible for any order of ties:
+    t_ii makes every edge of the star necessary, so node 0 has degree n - 1. And a pair that the star has
+    joined no longer contributes: we find 5, 11, 21, 31, 46, 66 edges for n = 4, 6, 8, 10, 12, 14, where the
+    paper counts 4, 12, 24, 40, 60, 84. Each is more than n^2 / 4, so the instance stays as printed.
     """
     return hub(n, first=1), symmetric(n, lambda _u, _v: 1.0)
 
@@ -50,7 +50,7 @@ def tree_per_topic_tight(topics: int, delta: float = 1e-3) -> Instance:
     """Ours: TrMAW weighs |T| times the optimum as delta tends to 0, the bound of paper 1, Lemma 1.
 
     Nodes 0 and 1 have all topics, node 2 + t has topic t alone. Node 0 is delta from these, node 1 is 1 from
-    them, and 0 to 1 costs 1 + delta: each tree prefers its own way to node 1 over the one that serves all.
+    them, and 0 to 1 costs 1 + delta: each tree prefers its own path to node 1 over the shared edge.
     """
     return detours(topics, delta, lambda _: 1.0)
 
@@ -58,8 +58,8 @@ def tree_per_topic_tight(topics: int, delta: float = 1e-3) -> Instance:
 def greedy_tight(topics: int, delta: float = 1e-3) -> Instance:
     """Ours: GrMAW weighs H(|T|) times the optimum as delta tends to 0, the bound of paper 1, Theorem 2.
 
-    As `tree_per_topic_tight`, but node 1 is 1 / (t + 1) from node 2 + t. With j topics left, the edge that
-    serves them all costs (1 + delta) / j a topic, and the one that serves the last of them 1 / j.
+    As `tree_per_topic_tight`, but node 1 is 1 / (t + 1) from node 2 + t. With j topics remaining, the
+    edge that serves them all costs (1 + delta) / j per topic, and the one that serves the last of them 1 / j.
     Needs delta < 1 / topics.
     """
     return detours(topics, delta, lambda t: 1.0 / (t + 1))
@@ -74,12 +74,12 @@ def detours(topics: int, delta: float, detour: Callable[[int], float]) -> Instan
 
 
 def heavy_triangle(heavy: float = 100.0) -> Instance:
-    """Ours: GM is blind to weights (paper 1, IX-F) and takes the heavy (0, 1), where two edges of 1 do."""
+    """Ours: GM ignores weights (paper 1, IX-F) and takes the heavy (0, 1), where two edges of 1 suffice."""
     return [{0}, {0}, {0}], symmetric(3, lambda u, v: heavy if (u, v) == (0, 1) else 1.0)
 
 
 def scattered(nodes: int, topics: int, seed: int, most: int = 3, integers: bool = False) -> Instance:
-    """Up to `most` random topics a node, maybe none; random weights in (0, 1], or small integers that tie."""
+    """Zero to `most` random topics per node; random weights in (0, 1], or small integers with ties."""
     rng = random.Random(seed)
     interests = [set(rng.sample(range(topics), rng.randint(0, min(most, topics)))) for _ in range(nodes)]
     drawn = {

@@ -1,4 +1,4 @@
-"""Slow and obvious twins of subscriber assignment (paper 4); they share nothing with the package."""
+"""Slow and obvious twins of subscriber assignment (paper 4), without any code of the package."""
 
 import itertools
 import math
@@ -32,14 +32,14 @@ def union(boxes: list[Box]) -> float:
     return total
 
 
-def candidates(publisher, brokers, place, max_delay) -> list[int]:
-    """One level: brokers whose latency is within the delay of the least."""
-    latency = [math.dist(publisher, b) + math.dist(b, place) for b in brokers]
+def candidates(publisher, brokers, position, max_delay) -> list[int]:
+    """One level: the brokers whose latency is within the delay of the least."""
+    latency = [math.dist(publisher, b) + math.dist(b, position) for b in brokers]
     return [b for b, value in enumerate(latency) if value <= (1 + max_delay) * min(latency) * (1 + 1e-12)]
 
 
-def ways(boxes: list[Box], box: Box, alpha: int) -> list[list[Box]]:
-    """Every filter that takes in a rectangle by one of the rules, the rules in their order."""
+def changes(boxes: list[Box], box: Box, alpha: int) -> list[list[Box]]:
+    """Each filter that takes in a rectangle by one of the rules, in the order of the rules."""
     if any(inside(box, one) for one in boxes):
         return [boxes]
     found = []
@@ -57,30 +57,32 @@ def ways(boxes: list[Box], box: Box, alpha: int) -> list[list[Box]]:
 
 
 def greedy(problem, adaptive: bool, beta: float):
-    """Gr or Gr* on a one-level problem: the broker of each subscriber, filters, how many were stranded."""
+    """Gr or Gr* on a one-level problem: the broker of each subscriber, filters, number of stranded ones."""
     n, m = problem.broker_count, problem.subscriber_count
     limit = [math.floor(beta * problem.capacity[b] * m + 1e-9) for b in range(n)]
     open_to = [
-        candidates(problem.publisher, problem.broker_place, place, problem.max_delay)
-        for place in problem.subscriber_place
+        candidates(problem.publisher, problem.broker_place, position, problem.max_delay)
+        for position in problem.subscriber_place
     ]
     filters: list[list[Box]] = [[] for _ in range(n)]
     load, broker_of, stranded = [0] * n, [-1] * m, 0
-    left = list(range(m))
-    while left:
-        free = {j: sum(load[b] < limit[b] for b in open_to[j]) for j in left}
-        j = min(left, key=lambda j: (free[j], j)) if adaptive else left[0]
-        left.remove(j)
+    waiting = list(range(m))
+    while waiting:
+        free = {j: sum(load[b] < limit[b] for b in open_to[j]) for j in waiting}
+        j = min(waiting, key=lambda j: (free[j], j)) if adaptive else waiting[0]
+        waiting.remove(j)
         box = tuple(problem.lo[j]), tuple(problem.hi[j])
         choices = [b for b in open_to[j] if load[b] < limit[b]]
         if not choices:
             stranded, choices = stranded + 1, open_to[j]
 
         def cost(b, box=box):
-            return min(union(way) for way in ways(filters[b], box, problem.alpha)) - union(filters[b])
+            return min(union(changed) for changed in changes(filters[b], box, problem.alpha)) - union(
+                filters[b]
+            )
 
         b = min(choices, key=lambda b: (cost(b), load[b] / problem.capacity[b], b))
-        filters[b] = min(ways(filters[b], box, problem.alpha), key=union)
+        filters[b] = min(changes(filters[b], box, problem.alpha), key=union)
         load[b] += 1
         broker_of[j] = b
     return broker_of, filters, stranded

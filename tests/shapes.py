@@ -1,4 +1,4 @@
-"""The same awkward interests for every algorithm: topics of each node, by name."""
+"""Awkward interests for tests of every algorithm: the topics of each node, by name."""
 
 SHAPES: dict[str, list[list[int]]] = {
     "empty": [],

@@ -1,4 +1,4 @@
-"""One home for Hypothesis strategies: random interests, weights with and without ties, overlays."""
+"""Hypothesis strategies: random interests, weights with and without ties, overlays."""
 
 import numpy as np
 from hypothesis import strategies as st
@@ -8,7 +8,7 @@ from broadloom import Interest, Weights
 
 @st.composite
 def topic_lists(draw, max_nodes: int = 12, max_topics: int = 8) -> list[list[int]]:
-    """Topics of each node: some with none, some with all."""
+    """The topics of each node; some nodes have no topics, some have all."""
     topics = draw(st.integers(1, max_topics))
     row = st.lists(st.integers(0, topics - 1), unique=True, max_size=topics)
     return draw(st.lists(row, max_size=max_nodes))
@@ -22,7 +22,7 @@ def interests(draw, max_nodes: int = 12, max_topics: int = 8) -> Interest:
 
 @st.composite
 def weights_for(draw, nodes: int) -> Weights:
-    """Weights of every kind for so many nodes; lattices and sites are full of ties."""
+    """Weights of every kind; lattices and sites have many ties."""
     kind = draw(st.sampled_from(["uniform", "dense", "ties", "plane", "lattice", "sites", "between"]))
     rng = np.random.default_rng(draw(st.integers(0, 2**32 - 1)))
     if kind == "uniform":
@@ -53,11 +53,11 @@ def instances(draw, max_nodes: int = 12, max_topics: int = 8) -> tuple[Interest,
 
 @st.composite
 def overlays(draw, nodes: int) -> list[tuple[int, int]]:
-    """Some of the edges among so many nodes, in any order."""
+    """Some of the edges between nodes, in any order."""
     pairs = [(u, v) for u in range(nodes) for v in range(u + 1, nodes)]
     return draw(st.lists(st.sampled_from(pairs), unique=True)) if pairs else []
 
 
 def lists_of(interest: Interest) -> list[list[int]]:
-    """An interest as the slow twins take it."""
+    """An interest in the form that the slow twins take."""
     return [interest.topics_of(node).tolist() for node in range(interest.node_count)]

@@ -1,4 +1,4 @@
-"""Random subscriber assignment problems, small ones on whole numbers so that sums are exact."""
+"""Hypothesis strategy for small subscriber assignment problems, on whole numbers so that sums are exact."""
 
 import numpy as np
 from hypothesis import strategies as st

@@ -1,4 +1,4 @@
-"""Every assignment algorithm: valid where it promises to be, and equal to its naive twin if there is one."""
+"""Every algorithm of subscriber assignment: promises kept, and equal to its naive twin if there is one."""
 
 import numpy as np
 import pytest
@@ -25,8 +25,8 @@ def run(problem, name, **options):
 @pytest.mark.parametrize("name", [name for name in NAMES if name not in NEEDS_LP])
 @settings(deadline=None, max_examples=25)
 @given(problem=problems(levels=3))
-def test_every_algorithm_keeps_what_it_promises(name, problem):
-    """Filters nest and are within alpha (asserted inside), latency is kept by those that mind it."""
+def test_every_algorithm_keeps_its_promises(name, problem):
+    """Filters nest and are within alpha (`assign` verifies it); algorithms with a latency bound keep it."""
     result = run(problem, name)
     metrics = result.metrics()
     assert np.all(problem.is_leaf[result.broker_of])
@@ -61,13 +61,7 @@ def test_greedy_equals_its_naive_twin(name, problem):
 @pytest.mark.parametrize("name", NAMES)
 def test_the_same_seed_gives_the_same_result(name):
     problem = bl.workload.subscribers(subscribers=600, brokers=8)
-    one, other = (
-        run(
-            problem,
-            name,
-        )
-        for _ in range(2)
-    )
+    one, other = (run(problem, name) for _ in range(2))
     assert np.array_equal(one.broker_of, other.broker_of)
     assert one.metrics() == other.metrics()
 
@@ -91,7 +85,7 @@ def test_few_subscribers(name, m):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_identical_subscribers_need_one_rectangle(name):
-    """All want the same and are at one place: each broker that serves has exactly that rectangle."""
+    """All subscribers are equal: each broker with subscribers has exactly their rectangle."""
     problem = bl.AssignmentProblem(
         [0, 0], [[1, 0], [0, 1]], [-1, -1], np.zeros((50, 2)), np.zeros((50, 2)), np.full((50, 2), 3.0)
     )
@@ -100,7 +94,7 @@ def test_identical_subscribers_need_one_rectangle(name):
     assert result.bandwidth == 9.0 * used
 
 
-def test_the_default_is_far_below_gr_star():
+def test_the_default_has_far_less_bandwidth_than_gr_star():
     problem = bl.workload.subscribers(subscribers=4000, brokers=30)
     greedy = bl.assign(problem, "gr*")
     ours = bl.assign(problem, passes=20)
@@ -108,10 +102,10 @@ def test_the_default_is_far_below_gr_star():
     assert ours.bandwidth < 0.9 * greedy.bandwidth
 
 
-@pytest.mark.parametrize("given", [{"brokers": 20}, {"set": 2, "brokers": 12}])
-def test_a_sample_is_searched_for_many_subscribers(given):
-    """Polish over all makes it better, and a bound needs a look at all."""
-    problem = bl.workload.subscribers(subscribers=5000, **given)
+@pytest.mark.parametrize("arguments", [{"brokers": 20}, {"set": 2, "brokers": 12}])
+def test_many_subscribers_are_searched_on_a_sample(arguments):
+    """Polish passes over all subscribers do not make it worse; without them there is no bound."""
+    problem = bl.workload.subscribers(subscribers=5000, **arguments)
     plain, polished = (bl.assign(problem, sample=1000, passes=5, polish=polish) for polish in (0, 3))
     assert plain.feasible
     assert polished.feasible
@@ -131,8 +125,8 @@ def test_inner_brokers_have_filters_around_those_below():
         assert all(result.filters[b] for b in inner)
 
 
-def test_a_density_changes_what_is_cheap():
-    """Where no events fall, filters cost nothing: the only bandwidth is in the busy cell."""
+def test_bandwidth_is_measured_under_the_density():
+    """A filter costs nothing where no events fall: all bandwidth is in the busy cell."""
     density = bl.Density([[0, 10, 20], [0, 10, 20]], [[8, 0], [0, 0]])
     problem = bl.AssignmentProblem(
         [0], [[1]], [-1], np.ones((2, 1)), [[5, 5], [12, 12]], [[6, 6], [19, 19]], density=density, alpha=1
@@ -141,7 +135,7 @@ def test_a_density_changes_what_is_cheap():
     assert result.bandwidth == pytest.approx(8 * 25 / 100)
 
 
-def test_absolute_latency_bounds_count_in_place_of_delays():
+def test_absolute_latency_bounds_replace_delays():
     problem = bl.AssignmentProblem(
         [0], [[1], [5]], [-1, -1], [[2], [4]], [[0], [0]], [[1], [1]], max_latency=[2.5, np.nan], max_delay=9
     )
@@ -149,7 +143,7 @@ def test_absolute_latency_bounds_count_in_place_of_delays():
     assert [np.diff(candidates.start)[g] for g in candidates.group] == [1, 2]
 
 
-def test_subscribers_that_nobody_reaches_are_named():
+def test_an_error_names_subscribers_without_a_broker_in_time():
     problem = bl.AssignmentProblem(
         [0], [[1]], [-1], [[2], [50]], [[0], [0]], [[1], [1]], max_latency=10, subscriber_ids=["near", "far"]
     )
@@ -157,12 +151,12 @@ def test_subscribers_that_nobody_reaches_are_named():
         bl.assign(problem, "gr")
 
 
-def test_something_else_than_a_problem_is_refused():
+def test_only_problems_can_be_assigned():
     with pytest.raises(bl.InputError, match=r"a list cannot be assigned; give one of .*AssignmentProblem"):
         bl.assign([1, 2])
 
 
-def test_an_unknown_option_names_the_nearest():
+def test_the_error_for_an_unknown_option_names_the_nearest():
     problem = bl.AssignmentProblem([0], [[1]], [-1], [[2]], [[0]], [[1]])
     with pytest.raises(bl.InputError, match="did you mean 'passes'"):
         bl.assign(problem, "broadloom", pases=3)
@@ -183,14 +177,14 @@ def test_an_unknown_option_names_the_nearest():
         ("gr", {"seed": 1.5}, "seed is 1.5; give a whole number from 0"),
     ],
 )
-def test_values_of_the_wrong_type_are_told_in_one_line(name, options, message):
+def test_values_of_the_wrong_type_are_input_errors(name, options, message):
     problem = bl.AssignmentProblem([0], [[1]], [-1], [[2]], [[0]], [[1]])
     with pytest.raises(bl.InputError, match=message):
         bl.assign(problem, name, **options)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_one_broker_takes_everybody(name):
+def test_a_single_broker_takes_all_subscribers(name):
     rng = np.random.default_rng(0)
     lo = rng.integers(-20, 20, (30, 2))
     problem = bl.AssignmentProblem(
@@ -202,11 +196,18 @@ def test_one_broker_takes_everybody(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_limits_that_cannot_be_met_are_told(name):
-    """All are near one of two brokers: a best effort that breaks the load limit, and by how much."""
-    place = np.concatenate((np.zeros((9, 1)), [[100.0]]))
+def test_limits_that_cannot_be_met_are_reported(name):
+    """Most are near one of two brokers: the best effort breaks the load limit, and says by how much."""
+    position = np.concatenate((np.zeros((9, 1)), [[100.0]]))
     problem = bl.AssignmentProblem(
-        [50], [[0], [100]], [-1, -1], place, np.zeros((10, 1)), np.ones((10, 1)), max_delay=0.0, beta_max=1.5
+        [50],
+        [[0], [100]],
+        [-1, -1],
+        position,
+        np.zeros((10, 1)),
+        np.ones((10, 1)),
+        max_delay=0.0,
+        beta_max=1.5,
     )
     result = run(problem, name)
     assert not result.feasible
@@ -218,10 +219,12 @@ def test_limits_that_cannot_be_met_are_told(name):
 
 @pytest.mark.parametrize("name", NAMES)
 def test_rectangles_without_extent_cost_nothing(name):
-    """Points and lines, many of them twice, below and above 0."""
+    """Points and lines, some of them repeated, below and above 0."""
     lo = np.repeat([[-5.0, 3.0], [2.0, -4.0], [0.0, 0.0]], 6, axis=0)
-    place = np.tile([[1.0], [2.0]], (9, 1))
-    problem = bl.AssignmentProblem([0], [[1], [2]], [-1, -1], place, lo, lo + np.array([0, 1]), max_delay=9)
+    position = np.tile([[1.0], [2.0]], (9, 1))
+    problem = bl.AssignmentProblem(
+        [0], [[1], [2]], [-1, -1], position, lo, lo + np.array([0, 1]), max_delay=9
+    )
     result = run(problem, name)
     assert result.bandwidth == 0.0
     assert result.feasible

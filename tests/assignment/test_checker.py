@@ -1,4 +1,4 @@
-"""The independent checker finds each kind of fault, and the problem refuses what is wrong."""
+"""The independent checker of assignments finds each kind of violation; problems and densities check input."""
 
 import numpy as np
 import pyarrow as pa
@@ -42,12 +42,12 @@ def violated(problem, broker_of=(1, 2, 2), filters=FILTERS):
     return content_metrics(problem, np.array(broker_of, np.int32), filters)["violated"]
 
 
-def test_a_valid_assignment_has_no_faults(problem):
+def test_a_valid_assignment_has_no_violations(problem):
     assert violated(problem) == []
     assert content_metrics(problem, np.array([1, 2, 2], np.int32), FILTERS)["bandwidth"] == 10 + 1 + 2
 
 
-def test_each_fault_is_found(problem):
+def test_each_violation_is_found(problem):
     assert violated(problem, (0, 2, 2)) == ["leaf", "load"]
     assert violated(problem, (3, 2, 2), (*FILTERS[:3], (box(0, 1, 0, 1),))) == ["latency"]
     assert violated(problem, (1, 1, 2)) == ["nesting"]
@@ -58,7 +58,7 @@ def test_each_fault_is_found(problem):
     assert violated(problem.replace(beta=1, beta_max=1)) == ["load"]
 
 
-def test_a_rectangle_may_be_covered_by_several_boxes(problem):
+def test_several_boxes_together_can_cover_a_rectangle(problem):
     """Nesting is of unions: a subscription across two touching boxes is inside the filter."""
     halves = (box(0, 0.5, 0, 1), box(0.5, 1, 0, 1))
     assert violated(problem, filters=(FILTERS[0], halves, *FILTERS[2:])) == []
@@ -96,12 +96,12 @@ def test_a_rectangle_may_be_covered_by_several_boxes(problem):
         ({"publisher": [1e200]}, "distances overflow; give smaller coordinates"),
     ],
 )
-def test_a_problem_refuses_what_is_wrong(problem, change, message):
+def test_bad_arguments_of_a_problem_are_input_errors(problem, change, message):
     with pytest.raises(bl.InputError, match=message):
         problem.replace(**change)
 
 
-def test_a_result_comes_back_as_it_was_saved(problem, tmp_path):
+def test_a_saved_result_can_be_loaded(problem, tmp_path):
     result = bl.assign(problem.replace(max_latency=[9, np.nan, 8]), "gr*")
     result.save(tmp_path / "plan")
     loaded = bl.AssignmentResult.load(tmp_path / "plan")
@@ -121,13 +121,13 @@ def test_a_result_comes_back_as_it_was_saved(problem, tmp_path):
         (lambda: bl.Density.from_events([["a"]]), "events are not an array of numbers"),
     ],
 )
-def test_a_density_refuses_what_is_wrong(make, message):
+def test_bad_arguments_of_a_density_are_input_errors(make, message):
     with pytest.raises(bl.InputError, match=message):
         make()
 
 
-def test_a_density_comes_back_with_a_result(problem, tmp_path):
-    """Bandwidth is a mass of events: the plan holds the density, cells without events too."""
+def test_a_saved_result_has_its_density(problem, tmp_path):
+    """Bandwidth is a mass of events, so the plan has the density, with its empty cells."""
     density = bl.Density([[0, 0.1, 0.3, 9], [0, 1, 9]], [[0.5, 0], [0.1, 3], [0, 0]])
     result = bl.assign(problem.replace(density=density), "gr*")
     result.save(tmp_path / "plan")
@@ -144,8 +144,8 @@ def cells(*rows):
     return pa.table({"lo": lo, "hi": hi, "mass": mass})
 
 
-def test_cells_that_are_left_out_have_no_events(problem, tmp_path):
-    """A table of those cells that have events, in any order, is a density: the rest of the grid is empty."""
+def test_cells_without_a_row_are_empty(problem, tmp_path):
+    """A table of the cells with events, in any order, is a density; the other cells of the grid are empty."""
     write_assignment_problem(tmp_path / "tables", problem)
     write_table(tmp_path / "tables", "density", cells(([2.0, 1], [5.0, 4], 2.0), ([0.0, 0], [2.0, 1], 7.0)))
     density = read_assignment_problem(tmp_path / "tables").density
@@ -163,7 +163,7 @@ def test_cells_that_are_left_out_have_no_events(problem, tmp_path):
         ([([0.0], [2.0], 7.0)], "events have 2 dimensions, their density 1"),
     ],
 )
-def test_a_table_that_is_no_grid_is_refused(problem, tmp_path, rows, message):
+def test_a_density_table_that_is_not_a_grid_is_an_input_error(problem, tmp_path, rows, message):
     write_assignment_problem(tmp_path / "tables", problem)
     write_table(tmp_path / "tables", "density", cells(*rows))
     with pytest.raises(bl.InputError, match=message):

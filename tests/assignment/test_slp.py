@@ -1,4 +1,4 @@
-"""SLP: candidate rectangles, coverage, rounding and the linear program against slow twins."""
+"""SLP: candidate rectangles, coverage, rounding and the linear program, compared with slow twins."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def random_boxes(seed, count, dimensions=2):
 @settings(max_examples=60)
 @given(st.integers(0, 10**6), st.integers(1, 30))
 def test_every_interval_is_inside_a_candidate_of_at_most_four_times_its_length(seed, count):
-    """Section IV-A.3: lengths double, and an interval of at most half a length is inside one of it."""
+    """Section IV-A.3: lengths double; an interval of at most half a length is inside a candidate of it."""
     lo, hi = random_boxes(seed, count, 1)
     left, right = intervals(lo[:, 0], hi[:, 0])
     whole = max(hi.max() - lo.min(), 1e-300)
@@ -63,7 +63,7 @@ def test_candidate_rectangles_hold_every_subscription_tightly(seed, count, clust
 
 @settings(max_examples=40)
 @given(problems(most=30, dimensions=2), st.integers(0, 10**6))
-def test_covered_is_what_the_paper_says(problem, seed):
+def test_covered_is_as_the_paper_defines_it(problem, seed):
     """Covered: inside a rectangle of the filter of a broker that is in time."""
     n = problem.broker_count
     lo, hi = random_boxes(seed, 3 * n)
@@ -72,20 +72,20 @@ def test_covered_is_what_the_paper_says(problem, seed):
     found = covered(phi, problem.lo.copy(), problem.hi.copy(), candidates_in_time(problem))
     for j in range(problem.subscriber_count):
         box = tuple(problem.lo[j]), tuple(problem.hi[j])
-        may = naive.candidates(
+        in_time = naive.candidates(
             problem.publisher, problem.broker_place, problem.subscriber_place[j], problem.max_delay
         )
         expected = any(
-            naive.inside(box, (tuple(lo[k]), tuple(hi[k]))) for b in may for k in range(3 * b, 3 * b + 3)
+            naive.inside(box, (tuple(lo[k]), tuple(hi[k]))) for b in in_time for k in range(3 * b, 3 * b + 3)
         )
         assert found[j] == expected
 
 
 def program(problem, boxes, limit):
-    """C1 to C4 as printed, over all pairs, for an exact solver; boxes are shrunk for nobody."""
+    """C1 to C4 as printed, over all pairs, for an exact solver, without shrinking of boxes."""
     lo, hi = boxes
     n, m, u = problem.broker_count, problem.subscriber_count, len(lo)
-    may = candidate_matrix(candidates_in_time(problem), np.arange(m), n)
+    may_serve = candidate_matrix(candidates_in_time(problem), np.arange(m), n)
     volume = np.prod(hi - lo, axis=1)
     y, x = np.arange(n * u).reshape(n, u), n * u + np.arange(n * m).reshape(n, m)
     rows, sides = [], []
@@ -100,9 +100,9 @@ def program(problem, boxes, limit):
         at_most(y[i], 1.0, problem.alpha)
         at_most(x[i], 1.0, limit[i])
     for j in range(m):
-        at_most(x[may[j], j], -1.0, -1.0)
+        at_most(x[may_serve[j], j], -1.0, -1.0)
         around = np.all((lo <= problem.lo[j]) & (problem.hi[j] <= hi), axis=1)
-        for i in np.flatnonzero(may[j]):
+        for i in np.flatnonzero(may_serve[j]):
             at_most(np.append(y[i, around], x[i, j]), np.append(np.full(around.sum(), -1.0), 1.0), 0.0)
     objective = np.concatenate((np.tile(volume, n), np.zeros(n * m)))
     return linprog(objective, np.array(rows), sides, bounds=(0, 1)).fun
@@ -110,7 +110,7 @@ def program(problem, boxes, limit):
 
 @pytest.mark.parametrize("seed", range(6))
 def test_the_linear_program_has_the_exact_value(seed):
-    """One box set for all brokers, so that shrinking changes nothing: the value is the simplex method's."""
+    """With the same boxes for all brokers, shrinking changes nothing: the value is that of the simplex."""
     pytest.importorskip("ortools")
     rng = np.random.default_rng(seed)
     lo, hi = random_boxes(seed, 14)
@@ -129,8 +129,8 @@ def test_the_linear_program_has_the_exact_value(seed):
 
 
 @pytest.mark.parametrize("name", ["slp1", "slp"])
-def test_the_fractional_value_is_told_beside_a_proven_bound(name):
-    """The fractional value holds for the sample and the candidates only; the bound holds for all."""
+def test_a_result_has_a_fractional_value_and_a_proven_bound(name):
+    """The fractional value holds for the sample and the candidate rectangles; the bound for the problem."""
     pytest.importorskip("ortools")
     problem = bl.workload.subscribers(subscribers=3000, brokers=12)
     result = bl.assign(problem, name, size=8)
@@ -139,8 +139,8 @@ def test_the_fractional_value_is_told_beside_a_proven_bound(name):
     assert 0 < result.lower_bound < result.bandwidth
 
 
-def test_the_value_of_a_program_that_was_not_solved_is_no_value():
-    """After two iterations of the solver nothing is known, and the result is good all the same."""
+def test_an_unsolved_program_has_no_fractional_value():
+    """After two iterations of the solver there is no optimum, but the result is feasible all the same."""
     pytest.importorskip("ortools")
     problem = bl.workload.subscribers(subscribers=1000, brokers=8)
     result = bl.assign(problem, "slp1", size=8, iterations=2, tolerance=1e-9)
@@ -149,8 +149,8 @@ def test_the_value_of_a_program_that_was_not_solved_is_no_value():
     assert result.notes["fractional"] is None
 
 
-def test_the_literal_slp1_goes_on_until_everybody_is_covered():
-    """Algorithm 1: the certificate, or the limit on programs, is told; max-flow leaves some unplaced."""
+def test_the_literal_slp1_continues_until_all_subscribers_are_covered():
+    """Algorithm 1: notes say whether it ended with a certificate or at the limit on programs."""
     pytest.importorskip("ortools")
     problem = bl.workload.subscribers(subscribers=300, brokers=4, geography=0).replace(beta=4, beta_max=4)
     whole = bl.assign(problem, "slp1", literal=True)
@@ -174,7 +174,7 @@ def test_several_levels_have_no_literal_form():
 
 @settings(max_examples=40)
 @given(st.integers(0, 10**6), st.integers(1, 40), st.floats(0, 1))
-def test_those_who_are_missed_weigh_twice_if_they_are_few(seed, count, eps):
+def test_the_weight_of_missed_subscribers_doubles_if_they_are_few(seed, count, eps):
     """Algorithm 1, lines 14 and 15: an iteration is valid if the weight missed is a share of at most eps."""
     rng = np.random.default_rng(seed)
     before, missed = 2.0 ** rng.integers(0, 5, count), rng.random(count) < eps
@@ -186,13 +186,13 @@ def test_those_who_are_missed_weigh_twice_if_they_are_few(seed, count, eps):
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_load_sample_is_drawn_until_its_program_has_a_solution(seed):
-    """Half of all can go to the first broker alone, which has room for just them: few samples fit."""
+    """Half of the subscribers can only go to the first broker, which can hold no more: few samples fit."""
     m = 400
     is_open = np.ones((m, 2), bool)
     is_open[: m // 2, 1] = False
     candidates = candidates_from_matrix(is_open, np.arange(2, dtype=np.int32))
     flat = np.zeros((m, 1))
-    view = SampledLevel(flat, flat, flat, candidates, np.array([m / 2, m / 2]), None, 3)
-    loads = _literal_loads(view, SlpOptions(literal=True), np.random.default_rng(seed))
+    level = SampledLevel(flat, flat, flat, candidates, np.array([m / 2, m / 2]), None, 3)
+    loads = _literal_loads(level, SlpOptions(literal=True), np.random.default_rng(seed))
     assert len(np.unique(loads)) == 20
     assert np.count_nonzero(loads < m // 2) <= 10

@@ -1,4 +1,4 @@
-"""The workload sets of paper 4, section VI: their statistics, limits, trees and seeds."""
+"""The workload sets of paper 4, section VI: statistics, limits, trees and seeds."""
 
 import numpy as np
 import pytest
@@ -15,15 +15,15 @@ def zipf(count, exponent):
     return share / share.sum()
 
 
-def region(places):
+def region(positions):
     """0: Asia, 1: North America (around the origin), 2: Europe; by the nearest of the three."""
-    centres = np.zeros((3, places.shape[1]))
+    centres = np.zeros((3, positions.shape[1]))
     centres[:, :2] = [[150, 0], [0, 0], [-71.25, 62.84]]
-    return np.linalg.norm(places[:, None] - centres, axis=2).argmin(axis=1)
+    return np.linalg.norm(positions[:, None] - centres, axis=2).argmin(axis=1)
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_limits_are_the_papers_and_can_be_met(number):
+def test_limits_are_those_of_the_paper_and_can_be_met(number):
     problem = bl.workload.subscribers(number, 20_000, 100)
     beta, beta_max = {1: (1.5, 1.8), 2: (2.3, 2.5), 3: (1.3, 1.5)}[number]
     assert (problem.alpha, problem.max_delay, problem.beta, problem.beta_max) == (3, 0.3, beta, beta_max)
@@ -62,19 +62,19 @@ def _busiest(problem):
     return np.bincount(middle[:, 0] * 101 + middle[:, 1]).max() / len(middle)
 
 
-def test_set_2_is_50_unit_squares_of_zipf_popularity_at_10_places_each():
+def test_set_2_is_50_unit_squares_of_zipf_popularity_at_10_locations_each():
     problem = bl.workload.subscribers(2, M, 100, geography=0)
     assert np.allclose(problem.hi - problem.lo, 1)
     feeds, feed, counts = np.unique(problem.lo, axis=0, return_inverse=True, return_counts=True)
     assert len(feeds) == 50
     assert np.sort(counts)[::-1] / M == pytest.approx(zipf(50, 0.5), abs=0.005)
     for one in range(50):
-        places, here = np.unique(problem.subscriber_place[feed == one], axis=0, return_counts=True)
-        assert len(places) == 10
-        assert here / here.sum() == pytest.approx(np.full(10, 0.1), abs=0.05)
+        locations, counts = np.unique(problem.subscriber_place[feed == one], axis=0, return_counts=True)
+        assert len(locations) == 10
+        assert counts / counts.sum() == pytest.approx(np.full(10, 0.1), abs=0.05)
 
 
-def test_set_3_is_a_grid_of_zipf_cells_and_widths_apart_from_places():
+def test_set_3_is_a_grid_of_zipf_cells_and_widths_independent_of_locations():
     problem = bl.workload.subscribers(3, M, 100, geography=0)
     cell = EVENT_SPACE / 10
     clear = np.all((problem.lo > 0) & (problem.hi < EVENT_SPACE), axis=1)
@@ -85,14 +85,14 @@ def test_set_3_is_a_grid_of_zipf_cells_and_widths_apart_from_places():
     share = np.sort(np.bincount(number, minlength=100))[::-1] / narrow.sum()
     assert share == pytest.approx(zipf(100, 0.5), abs=0.006)
     assert np.mean(narrow) == pytest.approx(zipf(5, 0.5)[0] ** 2, abs=0.02)
-    places, place = np.unique(problem.subscriber_place, axis=0, return_inverse=True)
-    assert len(places) == 1000
-    wide = np.bincount(place, ~narrow, 1000) / np.bincount(place, minlength=1000)
-    assert wide.std() < 0.1, "what is wanted does not depend on where"
+    locations, location = np.unique(problem.subscriber_place, axis=0, return_inverse=True)
+    assert len(locations) == 1000
+    wide = np.bincount(location, ~narrow, 1000) / np.bincount(location, minlength=1000)
+    assert wide.std() < 0.1, "widths do not depend on locations"
 
 
 @pytest.mark.parametrize("latency", ["tight", "loose"])
-def test_inner_brokers_have_at_most_15_below_them(latency):
+def test_inner_brokers_have_at_most_15_children(latency):
     problem = bl.workload.subscribers(1, 2000, 200, levels=2, latency=latency, geography=0)
     limits = MULTI_LEVEL[latency]
     assert (problem.beta, problem.beta_max, problem.max_delay) == limits
@@ -103,8 +103,8 @@ def test_inner_brokers_have_at_most_15_below_them(latency):
     assert np.sum(deeper.broker_parent < 0) < np.sum(problem.broker_parent < 0)
 
 
-def test_geography_and_subscribers_are_drawn_apart():
-    """More subscribers, or others, are at the same places with the same brokers."""
+def test_geography_does_not_depend_on_subscribers():
+    """Another number or seed of subscribers leaves locations and brokers as they are."""
     few, many, other = (
         bl.workload.subscribers(1, m, 20, geography=4, seed=seed) for m, seed in ((50, 0), (90, 0), (50, 1))
     )
@@ -118,7 +118,7 @@ def test_geography_and_subscribers_are_drawn_apart():
 
 
 @pytest.mark.parametrize(
-    ("asked", "message"),
+    ("arguments", "message"),
     [
         ({"set": 4}, "no workload set 4; there are 1, 2, 3"),
         ({"interest_skew": "medium"}, "interest_skew is 'medium'; give low or high"),
@@ -127,7 +127,7 @@ def test_geography_and_subscribers_are_drawn_apart():
         ({"set": 1, "brokers": 7, "subscribers": 3}, "none of 400 geographies"),
     ],
 )
-def test_what_cannot_be_is_refused(asked, message):
+def test_bad_arguments_are_input_errors(arguments, message):
     with pytest.raises(bl.InputError, match=message):
-        bl.workload.subscribers(**asked)
+        bl.workload.subscribers(**arguments)
     assert set(LIMITS) == {1, 2, 3}

@@ -1,4 +1,4 @@
-"""Generators: the laws they promise, the same for a seed, and bad wishes refused."""
+"""Generators: they follow their laws, repeat for a seed, and check their arguments."""
 
 import math
 
@@ -21,14 +21,14 @@ from broadloom.workload import (
 
 @pytest.mark.parametrize("popularity", ["uniform", "unif", "zipf", "exponential", "expo"])
 def test_popularity_follows_its_law(popularity):
-    """With one topic a node the shares of the draws are the shares of the law."""
+    """With one topic per node the shares of the draws are the shares of the law."""
     made = interest(40_000, 12, popularity, alpha=1.2, rate=3.0, sizes=(1, 1), seed=3)
     seen = np.diff(made.node_start) / 40_000
     assert seen == pytest.approx(interest_workload.topic_shares(12, popularity, 1.2, 3.0), abs=0.01)
 
 
 def test_draws_are_successive_and_without_replacement():
-    """The chance of each pair of topics is that of two draws, the second among what is left."""
+    """The chance of each pair of topics is that of two draws, the second among the remaining topics."""
     shares = np.array([0.5, 0.3, 0.2])
     drawn = interest_workload.draw_topics(np.random.default_rng(0), np.full(60_000, 2), shares).reshape(-1, 2)
     for a, b in ((0, 1), (0, 2), (1, 2)):
@@ -45,18 +45,18 @@ def test_sizes_follow_their_law(law):
     assert sizes == pytest.approx(expected, abs=0.01)
 
 
-def test_a_node_may_want_everything():
+def test_a_node_can_want_all_topics():
     assert np.all(np.diff(interest(5, 7, "zipf", sizes=(7, 50)).topic_start) == 7)
 
 
-def test_blocks_change_nothing(monkeypatch):
-    """How many numbers are drawn at a time is not seen in the result."""
+def test_the_size_of_blocks_does_not_matter(monkeypatch):
+    """The result does not depend on how many numbers are drawn at a time."""
     whole = interest(500, 40, "zipf", sizes=(2, 9), seed=9)
     monkeypatch.setattr(interest_workload, "_BLOCK", 41)
     assert interest(500, 40, "zipf", sizes=(2, 9), seed=9) == whole
 
 
-def test_seeds():
+def test_the_same_seed_gives_the_same_workload():
     assert interest(50, 30, sizes=(2, 5), seed=4) == interest(50, 30, sizes=(2, 5), seed=4)
     assert interest(50, 30, sizes=(2, 5), seed=4) != interest(50, 30, sizes=(2, 5), seed=5)
     assert weights(20, "planar", seed=4) == weights(20, "planar", seed=4)
@@ -64,15 +64,15 @@ def test_seeds():
 
 
 @pytest.mark.parametrize("kind", ["planar", "sites", "regions"])
-def test_mean_weight_is_what_was_asked(kind):
+def test_weights_are_scaled_to_the_mean(kind):
     made = weights(150, kind, mean=2.5)
     pairs = np.triu_indices(150, 1)
     assert made.matrix()[pairs].mean() == pytest.approx(2.5)
     assert mean_weight(made) == pytest.approx(2.5)
 
 
-def test_regions_are_everywhere():
-    """Nodes are spread evenly, and latency is the stated line in the distance."""
+def test_regions_are_used_evenly():
+    """Nodes are spread evenly, and latency is the documented linear function of the distance."""
     made = weights(3 * len(REGIONS), "regions")
     assert np.all(np.bincount(made.site) == 3)
     names = [region.name for region in REGIONS]
@@ -84,8 +84,8 @@ def test_regions_are_everywhere():
 
 
 @pytest.mark.data
-def test_region_latency_is_near_what_clouds_measure(data):
-    """Half of the pairs that a cloud measured are within 25 % of the line."""
+def test_region_latency_is_close_to_measured_latency(data):
+    """Half of the pairs that a cloud measured are within 25 % of the linear function."""
     measured = np.load(data / "latency_aws_regions.npz")
     ours = {region.name.removeprefix("aws/"): i for i, region in enumerate(REGIONS)}
     common = [i for i, name in enumerate(measured["region"]) if str(name) in ours]
@@ -97,7 +97,7 @@ def test_region_latency_is_near_what_clouds_measure(data):
 
 
 @pytest.mark.data
-def test_real_matrices_load(data):
+def test_real_matrices_can_be_loaded(data):
     made = weights(200, data / "latency_ripe_atlas631_2023-07-02.npz", mean=1.0, floor=0.1, missing="path")
     assert made.node_count == 200
     with pytest.raises(InputError, match="no latency"):
@@ -105,7 +105,7 @@ def test_real_matrices_load(data):
 
 
 def test_matrix_files(tmp_path):
-    """Npz and csv, with and without names; both directions become one; holes are refused or filled."""
+    """Npz and csv, with and without names; directions are combined; missing pairs are refused or filled."""
     matrix = np.array([[0, 1, 9.0], [3, 0, 2], [np.nan, 2, 0]])
     np.savez(tmp_path / "m.npz", rtt_ms=matrix, other=np.eye(3))
     (tmp_path / "m.csv").write_text("name,a,b,c\na,0,1,9\nb,3,0,2\nc,,2,0\n")
@@ -123,18 +123,18 @@ def test_matrix_files(tmp_path):
     ]
 
 
-def test_events_are_about_nodes_that_are_there():
-    """Indices are never used again, nobody leaves twice, topics change as told."""
-    given = interest(30, 15, "zipf", sizes=(2, 6))
-    present = {u: set(given.topics_of(u).tolist()) for u in range(30)}
-    arrived = 30
-    for seq, event in enumerate(churn(given, rounds=600, join=0.5, change=0.4, seed=8)):
+def test_events_are_about_present_nodes():
+    """Indices are never reused, no node leaves twice, and topics change as the events say."""
+    before = interest(30, 15, "zipf", sizes=(2, 6))
+    present = {u: set(before.topics_of(u).tolist()) for u in range(30)}
+    next_node = 30
+    for seq, event in enumerate(churn(before, rounds=600, join=0.5, change=0.4, seed=8)):
         assert event.seq == seq
         if event.kind == "join":
-            assert event.node == arrived
+            assert event.node == next_node
             assert event.topics
-            present[arrived] = set(event.topics)
-            arrived += 1
+            present[next_node] = set(event.topics)
+            next_node += 1
         elif event.kind == "leave":
             del present[event.node]
         elif event.kind == "subscribe":
@@ -143,37 +143,37 @@ def test_events_are_about_nodes_that_are_there():
         else:
             assert present[event.node] >= set(event.topics)
             present[event.node] -= set(event.topics)
-    assert arrived > 100
+    assert next_node > 100
 
 
 def test_churn_follows_its_chances():
-    """Joins, changes and their directions come as often as asked, and joins want what is popular."""
-    given = interest(300, 30, "zipf", alpha=1.5, sizes=(2, 6))
-    events = churn(given, rounds=4000, join=0.5, change=0.25, seed=3)
+    """Joins and changes are as frequent as their chances, and nodes that join want popular topics."""
+    wanted = interest(300, 30, "zipf", alpha=1.5, sizes=(2, 6))
+    events = churn(wanted, rounds=4000, join=0.5, change=0.25, seed=3)
     kinds = {kind: sum(event.kind == kind for event in events) for kind in ("join", "leave", "subscribe")}
     assert kinds["join"] / 4000 == pytest.approx(0.375, abs=0.03)
     assert kinds["leave"] / 4000 == pytest.approx(0.375, abs=0.03)
     assert kinds["subscribe"] / 4000 == pytest.approx(0.125, abs=0.02)
-    wanted = np.bincount([topic for event in events if event.kind == "join" for topic in event.topics])
-    popular = np.diff(given.node_start) / given.subscription_count
-    assert np.corrcoef(wanted, popular[: len(wanted)])[0, 1] > 0.95
+    joined = np.bincount([topic for event in events if event.kind == "join" for topic in event.topics])
+    popular = np.diff(wanted.node_start) / wanted.subscription_count
+    assert np.corrcoef(joined, popular[: len(joined)])[0, 1] > 0.95
 
 
 @pytest.mark.parametrize(("nodes", "topics"), [(0, 3), (0, 0), (1, 0), (3, 1)])
-def test_churn_of_almost_nothing(nodes, topics):
-    given = bl.Interest.from_lists([[]] * nodes, topics=topics)
-    assert len(churn(given, rounds=20, change=0.3)) == 20
+def test_churn_of_tiny_interests(nodes, topics):
+    wanted = bl.Interest.from_lists([[]] * nodes, topics=topics)
+    assert len(churn(wanted, rounds=20, change=0.3)) == 20
 
 
 @pytest.mark.parametrize("kind", ["planar", "sites", "regions", "none"])
-def test_what_is_written_is_read(tmp_path, kind):
-    given = interest(130, 20, sizes=(1, 4))
+def test_a_written_workload_can_be_read(tmp_path, kind):
+    wanted = interest(130, 20, sizes=(1, 4))
     made = None if kind == "none" else weights(130, kind, seed=2)
-    bl.workload.write(tmp_path / "tables", given, made, churn(given, 5), in_regions=kind == "regions")
+    bl.workload.write(tmp_path / "tables", wanted, made, churn(wanted, 5), in_regions=kind == "regions")
     back = read_link_problem(tmp_path / "tables")
-    assert back.interest.node_ids == given.node_ids
+    assert back.interest.node_ids == wanted.node_ids
     for node in range(130):
-        ids = {given.topic_ids[topic] for topic in given.topics_of(node)}
+        ids = {wanted.topic_ids[topic] for topic in wanted.topics_of(node)}
         assert {back.interest.topic_ids[topic] for topic in back.interest.topics_of(node)} == ids
     assert back.weights.matrix() == pytest.approx(
         (bl.Weights.uniform(130) if made is None else made).matrix(), rel=1e-15
@@ -204,32 +204,32 @@ BAD = {
 
 
 @pytest.mark.parametrize(("make", "words"), BAD.values(), ids=BAD)
-def test_bad_wishes_are_named(make, words):
+def test_bad_arguments_are_named(make, words):
     with pytest.raises(InputError) as caught:
         make()
     assert words in str(caught.value)
 
 
-def test_no_nodes_are_no_nodes(tmp_path):
+def test_a_workload_without_nodes_can_be_written(tmp_path):
     assert weights(0).node_count == 0
     bl.workload.write(tmp_path / "t", interest(0, 5, sizes=(1, 2)), weights(0, "regions"), in_regions=True)
     assert read_link_problem(tmp_path / "t").interest.node_count == 0
 
 
-def test_topics_keep_their_order_and_the_unwanted_are_there(tmp_path):
-    given = bl.Interest.from_lists([[10], [9, 10]], topics=12)
-    bl.workload.write(tmp_path / "t", given)
-    assert read_link_problem(tmp_path / "t").interest == given
+def test_topics_keep_their_order_and_topics_without_nodes_are_kept(tmp_path):
+    wanted = bl.Interest.from_lists([[10], [9, 10]], topics=12)
+    bl.workload.write(tmp_path / "t", wanted)
+    assert read_link_problem(tmp_path / "t").interest == wanted
 
 
-def test_sites_with_other_weights_are_written(tmp_path):
+def test_scaled_sites_are_written(tmp_path):
     made = weights(250, "sites", mean=2.0)
     bl.workload.write(tmp_path / "t", interest(250, 20, sizes=(1, 4)), made)
     assert read_link_problem(tmp_path / "t").weights.matrix() == pytest.approx(made.matrix())
 
 
 @pytest.mark.parametrize("name", ["m.npz", "m.csv"])
-def test_damaged_matrix_files_are_one_line(tmp_path, name):
+def test_damaged_matrix_files_are_input_errors(tmp_path, name):
     for content in (b"PK\x03\x04abc", b"\xff\xfe\x00", b"\x93NUMPY"):
         (tmp_path / name).write_bytes(content)
         with pytest.raises(InputError) as caught:
@@ -237,7 +237,7 @@ def test_damaged_matrix_files_are_one_line(tmp_path, name):
         assert "pickle" not in str(caught.value)
 
 
-def test_a_floor_does_not_hide_a_negative(tmp_path):
+def test_a_floor_does_not_hide_a_negative_latency(tmp_path):
     (tmp_path / "m.csv").write_text("0,-4\n-4,0\n")
     with pytest.raises(InputError, match=r"latency of 0 and 1 is -4\.0"):
         weights(kind=tmp_path / "m.csv", floor=1.0)
@@ -252,7 +252,7 @@ def test_a_floor_does_not_hide_a_negative(tmp_path):
         ("", "shape (0,)"),
     ],
 )
-def test_bad_matrix_files_are_named(tmp_path, text, words):
+def test_errors_in_matrix_files_are_located(tmp_path, text, words):
     (tmp_path / "m.csv").write_text(text)
     with pytest.raises(InputError) as caught:
         weights(kind=tmp_path / "m.csv")

@@ -1,4 +1,4 @@
-"""The lower bound is below every allowed assignment, and reaches the best one where it is easy."""
+"""The lower bound on bandwidth: below every allowed assignment, and equal to the best one in easy cases."""
 
 import itertools
 
@@ -14,16 +14,16 @@ from broadloom.measures.content_measures import union_measure
 
 
 def least_bandwidth(problem):
-    """Over all assignments within the limits, with as many rectangles as there are subscribers."""
+    """The minimum over all assignments within the limits, with a rectangle per subscriber."""
     candidates, limit = candidates_in_time(problem), load_limits(problem, problem.beta_max)
-    may = [candidates.brokers[candidates.start[g] : candidates.start[g + 1]] for g in candidates.group]
+    open_to = [candidates.brokers[candidates.start[g] : candidates.start[g + 1]] for g in candidates.group]
     best = np.inf
-    for broker_of in itertools.product(*may):
+    for broker_of in itertools.product(*open_to):
         if np.all(np.bincount(broker_of, minlength=problem.broker_count) <= limit):
             total = 0.0
             for b in range(problem.broker_count):
-                mine = [j for j, at in enumerate(broker_of) if _is_above(problem, b, at)]
-                total += union_measure(problem, tuple((problem.lo[j], problem.hi[j]) for j in mine))
+                members = [j for j, leaf in enumerate(broker_of) if _is_above(problem, b, leaf)]
+                total += union_measure(problem, tuple((problem.lo[j], problem.hi[j]) for j in members))
             best = min(best, total)
     return best
 
@@ -42,8 +42,8 @@ def test_no_allowed_assignment_is_below_the_bound(problem):
     assert bound is None or bound <= least * (1 + 1e-9)
 
 
-def test_the_bound_is_reached_where_all_want_the_same():
-    """Ten want one square, brokers hold four each: three of them need it."""
+def test_the_bound_is_reached_where_all_interests_are_equal():
+    """Ten subscribers want one square and a broker holds four: three brokers need it."""
     problem = bl.AssignmentProblem(
         [0],
         [[1], [1], [1], [1]],
@@ -60,17 +60,19 @@ def test_the_bound_is_reached_where_all_want_the_same():
     assert result.gap == 0.0
 
 
-def test_the_bound_adds_up_over_places_that_are_far_apart():
+def test_the_bound_adds_up_over_distant_locations():
     """Two cities without a broker in common: each needs the event."""
-    place = np.repeat([[0.0], [100.0]], 5, axis=0)
-    problem = bl.AssignmentProblem([50], [[0], [100]], [-1, -1], place, np.zeros((10, 1)), np.ones((10, 1)))
+    position = np.repeat([[0.0], [100.0]], 5, axis=0)
+    problem = bl.AssignmentProblem(
+        [50], [[0], [100]], [-1, -1], position, np.zeros((10, 1)), np.ones((10, 1))
+    )
     assert bl.assign(problem).lower_bound == 2.0
 
 
 def test_there_is_no_bound_without_an_allowed_assignment():
-    place = np.concatenate((np.zeros((9, 1)), [[100.0]]))
+    position = np.concatenate((np.zeros((9, 1)), [[100.0]]))
     problem = bl.AssignmentProblem(
-        [50], [[0], [100]], [-1, -1], place, np.zeros((10, 1)), np.ones((10, 1)), max_delay=0.0
+        [50], [[0], [100]], [-1, -1], position, np.zeros((10, 1)), np.ones((10, 1)), max_delay=0.0
     )
     result = bl.assign(problem.replace(beta_max=1.5))
     assert not result.feasible
@@ -78,7 +80,7 @@ def test_there_is_no_bound_without_an_allowed_assignment():
 
 
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_ours_is_above_the_bound_on_the_workloads(number):
+def test_the_default_is_above_the_bound_on_the_workloads(number):
     problem = bl.workload.subscribers(number, 3000, 100, geography=0).replace(beta=4, beta_max=5)
     result = bl.assign(problem, passes=2, starts=1, many_starts=1)
     assert result.lower_bound is not None
@@ -86,7 +88,7 @@ def test_ours_is_above_the_bound_on_the_workloads(number):
 
 
 def test_many_dimensions_have_no_bound():
-    """A grid in seven dimensions is either huge or says nothing: none is made, and it is quick."""
+    """In seven dimensions a grid is either huge or useless, so there is no bound."""
     lo = np.random.default_rng(0).random((30, 7))
     problem = bl.AssignmentProblem([0], [[1], [2]], [-1, -1], np.ones((30, 1)), lo, lo + 1, max_delay=9)
     assert lower_bound(problem, candidates_in_time(problem)) is None

@@ -1,4 +1,4 @@
-"""Local search: whatever it moves, boxes stay tight, costs exact, and limits hold."""
+"""Local search: after every pass boxes are tight, costs exact, and loads within limits."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ from broadloom.measures.content_measures import union_measure
 
 
 def search_on(problem, seed, slack=1.2):
-    """A search from a guarded start, with a little more room than there must be."""
+    """A search from a guarded start, with limits a little above the least possible."""
     candidates, rng = candidates_in_time(problem), np.random.default_rng(seed)
     limit = load_limits(problem, least_lbf(problem, candidates)[0] * slack)
     order = rng.permutation(problem.subscriber_count)
@@ -23,7 +23,7 @@ def search_on(problem, seed, slack=1.2):
 
 
 def check(problem, search, limit):
-    """Every box is the least one around its members, and costs are those of independent code."""
+    """Assert that boxes are tight around their members, and that costs equal those of independent code."""
     placement = search.placement
     broker = placement.broker[search.bundles.of]
     assert np.all(np.bincount(broker, minlength=problem.broker_count) <= limit)
@@ -31,10 +31,13 @@ def check(problem, search, limit):
     for b in range(problem.broker_count):
         boxes = []
         for k in range(problem.alpha):
-            mine = np.flatnonzero((placement.broker == b) & (placement.box == k))
-            assert placement.size[b, k] == len(mine)
-            if len(mine):
-                lo, hi = search.state.arrays.lo[mine].min(axis=0), search.state.arrays.hi[mine].max(axis=0)
+            members = np.flatnonzero((placement.broker == b) & (placement.box == k))
+            assert placement.size[b, k] == len(members)
+            if len(members):
+                lo, hi = (
+                    search.state.arrays.lo[members].min(axis=0),
+                    search.state.arrays.hi[members].max(axis=0),
+                )
                 assert np.array_equal(placement.lo[b, k], lo)
                 assert np.array_equal(placement.hi[b, k], hi)
                 boxes.append((lo, hi))

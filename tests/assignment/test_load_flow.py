@@ -1,4 +1,4 @@
-"""Max-flow by groups, the least load balance factor, and the guard."""
+"""Max-flow over groups of subscribers, the least load balance factor, and the guard."""
 
 import networkx as nx
 import numpy as np
@@ -32,24 +32,24 @@ def flow_by_networkx(candidates, limit):
 
 @settings(deadline=None, max_examples=60)
 @given(problems(), st.sampled_from([0.3, 0.8, 1.0, 1.3, 2.0]))
-def test_the_flow_is_as_large_as_networkx_says(problem, beta):
+def test_the_flow_is_as_large_as_that_of_networkx(problem, beta):
     candidates = candidates_in_time(problem)
     limit = load_limits(problem, beta)
-    flow, left, tight = max_flow(candidates, limit)
-    assert problem.subscriber_count - left == flow_by_networkx(candidates, limit)
+    flow, unplaced, tight = max_flow(candidates, limit)
+    assert problem.subscriber_count - unplaced == flow_by_networkx(candidates, limit)
     assert np.all(flow.load <= limit)
-    if left:
+    if unplaced:
         confined = [
             j
             for j, g in enumerate(candidates.group)
             if tight[candidates.brokers[candidates.start[g] : candidates.start[g + 1]]].all()
         ]
-        assert len(confined) > limit[tight].sum(), "the tight set explains why they do not fit"
+        assert len(confined) > limit[tight].sum(), "the tight set has more subscribers than it can hold"
 
 
 @settings(deadline=None, max_examples=60)
 @given(problems())
-def test_the_least_factor_is_met_and_nothing_less_is(problem):
+def test_the_least_factor_can_be_met_and_no_smaller_one(problem):
     candidates = candidates_in_time(problem)
     least, flow = least_lbf(problem, candidates)
     assert flow_by_networkx(candidates, load_limits(problem, least)) == problem.subscriber_count
@@ -63,7 +63,7 @@ def test_the_least_factor_is_met_and_nothing_less_is(problem):
 
 @settings(deadline=None, max_examples=60)
 @given(problems(levels=2), st.integers(0, 10))
-def test_the_guard_strands_nobody_at_the_least_factor(problem, seed):
+def test_a_guarded_assignment_is_within_limits_at_the_least_factor(problem, seed):
     candidates = candidates_in_time(problem)
     least, _ = least_lbf(problem, candidates)
     limit = load_limits(problem, least)
@@ -72,7 +72,7 @@ def test_the_guard_strands_nobody_at_the_least_factor(problem, seed):
     assert np.all(np.bincount(broker_of, minlength=problem.broker_count) <= limit)
 
 
-def test_the_guard_equals_gr_star_when_it_refuses_nothing():
+def test_a_guard_that_refuses_nothing_changes_nothing():
     problem = bl.workload.subscribers(subscribers=2000, brokers=20)
     candidates = candidates_in_time(problem)
     plain = gr_star(problem, OrderOptions(), 0)
@@ -81,8 +81,8 @@ def test_the_guard_equals_gr_star_when_it_refuses_nothing():
     assert np.array_equal(plain.broker_of, broker_of)
 
 
-def test_gr_star_strands_subscribers_where_the_guard_does_not():
-    """Right above the least possible factor Gr* runs into full brokers; the guard never does."""
+def test_the_guard_finds_assignments_that_gr_star_misses():
+    """Right above the least possible factor Gr* finds all candidates full; a guarded Gr* does not."""
     problem = bl.workload.subscribers(set=2, subscribers=3000, brokers=20)
     least, _ = least_lbf(problem, candidates_in_time(problem))
     tight = problem.replace(beta=max(1.0, least), beta_max=max(1.0, least) * 1.0001)

@@ -1,4 +1,4 @@
-"""Bundles and kinds of subscribers: who is interchangeable, and everybody into given filters."""
+"""Bundles and kinds of interchangeable subscribers, and the completion of a sample's assignment."""
 
 import numpy as np
 from assign_strategies import problems
@@ -26,7 +26,7 @@ from broadloom.assignment.subscribers.load_flow import (
 
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2), st.integers(0, 2)), max_size=30))
-def test_rows_are_of_one_kind_if_they_are_equal(rows):
+def test_equal_rows_have_the_same_number(rows):
     array = np.array(rows, float).reshape(-1, 3)
     expected = {row: i for i, row in enumerate(sorted(set(rows)))}
     assert row_kinds(array).tolist() == [expected[row] for row in rows] or len(expected) == len(rows)
@@ -37,8 +37,8 @@ def test_rows_are_of_one_kind_if_they_are_equal(rows):
 
 @settings(max_examples=40)
 @given(st.integers(0, 10**6), st.integers(1, 300))
-def test_a_bundle_has_like_subscribers_of_one_broker(seed, m):
-    """All of a bundle are alike and at one broker, none is too large, and nobody is left out."""
+def test_a_bundle_has_equal_subscribers_of_one_broker(seed, m):
+    """Members are equal and at one broker, no bundle is too large, and each subscriber is in one bundle."""
     problem = bl.workload.subscribers(set=2, subscribers=m, brokers=6, geography=0, seed=seed % 100)
     candidates, rng = candidates_in_time(problem), np.random.default_rng(seed)
     broker_of, limit = rng.integers(0, 3, m), np.full(6, 100)
@@ -53,7 +53,7 @@ def test_a_bundle_has_like_subscribers_of_one_broker(seed, m):
 
 
 def some_filters(problem, count):
-    """Filters that a few of the subscribers need."""
+    """The filters of a greedy assignment of the first subscribers."""
     part = problem.subset(np.arange(min(count, problem.subscriber_count)))
     unlimited = np.full(problem.broker_count, part.subscriber_count)
     rules = GreedyRules(np.arange(part.subscriber_count), adaptive=False)
@@ -62,8 +62,8 @@ def some_filters(problem, count):
 
 @settings(max_examples=40)
 @given(problems(levels=3, most=40), st.integers(0, 10))
-def test_everybody_fits_into_filters_at_the_least_factor(problem, few):
-    """Limits hold wherever max-flow can meet them; the independent check finds nothing else broken."""
+def test_a_completion_is_within_limits_at_the_least_factor(problem, few):
+    """Limits hold wherever max-flow can meet them; the independent check finds no other violation."""
     least, _ = least_lbf(problem, candidates_in_time(problem))
     limit = load_limits(problem, least)
     broker_of, filters = complete(problem, some_filters(problem, few), limit, np.random.default_rng(0))
@@ -78,8 +78,8 @@ def test_everybody_fits_into_filters_at_the_least_factor(problem, few):
 
 @settings(max_examples=40)
 @given(problems(most=40), st.integers(0, 10))
-def test_shares_send_subscribers_to_filters_that_let_them_through(problem, few):
-    """By kind and rank, a subscriber gets a candidate with a box around its interest, or waits."""
+def test_shares_send_subscribers_to_filters_around_them(problem, few):
+    """By kind and rank, a subscriber gets a candidate with a box around its interest, or -1."""
     filters = some_filters(problem, few)
     masks = kind_masks(problem, filters)
     kind, firsts = number_rows(masks)
@@ -103,8 +103,8 @@ def test_shares_send_subscribers_to_filters_that_let_them_through(problem, few):
         assert any(naive.inside(box, one) for one in own)
 
 
-def test_like_subscribers_are_searched_as_bundles():
-    """50 interests at 500 places: few bundles, through a sample or not, and limits hold."""
+def test_equal_subscribers_are_searched_as_bundles():
+    """50 interests at 500 locations make few bundles; limits hold with and without a sample."""
     problem = bl.workload.subscribers(set=2, subscribers=4000, brokers=20)
     greedy = bl.assign(problem, "gr*")
     assert bl.assign(problem, passes=3).bandwidth < greedy.bandwidth

@@ -1,4 +1,4 @@
-"""Exact measures of unions: the kernels, the independent measure and the naive twin agree."""
+"""Rectangles and filters: kernels, independent measure and naive twin agree on the measure of unions."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_the_union_is_exact_in_any_dimension(seed, count, dimensions):
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10**6), st.integers(1, 6), st.integers(1, 3))
-def test_what_is_uncovered_is_what_the_union_grows_by(seed, count, dimensions):
+def test_the_union_grows_by_the_uncovered_measure(seed, count, dimensions):
     lo, hi = random_boxes(seed, count + 1, dimensions)
     boxes = as_tuples(lo, hi)
     grown = naive.union(boxes) - naive.union(boxes[1:])
@@ -47,7 +47,7 @@ def test_what_is_uncovered_is_what_the_union_grows_by(seed, count, dimensions):
 @settings(deadline=None, max_examples=40)
 @given(st.integers(0, 10**6), st.integers(0, 4), st.integers(1, 3))
 def test_the_measure_under_a_histogram_agrees_with_the_independent_one(seed, count, dimensions):
-    """One cuts pieces away and interpolates the cumulative mass, the other counts cells of a common grid."""
+    """The kernel cuts pieces away and interpolates cumulative mass; the measure adds up cells of a grid."""
     lo, hi = random_boxes(seed, count, dimensions)
     mass = np.random.default_rng(seed).integers(0, 9, (4,) * dimensions)
     density = bl.Density([[0, 2, 3, 7, 15]] * dimensions, mass)
@@ -59,14 +59,14 @@ def test_the_measure_under_a_histogram_agrees_with_the_independent_one(seed, cou
 
 @settings(deadline=None, max_examples=60)
 @given(st.integers(0, 10**6), st.integers(1, 4), st.integers(1, 12))
-def test_a_filter_takes_rectangles_in_at_the_least_growth(seed, alpha, count):
-    """The growth is the twin's, the rectangle is inside one box afterwards, and boxes stay within alpha."""
+def test_a_filter_takes_in_rectangles_at_the_least_growth(seed, alpha, count):
+    """The growth equals the twin's, then the rectangle is inside one box, and boxes stay within alpha."""
     lo, hi = random_boxes(seed, count, 2)
     filters, twin = empty_filters(1, alpha, 2), []
     for low, high in zip(lo, hi, strict=True):
         growth, change = cheapest_change(None, filters, 0, low, high, np.inf)
         take_in(None, filters, 0, low, high, change)
-        options = naive.ways(twin, (tuple(low), tuple(high)), alpha)
+        options = naive.changes(twin, (tuple(low), tuple(high)), alpha)
         assert growth == pytest.approx(min(map(naive.union, options)) - naive.union(twin), abs=1e-9)
         twin = as_tuples(filters.lo[0, : filters.used[0]], filters.hi[0, : filters.used[0]])
         assert len(twin) <= alpha
