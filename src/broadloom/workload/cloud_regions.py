@@ -18,7 +18,7 @@ class Region(NamedTuple):
     """A cloud region: its name, a city that is in or near it, and the coordinates of the city in degrees."""
 
     name: str
-    place: str
+    city: str
     latitude: float
     longitude: float
 

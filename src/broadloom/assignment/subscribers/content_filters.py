@@ -43,7 +43,7 @@ class Filters(NamedTuple):
     around: NDArray[np.float64]
 
 
-class FilterTree(NamedTuple):
+class GrowingFilters(NamedTuple):
     """The filters of a tree of brokers while they grow; `scratch` has a row per level of the tree."""
 
     density: DensityArrays | None
@@ -361,13 +361,13 @@ def _copy_filter(source: Filters, a: int, target: Filters, b: int) -> None:
 
 
 @kernel
-def grow_path(tree: FilterTree, b: int, lo: Corner, hi: Corner, ceiling: float, commit: bool) -> float:
+def grow_path(growing: GrowingFilters, b: int, lo: Corner, hi: Corner, ceiling: float, commit: bool) -> float:
     """The growth of all filters from leaf `b` up, if it took in the rectangle; it does so if `commit`.
 
     Each level must hold the filters below it, so it takes in the changed boxes of the level below. Above the
     ceiling the returned growth can be less than the total.
     """
-    density, parent, filters, scratch = tree.density, tree.parent, tree.filters, tree.scratch
+    density, parent, filters, scratch = growing.density, growing.parent, growing.filters, growing.scratch
     total, change = cheapest_change(density, filters, b, lo, hi, ceiling)
     if change == INSIDE or (not commit and (total > ceiling or parent[b] < 0)):
         return total

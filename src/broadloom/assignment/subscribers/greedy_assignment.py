@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from broadloom.assignment.subscribers.content_filters import (
     BrokersAndFilters,
     Filters,
-    FilterTree,
+    GrowingFilters,
     are_apart,
     as_tuples,
     box_around,
@@ -50,7 +50,7 @@ class OrderOptions:
     """Options of Gr and Gr*.
 
     Attributes:
-        shuffle: take subscribers in a random order (by the seed) in place of the order of the input.
+        shuffle: take subscribers in a random order (by the seed) instead of the order of the input.
     """
 
     shuffle: bool = False
@@ -250,7 +250,7 @@ def run_greedy(
         limit,
         np.zeros(n, np.int64),
         np.zeros(len(candidates.brokers), np.bool_),
-        FilterTree(arrays.density, arrays.parent, filters, scratch),
+        GrowingFilters(arrays.density, arrays.parent, filters, scratch),
     )
     by_group = np.argsort(candidates.group[rules.order], kind="stable")
     guard = _NO_FLOW if flow is None else flow
@@ -259,14 +259,14 @@ def run_greedy(
 
 
 class _GreedyState(NamedTuple):
-    """A greedy assignment under way: loads, candidates that the guard has closed, and filters."""
+    """The state of a greedy assignment: loads, candidates that the guard has closed, and filters."""
 
     arrays: ProblemArrays
     candidates: CandidateBrokers
     limit: NDArray[np.int64]
     load: NDArray[np.int64]
     closed: NDArray[np.bool_]
-    tree: FilterTree
+    growing: GrowingFilters
 
 
 _NO_FLOW = LoadFlow(
@@ -315,7 +315,7 @@ def _assign_all(
                 _close(candidates, state.closed, g, b)
                 refused += 1
                 b = -1
-        grow_path(state.tree, b, lo[j], hi[j], np.inf, True)
+        grow_path(state.growing, b, lo[j], hi[j], np.inf, True)
         broker_of[j] = b
         load[b] += 1
         following[g] += 1
@@ -362,10 +362,10 @@ def _close(candidates: CandidateBrokers, closed: NDArray[np.bool_], g: int, b: i
 @kernel
 def _cheapest(state: _GreedyState, j: int, ignore_limits: bool) -> int:
     """The candidate below its limit whose path grows least, the least loaded among equals; or -1."""
-    arrays, candidates, tree = state.arrays, state.candidates, state.tree
+    arrays, candidates, growing = state.arrays, state.candidates, state.growing
     limit, load, closed = state.limit, state.load, state.closed
     lo, hi, g = arrays.lo[j], arrays.hi[j], candidates.group[j]
-    all_lo, all_hi, used = tree.filters.lo, tree.filters.hi, tree.filters.used
+    all_lo, all_hi, used = growing.filters.lo, growing.filters.hi, growing.filters.used
     brokers, capacity = candidates.brokers, arrays.capacity
     own = measure_of(arrays.density, lo, hi)
     best, least, lightest = -1, np.inf, np.inf
@@ -386,7 +386,7 @@ def _cheapest(state: _GreedyState, j: int, ignore_limits: bool) -> int:
                 own > least and are_apart(all_lo, all_hi, b, used[b], lo, hi)
             ):
                 continue
-            growth = grow_path(tree, b, lo, hi, least, False)
+            growth = grow_path(growing, b, lo, hi, least, False)
             if growth < least or (growth == least and is_lighter):
                 best, least, lightest = b, growth, ratio
     return best

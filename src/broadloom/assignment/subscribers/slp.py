@@ -288,7 +288,7 @@ def _top_down(
     options: SlpOptions,
     rng: np.random.Generator,
 ) -> tuple[PreliminaryFilters, dict[str, Any]]:
-    """Preliminary filters of all brokers, level by level; subscribers are divided tentatively on the way."""
+    """Preliminary filters of all brokers, level by level; subscribers are divided tentatively meanwhile."""
     lo, hi = [problem.lo[:0]] * problem.broker_count, [problem.hi[:0]] * problem.broker_count
     below = {-1: np.arange(problem.subscriber_count)}
     all_sampled: list[SampledFilters] = []
