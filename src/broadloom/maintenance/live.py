@@ -6,7 +6,7 @@ import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -26,8 +26,8 @@ from broadloom.maintenance.changes import (
     ChangeRequest,
     Topic,
     check_nodes,
+    check_topics,
     is_text,
-    topic_list,
 )
 from broadloom.maintenance.dynamics import (
     Drift,
@@ -44,11 +44,25 @@ if TYPE_CHECKING:
     from broadloom.maintenance.methods import NaiveOptions
 
 
-class Live:
-    """An overlay under churn, made by `broadloom.maintain` or `Live.load`.
+class OverlayNames(NamedTuple):
+    """The names in an overlay.
 
-    Nodes go by ids that are never given twice: those of the interest by their index, those that join by the
-    next number. Every change leaves every topic connected.
+    Attributes:
+        topics: the id of each topic, by index.
+        nodes: the name of each present node, by id.
+        sites: the name of each site, by number; empty if sites have no names.
+    """
+
+    topics: Sequence[str]
+    nodes: dict[int, str]
+    sites: Sequence[str] = ()
+
+
+class Live:
+    """An overlay under churn, created by `broadloom.maintain` or `Live.load`.
+
+    Nodes have ids that are never reused: a node of the initial interest has its index, a node that joins gets
+    the next number. Every change leaves every topic connected.
 
     Examples:
         >>> import broadloom as bl
@@ -69,21 +83,19 @@ class Live:
         method: str,
         options: NaiveOptions,
         seed: int,
-        topic_ids: Sequence[str],
-        names: dict[int, str],
+        names: OverlayNames,
         counts: Counter[str],
-        sites: Sequence[str] = (),
     ) -> None:
         self.method = method
         self.options = options
         self.seed = seed
         self.counts = counts
         self._dynamics = dynamics
-        self._topic_ids = list(topic_ids)
-        self._topic_index = {name: topic for topic, name in enumerate(topic_ids)}
-        self._names = names
-        self._ids = {name: node for node, name in names.items()}
-        self._sites = {name: site for site, name in enumerate(sites)}
+        self._topic_ids = list(names.topics)
+        self._topic_index = {name: topic for topic, name in enumerate(names.topics)}
+        self._names = names.nodes
+        self._ids = {name: node for node, name in names.nodes.items()}
+        self._sites = {name: site for site, name in enumerate(names.sites)}
         self._journal: Any = None
 
     # Changes.
@@ -92,41 +104,42 @@ class Live:
         """A node joins.
 
         Args:
-            topics: its topics: by index, or by id, which makes a new topic where there is none of that id.
-            name: what it is called; "joined-<id>" by default.
-            at: where links have weights, its place: its point, its site (by number, or by name where sites
-                have names), or {node: weight} for every node.
+            topics: its topics, by index or by id; an unknown id creates a topic.
+            name: its name; "joined-<id>" by default.
+            at: its position, if links have weights: its point, its site (by number, or by name if sites have
+                names), or {node: weight} for every present node.
 
         Raises:
-            InputError: a topic is not there or given twice, the name is taken, or the place is wrong.
+            InputError: a topic is unknown or occurs twice, the name is taken, or the position is invalid.
         """
-        return self._do([ChangeRequest(JOIN, None, self._topics(topics), name, at)])[0]
+        return self.execute([ChangeRequest(JOIN, None, self._check_topics(topics), name, at)])[0]
 
     def leave(self, node: int) -> Change:
         """A node leaves.
 
         Raises:
-            InputError: there is no such node.
+            InputError: the node does not exist.
         """
-        return self._do([ChangeRequest(LEAVE, check_count(node, "node"))])[0]
+        return self.execute([ChangeRequest(LEAVE, check_count(node, "node"))])[0]
 
     def resubscribe(self, node: int, topics: Iterable[Topic]) -> Change:
-        """A node has these topics from now on.
+        """Replace the topics of a node.
 
-        Topics that it drops are reconnected as after a leave, those that it gains as after a join, and links
-        of it that no topic needs any more are removed.
+        Topics that it drops are reconnected as after a leave, topics that it gains as after a join, and its
+        links that no topic needs any more are removed.
 
         Raises:
-            InputError: there is no such node, or a topic is not there or given twice.
+            InputError: the node does not exist, or a topic is unknown or occurs twice.
         """
-        return self._do([ChangeRequest(RESUBSCRIBE, check_count(node, "node"), self._topics(topics))])[0]
+        request = ChangeRequest(RESUBSCRIBE, check_count(node, "node"), self._check_topics(topics))
+        return self.execute([request])[0]
 
     def apply(self, events: Iterable[Sequence[Any]]) -> list[Change]:
-        """Many changes in one call, such as those of `broadloom.workload.churn`; all of them, or none.
+        """Apply many changes in one call, such as those of `broadloom.workload.churn`: all of them, or none.
 
         Args:
             events: (seq, kind, node, topics): kind is "join", "leave", "subscribe", "unsubscribe" or
-                "resubscribe". A join may leave its node open (None).
+                "resubscribe". The node of a join can be None.
 
         Raises:
             InputError: an event is wrong; nothing has changed then.
@@ -139,22 +152,48 @@ class Live:
             >>> len(changes), live.metrics()["topic_connected"]
             (20, True)
         """
-        return self._do([self._request(event) for event in events])
+        return self.execute([self._request(event) for event in events])
 
     def rebaseline(self) -> Change:
-        """Move to an overlay about as good as a fresh build, with as few changes as that takes.
+        """Move to an overlay about as good as a fresh build, with as few changes as possible.
 
-        At most 15 % above the fresh maximum degree, and 2 % above its mean degree or, where links have
-        weights, its total weight. Links that stay are not touched; backups are chosen anew.
+        It has at most 15 % more than the maximum degree of a fresh build, and at most 2 % more than its mean
+        degree or, if links have weights, its total weight. Links that stay are not touched; backups are
+        chosen again.
         """
-        return self._do([ChangeRequest(REBASELINE)])[0]
+        return self.execute([ChangeRequest(REBASELINE)])[0]
 
-    # What there is.
+    def execute(self, requests: Sequence[ChangeRequest]) -> list[Change]:
+        """Check all requests, run them in order, and write them to the journal, if there is one.
+
+        Raises:
+            InputError: a request is wrong; nothing has changed then.
+            StorageError: the journal cannot be written.
+        """
+        check_nodes(requests, self._names, self._dynamics.next_id)
+        self._check_names(requests)
+        checked = [self._check_position(one) if one.kind == JOIN else one for one in requests]
+        if self._journal is not None:
+            self._journal.check()
+        changes: list[Change] = []
+        try:
+            changes += map(self._run, checked)
+        finally:
+            if self._journal is not None and (done := checked[: len(changes)]):
+                self._journal.append(done, changes)
+        return changes
+
+    # Present state.
 
     @property
     def nodes(self) -> NDArray[np.int64]:
-        """The ids of the nodes that are there, ascending."""
+        """The ids of the present nodes, ascending."""
         return np.array(self._dynamics.ids(), np.int64)
+
+    @property
+    def node_count(self) -> int:
+        """The number of present nodes."""
+        return len(self._names)
 
     @property
     def edges(self) -> NDArray[np.int64]:
@@ -164,23 +203,24 @@ class Live:
 
     @property
     def edge_count(self) -> int:
-        """How many links there are."""
+        """The number of links."""
         return self._dynamics.edge_count
 
     @property
     def max_degree(self) -> int:
-        """The most links that a node has."""
+        """The largest number of links of a node."""
         return self._dynamics.max_degree
 
     @property
     def mean_degree(self) -> float:
-        """The mean number of links of a node."""
-        return 2 * self.edge_count / max(len(self._names), 1)
+        """The mean number of links per node."""
+        return 2 * self.edge_count / max(self.node_count, 1)
 
     @property
     def interest(self) -> Interest:
-        """Who wants what, by id: a node that has left is still a row, without topics."""
-        present, count = self._dynamics.present(), self._dynamics.next_id
+        """The topics of each node, by id: a node that left is a row without topics."""
+        present = self._dynamics.present()
+        count = self._dynamics.next_id
         sizes = np.zeros(count, np.int64)
         sizes[present.ids] = np.diff(present.contents.topic_start)
         start = np.concatenate(([0], np.cumsum(sizes)))
@@ -194,44 +234,45 @@ class Live:
 
     @property
     def weights_kind(self) -> str:
-        """Of which kind the weights of links are: uniform, dense, euclidean or sites."""
+        """The kind of the weights of links: uniform, dense, euclidean or sites."""
         return self._dynamics.weights_kind
 
     @property
     def site_ids(self) -> tuple[str, ...]:
-        """What each site is called, by number, where sites have names."""
+        """The name of each site, by number; empty if sites have no names."""
         return tuple(self._sites)
 
     def topics_of(self, node: int) -> NDArray[np.int32]:
         """The topics of a node, ascending."""
-        return self._dynamics.topics(self._there(node))
+        return self._dynamics.topics(self._check_present(node))
 
     def name_of(self, node: int) -> str:
-        """What a node is called."""
-        return self._names[self._there(node)]
+        """The name of a node."""
+        return self._names[self._check_present(node)]
 
     def named(self, name: str) -> int | None:
-        """The id of the node that is called so, or None."""
+        """The id of the node with this name, or None."""
         return self._ids.get(name)
 
     def backups(self, node: int) -> NDArray[np.int64]:
-        """Who would stand in for a node, ascending; nobody under "naive"."""
-        return self._dynamics.backups(self._there(node))
+        """The backups of a node, ascending; empty under "naive"."""
+        return self._dynamics.backups(self._check_present(node))
 
     def primaries(self, node: int) -> NDArray[np.int64]:
-        """For whom a node would stand in, ascending."""
-        return self._dynamics.primaries(self._there(node))
+        """The nodes that have this node as a backup, ascending."""
+        return self._dynamics.primaries(self._check_present(node))
 
     def plan(self) -> Plan:
-        """The overlay of the nodes that are there, as a plan; the column `id` of its nodes has their ids."""
+        """The overlay of the present nodes as a plan; the column `id` of its nodes has their ids."""
         present = self._dynamics.present()
-        n, contents = len(present.ids), present.contents
+        contents = present.contents
+        count = len(present.ids)
         names = [self._names[node] for node in present.ids.tolist()]
         options = {name: getattr(self.options, name) for name in self.options.__dataclass_fields__}
         return Plan(
             Interest.from_rows(contents.topic_start, contents.topics, self._topic_ids, names),
-            as_weights(present.weights, n),
-            Overlay(n, contents.edges),
+            as_weights(present.weights, count),
+            Overlay(count, contents.edges),
             self.method,
             self.seed,
             options,
@@ -240,7 +281,7 @@ class Live:
         )
 
     def metrics(self) -> dict[str, Any]:
-        """Every measure of the overlay, and how many changes of each kind there have been.
+        """Every measure of the overlay, and the number of changes of each kind so far.
 
         Examples:
             >>> import broadloom as bl
@@ -251,13 +292,13 @@ class Live:
             (2, 1, 1, 0)
         """
         kinds = {f"{kind}s": self.counts[kind] for kind in (JOIN, LEAVE, RESUBSCRIBE, REBASELINE)}
-        more = {name: self.counts[name] for name in ("repair_edges", "fallbacks")}
-        return self.plan().metrics() | kinds | more
+        totals = {name: self.counts[name] for name in ("repair_edges", "fallbacks")}
+        return self.plan().metrics() | kinds | totals
 
     # Quality over time.
 
     def drift(self) -> Drift:
-        """How far degrees (and the total weight, where links have weights) are from a fresh build's."""
+        """The degrees and the total weight, now and of a fresh build."""
         plan = self.plan()
         return drift_from(plan, fresh_edges(plan.interest, plan.weights, self._dynamics.rules))
 
@@ -268,15 +309,15 @@ class Live:
         total_weight: float = 0.25,
         drift: Drift | None = None,
     ) -> bool:
-        """Whether the overlay is worse than a fresh build by more than what is tolerated.
+        """Whether the overlay is worse than a fresh build by more than these tolerances.
 
-        Costs as much as a fresh build, unless the drift is given.
+        It makes a fresh build, unless `drift` is passed.
 
         Args:
-            max_degree: by how many links the maximum degree may exceed the fresh one.
-            mean_degree: by how much the mean degree may; both are for links without weights.
-            total_weight: by which part of the fresh one the total weight may, where links have weights.
-            drift: what `drift` has just found.
+            max_degree: the tolerated excess of the maximum degree, in links.
+            mean_degree: the tolerated excess of the mean degree; both are for links without weights.
+            total_weight: the tolerated excess of the total weight, as a share, if links have weights.
+            drift: the result of `drift`, if it is known already.
 
         Examples:
             >>> import broadloom as bl
@@ -294,41 +335,40 @@ class Live:
             return drift.heavier_than(total_weight)
         return drift.exceeds(max_degree, mean_degree)
 
-    # Keeping it.
+    # Storage.
 
     def save(self, path: str | Path | None = None, overwrite: bool = False) -> None:
-        """Save everything, and keep a journal of every change beside it from now on.
+        """Save the overlay, and write every later change to a journal in the same folder.
 
-        A change is then acknowledged (its call returns) only when it is on the disk; `load` comes back to it
-        whenever the process dies. Saving again makes the journal short.
+        From then on a change is acknowledged (its call returns) only when it is on the disk; `load` restores
+        it after a crash. Saving again starts a new, empty journal.
 
         Args:
-            path: a folder; by default where it was saved or loaded last.
-            overwrite: replace what another live overlay has saved there.
+            path: a folder; by default the one of the last save or load.
+            overwrite: replace another live overlay in that folder.
 
         Raises:
-            InputError: there is another overlay, or something else, or it cannot be written; what was saved
-                before, and its journal, go on then.
+            InputError: the folder holds another overlay or other files, or no path is known.
+            StorageError: it cannot be written; the previous state and its journal stay in use then.
         """
-        from broadloom.maintenance.saved_overlay import (
-            save,  # it loads live overlays, so it knows this module
-        )
+        from broadloom.maintenance.saved_overlay import save  # it loads live overlays, so it imports this module
 
         save(self, path, overwrite)
 
     @classmethod
     def load(cls, path: str | Path) -> Live:
-        """Read what `save` wrote, with all changes that were acknowledged since; the journal goes on.
+        """Load a saved overlay with all acknowledged changes; its journal continues.
 
         Raises:
-            InputError: there is nothing saved at `path`, it is damaged, or another process has it open.
+            InputError: `path` holds no saved overlay, it is damaged, or another process has it open.
+            StorageError: it cannot be read.
         """
         from broadloom.maintenance.saved_overlay import load
 
         return load(path)
 
     def close(self) -> None:
-        """Let go of the journal; further changes are not kept."""
+        """Close the journal; later changes are not saved."""
         if self._journal is not None:
             self._journal.close()
             self._journal = None
@@ -340,12 +380,12 @@ class Live:
         self.close()
 
     def __repr__(self) -> str:
-        return f"Live({self.method}, {len(self._names):,} nodes, {self.edge_count:,} edges)"
+        return f"Live({self.method}, {self.node_count:,} nodes, {self.edge_count:,} edges)"
 
-    # Inside.
+    # Checks of requests.
 
     def _request(self, event: Sequence[Any]) -> ChangeRequest:
-        """An event as a request."""
+        """The request of an event."""
         try:
             seq, kind, node, topics = event
         except (TypeError, ValueError) as error:
@@ -354,33 +394,19 @@ class Live:
             raise InputError(f"event {seq} is a {kind!r}; give one of {', '.join((JOIN, *OF_A_NODE))}")
         if kind == JOIN and self._dynamics.rules.by_weight:
             raise InputError(f"event {seq} joins a node, but links have weights; use join(topics, at=...)")
-        return ChangeRequest(kind, None if node is None else check_count(node, "node"), self._topics(topics))
+        index = None if node is None else check_count(node, "node")
+        return ChangeRequest(kind, index, self._check_topics(topics))
 
-    def _topics(self, topics: object) -> tuple[Topic, ...]:
-        return topic_list(topics, len(self._topic_ids))
+    def _check_topics(self, topics: object) -> tuple[Topic, ...]:
+        return check_topics(topics, len(self._topic_ids))
 
-    def _there(self, node: object) -> int:
+    def _check_present(self, node: object) -> int:
         index = check_count(node, "node")
         check_nodes([ChangeRequest(LEAVE, index)], self._names, self._dynamics.next_id)
         return index
 
-    def _do(self, requests: list[ChangeRequest]) -> list[Change]:
-        """Check all requests, do them one after the other, and keep them before they are acknowledged."""
-        check_nodes(requests, self._names, self._dynamics.next_id)
-        self._check_names(requests)
-        requests = [self._placed(request) if request.kind == JOIN else request for request in requests]
-        if self._journal is not None:
-            self._journal.check()
-        changes: list[Change] = []
-        try:
-            changes += map(self._run, requests)
-        finally:
-            if self._journal is not None and (done := requests[: len(changes)]):
-                self._journal.append(done, changes)
-        return changes
-
-    def _check_names(self, requests: list[ChangeRequest]) -> None:
-        """Names of nodes that join are texts that nobody has."""
+    def _check_names(self, requests: Sequence[ChangeRequest]) -> None:
+        """Check that the names of nodes that join are strings that no other node has."""
         taken: set[str] = set()
         for name in (request.name for request in requests if request.name is not None):
             if not is_text(name):
@@ -389,40 +415,45 @@ class Live:
                 raise InputError(f"there is a node {name!r} already; give each node a name of its own")
             taken.add(name)
 
-    def _placed(self, request: ChangeRequest) -> ChangeRequest:
-        """A join whose place is checked, and plain; a site that has a name keeps it."""
-        at, sites = request.at, self._sites
+    def _check_position(self, request: ChangeRequest) -> ChangeRequest:
+        """The join with a checked position in plain values; a site with a name keeps the name."""
+        at = request.at
+        sites = self._sites
         if not sites or not isinstance(at, str):
-            return request._replace(at=self._dynamics.checked_place(at, len(sites)))
+            return request._replace(at=self._dynamics.check_join_position(at, len(sites)))
         if at not in sites and (not is_text(at) or self._dynamics.has_table):
             raise InputError(f"there is no site {at!r}; there are {', '.join(sites):.60}")
         return request
 
+    # Execution of requests.
+
     def _run(self, request: ChangeRequest) -> Change:
-        """Do one request, which was checked: it cannot fail any more."""
+        """Run one checked request; it cannot fail."""
         node = request.node or 0
         if request.kind == JOIN:
             at = request.at
-            place = self._sites.setdefault(at, len(self._sites)) if isinstance(at, str) else at
-            change = self._dynamics.join(self._indices(request.topics), place)
+            position = self._sites.setdefault(at, len(self._sites)) if isinstance(at, str) else at
+            change = self._dynamics.join(self._indices(request.topics), position)
             name = request.name or self._unused(f"joined-{change.node}")
-            self._names[change.node], self._ids[name] = name, change.node
+            self._names[change.node] = name
+            self._ids[name] = change.node
         elif request.kind == LEAVE:
             change = self._dynamics.leave(node)
             del self._ids[self._names.pop(node)]
         elif request.kind == REBASELINE:
             start = time.perf_counter()
-            change = self._dynamics.relink(rebaseline_edges(self.plan(), self._dynamics.rules), start)
+            edges = rebaseline_edges(self.plan(), self._dynamics.rules)
+            change = self._dynamics.relink(edges, start)
         else:
-            change = self._dynamics.resubscribe(node, self._wanted(request, node))
+            change = self._dynamics.resubscribe(node, self._topics_after(request, node))
         self.counts[change.kind] += 1
         self.counts["repair_edges"] += change.repair_edges
         self.counts["fallbacks"] += change.fallbacks
         return change
 
-    def _wanted(self, request: ChangeRequest, node: int) -> NDArray[np.int32]:
-        """The topics that a node is to have."""
-        if request.kind == UNSUBSCRIBE:  # from a topic that nobody knows, nothing
+    def _topics_after(self, request: ChangeRequest, node: int) -> NDArray[np.int32]:
+        """The topics of a node after a request that changes them."""
+        if request.kind == UNSUBSCRIBE:  # unknown topics are ignored
             known = [
                 topic for topic in request.topics if isinstance(topic, int) or topic in self._topic_index
             ]
@@ -431,11 +462,12 @@ class Live:
         return np.union1d(self._dynamics.topics(node), topics) if request.kind == SUBSCRIBE else topics
 
     def _indices(self, topics: Iterable[Topic]) -> NDArray[np.int32]:
-        """Topics as ascending indices; ids that are not known become new topics."""
+        """The topics as ascending indices; unknown ids become new topics."""
         indices = [topic if isinstance(topic, int) else self._topic_of(topic) for topic in topics]
         return np.unique(np.array(indices, np.int32))
 
     def _topic_of(self, name: str) -> int:
+        """The index of a topic, which is created if it is unknown."""
         if name not in self._topic_index:
             self._topic_index[name] = len(self._topic_ids)
             self._topic_ids.append(name)
@@ -443,7 +475,7 @@ class Live:
         return self._topic_index[name]
 
     def _unused(self, name: str) -> str:
-        """A name that no node has."""
+        """The name, with apostrophes appended until no node has it."""
         while name in self._ids:
             name += "'"
         return name

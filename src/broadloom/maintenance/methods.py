@@ -15,10 +15,11 @@ from broadloom.errors import InputError
 from broadloom.linking import fitting_weights
 from broadloom.maintenance._overlay_arrays import OverlayContents
 from broadloom.maintenance._repair import RepairRules
-from broadloom.maintenance.dynamics import OverlayDynamics, Snapshot, fresh_edges, with_room
-from broadloom.maintenance.live import Live
+from broadloom.maintenance.dynamics import OverlayDynamics, Snapshot, fresh_edges, weights_with_capacity
+from broadloom.maintenance.live import Live, OverlayNames
 from broadloom.measures import disconnected_topics
-from broadloom.model import Algorithm, Interest, Overlay, Weights, find_algorithm
+from broadloom.model import Interest, Overlay, Weights
+from broadloom.model.algorithm import Algorithm, find
 from broadloom.progress import stage
 
 BACKUPS = ("primal-dual", "greedy")
@@ -29,8 +30,8 @@ class NaiveOptions:
     """Options of the naive dynamics.
 
     Attributes:
-        rho: how many times worse than the best link the chosen one may be, for the maximum degree's sake:
-            `k` of low-oda. Without effect where links have weights.
+        rho: how many times worse than the best link the chosen one can be, to keep the maximum degree low:
+            `k` of low-oda. It has no effect if links have weights.
     """
 
     rho: float = 3
@@ -39,7 +40,7 @@ class NaiveOptions:
         check_number(self.rho, "rho", minimum=1, finite=False)
 
     def rules(self, by_weight: bool) -> RepairRules:
-        """The options as kernels take them."""
+        """The options in the form that kernels take."""
         return RepairRules(True, False, by_weight, float(self.rho), 0)
 
 
@@ -49,8 +50,9 @@ class ShadowOptions(NaiveOptions):
 
     Attributes:
         rho: as for the naive dynamics.
-        coverage: how often a node's backups cover each of its topics; more: lower degrees, slower changes.
-        backups: how they are chosen, "primal-dual" (spreads the burden) or "greedy" (needs fewer).
+        coverage: how often the backups of a node cover each of its topics; a larger number means lower
+            degrees and slower changes.
+        backups: the rule that chooses them, "primal-dual" (spreads the load) or "greedy" (chooses fewer).
     """
 
     coverage: int = 3
@@ -63,11 +65,11 @@ class ShadowOptions(NaiveOptions):
             raise InputError(f"backups is {self.backups!r}; give one of {', '.join(BACKUPS)}")
 
     def rules(self, by_weight: bool) -> RepairRules:
-        """The options as kernels take them."""
+        """The options in the form that kernels take."""
         return RepairRules(False, self.backups == "greedy", by_weight, float(self.rho), self.coverage)
 
 
-# `run` makes the rules of the options and of whether links have weights; `Live` does the rest.
+# `run` turns the options, and whether links have weights, into rules; `Live` does the rest.
 METHODS: tuple[Algorithm, ...] = (
     Algorithm(
         "shadow",
@@ -90,9 +92,9 @@ METHODS: tuple[Algorithm, ...] = (
 )
 
 
-def options_of(method: str, **given: Any) -> NaiveOptions:
-    """The options of a method."""
-    return find_algorithm(method, METHODS).with_options(given)
+def options_of(method: str, **options: Any) -> NaiveOptions:
+    """The checked options of a method."""
+    return find(method, METHODS).with_options(options)
 
 
 def maintain(
@@ -109,16 +111,17 @@ def maintain(
     """Keep an overlay topic-connected while nodes join, leave and change their topics, without a rebuild.
 
     Args:
-        interest: who wants what at the start.
-        weights: what links cost; with weights, links are chosen by weight a contribution, as grmaw does, and
-            a node that joins tells its place. None: all links weigh 1, and degrees stay low, as with low-oda.
+        interest: the topics of each node at the start.
+        weights: the costs of links. With weights, links are chosen by weight per contribution, as in grmaw,
+            and a node that joins needs a position. None: all links weigh 1, and degrees stay low, as in
+            low-oda.
         method: "shadow" (repairs among few nodes, in microseconds) or "naive" (among all nodes).
-        rho: how many times worse than the best link the chosen one may be, for the maximum degree's sake.
-        coverage: for "shadow": how often a node's backups cover each of its topics.
+        rho: how many times worse than the best link the chosen one can be, to keep the maximum degree low.
+        coverage: for "shadow": how often the backups of a node cover each of its topics.
         seed: the seed of the choice of backups.
-        edges: start from these links, pairs of node indices; None: from a fresh build.
-        backups: for "shadow": how they are chosen, "primal-dual" or "greedy".
-        sites: for weights by site: what each site is called, by number, so that a join can name one.
+        edges: the links to start from, pairs of node indices; None: those of a fresh build.
+        backups: for "shadow": the rule that chooses backups, "primal-dual" or "greedy".
+        sites: for weights by site: the name of each site, by number, so that a join can name one.
 
     Returns:
         The live overlay; see `broadloom.Live`.
@@ -133,28 +136,31 @@ def maintain(
         >>> change.node, change.added.tolist()
         (3, [[2, 3]])
     """
-    given, seed = fitting_weights(interest, weights), check_count(seed, "seed")
-    _check_sites(given, sites)
-    options_of("shadow", rho=rho, coverage=coverage, backups=backups)  # all are checked, whichever apply
-    shadow = {"coverage": coverage, "backups": backups} if method != "naive" else {}
-    options = options_of(method, rho=rho, **shadow)
-    rules = options.rules(by_weight=not given.is_uniform)
+    link_weights = fitting_weights(interest, weights)
+    seed = check_count(seed, "seed")
+    _check_sites(link_weights, sites)
+    options_of("shadow", rho=rho, coverage=coverage, backups=backups)  # checked even if the method ignores them
+    shadow_options = {"coverage": coverage, "backups": backups} if method != "naive" else {}
+    options = options_of(method, rho=rho, **shadow_options)
+    rules = options.rules(by_weight=not link_weights.is_uniform)
     with stage("fresh build"):
-        links = fresh_edges(interest, given, rules) if edges is None else _checked(interest, edges)
+        if edges is None:
+            links = fresh_edges(interest, link_weights, rules)
+        else:
+            links = _check_edges(interest, edges)
     nodes = np.arange(interest.node_count)
-    chance = int(seeded_generator(seed).integers(2**64, dtype=np.uint64))
-    contents = OverlayContents(
-        interest.topic_start, interest.topics, links, np.empty((0, 2), np.int32), chance
-    )
-    present = Snapshot(nodes, contents, with_room(given.arrays(), nodes, len(nodes)))
+    random_state = int(seeded_generator(seed).integers(2**64, dtype=np.uint64))
+    no_backups = np.empty((0, 2), np.int32)
+    contents = OverlayContents(interest.topic_start, interest.topics, links, no_backups, random_state)
+    present = Snapshot(nodes, contents, weights_with_capacity(link_weights.arrays(), nodes, len(nodes)))
     dynamics = OverlayDynamics(rules, present, interest.topic_count, interest.node_count)
     dynamics.build_backups()
-    names = dict(enumerate(interest.node_ids))
-    return Live(dynamics, method, options, seed, interest.topic_ids, names, Counter(), sites)
+    names = OverlayNames(interest.topic_ids, dict(enumerate(interest.node_ids)), sites)
+    return Live(dynamics, method, options, seed, names, Counter())
 
 
 def _check_sites(weights: Weights, sites: Sequence[str]) -> None:
-    """Names for sites are for weights by site, and one for each."""
+    """Check that there are weights by site, and a unique name for each site."""
     if sites and weights.kind != "sites":
         raise InputError(f"there are names of sites, but the weights are {weights.kind}; leave them out")
     count = max(len(weights.table), int(weights.site.max(initial=-1)) + 1)
@@ -162,21 +168,21 @@ def _check_sites(weights: Weights, sites: Sequence[str]) -> None:
         raise InputError(f"there are {len(set(sites))} names for {count} sites; give each a name of its own")
 
 
-def _checked(interest: Interest, edges: ArrayLike) -> np.ndarray:
-    """Links to start from, if they connect every topic."""
+def _check_edges(interest: Interest, edges: ArrayLike) -> np.ndarray:
+    """The links to start from, if they connect every topic."""
     links = Overlay.from_edges(interest.node_count, edges).edges
     broken = disconnected_topics(interest, links)
     if len(broken):
         topic = interest.topic_ids[broken[0]]
         raise InputError(
             f"the edges leave topic {topic!r} disconnected{and_more(len(broken) - 1)}; "
-            "start from a topic-connected overlay, or from none"
+            "start from a topic-connected overlay, or leave the edges out"
         )
     return links
 
 
 def compile_kernels() -> None:
-    """Compile, or load, what changes need, so that the first of them is as fast as the others."""
+    """Compile or load the kernels of changes, so that the first change is as fast as the others."""
     small = Interest.from_lists([[0, 1], [0, 1], [1], [0]])
     for method in ("shadow", "naive"):
         live = maintain(small, method=method, edges=[(0, 1), (0, 2), (0, 3)])

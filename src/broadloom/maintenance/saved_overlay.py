@@ -1,4 +1,9 @@
-"""Saved live overlays: a folder with a state and a journal of the changes since."""
+"""Saved live overlays: a folder with a state and a journal of the changes since.
+
+The state is a plan with its backups. Every state names a journal of its own, `journal.<number>`, which is
+created before the state is. So one rename, that of the state, replaces the pair; a journal that no state
+names is left over from an interrupted save and is removed.
+"""
 
 from __future__ import annotations
 
@@ -15,34 +20,37 @@ import numpy as np
 import pyarrow as pa
 
 from broadloom._version import VERSION
-from broadloom.errors import InputError
+from broadloom.errors import InputError, StorageError, error_from_os
 from broadloom.maintenance._overlay_arrays import OverlayContents
 from broadloom.maintenance.changes import Change, ChangeRequest
-from broadloom.maintenance.dynamics import OverlayDynamics, Snapshot, with_room
-from broadloom.maintenance.live import Live
+from broadloom.maintenance.dynamics import OverlayDynamics, Snapshot, weights_with_capacity
+from broadloom.maintenance.live import Live, OverlayNames
 from broadloom.maintenance.methods import options_of
 from broadloom.plans import Plan
 from broadloom.storage import append_record, lock_folder, new_folder, read_records, start_journal
 from broadloom.storage.tables import require_table, write_table
 
-STATE, RECORD = "state", "live.json"
+STATE = "state"
+RECORD = "live.json"
 FORMAT = 2
+JOURNAL = "journal"
+MAGIC = b"broadloom journal 1\n"
 
 
 def save(live: Live, path: str | Path | None = None, overwrite: bool = False) -> None:
-    """What `Live.save` does."""
+    """The work of `Live.save`."""
     old = live._journal
     folder = Path(path).resolve() if path is not None else None if old is None else old.folder
     if folder is None:
-        raise InputError("it was never saved, so there is no place yet; give a path")
+        raise InputError("the overlay was never saved, so it has no folder yet; give a path")
     if old is not None and old.folder == folder:
         _write(live, old)
         return
-    _check_place(folder, overwrite)
+    _check_folder(folder, overwrite)
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise InputError(f"cannot write to {folder}: {error.strerror}") from error
+        raise error_from_os(f"cannot write to {folder}", error) from error
     journal = open_journal(folder)
     try:
         _write(live, journal)
@@ -55,7 +63,7 @@ def save(live: Live, path: str | Path | None = None, overwrite: bool = False) ->
 
 
 def load(path: str | Path) -> Live:
-    """What `Live.load` does: the state, and what the journal says has changed since."""
+    """The work of `Live.load`: the state, and then the changes in the journal."""
     folder = Path(path).resolve()
     journal = open_journal(folder)
     try:
@@ -68,53 +76,57 @@ def load(path: str | Path) -> Live:
     return live
 
 
-def _check_place(folder: Path, overwrite: bool) -> None:
-    """Refuse a folder that is another's."""
+def _check_folder(folder: Path, overwrite: bool) -> None:
+    """Refuse a folder that holds another overlay, or other files."""
     if folder.exists() and not folder.is_dir():
         raise InputError(f"{folder} is a file; choose a folder")
     if (folder / STATE).exists() and not overwrite:
         raise InputError(f"{folder} holds a live overlay already; load it, or ask for it to be overwritten")
-    names = sorted(place.name for place in folder.iterdir()) if folder.is_dir() else []
-    foreign = [name for name in names if name != STATE and not name.startswith((f".{STATE}.", f"{FILE}."))]
+    names = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    foreign = [name for name in names if name != STATE and not name.startswith((f".{STATE}.", f"{JOURNAL}."))]
     if foreign:
-        raise InputError(f"{folder} holds {foreign[0]!r}, which is no live overlay's; choose an empty folder")
+        raise InputError(
+            f"{folder} holds {foreign[0]!r}, which is not part of a live overlay; choose an empty folder"
+        )
 
 
 def _write(live: Live, journal: OverlayJournal) -> None:
-    """Write the state with a new journal; the old ones are there until the new ones are, whatever happens."""
+    """Write the state with a new journal; the old pair stays until the new one is complete."""
     state = journal.folder / STATE
     try:
         name = journal.begin()
     except OSError as error:
-        raise InputError(f"cannot write to {journal.folder}: {error.strerror}") from error
+        raise error_from_os(f"cannot write to {journal.folder}", error) from error
     try:
         with new_folder(state, overwrite=True) as scratch:
             write_state(scratch, live, name)
-    finally:  # an interrupt may come after the rename: the state that is there says which journal counts
+    finally:  # an interrupt can come after the rename: the state in the folder says which journal is valid
         if (state / RECORD).exists():
             journal.go_on(_record(state)["journal"], changes_of(live))
 
 
 def changes_of(live: Live) -> int:
-    """How many changes there have been."""
+    """The number of changes so far."""
     return sum(live.counts[kind] for kind in ("join", "leave", "resubscribe", "rebaseline"))
 
 
 def write_state(folder: Path, live: Live, journal: str | None = None) -> None:
-    """Write a live overlay into a folder: a plan, and beside it backups and what else there is to know.
+    """Write a live overlay into a folder: a plan, its backups, and a record.
 
-    `journal` is the name of the journal of what will have changed since, if there is one.
+    `journal` is the name of the journal for the changes after this state, if there is one.
     """
-    plan, present = live.plan(), live._dynamics.present()
+    plan = live.plan()
+    present = live._dynamics.present()
     plan.save(folder, overwrite=True)
-    names, pairs = pa.array(plan.interest.node_ids, pa.string()), present.contents.backups
+    names = pa.array(plan.interest.node_ids, pa.string())
+    pairs = present.contents.backups
     backups = pa.table({"node": names.take(pairs[:, 0]), "backup": names.take(pairs[:, 1])})
     write_table(folder, "backups", backups)
     record = {
         "format": FORMAT,
         "broadloom": VERSION,
         "next_id": live._dynamics.next_id,
-        "chance": present.contents.chance,
+        "chance": present.contents.random_state,
         "counts": dict(live.counts),
         "sites": live.site_ids,
         "journal": journal,
@@ -124,36 +136,38 @@ def write_state(folder: Path, live: Live, journal: str | None = None) -> None:
 
 def read_state(folder: Path) -> Live:
     """The live overlay that `write_state` wrote, without a journal."""
-    record, plan = _record(folder), Plan.load(folder)
+    record = _record(folder)
+    plan = Plan.load(folder)
     options = options_of(plan.algorithm, **{k: np.inf if v is None else v for k, v in plan.options.items()})
-    assert plan.nodes is not None
-    ids, everybody = plan.nodes.column("id").to_numpy(), np.arange(plan.interest.node_count)
-    index = {name: node for node, name in enumerate(plan.interest.node_ids)}
+    if plan.nodes is None:
+        raise InputError(f"{folder} has no table nodes; it is not the state of a live overlay")
+    interest = plan.interest
+    ids = plan.nodes.column("id").to_numpy()
+    everybody = np.arange(interest.node_count)
+    index = {name: node for node, name in enumerate(interest.node_ids)}
     pairs = require_table(folder, "backups")
     backups = [[index[name] for name in pairs.column(end).to_pylist()] for end in ("node", "backup")]
     contents = OverlayContents(
-        plan.interest.topic_start,
-        plan.interest.topics,
+        interest.topic_start,
+        interest.topics,
         plan.edges,
         np.array(backups, np.int32).reshape(2, -1).T.copy(),
         record["chance"],
     )
     rules = options.rules(by_weight=not plan.weights.is_uniform)
-    weights = with_room(plan.weights.arrays(), everybody, len(everybody))
-    dynamics = OverlayDynamics(
-        rules, Snapshot(ids, contents, weights), plan.interest.topic_count, record["next_id"]
-    )
-    names = dict(zip(ids.tolist(), plan.interest.node_ids, strict=True))
-    counts = Counter(record["counts"])
-    topics, sites = plan.interest.topic_ids, record["sites"]
-    return Live(dynamics, plan.algorithm, options, plan.seed, topics, names, counts, sites)
+    weights = weights_with_capacity(plan.weights.arrays(), everybody, len(everybody))
+    present = Snapshot(ids, contents, weights)
+    dynamics = OverlayDynamics(rules, present, interest.topic_count, record["next_id"])
+    node_names = dict(zip(ids.tolist(), interest.node_ids, strict=True))
+    names = OverlayNames(interest.topic_ids, node_names, record["sites"])
+    return Live(dynamics, plan.algorithm, options, plan.seed, names, Counter(record["counts"]))
 
 
 def _replay(live: Live, journal: OverlayJournal) -> None:
-    """Do again what the journal says, from where the state stands; it must come out the same."""
+    """Run the changes in the journal again; the results must equal those at the time."""
     name = str(_record(journal.folder / STATE)["journal"])
     for entry in read_entries(journal.folder / name):
-        if entry.number != changes_of(live) or mark_of(live._do(entry.requests)) != entry.mark:
+        if entry.number != changes_of(live) or checksum(live.execute(entry.requests)) != entry.checksum:
             raise InputError(
                 f"{journal.folder / name} does not follow from its state: it is damaged, or of another "
                 "version of broadloom; load and save it with the version that wrote it"
@@ -162,36 +176,32 @@ def _replay(live: Live, journal: OverlayJournal) -> None:
 
 
 def _record(folder: Path) -> dict[str, Any]:
-    place = folder / RECORD
+    path = folder / RECORD
     try:
-        record = json.loads(place.read_text())
+        record = json.loads(path.read_text())
     except (OSError, ValueError) as error:
-        raise InputError(f"{folder.parent} holds no live overlay: {place.name} cannot be read") from error
+        raise InputError(f"{folder.parent} holds no live overlay: {path.name} cannot be read") from error
     if record.get("format") != FORMAT:
-        raise InputError(f"{place} has format {record.get('format')}, this version reads {FORMAT}")
+        raise InputError(f"{path} has format {record.get('format')}, this version reads {FORMAT}")
     return dict(record)
-
-
-FILE = "journal"
-MAGIC = b"broadloom journal 1\n"
 
 
 class JournalEntry(NamedTuple):
     """Changes that were acknowledged together.
 
     Attributes:
-        number: how many changes there had been before them.
-        requests: what was asked for.
-        mark: a checksum of the links that they added and removed.
+        number: the number of changes before them.
+        requests: the requested changes.
+        checksum: a checksum of the links that they added and removed.
     """
 
     number: int
     requests: list[ChangeRequest]
-    mark: int
+    checksum: int
 
 
 class OverlayJournal:
-    """An open journal; nobody else can open it meanwhile."""
+    """The open journal of a saved overlay, with a lock on its folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -201,84 +211,84 @@ class OverlayJournal:
         self._fault: str | None = None
 
     def begin(self) -> str:
-        """Make an empty journal; it counts from when a state names it."""
-        last = max((int(place.suffix[1:]) for place in journals_in(self.folder)), default=0)
-        name = f"{FILE}.{last + 1}"
+        """Create an empty journal; it is valid as soon as a state names it."""
+        last = max((int(path.suffix[1:]) for path in journals_in(self.folder)), default=0)
+        name = f"{JOURNAL}.{last + 1}"
         start_journal(self.folder / name, MAGIC)
         return name
 
     def go_on(self, name: str, number: int) -> None:
-        """Write to the journal of this name, behind what it has, after so many changes; others go."""
+        """Append to the journal of this name from now on, after `number` changes; remove other journals."""
         try:
             file = os.open(self.folder / name, os.O_RDWR | os.O_APPEND)
-            os.fsync(self._lock)  # the state that names it is there for good before the old journal goes
+            os.fsync(self._lock)  # the state that names it is on the disk before the old journal is removed
         except OSError as error:
             self._fault = f"{self.folder / name} cannot be opened: {error.strerror}; load it again"
-            raise InputError(self._fault) from error
+            raise StorageError(self._fault) from error
         if self._file >= 0:
             os.close(self._file)
-        self._file, self._number = file, number
-        for litter in journals_in(self.folder):
-            if litter.name != name:
+        self._file = file
+        self._number = number
+        for unused in journals_in(self.folder):
+            if unused.name != name:
                 with suppress(OSError):
-                    litter.unlink()
+                    unused.unlink()
 
     def append(self, requests: Sequence[ChangeRequest], changes: Sequence[Change]) -> None:
-        """Bring changes to the disk; when this returns, they are there."""
-        text = json.dumps([self._number, [request.plain() for request in requests], mark_of(changes)])
+        """Write changes to the disk before they are acknowledged."""
+        text = json.dumps([self._number, [request.to_json() for request in requests], checksum(changes)])
         try:
             append_record(self._file, text.encode())
         except OSError as error:
             self._fault = (
                 f"the journal of {self.folder} could not be written: {error.strerror}; load it again"
             )
-            raise InputError(self._fault) from error
+            raise StorageError(self._fault) from error
         self._number += len(requests)
 
     def check(self) -> None:
-        """Refuse further changes after one could not be kept."""
+        """Refuse further changes after one could not be written."""
         if self._fault is not None:
-            raise InputError(self._fault)
+            raise StorageError(self._fault)
 
     def close(self) -> None:
-        """Let go of it."""
+        """Close the journal and release the folder."""
         for handle in (self._file, self._lock):
             if handle >= 0:
                 os.close(handle)
 
 
-def journals_in(folder: Path) -> list[Path]:
-    """The journals in a folder: that of its state, and litter."""
-    return [place for place in folder.glob(f"{FILE}.*") if place.suffix[1:].isdecimal()]
-
-
-def read_entries(place: Path) -> list[JournalEntry]:
-    """The entries of a journal; a torn record at its end is cut off.
-
-    Raises:
-        InputError: there is no journal, or a record before its end is damaged.
-    """
-    entries = []
-    for text in read_records(place, MAGIC):
-        number, requests, mark = json.loads(text)
-        entries.append(JournalEntry(number, [ChangeRequest.from_plain(values) for values in requests], mark))
-    return entries
-
-
-def mark_of(changes: Sequence[Change]) -> int:
-    """A checksum of what changes did."""
-    mark = 0
-    for change in changes:
-        for links in (change.added, change.removed):
-            mark = zlib.crc32(links.astype("<i8").tobytes(), mark)
-    return mark
-
-
 def open_journal(folder: Path) -> OverlayJournal:
-    """The journal of a folder, which must be there."""
+    """The journal of a folder that exists."""
     try:
         return OverlayJournal(folder)
     except OSError as error:
-        raise InputError(
-            f"{folder} cannot be opened: {error.strerror}; save a live overlay there first"
-        ) from error
+        kind = type(error_from_os("", error))
+        raise kind(f"{folder} cannot be opened: {error.strerror}; save a live overlay there first") from error
+
+
+def journals_in(folder: Path) -> list[Path]:
+    """All journals in a folder."""
+    return [path for path in folder.glob(f"{JOURNAL}.*") if path.suffix[1:].isdecimal()]
+
+
+def read_entries(path: Path) -> list[JournalEntry]:
+    """The entries of a journal; a truncated record at its end is removed.
+
+    Raises:
+        InputError: the journal does not exist, or a record before its end is damaged.
+    """
+    entries = []
+    for text in read_records(path, MAGIC):
+        number, requests, check = json.loads(text)
+        entries.append(JournalEntry(number, [ChangeRequest.from_json(one) for one in requests], check))
+    return entries
+
+
+def checksum(changes: Sequence[Change]) -> int:
+    """A checksum of the links that changes added and removed."""
+    check = 0
+    for change in changes:
+        for links in (change.added, change.removed):
+            check = zlib.crc32(links.astype("<i8").tobytes(), check)
+    return check
