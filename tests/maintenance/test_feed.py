@@ -126,7 +126,7 @@ def test_whatever_an_event_says_nothing_stops_the_feed(kind, rows):
     [
         ("euclidean", (), [5.0, 5.0], None),
         ("euclidean", (), "[5.0, 5.0]", None),
-        ("euclidean", (), [0.0, 0.0], "at the place of another"),
+        ("euclidean", (), [0.0, 0.0], "at the point of another node"),
         ("euclidean", (), 3, "give its point: 2 finite numbers"),
         ("sites", (), [1], None),
         ("sites", (), 1, None),
@@ -141,7 +141,7 @@ def test_whatever_an_event_says_nothing_stops_the_feed(kind, rows):
         ("dense", (), '{"a": 1, "b": 2, "c": 3}', None),
         ("dense", (), {"a": 1}, "no weight to node 1"),
         ("dense", (), [1, 2, 3], "no weight to node 0"),
-        ("uniform", (), [1.0], "but there are no weights; leave it out"),
+        ("uniform", (), [1.0], "but links have no weights; leave it out"),
     ],
 )
 def test_a_place_is_given_as_tables_have_it(kind, sites, at, words):
@@ -185,7 +185,7 @@ def test_a_bad_row_of_a_file_is_set_aside_alone_and_a_bad_file_is_told():
     for name, data, words in (
         ("e.parquet", b"PAR1abc", "e.parquet cannot be read"),
         ("e.csv.gz", b"abc", "e.csv.gz cannot be read"),
-        ("e.xml", b"<a/>", "e.xml is of no kind that is read"),
+        ("e.xml", b"<a/>", "e.xml has an unknown ending"),
     ):
         with pytest.raises(InputError, match=words):
             events_of(name, data)

@@ -24,7 +24,7 @@ def state_of(live):
     return (
         live.edges.tolist(),
         present.contents.backups.tolist(),
-        present.contents.chance,
+        present.contents.random_state,
         live.interest.topics.tolist(),
         dict(live.counts),
         live._dynamics.next_id,
@@ -171,7 +171,7 @@ def test_a_save_that_fails_keeps_the_journal_on(saved, tmp_path, monkeypatch, pl
 
 def test_a_folder_of_other_things_is_refused(tmp_path):
     (tmp_path / "letters.txt").write_text("mine")
-    with pytest.raises(InputError, match=r"holds 'letters\.txt', which is no live overlay's"):
+    with pytest.raises(InputError, match=r"holds 'letters\.txt', which is not part of a live overlay"):
         bl.maintain(INTEREST).save(tmp_path)
     with pytest.raises(InputError, match="is a file; choose a folder"):
         bl.maintain(INTEREST).save(tmp_path / "letters.txt")
@@ -239,9 +239,9 @@ def test_a_full_disk_refuses_further_changes(saved, monkeypatch):
 
     with monkeypatch.context() as patch:
         patch.setattr(saved_overlay.os, "fsync", full)
-        with pytest.raises(InputError, match="could not be written: No space left"):
+        with pytest.raises(StorageError, match="could not be written: No space left"):
             live.leave(live.named("somebody"))
-    with pytest.raises(InputError, match="load it again"):
+    with pytest.raises(StorageError, match="load it again"):
         live.join([0])
     live.close()
     with bl.Live.load(place) as again:

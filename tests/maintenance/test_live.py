@@ -141,7 +141,7 @@ def test_rooms_grow_in_between(monkeypatch):
     roomy = bl.maintain(interest)
     roomy.apply(events)
     monkeypatch.setattr(dynamics, "SPARE", 1.0)
-    monkeypatch.setattr(dynamics, "A_LITTLE", 1)
+    monkeypatch.setattr(dynamics, "SPARE_MINIMUM", 1)
     tight = bl.maintain(interest)
     tight.apply(events)
     assert tight.edges.tolist() == roomy.edges.tolist()
@@ -254,11 +254,11 @@ def test_quality_drifts_and_a_rebaseline_brings_it_back():
         (lambda live: live.join([0, 0]), "topic 0 is given twice"),
         (lambda live: live.join("ab"), "give a list of topics"),
         (lambda live: live.join([True]), "topic True is not there"),
-        (lambda live: live.join([0], at=[1.0]), "there are no weights"),
+        (lambda live: live.join([0], at=[1.0]), "links have no weights"),
         (lambda live: live.resubscribe(0, [2.5]), r"topic 2\.5 is not there"),
         (lambda live: live.backups(7), "node 7 is not there"),
         (lambda live: live.apply([(0, "fly", 0, [])]), "event 0 is a 'fly'"),
-        (lambda live: live.apply([(0, "join", 7, [])]), "to bring node 7, but the next one is 3"),
+        (lambda live: live.apply([(0, "join", 7, [])]), "expects node id 7, but the next id is 3"),
         (lambda live: live.apply([3]), r"give \(seq, kind, node, topics\)"),
         (lambda live: live.rebuild_due(max_degree=-1), "give a number from 0"),
     ],
@@ -305,7 +305,7 @@ def test_wrong_options_are_refused(options, words):
     [
         (bl.Weights.euclidean([[0.0], [1.0]]), None, "give its point: 1 finite numbers"),
         (bl.Weights.euclidean([[0.0], [1.0]]), [np.nan], "give its point"),
-        (bl.Weights.euclidean([[0.0], [1.0]]), [1.0], "at the place of another"),
+        (bl.Weights.euclidean([[0.0], [1.0]]), [1.0], "at the point of another node"),
         (bl.Weights.sites([0, 1]), -1, "give a whole number"),
         (bl.Weights.sites([0, 1], between=[[0, 2], [2, 0]]), 2, "sites are 0 to 1"),
         (bl.Weights.dense([[0, 5], [5, 0]]), {0: 1.0}, "no weight to node 1"),

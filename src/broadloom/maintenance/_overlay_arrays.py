@@ -1,4 +1,7 @@
-"""State of a maintained overlay: topics, links and backups in flat arrays that kernels change in place."""
+"""State of a maintained overlay (paper 3, Struct 5): flat arrays of topics, links and backups.
+
+Kernels change the arrays in place.
+"""
 
 from __future__ import annotations
 
@@ -9,30 +12,29 @@ from numpy.typing import NDArray
 
 from broadloom.kernels import WORD, bit_of, inner_kernel, kernel, lowest, pack_rows, popcount
 
-# What `tally` counts.
+# The entries of `tally`.
 NODES, MAX_DEGREE, LINKS, MARKS = range(4)
 
 
 class OverlayArrays(NamedTuple):
-    """Who wants what now, who is linked, and who is whose backup; each array has room for more.
+    """The topics, links and backups of all nodes; each array has spare capacity.
 
-    Nodes are positions here. They ascend with the nodes' ids, so that ties fall as ids say; a node that left
-    keeps its position, without topics and links, until the world is made anew.
+    A node is an array index here. Indices ascend with the ids of nodes, so that ties are broken by id. A node
+    that left keeps its index, without topics and links, until the arrays are built again.
 
     Attributes:
-        bits: per node, as words: its topics.
-        start: where each topic's list of subscribers starts in `nodes`, with the end appended.
-        size: how many subscribers each topic has.
-        nodes: each topic's subscribers, ascending, with room behind them.
-        links: which nodes are linked.
-        backups: per node its backups, and who it is a backup for: its primaries.
-        at_degree: how many nodes have each degree.
-        residual: scratch: what is left of each node's weight as a backup.
-        mark: scratch: in which search a node was last met.
-        near: scratch: which nodes a search is waiting for.
-        queue: scratch: the nodes of a search.
-        tally: how many positions are in use, the maximum degree, how many links there are, the last mark.
-        chance: the state of the generator.
+        bits: the topics of each node, as words of 64 bits.
+        start: the offset in `nodes` of the subscribers of each topic, with the end appended.
+        size: the number of subscribers of each topic.
+        nodes: the subscribers of each topic, ascending, each list followed by spare capacity.
+        links: the links between nodes.
+        backups: per node its backups, and its primaries: the nodes that have it as a backup.
+        at_degree: the number of nodes of each degree.
+        residual: scratch: the remaining weight of each node as a backup.
+        mark: scratch: the last search that visited a node.
+        queue: scratch: the queue of a search.
+        tally: the number of indices in use, the maximum degree, the number of links, the last mark.
+        random_state: the state of the random number generator.
     """
 
     bits: NDArray[np.uint64]
@@ -44,24 +46,23 @@ class OverlayArrays(NamedTuple):
     at_degree: NDArray[np.int64]
     residual: NDArray[np.int32]
     mark: NDArray[np.int64]
-    near: NDArray[np.bool_]
     queue: NDArray[np.int32]
     tally: NDArray[np.int64]
-    chance: NDArray[np.uint64]
+    random_state: NDArray[np.uint64]
 
 
 class OverlayContents(NamedTuple):
-    """What a world is made of, without any room: the topics of each node, links, backups, and chance."""
+    """The contents of `OverlayArrays` without spare capacity."""
 
     topic_start: NDArray[np.int64]
     topics: NDArray[np.int32]
     edges: NDArray[np.int32]
     backups: NDArray[np.int32]
-    chance: int
+    random_state: int
 
 
 class Capacities(NamedTuple):
-    """For how many nodes, topics, subscribers of each topic, links and backups there is room."""
+    """The capacities of `OverlayArrays`: nodes, topics, subscribers per topic, links and backups."""
 
     nodes: int
     topics: int
@@ -70,31 +71,30 @@ class Capacities(NamedTuple):
     backups: int
 
 
-def new_arrays(contents: OverlayContents, room: Capacities) -> OverlayArrays:
-    """A world of these contents with this much room."""
+def new_arrays(contents: OverlayContents, capacities: Capacities) -> OverlayArrays:
+    """The arrays of these contents, with these capacities."""
     n = len(contents.topic_start) - 1
-    world = OverlayArrays(
-        bits=np.zeros((room.nodes, -(-room.topics // WORD)), np.uint64),
-        start=np.concatenate((np.zeros(1, np.int64), np.cumsum(room.subscribers))),
-        size=np.zeros(room.topics, np.int32),
-        nodes=np.empty(int(room.subscribers.sum()), np.uint32),
-        links=new_pairs(room.nodes, room.links, lists=1),
-        backups=new_pairs(room.nodes, room.backups, lists=2),
-        at_degree=np.zeros(room.nodes + 1, np.int64),
-        residual=np.zeros(room.nodes, np.int32),
-        mark=np.zeros(room.nodes, np.int64),
-        near=np.zeros(room.nodes, np.bool_),
-        queue=np.empty(room.nodes, np.int32),
+    arrays = OverlayArrays(
+        bits=np.zeros((capacities.nodes, -(-capacities.topics // WORD)), np.uint64),
+        start=np.concatenate((np.zeros(1, np.int64), np.cumsum(capacities.subscribers))),
+        size=np.zeros(capacities.topics, np.int32),
+        nodes=np.empty(int(capacities.subscribers.sum()), np.uint32),
+        links=new_pairs(capacities.nodes, capacities.links, lists=1),
+        backups=new_pairs(capacities.nodes, capacities.backups, lists=2),
+        at_degree=np.zeros(capacities.nodes + 1, np.int64),
+        residual=np.zeros(capacities.nodes, np.int32),
+        mark=np.zeros(capacities.nodes, np.int64),
+        queue=np.empty(capacities.nodes, np.int32),
         tally=np.array([n, 0, len(contents.edges), 0], np.int64),
-        chance=np.array([contents.chance], np.uint64),
+        random_state=np.array([contents.random_state], np.uint64),
     )
-    world.bits[:n] = pack_rows(contents.topic_start, contents.topics, world.bits.shape[1])
-    _list_subscribers(world, contents.topic_start, contents.topics)
-    put_all(world.links, contents.edges)
-    put_all(world.backups, contents.backups)
-    world.at_degree[:] = np.bincount(world.links.sizes[0], minlength=room.nodes + 1)
-    world.tally[MAX_DEGREE] = world.links.sizes.max(initial=0)
-    return world
+    arrays.bits[:n] = pack_rows(contents.topic_start, contents.topics, arrays.bits.shape[1])
+    _list_subscribers(arrays, contents.topic_start, contents.topics)
+    put_all(arrays.links, contents.edges)
+    put_all(arrays.backups, contents.backups)
+    arrays.at_degree[:] = np.bincount(arrays.links.sizes[0], minlength=capacities.nodes + 1)
+    arrays.tally[MAX_DEGREE] = arrays.links.sizes.max(initial=0)
+    return arrays
 
 
 @kernel
@@ -114,7 +114,7 @@ def wants(w: OverlayArrays, u: int, t: int) -> bool:
 
 @inner_kernel
 def subscribe(w: OverlayArrays, u: int, t: int) -> None:
-    """Node u has topic t from now on."""
+    """Add topic t to node u."""
     w.bits[u, t >> 6] |= bit_of(t)
     i = w.start[t] + w.size[t]
     while i > w.start[t] and w.nodes[i - 1] > u:
@@ -126,9 +126,10 @@ def subscribe(w: OverlayArrays, u: int, t: int) -> None:
 
 @inner_kernel
 def unsubscribe(w: OverlayArrays, u: int, t: int) -> None:
-    """Node u has topic t no more."""
+    """Remove topic t from node u."""
     w.bits[u, t >> 6] &= ~bit_of(t)
-    i, end = w.start[t], w.start[t] + w.size[t] - 1
+    i = w.start[t]
+    end = w.start[t] + w.size[t] - 1
     while w.nodes[i] != u:
         i += 1
     while i < end:
@@ -139,7 +140,7 @@ def unsubscribe(w: OverlayArrays, u: int, t: int) -> None:
 
 @inner_kernel
 def degree_of(w: OverlayArrays, u: int) -> int:
-    """How many links a node has."""
+    """The degree of a node."""
     return w.links.sizes[0, u]
 
 
@@ -186,13 +187,14 @@ def topics_of(w: OverlayArrays, u: int) -> NDArray[np.int32]:
 
 @kernel
 def rows_of(w: OverlayArrays, nodes: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
-    """The topics of these nodes as compressed rows: where each one's start, and the topics, ascending."""
+    """The topics of these nodes as compressed rows: the start of each row, and the topics, ascending."""
     start = np.zeros(len(nodes) + 1, np.int64)
     for row in range(len(nodes)):
         start[row + 1] = start[row]
         for k in range(w.bits.shape[1]):
             start[row + 1] += popcount(w.bits[nodes[row], k])
-    topics, i = np.empty(start[-1], np.int32), 0
+    topics = np.empty(start[-1], np.int32)
+    i = 0
     for row in range(len(nodes)):
         for k in range(w.bits.shape[1]):
             word = w.bits[nodes[row], k]
@@ -206,21 +208,20 @@ def rows_of(w: OverlayArrays, nodes: NDArray[np.int64]) -> tuple[NDArray[np.int6
 NOTHING = -1
 # The columns of `halves`.
 OTHER, AFTER, BEFORE = range(3)
-# The lists of a node: of links there is one; of backups one of its backups, and one of its primaries.
+# The lists of a node among backups: its backups, and its primaries. Links have one list.
 BACKUPS, PRIMARIES = range(2)
 
 
 class PairLists(NamedTuple):
     """PairLists (u, v) as two halves: half 2p is in a list of u, and half 2p + 1 in a list of v.
 
-    A link has no direction, so that all halves of a node are in one list. The order in a list is of no
-    account.
+    A link has no direction, so all halves of a node are in one list. The order in a list does not matter.
 
     Attributes:
-        heads: per list and node, the half at which it starts.
-        sizes: per list and node, how long it is.
-        halves: per half, the node at the other end, and the halves after and before it in its list. Of a pair
-            that is free, the next free half is after its first.
+        heads: per list and node, its first half.
+        sizes: per list and node, its length.
+        halves: per half, the node at the other end, and the halves after and before it in its list. The first
+            half of a free pair is followed by that of the next free pair.
         free: the first half of a free pair.
     """
 
@@ -230,22 +231,23 @@ class PairLists(NamedTuple):
     free: NDArray[np.int64]
 
 
-def new_pairs(nodes: int, room: int, lists: int) -> PairLists:
-    """No pairs yet, with room for so many."""
-    halves = np.full((2 * room, 3), NOTHING, np.int32)
-    halves[0 : 2 * room - 2 : 2, AFTER] = np.arange(2, 2 * room, 2)
-    heads, sizes = np.full((lists, nodes), NOTHING, np.int32), np.zeros((lists, nodes), np.int32)
+def new_pairs(nodes: int, capacity: int, lists: int) -> PairLists:
+    """An empty set of pairs with this capacity."""
+    halves = np.full((2 * capacity, 3), NOTHING, np.int32)
+    halves[0 : 2 * capacity - 2 : 2, AFTER] = np.arange(2, 2 * capacity, 2)
+    heads = np.full((lists, nodes), NOTHING, np.int32)
+    sizes = np.zeros((lists, nodes), np.int32)
     return PairLists(heads, sizes, halves, np.zeros(1, np.int64))
 
 
-def room_of(pairs: PairLists) -> int:
-    """For how many pairs there is room."""
+def pair_capacity(pairs: PairLists) -> int:
+    """The number of pairs that fit."""
     return len(pairs.halves) // 2
 
 
 @inner_kernel
 def put(pairs: PairLists, u: int, v: int) -> None:
-    """Add the pair (u, v); there must be room."""
+    """Add the pair (u, v); the capacity must suffice."""
     half = pairs.free[0]
     pairs.free[0] = pairs.halves[half, AFTER]
     _push(pairs, half, u, v)
@@ -254,7 +256,7 @@ def put(pairs: PairLists, u: int, v: int) -> None:
 
 @inner_kernel
 def _list_of(pairs: PairLists, half: int) -> int:
-    """In which list of its node a half is."""
+    """The list of its node that a half belongs to."""
     return half & (pairs.heads.shape[0] - 1)
 
 
@@ -262,7 +264,9 @@ def _list_of(pairs: PairLists, half: int) -> int:
 def _push(pairs: PairLists, half: int, node: int, other: int) -> None:
     which = _list_of(pairs, half)
     head = pairs.heads[which, node]
-    pairs.halves[half, OTHER], pairs.halves[half, AFTER], pairs.halves[half, BEFORE] = other, head, NOTHING
+    pairs.halves[half, OTHER] = other
+    pairs.halves[half, AFTER] = head
+    pairs.halves[half, BEFORE] = NOTHING
     if head != NOTHING:
         pairs.halves[head, BEFORE] = half
     pairs.heads[which, node] = half
@@ -282,7 +286,9 @@ def take(pairs: PairLists, half: int) -> None:
 
 @inner_kernel
 def _pull(pairs: PairLists, half: int, node: int) -> None:
-    which, after, before = _list_of(pairs, half), pairs.halves[half, AFTER], pairs.halves[half, BEFORE]
+    which = _list_of(pairs, half)
+    after = pairs.halves[half, AFTER]
+    before = pairs.halves[half, BEFORE]
     if after != NOTHING:
         pairs.halves[after, BEFORE] = before
     if before != NOTHING:
@@ -294,7 +300,7 @@ def _pull(pairs: PairLists, half: int, node: int) -> None:
 
 @kernel
 def put_all(pairs: PairLists, ends: NDArray[np.int32]) -> None:
-    """Add pairs, one a row."""
+    """Add pairs, one per row."""
     for i in range(len(ends)):
         put(pairs, ends[i, 0], ends[i, 1])
 
@@ -302,7 +308,8 @@ def put_all(pairs: PairLists, ends: NDArray[np.int32]) -> None:
 @kernel
 def listed(pairs: PairLists, which: int, node: int) -> NDArray[np.int32]:
     """The nodes at the other ends of a list, ascending."""
-    found, half = np.empty(pairs.sizes[which, node], np.int32), pairs.heads[which, node]
+    found = np.empty(pairs.sizes[which, node], np.int32)
+    half = pairs.heads[which, node]
     for i in range(len(found)):
         found[i] = pairs.halves[half, OTHER]
         half = pairs.halves[half, AFTER]
@@ -312,25 +319,32 @@ def listed(pairs: PairLists, which: int, node: int) -> NDArray[np.int32]:
 
 @kernel
 def all_pairs(pairs: PairLists, nodes: int) -> NDArray[np.int32]:
-    """Every pair (u, v) once, a row each."""
-    found, count = np.empty((len(pairs.halves) // 2, 2), np.int32), 0
+    """Every pair (u, v) once, one per row."""
+    found = np.empty((len(pairs.halves) // 2, 2), np.int32)
+    count = 0
     for u in range(nodes):
         half = pairs.heads[0, u]
         while half != NOTHING:
             if half & 1 == 0:
-                found[count, 0], found[count, 1] = u, pairs.halves[half, OTHER]
+                found[count, 0] = u
+                found[count, 1] = pairs.halves[half, OTHER]
                 count += 1
             half = pairs.halves[half, AFTER]
     return found[:count].copy()
 
 
-# The residual of a node that may not be chosen; it stays far above all others, whatever is subtracted.
-BARRED, FAR = 2**31 - 1, 2**30
+# Backups (Alg. 6, 11 and 12): covers of the topics of a node by other nodes. The weight of a backup is the
+# number of its links and primaries. A node has `coverage` covers of its topics, and these share no node; a
+# topic with fewer other subscribers is covered as often as possible.
+
+# The residual of an excluded node; it stays far above all others, whatever is subtracted.
+BARRED = 2**31 - 1
+FAR = 2**30
 
 
 @kernel
 def build_backups(w: OverlayArrays, coverage: int, greedy: bool, v: int) -> None:
-    """Choose the backups of v anew."""
+    """Choose the backups of v again."""
     drop_backups(w, v)
     topics = topics_of(w, v)
     rest = np.empty(len(topics), np.int32)
@@ -343,26 +357,26 @@ def build_backups(w: OverlayArrays, coverage: int, greedy: bool, v: int) -> None
         else:
             _cover_by_primal_dual(w, v, rest)
         if w.backups.sizes[BACKUPS, v] == before:
-            break  # all who could stand in do: no later round finds more
+            break  # all possible backups are chosen: no later round finds more
 
 
 @kernel
 def build_all_backups(w: OverlayArrays, coverage: int, greedy: bool, first: int, last: int) -> None:
-    """Choose the backups of these nodes, one after the other."""
+    """Choose the backups of the nodes from `first` to before `last`, in order."""
     for v in range(first, last):
         build_backups(w, coverage, greedy, v)
 
 
 @kernel
 def rebuild_backups(w: OverlayArrays, coverage: int, greedy: bool, nodes: NDArray[np.int32]) -> None:
-    """Choose the backups of these nodes anew, one after the other."""
+    """Choose the backups of these nodes again, in order."""
     for i in range(len(nodes)):
         build_backups(w, coverage, greedy, nodes[i])
 
 
 @kernel
-def forget(w: OverlayArrays, coverage: int, greedy: bool, v: int) -> None:
-    """After v has left: it has no backups, and those that it was a backup for get new ones (Alg. 8)."""
+def replace_backup(w: OverlayArrays, coverage: int, greedy: bool, v: int) -> None:
+    """After v has left: drop its backups, and choose new backups for its primaries (Alg. 8)."""
     drop_backups(w, v)
     primaries = listed(w.backups, PRIMARIES, v)
     while w.backups.heads[PRIMARIES, v] != NOTHING:
@@ -372,17 +386,19 @@ def forget(w: OverlayArrays, coverage: int, greedy: bool, v: int) -> None:
 
 @inner_kernel
 def drop_backups(w: OverlayArrays, v: int) -> None:
-    """Node v has no backups any more."""
+    """Drop the backups of v."""
     while w.backups.heads[BACKUPS, v] != NOTHING:
         take(w.backups, w.backups.heads[BACKUPS, v])
 
 
 @inner_kernel
 def _weigh(w: OverlayArrays, v: int) -> None:
-    """The weight of every node before a round; v and the backups that it has are barred."""
+    """Set the weight of every node before a round; v and its present backups are excluded."""
     nodes = w.tally[NODES]
-    residual, degree, primaries = w.residual[:nodes], w.links.sizes[0], w.backups.sizes[PRIMARIES]
-    for u in range(len(residual)):  # over plain arrays, so that it runs in vectors
+    residual = w.residual[:nodes]
+    degree = w.links.sizes[0]
+    primaries = w.backups.sizes[PRIMARIES]
+    for u in range(len(residual)):  # over plain arrays, so that the compiler vectorises it
         residual[u] = degree[u] + primaries[u]
     w.residual[v] = BARRED
     half = w.backups.heads[BACKUPS, v]
@@ -393,18 +409,20 @@ def _weigh(w: OverlayArrays, v: int) -> None:
 
 @inner_kernel
 def _cover_by_primal_dual(w: OverlayArrays, v: int, rest: NDArray[np.int32]) -> None:
-    """Alg. 12: a random topic that is not covered, its lightest subscriber; all its subscribers get lighter.
+    """Alg. 12: take a random uncovered topic and its lightest subscriber; all its subscribers get lighter.
 
-    A residual of 0 is a free choice: the printed rule would pass it over.
+    A subscriber with residual 0 can be chosen; the rule as printed would skip it.
     """
     left = len(rest)
     while left > 0:
-        t = rest[draw(w.chance, left)]
+        t = rest[draw(w.random_state, left)]
         first, last = w.start[t], w.start[t] + w.size[t]
-        best, price = NOTHING, FAR
+        best = NOTHING
+        price = FAR
         for i in range(first, last):
             if w.residual[w.nodes[i]] < price:
-                best, price = w.nodes[i], w.residual[w.nodes[i]]
+                best = w.nodes[i]
+                price = w.residual[best]
                 if price == 0:
                     break
         if best == NOTHING:
@@ -419,7 +437,7 @@ def _cover_by_primal_dual(w: OverlayArrays, v: int, rest: NDArray[np.int32]) -> 
 
 @inner_kernel
 def _without_topic(rest: NDArray[np.int32], left: int, topic: int) -> int:
-    """Take a topic out of the first `left` ones, which stay in order; how many remain."""
+    """Remove a topic from the first `left` ones, which stay in order; the number that remains."""
     kept = 0
     for i in range(left):
         if rest[i] != topic:
@@ -430,7 +448,7 @@ def _without_topic(rest: NDArray[np.int32], left: int, topic: int) -> int:
 
 @inner_kernel
 def _without_topics_of(w: OverlayArrays, rest: NDArray[np.int32], left: int, u: int) -> int:
-    """Take the topics of a node out of the first `left` ones, which stay in order; how many remain."""
+    """Remove the topics of u from the first `left` ones, which stay in order; the number that remains."""
     kept = 0
     for i in range(left):
         if not wants(w, u, rest[i]):
@@ -441,7 +459,7 @@ def _without_topics_of(w: OverlayArrays, rest: NDArray[np.int32], left: int, u: 
 
 @kernel
 def _cover_greedily(w: OverlayArrays, v: int, rest: NDArray[np.int32]) -> None:
-    """Alg. 11: the node of the least weight a topic that it newly covers; fractions are compared exactly."""
+    """Alg. 11: take the node of the least weight per newly covered topic; fractions are compared exactly."""
     newly = np.zeros(w.tally[NODES], np.int64)
     for t in rest:
         for i in range(w.start[t], w.start[t] + w.size[t]):
@@ -466,10 +484,10 @@ def _cover_greedily(w: OverlayArrays, v: int, rest: NDArray[np.int32]) -> None:
 
 
 @inner_kernel
-def draw(chance: NDArray[np.uint64], count: int) -> int:
-    """A number below `count`, by SplitMix64: its whole state is one word, which is saved with the rest."""
-    chance[0] += np.uint64(0x9E3779B97F4A7C15)
-    z = chance[0]
+def draw(state: NDArray[np.uint64], count: int) -> int:
+    """A random number below `count`, by SplitMix64, whose whole state is one word."""
+    state[0] += np.uint64(0x9E3779B97F4A7C15)
+    z = state[0]
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     z ^= z >> np.uint64(31)

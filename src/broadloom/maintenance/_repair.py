@@ -39,13 +39,13 @@ from broadloom.model import WeightArrays, weight_of
 
 
 class RepairRules(NamedTuple):
-    """How edges and backups are chosen.
+    """Rules by which edges and backups are chosen.
 
     Attributes:
         naive: candidates are all nodes, and there are no backups.
         greedy: backups by Alg. 11, not by Alg. 12.
-        by_weight: the least weight a contribution, not the rule of low degree.
-        rho: how many times worse than the best edge the chosen one may be, for the maximum degree's sake.
+        by_weight: edges by the least weight per contribution, not by the rule of low degree.
+        rho: how many times worse than the best edge the chosen one can be, to keep the maximum degree low.
         coverage: how often the backups of a node cover each of its topics.
     """
 
@@ -57,13 +57,13 @@ class RepairRules(NamedTuple):
 
 
 class BrokenTopics(NamedTuple):
-    """What topics fell apart into.
+    """The topics that a change disconnected, and their components.
 
     Attributes:
-        near: the nodes that were linked to the one that left the topics, ascending.
-        shadow: the nodes among which edges may be added, ascending.
-        labels: for each topic that fell apart, and each node of the shadow, its component; -1: no subscriber.
-        parts: for each topic that fell apart, into how many components.
+        near: the neighbours of the node that left the topics, ascending.
+        shadow: the nodes between which edges can be added, ascending.
+        labels: per disconnected topic and node of the shadow, its component; -1: not a subscriber.
+        parts: per disconnected topic, the number of its components.
     """
 
     near: NDArray[np.int32]
@@ -76,14 +76,15 @@ class BrokenTopics(NamedTuple):
 def attach(
     w: OverlayArrays, weights: WeightArrays, rules: RepairRules, v: int, topics: NDArray[np.int32]
 ) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
-    """Subscribe v to topics and connect it in each (Alg. 3, 9 and 10): the edges added, and the candidates.
+    """Subscribe v to topics and connect it in each (Alg. 3, 9 and 10): the added edges, and the candidates.
 
-    Everybody else is connected in these topics, so v is either alone in one, or a neighbour has it too.
+    All other subscribers of these topics are connected. So v is connected in a topic if it is its only
+    subscriber, or if a neighbour has the topic too.
     """
     for t in topics:
         subscribe(w, v, t)
     if rules.naive:
-        candidates = _everybody_but(w, v)
+        candidates = _all_but(w, v)
     else:
         build_backups(w, rules.coverage, rules.greedy, v)
         candidates = listed(w.backups, BACKUPS, v)
@@ -100,7 +101,7 @@ def attach(
 
 
 @kernel
-def _everybody_but(w: OverlayArrays, v: int) -> NDArray[np.int32]:
+def _all_but(w: OverlayArrays, v: int) -> NDArray[np.int32]:
     others = np.arange(w.tally[NODES] - 1).astype(np.int32)
     for i in range(v, len(others)):
         others[i] += 1
@@ -117,11 +118,14 @@ def _connect_star(
     rest: NDArray[np.uint64],
 ) -> NDArray[np.int32]:
     """Link v to candidates until it is connected in the topics of `rest`; the edges, in order."""
-    ends, mu = np.empty((len(candidates), 2), np.int32), np.empty(len(candidates), np.int32)
+    ends = np.empty((len(candidates), 2), np.int32)
+    mu = np.empty(len(candidates), np.int32)
     for i in range(len(candidates)):
-        ends[i, 0], ends[i, 1] = min(v, candidates[i]), max(v, candidates[i])
+        ends[i, 0] = min(v, candidates[i])
+        ends[i, 1] = max(v, candidates[i])
         mu[i] = _shared(w, rest, candidates[i])
-    added, count = np.empty((len(candidates), 2), np.int32), 0
+    added = np.empty((len(candidates), 2), np.int32)
+    count = 0
     while True:
         chosen = _best(w, weights, rules, ends, mu)
         if chosen == NOTHING:
@@ -152,29 +156,33 @@ def _best(
     ends: NDArray[np.int32],
     mu: NDArray[np.int32],
 ) -> int:
-    """The candidate to add; candidates ascend, so the first of equals is the smallest edge."""
+    """The candidate to add; candidates ascend, so of equal ones the first is the smallest edge."""
     if rules.by_weight:
         return _lightest(weights, ends, mu)
     most = w.tally[MAX_DEGREE]
-    e1, e2 = NOTHING, NOTHING
-    mu1, mu2 = 0, 0
+    e1 = e2 = NOTHING
+    mu1 = mu2 = 0
     for i in range(len(mu)):
         if mu[i] > mu2:
-            e2, mu2 = i, mu[i]
+            e2 = i
+            mu2 = mu[i]
         if mu[i] > mu1 and degree_of(w, ends[i, 0]) < most and degree_of(w, ends[i, 1]) < most:
-            e1, mu1 = i, mu[i]
+            e1 = i
+            mu1 = mu[i]
     return e1 if e1 != NOTHING and mu1 * rules.rho >= mu2 else e2
 
 
 @inner_kernel
 def _lightest(weights: WeightArrays, ends: NDArray[np.int32], mu: NDArray[np.int32]) -> int:
-    """The candidate of the least weight a contribution."""
-    best, least = NOTHING, np.inf
+    """The candidate of the least weight per contribution."""
+    best = NOTHING
+    least = np.inf
     for i in range(len(mu)):
         if mu[i] > 0:
             key = weight_of(weights, ends[i, 0], ends[i, 1]) / mu[i]
             if key < least:
-                best, least = i, key
+                best = i
+                least = key
     return best
 
 
@@ -182,10 +190,10 @@ def _lightest(weights: WeightArrays, ends: NDArray[np.int32], mu: NDArray[np.int
 def detach(
     w: OverlayArrays, rules: RepairRules, v: int, topics: NDArray[np.int32], leaves: bool
 ) -> BrokenTopics:
-    """Unsubscribe v from topics, and from the overlay if it leaves; what falls apart, and the shadow."""
+    """Unsubscribe v from topics, and unlink it if it leaves; the topics that this disconnects."""
     near = listed(w.links, 0, v)
     if rules.naive:
-        shadow = _everybody_but(w, v)
+        shadow = _all_but(w, v)
     else:
         backups = listed(w.backups, BACKUPS, v)
         shadow = _union(near, backups)
@@ -199,7 +207,10 @@ def detach(
 @kernel
 def _union(one: NDArray[np.int32], other: NDArray[np.int32]) -> NDArray[np.int32]:
     """The union of two ascending lists, ascending."""
-    union, count, i, j = np.empty(len(one) + len(other), np.int32), 0, 0, 0
+    union = np.empty(len(one) + len(other), np.int32)
+    count = 0
+    i = 0
+    j = 0
     while i < len(one) or j < len(other):
         if j == len(other) or (i < len(one) and one[i] <= other[j]):
             j += j < len(other) and one[i] == other[j]
@@ -216,10 +227,12 @@ def _union(one: NDArray[np.int32], other: NDArray[np.int32]) -> NDArray[np.int32
 def split(
     w: OverlayArrays, near: NDArray[np.int32], topics: NDArray[np.int32], shadow: NDArray[np.int32]
 ) -> BrokenTopics:
-    """Which topics have fallen apart, now that a node with these neighbours is gone from them."""
+    """The topics that are disconnected after a node with these neighbours has left them."""
     labels = np.empty((len(topics), len(shadow)), np.int32)
-    parts, broken = np.empty(len(topics), np.int32), 0
-    root, waiting = np.empty(len(near), np.int32), np.empty(len(near), np.int32)
+    parts = np.empty(len(topics), np.int32)
+    broken = 0
+    root = np.empty(len(near), np.int32)
+    waiting = np.empty(len(near), np.int32)
     for t in topics:
         before = w.tally[MARKS]
         count, rest = _components(w, near, t, root, waiting)
@@ -238,28 +251,33 @@ def split(
 def _components(
     w: OverlayArrays, near: NDArray[np.int32], t: int, root: NDArray[np.int32], waiting: NDArray[np.int32]
 ) -> tuple[int, int]:
-    """Into how many components topic t has fallen, and the one that nodes without a mark are in.
+    """The number of components of topic t, and the component of the nodes without a mark.
 
-    Each component has one of the neighbours. Searches from all of them go on side by side until they have
-    met, or all but one have come to an end: mostly long before the largest component is searched through.
+    Each component contains a neighbour. Searches from all neighbours run in turns until they have met, or
+    all but one are finished: usually long before the largest component is searched.
 
     Args:
         w: the overlay.
-        near: the neighbours of the node that is gone.
+        near: the neighbours of the node that left the topic.
         t: the topic.
-        root: filled with a forest over the searches: those that have met are in one tree.
-        waiting: filled, for each root, with how many nodes its searches have still to go on from.
+        root: output: a forest over the searches; those that have met are in one tree.
+        waiting: output: per root, the number of nodes in the queue of its searches.
     """
-    before, count, tail = w.tally[MARKS], 0, 0
+    before = w.tally[MARKS]
+    count = 0
+    tail = 0
     waiting[:] = 0
     for u in near:
         if wants(w, u, t):
             w.tally[MARKS] += 1
-            w.mark[u], w.queue[tail] = w.tally[MARKS], u
-            root[count], waiting[count] = count, 1
+            w.mark[u] = w.tally[MARKS]
+            w.queue[tail] = u
+            root[count] = count
+            waiting[count] = 1
             count += 1
             tail += 1
-    searching, head = count, 0
+    searching = count
+    head = 0
     while searching > 1:
         x = w.queue[head]
         head += 1
@@ -271,7 +289,8 @@ def _components(
             if not wants(w, y, t):
                 continue
             if w.mark[y] <= before:
-                w.mark[y], w.queue[tail] = w.mark[x], y
+                w.mark[y] = w.mark[x]
+                w.queue[tail] = y
                 waiting[own] += 1
                 tail += 1
                 continue
@@ -289,21 +308,22 @@ def _components(
 
 @inner_kernel
 def _root(root: NDArray[np.int32], i: int) -> int:
-    """The root of the tree that i is in."""
+    """The root of the tree of i."""
     while root[i] != i:
         i = root[i]
     return i
 
 
 @inner_kernel
-def _search(w: OverlayArrays, u: int, t: int, waiting: int, stop: bool) -> int:
-    """Mark the component of u in topic t; how many near nodes are still to be met, at 0 it may stop."""
+def _is_connected(w: OverlayArrays, u: int, v: int, t: int) -> bool:
+    """Whether a path of subscribers of topic t leads from u to v."""
+    w.tally[MARKS] += 1
     mark = w.tally[MARKS]
     w.mark[u] = mark
     w.queue[0] = u
-    waiting -= w.near[u]
-    head, tail = 0, 1
-    while head < tail and not (stop and waiting == 0):
+    head = 0
+    tail = 1
+    while head < tail and w.mark[v] != mark:
         half = w.links.heads[0, w.queue[head]]
         head += 1
         while half != NOTHING:
@@ -312,9 +332,8 @@ def _search(w: OverlayArrays, u: int, t: int, waiting: int, stop: bool) -> int:
                 w.mark[x] = mark
                 w.queue[tail] = x
                 tail += 1
-                waiting -= w.near[x]
             half = w.links.halves[half, AFTER]
-    return waiting
+    return w.mark[v] == mark
 
 
 @kernel
@@ -325,24 +344,30 @@ def connect_pairs(
     shadow: NDArray[np.int32],
     labels: NDArray[np.int32],
 ) -> tuple[NDArray[np.int32], int]:
-    """Link nodes of the shadow until no pair of them contributes (Alg. 2): the edges, and how many merges.
+    """Link nodes of the shadow until no pair contributes (Alg. 2): the edges, and the number of merges.
 
-    A table of all pairs of the shadow says which candidate each one is, so that merging two components takes
-    one step for each pair that they contribute to. Labels are used up.
+    A table maps each pair of the shadow to its candidate, so that merging two components takes one step per
+    pair between them. The labels are overwritten.
     """
-    s, merged = len(shadow), 0
+    s = len(shadow)
+    merged = 0
     table = np.zeros((s, s), np.int32)
     for d in range(len(labels)):
         _count_contributions(labels[d], table)
     count = int(np.count_nonzero(table))
-    place, ends = np.empty((count, 2), np.int32), np.empty((count, 2), np.int32)
-    mu, added, many = np.empty(count, np.int32), np.empty((count, 2), np.int32), 0
+    pair = np.empty((count, 2), np.int32)
+    ends = np.empty((count, 2), np.int32)
+    mu = np.empty(count, np.int32)
+    added = np.empty((count, 2), np.int32)
+    many = 0
     count = 0
     for i in range(s):
         for j in range(i + 1, s):
             if table[i, j] > 0:
-                place[count, 0], place[count, 1] = i, j
-                ends[count, 0], ends[count, 1] = shadow[i], shadow[j]
+                pair[count, 0] = i
+                pair[count, 1] = j
+                ends[count, 0] = shadow[i]
+                ends[count, 1] = shadow[j]
                 mu[count] = table[i, j]
                 table[i, j] = count
                 count += 1
@@ -354,14 +379,14 @@ def connect_pairs(
         added[many] = ends[chosen]
         many += 1
         for d in range(len(labels)):
-            merged += _merge(labels[d], place[chosen, 0], place[chosen, 1], table, mu)
+            merged += _merge(labels[d], pair[chosen, 0], pair[chosen, 1], table, mu)
 
 
 @kernel
 def _count_contributions(label: NDArray[np.int32], table: NDArray[np.int32]) -> None:
-    """Add 1 for each pair, i < j, that is in different components of a topic.
+    """Add 1 for each pair, i < j, whose nodes are in different components of a topic.
 
-    One of the two is outside the largest component, and few are.
+    At least one of the two is outside of the largest component, and few nodes are.
     """
     sizes = np.zeros(label.max() + 1, np.int32)
     for i in range(len(label)):
@@ -377,8 +402,9 @@ def _count_contributions(label: NDArray[np.int32], table: NDArray[np.int32]) -> 
 
 @inner_kernel
 def _merge(label: NDArray[np.int32], i: int, j: int, table: NDArray[np.int32], mu: NDArray[np.int32]) -> int:
-    """Make one component of those of i and j in a topic; 0 if they are not in two."""
-    into, gone = label[i], label[j]
+    """Merge the components of i and j in a topic; 1 if there were two, else 0."""
+    into = label[i]
+    gone = label[j]
     if min(into, gone) == NOTHING or into == gone:
         return 0
     for x in range(len(label)):
@@ -394,22 +420,19 @@ def _merge(label: NDArray[np.int32], i: int, j: int, table: NDArray[np.int32], m
 
 @kernel
 def prune(w: OverlayArrays, v: int, suspects: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Remove v's links to these nodes that no topic needs any more; the nodes, in order."""
-    removed, count = np.empty(len(suspects), np.int32), 0
+    """Remove those links from v to suspects that no topic needs any more; the other ends, in order."""
+    removed = np.empty(len(suspects), np.int32)
+    count = 0
     topics = topics_of(w, v)
     for u in suspects:
         unlink(w, half_towards(w, v, u))
-        w.near[u] = True
         for t in topics:
-            if wants(w, u, t):
-                w.tally[MARKS] += 1
-                if _search(w, v, t, 1, True) > 0:
-                    link(w, min(u, v), max(u, v))
-                    break
+            if wants(w, u, t) and not _is_connected(w, v, u, t):
+                link(w, min(u, v), max(u, v))
+                break
         else:
             removed[count] = u
             count += 1
-        w.near[u] = False
     return removed[:count].copy()
 
 
@@ -421,13 +444,13 @@ def link_all(w: OverlayArrays, edges: NDArray[np.int32]) -> None:
 
 
 def edges_among_many(
-    world: OverlayArrays,
+    arrays: OverlayArrays,
     weights: WeightArrays,
     rules: RepairRules,
     nodes: NDArray[np.int32],
     labels: NDArray[np.int32],
 ) -> tuple[NDArray[np.int32], int]:
-    """The edges that `connect_pairs` would add, which it does not, and how many merges they make."""
+    """The edges that `connect_pairs` would add, without a table of all pairs, and the number of merges."""
     has = (labels >= 0).T
     start = np.concatenate((np.zeros(1, np.int64), np.cumsum(has.sum(axis=1), dtype=np.int64)))
     components = separate_components(start, np.nonzero(has)[1].astype(np.int32), len(labels))
@@ -436,15 +459,15 @@ def edges_among_many(
     _join_labels(components, label, np.full((len(labels), int(labels.max()) + 1), -1))
     to_merge = components.tally[TO_MERGE]
     k = 0.0 if rules.by_weight else rules.rho
-    degree = world.links.sizes[0, nodes].astype(np.int64)
-    rule = DegreeRule(float(k), limit=len(world.mark), most=int(world.tally[MAX_DEGREE]))
+    degree = arrays.links.sizes[0, nodes].astype(np.int64)
+    rule = DegreeRule(float(k), limit=len(arrays.mark), most=int(arrays.tally[MAX_DEGREE]))
     edges = grow(components, _among(weights, nodes), rule, degree)
     return nodes[edges], int(to_merge - components.tally[TO_MERGE])
 
 
 @kernel
 def _join_labels(c: Components, label: NDArray[np.int32], first: NDArray[np.int64]) -> None:
-    """Join the subscriptions of one topic that have one label; `first` is the first one of each."""
+    """Join the subscriptions of a topic with the same label; `first` has the first one of each label."""
     for i in range(len(c.topics)):
         leader = first[c.topics[i], label[i]]
         if leader < 0:

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from broadloom.checks import check_count, check_number
 from broadloom.errors import InputError
-from broadloom.model.weights import EUCLIDEAN, SITES, UNIFORM, WeightArrays
+from broadloom.model import EUCLIDEAN, SITES, UNIFORM, WeightArrays
 
 # The kinds of changes.
 JOIN = "join"
@@ -173,7 +173,9 @@ def check_nodes(requests: Iterable[ChangeRequest], present: Mapping[int, object]
         elif request.kind in OF_A_NODE:
             if node is None or node in gone or not (node in present or first <= node < next_id):
                 known = node is not None and 0 <= node < next_id
-                reason = f"it left; {len(present):,} nodes are present" if known else f"ids go up to {next_id - 1}"
+                reason = (
+                    f"it left; {len(present):,} nodes are present" if known else f"ids go up to {next_id - 1}"
+                )
                 raise InputError(f"node {node} is not there; {reason}")
             if request.kind == LEAVE:
                 gone.add(node)

@@ -1,4 +1,4 @@
-"""The shadow and the naive dynamics of an overlay (paper 3, Alg. 3, 4 and 6 to 10)."""
+"""The shadow and the naive dynamics of an overlay (paper 3, Alg. 3, 4 and 6 to 10), and its drift."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from broadloom.errors import InternalError
 from broadloom.kernels import compiled_for
 from broadloom.linking import low_degree_edges, merge_by_weight
 from broadloom.linking.topic_components import components_of
@@ -21,15 +22,14 @@ from broadloom.maintenance._overlay_arrays import (
     NODES,
     PRIMARIES,
     Capacities,
-    OverlayArrays,
     OverlayContents,
     all_pairs,
     build_all_backups,
-    forget,
     listed,
     new_arrays,
+    pair_capacity,
     rebuild_backups,
-    room_of,
+    replace_backup,
     rows_of,
 )
 from broadloom.maintenance._repair import (
@@ -43,22 +43,38 @@ from broadloom.maintenance._repair import (
     prune,
     split,
 )
-from broadloom.maintenance.changes import Change, Place, checked_place
+from broadloom.maintenance.changes import (
+    JOIN,
+    LEAVE,
+    REBASELINE,
+    RESUBSCRIBE,
+    Change,
+    JoinPosition,
+    check_join_position,
+)
 from broadloom.model import DENSE, EUCLIDEAN, SITES, WEIGHT_KINDS, Interest, WeightArrays, Weights
 from broadloom.plans import Plan
 from broadloom.progress import stage
 
 Nodes = NDArray[np.int32]
 
-# Among more nodes than this a table of all pairs costs more than looking for the best pair lazily.
+# With more nodes than this, a table of all pairs costs more than a lazy search for the best pair.
 TABLE_NODES = 2048
-# A node that joins, and a topic that grows, find room; this much of what is there, and a little.
-SPARE, A_LITTLE = 1.5, 64
-BACKUPS_AT_A_TIME = 512
+# Arrays get this multiple of their contents as capacity, plus a constant.
+SPARE = 1.5
+SPARE_MINIMUM = 64
+BACKUPS_PER_STEP = 512
+# By which share a rebaseline raises the weights of new links, from the fewest changes to the best overlay.
+BONUSES = (1.0, 0.5, 0.25, 0.1)
+# Tolerated excess of a rebaseline over a fresh build: of the maximum degree; of the mean degree or weight.
+MAX_DEGREE_SHARE = 0.15
+SHARE = 0.02
+# Up to this many nodes a rebaseline uses a matrix of all pairs.
+MATRIX_NODES = 4000
 
 
 class Snapshot(NamedTuple):
-    """All that there is, of the nodes that are there, numbered by the order of their ids."""
+    """The present nodes with all their data, numbered in the order of their ids."""
 
     ids: NDArray[np.int64]
     contents: OverlayContents
@@ -66,262 +82,295 @@ class Snapshot(NamedTuple):
 
 
 class OverlayDynamics:
-    """An overlay that stays topic-connected while nodes come and go; nodes go by their ids."""
+    """An overlay that stays topic-connected while nodes join and leave; nodes are identified by their ids.
+
+    Its arrays have spare capacity; when that is used up, they are built again, larger.
+    """
 
     def __init__(self, rules: RepairRules, present: Snapshot, topic_count: int, next_id: int) -> None:
         self.rules = rules
         self.topic_count = topic_count
         self.next_id = next_id
-        self._slack = 0  # each topic has room for so many subscribers more, at least
-        self._settle(present)
+        self._spare_subscribers = 0  # a lower bound, over all topics, on the spare capacity for subscribers
+        self._build_arrays(present)
 
     @cached_property
     def _attach(self) -> Callable[..., tuple[Nodes, Nodes]]:
-        """The kernel of joins, which are so quick that looking up its types would show."""
-        return compiled_for(attach, self._world, self._weights, self.rules, 0, np.empty(0, np.int32))
-
-    @property
-    def world(self) -> OverlayArrays:
-        """The arrays."""
-        return self._world
+        """The kernel of joins, for fixed types: a join is so fast that the lookup of types would show."""
+        return compiled_for(attach, self._arrays, self._weights, self.rules, 0, np.empty(0, np.int32))
 
     @property
     def max_degree(self) -> int:
         """The maximum degree."""
-        return int(self._world.tally[MAX_DEGREE])
+        return int(self._arrays.tally[MAX_DEGREE])
 
     @property
     def edge_count(self) -> int:
-        """How many links there are."""
-        return int(self._world.tally[LINKS])
+        """The number of links."""
+        return int(self._arrays.tally[LINKS])
 
     def ids(self) -> list[int]:
-        """The nodes that are there, ascending."""
-        return list(self._position)  # ids are given in ascending order, and a dict keeps it
-
-    def is_there(self, node: int) -> bool:
-        """Whether there is such a node."""
-        return node in self._position
+        """The present nodes, ascending."""
+        return list(self._position)  # ids are assigned in ascending order, and a dict keeps it
 
     def topics(self, node: int) -> Nodes:
         """The topics of a node, ascending."""
-        return rows_of(self._world, np.array([self._position[node]]))[1]
+        return rows_of(self._arrays, np.array([self._position[node]]))[1]
 
     def backups(self, node: int) -> NDArray[np.int64]:
-        """Who stands in for a node, ascending."""
-        return self._named(listed(self._world.backups, BACKUPS, self._position[node]))
+        """The backups of a node, ascending."""
+        return self._ids[listed(self._arrays.backups, BACKUPS, self._position[node])]
 
     def primaries(self, node: int) -> NDArray[np.int64]:
-        """For whom a node stands in, ascending."""
-        return self._named(listed(self._world.backups, PRIMARIES, self._position[node]))
+        """The nodes that have this node as a backup, ascending."""
+        return self._ids[listed(self._arrays.backups, PRIMARIES, self._position[node])]
 
     def build_backups(self) -> None:
         """Choose the backups of every node, in the order of their ids (Alg. 6)."""
         if self.rules.naive:
             return
-        nodes = int(self._world.tally[NODES])
+        nodes = int(self._arrays.tally[NODES])
         with stage("backups", nodes) as done:
-            for first in range(0, nodes, BACKUPS_AT_A_TIME):
-                last = min(first + BACKUPS_AT_A_TIME, nodes)
-                build_all_backups(self._world, self.rules.coverage, self.rules.greedy, first, last)
+            for first in range(0, nodes, BACKUPS_PER_STEP):
+                last = min(first + BACKUPS_PER_STEP, nodes)
+                build_all_backups(self._arrays, self.rules.coverage, self.rules.greedy, first, last)
                 done(last)
 
     @property
     def weights_kind(self) -> str:
-        """Of which kind the weights are."""
+        """The kind of the weights."""
         return WEIGHT_KINDS[self._weights.kind]
 
     @property
     def has_table(self) -> bool:
-        """Whether a table has the weights, so that no site can be new."""
+        """Whether a table has the weights between sites, so that a join cannot add a site."""
         return len(self._weights.table) > 0
 
-    def checked_place(self, at: object, sites: int = 0) -> Place:
-        """The place of a node that is to join, if it can be one; of so many sites, if they are known."""
-        return checked_place(self._weights, at, self._position, sites)
+    def check_join_position(self, at: object, sites: int = 0) -> JoinPosition:
+        """The position of a node that joins, if it is valid; `sites` is the number of sites, if known."""
+        return check_join_position(self._weights, at, self._position, sites)
 
-    def join(self, topics: Nodes, place: Place = None) -> Change:
-        """A node joins (Alg. 3, 9 and 10); its topics are int32, ascending, and its place is checked."""
-        start, before = time.perf_counter(), self.edge_count
-        self._make_room(nodes=1, subscriptions=len(topics), links=len(topics))
-        node, v = self.next_id, int(self._world.tally[NODES])
-        put_at(self._weights, v, place, self._position)
+    def join(self, topics: Nodes, position: JoinPosition = None) -> Change:
+        """A node joins (Alg. 3, 9 and 10); its topics are int32, ascending, and its position is checked."""
+        start = time.perf_counter()
+        before = self.edge_count
+        self._reserve(nodes=1, subscriptions=len(topics), links=len(topics))
+        node = self.next_id
+        v = int(self._arrays.tally[NODES])
+        _set_position(self._weights, v, position, self._position)
         self._subscriptions += len(topics)
-        self._world.tally[NODES] += 1
-        self._ids[v], self._position[node] = node, v
+        self._arrays.tally[NODES] += 1
+        self._ids[v] = node
+        self._position[node] = v
         self.next_id += 1
-        added, candidates = self._attach(self._world, self._weights, self.rules, v, topics)
+        added, candidates = self._attach(self._arrays, self._weights, self.rules, v, topics)
         seconds = time.perf_counter() - start
-        return self._change("join", node, before, added, candidates, seconds)
+        return Change(
+            node=node,
+            added=self._ids[added],
+            removed=np.empty((0, 2), np.int64),
+            shadow=self._candidate_ids(node, candidates),
+            seconds=seconds,
+            backup_seconds=0.0,
+            kind=JOIN,
+            edges_before=before,
+        )
 
     def leave(self, node: int) -> Change:
         """A node leaves (Alg. 4, 7 and 8)."""
-        start, before, v = time.perf_counter(), self.edge_count, self._position[node]
+        start = time.perf_counter()
+        before = self.edge_count
         topics = self.topics(node)
-        self._make_room(links=len(topics) * int(self._world.links.sizes[0, v]))
+        self._reserve(links=len(topics) * int(self._arrays.links.sizes[0, self._position[node]]))
         v = self._position.pop(node)
-        fell = detach(self._world, self.rules, v, topics, True)
-        added, fallbacks = self._reconnect(fell, topics)
+        broken = detach(self._arrays, self.rules, v, topics, True)
+        added, fallbacks = self._reconnect(broken, topics)
         seconds = time.perf_counter() - start
         if not self.rules.naive:
-            forget(self._world, self.rules.coverage, self.rules.greedy, v)
+            replace_backup(self._arrays, self.rules.coverage, self.rules.greedy, v)
         self._subscriptions -= len(topics)
-        after = time.perf_counter() - start - seconds
-        removed = _star(v, fell.near)
-        return self._change("leave", node, before, added, fell.shadow, seconds, removed, fallbacks, after)
+        return Change(
+            node=node,
+            added=self._ids[added],
+            removed=self._ids[_star(v, broken.near)],
+            shadow=self._candidate_ids(node, broken.shadow),
+            seconds=seconds,
+            backup_seconds=time.perf_counter() - start - seconds,
+            kind=LEAVE,
+            edges_before=before,
+            fallbacks=fallbacks,
+        )
 
     def resubscribe(self, node: int, topics: Nodes) -> Change:
         """A node changes its topics; ours: a leave from those dropped, a join to those added."""
-        start, before, v = time.perf_counter(), self.edge_count, self._position[node]
+        start = time.perf_counter()
+        before = self.edge_count
         old = self.topics(node)
-        dropped, more = np.setdiff1d(old, topics), np.setdiff1d(topics, old)
-        if not len(dropped) and not len(more):
-            none = np.empty(0, np.int32)
-            return self._change("resubscribe", node, before, _star(v, none), none, 0.0)
-        links = len(dropped) * int(self._world.links.sizes[0, v]) + len(more)
-        self._make_room(subscriptions=len(more), links=links)
-        self._subscriptions += len(more) - len(dropped)
-        w, v = self._world, self._position[node]
-        suspects = self._sharing(listed(w.links, 0, v), dropped)
-        wards = self._sharing(listed(w.backups, PRIMARIES, v), dropped)
-        fell = detach(w, self.rules, v, dropped, False)
-        repaired, fallbacks = self._reconnect(fell, dropped)
-        joined, candidates = attach(w, self._weights, self.rules, v, more)
-        removed = _star(v, prune(w, v, suspects))
+        dropped = np.setdiff1d(old, topics)
+        gained = np.setdiff1d(topics, old)
+        if not len(dropped) and not len(gained):
+            no_links = np.empty((0, 2), np.int64)
+            no_nodes = np.empty(0, np.int64)
+            return Change(node, no_links, no_links, no_nodes, 0.0, 0.0, RESUBSCRIBE, before)
+        degree = int(self._arrays.links.sizes[0, self._position[node]])
+        self._reserve(subscriptions=len(gained), links=len(dropped) * degree + len(gained))
+        self._subscriptions += len(gained) - len(dropped)
+        arrays = self._arrays
+        v = self._position[node]
+        suspects = self._sharing(listed(arrays.links, 0, v), dropped)
+        primaries = self._sharing(listed(arrays.backups, PRIMARIES, v), dropped)
+        broken = detach(arrays, self.rules, v, dropped, False)
+        repaired, fallbacks = self._reconnect(broken, dropped)
+        joined, candidates = attach(arrays, self._weights, self.rules, v, gained)
+        removed = _star(v, prune(arrays, v, suspects))
         seconds = time.perf_counter() - start
-        rebuild_backups(w, self.rules.coverage, self.rules.greedy, wards)
-        after = time.perf_counter() - start - seconds
-        shadow = np.union1d(fell.shadow if len(dropped) else [], candidates if len(more) else []).astype(int)
-        added = np.concatenate((repaired, joined))
-        return self._change("resubscribe", node, before, added, shadow, seconds, removed, fallbacks, after)
-
-    def present(self) -> Snapshot:
-        """All that there is now."""
-        w, nodes = self._world, np.fromiter(self._position.values(), np.int64, len(self._position))
-        number = np.full(len(w.mark), -1, np.int32)
-        number[nodes] = np.arange(len(nodes))
-        edges, backups = (number[all_pairs(pairs, w.tally[NODES])] for pairs in (w.links, w.backups))
-        start, topics = rows_of(w, nodes)
-        contents = OverlayContents(start, topics, _sorted(edges), _sorted(backups), int(w.chance[0]))
-        return Snapshot(self._ids[nodes], contents, with_room(self._weights, nodes, len(nodes)))
+        rebuild_backups(arrays, self.rules.coverage, self.rules.greedy, primaries)
+        backup_seconds = time.perf_counter() - start - seconds
+        shadow = np.union1d(broken.shadow if len(dropped) else [], candidates if len(gained) else []).astype(
+            int
+        )
+        return Change(
+            node=node,
+            added=self._ids[np.concatenate((repaired, joined))],
+            removed=self._ids[removed],
+            shadow=self._candidate_ids(node, shadow),
+            seconds=seconds,
+            backup_seconds=backup_seconds,
+            kind=RESUBSCRIBE,
+            edges_before=before,
+            fallbacks=fallbacks,
+        )
 
     def relink(self, edges: Nodes, start: float) -> Change:
-        """Move to other links between the nodes, numbered as in `present`; backups are chosen anew.
+        """Move to other links between the nodes, numbered as in `present`; backups are chosen again.
 
-        Work on the links began at `start`, by `time.perf_counter`.
+        The computation of the links began at `start`, by `time.perf_counter`.
         """
-        present, before = self.present(), self.edge_count
-        old, new = ({(u, v) for u, v in some.tolist()} for some in (present.contents.edges, edges))
-        none = np.empty((0, 2), np.int32)
-        self._settle(present._replace(contents=present.contents._replace(edges=edges, backups=none)))
+        present = self.present()
+        before = self.edge_count
+        old = {(u, v) for u, v in present.contents.edges.tolist()}
+        new = {(u, v) for u, v in edges.tolist()}
+        no_backups = np.empty((0, 2), np.int32)
+        contents = present.contents._replace(edges=edges, backups=no_backups)
+        self._build_arrays(present._replace(contents=contents))
         seconds = time.perf_counter() - start
         self.build_backups()
-        after = time.perf_counter() - start - seconds
-        added, removed = (np.array(sorted(some), np.int32).reshape(-1, 2) for some in (new - old, old - new))
-        return self._change("rebaseline", -1, before, added, none[:, 0], seconds, removed, 0, after)
+        backup_seconds = time.perf_counter() - start - seconds
+        added, removed = (
+            np.array(sorted(links), np.int32).reshape(-1, 2) for links in (new - old, old - new)
+        )
+        return Change(
+            node=-1,
+            added=self._ids[added],
+            removed=self._ids[removed],
+            shadow=np.empty(0, np.int64),
+            seconds=seconds,
+            backup_seconds=backup_seconds,
+            kind=REBASELINE,
+            edges_before=before,
+        )
+
+    def present(self) -> Snapshot:
+        """A snapshot of the present nodes."""
+        arrays = self._arrays
+        nodes = np.fromiter(self._position.values(), np.int64, len(self._position))
+        number = np.full(len(arrays.mark), -1, np.int32)
+        number[nodes] = np.arange(len(nodes))
+        count = arrays.tally[NODES]
+        edges, backups = (number[all_pairs(pairs, count)] for pairs in (arrays.links, arrays.backups))
+        start, topics = rows_of(arrays, nodes)
+        random_state = int(arrays.random_state[0])
+        contents = OverlayContents(start, topics, _sorted(edges), _sorted(backups), random_state)
+        return Snapshot(self._ids[nodes], contents, weights_with_capacity(self._weights, nodes, len(nodes)))
 
     def add_topics(self, count: int) -> None:
-        """There are so many topics from now on."""
+        """Set the number of topics, which grows."""
         self.topic_count = count
-        if count > len(self._world.size):
-            self._settle(self.present())
+        if count > len(self._arrays.size):
+            self._build_arrays(self.present())
 
-    def _reconnect(self, fell: BrokenTopics, topics: Nodes) -> tuple[Nodes, int]:
-        """Link nodes of the shadow until all is connected again; the edges, and how many needed all nodes."""
-        added, left = self._connect(fell)
+    def _reconnect(self, broken: BrokenTopics, topics: Nodes) -> tuple[Nodes, int]:
+        """Link nodes of the shadow until all is connected again: the edges, and the number of fallbacks."""
+        added, left = self._connect(broken)
         if left == 0:
             return added, 0
-        everybody = np.arange(self._world.tally[NODES], dtype=np.int32)
-        more, still = self._connect(split(self._world, fell.near, topics, everybody))
+        everybody = np.arange(self._arrays.tally[NODES], dtype=np.int32)
+        more, still = self._connect(split(self._arrays, broken.near, topics, everybody))
         if still:
-            raise RuntimeError("a topic stayed disconnected: this is a bug in Broadloom")
+            raise InternalError("a change left a topic disconnected; please report this")
         return np.concatenate((added, more)), left
 
-    def _connect(self, fell: BrokenTopics) -> tuple[Nodes, int]:
-        """Link nodes of the shadow; the edges, and how many merges are still to be done."""
-        if not len(fell.parts):
+    def _connect(self, broken: BrokenTopics) -> tuple[Nodes, int]:
+        """Link nodes of the shadow: the edges, and the number of remaining merges."""
+        if not len(broken.parts):
             return np.empty((0, 2), np.int32), 0
-        concerned = (fell.labels >= 0).any(axis=0)
-        shadow, labels = fell.shadow[concerned], fell.labels[:, concerned]
+        concerned = (broken.labels >= 0).any(axis=0)
+        shadow = broken.shadow[concerned]
+        labels = broken.labels[:, concerned]
         if len(shadow) <= TABLE_NODES:
-            added, merged = connect_pairs(self._world, self._weights, self.rules, shadow, labels)
+            added, merged = connect_pairs(self._arrays, self._weights, self.rules, shadow, labels)
         else:
-            added, merged = edges_among_many(self._world, self._weights, self.rules, shadow, labels)
-            link_all(self._world, added)
-        return added, int((fell.parts - 1).sum()) - merged
+            added, merged = edges_among_many(self._arrays, self._weights, self.rules, shadow, labels)
+            link_all(self._arrays, added)
+        return added, int((broken.parts - 1).sum()) - merged
 
     def _sharing(self, nodes: Nodes, topics: Nodes) -> Nodes:
         """Those of the nodes that have one of the topics."""
-        words = np.zeros(self._world.bits.shape[1], np.uint64)
+        words = np.zeros(self._arrays.bits.shape[1], np.uint64)
         np.bitwise_or.at(words, topics >> 6, np.uint64(1) << (topics & 63).astype(np.uint64))
-        return nodes[(self._world.bits[nodes] & words).any(axis=1)]
+        return nodes[(self._arrays.bits[nodes] & words).any(axis=1)]
 
-    def _make_room(self, nodes: int = 0, subscriptions: int = 0, links: int = 0) -> None:
-        """Make the world anew, larger, if what comes might not fit."""
-        w = self._world
+    def _reserve(self, nodes: int = 0, subscriptions: int = 0, links: int = 0) -> None:
+        """Build larger arrays if a change could exceed their capacity."""
+        arrays = self._arrays
         if subscriptions:
-            if self._slack == 0:
-                self._slack = int((np.diff(w.start) - w.size).min(initial=A_LITTLE))
-            self._slack -= 1
+            if self._spare_subscribers == 0:
+                spare = np.diff(arrays.start) - arrays.size
+                self._spare_subscribers = int(spare.min(initial=SPARE_MINIMUM))
+            self._spare_subscribers -= 1
         if (
-            self._slack < 0
-            or w.tally[NODES] + nodes > len(w.mark)
-            or w.tally[LINKS] + links > room_of(w.links)
-            or self._most_backups(subscriptions) > room_of(w.backups)
+            self._spare_subscribers < 0
+            or arrays.tally[NODES] + nodes > len(arrays.mark)
+            or arrays.tally[LINKS] + links > pair_capacity(arrays.links)
+            or self._max_backups(subscriptions) > pair_capacity(arrays.backups)
         ):
-            self._settle(self.present(), subscriptions, links)
+            self._build_arrays(self.present(), subscriptions, links)
 
-    def _most_backups(self, subscriptions: int) -> int:
-        """There are never more backups than this: in each cover, one for each subscription; or all pairs."""
-        nodes, each = len(self._position) + 1, self._subscriptions + subscriptions
-        return 1 if self.rules.naive else min(self.rules.coverage * each, nodes * nodes)
+    def _max_backups(self, subscriptions: int) -> int:
+        """An upper bound on the number of backups: one per cover and subscription; or all pairs."""
+        nodes = len(self._position) + 1
+        total = self._subscriptions + subscriptions
+        return 1 if self.rules.naive else min(self.rules.coverage * total, nodes * nodes)
 
-    def _settle(self, present: Snapshot, subscriptions: int = 0, links: int = 0) -> None:
-        """Make the world of what is there, with room for more."""
-        n, contents = len(present.ids), present.contents
+    def _build_arrays(self, present: Snapshot, subscriptions: int = 0, links: int = 0) -> None:
+        """Build the arrays of a snapshot, with spare capacity."""
+        n = len(present.ids)
+        contents = present.contents
         self._position = {node: v for v, node in enumerate(present.ids.tolist())}
         self._subscriptions = len(contents.topics)
-        subscribers = np.bincount(contents.topics, minlength=self.topic_count)
-        subscribers = np.concatenate((subscribers, np.zeros(_more(self.topic_count) - self.topic_count, int)))
-        room = Capacities(
-            nodes=_more(n),
-            topics=len(subscribers),
-            subscribers=(subscribers * SPARE).astype(np.int64) + A_LITTLE,
-            links=_more(len(contents.edges) + links),
-            backups=_more(self._most_backups(subscriptions)),
+        topic_capacity = _with_spare(self.topic_count)
+        subscribers = np.bincount(contents.topics, minlength=topic_capacity)
+        capacities = Capacities(
+            nodes=_with_spare(n),
+            topics=topic_capacity,
+            subscribers=(subscribers * SPARE).astype(np.int64) + SPARE_MINIMUM,
+            links=_with_spare(len(contents.edges) + links),
+            backups=_with_spare(self._max_backups(subscriptions)),
         )
-        self._world = new_arrays(contents, room)
-        self._weights = with_room(present.weights, np.arange(n), room.nodes)
-        self._ids = np.concatenate((present.ids, np.zeros(room.nodes - n, np.int64)))
-        self._slack = A_LITTLE - 1
+        self._arrays = new_arrays(contents, capacities)
+        self._weights = weights_with_capacity(present.weights, np.arange(n), capacities.nodes)
+        self._ids = np.concatenate((present.ids, np.zeros(capacities.nodes - n, np.int64)))
+        self._spare_subscribers = SPARE_MINIMUM - 1
 
-    def _named(self, nodes: NDArray[np.integer]) -> NDArray[np.int64]:
-        """Positions as ids."""
-        return self._ids[nodes]
-
-    def _change(
-        self,
-        kind: str,
-        node: int,
-        before: int,
-        added: Nodes,
-        shadow: NDArray[np.integer],
-        seconds: float,
-        removed: Nodes | None = None,
-        fallbacks: int = 0,
-        backup_seconds: float = 0.0,
-    ) -> Change:
-        none = np.empty((0, 2), np.int64)
-        gone = none if removed is None else self._named(removed)
-        candidates = self._named(shadow)
-        if self.rules.naive and len(candidates):  # positions of nodes that have left are among them
-            candidates = np.array([other for other in self._position if other != node], np.int64)
-        named = (self._named(added), gone, candidates)
-        return Change(node, *named, seconds, backup_seconds, kind, before, fallbacks)
+    def _candidate_ids(self, node: int, candidates: NDArray[np.integer]) -> NDArray[np.int64]:
+        """The ids of candidates; under naive, array indices of nodes that left are among them."""
+        if self.rules.naive and len(candidates):
+            return np.array([other for other in self._position if other != node], np.int64)
+        return self._ids[candidates]
 
 
-def _more(count: int) -> int:
-    return int(count * SPARE) + A_LITTLE
+def _with_spare(count: int) -> int:
+    return int(count * SPARE) + SPARE_MINIMUM
 
 
 def _star(v: int, others: Nodes) -> Nodes:
@@ -333,57 +382,58 @@ def _sorted(pairs: Nodes) -> Nodes:
     return pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
 
 
-def with_room(weights: WeightArrays, nodes: NDArray[np.int64], room: int) -> WeightArrays:
-    """The weights among some of the nodes, in arrays of their own with room for more."""
-    n, table, points, site = len(nodes), weights.table.copy(), weights.points.copy(), weights.site.copy()
+# Weights of a changing set of nodes.
+
+
+def weights_with_capacity(weights: WeightArrays, nodes: NDArray[np.int64], capacity: int) -> WeightArrays:
+    """The weights among some of the nodes, in new arrays with capacity for more nodes."""
+    n = len(nodes)
+    table = weights.table.copy()
+    points = weights.points.copy()
+    site = weights.site.copy()
     if weights.kind == DENSE:
-        table = np.ones((room, room))
+        table = np.ones((capacity, capacity))
         table[:n, :n] = weights.table[np.ix_(nodes, nodes)]
     elif weights.kind == EUCLIDEAN:
-        points = np.zeros((room, weights.points.shape[1]))
+        points = np.zeros((capacity, weights.points.shape[1]))
         points[:n] = weights.points[nodes]
     elif weights.kind == SITES:
-        site = np.zeros(room, np.int32)
+        site = np.zeros(capacity, np.int32)
         site[:n] = weights.site[nodes]
     return weights._replace(table=table, points=points, site=site)
 
 
 def as_weights(arrays: WeightArrays, count: int) -> Weights:
-    """Weights among so many nodes, as users see them."""
+    """The arrays as `Weights` among `count` nodes."""
     return Weights(
         WEIGHT_KINDS[arrays.kind], count, arrays.table, arrays.points, arrays.site, arrays.inner, arrays.outer
     )
 
 
-def put_at(arrays: WeightArrays, node: int, place: Any, others: Mapping[int, int]) -> None:
-    """Put the node of this position at a place that was checked: what its links will cost."""
+def _set_position(arrays: WeightArrays, node: int, position: Any, others: Mapping[int, int]) -> None:
+    """Store the checked position of a node, which determines the weights of its links."""
     if arrays.kind == EUCLIDEAN:
-        arrays.points[node] = place
+        arrays.points[node] = position
     elif arrays.kind == SITES:
-        arrays.site[node] = place
+        arrays.site[node] = position
     elif arrays.kind == DENSE:
-        positions = list(others.values())
-        row = [place[other] for other in others]
-        arrays.table[node, positions] = arrays.table[positions, node] = row
+        indices = list(others.values())
+        row = [position[other] for other in others]
+        arrays.table[node, indices] = arrays.table[indices, node] = row
+
+
+# Fresh builds, drift and rebaselines.
 
 
 def fresh_edges(interest: Interest, weights: Weights, rules: RepairRules) -> NDArray[np.int32]:
-    """The edges from scratch by the rule that maintenance follows: low-oda, or grmaw with weights."""
+    """The edges of a fresh build by the rule of maintenance: low-oda, or grmaw with weights."""
     if rules.by_weight:
         return merge_by_weight(components_of(interest), weights.arrays())
     return low_degree_edges(interest, Weights.uniform(interest.node_count), rules.rho)
 
 
-# How much more links that are not there yet count, from the fewest changes to the best overlay.
-BONUSES = (1.0, 0.5, 0.25, 0.1)
-# A rebaseline may exceed a fresh build by these parts of its maximum degree, and of its mean degree (weight).
-MAX_DEGREE_PART, PART = 0.15, 0.02
-# Up to this many nodes a matrix of all pairs is made for it.
-MATRIX_NODES = 4000
-
-
 class Drift(NamedTuple):
-    """Degrees and total weight now, and of a fresh build.
+    """Degrees and total weight, now and of a fresh build.
 
     Examples:
         >>> drift = Drift(9, 7, 5.5, 5.0, 40.0, 36.0)
@@ -399,24 +449,25 @@ class Drift(NamedTuple):
     fresh_total_weight: float
 
     def exceeds(self, max_degree: float, mean_degree: float) -> bool:
-        """Whether one of the degrees is above the fresh one by more than that."""
+        """Whether one of the degrees exceeds the fresh one by more than this."""
         return (
             self.max_degree - self.fresh_max_degree > max_degree
             or self.mean_degree - self.fresh_mean_degree > mean_degree
         )
 
-    def heavier_than(self, part: float) -> bool:
-        """Whether the total weight is above the fresh one by more than that part of it."""
-        return self.total_weight > (1 + part) * self.fresh_total_weight
+    def heavier_than(self, share: float) -> bool:
+        """Whether the total weight exceeds the fresh one by more than this share."""
+        return self.total_weight > (1 + share) * self.fresh_total_weight
 
 
 def drift_from(plan: Plan, fresh: NDArray[np.int32], edges: NDArray[np.int32] | None = None) -> Drift:
-    """The drift of a plan, or of other edges among its nodes, from the edges of a fresh build."""
-    now, then = (_numbers(plan, some) for some in (plan.edges if edges is None else edges, fresh))
+    """The drift of a plan, or of other edges between its nodes, from the edges of a fresh build."""
+    now = _degrees_and_weight(plan, plan.edges if edges is None else edges)
+    then = _degrees_and_weight(plan, fresh)
     return Drift(now[0], then[0], now[1], then[1], now[2], then[2])
 
 
-def _numbers(plan: Plan, edges: NDArray[np.int32]) -> tuple[int, float, float]:
+def _degrees_and_weight(plan: Plan, edges: NDArray[np.int32]) -> tuple[int, float, float]:
     """Maximum degree, mean degree and total weight."""
     degree = np.bincount(edges.ravel(), minlength=plan.interest.node_count)
     weight = math.fsum(plan.weights.of(edges[:, 0], edges[:, 1]))
@@ -424,32 +475,32 @@ def _numbers(plan: Plan, edges: NDArray[np.int32]) -> tuple[int, float, float]:
 
 
 def rebaseline_edges(plan: Plan, rules: RepairRules) -> NDArray[np.int32]:
-    """Edges about as good as a fresh build's, of which as many as possible are the plan's.
+    """Edges about as good as those of a fresh build, with as many edges of the plan as possible.
 
-    Links that are there count as lighter: the more, the fewer change. The largest such bonus is taken at
-    which the overlay is still as good; if there is none, or there are very many nodes, it is the fresh build.
+    Edges that do not exist yet count as heavier by a bonus: the larger it is, the fewer edges change. The
+    largest bonus whose overlay is good enough wins. If there is none, or there are very many nodes, the
+    result is the fresh build.
     """
     fresh = fresh_edges(plan.interest, plan.weights, rules)
     for bonus in BONUSES if 1 < plan.interest.node_count <= MATRIX_NODES else ():
         k = 0.0 if rules.by_weight else rules.rho
-        edges = low_degree_edges(plan.interest, _favoured(plan, bonus), k)
-        if _as_good(drift_from(plan, fresh, edges), rules.by_weight):
+        edges = low_degree_edges(plan.interest, _with_bonus(plan, bonus), k)
+        if _is_good_enough(drift_from(plan, fresh, edges), rules.by_weight):
             return edges
     return fresh
 
 
-def _favoured(plan: Plan, bonus: float) -> Weights:
-    """The weights, with those of links that are not there yet raised."""
+def _with_bonus(plan: Plan, bonus: float) -> Weights:
+    """The weights, with those of links that do not exist yet raised."""
     matrix = plan.weights.matrix()
     u, v = plan.edges.T
-    there = matrix[u, v].copy()
+    existing = matrix[u, v].copy()
     matrix *= 1 + bonus
-    matrix[u, v] = matrix[v, u] = there
+    matrix[u, v] = matrix[v, u] = existing
     return Weights.dense(matrix)
 
 
-def _as_good(drift: Drift, by_weight: bool) -> bool:
+def _is_good_enough(drift: Drift, by_weight: bool) -> bool:
     if by_weight:
-        return not drift.heavier_than(PART)
-    more = MAX_DEGREE_PART * drift.fresh_max_degree, PART * drift.fresh_mean_degree
-    return not drift.exceeds(*more)
+        return not drift.heavier_than(SHARE)
+    return not drift.exceeds(MAX_DEGREE_SHARE * drift.fresh_max_degree, SHARE * drift.fresh_mean_degree)

@@ -1,4 +1,7 @@
-"""EventFeed of events: reading them, applying them to a live overlay, and recording each round."""
+"""Feed of events: reading them, applying them to a live overlay, and recording each round.
+
+Events come as JSON lines, CSV or Parquet. Each is applied once and in order, or refused with a reason.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
-from broadloom.errors import InputError
+from broadloom.errors import InputError, error_from_os
 from broadloom.maintenance.changes import (
     JOIN,
     LEAVE,
@@ -25,22 +28,45 @@ from broadloom.maintenance.changes import (
     SUBSCRIBE,
     UNSUBSCRIBE,
     Change,
+    ChangeRequest,
     is_text,
 )
 from broadloom.maintenance.dynamics import Drift
 from broadloom.maintenance.live import Live
 from broadloom.progress import stage
 
+# Kinds of events, and the faults of an event by itself.
 EVENT_KINDS = (JOIN, LEAVE, SUBSCRIBE, UNSUBSCRIBE)
-NOT_JSON, FIELDS = "not a JSON object", "wrong number of fields"
-NOT_A_SEQ, NOT_TOPICS = "seq is not a whole number", "topics is not a list of texts"
-NOT_A_PLACE = "at is not a list of numbers, a site, or weights by node"
+NOT_JSON = "not a JSON object"
+FIELDS = "wrong number of fields"
+NOT_A_SEQ = "seq is not a whole number"
+NOT_TOPICS = "topics is not a list of texts"
+NOT_A_POSITION = "at is not a list of numbers, a site, or weights by node"
 UNKNOWN_KIND = "unknown kind"
 ENDINGS = (".parquet", ".csv", ".jsonl", ".json", ".ndjson")
+# Reasons for which a feed refuses an event.
+UNKNOWN_NODE = "unknown node"
+THERE_ALREADY = "node is there already"
+DUPLICATE = "duplicate: its seq was applied before"
+LATE = "late: a later seq was applied before"
+# Columns of the tables of a run.
+LINKS = {"seq": pa.int64(), "action": pa.string(), "u": pa.string(), "v": pa.string()}
+OF_EVENTS = (JOIN, LEAVE, RESUBSCRIBE)
+FRESH = ("fresh_max_degree", "fresh_mean_degree")
+_WHOLE = pa.int64()
+_NUMBER = pa.float64()
+ROUNDS = (
+    {"seq": _WHOLE, "kind": pa.string(), "node": pa.string()}
+    | dict.fromkeys(("added", "removed", "repair_edges"), _WHOLE)
+    | {"repair_ratio": _NUMBER, "shadow": _WHOLE, "ms": _NUMBER, "backup_ms": _NUMBER}
+    | {"nodes": _WHOLE, "edges": _WHOLE, "max_degree": _WHOLE, "mean_degree": _NUMBER}
+    | dict(zip(FRESH, (_WHOLE, _NUMBER), strict=True))
+)
+_MEANS = ("backup_ms", "repair_edges", "repair_ratio", "shadow")
 
 
 class EventRow(NamedTuple):
-    """An event as it was written, and what it says; or None, and the fault for which it says nothing."""
+    """An event as it was written, with its values; or with None and a fault, if it cannot be parsed."""
 
     raw: str
     values: Mapping[str, Any] | None
@@ -51,28 +77,30 @@ def read_events(path: Path) -> list[EventRow]:
     """The events of a file (Parquet, CSV, or JSON lines), or of the table `events` of a folder.
 
     Raises:
-        InputError: there is no such file, or it cannot be read at all.
+        InputError: the file does not exist, or is not a file of events.
+        StorageError: it cannot be read.
     """
-    place = path
+    source = path
     if path.is_dir() and path.suffix != ".parquet":
         found = [file for ending in ENDINGS if (file := path / f"events{ending}").exists()]
         if len(found) > 1:
             raise InputError(f"{path} has both {found[0].name} and {found[1].name}; keep one")
-        place = found[0] if found else path / "events.parquet"
-    files = sorted(place.glob("*.parquet")) if place.is_dir() else [place]
+        source = found[0] if found else path / "events.parquet"
+    files = sorted(source.glob("*.parquet")) if source.is_dir() else [source]
     try:
         return [event for file in files for event in events_of(str(file), file.read_bytes())]
     except OSError as error:
-        raise InputError(
-            f"{place} cannot be read: {error.strerror}; give a file of events: .parquet, .csv or .jsonl"
+        kind = type(error_from_os("", error))
+        raise kind(
+            f"{source} cannot be read: {error.strerror}; give a file of events: .parquet, .csv or .jsonl"
         ) from error
 
 
 def events_of(name: str, data: bytes) -> list[EventRow]:
-    r"""The events in the bytes of a file, which is of the kind that its name says.
+    r"""The events in the bytes of a file; the ending of its name tells its format.
 
     Raises:
-        InputError: it is of another kind, or cannot be read at all.
+        InputError: the format is unknown, or the content is damaged.
 
     Examples:
         >>> events_of("e.csv", b'seq,kind,node\n1,leave,a\n2\n')[0].values
@@ -80,7 +108,7 @@ def events_of(name: str, data: bytes) -> list[EventRow]:
     """
     ending = Path(name.removesuffix(".gz")).suffix
     if ending not in ENDINGS:
-        raise InputError(f"{name} is of no kind that is read; events are in {', '.join(ENDINGS)}")
+        raise InputError(f"{name} has an unknown ending; files of events end with {', '.join(ENDINGS)}")
     reader = {".parquet": _of_parquet, ".csv": _of_csv}.get(ending, _of_json)
     try:
         return list(reader(gzip.decompress(data) if name.endswith(".gz") else data))
@@ -94,7 +122,7 @@ def event_of(line: str) -> EventRow:
 
 
 def fault_of(event: EventRow) -> str | None:
-    """What is wrong with an event by itself, whatever there is to apply it to; None: nothing.
+    """The fault of an event by itself, whatever the overlay; None if it has no fault.
 
     Examples:
         >>> fault_of(event_of('{"seq": 1, "kind": "leave", "node": "a"}'))
@@ -113,7 +141,7 @@ def fault_of(event: EventRow) -> str | None:
         (not is_text(values.get("node")), "node is not a text"),
         (topics is not None and not (isinstance(topics, list) and all(map(is_text, topics))), NOT_TOPICS),
         (values.get("kind") in (SUBSCRIBE, UNSUBSCRIBE) and not topics, "no topics"),
-        (not _may_be_place(values.get("at")), NOT_A_PLACE),
+        (not _is_position(values.get("at")), NOT_A_POSITION),
     )
     return next((reason for wrong, reason in faults if wrong), None)
 
@@ -122,23 +150,23 @@ def _is_seq(seq: object) -> bool:
     return isinstance(seq, int) and not isinstance(seq, bool) and -(2**63) <= seq < 2**63
 
 
-def _may_be_place(at: object) -> bool:
+def _is_position(at: object) -> bool:
     return isinstance(at, (str, int, float, list, Mapping, type(None))) and not isinstance(at, bool)
 
 
 def _event(raw: str, values: object) -> EventRow:
-    """An event of values, if they are some; a place that was written as a text is read."""
+    """An event with its values; a position that was written as a text is parsed."""
     if not isinstance(values, dict):
         return EventRow(raw, None)
     at = values.get("at")
     if isinstance(at, str):
-        place = _json(at) if at.lstrip()[:1] in ("[", "{") else None
-        values = values | {"at": (at or None) if place is None else place}
+        position = _json(at) if at.lstrip()[:1] in ("[", "{") else None
+        values = values | {"at": (at or None) if position is None else position}
     return EventRow(raw, values)
 
 
 def _json(text: str) -> Any:
-    """What a text says in JSON; None: nothing."""
+    """The value of a JSON text; None if it is not JSON."""
     try:
         return json.loads(text)
     except (ValueError, RecursionError):
@@ -146,7 +174,7 @@ def _json(text: str) -> Any:
 
 
 def _lines(data: bytes) -> Iterator[str]:
-    """The lines that are not blank; what is no UTF-8 in them becomes what is no text."""
+    """The lines that are not blank; bytes that are not UTF-8 become surrogates, which later checks refuse."""
     for line in data.decode("utf-8-sig", "surrogateescape").split("\n"):
         if line.strip():
             yield line.rstrip("\r")
@@ -157,7 +185,7 @@ def _of_json(data: bytes) -> Iterator[EventRow]:
 
 
 def _of_csv(data: bytes) -> Iterator[EventRow]:
-    """Events from rows of texts: seq is a number and topics a list, written as in JSON."""
+    """Events from rows of CSV: seq is a number and topics a list, written as in JSON."""
     lines = _lines(data)
     header = next(csv.reader([next(lines, "")]), [])
     for line in lines:
@@ -171,8 +199,8 @@ def _of_csv(data: bytes) -> Iterator[EventRow]:
             continue
         values: dict[str, Any] = dict(zip(header, row, strict=True))
         for name in {"seq", "topics"} & values.keys():
-            said = _json(values[name])
-            values[name] = (values[name] or None) if said is None else said  # `fault_of` tells what is wrong
+            parsed = _json(values[name])
+            values[name] = (values[name] or None) if parsed is None else parsed  # `fault_of` finds faults
         yield _event(line, values)
 
 
@@ -180,10 +208,6 @@ def _of_parquet(data: bytes) -> Iterator[EventRow]:
     table = pyarrow.parquet.read_table(pa.BufferReader(data))
     for row in table.to_pylist(maps_as_pydicts="lossy"):
         yield _event(json.dumps(row, default=str), row)
-
-
-UNKNOWN_NODE, THERE_ALREADY = "unknown node", "node is there already"
-DUPLICATE, LATE = "duplicate: its seq was applied before", "late: a later seq was applied before"
 
 
 class AppliedEvent(NamedTuple):
@@ -195,14 +219,14 @@ class AppliedEvent(NamedTuple):
 
 
 class RefusedEvent(NamedTuple):
-    """An event that was set aside."""
+    """An event that was refused, with the reason."""
 
     raw: str
     reason: str
 
 
 class SequenceSet:
-    """A set of numbers as ranges: of events that come in order there is one.
+    """A set of sequence numbers as ranges; events in order make one range.
 
     Examples:
         >>> seqs = SequenceSet([[0, 3]])
@@ -217,7 +241,7 @@ class SequenceSet:
 
     @property
     def last(self) -> int | None:
-        """The largest one."""
+        """The largest number, or None."""
         return self.ranges[-1][1] if self.ranges else None
 
     def __contains__(self, seq: int) -> bool:
@@ -225,7 +249,7 @@ class SequenceSet:
         return at >= 0 and seq <= self.ranges[at][1]
 
     def add(self, seq: int) -> None:
-        """Put one in that is not there."""
+        """Add a number that is not in the set."""
         at = bisect_right(self.ranges, [seq, seq])
         self.ranges.insert(at, [seq, seq])
         for left in (at, at - 1):
@@ -236,8 +260,8 @@ class SequenceSet:
 class EventFeed:
     """Applies events to a live overlay.
 
-    Events that come together are sorted by `seq`. One whose `seq` was applied is a duplicate, one that comes
-    after a later one was applied is late; a gap is no fault, for nobody knows whether it will be filled.
+    Events that come together are sorted by `seq`. An event whose `seq` was applied before is a duplicate; one
+    that comes after a larger `seq` was applied is late. A gap is not a fault: it can be filled later.
     """
 
     def __init__(self, live: Live, seen: SequenceSet | None = None) -> None:
@@ -245,19 +269,19 @@ class EventFeed:
         self.seen = seen or SequenceSet()
 
     def take(self, events: Iterable[EventRow]) -> Iterator[AppliedEvent | RefusedEvent]:
-        """Apply events, in the order of their `seq`; those that say too little come first."""
+        """Apply events in the order of their `seq`; events that cannot be parsed come first."""
         good = []
         for event in events:
             fault = fault_of(event)
             if fault is None and event.values is not None:
                 good.append((event.values["seq"], event.raw, event.values))
             else:
-                yield _refused(event.raw, fault or "")
+                yield _refused(event.raw, fault or NOT_JSON)
         for seq, raw, values in sorted(good, key=lambda one: one[:2]):
             reason = self._untimely(seq)
             if reason is None:
                 try:
-                    change = self._do(values)
+                    change = self.live.execute([self._request(values)])[0]
                 except InputError as error:
                     reason = str(error)
                 else:
@@ -267,29 +291,33 @@ class EventFeed:
                 yield _refused(raw, reason)
 
     def _untimely(self, seq: int) -> str | None:
+        """Why a `seq` comes too late, or None."""
         if seq in self.seen:
             return DUPLICATE
         return LATE if self.seen.last is not None and seq < self.seen.last else None
 
-    def _do(self, values: Mapping[str, Any]) -> Change:
-        kind, name, topics = values["kind"], values["node"], dict.fromkeys(values.get("topics") or ())
+    def _request(self, values: Mapping[str, Any]) -> ChangeRequest:
+        """The request of an event: nodes and sites are named, as in tables."""
+        kind = values["kind"]
+        name = values["node"]
+        topics = tuple(dict.fromkeys(values.get("topics") or ()))
         node = self.live.named(name)
         if kind == JOIN:
             if node is not None:
                 raise InputError(THERE_ALREADY)
-            return self.live.join(topics, name=name, at=_place(self.live, values.get("at")))
+            return ChangeRequest(JOIN, None, topics, name, _position(self.live, values.get("at")))
         if node is None:
             raise InputError(UNKNOWN_NODE)
-        return self.live.leave(node) if kind == LEAVE else self.live.apply([(0, kind, node, topics)])[0]
+        return ChangeRequest(kind, node, () if kind == LEAVE else topics)
 
 
 def _refused(raw: str, reason: str) -> RefusedEvent:
-    """An event set aside, in texts that can be written whatever was in it."""
+    """A refused event; characters that cannot be encoded are escaped."""
     return RefusedEvent(*(text.encode("utf-8", "backslashreplace").decode() for text in (raw, reason)))
 
 
-def _place(live: Live, at: Any) -> Any:
-    """The place of an event as `join` takes it: nodes and sites go by their names, as in tables."""
+def _position(live: Live, at: Any) -> Any:
+    """The position of an event as `Live.join` takes it."""
     if isinstance(at, Mapping):
         return {node: weight for name, weight in at.items() if (node := live.named(name)) is not None}
     if live.weights_kind != "sites":
@@ -302,21 +330,8 @@ def _place(live: Live, at: Any) -> Any:
     return int(site) if isinstance(site, str) and site.isdecimal() else site
 
 
-LINKS = {"seq": pa.int64(), "action": pa.string(), "u": pa.string(), "v": pa.string()}
-OF_EVENTS = (JOIN, LEAVE, RESUBSCRIBE)
-FRESH = ("fresh_max_degree", "fresh_mean_degree")
-_WHOLE, _NUMBER = pa.int64(), pa.float64()
-ROUNDS = (
-    {"seq": _WHOLE, "kind": pa.string(), "node": pa.string()}
-    | dict.fromkeys(("added", "removed", "repair_edges"), _WHOLE)
-    | {"repair_ratio": _NUMBER, "shadow": _WHOLE, "ms": _NUMBER, "backup_ms": _NUMBER}
-    | {"nodes": _WHOLE, "edges": _WHOLE, "max_degree": _WHOLE, "mean_degree": _NUMBER}
-    | dict(zip(FRESH, (_WHOLE, _NUMBER), strict=True))
-)
-
-
 class RoundLog:
-    """What a feed did, as tables: `rounds`, `links` (add and remove) and `quarantine`."""
+    """A record of a run over events (paper 3, VI-C): tables `rounds`, `links` and `quarantine`."""
 
     def __init__(self) -> None:
         self.rounds: list[dict[str, Any]] = []
@@ -325,13 +340,13 @@ class RoundLog:
 
     @property
     def applied(self) -> int:
-        """How many events were applied."""
+        """The number of applied events."""
         return sum(row["kind"] != REBASELINE for row in self.rounds)
 
     def run(
         self, feed: EventFeed, events: Sequence[EventRow], fresh_every: int = 0, rebaseline: bool = False
     ) -> None:
-        """Apply the events; compare with a fresh build at every so many, and rebaseline where that is due."""
+        """Apply events; after every `fresh_every`, compare with a fresh build and rebaseline if it is due."""
         live, names = feed.live, _Names(feed.live)
         with stage("events", len(events)) as done:
             for count, outcome in enumerate(feed.take(events), start=1):
@@ -344,7 +359,7 @@ class RoundLog:
                 done(count)
 
     def _compare(self, seq: int, live: Live, names: _Names, rebaseline: bool) -> None:
-        """Put what a fresh build has beside the last round, and rebaseline where that is due."""
+        """Add the degrees of a fresh build to the last round, and rebaseline if it is due."""
         drift = live.drift()
         self.rounds[-1] |= _fresh(drift)
         if rebaseline and live.rebuild_due(drift=drift):
@@ -352,7 +367,7 @@ class RoundLog:
             self.rounds[-1] |= _fresh(drift)
 
     def _add(self, applied: AppliedEvent, live: Live, names: _Names) -> None:
-        """One more round, and its links."""
+        """Append a round and its links."""
         self.rounds.append(_round(applied, live))
         self.links += names.links_of(applied)
 
@@ -373,7 +388,7 @@ class RoundLog:
         }
 
     def summary(self) -> dict[str, Any]:
-        """All rounds in a few numbers."""
+        """A summary of all rounds in a few numbers."""
         kinds = {kind: [row for row in self.rounds if row["kind"] == kind] for kind in _kinds(self.rounds)}
         reasons = sorted({one.reason for one in self.refused})
         record: dict[str, Any] = {kind: _numbers(rows) for kind, rows in kinds.items()}
@@ -394,7 +409,7 @@ class RoundLog:
 
 
 class _Names:
-    """What nodes are called, those that have just left among them."""
+    """The names of nodes, including those that have just left."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
@@ -427,7 +442,7 @@ def _round(applied: AppliedEvent, live: Live) -> dict[str, Any]:
         "shadow": len(change.shadow),
         "ms": 1e3 * change.seconds,
         "backup_ms": 1e3 * change.backup_seconds,
-        "nodes": len(live._names),
+        "nodes": live.node_count,
         "edges": live.edge_count,
         "max_degree": live.max_degree,
         "mean_degree": live.mean_degree,
@@ -443,16 +458,13 @@ def _kinds(rows: Iterable[dict[str, Any]]) -> list[str]:
 
 
 def _numbers(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Means of all rounds of one kind, and how their times are spread."""
+    """Means over all rounds of one kind, and quantiles of their times."""
     times = np.array([row["ms"] for row in rows])
     means = {name: float(np.mean([row[name] for row in rows])) for name in _MEANS}
     spread = {"ms_mean": times.mean(), "ms_p50": np.quantile(times, 0.5), "ms_p99": np.quantile(times, 0.99)}
     return {"rounds": len(rows)} | {name: float(value) for name, value in spread.items()} | means
 
 
-_MEANS = ("backup_ms", "repair_edges", "repair_ratio", "shadow")
-
-
 def _rounds_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
-    """One row a round; the same columns whatever happened."""
+    """A table with one row per round, always with the same columns."""
     return pa.table({name: pa.array([row.get(name) for row in rows], kind) for name, kind in ROUNDS.items()})

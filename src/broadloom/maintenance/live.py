@@ -351,7 +351,9 @@ class Live:
             InputError: the folder holds another overlay or other files, or no path is known.
             StorageError: it cannot be written; the previous state and its journal stay in use then.
         """
-        from broadloom.maintenance.saved_overlay import save  # it loads live overlays, so it imports this module
+        from broadloom.maintenance.saved_overlay import (
+            save,
+        )  # it loads live overlays, so it imports this module
 
         save(self, path, overwrite)
 

@@ -18,8 +18,7 @@ from broadloom.maintenance._repair import RepairRules
 from broadloom.maintenance.dynamics import OverlayDynamics, Snapshot, fresh_edges, weights_with_capacity
 from broadloom.maintenance.live import Live, OverlayNames
 from broadloom.measures import disconnected_topics
-from broadloom.model import Interest, Overlay, Weights
-from broadloom.model.algorithm import Algorithm, find
+from broadloom.model import Algorithm, Interest, Overlay, Weights, find_algorithm
 from broadloom.progress import stage
 
 BACKUPS = ("primal-dual", "greedy")
@@ -94,7 +93,7 @@ METHODS: tuple[Algorithm, ...] = (
 
 def options_of(method: str, **options: Any) -> NaiveOptions:
     """The checked options of a method."""
-    return find(method, METHODS).with_options(options)
+    return find_algorithm(method, METHODS).with_options(options)
 
 
 def maintain(
@@ -139,15 +138,14 @@ def maintain(
     link_weights = fitting_weights(interest, weights)
     seed = check_count(seed, "seed")
     _check_sites(link_weights, sites)
-    options_of("shadow", rho=rho, coverage=coverage, backups=backups)  # checked even if the method ignores them
+    options_of(
+        "shadow", rho=rho, coverage=coverage, backups=backups
+    )  # checked even if the method ignores them
     shadow_options = {"coverage": coverage, "backups": backups} if method != "naive" else {}
     options = options_of(method, rho=rho, **shadow_options)
     rules = options.rules(by_weight=not link_weights.is_uniform)
     with stage("fresh build"):
-        if edges is None:
-            links = fresh_edges(interest, link_weights, rules)
-        else:
-            links = _check_edges(interest, edges)
+        links = fresh_edges(interest, link_weights, rules) if edges is None else _check_edges(interest, edges)
     nodes = np.arange(interest.node_count)
     random_state = int(seeded_generator(seed).integers(2**64, dtype=np.uint64))
     no_backups = np.empty((0, 2), np.int32)
