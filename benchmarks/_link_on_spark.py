@@ -9,7 +9,7 @@ import time
 from contextlib import contextmanager
 
 import broadloom as bl
-from _tree import Cost, look
+from _tree import Cost, sample
 from broadloom import workload
 from broadloom.progress import watched_by
 
@@ -23,7 +23,7 @@ class Stages:
         self.tree = Cost()
 
     def cpu(self) -> float:
-        look(os.getpid(), self.tree)
+        sample(os.getpid(), self.tree)
         return self.tree.cpu
 
     def start(self, stage: str, total: float | None) -> None:  # noqa: ARG002

@@ -1,6 +1,7 @@
-"""What can be timed: linking itself, and what it is compared with.
+"""Timed tasks: linking, and what it is compared with.
 
-Each task takes an interest, weights and its arguments, does what is not to be timed, and returns what is.
+Each task takes an interest, weights and its arguments, prepares what is not timed, and returns the function
+to be timed.
 """
 
 from __future__ import annotations
@@ -23,17 +24,17 @@ sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
 Run = Callable[[], dict[str, Any]]
 
-# With fewer nodes a popcount of all pairs takes less than starting threads.
+# With fewer nodes a popcount of all pairs takes less time than starting threads.
 THREADS_PAY = 4000
 
 
 def link(interest: bl.Interest, weights: bl.Weights, algorithm: str, **options: Any) -> Run:
-    """`bl.link`, its check of the result included."""
+    """`bl.link`, with the check of its result."""
     return lambda: described(bl.link(interest, weights, algorithm, **options))
 
 
 def build(interest: bl.Interest, weights: bl.Weights, algorithm: str, **options: Any) -> Run:
-    """An algorithm alone, without the check of its result: what a peer is timed for."""
+    """An algorithm without the check of its result, as a peer is timed."""
     from broadloom.linking import ALGORITHMS
     from broadloom.model import find_algorithm
 
@@ -43,7 +44,7 @@ def build(interest: bl.Interest, weights: bl.Weights, algorithm: str, **options:
 
 
 def delete(interest: bl.Interest, weights: bl.Weights, algorithm: str, heaviest: bool = False) -> Run:
-    """Reverse delete alone, on what an algorithm has built; the last edge first, or the heaviest."""
+    """Reverse delete on the overlay of an algorithm, the last edge first, or the heaviest."""
     edges = bl.link(interest, weights, algorithm).edges
     return lambda: described_edges(weights, edges[_kept(interest, weights, edges, heaviest)])
 
@@ -74,14 +75,14 @@ def twin(interest: bl.Interest, weights: bl.Weights, algorithm: str) -> Run:
     build = getattr(naive, algorithm.replace("-", "_"))
 
     def run() -> dict[str, Any]:
-        built = build(*arguments)
-        return described_edges(weights, built[0] if algorithm == "pdmaw" else built)
+        result = build(*arguments)
+        return described_edges(weights, result[0] if algorithm == "pdmaw" else result)
 
     return run
 
 
 def scipy_trees(interest: bl.Interest, weights: bl.Weights) -> Run:
-    """A minimum spanning tree a topic and their union, as one writes it with SciPy."""
+    """The union of a minimum spanning tree per topic, with SciPy."""
     from scipy.sparse.csgraph import minimum_spanning_tree
 
     def run() -> dict[str, Any]:
@@ -96,7 +97,7 @@ def scipy_trees(interest: bl.Interest, weights: bl.Weights) -> Run:
 
 
 def networkx_trees(interest: bl.Interest, weights: bl.Weights) -> Run:
-    """A minimum spanning tree a topic and their union, as one writes it with NetworkX."""
+    """The union of a minimum spanning tree per topic, with NetworkX."""
     import networkx as nx
 
     whole = nx.from_numpy_array(weights.matrix())
@@ -112,7 +113,7 @@ def networkx_trees(interest: bl.Interest, weights: bl.Weights) -> Run:
 
 
 def popcount(interest: bl.Interest, weights: bl.Weights) -> Run:  # noqa: ARG001
-    """The floor: how many topics each pair shares, once for all pairs, on all threads where that pays."""
+    """The floor: the number of shared topics of all pairs, on all threads if that pays."""
     bits = _bits(interest.topic_start, interest.topics, -(-interest.topic_count // 64))
     sums = np.zeros(interest.node_count, np.int64)
 
@@ -133,7 +134,7 @@ TASKS: dict[str, Callable[..., Run]] = {
 
 
 def described(plan: bl.Plan) -> dict[str, Any]:
-    """What a benchmark wants to know of a plan."""
+    """The facts about a plan that benchmarks report."""
     return described_edges(plan.weights, plan.edges) | {
         "lower_bound": plan.lower_bound,
         "notes": dict(plan.notes),
@@ -141,7 +142,7 @@ def described(plan: bl.Plan) -> dict[str, Any]:
 
 
 def described_edges(weights: bl.Weights, edges: Iterable[Any]) -> dict[str, Any]:
-    """What a benchmark wants to know of an overlay; equal digests mean equal edges in the same order."""
+    """The facts about an overlay that benchmarks report; equal digests mean equal edges in the same order."""
     pairs = np.array(edges, np.int32).reshape(-1, 2)
     degree = np.bincount(pairs.ravel(), minlength=1)
     return {
@@ -161,20 +162,20 @@ def _kept(
 
 
 def _topics(interest: bl.Interest) -> list[NDArray[np.int32]]:
-    """The subscribers of each topic that has two."""
+    """The subscribers of each topic that has two or more."""
     groups = [interest.nodes_of(topic) for topic in range(interest.topic_count)]
     return [nodes for nodes in groups if len(nodes) > 1]
 
 
 @intrinsic
 def _ones(typing, word):  # noqa: ARG001
-    """The machine's own count of a word's bits."""
+    """The number of set bits of a word, by the machine instruction."""
     return types.int64(types.uint64), lambda context, builder, signature, args: builder.ctpop(args[0])  # noqa: ARG005
 
 
 @kernel
 def _bits(start: NDArray[np.int64], topics: NDArray[np.int32], words: int) -> NDArray[np.uint64]:
-    """A row of topic bits a node."""
+    """A row of topic bits per node."""
     bits = np.zeros((len(start) - 1, words), np.uint64)
     for u in range(len(start) - 1):
         for i in range(start[u], start[u + 1]):
@@ -184,7 +185,7 @@ def _bits(start: NDArray[np.int64], topics: NDArray[np.int32], words: int) -> ND
 
 @kernel
 def _count_pairs(bits: NDArray[np.uint64], sums: NDArray[np.int64], first: int, last: int) -> None:
-    """For each row, the topics that it shares with later ones."""
+    """Per row, the number of topics that it shares with later rows."""
     for u in range(first, last):
         total = 0
         for v in range(u + 1, len(bits)):

@@ -1,4 +1,4 @@
-"""Runs a command and adds up what it costs together with every process that it starts."""
+"""CPU time and memory of a command and of every process that it starts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ PAGE = os.sysconf("SC_PAGE_SIZE")
 class Cost:
     """Seconds and bytes of a command and all its descendants.
 
-    CPU seconds are those of each process when it was last seen, a tenth of a second before its end.
+    CPU seconds are those at the last sample of each process, up to a tenth of a second before its end.
     """
 
     wall: float = 0.0
@@ -35,32 +35,32 @@ class Cost:
 
 
 def cost(command: list[str], environment: dict[str, str] | None = None) -> Cost:
-    """Run a command to its end, which must be a good one."""
+    """Run a command and wait for it; it must succeed."""
     found, started = Cost(), time.monotonic()
     process = subprocess.Popen(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
     )
     while process.poll() is None:
-        look(process.pid, found)
+        sample(process.pid, found)
         time.sleep(0.1)
     found.wall = time.monotonic() - started
     found.output = process.stdout.read() if process.stdout else ""
     if process.returncode:
-        raise RuntimeError(f"{' '.join(command)} left with {process.returncode}")
+        raise RuntimeError(f"{' '.join(command)} failed with exit code {process.returncode}")
     return found
 
 
-def look(root: int, found: Cost) -> None:
-    """Note the seconds and the memory of every process below `root`."""
+def sample(root: int, found: Cost) -> None:
+    """Add the CPU seconds and the memory of every process below `root`."""
     parent: dict[int, int] = {}
     rest: dict[int, list[str]] = {}
     names: dict[int, str] = {}
-    for place in Path("/proc").glob("[0-9]*"):
+    for folder in Path("/proc").glob("[0-9]*"):
         try:
-            head, _, tail = (place / "stat").read_text().rpartition(")")
+            head, _, tail = (folder / "stat").read_text().rpartition(")")
         except OSError:
             continue
-        pid = int(place.name)
+        pid = int(folder.name)
         rest[pid], names[pid] = tail.split(), head.partition("(")[2]
         parent[pid] = int(rest[pid][1])
     mine = [pid for pid in rest if _is_below(pid, root, parent)]

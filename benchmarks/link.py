@@ -1,12 +1,12 @@
-"""Linking: times, memory and quality, against floors, against what one would write, against a peer.
+"""Benchmarks of linking: time, memory and quality, compared with floors, simple alternatives and a Java peer.
 
     python benchmarks/link.py                          # everything; takes hours
     python benchmarks/link.py --only peer,compile      # some sections
-    python benchmarks/link.py --quick                  # see that it works; keeps nothing
+    python benchmarks/link.py --quick                  # a smoke test; saves nothing
 
-Times are CPU seconds of all threads together, the best of some rounds, kernels already compiled; ratios
-compare runs that took turns in one process. Memory is the process's, interpreter and instance included.
-Results go to `results/link.json`, and from there into the documentation by `tables.py`.
+Times are CPU seconds of all threads together, the best of several rounds, with compiled kernels; ratios
+compare runs that took turns in one process. Memory is that of the process, with interpreter and instance.
+Results go to `results/link.json`; `tables.py` writes them into the documentation.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ from _common import DATA, LATENCY, Instance, Section, Task, keep, kept, link, me
 
 POPULARITIES = ("unif", "zipf", "expo")
 FLOOR = Task("popcount")
-# The algorithms that the size and latency sections compare; the rest has sections of its own.
+# The algorithms of the size and latency sections; the others have sections of their own.
 COMPARED = ("trmaw", "gm", "grmaw", "pdmaw", "pdrdmaw", "minmax-oda", "low-oda", "cd-oda-2", "broadloom")
 # Above this many pairs of subscribers over all topics, trees written with SciPy or NetworkX take too long.
 SCIPY_PAIRS, NETWORKX_PAIRS = 300_000_000, 3_000_000
-# What takes our own algorithm about ten seconds at 1000 nodes and 200 topics.
+# Options with which our own algorithm takes about ten seconds at 1000 nodes and 200 topics.
 LONGER = {"effort": 5}
-# And what takes it less than half a minute.
+# Options with which it takes less than half a minute.
 LONGEST = {"effort": 6}
 
 
 def available(names: Iterable[str]) -> list[str]:
-    """Those of the algorithms that there are, in the order given."""
+    """Those of the names that are algorithms of this version, in the same order."""
     known = {row["name"] for row in bl.algorithms("link")}
     return [name for name in names if name in known]
 
@@ -45,7 +45,7 @@ def available(names: Iterable[str]) -> list[str]:
 def sizes(quick: bool) -> Section:
     """Times, memory and quality over sizes, topics and popularities, with planar weights.
 
-    It takes hours, and goes on where it was: what is in the result file is not run again.
+    It takes hours, and can be resumed: rows of the result file are not run again.
     """
     section = Section("Sizes: planar weights", [] if quick else kept("link", "sizes"))
     known = {(row["nodes"], row["topics"], row["popularity"]) for row in section.rows}
@@ -69,14 +69,14 @@ def latency(quick: bool) -> Section:
 
 
 def compared(instance: Instance, rounds: int) -> Iterator[dict[str, Any]]:
-    """A row for each algorithm and for each thing that one would write instead."""
+    """A row per algorithm and per simple alternative."""
     pairs = (instance.nodes * sum(instance.sizes) / 2) ** 2 / instance.topics / 2
     runs = [{name: link(name) for name in available(COMPARED)}]
     if pairs <= SCIPY_PAIRS:
         runs.append({"trees with SciPy": Task("scipy_trees")})
     if pairs <= NETWORKX_PAIRS:
         runs.append({"trees with NetworkX": Task("networkx_trees")})
-    for tasks in runs:  # each in a process of its own, as they hold on to memory
+    for tasks in runs:  # each in a process of its own, as they do not release memory
         floor, *results = measure(instance, [FLOOR, *tasks.values()], rounds)
         for name, found in zip(tasks, results, strict=True):
             yield instance.row() | {
@@ -92,7 +92,7 @@ def compared(instance: Instance, rounds: int) -> Iterator[dict[str, Any]]:
 
 
 def twin(quick: bool) -> Section:
-    """The slow twins in plain Python, where they still end; the edges are the same."""
+    """The slow twins in plain Python, on instances that are small enough for them; the edges are the same."""
     section = Section("Against the plain twins")
     instance = Instance(20 if quick else 50, 40, sizes=(4, 12))
     names = available(("trmaw", "gm", "grmaw", "pdmaw", "pdrdmaw", "minmax-oda", "low-oda"))
@@ -115,7 +115,7 @@ def twin(quick: bool) -> Section:
 def peer(quick: bool) -> Section:
     """The Java peer on the same instances, one thread each, and whether the edges are the same."""
     section = Section("Against the Java peer, one thread")
-    if not _peer.is_there():
+    if not _peer.is_available():
         print("peer: no sources or no javac, skipped", file=sys.stderr)
         return section
     shapes = ((200, 200),) if quick else ((1000, 200), (5000, 1000), (10000, 1000))
@@ -131,7 +131,7 @@ def peer(quick: bool) -> Section:
 
 
 def against_peer(instance: Instance, small: bool) -> Iterator[dict[str, Any]]:
-    """A row for each algorithm that both have."""
+    """A row per algorithm that both have."""
     names = available(_peer.ALGORITHMS)
     tasks = [Task("build", {"algorithm": name}) for name in names]
     ours = measure(instance, tasks, rounds=5 if small else 2, threads=1)
@@ -253,7 +253,7 @@ def divide(quick: bool) -> Section:
 
 
 def default(quick: bool) -> Section:
-    """Our own algorithm: how much cheaper than GrMAW, in how much more time, with which certified gap."""
+    """Our own algorithm compared with GrMAW: weight, time and certified gap."""
     section = Section("The default algorithm against GrMAW")
     efforts = {"broadloom": link("broadloom"), "broadloom, longer": link("broadloom", **LONGER)}
     cheaper = {"unif": (7.5, 9.5), "zipf": (11.0, 14.5)}
@@ -277,7 +277,7 @@ def default(quick: bool) -> Section:
 
 
 def gap(quick: bool) -> Section:
-    """How far at most our own result is above the best possible, proven, after how long."""
+    """The certified gap of our own algorithm, and the time that it takes."""
     section = Section("Certified gaps of the default algorithm")
     large, small = ((200, 100), (60, 30)) if quick else ((1000, 200), (200, 50))
     asked = {("unif", large): 20, ("zipf", large): 3.5} | {(name, small): 9 for name in POPULARITIES}
@@ -299,7 +299,7 @@ def gap(quick: bool) -> Section:
 
 
 def exact(quick: bool) -> Section:
-    """Up to which size the optimum is found, within a minute, and how far the others are from it."""
+    """The sizes at which the optimum is found within a minute, and the other algorithms relative to it."""
     section = Section("Exact")
     shapes = ((20, 10),) if quick else ((20, 15), (30, 20), (40, 20), (60, 30), (80, 30))
     others = available(("trmaw", "gm", "grmaw", "pdrdmaw", "broadloom"))
@@ -318,7 +318,7 @@ def exact(quick: bool) -> Section:
 
 
 def compiling(quick: bool) -> Section:
-    """The first call of each algorithm in a fresh process: kernels compiled, then kept from the last one."""
+    """The first call of each algorithm in a new process, with an empty and with a filled kernel cache."""
     section = Section("Compiling: a fresh process, an empty cache, then a warm one")
     names = available(row["name"] for row in bl.algorithms("link"))
     code = (
@@ -338,7 +338,7 @@ def compiling(quick: bool) -> Section:
 
 
 def cpu_of_process(words: list[str], cache: str) -> float:
-    """The CPU seconds of a fresh Python with its kernels' cache in that folder."""
+    """The CPU seconds of a new Python process with its kernel cache in that folder."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     subprocess.run([sys.executable, *words], check=True, env=dict(os.environ, NUMBA_CACHE_DIR=cache))
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

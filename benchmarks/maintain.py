@@ -86,7 +86,7 @@ def peer(quick: bool) -> Section:
     section.rows.append({"who": "broadloom"} | row)
     section.claim("join over a low-oda rebuild", row["join ms"] / 1e3 / rebuild, at_most=1 / 1000)
     section.claim("leave over a low-oda rebuild", row["leave ms"] / 1e3 / rebuild, at_most=1 / 200)
-    if _peer.is_there():
+    if _peer.is_available():
         theirs = java(interest, events, replays)
         section.rows.append(
             {"who": "Java peer", "join ms": theirs["join_ms"], "leave ms": theirs["leave_ms"]}

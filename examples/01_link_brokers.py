@@ -1,4 +1,4 @@
-"""Link brokers in the clouds' regions, and look at what the links cost."""
+"""Link brokers in cloud regions, and print what the links cost."""
 
 import broadloom as bl
 

@@ -1,4 +1,4 @@
-"""The slow obvious twin of every static overlay algorithm, from the pseudo-code of papers 1 and 2.
+"""Slow twins of every static overlay algorithm, from the pseudo-code of papers 1 and 2.
 
 Paper 1: Chen, Tock, Jacobsen, Vitenberg, "Weighted Overlay Design for Topic-based Publish/Subscribe Systems
 on Geo-Distributed Data Centers". Paper 2: Onus, Richa, "Parameterized Maximum and Average Degree
@@ -75,7 +75,7 @@ def contributions(
     candidates: Iterable[Edge] | None = None,
     groups: Sequence[int] | None = None,
 ) -> dict[Edge, int]:
-    """mu_E(e) of each candidate that has a positive one; the candidates are all pairs unless given."""
+    """mu_E(e) of each candidate for which it is positive; without candidates, of all pairs."""
     edges = list(edges)
     mu = dict.fromkeys(pairs(interests) if candidates is None else candidates, 0)
     for t in topics(interests):
@@ -87,7 +87,7 @@ def contributions(
 
 
 def to_merge(interests: Interests, edges: Edges) -> int:
-    """TCC(E) - TCC(K): how many components are still to be merged away (paper 1, Eq. 8)."""
+    """TCC(E) - TCC(K): the number of merges that are still to be done (paper 1, Eq. 8)."""
     return sum(len(components(interests, edges, t)) - 1 for t in topics(interests))
 
 
@@ -95,7 +95,7 @@ def to_merge(interests: Interests, edges: Edges) -> int:
 
 
 def trmaw(interests: Interests, weights: Weights) -> list[Edge]:
-    """TrMAW (paper 1, Alg. 1): the union of a minimum spanning tree for each topic.
+    """TrMAW (paper 1, Alg. 1): the union of a minimum spanning tree per topic.
 
     Topic by topic, ascending; within a topic in the order in which a Kruskal over (weight, u, v) takes them;
     an edge of several trees once, where it first occurs.
@@ -130,7 +130,7 @@ def grmaw_from(
     candidates: Iterable[Edge] | None = None,
     groups: Sequence[int] | None = None,
 ) -> list[Edge]:
-    """GrMAW (paper 1, Alg. 2) over the given candidates, on top of the given edges: the edges that it adds.
+    """GrMAW (paper 1, Alg. 2) over some candidates, starting with some edges: the edges that it adds.
 
     It ends when no candidate contributes, which need not be a topic-connected overlay. With `groups`, a part
     number per node, the subscribers of a topic within a part are one component from the start.
@@ -145,8 +145,8 @@ def grmaw_from(
 def pdmaw(interests: Interests, weights: Weights) -> tuple[list[Edge], float]:
     """PdMAW (paper 1, Alg. 4): the edges, and the dual value (Eq. 18), a lower bound on any overlay's weight.
 
-    The residual r(e) = w(e) - sum_S mu_S(e) y_S is brought forward for every candidate at every step, with
-    the contributions from before the edge is added.
+    The residual r(e) = w(e) - sum_S mu_S(e) y_S is updated for every candidate at every step, with the
+    contributions from before the edge is added.
     """
     r = {(u, v): weights[u][v] for u, v in pairs(interests)}
     edges: list[Edge] = []
@@ -162,7 +162,7 @@ def pdmaw(interests: Interests, weights: Weights) -> tuple[list[Edge], float]:
 
 
 def reverse_delete(interests: Interests, edges: Edges, order: Iterable[Edge]) -> list[Edge]:
-    """Drop, in the given order, each edge without which the rest is topic-connected (paper 1, VII-B)."""
+    """Remove, in this order, each edge without which the rest is topic-connected (paper 1, VII-B)."""
     kept = list(edges)
     for e in order:
         rest = [f for f in kept if f != e]
@@ -184,17 +184,17 @@ def representatives_of(
 
     The topics that count are those that also have a subscriber in another part. Each needs
     min(representatives, its subscribers in the part) of them. Repeatedly take the node of the part with the
-    most topics whose need is not yet met, the smallest index among equals, until all needs are met.
+    most topics that still need one, ties to the smallest index, until no topic needs one.
     """
     inside = [v for v, p in enumerate(part_of_node) if p == part]
-    abroad = {t for v, p in enumerate(part_of_node) if p != part for t in interests[v]}
-    need = {t: min(representatives, sum(t in interests[v] for v in inside)) for t in abroad}
+    elsewhere = {t for v, p in enumerate(part_of_node) if p != part for t in interests[v]}
+    need = {t: min(representatives, sum(t in interests[v] for v in inside)) for t in elsewhere}
     chosen: list[int] = []
     while any(need.values()):
         gain = {v: sum(need.get(t, 0) > 0 for t in set(interests[v])) for v in inside if v not in chosen}
         best = min(gain, key=lambda v: (-gain[v], v))
         chosen.append(best)
-        for t in set(interests[best]) & abroad:
+        for t in set(interests[best]) & elsewhere:
             need[t] = max(0, need[t] - 1)
     return chosen
 
@@ -205,9 +205,9 @@ def dcmaw(
     """DcMAW (paper 1, Alg. 6 and IX-G), one flat level: inner edges part by part, then outer edges.
 
     Conquer each part, ascending, by GrMAW on its nodes. Combine by GrMAW over the cross-part pairs among
-    representatives, each part's subscribers of a topic being one component by then. Who represents a part:
-    greedily the node with the most topics that are shared with other parts and still in need, ties to the
-    smallest index, until each such topic is covered `representatives` times or as often as it can be.
+    representatives; each part's subscribers of a topic are one component by then. Representatives of a part:
+    greedily the node with the most topics that are shared with other parts and still need one, ties to the
+    smallest index, until each such topic is covered `representatives` times or as often as possible.
     """
     inner: list[Edge] = []
     reps: list[int] = []
@@ -243,7 +243,7 @@ def low_oda(interests: Interests, k: float = 3) -> list[Edge]:
 
 
 def sparing(candidates: Iterable[Edge], degree: Sequence[int]) -> list[Edge]:
-    """Those that raise the maximum degree least: that do not raise it, if any, else all (paper 2, Alg. 1)."""
+    """The candidates that do not raise the maximum degree; if there are none, all (paper 2, Alg. 1)."""
     candidates = list(candidates)
     most = max(degree)
     return [(u, v) for u, v in candidates if degree[u] < most and degree[v] < most] or candidates
@@ -265,36 +265,36 @@ def cd_oda_2(interests: Interests) -> list[Edge]:
 
 
 def stars(interests: Interests, score: Callable[[int, int], Fraction | int]) -> list[Edge]:
-    """Until no topic is left: join the node of highest score(n_u, w_u) to its neighbours, drop its topics.
+    """Until all topics are covered: link the node of highest score(n_u, w_u) to all its neighbours.
 
-    n_u counts the nodes that share with u a topic that is left, w_u sums the subscribers of u's topics that
-    are left; u itself counts in both, as the formulas of paper 2, VI say. Neighbours are joined in ascending
+    n_u counts the nodes that share an uncovered topic with u, w_u sums the subscribers of u's uncovered
+    topics; u itself counts in both, as in the formulas of paper 2, VI. Neighbours are linked in ascending
     order, an edge once; a topic with a single subscriber yields no edge.
     """
-    left = set(topics(interests))
+    uncovered = set(topics(interests))
     edges: dict[Edge, None] = {}
-    while left:
+    while uncovered:
         star: dict[int, list[int]] = {}
         size: dict[int, int] = {}
         for u, own in enumerate(interests):
-            active = left & set(own)
+            active = uncovered & set(own)
             if active:
                 star[u] = [v for v, other in enumerate(interests) if active & set(other)]
                 size[u] = sum(len(subscribers(interests, t)) for t in active)
         u = min(star, key=lambda u: (-score(len(star[u]), size[u]), u))
         edges.update(dict.fromkeys((min(u, v), max(u, v)) for v in star[u] if v != u))
-        left -= set(interests[u])
+        uncovered -= set(interests[u])
     return list(edges)
 
 
-# The truth for tiny instances, and the measures.
+# The optimum of tiny instances, and the measures.
 
 
 def optimum(interests: Interests, weights: Weights) -> tuple[float, list[Edge]]:
     """A topic-connected overlay of the least total weight, by exhaustive search: weight and sorted edges.
 
     A component of a topic that is not yet connected needs an edge to the topic's other subscribers. Branch on
-    the first of these that is taken, those before it being banned; give up where the best so far is reached.
+    the first of these that is taken, with those before it banned; stop at the weight of the best so far.
     """
     best = grmaw(interests, weights)
 

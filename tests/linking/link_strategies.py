@@ -13,7 +13,7 @@ KINDS = ("uniform", "lattice", "points", "sites", "between", "integers", "reals"
 
 @st.composite
 def interests(draw, nodes=14, least_nodes=0):
-    """Sets of topics, a few or many a node, below and above 64 topics; some nodes may have none."""
+    """Sets of topics, few or many per node, below and above 64 topics; some sets can be empty."""
     n = draw(st.integers(least_nodes, nodes))
     topics = draw(st.sampled_from([0, 1, 2, 4, 8, 64, 65, 130]))
     few = min(topics, draw(st.sampled_from([1, 3, 8])))
@@ -47,13 +47,13 @@ def weights(draw, nodes, kinds=KINDS):
 
 @st.composite
 def instances(draw, nodes=14, least_nodes=0, kinds=KINDS):
-    """Sets of topics, the interest made of them, weights, and their matrix as the slow twins take it."""
+    """Sets of topics, the same as an interest, weights, and the same as a matrix for the slow twins."""
     rows, interest = draw(interests(nodes, least_nodes))
     drawn = draw(weights(len(rows), kinds))
     return rows, interest, drawn, drawn.matrix().tolist()
 
 
-# Bands so small that even a tiny instance needs many, one row to estimate from, and each way to count.
+# Bands so small that even a tiny instance needs many, few sampled rows, and both ways to count.
 band_sizes = st.builds(
     BandSize,
     share=st.just(0.0),

@@ -1,4 +1,4 @@
-"""The lower bound is proven: below the optimum always, each step of the proof checked in exact arithmetic."""
+"""The lower bound is always below the optimum; each step of its proof is checked in exact arithmetic."""
 
 from fractions import Fraction
 from itertools import combinations
@@ -34,7 +34,7 @@ def ascent_of(interest, weights):
 
 
 def bottlenecks(nodes, part):
-    """The exact minimax height between each two nodes of one topic, given the parts of its edges."""
+    """The exact minimax height between each two nodes of one topic, from the parts of its edges."""
     height = {
         (u, v): part.get((min(u, v), max(u, v)), Fraction(10**9)) for u in nodes for v in nodes if u != v
     }
@@ -117,7 +117,7 @@ def test_more_iterations_never_lower_the_bound_of_an_ascent():
 
 
 @pytest.mark.parametrize("rows", [[], [[]], [[], []], [[0]], [[0], [1]], [[0], [], [1]]])
-def test_nothing_to_connect_is_bounded_by_nothing(rows):
+def test_the_bound_is_0_if_there_is_nothing_to_connect(rows):
     assert lower_bound(Interest.from_lists(rows, topics=2)) == 0.0
 
 
@@ -136,7 +136,7 @@ def test_wrong_limits_and_weights_are_refused():
 
 @given(instances(nodes=8), st.sampled_from([0, 4, 9, 30]))
 def test_bound_over_the_smallest_topics_is_valid(instance, most_work):
-    """Too large for all topics: fewer topics, a weaker bound, and no topic larger than one left out."""
+    """If there is too much work for all topics, the smallest ones give a weaker bound."""
     rows, interest, weights, table = instance
     fewer = smallest_topics(interest, most_work)
     sizes, kept = np.diff(interest.node_start), np.diff(fewer.node_start)
@@ -145,7 +145,7 @@ def test_bound_over_the_smallest_topics_is_valid(instance, most_work):
     assert lower_bound(fewer, weights, iterations=20) <= naive.total_weight(table, naive.grmaw(rows, table))
 
 
-# The pieces.
+# Its parts.
 
 
 @given(instances(nodes=9))

@@ -1,4 +1,4 @@
-"""Components and contributions by bits and labels, against the slow twin's sets."""
+"""Components and contributions by bits and labels equal those of the slow twin."""
 
 from itertools import combinations
 
@@ -13,7 +13,7 @@ from broadloom.linking import topic_components
 from broadloom.linking.topic_components import TO_MERGE, components_of
 
 
-# Kernels of our own, as inner ones can only be called by kernels.
+# Wrappers: inner kernels can only be called by kernels.
 @kernel
 def contribution(state, u, v):
     return topic_components.contribution(state, u, v)
@@ -41,7 +41,7 @@ def overlays(draw, nodes=12, topics=70):
 
 
 def agrees(interests, state, edges, groups=None):
-    """Each pair's contribution is the twin's, its bound is not below, and so many merges are left."""
+    """Contributions equal those of the twin, bounds are not below them, and the merges to do are the same."""
     expected = naive.contributions(interests, edges, groups=groups)
     for u, v in naive.pairs(interests):
         assert contribution(state, u, v) == expected.get((u, v), 0) <= most_contribution(state, u, v)
@@ -61,7 +61,7 @@ def test_contributions_after_each_edge(instance):
 
 
 @given(overlays())
-def test_contributions_from_given_edges_and_parts(instance):
+def test_contributions_with_edges_and_parts_at_the_start(instance):
     interests, topics, edges, parts = instance
     interest = Interest.from_lists(interests, topics=topics)
     state = components_of(interest, np.array(edges, np.int32).reshape(-1, 2), np.array(parts, np.int32))

@@ -1,4 +1,4 @@
-"""dcmaw is its slow twin for a given division, and connects every topic however nodes are divided."""
+"""dcmaw equals its slow twin for the same division, and connects every topic for any division."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def divided(draw, nodes=12):
 
 @settings(max_examples=300)
 @given(divided(), st.integers(1, 4))
-def test_dcmaw_is_its_twin(instance, representatives):
+def test_dcmaw_equals_its_twin(instance, representatives):
     rows, interest, weights, matrix, parts = instance
     plan = bl.link(interest, weights, "dcmaw", part_of_node=parts, representatives=representatives)
     assert list(map(tuple, plan.edges.tolist())) == naive.dcmaw(rows, matrix, parts, representatives)
@@ -30,7 +30,7 @@ def test_dcmaw_is_its_twin(instance, representatives):
 
 @settings(max_examples=200)
 @given(divided(), st.integers(1, 4))
-def test_representatives_are_the_twins(instance, count):
+def test_representatives_equal_those_of_the_twin(instance, count):
     rows, interest, _, _, parts = instance
     chosen = representatives_of(interest, np.arange(len(rows)), np.array(parts, np.int64), count)
     expected = [u for p in set(parts) for u in naive.representatives_of(rows, parts, p, count)]
@@ -47,7 +47,7 @@ def test_levels_other_algorithms_and_thinning_connect_every_topic(instance, at_a
     assert set(map(tuple, thinned.edges.tolist())) <= set(map(tuple, plan.edges.tolist()))
 
 
-def test_thinning_leaves_out_what_is_not_needed():
+def test_thinning_removes_redundant_links():
     interest = bl.workload.interest(nodes=120, topics=40, popularity="zipf", sizes=(2, 10), seed=1)
     weights = bl.Weights.sites(np.arange(120) // 20)
     plan, thinned = (bl.link(interest, weights, "dcmaw", by="site", thin=thin) for thin in (False, True))
@@ -55,7 +55,7 @@ def test_thinning_leaves_out_what_is_not_needed():
 
 
 @given(instances(), st.sampled_from(["kmeans", "random", "landmark", None]), st.integers(1, 5))
-def test_every_way_to_divide_gives_parts_without_gaps(instance, by, part_size):
+def test_every_division_numbers_its_parts_without_gaps(instance, by, part_size):
     _, interest, weights, _ = instance
     options = DivideOptions(by=by, part_size=part_size)
     parts = divide(weights, options, seed=3)
@@ -64,8 +64,8 @@ def test_every_way_to_divide_gives_parts_without_gaps(instance, by, part_size):
     bl.link(interest, weights, "dcmaw", seed=3, by=by, part_size=part_size)
 
 
-def test_the_steps_by_themselves_give_the_whole():
-    """Divide, conquer one part at a time, combine: as a pipeline would call them."""
+def test_separate_steps_give_the_same_overlay():
+    """Divide, conquer one part at a time, combine, as a pipeline calls them."""
     interest = bl.workload.interest(nodes=120, topics=40, sizes=(2, 10), seed=1)
     weights = bl.Weights.sites(np.arange(120) // 20)
     options = DivideOptions()
@@ -75,7 +75,7 @@ def test_the_steps_by_themselves_give_the_whole():
     assert np.array_equal(edges, bl.link(interest, weights, "dcmaw").edges)
 
 
-def test_sites_are_parts_and_other_weights_have_none():
+def test_division_by_site_needs_weights_by_site():
     weights = bl.Weights.sites([5, 5, 2, 7])
     assert divide(weights, DivideOptions(by="site"), 0).tolist() == [1, 1, 0, 2]
     with pytest.raises(bl.InputError, match="needs weights by site, these are uniform"):

@@ -1,4 +1,4 @@
-"""Exact: the optimum on tiny instances, the papers' ratios against it, honest bounds when it stops early."""
+"""Exact: the optimum on tiny instances, the papers' ratios to it, valid bounds when it stops early."""
 
 import math
 import subprocess
@@ -16,7 +16,7 @@ from broadloom.linking import ALGORITHMS
 from broadloom.linking.exact_overlay import MOST_PAIRS, binding_topics, most_violated_partition
 from shapes import SHAPES
 
-# What the bound of an optimum may lie below it, relative.
+# The most that the bound of an optimum lies below it, relative.
 SAFETY = 1e-6
 
 tiny = strategies.instances(max_nodes=7, max_topics=4)
@@ -170,15 +170,15 @@ def test_a_limit_stops_with_the_best_known_and_a_true_bound(limit):
 
 
 @pytest.mark.parametrize(
-    ("option", "value", "wanted"),
+    ("option", "value", "expected"),
     [("node_limit", 0, "a whole number from 1"), ("time_limit", -1, "a number from 0")],
 )
-def test_refuses_limits_that_are_none(option, value, wanted):
-    with pytest.raises(bl.InputError, match=f"{option} is {value}; give {wanted}"):
+def test_refuses_wrong_limits(option, value, expected):
+    with pytest.raises(bl.InputError, match=f"{option} is {value}; give {expected}"):
         bl.link(bl.Interest.from_lists([[0], [0]]), algorithm="exact", **{option: value})
 
 
-def test_refuses_what_is_too_large():
+def test_refuses_instances_that_are_too_large():
     interest = bl.Interest.from_lists([[0]] * 400)
     with pytest.raises(
         bl.InputError, match=f"79,800 pairs of subscribers .* its limit is {MOST_PAIRS:,}; use"
@@ -190,13 +190,13 @@ def test_refuses_what_is_too_large():
 
 
 def test_only_topics_that_bind_are_kept():
-    """Once a set, none with one subscriber, none that smaller topics connect; a gap keeps it."""
+    """Each set once, without sets of one subscriber and those that smaller topics connect completely."""
     interest = bl.Interest.from_lists([[0, 1, 3, 5], [0, 1, 2, 3], [0, 2, 3, 4], [3], [4]])
     assert [group.tolist() for group in binding_topics(interest)] == [[0, 1], [1, 2], [2, 4], [0, 1, 2, 3]]
 
 
 def every_partition(n: int):
-    """Each way to cut n things into parts, as a list of part numbers."""
+    """Every partition of n things, as a list of part numbers."""
     if n == 0:
         yield []
         return

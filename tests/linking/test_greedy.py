@@ -1,4 +1,4 @@
-"""gm and grmaw give, edge for edge, what their slow twins give."""
+"""gm and grmaw equal their slow twins edge for edge."""
 
 from hypothesis import given, settings
 from link_strategies import band_sizes, instances, interests
@@ -14,14 +14,14 @@ def as_tuples(edges):
 
 @settings(max_examples=300)
 @given(interests(), band_sizes)
-def test_gm_is_its_twin_however_it_is_cut_into_bands(instance, size):
+def test_gm_equals_its_twin_for_any_bands(instance, size):
     rows, interest = instance
     assert as_tuples(merge_by_contribution(components_of(interest), size)) == naive.gm(rows)
 
 
 @settings(max_examples=400)
 @given(instances(), band_sizes)
-def test_grmaw_is_its_twin_however_it_is_cut_into_bands(instance, size):
+def test_grmaw_equals_its_twin_for_any_bands(instance, size):
     rows, interest, weights, matrix = instance
     edges = merge_by_weight(components_of(interest), weights.arrays(), size)
     assert as_tuples(edges) == naive.grmaw(rows, matrix)

@@ -1,4 +1,4 @@
-"""The guided algorithm: connected, never worse than greedy with reverse delete, nor with more effort."""
+"""The guided algorithm: connected, never heavier than greedy with reverse delete, nor with more effort."""
 
 import re
 
@@ -28,35 +28,35 @@ def total(table, edges):
 @settings(max_examples=150)
 def test_connected_and_never_worse_than_greedy_with_reverse_delete(instance, effort):
     rows, interest, weights, table = instance
-    built = broadloom(interest, weights, GuidedOptions(effort), 0)
-    assert naive.is_topic_connected(rows, built.edges.tolist())
+    result = broadloom(interest, weights, GuidedOptions(effort), 0)
+    assert naive.is_topic_connected(rows, result.edges.tolist())
     edges = naive.grmaw(rows, table)
     heaviest = sorted(edges, key=lambda e: (-table[e[0]][e[1]], e))
     kept = naive.reverse_delete(rows, edges, heaviest)
-    assert total(table, built.edges) <= naive.total_weight(table, kept) * (1 + 1e-12)
-    assert built.lower_bound <= total(table, built.edges)
+    assert total(table, result.edges) <= naive.total_weight(table, kept) * (1 + 1e-12)
+    assert result.lower_bound <= total(table, result.edges)
 
 
 @given(instances(nodes=6))
 def test_between_its_bound_and_the_optimum(instance):
     rows, interest, weights, table = instance
-    built = broadloom(interest, weights, GuidedOptions(), 0)
+    result = broadloom(interest, weights, GuidedOptions(), 0)
     optimum, _ = naive.optimum(rows, table)
-    assert built.lower_bound <= optimum <= total(table, built.edges) * (1 + 1e-12)
+    assert result.lower_bound <= optimum <= total(table, result.edges) * (1 + 1e-12)
 
 
 def test_more_effort_is_never_heavier_and_bounds_never_fall():
     for seed in range(3):
         interest, weights = random_instance(80, 16, seed)
         plans = [bl.link(interest, weights, algorithm="broadloom", effort=effort) for effort in (1, 2, 3, 4)]
-        weighs = [plan.total_weight for plan in plans]
+        totals = [plan.total_weight for plan in plans]
         proven = [plan.lower_bound for plan in plans]
-        assert weighs == sorted(weighs, reverse=True)
+        assert totals == sorted(totals, reverse=True)
         assert proven == sorted(proven)
-        assert weighs[-1] < weighs[0]
+        assert totals[-1] < totals[0]
 
 
-def test_same_seed_same_overlay_whatever_the_threads(monkeypatch):
+def test_same_seed_same_overlay_for_any_number_of_threads(monkeypatch):
     interest, weights = random_instance(60, 12)
     first = broadloom(interest, weights, GuidedOptions(3), seed=5)
     monkeypatch.setenv("BROADLOOM_THREADS", "3")
@@ -72,7 +72,7 @@ def test_uniform_weights_count_edges():
     assert plan.lower_bound <= len(plan.edges) <= len(bl.link(interest, algorithm="gm").edges)
 
 
-def test_too_large_falls_back_and_says_so(monkeypatch):
+def test_a_large_instance_falls_back_with_a_note(monkeypatch):
     monkeypatch.setattr("broadloom.linking.lagrangian_bound.MOST_WORK", 10)
     interest, weights = random_instance(30, 8)
     plan = bl.link(interest, weights, algorithm="broadloom")
@@ -82,7 +82,7 @@ def test_too_large_falls_back_and_says_so(monkeypatch):
 
 @given(instances(nodes=14), st.integers(1, 4))
 def test_keeps_a_maximum_degree(instance, limit):
-    """What it builds below a limit is connected, within the limit, and never heavier than grmaw's."""
+    """With a limit the overlay is connected, within the limit, and never heavier than that of grmaw."""
     _, interest, weights, _ = instance
     try:
         greedy = bl.link(interest, weights, "grmaw", max_degree=limit)

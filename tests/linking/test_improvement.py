@@ -1,4 +1,4 @@
-"""Improvement and warm starts: never worse, always connected, the same each time."""
+"""Improvement and warm starts: never heavier, always connected, the same on every run."""
 
 import math
 
@@ -40,7 +40,7 @@ def test_never_worse_and_still_connected(instance, name, exchange):
 @settings(max_examples=100)
 @given(strategies.instances(nodes=7))
 def test_no_single_exchange_is_left(instance):
-    """After the last round no pair can take the place of one edge or more and weigh less."""
+    """After the last round no lighter pair can replace an edge."""
     rows, interest, weights, matrix = instance
     edges = as_tuples(improve(bl.link(interest, weights, algorithm="grmaw")).edges)
     assert naive.reverse_delete(rows, edges, edges) == edges
@@ -51,7 +51,7 @@ def test_no_single_exchange_is_left(instance):
 
 
 def test_one_pair_for_two_edges():
-    """Nodes 0 and 1 reach each other over 2 in one topic and over 3 in another: one link does for two."""
+    """Nodes 0 and 1 are connected by 2 in one topic and by 3 in another: one link replaces two."""
     interest = bl.Interest.from_lists([[0, 1], [0, 1], [0], [1]], topics=2)
     edges = [(0, 2), (1, 2), (0, 3), (1, 3)]
     plan = bl.Plan(interest, bl.Weights.uniform(4), bl.Overlay.from_edges(4, edges), "by hand")
@@ -62,8 +62,8 @@ def test_one_pair_for_two_edges():
 
 
 @pytest.mark.parametrize("name", STARTS)
-def test_it_pays(name):
-    """On a clustered instance of some size every start gets lighter, and dropping alone gains less."""
+def test_improvement_makes_every_start_lighter(name):
+    """On a larger instance every start gets lighter, and removal alone gains less."""
     rng = np.random.default_rng(5)
     interest = bl.Interest.from_lists([rng.choice(30, 8, replace=False) for _ in range(150)], topics=30)
     weights = bl.Weights.euclidean(rng.random((150, 2)))
@@ -72,7 +72,7 @@ def test_it_pays(name):
 
 
 def test_a_maximum_degree_is_kept():
-    """What was built below a maximum degree stays below it."""
+    """A plan made with a maximum degree keeps it."""
     rng = np.random.default_rng(5)
     interest = bl.Interest.from_lists([rng.choice(30, 8, replace=False) for _ in range(150)], topics=30)
     weights = bl.Weights.euclidean(rng.random((150, 2)))
@@ -107,7 +107,7 @@ def test_the_star_of_the_lemma_is_found():
     assert sorted(as_tuples(plan.edges)) == [(0, v) for v in range(1, 6)]
 
 
-def test_what_cannot_be_improved_is_refused():
+def test_a_disconnected_plan_and_negative_rounds_are_refused():
     interest = bl.Interest.from_lists([[0], [0]])
     plan = bl.Plan(interest, bl.Weights.uniform(2), bl.Overlay.from_edges(2, []), "by hand")
     with pytest.raises(bl.InputError, match="leaves a topic disconnected"):
@@ -121,21 +121,23 @@ def test_what_cannot_be_improved_is_refused():
 
 @settings(max_examples=200)
 @given(strategies.instances(least_nodes=2), st.data())
-def test_a_warm_start_adapts_to_what_changed(instance, data):
-    """Some nodes leave, the others change topics at random: connected, and links change by name."""
+def test_a_warm_start_adapts_to_changes(instance, data):
+    """Some nodes leave, the others change topics: the result is connected, and changes are by node id."""
     rows, interest, weights, _ = instance
     plan = bl.link(interest, weights, algorithm="grmaw")
-    left = sorted(data.draw(st.sets(st.integers(0, len(rows) - 1), min_size=1)))
+    staying = sorted(data.draw(st.sets(st.integers(0, len(rows) - 1), min_size=1)))
     topics = max(interest.topic_count, 1)
-    now = [rows[u] ^ data.draw(st.sets(st.integers(0, topics - 1), max_size=2)) for u in left]
-    changed = bl.Interest.from_lists(now, topics=topics, node_ids=[str(u) for u in left])
-    built = warm_start(changed, weights.subset(left), plan)
-    assert naive.is_topic_connected(now, as_tuples(built.edges))
-    after = bl.Plan(changed, weights.subset(left), bl.Overlay.from_edges(len(left), built.edges), "warm")
+    now = [rows[u] ^ data.draw(st.sets(st.integers(0, topics - 1), max_size=2)) for u in staying]
+    changed = bl.Interest.from_lists(now, topics=topics, node_ids=[str(u) for u in staying])
+    result = warm_start(changed, weights.subset(staying), plan)
+    assert naive.is_topic_connected(now, as_tuples(result.edges))
+    after = bl.Plan(
+        changed, weights.subset(staying), bl.Overlay.from_edges(len(staying), result.edges), "warm"
+    )
     change = link_change(plan, after)
     names = {u: str(u) for u in range(len(rows))}
     before = {frozenset((names[u], names[v])) for u, v in plan.edges.tolist()}
-    links = {frozenset((str(left[u]), str(left[v]))) for u, v in built.edges.tolist()}
+    links = {frozenset((str(staying[u]), str(staying[v]))) for u, v in result.edges.tolist()}
     assert set(map(frozenset, change.added)) == links - before
     assert set(map(frozenset, change.removed)) == before - links
 
@@ -145,13 +147,13 @@ def test_a_warm_start_adapts_to_what_changed(instance, data):
 def test_a_plan_that_still_holds_is_not_made_heavier(instance):
     _, interest, weights, _ = instance
     plan = bl.link(interest, weights, algorithm="low-oda")
-    built = warm_start(interest, weights, plan)
-    total = math.fsum(weights.of(built.edges[:, 0], built.edges[:, 1]))
+    result = warm_start(interest, weights, plan)
+    total = math.fsum(weights.of(result.edges[:, 0], result.edges[:, 1]))
     assert total <= weight_of(plan) * (1 + 1e-15)
 
 
-def test_links_are_kept_by_name():
-    """Node 'b' has gone, 'c' has nothing in common with 'a' any more: their links go."""
+def test_links_are_kept_by_node_id():
+    """Node 'b' has left, and 'c' shares no topic with 'a' any more: their links are removed."""
     before = bl.Interest.from_lists([[0], [0], [0], [0]], node_ids=["a", "b", "c", "d"])
     overlay = bl.Overlay.from_edges(4, [(0, 1), (0, 2), (0, 3)])
     plan = bl.Plan(before, bl.Weights.uniform(4), overlay, "by hand")

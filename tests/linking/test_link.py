@@ -1,4 +1,4 @@
-"""The verb: defaults, improvement, a previous plan, and what it refuses."""
+"""`link`: defaults, improvement, a previous plan, and refused arguments."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,7 @@ NAMES = [algorithm.name for algorithm in ALGORITHMS]
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("lists", SHAPES.values(), ids=SHAPES)
 def test_every_algorithm_takes_every_shape(name, lists):
-    """Empty, one node, no topics, huge ids: a topic-connected plan, the same again."""
+    """Empty, one node, no topics, huge ids: a topic-connected plan, and the same one on a second run."""
     interest = Interest.from_lists(lists)
     weights = Weights.euclidean([[node, node % 3] for node in range(len(lists))] or np.empty((0, 2)))
     options = {"by": "random"} if name == "dcmaw" else {}
@@ -30,8 +30,8 @@ def test_every_algorithm_takes_every_shape(name, lists):
 
 @settings(max_examples=30)
 @given(instances(max_nodes=9), st.sampled_from([name for name in NAMES if name != "dcmaw"]))
-def test_bounds_of_one_hold_for_all(instance, name):
-    """No algorithm is lighter than the bound of another."""
+def test_a_bound_holds_for_every_algorithm(instance, name):
+    """No algorithm is lighter than the lower bound."""
     plan = bl.link(*instance, name)
     assert bl.lower_bound(*instance) <= plan.total_weight * (1 + 1e-12)
 
@@ -53,7 +53,7 @@ def test_improved_is_never_heavier(instance):
 @settings(max_examples=40)
 @given(instances(), st.sampled_from(["trmaw", "gm", "grmaw"]))
 def test_a_previous_plan_is_never_made_worse(instance, name):
-    """Whatever runs today, the new plan is at most as heavy, and the changes lead from one to the other."""
+    """The new plan is at most as heavy as the previous one, and the changes lead from one to the other."""
     previous = bl.link(*instance, name)
     plan = bl.link(*instance, "grmaw", previous=previous)
     assert plan.total_weight <= previous.total_weight
@@ -65,7 +65,7 @@ def test_a_previous_plan_is_never_made_worse(instance, name):
 
 
 def test_a_previous_plan_within_a_limit_is_never_made_worse():
-    """A maximum degree is kept, and what keeps it already is not made heavier."""
+    """A maximum degree is kept, and a previous plan that keeps it is not made heavier."""
     interest = bl.workload.interest(30, 15, "zipf", sizes=(2, 6), seed=1)
     weights = bl.workload.weights(30, "planar", seed=1)
     previous = bl.link(interest, weights, "low-oda", max_degree=6, objective="weight", improve=True)
@@ -95,17 +95,17 @@ BAD_OPTIONS = [
 ]
 
 
-@pytest.mark.parametrize(("name", "options", "words"), BAD_OPTIONS)
-def test_bad_options_are_one_line(name, options, words):
+@pytest.mark.parametrize(("name", "options", "message"), BAD_OPTIONS)
+def test_bad_options_are_one_line(name, options, message):
     interest = bl.workload.interest(12, 6, sizes=(2, 4))
     with pytest.raises(InputError) as caught:
         bl.link(interest, bl.workload.weights(12), name, **options)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
-def test_a_previous_plan_of_other_nodes():
-    """Nodes are matched by id: one left, one came, and what still serves is kept."""
+def test_a_previous_plan_with_other_nodes():
+    """Nodes are matched by id: one left, one joined, and useful links are kept."""
     before = Interest.from_lists([[0], [0], [0]], node_ids=["a", "b", "c"])
     after = Interest.from_lists([[0], [0], [0]], node_ids=["b", "c", "d"])
     previous = bl.link(before, algorithm="gm")
@@ -115,7 +115,7 @@ def test_a_previous_plan_of_other_nodes():
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (([[0]],), "the interest is a list"),
         ((Interest.from_lists([[0]]), np.ones((1, 1))), "the weights are a ndarray"),
@@ -124,14 +124,14 @@ def test_a_previous_plan_of_other_nodes():
         ((Interest.from_lists([[0]]), None, "gm", "x"), "seed is 'x'"),
     ],
 )
-def test_what_it_refuses(arguments, words):
+def test_wrong_arguments_are_refused(arguments, message):
     with pytest.raises(InputError) as caught:
         bl.link(*arguments)
-    assert words in str(caught.value)
+    assert message in str(caught.value)
 
 
-def test_rows_whose_pairs_all_count_elsewhere():
-    """Late in a run all pairs of the sampled rows may count in other rows: then all rows are looked at."""
+def test_sampled_rows_without_pairs_of_their_own():
+    """Late in a run all pairs of the sampled rows can be counted in other rows: then all rows are sampled."""
     ends = [20 + 11 * k for k in range(33)]
     rest = [u for u in range(20, 20 + 11 * 33) if u not in ends]
     groups = [rest, *([ends[i], ends[i + 1]] for i in range(1, 31, 2)), [ends[0], ends[31], ends[32]]]
@@ -146,7 +146,7 @@ def test_rows_whose_pairs_all_count_elsewhere():
 
 
 def test_stars_are_refused_before_they_are_made(monkeypatch):
-    """What cannot be improved is told at once, not after the work."""
+    """A plan that cannot be improved is refused before the work, not after it."""
     plan = bl.link(Interest.from_lists([[0], [0], [0]]), algorithm="gm")
     monkeypatch.setattr("broadloom.linking.link_plan.run", None)
     with pytest.raises(InputError, match="cd-oda makes stars"):

@@ -1,4 +1,4 @@
-"""MinMax-ODA and Low-ODA equal their slow twins edge for edge; limits and objectives of our own."""
+"""MinMax-ODA and Low-ODA equal their slow twins edge for edge, also with our limits and objectives."""
 
 import contextlib
 import math
@@ -20,7 +20,7 @@ def as_tuples(edges):
 
 
 def low_by_weight(interests, weights, k, limit):
-    """Low-ODA by weight a contribution below a maximum degree; also says whether it connects all."""
+    """Low-ODA by weight per contribution below a maximum degree, and whether it connects every topic."""
     edges = []
     while True:
         degree = naive.degrees(interests, edges)
@@ -39,20 +39,20 @@ ks = st.sampled_from([1, 1.5, 2, 3, 7, 50.0, math.inf])
 
 @settings(max_examples=200)
 @given(strategies.interests())
-def test_minmax_oda_is_its_twin(instance):
+def test_minmax_oda_equals_its_twin(instance):
     rows, interest = instance
     assert as_tuples(bl.link(interest, algorithm="minmax-oda").edges) == naive.minmax_oda(rows)
 
 
 @settings(max_examples=300)
 @given(strategies.interests(), ks)
-def test_low_oda_is_its_twin(instance, k):
+def test_low_oda_equals_its_twin(instance, k):
     rows, interest = instance
     assert as_tuples(bl.link(interest, algorithm="low-oda", k=k).edges) == naive.low_oda(rows, k)
 
 
 def is_kept_or_refused(interest, weights, name, **options):
-    """Where the rule gets stuck, more care meets the limit; it is refused only if minmax-oda needs more."""
+    """A higher k meets the limit if the rule does not; it is refused only if minmax-oda needs more."""
     least = bl.link(interest, algorithm="minmax-oda").overlay.degrees().max(initial=0)
     if least <= options["max_degree"]:
         plan = bl.link(interest, weights, name, **options)
@@ -91,15 +91,15 @@ def test_the_greedy_algorithms_below_a_maximum_degree(instance, limit, name):
 
 @settings(max_examples=200)
 @given(strategies.instances())
-def test_without_regard_to_degrees_it_is_grmaw(instance):
+def test_with_k_0_it_is_grmaw(instance):
     rows, interest, weights, matrix = instance
     assert as_tuples(low_degree_edges(interest, weights, k=0)) == naive.grmaw(rows, matrix)
 
 
 @pytest.mark.parametrize("seed", range(6))
 @pytest.mark.parametrize("k", [1, 3, math.inf])
-def test_low_oda_is_its_twin_on_larger_instances(seed, k):
-    """Enough nodes for several partners a row, and for rows that use them up."""
+def test_low_oda_equals_its_twin_on_larger_instances(seed, k):
+    """Enough nodes for several partners per row, and for rows that use them up."""
     interests, _ = instances.scattered(40, 25, seed, most=20)
     plan = bl.link(bl.Interest.from_lists(interests, topics=25), algorithm="low-oda", k=k)
     assert as_tuples(plan.edges) == naive.low_oda(interests, k)
@@ -113,7 +113,7 @@ def test_contributions_beyond_a_byte():
 
 @pytest.mark.parametrize("n", [4, 6, 8])
 def test_the_lemma_against_minmax_oda(n):
-    """Paper 2, Lemma 1: on the order of n^2 edges, where the n - 1 of a star would do."""
+    """Paper 2, Lemma 1: on the order of n^2 edges, although the n - 1 edges of a star are enough."""
     interests, _ = instances.matchings_or_star(n)
     plan = bl.link(bl.Interest.from_lists(interests), algorithm="minmax-oda")
     assert as_tuples(plan.edges) == naive.minmax_oda(interests)
@@ -130,7 +130,7 @@ def test_low_oda_trades_edges_for_degree():
 
 
 def test_a_maximum_degree_is_kept_or_refused():
-    """A star of four topics needs its centre; three links are too few, and the error says how far it is."""
+    """A star of four topics needs four links at its centre; the error for three names that number."""
     interest = bl.Interest.from_lists([[0, 1, 2, 3], [0], [1], [2], [3]], topics=4)
     assert bl.link(interest, algorithm="low-oda", max_degree=4).overlay.degrees().max() == 4
     with pytest.raises(

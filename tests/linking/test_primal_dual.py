@@ -1,4 +1,4 @@
-"""pdmaw chooses as its slow twin does, up to ties that rounding decides, and its bound is a bound."""
+"""pdmaw equals its slow twin up to ties that rounding decides, and its bound is valid."""
 
 import math
 
@@ -14,7 +14,7 @@ from broadloom.linking.topic_components import components_of
 
 
 def replayed(rows, matrix, edges):
-    """Check that each edge has the lowest residual a contribution, to 1e-12, and return the dual value."""
+    """Check that each edge has the lowest residual per contribution, to 1e-12, and return the dual value."""
     residual = {(u, v): matrix[u][v] for u, v in naive.pairs(rows)}
     done, dual = [], 0.0
     for edge in edges:
@@ -33,7 +33,7 @@ def replayed(rows, matrix, edges):
 
 @settings(max_examples=300)
 @given(instances(nodes=11), band_sizes)
-def test_pdmaw_takes_a_tightest_edge_at_every_step_however_it_is_cut_into_bands(instance, size):
+def test_pdmaw_takes_a_tightest_edge_at_every_step_for_any_bands(instance, size):
     rows, interest, weights, matrix = instance
     edges, bound = merge_by_residual(components_of(interest), weights.arrays(), size)
     dual = replayed(rows, matrix, list(map(tuple, edges.tolist())))
@@ -43,14 +43,14 @@ def test_pdmaw_takes_a_tightest_edge_at_every_step_however_it_is_cut_into_bands(
 
 @settings(max_examples=200)
 @given(instances(nodes=11, kinds=("points", "reals")), band_sizes)
-def test_pdmaw_is_its_twin_where_nothing_ties(instance, size):
+def test_pdmaw_equals_its_twin_without_ties(instance, size):
     rows, interest, weights, matrix = instance
     edges, _ = merge_by_residual(components_of(interest), weights.arrays(), size)
     assert list(map(tuple, edges.tolist())) == naive.pdmaw(rows, matrix)[0]
 
 
 @given(instances(nodes=9, kinds=("points", "reals")))
-def test_pdrdmaw_is_its_twin_and_keeps_the_bound(instance):
+def test_pdrdmaw_equals_its_twin_and_keeps_the_bound(instance):
     rows, interest, weights, matrix = instance
     plan = bl.link(interest, weights, algorithm="pdrdmaw")
     assert list(map(tuple, plan.edges.tolist())) == naive.pdrdmaw(rows, matrix)

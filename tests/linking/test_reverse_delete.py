@@ -1,4 +1,4 @@
-"""Reverse delete drops what the slow twin drops, in any order of trials."""
+"""Reverse delete removes the same edges as its slow twin, in any order of trials."""
 
 import hypothesis.strategies as st
 import numpy as np
@@ -34,7 +34,7 @@ def test_equals_its_twin(overlay):
 
 @pytest.mark.parametrize("seed", range(20))
 def test_equals_its_twin_on_larger_overlays(seed):
-    """Trees for each topic overlap in many cycles: long searches, deletions that make others needed."""
+    """Trees of several topics form many cycles: long searches, and removals that make other edges needed."""
     interests, weights = instances.scattered(30, 12, seed, most=8, integers=seed % 2 == 0)
     edges = naive.trmaw(interests, weights)
     kept = reverse_delete(Interest.from_lists(interests, 12), edges)
@@ -48,7 +48,7 @@ def test_last_edge_first_by_default():
     assert reverse_delete(interest, [(0, 1), (1, 2), (0, 2)], [0, 1, 2]).tolist() == [False, True, True]
 
 
-def test_edges_that_no_topic_uses_go():
+def test_edges_that_no_topic_uses_are_removed():
     """A link between nodes that share nothing, or of a node without topics, is never needed."""
     interest = Interest.from_lists([[0], [1], [], [0, 1]])
     assert reverse_delete(interest, [(0, 1), (2, 3), (0, 3), (1, 3)]).tolist() == [False, False, True, True]
@@ -61,7 +61,7 @@ def test_heaviest_first_breaks_ties_by_the_smallest_edge():
 
 
 @pytest.mark.parametrize("lists", [[], [[]], [[0]], [[], []], [[0], [1]]])
-def test_nothing_to_drop(lists):
+def test_nothing_to_remove(lists):
     interest = Interest.from_lists(lists)
     assert reverse_delete(interest, []).tolist() == []
     assert is_topic_connected(interest, [])
