@@ -32,11 +32,17 @@ Rows = tuple[int, int]
 PAIRS_PER_BLOCK = 4_000_000  # the work of a thread at a time: some hundredths of a second
 
 # Nanoseconds, as measured. Only their ratios matter, and only for speed.
-BITS_PER_PAIR, BITS_PER_WORD, SHARED_PER_WORD = 0.4, 0.26, 0.15
-LISTS_PER_PAIR, LISTS_PER_SUBSCRIPTION, LISTS_PER_ADDITION = 0.7, 10.0, 0.95
+BITS_PER_PAIR = 0.4
+BITS_PER_WORD = 0.26
+SHARED_PER_WORD = 0.15
+LISTS_PER_PAIR = 0.7
+LISTS_PER_SUBSCRIPTION = 10.0
+LISTS_PER_ADDITION = 0.95
 
 SEGMENT = 32  # a row is scanned in segments of this many pairs; most of them can be skipped
-TILE_ROWS, TILE_COLUMNS = 8, 1024  # bits are counted for a tile of rows and columns at a time
+# Bits are counted for a tile of rows and columns at a time.
+TILE_ROWS = 8
+TILE_COLUMNS = 1024
 
 TINY = 1e-290  # squares below this may have lost all their bits
 
@@ -248,7 +254,8 @@ def _list_outsiders(
 ) -> None:
     """Fill the lists; the two cursors start at each topic's first subscriber and first outsider."""
     for i in range(len(c.topics)):
-        t, u = c.topics[i], c.owner[i]
+        t = c.topics[i]
+        u = c.owner[i]
         subscriber[t] += 1
         if c.outside[u, t >> 6] & bit_of(t):
             counter.nodes[outsider[t]] = u
@@ -284,7 +291,8 @@ def count_bits(
     for v in range(len(counts)):
         counts[v] = 0
     for w in range(0, len(subscribed), WORDS_AT_ONCE):
-        s, o = subscribed[w : w + WORDS_AT_ONCE], outside[w : w + WORDS_AT_ONCE]
+        s = subscribed[w : w + WORDS_AT_ONCE]
+        o = outside[w : w + WORDS_AT_ONCE]
         if s[0, u] | s[1, u] | s[2, u] | s[3, u]:
             if len(o):
                 _count_words(s, o, u, start, counts)
@@ -346,7 +354,8 @@ def any_from(counts: NDArray[np.int32], least: int) -> bool:
 def screen_row(weights: WeightArrays, u: int, theta: float, counts: NDArray[np.int32]) -> None:
     """Set `counts[v]`, for each v > u, to 0 where the weight of (u, v) exceeds `theta * counts[v]`."""
     if weights.kind == EUCLIDEAN and weights.points.shape[1] == 2:
-        here, there = weights.points[u], weights.points[u + 1 :]
+        here = weights.points[u]
+        there = weights.points[u + 1 :]
         _screen_plane(here[0], here[1], there, theta, counts[u + 1 :])
     else:
         for v in range(u + 1, len(counts)):
@@ -360,7 +369,9 @@ def _screen_plane(
 ) -> None:
     """Compare squares, which needs no root, and without a branch, so that the loop is vectorised."""
     for v in range(len(counts)):
-        dx, dy, most = x - points[v, 0], y - points[v, 1], theta * counts[v]
+        dx = x - points[v, 0]
+        dy = y - points[v, 1]
+        most = theta * counts[v]
         counts[v] = counts[v] if dx * dx + dy * dy <= most * most * (1 + 1e-12) + TINY else 0
 
 

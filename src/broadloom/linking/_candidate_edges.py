@@ -84,7 +84,9 @@ def _shared(
         u, v = edges[e, 0], edges[e, 1]
         most += min(topic_start[u + 1] - topic_start[u], topic_start[v + 1] - topic_start[v])
     start = np.zeros(len(edges) + 1, np.int64)
-    low, high, topic = np.empty(most, np.int32), np.empty(most, np.int32), np.empty(most, np.int32)
+    low = np.empty(most, np.int32)
+    high = np.empty(most, np.int32)
+    topic = np.empty(most, np.int32)
     count = 0
     for e in range(len(edges)):
         i, j = topic_start[edges[e, 0]], topic_start[edges[e, 1]]
@@ -92,7 +94,9 @@ def _shared(
         while i < i_end and j < j_end:
             x, y = topics[i], topics[j]
             if x == y:
-                low[count], high[count], topic[count] = position[i], position[j], x
+                low[count] = position[i]
+                high[count] = position[j]
+                topic[count] = x
                 count += 1
             i += x <= y
             j += y <= x
@@ -277,8 +281,10 @@ def _join(joins: _Joins, i: int, j: int, height: float) -> None:
     if joins.size[large] < joins.size[small]:
         large, small = small, large
     joins.size[large] += joins.size[small]
-    joins.joined_to[small], joins.joined_at[small] = large, height
-    joins.following[joins.last[large]], joins.step[joins.last[large]] = small, height
+    joins.joined_to[small] = large
+    joins.joined_at[small] = height
+    joins.following[joins.last[large]] = small
+    joins.step[joins.last[large]] = height
     joins.last[large] = joins.last[small]
     member = small
     while member >= 0:
@@ -289,17 +295,17 @@ def _join(joins: _Joins, i: int, j: int, height: float) -> None:
 @kernel
 def _chains_of(joins: _Joins, node_start: NDArray[np.int64], nodes: NDArray[np.int32]) -> Chains:
     """The chains of topics that are connected."""
-    position, node, step = (
-        np.empty(len(nodes), np.int32),
-        np.empty(len(nodes), np.int32),
-        np.zeros(len(nodes)),
-    )
+    position = np.empty(len(nodes), np.int32)
+    node = np.empty(len(nodes), np.int32)
+    step = np.zeros(len(nodes))
     for t in range(len(node_start) - 1):
         if node_start[t] == node_start[t + 1]:
             continue
         member = joins.label[node_start[t]]
         for p in range(node_start[t], node_start[t + 1]):
-            position[member], node[p], step[p] = p, nodes[member], joins.step[member]
+            position[member] = p
+            node[p] = nodes[member]
+            step[p] = joins.step[member]
             member = joins.following[member]
     return Chains(position, node, step, joins.joined_to, joins.joined_at)
 
@@ -323,7 +329,8 @@ def _heavy_rows(
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """The heavy pairs (u, v) with first <= u < end, as two rows, and their heights as one."""
     n = len(walk.topic_start) - 1
-    ends, height = np.empty((2, n), np.int32), np.empty((1, n))
+    ends = np.empty((2, n), np.int32)
+    height = np.empty((1, n))
     count = 0
     total = np.empty(n)
     for u in range(first, end):
@@ -332,10 +339,13 @@ def _heavy_rows(
                 total[v] = square[u, v] + square[v, u]
         else:
             _walk_both_directions(walk, u, total)
-        ends, height = with_capacity(ends, count, n), with_capacity(height, count, n)
+        ends = with_capacity(ends, count, n)
+        height = with_capacity(height, count, n)
         for v in range(u + 1, n):
             if total[v] > ratio * weight_of(weights, u, v):
-                ends[0, count], ends[1, count], height[0, count] = u, v, total[v]
+                ends[0, count] = u
+                ends[1, count] = v
+                height[0, count] = total[v]
                 count += 1
     return ends[:, :count], height[:, :count]
 

@@ -35,7 +35,7 @@ from broadloom.model import UNIFORM, Interest, NoOptions, WeightArrays, Weights,
 
 OBJECTIVES = ("edges", "weight")
 
-# Where a bound and a key differ by less than this factor, the key itself is computed.
+# If a bound and a key differ by less than this factor, the key itself is computed.
 CLEARLY = 1 + 1e-9
 # Further values of k to try if a maximum degree leaves a topic disconnected.
 HIGHER_K = (3.0, 10.0, math.inf)
@@ -46,7 +46,7 @@ TOLERANCE = 1 + 1e-12
 PARTNERS = 6  # per row: more of them are slower to find, but last longer
 NONE = -1
 REFRESH = 16  # members are refreshed after one scan of a row per this many members
-MEMBERS, ROWS_LEFT, REFRESHED_AT = range(3)  # indices of `Partners.state`
+MEMBERS, ROWS_TO_SCAN, REFRESHED_AT = range(3)  # indices of `Partners.state`
 
 # Scores of CD-ODA: n_u nodes share an uncovered topic with u, w_u sums the subscribers of its topics.
 BY_NODES, BY_SUBSCRIPTIONS, BY_DENSITY = range(3)
@@ -138,8 +138,9 @@ class DegreeRule(NamedTuple):
 def grow(
     components: Components, weights: WeightArrays, rule: DegreeRule, degree: NDArray[np.int64]
 ) -> NDArray[np.int32]:
-    """Add pairs by the rule until no pair is left; the edges, in order. `degree` changes with them."""
-    every, sparing = new_partners(components), new_partners(components)
+    """Add pairs by the rule until no pair contributes; the edges, in order. `degree` is updated."""
+    every = new_partners(components)
+    sparing = new_partners(components)
     return _grow(components, weights, every, sparing, rule, degree)
 
 
@@ -152,7 +153,7 @@ def _grow(
     rule: DegreeRule,
     degree: NDArray[np.int64],
 ) -> NDArray[np.int32]:
-    """Add e1, the best of the `sparing` pairs, or e2, the best of every pair, until no pair is left.
+    """Add e1, the best of the `sparing` pairs, or e2, the best of every pair, until no pair contributes.
 
     Most steps do not compute e2: by its bound, e1 is good enough. An e2 that does not raise the maximum
     degree is e1 as well.
@@ -184,14 +185,14 @@ def _grow(
 # contribution only falls. So each node u keeps the few best partners v > u that it once found. The first
 # one's key is a lower bound for the whole row of u, and a tournament tree holds the row of the lowest bound.
 # If that bound is still its pair's key, the pair is the best of all. If not, the pair moves back in its row,
-# and a row without partners left is scanned again. Memory is linear in the nodes.
+# and a row that has used up its partners is scanned again. Memory is linear in the nodes.
 
 
 class Partners(NamedTuple):
     """The best partners of every node, and a tournament tree over them.
 
-    Behind its partners a row has NONE, with a lower bound on the keys of all its other pairs: infinite if
-    there are no others.
+    Behind the partners, each row ends with NONE and a lower bound on the keys of its other pairs: infinite
+    if there are no others.
 
     Attributes:
         key: per row the keys of its partners, ascending; there are rows for a power of two of nodes.
@@ -248,7 +249,7 @@ def start_from(partners: Partners, others: Partners) -> None:
         partners.winner[i] = others.winner[i]
     for u in range(len(partners.members)):
         partners.members[u] = u
-    partners.state[MEMBERS], partners.state[ROWS_LEFT] = len(partners.members), 0
+    partners.state[MEMBERS], partners.state[ROWS_TO_SCAN] = len(partners.members), 0
 
 
 @inner_kernel
@@ -267,7 +268,8 @@ def best_pair(
     """
     while True:
         u = partners.winner[1]
-        v, key = partners.partner[u, 0], partners.key[u, 0]
+        v = partners.partner[u, 0]
+        key = partners.key[u, 0]
         if np.isinf(key):
             return NONE, NONE, 0
         if degree[u] >= limit:
@@ -296,7 +298,9 @@ def _replay_match(partners: Partners, i: int) -> None:
 @inner_kernel
 def _move_back(partners: Partners, u: int, now: float) -> None:
     """Give the first partner of a row its current key; drop it if other pairs can be better."""
-    key, partner, v = partners.key, partners.partner, partners.partner[u, 0]
+    key = partners.key
+    partner = partners.partner
+    v = partners.partner[u, 0]
     for i in range(PARTNERS):
         if now < key[u, i + 1] or (now == key[u, i + 1] and v < partner[u, i + 1]):
             key[u, i], partner[u, i] = now, v
@@ -316,7 +320,9 @@ def _scan_row(
     u: int,
 ) -> None:
     """Find the best partners of u again."""
-    key, partner, last = partners.key, partners.partner, PARTNERS - 1
+    key = partners.key
+    partner = partners.partner
+    last = PARTNERS - 1
     seen = key[u, 0]
     for i in range(PARTNERS + 1):
         key[u, i], partner[u, i] = np.inf, NONE
@@ -330,7 +336,8 @@ def _scan_row(
         if not any_from(segment, enough):
             continue
         for i in range(len(segment)):
-            most, v = segment[i], partners.members[first + i]
+            most = segment[i]
+            v = partners.members[first + i]
             if most < enough or degree[v] >= limit:
                 continue
             w = weight_of(weights, u, v)
@@ -346,7 +353,9 @@ def _scan_row(
 @inner_kernel
 def _insert(partners: Partners, u: int, v: int, new: float) -> None:
     """Insert a partner larger than the others into a row, replacing its last one."""
-    key, partner, i = partners.key, partners.partner, PARTNERS - 1
+    key = partners.key
+    partner = partners.partner
+    i = PARTNERS - 1
     while i > 0 and key[u, i - 1] > new:
         key[u, i], partner[u, i] = key[u, i - 1], partner[u, i - 1]
         i -= 1
@@ -356,9 +365,10 @@ def _insert(partners: Partners, u: int, v: int, new: float) -> None:
 @inner_kernel
 def _refresh_members(partners: Partners, c: Components, degree: NDArray[np.int64], limit: int) -> None:
     """After some scans, drop the members that have reached the limit, and refresh the words of the others."""
-    members, state = partners.members, partners.state
-    state[ROWS_LEFT] -= 1
-    if state[ROWS_LEFT] >= 0:
+    members = partners.members
+    state = partners.state
+    state[ROWS_TO_SCAN] -= 1
+    if state[ROWS_TO_SCAN] >= 0:
         return
     size = 0
     for i in range(state[MEMBERS]):
@@ -369,7 +379,7 @@ def _refresh_members(partners: Partners, c: Components, degree: NDArray[np.int64
                 partners.subscribed[w, size] = c.subscribed[u, w]
                 partners.outside[w, size] = c.outside[u, w]
             size += 1
-    state[MEMBERS], state[ROWS_LEFT], state[REFRESHED_AT] = size, size // REFRESH, c.tally[EDGES_ADDED]
+    state[MEMBERS], state[ROWS_TO_SCAN], state[REFRESHED_AT] = size, size // REFRESH, c.tally[EDGES_ADDED]
 
 
 @inner_kernel
@@ -413,7 +423,8 @@ def cd_oda_2(interest: Interest, weights: Weights, options: NoOptions, seed: int
 def _stars(interest: Interest, score: int) -> LinkResult:
     words = -(-interest.node_count // WORD)
     members = pack_rows(interest.node_start, interest.nodes, words)
-    topic_start, topics = interest.topic_start, interest.topics
+    topic_start = interest.topic_start
+    topics = interest.topics
     centres = _centres(topic_start, topics, interest.node_start, interest.nodes, members, score)
     return LinkResult(without_repetition(_star_edges(topic_start, topics, members, centres)))
 
@@ -430,7 +441,8 @@ def _centres(
     """The centres of the stars, in order; only nodes that share a topic with the last one score again."""
     n = len(topic_start) - 1
     uncovered = node_start[1:] > node_start[:-1]
-    reached, subscriptions = np.zeros(n, np.int64), np.zeros(n, np.int64)
+    reached = np.zeros(n, np.int64)
+    subscriptions = np.zeros(n, np.int64)
     stale = np.ones(n, np.bool_)
     centres = np.empty(len(uncovered), np.int64)
     count = 0

@@ -28,7 +28,8 @@ from broadloom.linking.topic_components import join_parts, separate_components
 from broadloom.model import Interest, Weights, find_algorithm
 
 # With more representatives than this, combine some parts at a time: a little heavier, much faster.
-MANY_REPRESENTATIVES, PARTS_AT_A_TIME = 50_000, 256
+MANY_REPRESENTATIVES = 50_000
+PARTS_AT_A_TIME = 256
 LANDMARKS = 8  # for k-means without coordinates
 
 
@@ -225,11 +226,13 @@ def combine(
         join_all: joins each of some groups as `join` does, on any machine; None: in threads.
     """
     join_all = join_all or (lambda groups: in_threads(lambda one: join(interest, weights, one), groups))
-    nodes, part = np.arange(len(part_of_node)), part_of_node.astype(np.int64)
+    nodes = np.arange(len(part_of_node))
+    part = part_of_node.astype(np.int64)
     edges = [np.empty((0, 2), np.int32)]
     while len(part) and part.max() > 0:
         chosen = representatives_of(interest, nodes, part, options.representatives)
-        nodes, part = nodes[chosen], part[chosen]
+        nodes = nodes[chosen]
+        part = part[chosen]
         many = len(nodes) > MANY_REPRESENTATIVES
         group = part // (options.parts_at_a_time or (PARTS_AT_A_TIME if many else len(part_of_node)))
         here = [chosen for chosen in members(group.astype(np.int32)) if len(chosen) > 1]

@@ -99,7 +99,8 @@ class _CuttingPlanes:
         self.whole = bool(np.all(weight == np.floor(weight)) and weight.sum() < TOTAL)
         self.scale = 1.0 if self.whole else TOTAL / self.total
         self.cost: Floats = weight * self.scale
-        self.low, self.high = np.zeros(count), np.ones(count)
+        self.low = np.zeros(count)
+        self.high = np.ones(count)
 
     @property
     def proven(self) -> float:
@@ -128,7 +129,8 @@ class _CuttingPlanes:
         chosen = self.program.guided(x)
         total = self.program.total(chosen)
         if total < self.total:
-            self.best, self.total = chosen, total
+            self.best = chosen
+            self.total = total
 
     def prove(self, scaled_bound: float, reduced: Floats) -> None:
         """Note a bound, and fix the pairs that would cost more than the best choice at their other value.
@@ -316,14 +318,17 @@ def _across(part: NDArray[np.generic]) -> Bools:
 def _spanning_tree(topic: Ints, rank: Ints) -> list[int]:
     """The pairs of a topic's minimum spanning tree by rank (Prim)."""
     ranks = np.where(topic < 0, len(rank), rank[topic])
-    nearest, parent, outside = ranks[0].copy(), np.zeros(len(topic), int), np.arange(len(topic)) > 0
+    nearest = ranks[0].copy()
+    parent = np.zeros(len(topic), int)
+    outside = np.arange(len(topic)) > 0
     tree = []
     while outside.any():
         v = int(np.where(outside, nearest, len(rank)).argmin())
         tree.append(int(topic[parent[v], v]))
         outside[v] = False
         closer = ranks[v] < nearest
-        nearest[closer], parent[closer] = ranks[v][closer], v
+        nearest[closer] = ranks[v][closer]
+        parent[closer] = v
     return tree
 
 
@@ -412,7 +417,9 @@ def _find_path(capacity: NDArray[np.float64], source: int, sink: int, parent: ND
     for i in range(n):
         parent[i] = -1
     parent[source] = source
-    queue[0], head, tail = source, 0, 1
+    queue[0] = source
+    head = 0
+    tail = 1
     while head < tail and parent[sink] < 0:
         i = queue[head]
         head += 1
@@ -427,7 +434,8 @@ def _find_path(capacity: NDArray[np.float64], source: int, sink: int, parent: ND
 @kernel
 def _push(capacity: NDArray[np.float64], source: int, sink: int, parent: NDArray[np.int64]) -> float:
     """Push as much flow along the path as its capacity allows."""
-    push, j = np.inf, sink
+    push = np.inf
+    j = sink
     while j != source:
         push = min(push, capacity[parent[j], j])
         j = parent[j]
@@ -442,7 +450,8 @@ def _push(capacity: NDArray[np.float64], source: int, sink: int, parent: NDArray
 @kernel
 def _contract(z: NDArray[np.float64], part: NDArray[np.int64], parent: NDArray[np.int64]) -> None:
     """Make one part of those that were reached, under the number of the first."""
-    n, first = len(part), 0
+    n = len(part)
+    first = 0
     while parent[first] < 0:
         first += 1
     for i in range(first + 1, n):

@@ -144,7 +144,8 @@ def _sample_contributions(c: Components, rows: NDArray[np.int64], end: int) -> N
 
 @kernel
 def _collect_contributions(c: Components, counter: RowCounter, lowest: int, rows: Rows) -> Band:
-    n, size = len(c.topic_start) - 1, 0
+    n = len(c.topic_start) - 1
+    size = 0
     tile = np.empty((TILE_ROWS, n), np.int32)
     found = np.empty((3, n), np.int32)
     for u in range(rows[0], rows[1]):
@@ -168,9 +169,12 @@ def _collect_contributions(c: Components, counter: RowCounter, lowest: int, rows
 
 @kernel
 def _merge_contributions(c: Components, band: Band, lowest: int) -> NDArray[np.int32]:
-    us, vs, bounds = band.pairs[0], band.pairs[1], band.pairs[2]
+    us = band.pairs[0]
+    vs = band.pairs[1]
+    bounds = band.pairs[2]
     edges = np.empty((min(len(us), c.tally[TO_MERGE]), 2), np.int32)
-    added, mu = 0, 0
+    added = 0
+    mu = 0
     for i in range(len(us)):
         mu = max(mu, bounds[i])
     while mu >= lowest:
@@ -227,7 +231,8 @@ class _ByWeight:
 @kernel
 def _sample_keys(c: Components, weights: WeightArrays, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """The keys of the pairs of these rows that contribute."""
-    n, size = len(c.topic_start) - 1, 0
+    n = len(c.topic_start) - 1
+    size = 0
     keys = np.empty((1, n))
     for r in range(len(rows)):
         keys = with_capacity(keys, size, n)
@@ -245,16 +250,19 @@ def _sample_keys(c: Components, weights: WeightArrays, rows: NDArray[np.int64]) 
 def _collect_keys(
     c: Components, weights: WeightArrays, counter: RowCounter, theta: float, rows: Rows
 ) -> Band:
-    n, size = len(c.topic_start) - 1, 0
+    n = len(c.topic_start) - 1
+    size = 0
     tile = np.empty((TILE_ROWS, n), np.int32)
-    pairs, keys = np.empty((2, n), np.int32), np.empty((1, n))
+    pairs = np.empty((2, n), np.int32)
+    keys = np.empty((1, n))
     for u in range(rows[0], rows[1]):
         row = (u - rows[0]) % TILE_ROWS
         if row == 0:
             count_rows(c, counter, u, min(u + TILE_ROWS, rows[1]), tile)
         counts = tile[row]
         screen_row(weights, u, theta * TOLERANCE, counts)
-        pairs, keys = with_capacity(pairs, size, n - u), with_capacity(keys, size, n - u)
+        pairs = with_capacity(pairs, size, n - u)
+        keys = with_capacity(keys, size, n - u)
         for first in range(u + 1, n, SEGMENT):
             last = min(first + SEGMENT, n)
             if not any_from(counts[first:last], 1):
@@ -264,7 +272,9 @@ def _collect_keys(
                     mu = counts[v] - topics_in_same_component(c, u, v)
                     weight = weight_of(weights, u, v)
                     if mu > 0 and weight / mu <= theta:
-                        pairs[0, size], pairs[1, size], keys[0, size] = u, v, weight / mu
+                        pairs[0, size] = u
+                        pairs[1, size] = v
+                        keys[0, size] = weight / mu
                         size += 1
     return Band(pairs[:, :size].copy(), keys[0, :size].copy())
 
@@ -273,9 +283,12 @@ def _collect_keys(
 def _merge_keys(
     c: Components, weights: WeightArrays, band: Band, order: NDArray[np.int64], theta: float
 ) -> NDArray[np.int32]:
-    us, vs, keys = band.pairs[0], band.pairs[1], band.key
+    us = band.pairs[0]
+    vs = band.pairs[1]
+    keys = band.key
     edges = np.empty((min(len(us), c.tally[TO_MERGE]), 2), np.int32)
-    added, following = 0, 0
+    added = 0
+    following = 0
     risen = [(0.0, np.int64(0)) for _ in range(0)]
     while following < len(order) or len(risen) > 0:
         if len(risen) == 0 or (
@@ -306,7 +319,8 @@ def trmaw(interest: Interest, weights: Weights, options: NoOptions, seed: int) -
     That is Kruskal's order, without his list of all pairs: under a strict order of the edges there is one
     minimum spanning tree, and Prim finds it in memory linear in the subscribers.
     """
-    arrays, topics = weights.arrays(), range(interest.topic_count)
+    arrays = weights.arrays()
+    topics = range(interest.topic_count)
     with ThreadPoolExecutor(thread_count()) as threads:
         trees = list(threads.map(lambda topic: _spanning_tree(arrays, interest.nodes_of(topic)), topics))
     edges = np.concatenate([tree for tree, _ in trees] + [np.empty((0, 2), np.int32)])
@@ -326,20 +340,24 @@ def _spanning_tree(
     outside = members[1:].copy()
     inside = np.empty_like(outside)  # the end in the tree of each best edge
     cost = np.full(len(outside), np.inf)
-    tree, tree_cost = np.empty((len(outside), 2), np.int32), np.empty(len(outside))
+    tree = np.empty((len(outside), 2), np.int32)
+    tree_cost = np.empty(len(outside))
     newest = members[0] if len(members) else 0
-    for left in range(len(outside), 0, -1):
+    for remaining in range(len(outside), 0, -1):
         lowest = np.inf
-        for i in range(left):
+        for i in range(remaining):
             w = weight_of(weights, newest, outside[i])
             if w <= cost[i] and (w < cost[i] or _precedes(newest, outside[i], inside[i], outside[i])):
-                cost[i], inside[i] = w, newest
+                cost[i] = w
+                inside[i] = newest
             lowest = min(lowest, cost[i])
-        best = _first_of_cost(lowest, cost[:left], inside, outside)
+        best = _first_of_cost(lowest, cost[:remaining], inside, outside)
         newest = outside[best]
-        tree[left - 1] = min(newest, inside[best]), max(newest, inside[best])
-        tree_cost[left - 1] = lowest
-        outside[best], inside[best], cost[best] = outside[left - 1], inside[left - 1], cost[left - 1]
+        tree[remaining - 1] = min(newest, inside[best]), max(newest, inside[best])
+        tree_cost[remaining - 1] = lowest
+        outside[best] = outside[remaining - 1]
+        inside[best] = inside[remaining - 1]
+        cost[best] = cost[remaining - 1]
     return tree, tree_cost
 
 
@@ -358,5 +376,6 @@ def _first_of_cost(
 @inner_kernel
 def _precedes(a: int, b: int, c: int, d: int) -> bool:
     """Whether the edge of a and b comes before that of c and d in lexicographic order."""
-    low, other = min(a, b), min(c, d)
+    low = min(a, b)
+    other = min(c, d)
     return low < other or (low == other and max(a, b) < max(c, d))

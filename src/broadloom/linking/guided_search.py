@@ -18,7 +18,7 @@ from broadloom.errors import InputError
 from broadloom.kernels import inner_kernel, kernel, lowest, popcount
 from broadloom.linking._candidate_edges import Candidates, candidates_of, codes_of
 from broadloom.linking.greedy_overlays import GreedyOptions, grmaw
-from broadloom.linking.lagrangian_bound import Ascent, fits, lagrangian_bound
+from broadloom.linking.lagrangian_bound import Ascent, can_visit_all_pairs, lagrangian_bound
 from broadloom.linking.link_result import LinkResult
 from broadloom.linking.local_search import (
     MOST_CUTS,
@@ -41,7 +41,8 @@ from broadloom.model import Interest, Weights
 from broadloom.progress import stage
 
 # Steps of the ascent by the end of the first two levels; each further level doubles them.
-FIRST_STEPS, SECOND_STEPS = 16, 40
+FIRST_STEPS = 16
+SECOND_STEPS = 40
 FIRST_SWEEPS = 5  # of annealing, from the second level on; each further level doubles them
 # The share of its weight that the greedy algorithm does not pay for a candidate that the trees always use.
 DISCOUNTS = (0.5, 0.7)
@@ -82,7 +83,7 @@ def broadloom(interest: Interest, weights: Weights, options: GuidedOptions, seed
     The result has the bound.
     """
     overlay = grmaw(interest, weights, GreedyOptions(options.max_degree), seed).edges
-    if not fits(interest):
+    if not can_visit_all_pairs(interest):
         return _unguided(
             interest, weights, overlay, options, "the instance is too large for the guided search"
         )
@@ -213,7 +214,8 @@ def _greedy(
     for i in range(len(heap) // 2 - 1, -1, -1):
         _sink(heap, len(heap), key, i)
     taken = np.empty(len(heap), np.int64)
-    count, waiting = 0, len(heap)
+    count = 0
+    waiting = len(heap)
     while waiting:
         e = heap[0]
         contribution = _keep_unconnected(label, low, high, start[e], remaining[e])
@@ -241,7 +243,8 @@ def _keep_unconnected(
     apart = 0
     for k in range(first, first + count):
         if label[low[k]] != label[high[k]]:
-            low[first + apart], high[first + apart] = low[k], high[k]
+            low[first + apart] = low[k]
+            high[first + apart] = high[k]
             apart += 1
     return apart
 
@@ -331,7 +334,8 @@ def _exchange(
     tolerance: NDArray[np.float64],
 ) -> None:
     """Exchange each link for candidates that weigh less than the link and the tolerance, if there are any."""
-    edges, weight = candidates.edges, candidates.weight
+    edges = candidates.edges
+    weight = candidates.weight
     cuts = new_cuts(len(table.degree), MOST_CUTS)
     repairs = Repairs(np.empty(len(table.edge), np.int32), np.empty(len(table.edge), np.uint64))
     chosen = np.empty(MOST_CUTS, np.int64)
@@ -420,7 +424,9 @@ def _choose_repairs(
     The lightest candidate that repairs all cuts, or a greedy cover if that is lighter.
     """
     all_cuts = ~np.uint64(0) >> np.uint64(MOST_CUTS - count)
-    open_cuts, total, taken = all_cuts, 0.0, 0
+    open_cuts = all_cuts
+    total = 0.0
+    taken = 0
     while open_cuts and total < limit:
         best, least = -1, np.inf
         for i in range(found):

@@ -40,7 +40,8 @@ MOST_WORK = 5_000_000_000
 
 # Parts grow at FIRST_RATE, falling as 1 / (1 + step / SLOW). That does not depend on the number of steps, so
 # a longer ascent continues a shorter one.
-FIRST_RATE, SLOW = 0.8, 20.0
+FIRST_RATE = 0.8
+SLOW = 20.0
 MEMORY = 0.8  # of the moving average of the trees' use
 SOME_USE = 1e-3
 LEAST_PART = 1e-6  # of an edge's weight: a part at 0 could never grow again
@@ -50,7 +51,8 @@ FIRST_RATIO = 2.2
 # A pair becomes a candidate when its heights sum to ADD of its weight, and is dropped when they sum to less
 # than DROP of it and no tree uses it. Any ADD below 1 is a proof; a lower one covers more pairs until the
 # candidates are renewed.
-ADD, DROP = 0.95, 0.7
+ADD = 0.95
+DROP = 0.7
 
 STRIDE = 20  # steps between two checks of the time
 ROUNDING = 2.0**-52  # twice the relative error of one operation
@@ -70,7 +72,7 @@ def lagrangian_bound(
     return ascent.certify()
 
 
-def fits(interest: Interest) -> bool:
+def can_visit_all_pairs(interest: Interest) -> bool:
     """Whether the bound can visit all pairs of all topics."""
     return pricing_work(interest) <= MOST_WORK
 
@@ -108,8 +110,10 @@ class Ascent:
 
     def __init__(self, interest: Interest, weights: Weights, overlay: NDArray[np.int32]) -> None:
         """Start from a topic-connected overlay, best a greedy one in its order of selection."""
-        self._interest, self._weights = interest, weights
-        self.steps, self.bound = 0, 0.0
+        self._interest = interest
+        self._weights = weights
+        self.steps = 0
+        self.bound = 0.0
         self._adopt(candidates_of(interest, weights, np.empty(0, np.int64)), np.empty(0), np.empty(0))
         codes = codes_of(overlay, interest.node_count)
         order = np.argsort(codes, kind="stable")
@@ -155,7 +159,8 @@ class Ascent:
 
         A sum of k parts is off by k roundings at most, and the scaling adds three: more are taken off.
         """
-        edge, weight = self._entries.edge, self.candidates.weight
+        edge = self._entries.edge
+        weight = self.candidates.weight
         total = np.bincount(edge, self._part, minlength=len(weight))
         scale = weight / total * (1.0 - (np.diff(self.candidates.start) + 8) * ROUNDING)
         return self._part * scale[edge]
@@ -185,12 +190,15 @@ class Ascent:
         new = candidates_of(self._interest, self._weights, codes)
         known = codes_of(self.candidates.edges, self._interest.node_count)
         is_known = np.isin(codes, known, assume_unique=True)
-        old, kept = np.isin(known, codes, assume_unique=True), np.repeat(is_known, np.diff(new.start))
+        old = np.isin(known, codes, assume_unique=True)
+        kept = np.repeat(is_known, np.diff(new.start))
         carried = np.empty(len(self._part), np.int64)  # the entry by topic of each entry by edge
         carried[self._entries.origin] = np.arange(len(carried))
         carried = carried[np.repeat(old, np.diff(self.candidates.start))]
-        part, use = np.zeros(len(kept)), np.zeros(len(kept))
-        part[kept], use[kept] = self._part[carried], self._use[carried]
+        part = np.zeros(len(kept))
+        use = np.zeros(len(kept))
+        part[kept] = self._part[carried]
+        use[kept] = self._use[carried]
         _split_by_height(new, is_known, chains, part)
         self._adopt(new, part, use)
 
@@ -198,7 +206,8 @@ class Ascent:
         """Take the candidates, and the values of their entries edge after edge."""
         self.candidates = candidates
         self._entries = entries_by_topic(candidates, self._interest.node_start)
-        self._part, self._use = part[self._entries.origin], use[self._entries.origin]
+        self._part = part[self._entries.origin]
+        self._use = use[self._entries.origin]
 
 
 def _renewals() -> Iterator[int]:
@@ -217,7 +226,8 @@ def _climb(
     steps: int,
 ) -> None:
     """Steps of the ascent, one pass over the entries each; `part` is known up to a factor per edge."""
-    work, tree = workspace_for(entries), np.empty(entries.node_start[-1], np.int64)
+    work = workspace_for(entries)
+    tree = np.empty(entries.node_start[-1], np.int64)
     total = np.zeros(len(weight))
     for i in range(len(part)):
         total[entries.edge[i]] += part[i]
@@ -283,13 +293,15 @@ class TreeWorkspace(NamedTuple):
 @kernel
 def entries_by_topic(candidates: Candidates, node_start: NDArray[np.int64]) -> TopicEntries:
     """The candidates' entries, topic after topic, in the order of the edges within a topic."""
-    total, topics = len(candidates.topic), len(node_start) - 1
+    total = len(candidates.topic)
+    topics = len(node_start) - 1
     start = np.zeros(topics + 1, np.int64)
     for k in range(total):
         start[candidates.topic[k] + 1] += 1
     for t in range(topics):
         start[t + 1] += start[t]
-    origin, edge = np.empty(total, np.int64), np.empty(total, np.int32)
+    origin = np.empty(total, np.int64)
+    edge = np.empty(total, np.int32)
     low, high = np.empty(total, np.int32), np.empty(total, np.int32)
     filled = start.copy()
     for e in range(len(candidates.edges)):
@@ -297,15 +309,18 @@ def entries_by_topic(candidates: Candidates, node_start: NDArray[np.int64]) -> T
             t = candidates.topic[k]
             at = filled[t]
             filled[t] += 1
-            origin[at], edge[at] = k, e
-            low[at], high[at] = candidates.low[k] - node_start[t], candidates.high[k] - node_start[t]
+            origin[at] = k
+            edge[at] = e
+            low[at] = candidates.low[k] - node_start[t]
+            high[at] = candidates.high[k] - node_start[t]
     return TopicEntries(node_start, start, origin, edge, low, high)
 
 
 @kernel
 def workspace_for(entries: TopicEntries) -> TreeWorkspace:
     """A workspace large enough for every topic."""
-    most_nodes, most_entries = 1, 1
+    most_nodes = 1
+    most_entries = 1
     for t in range(len(entries.start) - 1):
         most_nodes = max(most_nodes, entries.node_start[t + 1] - entries.node_start[t])
         most_entries = max(most_entries, entries.start[t + 1] - entries.start[t])
@@ -344,15 +359,15 @@ def minimum_tree(
     components = entries.node_start[t + 1] - entries.node_start[t]
     if components < 2:
         return 0
-    left = _fetch(entries, t, weight, work, components)
+    remaining = _fetch(entries, t, weight, work, components)
     count = 0
     while True:
-        _find_lightest(work, components, left)
+        _find_lightest(work, components, remaining)
         count = _take_lightest(work, components, tree, count)
         components = _number_components(work, components)
         if components == 1:
             return count
-        left = _contract(work, components, left)
+        remaining = _contract(work, components, remaining)
 
 
 @inner_kernel
@@ -365,20 +380,27 @@ def _fetch(
     first = entries.start[t]
     count = entries.start[t + 1] - first
     for i in range(count):
-        w, x, y = weight[first + i], entries.low[first + i], entries.high[first + i]
-        work.weight[i], work.low[i], work.high[i], work.entry[i] = w, x, y, first + i
+        w = weight[first + i]
+        x = entries.low[first + i]
+        y = entries.high[first + i]
+        work.weight[i] = w
+        work.low[i] = x
+        work.high[i] = y
+        work.entry[i] = first + i
         work.least[x] = min(work.least[x], w)
         work.least[y] = min(work.least[y], w)
     return count
 
 
 @inner_kernel
-def _find_lightest(work: TreeWorkspace, components: int, left: int) -> None:
+def _find_lightest(work: TreeWorkspace, components: int, remaining: int) -> None:
     """The first entry that has the least weight of each component."""
     for c in range(components):
         work.best[c] = -1
-    for i in range(left):
-        w, x, y = work.weight[i], work.low[i], work.high[i]
+    for i in range(remaining):
+        w = work.weight[i]
+        x = work.low[i]
+        y = work.high[i]
         if w == work.least[x] and work.best[x] < 0:
             work.best[x] = i
         if w == work.least[y] and work.best[y] < 0:
@@ -423,14 +445,19 @@ def _number_components(work: TreeWorkspace, components: int) -> int:
 
 
 @inner_kernel
-def _contract(work: TreeWorkspace, components: int, left: int) -> int:
+def _contract(work: TreeWorkspace, components: int, remaining: int) -> int:
     """Drop the entries inside of a component, and note the least weight at each; returns the number kept."""
     for c in range(components):
         work.least[c] = np.inf
     kept = 0
-    for i in range(left):
-        x, y, w = work.label[work.low[i]], work.label[work.high[i]], work.weight[i]
-        work.low[kept], work.high[kept], work.weight[kept], work.entry[kept] = x, y, w, work.entry[i]
+    for i in range(remaining):
+        x = work.label[work.low[i]]
+        y = work.label[work.high[i]]
+        w = work.weight[i]
+        work.low[kept] = x
+        work.high[kept] = y
+        work.weight[kept] = w
+        work.entry[kept] = work.entry[i]
         at_ends = w if x != y else np.inf
         work.least[x] = min(work.least[x], at_ends)
         work.least[y] = min(work.least[y], at_ends)

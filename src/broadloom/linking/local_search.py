@@ -16,7 +16,10 @@ from broadloom.linking._bands import with_capacity
 from broadloom.model import Interest, Overlay, WeightArrays, Weights, weight_of
 
 MOST_CUTS = 64  # a link whose removal disconnects more topics is not exchanged: sides are bits of a word
-CONNECTED, LEFT, RIGHT = -1, 0, 1  # results of `cut_side`
+# Results of `cut_side`.
+CONNECTED = -1
+LEFT = 0
+RIGHT = 1
 SPARE_SLOTS = 4  # links that a node can get in one round of replacement, on top of a quarter of its own
 
 ROUNDS = 20  # default limit on rounds of replacement; few instances need as many
@@ -269,7 +272,9 @@ def _topics_of_neighbours(
     table: LinkTable, word: int, u: int, v: int
 ) -> tuple[np.uint64, np.uint64, np.uint64]:
     """One word of the topics of u's neighbours, of v's neighbours, and of their common neighbours."""
-    at_u, at_v, common = np.uint64(0), np.uint64(0), np.uint64(0)
+    at_u = np.uint64(0)
+    at_v = np.uint64(0)
+    common = np.uint64(0)
     table.stamp[0] += 1
     for i in range(table.start[u], table.start[u] + table.degree[u]):
         at_u |= table.bits[table.neighbour[i], word]
@@ -296,7 +301,10 @@ def cut_side(table: LinkTable, word: int, bit: np.uint64, u: int, v: int) -> tup
     reached[RIGHT, 0] = v
     seen[u] = stamp
     seen[v] = stamp + 1
-    head, own_size, other_size, side = 0, 1, 1, LEFT
+    head = 0
+    own_size = 1
+    other_size = 1
+    side = LEFT
     while head < own_size:
         x = reached[side, head]
         for i in range(start[x], start[x] + degree[x]):
@@ -509,7 +517,8 @@ def _most_promising_first(
     A pair that cannot gain is left out.
     """
     order = np.lexsort((edge, pair))
-    pair, edge = pair[order], edge[order]
+    pair = pair[order]
+    edge = edge[order]
     codes, start, count = np.unique(pair, return_index=True, return_counts=True)
     pairs = np.stack((codes >> 32, codes & 0xFFFFFFFF), axis=1).astype(np.int32)
     cost = weights.of(pairs[:, 0], pairs[:, 1])

@@ -61,7 +61,8 @@ SCREENED_PER_PAIR = 4
 Y, LAST_SNAPSHOT, RATIO, TO_MERGE_FIRST = range(4)  # indices of `DualHistory.state`
 
 # A snapshot is due when Y has grown by this factor, but not before this share of the merges.
-GROWTH, FIRST_MERGES = 1.25, 0.3
+GROWTH = 1.25
+FIRST_MERGES = 0.3
 
 
 def pdmaw(interest: Interest, weights: Weights, options: NoOptions, seed: int) -> LinkResult:  # noqa: ARG001
@@ -114,7 +115,9 @@ class _ByResidual:
 
     def next_bands(self) -> list[tuple[float, int]]:
         """The highest key of each of the next bands, from a sample, limited by the pairs to be screened."""
-        c, history, weights = self._components, self._history, self._weights
+        c = self._components
+        history = self._history
+        weights = self._weights
         rows, stands_for = sample_rows(c, self.size.sampled_rows)
         pairs, bounds = _sample_bounds(c, history, weights, rows)
         if not len(bounds):  # all their pairs are counted in rows that are not in the sample
@@ -142,10 +145,13 @@ def _sample_bounds(
     c: Components, history: DualHistory, weights: WeightArrays, rows: NDArray[np.int64]
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """The pairs of these rows that contribute, and a lower bound on the key of each."""
-    n, size = len(c.topic_start) - 1, 0
-    pairs, bounds = np.empty((2, n), np.int32), np.empty((1, n))
+    n = len(c.topic_start) - 1
+    size = 0
+    pairs = np.empty((2, n), np.int32)
+    bounds = np.empty((1, n))
     for r in range(len(rows)):
-        pairs, bounds = with_capacity(pairs, size, n), with_capacity(bounds, size, n)
+        pairs = with_capacity(pairs, size, n)
+        bounds = with_capacity(bounds, size, n)
         for v in range(n):
             most = most_contribution(c, rows[r], v)
             if most > 0 and counts_for(c, rows[r], v) and most > topics_in_same_component(c, rows[r], v):
@@ -177,16 +183,19 @@ def _collect_tight(
     theta: float,
     rows: Rows,
 ) -> Band:
-    n, size = len(c.topic_start) - 1, 0
+    n = len(c.topic_start) - 1
+    size = 0
     tile = np.empty((TILE_ROWS, n), np.int32)
-    pairs, keys = np.empty((3, n), np.int32), np.empty((1, n))
+    pairs = np.empty((3, n), np.int32)
+    keys = np.empty((1, n))
     for u in range(rows[0], rows[1]):
         row = (u - rows[0]) % TILE_ROWS
         if row == 0:
             count_rows(c, counter, u, min(u + TILE_ROWS, rows[1]), tile)
         counts = tile[row]
         _screen_row(history, weights, counter.inside, u, theta, counts)
-        pairs, keys = with_capacity(pairs, size, n - u), with_capacity(keys, size, n - u)
+        pairs = with_capacity(pairs, size, n - u)
+        keys = with_capacity(keys, size, n - u)
         for first in range(u + 1, n, SEGMENT):
             last = min(first + SEGMENT, n)
             if not any_from(counts[first:last], 1):
@@ -232,7 +241,11 @@ def _screen_plane(
     counts: NDArray[np.int32],
 ) -> None:
     """Compare squares, which needs no root, and without a branch, so that the loop is vectorised."""
-    here, own, there, others, later = points[u], inside[u], points[u + 1 :], inside[u + 1 :], counts[u + 1 :]
+    here = points[u]
+    own = inside[u]
+    there = points[u + 1 :]
+    others = inside[u + 1 :]
+    later = counts[u + 1 :]
     for v in range(len(later)):
         dx, dy = here[0] - there[v, 0], here[1] - there[v, 1]
         most = theta * later[v] + y * min(own, others[v])
@@ -257,9 +270,13 @@ def _merge_tight(
     order: NDArray[np.int64],
     theta: float,
 ) -> NDArray[np.int32]:
-    us, vs, mus, keys = band.pairs[0], band.pairs[1], band.pairs[2], band.key
+    us = band.pairs[0]
+    vs = band.pairs[1]
+    mus = band.pairs[2]
+    keys = band.key
     edges = np.empty((min(len(us), c.tally[TO_MERGE]), 3), np.int32)
-    added, following = 0, 0
+    added = 0
+    following = 0
     risen = [(0.0, np.int64(0)) for _ in range(0)]
     while following < len(order) or len(risen) > 0:
         if len(risen) == 0 or (
@@ -355,7 +372,8 @@ def paid_at_most(c: Components, history: DualHistory, u: int, v: int, enough: fl
 
     It stops early, with a bound that is not the best, as soon as this is below `enough`.
     """
-    later, shared = history.state[Y], 0
+    later = history.state[Y]
+    shared = 0
     for w in range(c.subscribed.shape[1]):
         shared += popcount(_both_inside(c, u, v, w))
     bound = later * shared

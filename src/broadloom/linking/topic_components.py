@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from broadloom.kernels import WORD, bit_of, inner_kernel, kernel, lowest, pack_rows, popcount
 from broadloom.model import Interest
 
-TO_MERGE, EDGES_ADDED = 0, 1
+TO_MERGE = 0
+EDGES_ADDED = 1
 NEVER = np.iinfo(np.int32).max
 
 
@@ -98,7 +99,8 @@ def separate_components(
     kept = shared[topics]
     number = np.cumsum(shared, dtype=np.int32) - np.int32(1)
     start = np.concatenate((np.zeros(1, np.int64), np.cumsum(kept, dtype=np.int64)))[topic_start]
-    topics, popularity = number[topics[kept]], popularity[shared]
+    topics = number[topics[kept]]
+    popularity = popularity[shared]
     subscribed = pack_rows(start, topics, (len(popularity) + WORD - 1) // WORD)
     before = np.cumsum(np.bitwise_count(subscribed), axis=1, dtype=np.int32)[:, :-1]
     word_start = np.concatenate((start[:-1, None], start[:-1, None] + before), axis=1, dtype=np.int32)
@@ -131,7 +133,8 @@ def separate_components(
 def _list_subscribers(c: Components, free: NDArray[np.int64]) -> None:
     """Fill in each topic's nodes; the component of the first one is the main one at first."""
     for i in range(len(c.topics)):
-        u, t = c.owner[i], c.topics[i]
+        u = c.owner[i]
+        t = c.topics[i]
         if free[t] == c.node_start[t]:
             c.main[t] = i
             c.outside[u, t >> 6] &= ~bit_of(t)
@@ -232,7 +235,9 @@ def join_subscriptions(c: Components, i: int, j: int) -> int:
         return 0
     if c.size[c.label[i]] < c.size[c.label[j]]:
         i, j = j, i
-    topic, large, small = c.topics[i], c.label[i], c.label[j]
+    topic = c.topics[i]
+    large = c.label[i]
+    small = c.label[j]
     main = c.main[topic]
     if main == large:
         _enter_main(c, j)
@@ -267,7 +272,8 @@ def _relabel(c: Components, i: int, label: int) -> None:
 @inner_kernel
 def _enter_main(c: Components, i: int) -> None:
     """Mark every member of i's component as a member of the topic's main component."""
-    w, bit = c.topics[i] >> 6, bit_of(c.topics[i])
+    w = c.topics[i] >> 6
+    bit = bit_of(c.topics[i])
     first = i
     while True:
         c.outside[c.owner[i], w] &= ~bit
@@ -282,7 +288,8 @@ def _enter_main(c: Components, i: int) -> None:
 def _leave_main(c: Components, i: int) -> None:
     """Mark every member of i's component as outside of the topic's main component."""
     c.main_since[c.topics[i]] = c.tally[EDGES_ADDED]
-    w, bit = c.topics[i] >> 6, bit_of(c.topics[i])
+    w = c.topics[i] >> 6
+    bit = bit_of(c.topics[i])
     first = i
     while True:
         c.outside[c.owner[i], w] |= bit
