@@ -1,9 +1,7 @@
 """Broadloom plans, deploys and maintains the overlay of a wide-area publish/subscribe system."""
 
 from broadloom import measures, workload
-from broadloom.agents.moves.control_messages import MoveRequest
-from broadloom.agents.moves.move_plans import MovePlan, plan_moves, run_moves
-from broadloom.agents.moves.moving_client import MovingClient
+from broadloom.agents.moves import MovePlan, MoveRequest, MovingClient, plan_moves, run_moves
 from broadloom.assignment import assign
 from broadloom.catalogue import algorithms
 from broadloom.errors import (
@@ -27,7 +25,7 @@ from broadloom.model import (
     Weights,
     summarize,
 )
-from broadloom.mqtt.endpoint import Login
+from broadloom.mqtt import Login
 from broadloom.plans import AssignmentResult, MarketResult, Plan
 
 __all__ = [

@@ -11,16 +11,18 @@ import typer
 from rich.table import Table
 
 import broadloom as bl
-from broadloom.agents.links.link_agent import LinkAgent
-from broadloom.agents.links.link_service import (
+from broadloom.agents.links import (
+    EventFile,
+    FixedPlan,
+    LinkAgent,
     LinkRun,
+    PlanVersions,
     PublishedTopic,
     link_summary,
     serve_links,
     settings_endpoints,
     take_down_links,
 )
-from broadloom.agents.links.plan_sources import EventFile, FixedPlan, PlanVersions
 from broadloom.checks import check_count, check_number
 from broadloom.cli.common import Force, Json, Quiet, keep_apart, progress, show
 from broadloom.deployment import (

@@ -12,12 +12,21 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from broadloom.agents.links.embedded_links import embed_links
-from broadloom.agents.moves.move_plans import MovePlan, plan_moves, run_moves
-from broadloom.agents.moves.move_registry import NEXT, MoveState
-from broadloom.agents.moves.move_service import PORT, TOKEN, AgentConfig, serving
-from broadloom.agents.moves.operator_api import Operator
-from broadloom.agents.moves.traffic_summary import live_tables, save_tables
+from broadloom.agents.links import embed_links
+from broadloom.agents.moves import (
+    NEXT,
+    PORT,
+    TOKEN,
+    AgentConfig,
+    MovePlan,
+    MoveState,
+    Operator,
+    live_tables,
+    plan_moves,
+    run_moves,
+    save_tables,
+    serving,
+)
 from broadloom.checks import check_number
 from broadloom.cli.common import Force, Json, Quiet, keep_apart, progress, show
 from broadloom.errors import InputError

@@ -1,1 +1,36 @@
 """MQTT rules and clients: topic filters, endpoints, packets, client sessions."""
+
+from broadloom.mqtt.client_session import BrokerRefusedError, ClientSession, SessionHandler
+from broadloom.mqtt.endpoint import Address, Endpoint, Login, login_from_environment, read_secret, tls_context
+from broadloom.mqtt.paho import close_sockets, need_paho, update_session
+from broadloom.mqtt.topic_filters import (
+    FilterTree,
+    common_topic,
+    covers,
+    groups,
+    is_valid_filter,
+    is_wild,
+    topics_of,
+)
+
+__all__ = [
+    "Address",
+    "BrokerRefusedError",
+    "ClientSession",
+    "Endpoint",
+    "FilterTree",
+    "Login",
+    "SessionHandler",
+    "close_sockets",
+    "common_topic",
+    "covers",
+    "groups",
+    "is_valid_filter",
+    "is_wild",
+    "login_from_environment",
+    "need_paho",
+    "read_secret",
+    "tls_context",
+    "topics_of",
+    "update_session",
+]

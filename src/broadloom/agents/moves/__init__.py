@@ -1,1 +1,56 @@
-"""The control plane that moves live clients between running brokers (paper 5, sections IV-C and V)."""
+"""Moves of live clients between brokers (paper 5, section V): the agent, its API, and the client."""
+
+from broadloom.agents.moves.client_links import ClientLinks, HeldLinks, LinksEverywhere
+from broadloom.agents.moves.control_messages import (
+    MoveRequest,
+    Policy,
+    PolicyAnswer,
+    accept,
+    decline,
+    stay_until,
+)
+from broadloom.agents.moves.move_agent import MoveAgent, Timing
+from broadloom.agents.moves.move_plans import MovePlan, MoveRefusedError, PlannedMove, plan_moves, run_moves
+from broadloom.agents.moves.move_registry import NEXT, Move, MoveState, Resident
+from broadloom.agents.moves.move_service import PORT, TOKEN, AgentConfig, MoveService, serving, summarize
+from broadloom.agents.moves.moving_client import ClientMessage, MovingClient, OutboxFullError
+from broadloom.agents.moves.operator_api import Operator
+from broadloom.agents.moves.traffic_summary import SentTraffic, Site, live_tables, save_tables, traffic_matrix
+
+__all__ = [
+    "NEXT",
+    "PORT",
+    "TOKEN",
+    "AgentConfig",
+    "ClientLinks",
+    "ClientMessage",
+    "HeldLinks",
+    "LinksEverywhere",
+    "Move",
+    "MoveAgent",
+    "MovePlan",
+    "MoveRefusedError",
+    "MoveRequest",
+    "MoveService",
+    "MoveState",
+    "MovingClient",
+    "Operator",
+    "OutboxFullError",
+    "PlannedMove",
+    "Policy",
+    "PolicyAnswer",
+    "Resident",
+    "SentTraffic",
+    "Site",
+    "Timing",
+    "accept",
+    "decline",
+    "live_tables",
+    "plan_moves",
+    "run_moves",
+    "save_tables",
+    "serving",
+    "stay_until",
+    "summarize",
+    "traffic_matrix",
+]
