@@ -26,13 +26,13 @@ WORLD = [
 @given(FILTERS, st.sets(st.sampled_from(WORLD), max_size=12))
 def test_meeting_is_matching_for_topics(text, topics):
     """A filter meets exactly the topics that it matches, level by level."""
-    found = list(filters.FilterTree(topics).meeting(text))
+    found = list(filters.FilterIndex(topics).meeting(text))
     assert sorted(found) == sorted(topic for topic in topics if naive_ingest.matches(text, topic))
 
 
 @given(FILTERS, st.sets(FILTERS, max_size=6))
 def test_filters_meet_if_some_topic_matches_both(text, others):
-    found = list(filters.FilterTree(others).meeting(text))
+    found = list(filters.FilterIndex(others).meeting(text))
     both = {
         other
         for other in others
@@ -51,7 +51,7 @@ def test_covering_is_matching_every_topic_of_the_other(wide, narrow):
 @given(FILTERS, FILTERS)
 def test_a_common_topic_is_found_wherever_filters_meet(one, other):
     found = filters.common_topic(one, other)
-    assert (found is not None) == (one in filters.FilterTree([one]).meeting(other))
+    assert (found is not None) == (one in filters.FilterIndex([one]).meeting(other))
     if found is not None:
         assert naive_ingest.matches(one, found)
         assert naive_ingest.matches(other, found)
@@ -61,7 +61,7 @@ def test_a_common_topic_is_found_wherever_filters_meet(one, other):
 def test_groups_are_the_components_of_meeting(texts):
     groups = filters.groups(texts)
     for one, other in itertools.combinations(texts, 2):
-        if other in set(filters.FilterTree(texts).meeting(one)):
+        if other in set(filters.FilterIndex(texts).meeting(one)):
             assert groups[one] == groups[other]
     for name in set(groups.values()):
         members = {text for text in texts if groups[text] == name}
@@ -70,7 +70,7 @@ def test_groups_are_the_components_of_meeting(texts):
             text = todo.pop()
             if text not in reached:
                 reached.add(text)
-                todo += set(filters.FilterTree(members).meeting(text)) & members
+                todo += set(filters.FilterIndex(members).meeting(text)) & members
         assert reached == members
 
 

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from broadloom.checks import and_more
 from broadloom.deployment.wiring import Hop, WiredLink, Wiring
 from broadloom.errors import InputError
-from broadloom.mqtt.topic_filters import VALID, FilterTree, covers, groups
+from broadloom.mqtt.topic_filters import VALID, FilterIndex, covers, groups
 
 
 def check(wiring: Wiring) -> None:
@@ -152,7 +152,7 @@ def _overlapping_filters(carried: list[set[str]]) -> tuple[str, str]:
         for others in carried[i + 1 :]
         for text in sorted(texts)
         for other in sorted(others)
-        if text != other and text in FilterTree([text]).meeting(other)
+        if text != other and text in FilterIndex([text]).meeting(other)
     )
     first = sorted(carried[0])[0]
     return min(pairs, default=(first, first))
@@ -182,7 +182,7 @@ def _path(near: dict[str, list[tuple[str, WiredLink]]], start: str, end: str) ->
 
 def _missed_subscribers(wiring: Wiring) -> Iterator[str]:
     """Brokers whose messages do not reach another broker that wants them."""
-    subscribed = FilterTree({text for filters in wiring.wants.values() for text in filters})
+    subscribed = FilterIndex({text for filters in wiring.wants.values() for text in filters})
     for broker in wiring.brokers:
         for sent in (*wiring.publishes.get(broker, ()), *wiring.wants.get(broker, ())):
             for wanted in sorted(subscribed.meeting(sent)):

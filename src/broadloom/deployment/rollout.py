@@ -27,7 +27,7 @@ from broadloom.deployment.targets import nats_leafnodes, rabbitmq_federation
 from broadloom.deployment.targets.mosquitto_bridges import broker_address, local_id, remote_id
 from broadloom.deployment.wiring import Hop, SampleMessage, WiredLink, Wiring, delivery_hops, sample_messages
 from broadloom.errors import InputError
-from broadloom.mqtt.topic_filters import FilterTree, groups
+from broadloom.mqtt.topic_filters import FilterIndex, groups
 
 Links = tuple[WiredLink, ...]
 RolloutStep = dict[str, Any]
@@ -307,7 +307,7 @@ class _CutDeliveries:
         self._messages = defaultdict[str, list[SampleMessage]](list)
         for message in sample_messages(self._stable):
             self._messages[message.topic].append(message)
-        self._known = FilterTree(self._messages)
+        self._known = FilterIndex(self._messages)
         self._cut: dict[str, int] = {}
 
     def change(self, links: Links, filters: Iterable[str]) -> int:

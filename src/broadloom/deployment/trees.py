@@ -20,7 +20,7 @@ from broadloom.checks import check_number
 from broadloom.deployment.deployment_inputs import Publication
 from broadloom.errors import InputError
 from broadloom.model import Interest
-from broadloom.mqtt.topic_filters import FilterTree, covers, groups
+from broadloom.mqtt.topic_filters import FilterIndex, covers, groups
 from broadloom.plans import Plan
 
 LEAST = ("latency", "weight")
@@ -150,7 +150,7 @@ def filter_groups(interest: Interest) -> list[tuple[str, ...]]:
 def _senders(interest: Interest, publications: Sequence[Publication]) -> Mapping[str, dict[int, float]]:
     """The rate of each broker that publishes into a group, by the group's first topic filter."""
     first = {text: filters[0] for filters in filter_groups(interest) for text in filters}
-    known = FilterTree(interest.topic_ids)
+    known = FilterIndex(interest.topic_ids)
     senders = defaultdict[str, dict[int, float]](dict)
     for broker, topic, rate in publications:
         match = next(known.meeting(topic), None)  # all filters that match one topic are in one group

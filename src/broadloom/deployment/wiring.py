@@ -13,7 +13,7 @@ from scipy.sparse.csgraph import minimum_spanning_tree
 
 from broadloom.deployment.deployment_inputs import Publication
 from broadloom.deployment.trees import Tree, filter_groups
-from broadloom.mqtt.topic_filters import FilterTree, common_topic, covers, is_wild
+from broadloom.mqtt.topic_filters import FilterIndex, common_topic, covers, is_wild
 from broadloom.plans import Plan
 
 Hop = tuple[str, str]
@@ -243,7 +243,7 @@ def sample_messages(wiring: Wiring, each: int = 1) -> dict[SampleMessage, int]:
     """
     wanted = {text for filters in wiring.wants.values() for text in filters}
     topics = {topic for known in wiring.publishes.values() for topic in known}
-    known = FilterTree(wanted)
+    known = FilterIndex(wanted)
     for text in wanted:
         topics |= {topic for other in known.meeting(text) if (topic := common_topic(text, other))}
     brokers = {topic: set(wiring.wanting(topic)) for topic in topics}

@@ -4,7 +4,7 @@ from broadloom.mqtt.client_session import BrokerRefusedError, ClientSession, Ses
 from broadloom.mqtt.endpoint import Address, Endpoint, Login, login_from_environment, read_secret, tls_context
 from broadloom.mqtt.paho import close_sockets, need_paho, update_session
 from broadloom.mqtt.topic_filters import (
-    FilterTree,
+    FilterIndex,
     common_topic,
     covers,
     groups,
@@ -18,7 +18,7 @@ __all__ = [
     "BrokerRefusedError",
     "ClientSession",
     "Endpoint",
-    "FilterTree",
+    "FilterIndex",
     "Login",
     "SessionHandler",
     "close_sockets",

@@ -25,11 +25,11 @@ _END = ""  # the key of the filter that ends at a node; the keys of levels begin
 _Node = dict[str, "str | _Node"]
 
 
-class FilterTree:
+class FilterIndex:
     """Index of topics and filters by their levels.
 
     Examples:
-        >>> tree = FilterTree(["a/b", "a/c", "b", "$SYS/x"])
+        >>> tree = FilterIndex(["a/b", "a/c", "b", "$SYS/x"])
         >>> sorted(tree.meeting("+/b")), sorted(tree.meeting("#"))
         (['a/b'], ['a/b', 'a/c', 'b'])
     """
@@ -126,10 +126,10 @@ def topics_of(filters: Iterable[str], topics: Iterable[str]) -> dict[str, list[s
         >>> topics_of(["a/#", "x/+", "x/y/#", "z/#", "a/+/c"], ["a/b"])
         {'a/#': ['a/b', 'a/+/c'], 'x/+': ['x/+'], 'x/y/#': ['x/+'], 'z/#': ['z/#'], 'a/+/c': ['a/+/c']}
     """
-    tree = FilterTree(topics)
+    tree = FilterIndex(topics)
     matched = {text: sorted(tree.meeting(text)) for text in filters}
     alone = groups(text for text, found in matched.items() if not found)
-    unmatched = FilterTree(alone)
+    unmatched = FilterIndex(alone)
     return {
         text: found + sorted({alone[other] for other in unmatched.meeting(text)})
         for text, found in matched.items()
@@ -146,7 +146,7 @@ def groups(filters: Iterable[str]) -> dict[str, str]:
         {'a/#': 'a/#', 'a/b': 'a/#', '+/b/c': 'a/#', 'd': 'd'}
     """
     texts = list(filters)
-    tree = FilterTree(texts)
+    tree = FilterIndex(texts)
     parent = {text: text for text in texts}
     for text in filter(is_wild, texts):
         for other in tree.meeting(text):

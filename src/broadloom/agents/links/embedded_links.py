@@ -25,7 +25,7 @@ from broadloom.model import Interest, Overlay, Weights
 from broadloom.mqtt.endpoint import LAST_PORT, PASSWORD_VARIABLE, Address, Endpoint, Login
 from broadloom.mqtt.packets import LAST_ID
 from broadloom.mqtt.reserved_topics import CONTROL_ROOT
-from broadloom.mqtt.topic_filters import FilterTree
+from broadloom.mqtt.topic_filters import FilterIndex
 from broadloom.plans import Plan
 
 LOG = logging.getLogger("broadloom.live")
@@ -248,7 +248,7 @@ def _topics(listed: object, planned: Sequence[str], where: str) -> tuple[str, ..
     named = [text for text in listed if text not in known]
     if len(set(named)) < len(named):
         raise InputError(f"{where}: topics has {max(named, key=named.count)!r:.80} twice; give it once")
-    tree = FilterTree([*planned, *named])
+    tree = FilterIndex([*planned, *named])
     for text in named:
         if other := next((one for one in tree.meeting(text) if one != text), None):
             raise InputError(

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from broadloom.errors import InputError
 from broadloom.maintenance import EventFeed, RefusedEvent, compile_kernels, event_of, maintain
-from broadloom.mqtt.topic_filters import FilterTree
+from broadloom.mqtt.topic_filters import FilterIndex
 from broadloom.plans import Plan
 
 LOG = logging.getLogger("broadloom.live")
@@ -164,7 +164,7 @@ class PlannedLinks:
     ) -> None:
         compile_kernels()  # otherwise the first client would wait for it
         self._live = maintain(plan.interest, plan.weights, edges=plan.edges, seed=seed)
-        self._topics = None if topics is None else FilterTree(topics)
+        self._topics = None if topics is None else FilterIndex(topics)
         self._node_of = {broker: node for node, broker in enumerate(plan.interest.node_ids)}
         self._planned = {
             broker: {plan.interest.topic_ids[topic] for topic in plan.interest.topics_of(node)}
