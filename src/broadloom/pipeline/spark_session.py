@@ -108,10 +108,12 @@ def session(engine: SparkEngine | None = None, spark: SparkSession | None = None
         logging.root.addFilter(_is_not_py4j_noise)
         try:
             yield started
-        except Exception as error:
-            if _is_disconnection(error):
-                raise UnreachableError(f"the connection to Spark is lost: {_first_line(error)}") from error
+        except BroadloomError:
             raise
+        except Exception as error:
+            if _answers(started):
+                raise
+            raise UnreachableError(f"the connection to Spark is lost: {_first_line(error)}") from error
         finally:
             _stop(started)
             logging.root.removeFilter(_is_not_py4j_noise)
@@ -122,19 +124,20 @@ def _is_not_py4j_noise(record: logging.LogRecord) -> bool:
     return not record.getMessage().endswith(" while sending command.")
 
 
-def _is_disconnection(error: Exception) -> bool:
-    """Whether the JVM, or the Spark Connect server, has gone away."""
-    if isinstance(error, BroadloomError):
+def _answers(spark: SparkSession) -> bool:
+    """Whether the JVM, or the Spark Connect server, still answers."""
+    try:
+        return bool(spark.version)
+    except Exception:
         return False
-    return isinstance(error, ConnectionError) or type(error).__name__ == "Py4JNetworkError"
 
 
 def _stop(spark: SparkSession) -> None:
-    """Stop a session; it need not answer."""
+    """Stop a session that perhaps does not answer any more."""
     try:
         spark.stop()
-    except Exception as error:
-        if not _is_disconnection(error):
+    except Exception:
+        if _answers(spark):
             raise
 
 
