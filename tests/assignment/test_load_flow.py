@@ -81,6 +81,13 @@ def test_a_guard_that_refuses_nothing_changes_nothing():
     assert np.array_equal(plain.broker_of, broker_of)
 
 
+def test_a_guard_with_limits_that_cannot_be_met_is_an_internal_error():
+    problem = bl.workload.subscribers(subscribers=200, brokers=8)
+    limit = np.ones(8, np.int64)
+    with pytest.raises(bl.InternalError, match="leave 192 subscribers without a broker"):
+        guarded_greedy(problem, candidates_in_time(problem), limit, np.arange(200))
+
+
 def test_the_guard_finds_assignments_that_gr_star_misses():
     """Right above the least possible factor Gr* finds all candidates full; a guarded Gr* does not."""
     problem = bl.workload.subscribers(set=2, subscribers=3000, brokers=20)

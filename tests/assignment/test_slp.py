@@ -1,5 +1,7 @@
 """SLP: candidate rectangles, coverage, rounding and the linear program, compared with slow twins."""
 
+import sys
+
 import numpy as np
 import pytest
 from assign_strategies import problems
@@ -196,3 +198,10 @@ def test_a_load_sample_is_drawn_until_its_program_has_a_solution(seed):
     loads = _literal_loads(level, SlpOptions(literal=True), np.random.default_rng(seed))
     assert len(np.unique(loads)) == 20
     assert np.count_nonzero(loads < m // 2) <= 10
+
+
+def test_missing_or_tools_is_a_missing_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "ortools.pdlp", None)
+    problem = bl.AssignmentProblem([0], [[1], [2]], [-1, -1], [[1], [2]], [[0], [1]], [[1], [2]])
+    with pytest.raises(bl.MissingExtraError, match=r"OR-tools, which is not installed; run: pip install"):
+        bl.assign(problem, "slp1")

@@ -229,6 +229,16 @@ def test_scaled_sites_are_written(tmp_path):
 
 
 @pytest.mark.parametrize("name", ["m.npz", "m.csv"])
+def test_a_matrix_file_without_permission_is_a_storage_error(tmp_path, monkeypatch, name):
+    def refuse(*_args, **_options):
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("pathlib.Path.open", refuse)
+    with pytest.raises(bl.StorageError, match="cannot be read: Permission denied"):
+        weights(kind=tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["m.npz", "m.csv"])
 def test_damaged_matrix_files_are_input_errors(tmp_path, name):
     for content in (b"PK\x03\x04abc", b"\xff\xfe\x00", b"\x93NUMPY"):
         (tmp_path / name).write_bytes(content)
