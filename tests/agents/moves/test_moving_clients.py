@@ -290,8 +290,8 @@ def test_a_reader_of_everything_does_not_pass_for_a_session_that_is_gone(monkeyp
         reader.subscribe("#")
         assert reader.wait_until_ready(LIMIT)
         redirection = Redirection(places["h"], places["f"], "subject", Login(), "0" * 16)
-        tries, sent_on = threading.Event(), redirection._send_on
-        redirection._send_on = lambda message: (sent_on(message), tries.set())
+        tries, sent_on = threading.Event(), redirection._forward
+        redirection._forward = lambda message: (sent_on(message), tries.set())
         faults = []
         sending = threading.Thread(target=lambda: faults.append(redirection.run()), daemon=True)
         sending.start()
@@ -470,7 +470,7 @@ def test_a_client_is_started_once_and_stops_while_it_cannot_connect(caplog):
             client.connect("g")
             assert wait_for(lambda: client.home == "g")
         assert client.home == "f"
-        assert "cannot connect to 'g' and goes back" in caplog.text
+        assert "cannot connect to 'g' and returns" in caplog.text
         with client:
             assert client.wait_until_ready(60)
 

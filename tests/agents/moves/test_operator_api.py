@@ -335,7 +335,7 @@ def test_an_agent_that_cannot_start_says_so_and_leaves_nothing(tmp_path, monkeyp
 
     before = set(threading.enumerate())
     config.write_text('port = 0\n[brokers.h]\naddress = "127.0.0.1:1"')
-    monkeypatch.setattr("broadloom.agents.moves.broker_sessions.connect_later", fails)
+    monkeypatch.setattr("broadloom.agents.moves.broker_sessions.connect_in_background", fails)
     for _ in range(2):  # the second would find the journal held by the first
         with pytest.raises(OSError, match="of its own"), serving(AgentConfig.load(config)):
             pass
