@@ -84,7 +84,7 @@ def migration(problem: MarketProblem, options: MigrationOptions, seed: int) -> M
     moved: list[int] = []
     with stage("migrate", options.rounds) as done:
         while len(moved) < options.rounds:
-            # Rates have changed in every channel since the last round, so every price is computed anew.
+            # Rates have changed in every channel since the last round, so every price is computed again.
             search.prices.version[:] += 1
             moved.append(int(move_users(search, order, tries, np.inf)))
             done(len(moved))
