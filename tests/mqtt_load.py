@@ -1,4 +1,4 @@
-"""Load on running brokers: a client at each that publishes and subscribes, and counts what came how often."""
+"""Load on running brokers: one client per broker that publishes and subscribes, and counts deliveries."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ IN_FLIGHT = 15  # of one client; a broker of default settings takes 20
 
 
 class Load(SessionHandler):
-    """Clients with ids on their messages; the payload is the message's number.
+    """One client per broker; the payload of a message is its number.
 
     Args:
-        endpoints: how to reach each broker.
-        wants: the topics that are subscribed to at each.
+        endpoints: the endpoint of each broker.
+        wants: the topics that each broker's client subscribes to.
 
     Attributes:
-        wants: the topics that are subscribed to at each broker now.
+        wants: the present topics of each broker's client.
         identified: whether messages have ids.
         published: broker and topic of each message, by its number.
-        missing: where each message has still to come.
-        due: how many deliveries there have to be in all.
-        got: how often a message came to a broker.
+        missing: per message, the brokers where it has yet to arrive.
+        due: number of expected deliveries.
+        got: number of arrivals by broker and message.
     """
 
     def __init__(self, endpoints: Mapping[str, Endpoint], wants: Mapping[str, Iterable[str]]) -> None:
@@ -53,23 +53,23 @@ class Load(SessionHandler):
             await client.up.wait()
 
     async def stop(self) -> None:
-        """Disconnect, and have brokers forget the clients."""
+        """Disconnect, and have brokers delete the sessions."""
         await self.pause()
         await asyncio.gather(*(client.stop(forget=True) for client in self.clients.values()))
 
     def run(self, rate: float) -> None:
-        """Publish so many messages a second, each topic at each broker that wants it in turn."""
+        """Publish messages at a rate per second, in turn for each pair of a broker and its topic."""
         self._task = asyncio.create_task(self._publish(rate))
 
     async def pause(self) -> None:
-        """Publish no more."""
+        """Stop publishing."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
             self._task = None
 
     async def move_off(self, broker: str, topics: Iterable[str] | None = None) -> None:
-        """Clients of a broker want some topics no longer, or nothing any more."""
+        """Unsubscribe a broker's client from some topics, or from all."""
         gone = set(self.wants[broker] if topics is None else topics)
         self.wants[broker] -= gone
         await self.clients[broker].unsubscribe(sorted(gone))
@@ -79,7 +79,7 @@ class Load(SessionHandler):
                 self._strike(number, broker)
 
     async def move_to(self, broker: str, topics: Iterable[str]) -> None:
-        """Clients of a broker want more topics; messages count from now on."""
+        """Subscribe a broker's client to more topics; messages count from now on."""
         more = sorted(topics)
         await self.clients[broker].subscribe(more, retained=False)
         self.wants[broker].update(more)
@@ -96,7 +96,7 @@ class Load(SessionHandler):
             await asyncio.sleep(0.002)
 
     def publish(self, broker: str, topic: str) -> bool:
-        """Publish one message, if the broker takes it now."""
+        """Publish one message, if the broker accepts it now."""
         client = self.clients[broker]
         if not client.up.is_set() or self._open[broker] >= IN_FLIGHT:
             return False
@@ -113,13 +113,13 @@ class Load(SessionHandler):
         return True
 
     def counts(self) -> dict[str, int]:
-        """What came of all messages so far."""
+        """Counts of published, expected, lost and duplicated messages."""
         lost = sum(map(len, self.missing.values()))
         doubled = self.got.total() - len(self.got)
         return {"published": len(self.published), "due": self.due, "lost": lost, "doubled": doubled}
 
     async def settle(self, seconds: float = 60.0, quiet: float = 0.3) -> dict[str, int]:
-        """Wait until all has come, and a little for what comes twice; the counts then."""
+        """Wait until all messages have arrived, and a little for duplicates; returns the counts."""
         end = time.monotonic() + seconds
         while self.missing and time.monotonic() < end:
             await asyncio.sleep(0.05)
@@ -127,22 +127,22 @@ class Load(SessionHandler):
         return self.counts()
 
     def _strike(self, number: int, broker: str) -> None:
-        """A message has not to come to a broker any more."""
+        """A message is no longer expected at a broker."""
         brokers = self.missing.get(number, set())
         brokers.discard(broker)
         if not brokers:
             self.missing.pop(number, None)
 
-    # What sessions call.
+    # Callbacks of sessions.
 
     async def opened(self, session: ClientSession, connack: Connack) -> None:
-        """A client subscribes, unless its broker remembers."""
+        """Subscribe, unless the broker has kept the session."""
         self._open[session.broker] = 0
         if not connack.present:
             await session.subscribe(sorted(self.wants[session.broker]), retained=False)
 
     def arrived(self, session: ClientSession, message: Publish) -> None:
-        """A message has come."""
+        """Count a message, and acknowledge it."""
         number = int(message.payload())
         self.got[session.broker, number] += 1
         self._strike(number, session.broker)
@@ -150,6 +150,6 @@ class Load(SessionHandler):
             session.send(acknowledgement(PUBACK, message.number))
 
     def acknowledged(self, session: ClientSession, kind: int, number: int, reason: int) -> None:
-        """A broker has taken a message."""
+        """A broker has accepted a message."""
         assert (kind, reason >= FAILED) == (PUBACK, False), f"{kind:#x} for {number}: {reason:#x}"
         self._open[session.broker] = max(0, self._open[session.broker] - 1)

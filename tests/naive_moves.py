@@ -1,4 +1,4 @@
-"""The slow obvious twin of the order of moves, and a checker that knows nothing of how it was made."""
+"""Naive order of moves, and a checker of plans that is independent of the planner."""
 
 from __future__ import annotations
 

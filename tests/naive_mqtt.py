@@ -1,7 +1,7 @@
-"""MQTT brokers and a network of our own making, in one process and in a time of its own.
+"""Simulated MQTT brokers and a simulated network, in one process with a clock of its own.
 
-Bytes take as long as chance wants, connections break, brokers keep their sessions. Nothing here shares code
-with the agent: packets are read and written anew.
+Delays are random, connections break, brokers keep their sessions. Nothing here shares code with the agent:
+packets are read and written independently.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from broadloom.mqtt.endpoint import Endpoint
 
 
 class OwnTime(asyncio.SelectorEventLoop):
-    """An event loop that never waits: when there is nothing to do, its clock jumps to the next timer."""
+    """Event loop that never waits: when it is idle, its clock jumps to the next timer."""
 
     def __init__(self):
         super().__init__(_Jumping())
@@ -22,7 +22,7 @@ class OwnTime(asyncio.SelectorEventLoop):
         self.now = 0.0
 
     def time(self):
-        """Our own time."""
+        """The simulated time."""
         return self.now
 
 
@@ -34,7 +34,7 @@ class _Jumping(selectors.SelectSelector):
 
 
 class Pipe(asyncio.Transport):
-    """A connection from a client to a broker; each direction is in order, and as slow as chance wants."""
+    """Connection from a client to a broker; each direction keeps the order and has random delays."""
 
     def __init__(self, client, broker, chance):
         super().__init__()
@@ -44,15 +44,18 @@ class Pipe(asyncio.Transport):
         self.last = {"up": 0.0, "down": 0.0}
         self.coming = {"up": deque(), "down": deque()}
 
-    def later(self, way, call, *values):
-        """Something happens at the end of a direction."""
-        self.last[way] = max(self.last[way], self.loop.time()) + self.chance.choice((0, 0, 0.001, 0.03))
-        self.coming[way].append((call, values))
-        self.loop.call_at(self.last[way], self.next, way)  # timers of the same time are in no order
+    def later(self, direction, call, *values):
+        """Schedule a call at the end of a direction."""
+        self.last[direction] = max(self.last[direction], self.loop.time()) + self.chance.choice(
+            (0, 0, 0.001, 0.03)
+        )
+        self.coming[direction].append((call, values))
+        self.loop.call_at(self.last[direction], self.next, direction)  # timers of the same time are in no
+        order
 
-    def next(self, way):
-        """What comes next in a direction."""
-        call, values = self.coming[way].popleft()
+    def next(self, direction):
+        """Make the next call of a direction."""
+        call, values = self.coming[direction].popleft()
         call(*values)
 
     def write(self, data):
@@ -102,7 +105,7 @@ class Dead(asyncio.Protocol):
 
 @dataclass(frozen=True)
 class FakeEndpoint(Endpoint):
-    """The way to a broker of ours."""
+    """Endpoint of a simulated broker."""
 
     broker: "Broker | None" = None
     chance: random.Random | None = None
@@ -116,7 +119,7 @@ class FakeEndpoint(Endpoint):
 
 
 class Kept:
-    """A session."""
+    """Session that a broker keeps."""
 
     def __init__(self, window):
         self.pipe, self.window, self.filters = None, window, set()
@@ -134,7 +137,7 @@ class Broker:
         self.wanted = set()
 
     def publish(self, topic, payload, properties=b"", source=None):
-        """Route a message; whoever subscribes here has it now."""
+        """Route a message, and deliver it to local subscribers."""
         if topic in self.wanted:
             self.got[payload] += 1
         for client, session in self.sessions.items():
@@ -143,7 +146,7 @@ class Broker:
                 self.pump(session)
 
     def pump(self, session):
-        """Send what waits."""
+        """Send queued messages."""
         while session.pipe and session.queue and len(session.sent) < session.window:
             if self.low_numbers:
                 number = next(n for n in range(1, 65536) if n not in session.sent)
@@ -153,7 +156,7 @@ class Broker:
             session.pipe.down(written(0x32, number, session.sent[number]))
 
     def take(self, pipe, kind, flags, body):
-        """A packet has come."""
+        """Handle a packet."""
         session = pipe.session
         if kind == 1:
             self.connect(pipe, body)
@@ -219,7 +222,7 @@ class Broker:
 
 
 def split(data):
-    """Kind, flags, length and body of the first packet, if it is all there."""
+    """Kind, flags, length and body of the first packet, if it is complete."""
     size = shift = 0
     for at, byte in enumerate(data[1:5], 1):
         size |= (byte & 127) << shift

@@ -1,1 +1,1 @@
-"""Processes that run beside brokers: links that follow plans, and moves of clients."""
+"""Agents next to running brokers: links that follow plans, and moves of clients."""

@@ -340,7 +340,7 @@ class ClientSession(asyncio.Protocol):
 
 
 def watched_task(work: Coroutine[None, None, None]) -> asyncio.Task[None]:
-    """A task that nobody awaits; its failure goes to the event loop's exception handler."""
+    """A task that is not awaited; its failure goes to the event loop's exception handler."""
 
     def report(task: asyncio.Task[None]) -> None:
         if not task.cancelled() and (error := task.exception()):

@@ -1,4 +1,4 @@
-"""The link agent on real mosquitto: brokers leave and come back under load; nothing is lost or doubled."""
+"""The link agent on real mosquitto: brokers leave and return under load; nothing is lost or duplicated."""
 
 import asyncio
 import json

@@ -1,4 +1,4 @@
-"""The parts of the link agent: packets, steps between trees, guards, the journal, target_hops and sources."""
+"""The parts of the link agent: packets, steps between trees, guards, the journal, targets and sources."""
 
 import asyncio
 import json

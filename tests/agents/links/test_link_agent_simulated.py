@@ -1,4 +1,4 @@
-"""The whole agent on brokers and a network of our own making: whatever is slow, breaks or dies."""
+"""The whole link agent on simulated brokers and a simulated network with delays, failures and crashes."""
 
 import asyncio
 import random

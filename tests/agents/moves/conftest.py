@@ -1,4 +1,4 @@
-"""What tests of moves share."""
+"""Fixtures of the tests of moves."""
 
 import pytest
 from test_move_agent import World

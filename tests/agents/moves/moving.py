@@ -1,4 +1,4 @@
-"""A small live system for tests: brokers linked by native bridges, an agent, clients that count."""
+"""A small live system for tests: brokers linked by native bridges, an agent, and clients that count."""
 
 from __future__ import annotations
 

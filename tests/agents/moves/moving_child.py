@@ -1,4 +1,4 @@
-"""What runs in processes of their own, to be killed: an agent, and a client that writes what it gets."""
+"""Child processes to be killed: an agent, and a client that writes the messages it gets to a file."""
 
 from __future__ import annotations
 

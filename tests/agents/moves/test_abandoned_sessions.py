@@ -1,4 +1,4 @@
-"""Sessions that could not be emptied are counted, named, and told of by the moves that left them."""
+"""Sessions that could not be emptied are counted and listed, and the notes of their moves mention them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A real mosquitto with the exported rules, passwords and two listeners: nobody moves, or hears, another."""
+"""Mosquitto with the exported rules, passwords and two listeners: no client can move or read another."""
 
 from __future__ import annotations
 

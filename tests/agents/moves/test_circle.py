@@ -1,4 +1,4 @@
-"""The circle closes: live system -> tables -> assign -> moves -> live system, by the command line."""
+"""The whole cycle by the command line: live system, tables, assignment, moves, live system."""
 
 from __future__ import annotations
 

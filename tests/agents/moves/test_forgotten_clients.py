@@ -1,4 +1,4 @@
-"""Clients that are gone are forgotten in the end, and nothing that somebody still needs."""
+"""Silent clients are forgotten in the end, but nothing that is still needed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The agent without brokers: what it refuses, what it keeps, and that a replay leads to the same."""
+"""The move agent without brokers: what it refuses and journals, and that a replay restores its state."""
 
 # ruff: noqa: D102, ARG002  # stand-ins have the methods of what they stand for
 

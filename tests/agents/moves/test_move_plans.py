@@ -1,4 +1,4 @@
-"""The order of moves: most gain first, no capacity exceeded on the way, never more at once than asked."""
+"""The order of moves: highest gain first, no capacity exceeded, at most `at_once` moves per step."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moves over links that follow the clients: a broker gets a topic when somebody comes who needs it."""
+"""Moves over links that follow the clients: a broker gets a topic when a client arrives that needs it."""
 
 from __future__ import annotations
 

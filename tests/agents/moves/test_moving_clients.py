@@ -1,4 +1,4 @@
-"""Live moves on real mosquitto brokers under load: nothing lost, nothing doubled, nobody forced."""
+"""Live moves on real mosquitto brokers under load: nothing lost or duplicated, no client forced."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The operators' HTTP API: on loopback, only with the token, and as its own description says."""
+"""The operators' HTTP API: on loopback, only with the token, and as its OpenAPI description says."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Links that follow clients: what is asked of them, what they carry for it, and what they refuse."""
+"""Links that follow clients: their requests, the filters that they carry, and refused configurations."""
 
 from __future__ import annotations
 

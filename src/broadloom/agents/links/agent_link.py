@@ -20,7 +20,7 @@ No message is lost: if anything fails before PUBACK 7, the near broker sends 7 a
 twice: until PUBREL 7 the far broker treats a second PUBLISH 7 as a repetition; after that, `store[7]` records
 that it has the message, so only PUBREL is repeated, which is harmless. A restarted agent knows as much as one
 that never stopped, because brokers assign the packet ids and the store survives the process. This holds for
-messages with an id; other messages cannot be told from repetitions, so they are sent again.
+messages with an id; other messages cannot be distinguished from repetitions, so they are sent again.
 """
 
 from __future__ import annotations

@@ -270,14 +270,14 @@ class MoveAgent:
         move = self.registry.moves.get(message.move)
         if move is None or move.client != message.client:
             raise InputError(f"move {message.move} is not a move of {message.client}")
-        asked = move.state in (MoveState.REQUESTED, MoveState.STAYING)
-        if asked and message.answer == "accept":
+        is_open = move.state in (MoveState.REQUESTED, MoveState.STAYING)
+        if is_open and message.answer == "accept":
             # The foreign broker can have a stray session from before.
             return [Drained(move.client, move.foreign), move.to(MoveState.ACCEPTED, now)]
-        if asked and message.answer == "stay":
+        if is_open and message.answer == "stay":
             until = min(message.until or now, now + MOST_STAY)
             return [replace(move, state=MoveState.STAYING, since=now, until=until)]
-        if asked and message.answer == "decline":
+        if is_open and message.answer == "decline":
             return [move.to(MoveState.DECLINED, now)]
         if move.state is MoveState.REPLICATED and message.answer == "ready":
             self._inbox.put(lambda: self._send_off(move.id, message.number))

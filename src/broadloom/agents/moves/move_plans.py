@@ -385,10 +385,10 @@ class _PlanRun:
             else:
                 self._begin(move, f"{self._plan.key}:{number}:{move.client}", under_way)
         while under_way:
-            for asked in list(under_way):
-                state = self._mover.move(asked)["state"]
+            for move_id in list(under_way):
+                state = self._mover.move(move_id)["state"]
                 if MoveState(state) not in NEXT or state == MoveState.STAYING:
-                    move = under_way.pop(asked)
+                    move = under_way.pop(move_id)
                     if state != MoveState.STAYING:  # it can still move, and counts at both brokers
                         self._carry(move.home if state == MoveState.REDIRECTED else move.to, -move.demand)
                     self._end(move, state)

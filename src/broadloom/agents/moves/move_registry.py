@@ -18,7 +18,7 @@ from broadloom.errors import InputError, StorageError
 from broadloom.mqtt.topic_filters import QosFilters
 from broadloom.storage import append_record, lock_folder, read_records, start_journal
 
-KEPT = 10_000  # of the moves that are over, and of the sessions that were given up
+KEPT = 10_000  # final moves and abandoned sessions that are kept
 FILE = "moves"
 MAGIC = b"broadloom moves 1\n"
 MOST_RECORDS, MOST_BYTES = 100_000, 64 * 2**20  # since it was last written anew
