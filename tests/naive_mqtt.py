@@ -50,8 +50,7 @@ class Pipe(asyncio.Transport):
             (0, 0, 0.001, 0.03)
         )
         self.coming[direction].append((call, values))
-        self.loop.call_at(self.last[direction], self.next, direction)  # timers of the same time are in no
-        order
+        self.loop.call_at(self.last[direction], self.next, direction)  # in order: equal timers have none
 
     def next(self, direction):
         """Make the next call of a direction."""
