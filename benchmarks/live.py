@@ -1,4 +1,4 @@
-"""The link agent on real mosquitto: hundreds of changes under load, kills at random, and one link's rate."""
+"""Benchmark of the link agent on real mosquitto: changes under load, random kills, and the rate of one link."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ CLEAN = ("lost", "doubled")
 
 
 class Churn:
-    """Brokers that leave and come back and change their topics, written to a file of events."""
+    """Changes of brokers (leave, return, other topics), written to a file of events."""
 
     def __init__(self, interest: bl.Interest, place: Path, load: Load, seed: int) -> None:
         self._place, self._load, self._chance, self._seq = place, load, random.Random(seed), 0
@@ -56,7 +56,7 @@ class Churn:
         self._gone: dict[str, list[str]] = {}
 
     async def change(self, done: Callable[[], Any]) -> tuple[str, float]:
-        """One event: its kind, and the seconds from its line in the file until all links are changed."""
+        """Write one event; returns its kind, and the seconds until all links are changed."""
         wants = self._load.wants
         broker = self._chance.choice(sorted(wants))
         others = [topic for topic in self._topics if topic not in wants[broker]]
@@ -95,7 +95,7 @@ class Churn:
 
 
 def instance(seed: int = 0) -> tuple[bl.Interest, bl.Plan, dict[str, list[str]]]:
-    """Brokers, their plan, and what each wants."""
+    """Brokers, their plan, and the topics of each."""
     interest = bl.workload.interest(nodes=BROKERS, topics=TOPICS, sizes=(5, 10), seed=seed)
     wants = {
         name: [interest.topic_ids[topic] for topic in interest.topics_of(node)]
@@ -106,7 +106,7 @@ def instance(seed: int = 0) -> tuple[bl.Interest, bl.Plan, dict[str, list[str]]]
 
 @contextmanager
 def scratch() -> Iterator[Path]:
-    """A folder that goes with the block."""
+    """A temporary folder."""
     with tempfile.TemporaryDirectory() as folder:
         yield Path(folder)
 
@@ -114,7 +114,7 @@ def scratch() -> Iterator[Path]:
 async def soak_story(
     lab: MosquittoLab, folder: Path, seconds: float
 ) -> tuple[dict[str, int], list[tuple[str, float]], LinkAgent]:
-    """Load and changes for so long; counts, and the time of each change."""
+    """Run load and changes for some seconds; returns the counts and the time of each change."""
     interest, plan, wants = instance()
     endpoints = {broker: Endpoint(HOST, port) for broker, port in lab.ports.items()}
     agent, load = LinkAgent(endpoints.__getitem__, folder / "state"), Load(endpoints, wants)
@@ -146,7 +146,7 @@ async def soak_story(
 
 
 def soak(quick: bool) -> Section:
-    """Changes of all kinds under load, several minutes."""
+    """Changes of all kinds under load, for several minutes."""
     seconds = 10.0 if quick else 300.0
     title = f"{BROKERS} brokers, {TOPICS} topics, {RATE:g} messages a second, changes for {seconds:g} s"
     section = Section(f"{title}, {version()}")
@@ -166,7 +166,7 @@ def soak(quick: bool) -> Section:
 
 
 async def kill_story(lab: MosquittoLab, folder: Path, kills: int) -> tuple[dict[str, int], int]:
-    """The agent as a command, killed again and again while links change."""
+    """Start the agent as a command, and kill it repeatedly while links change."""
     interest, plan, wants = instance()
     plan.save(folder / "plan")
     endpoints = {broker: Endpoint(HOST, port) for broker, port in lab.ports.items()}
@@ -208,7 +208,7 @@ async def kill_story(lab: MosquittoLab, folder: Path, kills: int) -> tuple[dict[
 
 
 async def settled(folder: Path, events: Path) -> None:
-    """Wait until the agent has told that it has done all events of the file."""
+    """Wait until the agent has reported all events of the file as done."""
     lines = events.read_text().count("\n")  # their seq begins with 1
     while True:
         try:
@@ -221,7 +221,7 @@ async def settled(folder: Path, events: Path) -> None:
 
 
 class Counting(LinkRun):
-    """A run that knows which event its links follow."""
+    """A run that records which event its links follow."""
 
     last = -1
 
@@ -231,7 +231,7 @@ class Counting(LinkRun):
 
 
 def agent_process(folder: Path, ports: dict[str, int]) -> None:
-    """The agent of `kills`: it writes down how many events it has done."""
+    """The agent of `kills`, which writes the number of events it has done."""
 
     async def story() -> None:
         source = EventFile(bl.Plan.load(folder / "plan"), folder / "events.jsonl")
@@ -253,7 +253,7 @@ def agent_process(folder: Path, ports: dict[str, int]) -> None:
 
 
 def kills(quick: bool) -> Section:
-    """The agent is killed at random moments, in the middle of changes and beside them."""
+    """The agent is killed at random moments, during changes and between them."""
     count = 2 if quick else 25
     section = Section(f"The agent killed (SIGKILL) while links change under load, {version()}")
     with MosquittoLab(Wiring(instance()[0].node_ids, {}, {}, ())) as lab, scratch() as folder:
@@ -265,7 +265,7 @@ def kills(quick: bool) -> Section:
 
 
 async def pushed(lab: MosquittoLab, messages: int) -> float:
-    """Messages a second from a client at one broker to a client at the other, through whatever links them."""
+    """Messages per second from a client at one broker to a client at the other, over whatever links them."""
     out, reader = PacketReader(), PacketReader()
     source, sink = await asyncio.gather(*(_client(lab.ports[broker], broker) for broker in "ab"))
     sink[1].write(subscribe(1, ["x"], retained=False))
@@ -303,7 +303,7 @@ async def _client(port: int, name: str) -> tuple[asyncio.StreamReader, asyncio.S
 
 
 def native(messages: int) -> float:
-    """Over a bridge of mosquitto's own."""
+    """The rate over a native bridge of mosquitto."""
     x = ("x",)
     wiring = Wiring(("a", "b"), {"a": x, "b": x}, {}, (WiredLink("a", "b", x, x),))
     with MosquittoLab(wiring) as lab:
@@ -312,7 +312,7 @@ def native(messages: int) -> float:
 
 
 def linked(messages: int, start: Callable[[dict[str, int]], subprocess.Popen[bytes]]) -> float:
-    """Over a process that links two brokers."""
+    """The rate over a process that links two brokers."""
     with MosquittoLab(Wiring(("a", "b"), {}, {}, ())) as lab:
         process = start(lab.ports)
         try:
@@ -325,7 +325,7 @@ def linked(messages: int, start: Callable[[dict[str, int]], subprocess.Popen[byt
 
 
 def one_of(kind: str) -> Callable[[dict[str, int]], subprocess.Popen[bytes]]:
-    """A process of this file that links two brokers."""
+    """Start a process of this file that links two brokers."""
     return lambda ports: subprocess.Popen(
         [*killed_with_parent(), sys.executable, __file__, kind, json.dumps(ports)], stdout=subprocess.PIPE
     )
@@ -347,7 +347,7 @@ def link_process(ports: dict[str, int]) -> None:
 
 
 def paho_process(ports: dict[str, int]) -> None:
-    """The same with paho: QoS 1 both ways, acknowledged when the far broker has acknowledged."""
+    """A link made with paho: QoS 1 in both directions, acknowledged after the far broker."""
     import paho.mqtt.client as paho
 
     clients, waiting = {}, {}
@@ -372,7 +372,7 @@ def paho_process(ports: dict[str, int]) -> None:
 
 
 def rate(quick: bool) -> Section:
-    """One link: the agent's, mosquitto's own bridge, and one made with a library."""
+    """The rate of one link: the agent's, mosquitto's own bridge, and one made with paho."""
     messages, rounds = (2_000, 1) if quick else (50_000, 5)
     ways = {
         "native bridge": native,
