@@ -1,4 +1,4 @@
-"""Benchmark of the link agent on real mosquitto: changes under load, random kills, and the rate of one link."""
+"""Benchmark of the link agent on real mosquitto: changes under load, random kills, and one link's rate."""
 
 from __future__ import annotations
 
