@@ -6,9 +6,12 @@ from broadloom.workload.device_logs import devices
 from broadloom.workload.interest_workload import ChurnEvent, churn, events_table, interest, write
 from broadloom.workload.link_weights import mean_weight, read_matrix, weights, weights_or_none
 
+Event = ChurnEvent  # an older name, kept for callers
+
 __all__ = [
     "REGIONS",
     "ChurnEvent",
+    "Event",
     "Region",
     "churn",
     "devices",
