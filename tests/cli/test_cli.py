@@ -11,6 +11,7 @@ import pyarrow.csv
 import pyarrow.parquet
 import pytest
 
+import broadloom as bl
 from broadloom import Plan
 from broadloom.cli import main
 
@@ -302,7 +303,7 @@ def test_ctrl_c_says_so(tables, tmp_path):
     command = [sys.executable, "-c", code, "link", tables, "-o", tmp_path / "plan"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 130
-    assert done.stderr == "broadloom: interrupted; what was there before is as it was\n"
+    assert done.stderr == "broadloom: interrupted; existing outputs are unchanged\n"
     assert not (tmp_path / "plan").exists()
 
 
@@ -314,10 +315,40 @@ def test_a_closed_pipe_is_not_a_failed_check(tables, tmp_path):
     assert done.stderr == ""
 
 
-def test_a_bug_shows_a_traceback(monkeypatch):
-    """What is not the user's fault is not dressed up as if it were."""
-    monkeypatch.setattr("broadloom.cli.inspect.bl.algorithms", lambda: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (bl.InputError("k is 0; give a number from 1"), 2),
+        (bl.MissingExtraError("paho-mqtt is missing; run: pip install 'broadloom[deploy]'"), 2),
+        (FileNotFoundError(2, "No such file or directory", "edges.csv"), 2),
+        (bl.StorageError("cannot write plan: No space left on device"), 3),
+        (bl.UnreachableError("rome:8883 refused the connection; is the broker running?"), 3),
+        (PermissionError(13, "Permission denied", "plan"), 3),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_each_kind_of_error_has_its_exit_code(run, monkeypatch, error, code):
+    """An expected error is one line on standard error, and an exit code that tells whether to try again."""
+
+    def fail():
+        raise error
+
+    monkeypatch.setattr("broadloom.cli.inspect.bl.algorithms", fail)
+    left, out, err = run("algorithms")
+    assert (left, out) == (code, "")
+    assert err.startswith("broadloom: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize("error", [bl.InternalError("a topic stayed disconnected"), ZeroDivisionError()])
+def test_a_bug_shows_a_traceback(monkeypatch, error):
+    """An error of Broadloom itself is not reported as a mistake of the user."""
+
+    def fail():
+        raise error
+
+    monkeypatch.setattr("broadloom.cli.inspect.bl.algorithms", fail)
+    with pytest.raises(type(error)):
         main(["algorithms"])
 
 

@@ -69,7 +69,7 @@ def test_an_export_into_the_plan_itself_is_refused(run, plan):
         code, _, err = run("deploy", "export", "--to", "mosquitto", plan, "-o", folder)
         assert (code, err) == (
             2,
-            f"broadloom: {folder} is inside of the plan {plan}; choose a place beside it\n",
+            f"broadloom: {folder} is inside of the plan {plan}; choose another output\n",
         )
     assert sorted(plan.rglob("*")) == before
 

@@ -290,7 +290,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tables, tmp_path, capsys):
     lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 6
     assert "--once is for a stream; add --stream" in lines[3]
-    assert "--rebaseline needs to know when to look; give --fresh-every" in lines[5]
+    assert "--rebaseline works together with --fresh-every" in lines[5]
     assert not Path(tmp_path / "out").exists()
 
 

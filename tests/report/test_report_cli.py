@@ -36,7 +36,7 @@ def test_a_page_is_overwritten_only_with_force(plan, tmp_path, capsys):
     page = tmp_path / "page.html"
     assert run(plan, "-o", page, "-q") == 0
     assert run(plan, "-o", page) == 2
-    assert "is there already" in capsys.readouterr().err
+    assert "exists already" in capsys.readouterr().err
     assert run(plan, "-o", page, "--force", "-q") == 0
 
 

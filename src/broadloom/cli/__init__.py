@@ -1,4 +1,4 @@
-"""The command line `broadloom`: thin, it parses, calls and prints."""
+"""Command line `broadloom`: it parses arguments, calls the package, and prints results."""
 
 from broadloom.cli.app import main
 

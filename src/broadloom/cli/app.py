@@ -1,4 +1,4 @@
-"""The list of verbs, and the exit codes.
+"""List of verbs, and exit codes.
 
 0 done; 1 a check failed; 2 bad input; 3 something outside failed (broker, cluster, disk) and another try may
 help. Codes 2 and 3 come with one line on standard error; any other error is a bug and shows a traceback.
@@ -85,7 +85,7 @@ def main(arguments: list[str] | None = None) -> None:
         _print_error(f"{error.strerror or error}{where}")
         sys.exit(BAD_INPUT if isinstance(error, WRONG_PATH) else OUTSIDE_FAILED)
     if code == INTERRUPTED:
-        print("broadloom: interrupted; what was there before is as it was", file=sys.stderr)
+        print("broadloom: interrupted; existing outputs are unchanged", file=sys.stderr)
     sys.exit(code if isinstance(code, int) else 0)
 
 

@@ -35,10 +35,14 @@ def assign(
     option: Annotated[
         list[str] | None, typer.Option("--option", "-O", help="An option of the algorithm, as name=value.")
     ] = None,
-    max_delay: Annotated[float | None, typer.Option(help="Latency over the least possible, less 1.")] = None,
-    alpha: Annotated[int | None, typer.Option(help="The most rectangles of a filter.")] = None,
-    beta: Annotated[float | None, typer.Option(help="The wanted load balance factor.")] = None,
-    beta_max: Annotated[float | None, typer.Option(help="The largest load balance factor allowed.")] = None,
+    max_delay: Annotated[
+        float | None, typer.Option(help="Maximum latency over the minimum, minus 1.")
+    ] = None,
+    alpha: Annotated[
+        int | None, typer.Option(help="Maximum number of rectangles per content filter.")
+    ] = None,
+    beta: Annotated[float | None, typer.Option(help="The desired load balance factor.")] = None,
+    beta_max: Annotated[float | None, typer.Option(help="The maximum load balance factor.")] = None,
     seed: Seed = 0,
     master: Master = None,
     remote: Remote = None,
@@ -47,10 +51,10 @@ def assign(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Choose the broker of each subscriber and the filter of each broker; exit with 1 if limits are broken.
+    """Choose the broker of each subscriber and the filter of each broker; exit with 1 if a limit is exceeded.
 
-    With a master or a remote, many subscribers stay on Spark: broadloom searches on a sample of them, and
-    the rest is assigned there. The plan is the same as without Spark.
+    With a master or a remote, subscribers are assigned on Spark after a search on a sample of them. The plan
+    is the same as without Spark.
 
     Example: broadloom assign tables --algorithm slp -o plan
     """
@@ -66,11 +70,11 @@ def assign(
             )
     record = read_assignment_record(output)
     metrics = record["metrics"]
-    told = {name: record[name] for name in ("algorithm", "lower_bound", "notes", "metrics")}
-    words = f"{assignment_summary(algorithm, metrics)} -> {output}"
+    details = {name: record[name] for name in ("algorithm", "lower_bound", "notes", "metrics")}
+    text = f"{assignment_summary(algorithm, metrics)} -> {output}"
     show(
-        {"output": str(output), "feasible": metrics["feasible"]} | told,
-        words,
+        {"output": str(output), "feasible": metrics["feasible"]} | details,
+        text,
         as_json,
         quiet,
         measures_table(metrics),
@@ -88,7 +92,7 @@ def _on_spark(
     where: tuple[str | None, str | None, list[str]],
     force: bool,
 ) -> None:
-    """Assign subscribers who need not fit on this machine."""
+    """Assign subscribers that can exceed the memory of this machine."""
     from broadloom.pipeline import SparkEngine, need_spark, parse_conf
 
     if algorithm != "broadloom":
@@ -111,8 +115,10 @@ def market(
     option: Annotated[
         list[str] | None, typer.Option("--option", "-O", help="An option of the algorithm, as name=value.")
     ] = None,
-    channels: Annotated[int, typer.Option(help="Into how many channels the content is cut.")] = 128,
-    headroom: Annotated[float, typer.Option(help="Capacity over demand, where brokers have none.")] = 2.0,
+    channels: Annotated[
+        int, typer.Option(help="Number of channels into which the content is divided.")
+    ] = 128,
+    headroom: Annotated[float, typer.Option(help="Capacity over demand, if brokers have no capacity.")] = 2.0,
     core_price: Annotated[float, typer.Option(help="The price of distance between brokers.")] = 1.0,
     master: Master = None,
     remote: Remote = None,
@@ -122,7 +128,7 @@ def market(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Choose a broker for each user so that access and core links cost the least together.
+    """Choose a broker for each user at the least total cost of access and core links.
 
     With a master, a remote or a conf, Spark summarizes the messages, and grows the trees of steiner-mixing.
 

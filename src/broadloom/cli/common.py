@@ -31,46 +31,46 @@ from broadloom.storage import to_json_value
 if TYPE_CHECKING:
     from broadloom.pipeline import SparkEngine
 
-PIPE_CLOSED = 141  # as the shell tells it of a program that was ended by SIGPIPE
+PIPE_CLOSED = 141  # the shell's code for a program that was ended by SIGPIPE
 
 Json = Annotated[
     bool, typer.Option("--json", help="Print one JSON object on standard output, and nothing else there.")
 ]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace what is at the output's place.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing output.")]
 Seed = Annotated[int, typer.Option(help="The same seed gives the same output.")]
 
 
 def show(
-    record: Mapping[str, Any], words: str, as_json: bool, quiet: bool, table: Table | None = None
+    record: Mapping[str, Any], text: str, as_json: bool, quiet: bool, table: Table | None = None
 ) -> None:
-    """Print a result: the record as JSON, or the words and the table."""
+    """Print a result: the record as JSON, or the text and the table."""
     try:
         if as_json:
             print(json.dumps(to_json_value(record)))
         elif not quiet:
             console = Console(highlight=False, soft_wrap=True)
-            with console.capture() as printed:  # rich itself would end the program at a closed pipe
-                console.print(words, markup=False)
+            with console.capture() as printed:  # rich would end the program at a closed pipe
+                console.print(text, markup=False)
                 if table is not None:
                     console.print(table)
             print(printed.get(), end="")
         sys.stdout.flush()
     except BrokenPipeError:
-        # The reader has seen enough; what is left in the buffer must not fail again at exit.
+        # The reader has closed the pipe; the rest of the buffer must not fail again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit(PIPE_CLOSED) from None
 
 
 def keep_apart(output: Path, *inputs: Path) -> None:
-    """Refuse an output that would replace what it is made from."""
-    for place in inputs:
-        if place.resolve() == output.resolve():
-            raise InputError(f"the output {output} is also the input; choose another place for it")
+    """Refuse an output that would replace one of its inputs."""
+    for path in inputs:
+        if path.resolve() == output.resolve():
+            raise InputError(f"the output {output} is also the input; choose another output")
 
 
 def measures_table(metrics: Mapping[str, Any]) -> Table:
-    """Measures as a table of two columns."""
+    """A table of measures with two columns."""
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in metrics.items():
         shown = (
@@ -86,7 +86,7 @@ def measures_table(metrics: Mapping[str, Any]) -> Table:
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[None]:
-    """Draw a bar for each stage of the work in the block, if standard error is a terminal."""
+    """Draw one bar per stage of the work in the block, if standard error is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield
         return
@@ -101,7 +101,7 @@ def _bars() -> Progress:
 
 
 class _Bars:
-    """Tells rich's bars of the stages: a bar for each, those inside others below them."""
+    """Progress watcher that draws one bar per stage; bars of inner stages are below."""
 
     def __init__(self, bars: Progress) -> None:
         self._bars = bars
@@ -118,14 +118,14 @@ class _Bars:
 
 
 Master = Annotated[
-    str | None, typer.Option(help="Where Spark runs: spark://host:7077, yarn, k8s://..., or here, local[N].")
+    str | None, typer.Option(help="The Spark master: spark://host:7077, yarn, k8s://..., or local[N].")
 ]
 Remote = Annotated[str | None, typer.Option(help="A Spark Connect server: sc://host:15002.")]
 Conf = Annotated[list[str] | None, typer.Option(help="A setting of Spark, as spark.name=value; repeatable.")]
 
 
 def engine_of(master: str | None, remote: str | None, conf: list[str] | None) -> SparkEngine:
-    """Where Spark runs, after a look that it is installed."""
+    """The Spark settings of the options, after a check that Spark is installed."""
     from broadloom.pipeline import SparkEngine, need_spark, parse_conf
 
     need_spark()
@@ -133,14 +133,14 @@ def engine_of(master: str | None, remote: str | None, conf: list[str] | None) ->
 
 
 def engine_if_asked(master: str | None, remote: str | None, conf: list[str] | None) -> SparkEngine | None:
-    """As `engine_of`; None for a verb that needs no Spark and was told nothing of it."""
+    """As `engine_of`; None if no option asks for Spark."""
     return engine_of(master, remote, conf) if master or remote or conf else None
 
 
-def parse_options(given: list[str]) -> dict[str, Any]:
-    """Options of an algorithm from words like `k=2`; values are JSON where they can be, `inf`, or text."""
+def parse_options(texts: list[str]) -> dict[str, Any]:
+    """Options of an algorithm from texts like `k=2`; a value is JSON if possible, `inf`, or text."""
     parsed: dict[str, Any] = {}
-    for text in given:
+    for text in texts:
         name, equals, value = text.partition("=")
         if not (name and equals):
             raise InputError(f"option {text!r} is not of the form name=value")

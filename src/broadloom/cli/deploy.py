@@ -56,23 +56,27 @@ PlanFolder = Annotated[Path, typer.Argument(help="The folder of a plan.")]
 To = Annotated[str, typer.Option("--to", help=f"One of {', '.join(target.name for target in TARGETS)}.")]
 Messages = Annotated[
     Path | None,
-    typer.Option(help="The folder of a table of messages: who publishes what; else all who want it may."),
+    typer.Option(
+        help="The folder of a table of messages: the publishers of each topic; by default all that want it."
+    ),
 ]
-Least = Annotated[str, typer.Option(help="Trees of least latency (from publishers) or weight.")]
-Slack = Annotated[float, typer.Option(help="How much more a tree may cost to relieve busy links.")]
-Address = Annotated[str, typer.Option(help="Where a broker is: host or host:port, with {broker} for its id.")]
-Tls = Annotated[bool, typer.Option(help="Encrypt links, and prove them by certificates.")]
+Least = Annotated[str, typer.Option(help="Trees of least latency (from publishers) or of least weight.")]
+Slack = Annotated[float, typer.Option(help="By which share a tree can cost more to relieve busy links.")]
+Address = Annotated[
+    str, typer.Option(help="The address of a broker: host or host:port, with {broker} for its id.")
+]
+Tls = Annotated[bool, typer.Option(help="Encrypt links, and authenticate them by certificates.")]
 Certificates = Annotated[str | None, typer.Option(help="The folder of certificates on each broker.")]
 Credentials = Annotated[
-    bool, typer.Option("--credentials", help="Log in with a name and password of the environment.")
+    bool, typer.Option("--credentials", help="Log in with a name and a password from the environment.")
 ]
 Accounts = Annotated[
-    bool, typer.Option("--accounts", help="NATS: use several accounts where trees close a ring.")
+    bool, typer.Option("--accounts", help="NATS: use several accounts if trees form a ring.")
 ]
 Qos = Annotated[int, typer.Option(help="MQTT: the quality of service of links.")]
 
 app = typer.Typer(
-    help="Native configuration of real brokers, a rehearsal on this machine, and changes in order.",
+    help="Write native configuration of brokers, rehearse it on this machine, and order changes.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -96,13 +100,13 @@ def export_plan(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write native configuration: a file a broker, checked against loops, copies and forgotten publishers.
+    """Write native configuration: one file per broker, checked for loops, duplicates and lost publishers.
 
     Example: broadloom deploy export --to mosquitto plan -o conf
     """
     keep_apart(output, plan, *(() if messages is None else (messages,)))
     if plan.resolve() in output.resolve().parents:
-        raise InputError(f"{output} is inside of the plan {plan}; choose a place beside it")
+        raise InputError(f"{output} is inside of the plan {plan}; choose another output")
     loaded, target = bl.Plan.load(plan), target_named(to)
     settings = Settings(address, addresses_of(loaded), tls, certificates, credentials, accounts, qos)
     with progress(quiet):
@@ -111,8 +115,8 @@ def export_plan(
         save_export(output, written, export_record(wiring, trees, target, settings), force)
     record: dict[str, Any] = {"output": str(output), "target": to, "brokers": len(wiring.brokers)}
     record |= {"links": len(wiring.links), "trees": len(trees), "files": sorted(written)}
-    words = f"{len(written):,} files for {to}: {len(wiring.links):,} links, {len(trees):,} trees -> {output}"
-    show(record, words, as_json, quiet)
+    text = f"{len(written):,} files for {to}: {len(wiring.links):,} links, {len(trees):,} trees -> {output}"
+    show(record, text, as_json, quiet)
 
 
 @app.command("rehearse")
@@ -121,9 +125,11 @@ def rehearse_plan(
     messages: Messages = None,
     least: Least = "latency",
     slack: Slack = 0.1,
-    each: Annotated[int, typer.Option(help="Messages of each topic from each broker.")] = 5,
-    size: Annotated[int, typer.Option(help="Bytes of a message.")] = 100,
-    kill: Annotated[int, typer.Option(help="Kill so many brokers, and cut so many links, one by one.")] = 1,
+    each: Annotated[int, typer.Option(help="Number of messages per topic and broker.")] = 5,
+    size: Annotated[int, typer.Option(help="Bytes per message.")] = 100,
+    kill: Annotated[
+        int, typer.Option(help="Number of brokers to kill, and of links to cut, one by one.")
+    ] = 1,
     on: Annotated[
         str, typer.Option(help="mosquitto; or rabbitmq, up to 8 nodes, without kills and comparison.")
     ] = "mosquitto",
@@ -133,7 +139,7 @@ def rehearse_plan(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Run the plan on real brokers on this machine, and count; exit with 1 if anything is wrong.
+    """Run the plan on real brokers on this machine, and count deliveries; exit with 1 if one is wrong.
 
     Example: broadloom deploy rehearse plan --json
     """
@@ -161,8 +167,8 @@ def _is_rabbitmq(on: str) -> bool:
 
 @app.command("diff")
 def diff_plans(
-    old: Annotated[Path, typer.Argument(help="The folder of the plan that runs today.")],
-    new: Annotated[Path, typer.Argument(help="The folder of the plan that is to run.")],
+    old: Annotated[Path, typer.Argument(help="The folder of the plan in use.")],
+    new: Annotated[Path, typer.Argument(help="The folder of the new plan.")],
     to: To = "mosquitto",
     messages: Messages = None,
     least: Least = "latency",
@@ -174,19 +180,21 @@ def diff_plans(
     accounts: Accounts = False,
     qos: Qos = 1,
     at_once: Annotated[
-        bool, typer.Option("--at-once", help="Restart all brokers that change together.")
+        bool, typer.Option("--at-once", help="Restart all changed brokers at the same time.")
     ] = False,
     rehearse: Annotated[
         bool,
-        typer.Option("--rehearse", help="Make the change on real brokers here, under load; not on nats."),
+        typer.Option(
+            "--rehearse", help="Try the change on real brokers on this machine, under load; not for nats."
+        ),
     ] = False,
-    rate: Annotated[float, typer.Option(help="Messages a second of that load.")] = RATE,
+    rate: Annotated[float, typer.Option(help="Messages per second of that load.")] = RATE,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Compare the exports of two plans: what changes at which broker, in which order, and who must restart.
+    """Compare the exports of two plans: the changes per broker, their order, and the restarts.
 
-    Exits with 1 if a rehearsal finds anything wrong once the change is through.
+    Exits with 1 if a rehearsal finds a wrong delivery after the change.
 
     Example: broadloom deploy diff --to mosquitto plan new-plan --rehearse
     """
@@ -219,7 +227,7 @@ def _rehearse_change(old: Wiring, new: Wiring, to: str, rate: float, at_once: bo
 
 
 def _wrong(rehearsal: Mapping[str, Any]) -> bool:
-    """Whether a change left anything wrong, or brought somebody what nobody sent to him."""
+    """Whether deliveries were wrong after a change, or unexpected during it."""
     after = rehearsal.get("afterwards", {})
     left = any(after.get(key) for key in ("missing", "duplicates", "unexpected"))
     return left or bool(rehearsal.get("unexpected"))
@@ -227,15 +235,19 @@ def _wrong(rehearsal: Mapping[str, Any]) -> bool:
 
 @app.command("session")
 def see_to_session(
-    broker: Annotated[str, typer.Argument(help="Where the mosquitto broker is: host or host:port.")],
+    broker: Annotated[str, typer.Argument(help="The address of the mosquitto broker: host or host:port.")],
     client: Annotated[str, typer.Argument(help="The client id of the link, as `diff` names it.")],
     opened: Annotated[
-        list[str] | None, typer.Option("--open", help="A filter to queue messages of from now on.")
+        list[str] | None,
+        typer.Option("--open", help="A topic filter to subscribe to, so that its messages are queued."),
     ] = None,
     closed: Annotated[
-        list[str] | None, typer.Option("--close", help="A filter to unsubscribe from; what waits stays.")
+        list[str] | None,
+        typer.Option("--close", help="A topic filter to unsubscribe from; queued messages stay."),
     ] = None,
-    end: Annotated[bool, typer.Option("--end", help="Forget the session and all that waits in it.")] = False,
+    end: Annotated[
+        bool, typer.Option("--end", help="End the session, and drop its queued messages.")
+    ] = False,
     tls: Tls = True,
     certificates: Certificates = None,
     credentials: Credentials = False,
@@ -243,7 +255,7 @@ def see_to_session(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Open, trim or end the session of a link at a mosquitto broker while the link is away, as `diff` asks.
+    """Open, trim or end the session of a link at a mosquitto broker while the link is down, as `diff` says.
 
     Example: broadloom deploy session rome:8883 r.broadloom-oslo:rome --open=t/1 --open=t/2
     """
@@ -270,7 +282,7 @@ def see_to_session(
 def deployed(
     plan: bl.Plan, messages: Path | None, least: str, slack: float, elsewhere: Sequence[str] = ()
 ) -> tuple[list[Tree], Wiring, list[Publication]]:
-    """The trees of a plan, their links, and who publishes, but for brokers of another plan."""
+    """The trees of a plan, their wiring, and its publications."""
     sent = [] if messages is None else read_publications(messages, plan.interest, elsewhere)
     trees = plan_trees(plan, sent, least, slack)
     return trees, wire(plan, trees, sent), sent
@@ -279,13 +291,15 @@ def deployed(
 @app.command("live")
 def live(
     plan: PlanFolder,
-    state: Annotated[Path, typer.Option(help="The folder for what a new agent must know after a crash.")],
+    state: Annotated[
+        Path, typer.Option(help="The folder of the agent's state, which it needs after a restart.")
+    ],
     events: Annotated[
-        Path | None, typer.Option(help="A file of events (JSON lines) that grows; each changes the links.")
+        Path | None, typer.Option(help="A growing file of events (JSON lines); each event changes the links.")
     ] = None,
     follow: Annotated[
         Path | None,
-        typer.Option(help="The output of `broadloom maintain --stream`, whose versions to follow."),
+        typer.Option(help="The output of `broadloom maintain --stream`: follow its versions."),
     ] = None,
     messages: Messages = None,
     least: Least = "latency",
@@ -293,27 +307,30 @@ def live(
     address: Address = "{broker}",
     tls: Tls = True,
     certificates: Annotated[
-        str | None, typer.Option(help="The folder of ca.crt, agent.crt and agent.key; else the system's.")
+        str | None,
+        typer.Option(help="The folder of ca.crt, agent.crt and agent.key; by default those of the system."),
     ] = None,
     credentials: Credentials = False,
-    window: Annotated[int, typer.Option(help="Messages on their way over a link, each way, at most.")] = 500,
+    window: Annotated[
+        int, typer.Option(help="Maximum number of messages in flight per direction of a link.")
+    ] = 500,
     patience: Annotated[
-        float, typer.Option(help="Seconds that a change waits for a broker that is away.")
+        float, typer.Option(help="Seconds that a change waits for an unreachable broker.")
     ] = 10,
     fresh: Annotated[
         bool,
         typer.Option(
-            "--fresh", help="With a new --state: throw away what waits in brokers for an earlier agent."
+            "--fresh", help="With a new --state: drop messages that brokers have queued for an earlier agent."
         ),
     ] = False,
     metrics: Annotated[
-        int | None, typer.Option(help="A port on loopback for Prometheus; none by default.")
+        int | None, typer.Option(help="A port on loopback for Prometheus; off by default.")
     ] = None,
-    down: Annotated[bool, typer.Option("--down", help="Take all links down, and end.")] = False,
+    down: Annotated[bool, typer.Option("--down", help="Remove all links, and exit.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Hold the links of a plan between running MQTT 5 brokers, and change them live; nothing is lost.
+    """Hold the links of a plan between running MQTT 5 brokers, and change them live, without loss.
 
     Example: broadloom deploy live plan --state live --events events.jsonl --address '{broker}.example.org'
     """
@@ -348,19 +365,19 @@ def live(
 
 Record = Mapping[str, Any]
 
-FEW = 5  # filters of a link that are named
+MAX_FILTERS = 5  # topic filters per link that are printed
 
 
-def _rehearsal_text(told: Record) -> str:
-    """A rehearsal in words."""
-    as_planned = all(one["messages"] == one["planned"] for one in told["links"])
+def _rehearsal_text(record: Record) -> str:
+    """The text about a rehearsal."""
+    as_planned = all(one["messages"] == one["planned"] for one in record["links"])
     lines = [
-        f"{told['expected']:,} deliveries expected: {told['missing']:,} missing, {told['duplicates']:,} "
-        f"twice, {told['unexpected']:,} unexpected",
-        f"{told['uninterested']:,} messages at brokers that do not want them",
-        f"{told['messages_on_links']:,} messages on links, {'as' if as_planned else 'NOT as'} planned",
+        f"{record['expected']:,} deliveries expected: {record['missing']:,} missing, "
+        f"{record['duplicates']:,} twice, {record['unexpected']:,} unexpected",
+        f"{record['uninterested']:,} messages at brokers that do not want them",
+        f"{record['messages_on_links']:,} messages on links, {'as' if as_planned else 'NOT as'} planned",
     ]
-    return "\n".join([*lines, *map(_failure, told["failures"])])
+    return "\n".join([*lines, *map(_failure, record["failures"])])
 
 
 def _failure(one: Record) -> str:
@@ -372,7 +389,7 @@ def _failure(one: Record) -> str:
 
 
 def _comparison_table(rows: Sequence[Record]) -> Table | None:
-    """Our plan beside what people wire today, as a table."""
+    """A table that compares the plan with common wirings."""
     if not rows:
         return None
     names = ["wiring", "links", "messages_on_links", "bytes_on_links"]
@@ -387,12 +404,12 @@ def _comparison_table(rows: Sequence[Record]) -> Table | None:
 
 
 def _change_text(record: Record) -> str:
-    """A change in words: what differs, the steps with their commands, and how a rehearsal went."""
+    """The text about a change: differences, steps with their commands, and the rehearsal."""
     if not record["files"] and not record["order"]:
         return "\n".join(["nothing changes", *_rehearsal_lines(record)])
     lines = [record["live"], *_broker_lines(record), *_link_lines(record["changes"])]
-    for place, step in enumerate(record["order"], 1):
-        lines += [f"step {place}: {_step_text(step)}", *(f"  {line}" for line in _command_lines(step))]
+    for number, step in enumerate(record["order"], 1):
+        lines += [f"step {number}: {_step_text(step)}", *(f"  {line}" for line in _command_lines(step))]
     return "\n".join([*lines, *_rehearsal_lines(record)])
 
 
@@ -409,34 +426,34 @@ def _broker_lines(record: Record) -> Iterator[str]:
 def _link_lines(changes: Iterable[Record]) -> Iterator[str]:
     for one in changes:
         for link in one["added"]:
-            yield f"{one['broker']}: new link to {link['peer']}{_ways(link)}"
+            yield f"{one['broker']}: new link to {link['peer']}{_carried(link)}"
         for link in one["removed"]:
             yield f"{one['broker']}: no more link to {link['peer']}"
         for both in one["changed"]:
             old, new = both["from"], both["to"]
-            parts = (_ways(_beyond(new, old), ", more"), _ways(_beyond(old, new), ", no more"))
+            parts = (_carried(_beyond(new, old), ", more"), _carried(_beyond(old, new), ", no more"))
             yield f"{one['broker']}: link to {new['peer']}{''.join(parts)}"
 
 
 def _beyond(link: Record, other: Record) -> Record:
-    """What a link carries that another one does not."""
-    return {way: sorted(set(link[way]) - set(other[way])) for way in ("out", "into")}
+    """The topic filters that one link carries and the other does not."""
+    return {direction: sorted(set(link[direction]) - set(other[direction])) for direction in ("out", "into")}
 
 
-def _ways(link: Record, start: str = ",") -> str:
-    """What a link carries which way; nothing if it is nothing."""
+def _carried(link: Record, start: str = ",") -> str:
+    """The topic filters of a link by direction; the empty string if there are none."""
     out, into = link["out"], link["into"]
     if not out and not into:
         return ""
     if out == into:
         return f"{start} both ways: {_few(out)}"
-    told = [f"{way}: {_few(texts)}" for way, texts in (("out", out), ("in", into)) if texts]
-    return f"{start} {'; '.join(told)}"
+    parts = [f"{direction}: {_few(texts)}" for direction, texts in (("out", out), ("in", into)) if texts]
+    return f"{start} {'; '.join(parts)}"
 
 
 def _few(texts: Sequence[str]) -> str:
-    shown = ", ".join(texts[:FEW])
-    return f"{shown} and {len(texts) - FEW:,} more" if len(texts) > FEW else shown
+    shown = ", ".join(texts[:MAX_FILTERS])
+    return f"{shown} and {len(texts) - MAX_FILTERS:,} more" if len(texts) > MAX_FILTERS else shown
 
 
 def _step_text(step: Record) -> str:
@@ -462,10 +479,11 @@ def _command_lines(step: Record) -> Iterator[str]:
 
 def _rehearsal_lines(record: Record) -> Iterator[str]:
     if "rehearsal" in record:
-        told, after = record["rehearsal"], record["rehearsal"]["afterwards"]
+        rehearsal = record["rehearsal"]
+        after = rehearsal["afterwards"]
         yield (
-            f"rehearsed: {told['lost']:,} of {told['expected']:,} deliveries lost, {told['doubled']:,} "
-            f"twice, {told['unexpected']:,} unexpected"
+            f"rehearsed: {rehearsal['lost']:,} of {rehearsal['expected']:,} deliveries lost, "
+            f"{rehearsal['doubled']:,} twice, {rehearsal['unexpected']:,} unexpected"
         )
         yield (
             f"afterwards: {after['missing']:,} missing, {after['duplicates']:,} twice, "

@@ -16,7 +16,8 @@ def ingest(
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the tables.")],
     wildcards: Annotated[
-        str, typer.Option(help="match filters against the known topics, or group those that can meet.")
+        str,
+        typer.Option(help="match topic filters with the known topics, or group filters that can overlap."),
     ] = "match",
     symmetric: Annotated[
         str, typer.Option(help="Latencies of the two directions: none (keep both), mean, min or max.")
@@ -28,7 +29,7 @@ def ingest(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Clean raw inputs: canonical tables, bad rows in quarantine with a reason, an account of every row.
+    """Clean raw inputs: canonical tables, bad rows in quarantine with a reason, and an account of every row.
 
     Example: broadloom ingest nodes.csv emqx=dump.json mosquitto@berlin=berlin.log latency=pings.csv -o tables
     """
@@ -47,5 +48,5 @@ def ingest(
             account.written,
         )
         table.add_row(account.table, *(f"{count:,}" for count in counts))
-    words = "\n".join([f"{ledger.summary()} -> {output}", *ledger.notes])
-    show({"output": str(output)} | ledger.record(), words, as_json, quiet, table)
+    text = "\n".join([f"{ledger.summary()} -> {output}", *ledger.notes])
+    show({"output": str(output)} | ledger.record(), text, as_json, quiet, table)

@@ -46,9 +46,9 @@ def verify(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Check a plan: every topic connected, or every limit of an assignment or market kept; else exit with 1.
+    """Check a plan: connected topics, or the limits of an assignment or market; exit with 1 if it is wrong.
 
-    With a master, a remote or a conf, Spark looks at each topic on its own, for plans beyond one machine.
+    With a master, a remote or a conf, Spark checks the topics one by one, for plans beyond one machine.
 
     Example: broadloom verify plan
     """
@@ -67,19 +67,19 @@ def verify(
     record = {"topic_connected": not names, "topics": loaded.interest.topic_count, "disconnected": names}
     if names:
         few = ", ".join(names[:5])
-        words = f"{len(names):,} of {loaded.interest.topic_count:,} topics are not connected: {few}"
+        text = f"{len(names):,} of {loaded.interest.topic_count:,} topics are not connected: {few}"
     else:
-        words = f"every one of {loaded.interest.topic_count:,} topics is connected"
-    show(record, words, as_json, quiet)
+        text = f"every one of {loaded.interest.topic_count:,} topics is connected"
+    show(record, text, as_json, quiet)
     return 1 if names else 0
 
 
 def _verify_market(plan: Path, as_json: bool, quiet: bool) -> int:
     over = overloaded_brokers(plan)
-    words = (
+    text = (
         f"{len(over):,} brokers are overloaded: {', '.join(over[:5])}" if over else "no broker is overloaded"
     )
-    show({"feasible": not over, "overloaded": over}, words, as_json, quiet)
+    show({"feasible": not over, "overloaded": over}, text, as_json, quiet)
     return 1 if over else 0
 
 
@@ -109,7 +109,7 @@ def measure(
 ) -> None:
     """Measure a plan: degrees, weights, diameters, routing cost; or bandwidth, delays and loads.
 
-    With a master, a remote or a conf, Spark measures each node and topic on its own: all but routing cost.
+    With a master, a remote or a conf, Spark measures nodes and topics: everything except routing cost.
 
     Example: broadloom measure plan --json
     """
@@ -135,14 +135,16 @@ def _measure_on_spark(plan: Path, engine: SparkEngine, as_json: bool, quiet: boo
     record = read_link_record(plan)
     with progress(quiet):
         metrics = measure_on_spark(plan, engine)
-    words = f"{record['algorithm']}: {metrics['nodes']:,} nodes, {metrics['edges']:,} links"
+    text = f"{record['algorithm']}: {metrics['nodes']:,} nodes, {metrics['edges']:,} links"
     bound = {"lower_bound": record["lower_bound"], "gap": record.get("gap")}
-    show(metrics | bound, words, as_json, quiet, measures_table(metrics))
+    show(metrics | bound, text, as_json, quiet, measures_table(metrics))
 
 
 def _refuse_assignment(plan: Path) -> None:
     if is_assignment(plan) or is_market(plan):
-        raise InputError(f"{plan} is an assignment, which is looked at without Spark; leave out its options")
+        raise InputError(
+            f"{plan} is an assignment, which is inspected without Spark; leave out the options of Spark"
+        )
 
 
 def algorithms(as_json: Json = False, quiet: Quiet = False) -> None:
@@ -156,8 +158,8 @@ def algorithms(as_json: Json = False, quiet: Quiet = False) -> None:
     )
     for row in rows:
         options = ", ".join(f"{name}={value!r}" for name, value in row["options"].items())
-        told = ("name", "stage", "problem", "paper", "objective", "summary")
-        table.add_row(*(row[name] or "" for name in told), options)
+        columns = ("name", "stage", "problem", "paper", "objective", "summary")
+        table.add_row(*(row[name] or "" for name in columns), options)
     show({"algorithms": rows}, f"{len(rows)} algorithms", as_json, quiet, table)
 
 
@@ -169,17 +171,17 @@ def report(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write a page that shows a plan: one file that works offline; several plans are compared.
+    """Write a page about a plan: one file that works offline; several plans are compared.
 
     Example: broadloom report plan -o report.html; broadloom report before after -o change.html
     """
     if output.exists() and not force:
-        raise InputError(f"{output} is there already; choose another place or ask with --force")
+        raise InputError(f"{output} exists already; choose another output, or replace it with --force")
     with progress(quiet):
         record = record_of_folders(plans, title)
         page = html_of(record)
     write_page(page, output)
     summaries = [f"{plan['name']}: {plan['summary']}" for plan in record["plans"]]
-    words = "\n".join([*summaries, f"{len(page.encode()):,} bytes -> {output}"])
+    text = "\n".join([*summaries, f"{len(page.encode()):,} bytes -> {output}"])
     done = {"output": str(output), "bytes": len(page.encode()), "plans": summaries}
-    show(done, words, as_json, quiet)
+    show(done, text, as_json, quiet)

@@ -1,4 +1,4 @@
-"""`broadloom link`: from tables to a verified plan."""
+"""`broadloom link`: links between brokers, as a verified plan."""
 
 from __future__ import annotations
 
@@ -44,15 +44,19 @@ def link(
     option: Annotated[
         list[str] | None, typer.Option("--option", "-O", help="An option of the algorithm, as name=value.")
     ] = None,
-    improve: Annotated[bool, typer.Option("--improve", help="Drop and exchange links afterwards.")] = False,
+    improve: Annotated[
+        bool, typer.Option("--improve", help="Improve the overlay by removing and exchanging links.")
+    ] = False,
     previous: Annotated[
-        Path | None, typer.Option(help="The plan that runs today: start from it, and say what changes.")
+        Path | None, typer.Option(help="The plan in use: start from it, and list the changes.")
     ] = None,
     weights: Annotated[
-        str, typer.Option(help="Where weights come from: auto, latency, coordinates, sites or uniform.")
+        str, typer.Option(help="Source of the weights: auto, latency, coordinates, sites or uniform.")
     ] = "auto",
-    missing: Annotated[str | None, typer.Option(help="Missing latencies: refuse, or path.")] = None,
-    floor: Annotated[float | None, typer.Option(help="Raise smaller latencies to this.")] = None,
+    missing: Annotated[
+        str | None, typer.Option(help="Missing latencies: refuse, or path (fill by shortest paths).")
+    ] = None,
+    floor: Annotated[float | None, typer.Option(help="Raise smaller latencies to this value.")] = None,
     inner: Annotated[float | None, typer.Option(help="The weight inside a site, for sites (1).")] = None,
     outer: Annotated[float | None, typer.Option(help="The weight between sites, for sites (10).")] = None,
     seed: Seed = 0,
@@ -72,15 +76,15 @@ def link(
     keep_apart(output, tables)
     today = None if previous is None else bl.Plan.load(previous)
     with progress(quiet):
-        given = read_link_problem(tables, weights, missing, floor, inner, outer)
+        problem = read_link_problem(tables, weights, missing, floor, inner, outer)
         options = parse_options(option or [])
         engine = engine_if_asked(master, remote, conf)
         if engine is not None:
-            plan = _on_spark(given, algorithm, seed, options, engine, output)
+            plan = _on_spark(problem, algorithm, seed, options, engine, output)
             plan = finish(plan, improve, today)
         else:
-            plan = bl.link(given.interest, given.weights, algorithm, seed, improve, today, **options)
-        plan = replace(plan, nodes=given.nodes)
+            plan = bl.link(problem.interest, problem.weights, algorithm, seed, improve, today, **options)
+        plan = replace(plan, nodes=problem.nodes)
         plan.save(output, overwrite=force)
         metrics = plan.metrics()
     record: dict[str, Any] = {"output": str(output), "algorithm": plan.algorithm}
@@ -100,12 +104,12 @@ def link(
 
 
 def _method(plan: bl.Plan) -> str:
-    """By what other means the plan was made, and why."""
+    """The method that replaced the requested one, and the reason."""
     return f", by {plan.notes['method']} ({plan.notes['why']})" if "why" in plan.notes else ""
 
 
 def _changes(plan: bl.Plan) -> str:
-    """How many links to add to those of the previous plan, and how many to remove."""
+    """The numbers of links to add to those of the previous plan, and to remove."""
     changes = plan.notes.get("changes")
     return (
         f", {len(changes['added']):,} links to add, {len(changes['removed']):,} to remove" if changes else ""
@@ -113,18 +117,18 @@ def _changes(plan: bl.Plan) -> str:
 
 
 def _on_spark(
-    given: LinkProblem,
+    problem: LinkProblem,
     algorithm: str | None,
     seed: int,
     options: dict[str, Any],
     engine: SparkEngine,
     output: Path,
 ) -> bl.Plan:
-    """The plan of dcmaw on Spark; what goes between its steps is kept beside the output."""
+    """The plan of dcmaw on Spark; intermediate files are next to the output."""
     if algorithm not in (None, "dcmaw"):
         raise InputError(f"{algorithm} does not run on Spark; choose --algorithm dcmaw, or no master")
     from broadloom.pipeline import link_on_spark
 
     scratch = output.absolute().parent
     scratch.mkdir(parents=True, exist_ok=True)
-    return link_on_spark(given.interest, given.weights, seed, engine, scratch=scratch, **options)
+    return link_on_spark(problem.interest, problem.weights, seed, engine, scratch=scratch, **options)

@@ -1,4 +1,4 @@
-"""`broadloom maintain`: keep an overlay topic-connected while events come, from a file or as a stream."""
+"""`broadloom maintain`: events from a file or a stream, applied to an overlay that stays topic-connected."""
 
 import json
 from pathlib import Path
@@ -32,19 +32,23 @@ def maintain(
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the plan and the rounds.")],
     method: Annotated[str, typer.Option(help="shadow or naive.")] = "shadow",
-    rho: Annotated[float, typer.Option(help="How much worse a link may be for the maximum degree.")] = 3,
-    coverage: Annotated[int, typer.Option(help="How often backups cover each topic, for shadow.")] = 3,
-    backups: Annotated[str, typer.Option(help="primal-dual or greedy, for shadow.")] = "primal-dual",
+    rho: Annotated[
+        float, typer.Option(help="How many times worse than the best a link can be, to keep degrees low.")
+    ] = 3,
+    coverage: Annotated[int, typer.Option(help="For shadow: how often backups cover each topic.")] = 3,
+    backups: Annotated[str, typer.Option(help="For shadow: primal-dual or greedy.")] = "primal-dual",
     weights: Annotated[
-        str, typer.Option(help="Where weights come from: uniform, or auto, coordinates, sites, latency.")
+        str, typer.Option(help="Source of the weights: uniform, auto, coordinates, sites or latency.")
     ] = "uniform",
     plan: Annotated[Path | None, typer.Option(help="Start from the links of this plan.")] = None,
-    fresh_every: Annotated[int, typer.Option(help="Compare with a fresh build every so many events.")] = 0,
+    fresh_every: Annotated[
+        int, typer.Option(help="Compare with a fresh build after every N events; 0: never.")
+    ] = 0,
     rebaseline: Annotated[
-        bool, typer.Option("--rebaseline", help="Where a rebuild is due then, make it, with few changes.")
+        bool, typer.Option("--rebaseline", help="If a rebuild is due then, rebaseline, with few changes.")
     ] = False,
     stream: Annotated[bool, typer.Option("--stream", help="Watch for events, on Spark.")] = False,
-    once: Annotated[bool, typer.Option("--once", help="Stream what is there, then stop.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Stream the present events, then stop.")] = False,
     seed: Seed = 0,
     master: Master = None,
     conf: Conf = None,
@@ -60,28 +64,32 @@ def maintain(
     check_count(fresh_every, "fresh-every")
     _refuse_unused(stream, once=once, master=master, conf=conf)
     if rebaseline and not fresh_every:
-        raise InputError("--rebaseline needs to know when to look; give --fresh-every, such as 50, too")
+        raise InputError(
+            "--rebaseline works together with --fresh-every; give, for example, --fresh-every 50"
+        )
     with progress(quiet):
         options = {"method": method, "rho": rho, "coverage": coverage, "backups": backups, "seed": seed}
 
         def start() -> bl.Live:
-            given = read_link_problem(tables, weights)
-            edges = _edges(plan, given.interest)
+            problem = read_link_problem(tables, weights)
+            edges = _edges(plan, problem.interest)
             return bl.maintain(
-                given.interest,
-                given.weights,
+                problem.interest,
+                problem.weights,
                 edges=edges,
-                sites=given.sites,
+                sites=problem.sites,
                 **options,  # type: ignore[arg-type]
             )
 
         if stream:
-            looks = {"fresh_every": fresh_every, "rebaseline": rebaseline}
-            record = _streamed(start, events, output, engine_of(master, None, conf or []), once=once, **looks)
-            words = f"{record['applied']:,} events in {record['batches']:,} batches -> {output}"
-            show(record, words, as_json, quiet)
+            checks = {"fresh_every": fresh_every, "rebaseline": rebaseline}
+            record = _streamed(
+                start, events, output, engine_of(master, None, conf or []), once=once, **checks
+            )
+            text = f"{record['applied']:,} events in {record['batches']:,} batches -> {output}"
+            show(record, text, as_json, quiet)
             return
-        compile_kernels()  # or the first rounds would seem slow
+        compile_kernels()  # otherwise the first rounds would be slow
         rounds, feed = RoundLog(), EventFeed(start())
         rounds.run(feed, read_events(Path(events)), fresh_every, rebaseline)
         record = {"output": str(output)} | rounds.summary() | {"metrics": feed.live.metrics()}
@@ -93,11 +101,11 @@ def maintain(
     show(record, _words(record, rounds.applied, output), as_json, quiet, _table(record))
 
 
-def _refuse_unused(stream: bool, **of_a_stream: object) -> None:
-    """An option that does not apply is an error, not ignored."""
-    given = [name for name, value in of_a_stream.items() if value]
-    if given and not stream:
-        raise InputError(f"--{given[0]} is for a stream; add --stream, or leave it out")
+def _refuse_unused(stream: bool, **options: object) -> None:
+    """Refuse options of a stream without --stream."""
+    used = [name for name, value in options.items() if value]
+    if used and not stream:
+        raise InputError(f"--{used[0]} is for a stream; add --stream, or leave it out")
 
 
 def _edges(plan: Path | None, interest: bl.Interest) -> Any:
@@ -106,19 +114,21 @@ def _edges(plan: Path | None, interest: bl.Interest) -> Any:
         return None
     loaded = bl.Plan.load(plan)
     if loaded.interest.node_ids != interest.node_ids:
-        raise InputError(f"{plan} is a plan of other nodes than the tables; link the tables first")
+        raise InputError(f"{plan} has other nodes than the tables; link the tables first")
     return loaded.edges
 
 
-def _streamed(*given: Any, **options: Any) -> dict[str, Any]:
+def _streamed(*arguments: Any, **options: Any) -> dict[str, Any]:
     """Apply a stream of events on Spark."""
-    from broadloom.pipeline import maintain_on_spark  # here, so that a file of events does not load Spark
+    from broadloom.pipeline import (
+        maintain_on_spark,
+    )  # imported here, so that a file of events does not load Spark
 
-    return maintain_on_spark(*given, **options)
+    return maintain_on_spark(*arguments, **options)
 
 
 def _words(record: dict[str, Any], applied: int, output: Path) -> str:
-    """The summary in sentences."""
+    """The summary as text."""
     refused = record["quarantined"]
     lines = [f"{applied:,} events applied, {sum(refused.values()):,} in quarantine -> {output}"]
     lines += [f"  in quarantine: {count:,} {reason}" for reason, count in refused.items()]
@@ -132,7 +142,7 @@ def _words(record: dict[str, Any], applied: int, output: Path) -> str:
 
 
 def _table(record: dict[str, Any]) -> Table:
-    """The rounds: a row a kind of event."""
+    """A table of the rounds, with one row per kind of event."""
     kinds = [kind for kind in (*OF_EVENTS, REBASELINE) if kind in record]
     columns = list(record[kinds[0]]) if kinds else []
     first = Column(min_width=max(map(len, kinds), default=0))

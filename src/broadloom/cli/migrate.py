@@ -1,4 +1,4 @@
-"""`broadloom migrate`: the agent, tables of what is live, plans of moves, and the moves themselves."""
+"""`broadloom migrate`: the move agent, tables of live clients, plans of moves, and the moves themselves."""
 
 import logging
 import os
@@ -34,14 +34,15 @@ from broadloom.model import MarketProblem, read_market_problem
 from broadloom.mqtt.endpoint import read_secret
 from broadloom.storage.tables import indices_in, require_table
 
-AgentUrl = Annotated[str, typer.Option("--agent", help="Where the agent answers.")]
+AgentUrl = Annotated[str, typer.Option("--agent", help="The URL of the agent.")]
 TokenFile = Annotated[
-    Path | None, typer.Option(help=f"The file of the agent's token; else {TOKEN} of the environment.")
+    Path | None,
+    typer.Option(help=f"The file with the agent's token; by default the environment variable {TOKEN}."),
 ]
 HERE = f"http://127.0.0.1:{PORT}"
 
 app = typer.Typer(
-    help="Move live clients to the brokers that a plan has for them; nothing is lost, nobody is forced.",
+    help="Move live clients to the brokers of a plan, without loss and with their consent.",
     no_args_is_help=True,
     rich_markup_mode=None,
 )
@@ -49,12 +50,12 @@ app = typer.Typer(
 
 @app.command("agent")
 def agent(
-    config: Annotated[Path, typer.Argument(help="The file that says where brokers are.")],
+    config: Annotated[Path, typer.Argument(help="The configuration file of the agent.")],
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Log each step of each move.")] = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Run the agent that moves clients, until it is interrupted; killed, it goes on where it was.
+    """Run the agent that moves clients until it is interrupted; after a crash it continues where it stopped.
 
     Example: broadloom migrate agent agent.toml
     """
@@ -74,24 +75,24 @@ def agent(
 @app.command("summarize")
 def summarize(
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the tables.")],
-    seconds: Annotated[float, typer.Option(help="How long to count.")] = 10.0,
+    seconds: Annotated[float, typer.Option(help="How long to count, in seconds.")] = 10.0,
     agent: AgentUrl = HERE,
     token_file: TokenFile = None,
     force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Write who is where, who wants what, what each sends (histograms) and to whom, as `market` reads it.
+    """Write the broker, interest and traffic (histograms) of each client, as tables for `market`.
 
     Example: broadloom migrate summarize -o live; broadloom market live -o planned
     """
-    told = _operator(agent, token_file).summarize(check_number(seconds, "seconds", minimum=0.001))
-    tables = live_tables(*told, seconds)
+    summary = _operator(agent, token_file).summarize(check_number(seconds, "seconds", minimum=0.001))
+    tables = live_tables(*summary, seconds)
     save_tables(output, tables, force)
-    count = sum(one.messages for one in told[1])
-    record = {"output": str(output), "clients": len(told[0]), "messages": count}
-    words = f"{len(told[0]):,} clients, {count:,} messages in {seconds:g} s -> {output}"
-    show(record, words, as_json, quiet)
+    count = sum(one.messages for one in summary[1])
+    record = {"output": str(output), "clients": len(summary[0]), "messages": count}
+    text = f"{len(summary[0]):,} clients, {count:,} messages in {seconds:g} s -> {output}"
+    show(record, text, as_json, quiet)
 
 
 @app.command("plan")
@@ -99,15 +100,15 @@ def plan(
     tables: Annotated[Path, typer.Argument(help="The folder of the live tables, with `assignment`.")],
     planned: Annotated[Path, typer.Argument(help="The folder of a plan of `market`.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the moves.")],
-    at_once: Annotated[int, typer.Option(help="How many clients may move at the same time.")] = 10,
+    at_once: Annotated[int, typer.Option(help="How many clients can move at the same time.")] = 10,
     core: Annotated[str, typer.Option(help="How traffic crosses the core: mst, pair or tree.")] = "mst",
-    headroom: Annotated[float, typer.Option(help="Capacity over demand, where brokers have none.")] = 2.0,
+    headroom: Annotated[float, typer.Option(help="Capacity over demand, if brokers have no capacity.")] = 2.0,
     core_price: Annotated[float, typer.Option(help="The price of distance between brokers.")] = 1.0,
     force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Compare who is where with the plan, and order the moves; exit with 1 if some have no room.
+    """Compare the present assignment with the plan, and order the moves; exit with 1 if some are impossible.
 
     Example: broadloom migrate plan live planned -o moves
     """
@@ -129,9 +130,9 @@ def run(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> int:
-    """Ask the clients to move, step by step; stopped by Ctrl-C, it is taken up by running it again.
+    """Ask the clients to move, step by step; after Ctrl-C, run it again to continue.
 
-    Exits with 1 if a client did not move, by its own choice or not.
+    Exits with 1 if a client did not move, for any reason.
 
     Example: broadloom migrate run moves
     """
@@ -151,13 +152,13 @@ def run(
 
 @app.command("moves")
 def moves(
-    everything: Annotated[bool, typer.Option("--all", help="Also those that are over.")] = False,
+    everything: Annotated[bool, typer.Option("--all", help="List finished moves too.")] = False,
     agent: AgentUrl = HERE,
     token_file: TokenFile = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """List the moves that are under way, oldest first.
+    """List the moves in progress, oldest first.
 
     Example: broadloom migrate moves --all
     """
@@ -168,19 +169,19 @@ def moves(
         table.add_column(name, no_wrap=name == "move")
     for one in listed:
         table.add_row(*(Text(one[name]) for name in ("id", "client", "home", "foreign", "state", "note")))
-    words = f"{len(listed):,} moves" if everything else f"{len(listed):,} moves under way"
-    show({"moves": listed}, words, as_json, quiet, table if listed else None)
+    text = f"{len(listed):,} moves" if everything else f"{len(listed):,} moves in progress"
+    show({"moves": listed}, text, as_json, quiet, table if listed else None)
 
 
 @app.command("cancel")
 def cancel(
-    moves: Annotated[list[str], typer.Argument(help="What `migrate moves` calls them.")],
+    moves: Annotated[list[str], typer.Argument(help="The ids of the moves, as `migrate moves` prints them.")],
     agent: AgentUrl = HERE,
     token_file: TokenFile = None,
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Give moves up, each until its client is told to go; then the client stays where it is.
+    """Cancel moves whose clients have not been ordered to connect elsewhere; the clients stay.
 
     Example: broadloom migrate cancel 00ff00ff00ff00ff
     """
@@ -188,8 +189,8 @@ def cancel(
     found: list[dict[str, Any]] = []
     try:
         found.extend(operator.cancel(move) for move in moves)
-    finally:  # also of those before one that is refused
-        show({"moves": found}, f"{len(found):,} moves given up", as_json, quiet)
+    finally:  # print the cancelled moves, also if a later one is refused
+        show({"moves": found}, f"{len(found):,} moves cancelled", as_json, quiet)
 
 
 def _table(ended: dict[str, int]) -> Table:
@@ -202,7 +203,7 @@ def _table(ended: dict[str, int]) -> Table:
 def _operator(url: str, token_file: Path | None) -> Operator:
     token = read_secret(token_file) if token_file else os.environ.get(TOKEN, "")
     if not token:
-        raise InputError(f"no --token-file and no {TOKEN} in the environment; give one of them")
+        raise InputError(f"the token is missing; give --token-file, or set {TOKEN} in the environment")
     return Operator(url, token)
 
 
@@ -212,8 +213,8 @@ def _assignment(folder: Path, problem: MarketProblem) -> Any:
     if not {"user", "broker"} <= set(table.column_names):
         raise InputError(f"{folder}: assignment has no columns user and broker")
     row = indices_in(pa.array(problem.user_ids, pa.string()), table.column("user").combine_chunks())
-    for user, place in zip(problem.user_ids, row, strict=True):
-        if place < 0:
+    for user, index in zip(problem.user_ids, row, strict=True):
+        if index < 0:
             raise InputError(
                 f"{folder}: assignment has no user {user!r}; summarize and plan the same clients"
             )

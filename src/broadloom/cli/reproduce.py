@@ -1,4 +1,4 @@
-"""`broadloom reproduce`: the figures and tables of the papers, ours beside theirs."""
+"""`broadloom reproduce`: the figures and tables of the papers, compared with the originals."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,13 +10,15 @@ from broadloom.cli.common import Conf, Json, Master, Quiet, Remote, engine_of, p
 
 
 def reproduce(
-    paper: Annotated[int | None, typer.Argument(help="The paper, 1 to 5; all if there is none.")] = None,
-    figure: Annotated[str | None, typer.Argument(help="One of its figures or tables: fig4, table1.")] = None,
+    paper: Annotated[int | None, typer.Argument(help="The paper, 1 to 5; all papers by default.")] = None,
+    figure: Annotated[
+        str | None, typer.Argument(help="One of its figures or tables, such as fig4 or table1.")
+    ] = None,
     output: Annotated[
         Path, typer.Option("-o", "--output", help="The folder for tables, drawings and the page.")
     ] = Path("reproduction"),
     quick: Annotated[
-        bool, typer.Option("--quick", help="Fewer and smaller cases: minutes, not hours.")
+        bool, typer.Option("--quick", help="Fewer and smaller cases: minutes instead of hours.")
     ] = False,
     master: Master = None,
     remote: Remote = None,
@@ -24,9 +26,9 @@ def reproduce(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the papers' experiments, draw them, and compare each number of their texts with ours.
+    """Run the experiments of the papers, draw them, and compare each number of their texts with ours.
 
-    A run that was killed goes on where it was. BROADLOOM_DATA may name a folder of measured latencies.
+    An interrupted run continues where it stopped. BROADLOOM_DATA can name a folder of measured latencies.
 
     Example: broadloom reproduce 1 fig4 --quick
     """
@@ -37,12 +39,12 @@ def reproduce(
     with progress(quiet):
         found = run(figures_of(paper, figure), output, quick, engine)
     kept = sum(claim["verdict"] == "reproduced" for claim in found.claims)
-    words = (
+    text = (
         f"{found.run:,} cases run, {found.known:,} known before; "
         f"{kept} of {len(found.claims)} claims reproduced -> {found.page}"
     )
     record = {"output": str(output), "page": str(found.page), "claims": found.claims}
-    show(record | {"run": found.run, "known": found.known}, words, as_json, quiet, _claims(found.claims))
+    show(record | {"run": found.run, "known": found.known}, text, as_json, quiet, _claims(found.claims))
 
 
 def _claims(claims: list[dict[str, object]]) -> Table:

@@ -11,7 +11,7 @@ from broadloom.cli.common import Conf, Json, Master, Quiet, Remote, measures_tab
 def run(
     config: Annotated[Path, typer.Argument(help="A TOML file: sources, output, and options of each step.")],
     fresh: Annotated[
-        bool, typer.Option("--fresh", help="Do every step again, also those that are done.")
+        bool, typer.Option("--fresh", help="Run every step again, also those that are complete.")
     ] = False,
     master: Master = None,
     remote: Remote = None,
@@ -19,7 +19,7 @@ def run(
     as_json: Json = False,
     quiet: Quiet = False,
 ) -> None:
-    """Run the whole pipeline; a step that is done and whose input has not changed is not done again.
+    """Run the whole pipeline; a complete step whose input has not changed is skipped.
 
     Example: broadloom run demo.toml
     """
@@ -35,7 +35,7 @@ def run(
         f"{name} {'before' if seconds is None else f'{seconds:.1f} s'}"
         for name, seconds in outcome.steps.items()
     )
-    words = [
+    lines = [
         steps,
         outcome.ledger.summary(),
         *outcome.ledger.notes,
@@ -49,4 +49,4 @@ def run(
         "steps": outcome.steps,
     }
     record |= {"assignment": outcome.assignment, "rows": outcome.ledger.record(), "metrics": outcome.metrics}
-    show(record, "\n".join(words), as_json, quiet, measures_table(outcome.metrics))
+    show(record, "\n".join(lines), as_json, quiet, measures_table(outcome.metrics))

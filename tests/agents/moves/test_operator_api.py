@@ -161,7 +161,7 @@ def test_moves_are_listed_and_given_up_by_the_command_line(port, run, monkeypatc
     operator = Operator(here[1], TOKEN, patience=0)
     one, other = (operator.request_to_move(client, "f")["id"] for client in "ab")
     code, out, _ = run("migrate", "moves", *here)
-    assert (code, one in out, other in out, "2 moves under way" in out) == (0, True, True, True)
+    assert (code, one in out, other in out, "2 moves in progress" in out) == (0, True, True, True)
     code, out, _ = run("migrate", "cancel", one, *here, "--json")
     assert (code, [move["state"] for move in json.loads(out)["moves"]]) == (0, ["cancelled"])
     told = [
@@ -172,10 +172,10 @@ def test_moves_are_listed_and_given_up_by_the_command_line(port, run, monkeypatc
         code, _, err = run("migrate", "cancel", move, *here)
         assert (code, err.count("\n"), "the agent says" in err) == (2, 1, True)
     code, out, _ = run("migrate", "cancel", other, "nothing", *here)
-    assert (code, "1 moves given up" in out) == (2, True)
+    assert (code, "1 moves cancelled" in out) == (2, True)
     monkeypatch.delenv("BROADLOOM_TOKEN")
     code, _, err = run("migrate", "moves", *here)
-    assert (code, "no --token-file and no BROADLOOM_TOKEN" in err) == (2, True)
+    assert (code, "the token is missing; give --token-file" in err) == (2, True)
 
 
 def test_it_is_bound_to_loopback_and_needs_the_token(port):
