@@ -178,7 +178,7 @@ def test_a_user_moves_on_if_another_one_fits_nowhere():
 
 def test_wrong_options_are_refused():
     problem = bl.workload.market(users=5, brokers=2, channels=4)
-    for options, words in (
+    for options, message in (
         ({"core": "ring"}, "no core 'ring'"),
         ({"breath": 3}, "did you mean 'breaths'"),
         ({"breaths": -1}, "breaths is -1"),
@@ -186,7 +186,7 @@ def test_wrong_options_are_refused():
         ({"algorithm": "migration", "tries": 0}, "tries is 0"),
         ({"algorithm": "ilp", "nodes": 0}, "nodes is 0"),
     ):
-        with pytest.raises(bl.InputError, match=words):
+        with pytest.raises(bl.InputError, match=message):
             bl.assign(problem, **options)
 
 

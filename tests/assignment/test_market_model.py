@@ -23,7 +23,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"rates": [[1, 0], [0, -2]]}, r"rates of user 1, channel 1: -2.0; give a finite number from 0"),
         ({"access": [[1, np.nan, 3], [3, 2, 1]]}, r"access of user 0, broker 1: nan"),
@@ -42,8 +42,8 @@ GOOD = {
         ({"broker_ids": ["a", "b", "a"]}, r"broker id 'a' appears twice"),
     ],
 )
-def test_wrong_markets_are_refused(change, words):
-    with pytest.raises(bl.InputError, match=words):
+def test_wrong_markets_are_refused(change, message):
+    with pytest.raises(bl.InputError, match=message):
         bl.MarketProblem(**(GOOD | change))
 
 
@@ -109,7 +109,7 @@ def test_rates_are_bytes_per_second():
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
+    ("change", "message"),
     [
         ({"publisher": ["a", "c", "a"]}, "message 1: publisher 'c' is unknown"),
         ({"point": [[0.1], [0.2], [1.9]]}, "message 2 is at .* outside of the grid"),
@@ -117,8 +117,8 @@ def test_rates_are_bytes_per_second():
         ({"bytes": [1, -1, 0]}, "message 1 has -1.0 bytes"),
     ],
 )
-def test_wrong_messages_are_refused(change, words):
-    with pytest.raises(bl.InputError, match=words):
+def test_wrong_messages_are_refused(change, message):
+    with pytest.raises(bl.InputError, match=message):
         bl.summarize(messages(**change), ["a", "b"], bl.Grid.over([0], [1], [2]))
 
 

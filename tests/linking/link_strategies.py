@@ -53,7 +53,7 @@ def instances(draw, nodes=14, least_nodes=0, kinds=KINDS):
     return rows, interest, drawn, drawn.matrix().tolist()
 
 
-# Bands so small that even a tiny instance needs many, few sampled rows, and both ways to count.
+# Bands so small that even a tiny instance needs many, few sampled rows, and both methods of counting.
 band_sizes = st.builds(
     BandSize,
     share=st.just(0.0),

@@ -145,7 +145,7 @@ def test_bound_over_the_smallest_topics_is_valid(instance, most_work):
     assert lower_bound(fewer, weights, iterations=20) <= naive.total_weight(table, naive.grmaw(rows, table))
 
 
-# Its parts.
+# Steps of the computation.
 
 
 @given(instances(nodes=9))

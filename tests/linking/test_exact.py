@@ -186,7 +186,7 @@ def test_refuses_instances_that_are_too_large():
         bl.link(interest, algorithm="exact")
 
 
-# Its parts.
+# Steps of the algorithm.
 
 
 def test_only_topics_that_bind_are_kept():

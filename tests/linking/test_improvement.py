@@ -39,7 +39,7 @@ def test_never_worse_and_still_connected(instance, name, exchange):
 
 @settings(max_examples=100)
 @given(strategies.instances(nodes=7))
-def test_no_single_exchange_is_left(instance):
+def test_no_further_exchange_is_possible(instance):
     """After the last round no lighter pair can replace an edge."""
     rows, interest, weights, matrix = instance
     edges = as_tuples(improve(bl.link(interest, weights, algorithm="grmaw")).edges)
@@ -50,7 +50,7 @@ def test_no_single_exchange_is_left(instance):
         assert not any(naive.is_topic_connected(rows, [*rest, f]) for f in lighter)
 
 
-def test_one_pair_for_two_edges():
+def test_one_link_can_replace_two():
     """Nodes 0 and 1 are connected by 2 in one topic and by 3 in another: one link replaces two."""
     interest = bl.Interest.from_lists([[0, 1], [0, 1], [0], [1]], topics=2)
     edges = [(0, 2), (1, 2), (0, 3), (1, 3)]
@@ -144,7 +144,7 @@ def test_a_warm_start_adapts_to_changes(instance, data):
 
 @settings(max_examples=100)
 @given(strategies.instances())
-def test_a_plan_that_still_holds_is_not_made_heavier(instance):
+def test_a_plan_that_still_connects_every_topic_is_not_made_heavier(instance):
     _, interest, weights, _ = instance
     plan = bl.link(interest, weights, algorithm="low-oda")
     result = warm_start(interest, weights, plan)

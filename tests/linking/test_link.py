@@ -96,7 +96,7 @@ BAD_OPTIONS = [
 
 
 @pytest.mark.parametrize(("name", "options", "message"), BAD_OPTIONS)
-def test_bad_options_are_one_line(name, options, message):
+def test_the_error_for_a_bad_option_is_one_line(name, options, message):
     interest = bl.workload.interest(12, 6, sizes=(2, 4))
     with pytest.raises(InputError) as caught:
         bl.link(interest, bl.workload.weights(12), name, **options)
@@ -105,7 +105,7 @@ def test_bad_options_are_one_line(name, options, message):
 
 
 def test_a_previous_plan_with_other_nodes():
-    """Nodes are matched by id: one left, one joined, and useful links are kept."""
+    """Nodes are matched by id: one has left, one has joined, and useful links are kept."""
     before = Interest.from_lists([[0], [0], [0]], node_ids=["a", "b", "c"])
     after = Interest.from_lists([[0], [0], [0]], node_ids=["b", "c", "d"])
     previous = bl.link(before, algorithm="gm")
@@ -130,8 +130,8 @@ def test_wrong_arguments_are_refused(arguments, message):
     assert message in str(caught.value)
 
 
-def test_sampled_rows_without_pairs_of_their_own():
-    """Late in a run all pairs of the sampled rows can be counted in other rows: then all rows are sampled."""
+def test_all_rows_are_sampled_if_the_sample_counts_no_pair():
+    """Late in a run, all pairs of the sampled rows can be counted in rows outside of the sample."""
     ends = [20 + 11 * k for k in range(33)]
     rest = [u for u in range(20, 20 + 11 * 33) if u not in ends]
     groups = [rest, *([ends[i], ends[i + 1]] for i in range(1, 31, 2)), [ends[0], ends[31], ends[32]]]
@@ -149,5 +149,5 @@ def test_stars_are_refused_before_they_are_made(monkeypatch):
     """A plan that cannot be improved is refused before the work, not after it."""
     plan = bl.link(Interest.from_lists([[0], [0], [0]]), algorithm="gm")
     monkeypatch.setattr("broadloom.linking.link_plan.run", None)
-    with pytest.raises(InputError, match="cd-oda makes stars"):
+    with pytest.raises(InputError, match="cd-oda makes stars, and exchanges would raise their diameter"):
         bl.link(plan.interest, algorithm="cd-oda", previous=plan)

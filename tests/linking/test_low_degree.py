@@ -91,7 +91,7 @@ def test_the_greedy_algorithms_below_a_maximum_degree(instance, limit, name):
 
 @settings(max_examples=200)
 @given(strategies.instances())
-def test_with_k_0_it_is_grmaw(instance):
+def test_low_oda_with_k_0_is_grmaw(instance):
     rows, interest, weights, matrix = instance
     assert as_tuples(low_degree_edges(interest, weights, k=0)) == naive.grmaw(rows, matrix)
 

@@ -28,7 +28,7 @@ def test_equals_its_twin_on_larger_instances(seed):
     assert edges_of(plan) == naive.trmaw(interests, matrix)
 
 
-def test_the_bound_of_its_lemma_is_tight():
+def test_the_ratio_of_lemma_1_is_reached():
     """Paper 1, Lemma 1: as many times the optimum as there are topics."""
     interests, matrix = instances.tree_per_topic_tight(6)
     interest, weights = bl.Interest.from_lists(interests, topics=6), bl.Weights.dense(matrix)

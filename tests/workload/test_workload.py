@@ -197,7 +197,7 @@ BAD = {
     "seed": (lambda: interest(seed=-1), "seed is -1"),
     "mean": (lambda: weights(10, mean=0), "mean is 0"),
     "minus nodes": (lambda: weights(-5, "sites"), "nodes is -5"),
-    "site size": (lambda: weights(10, "sites", site_size=0), "sites of 0 nodes"),
+    "site size": (lambda: weights(10, "sites", site_size=0), "site_size is 0"),
     "join": (lambda: churn(interest(2, 2, sizes=(1, 1)), join=2), "join is 2"),
     "rounds": (lambda: churn(interest(2, 2, sizes=(1, 1)), rounds=-1), "rounds is -1"),
 }
@@ -257,7 +257,10 @@ def test_a_floor_does_not_hide_a_negative_latency(tmp_path):
     ("text", "words"),
     [
         ("0,1\n1,x\n", "row 2, field 2 is 'x'"),
+        ("a,b\n0,1\n1,x\n", "row 3, field 2 is 'x'"),
+        (",a,b\na,0,1\nb,1,x\n", "row 3, field 3 is 'x'"),
         ("0,1\n1\n", "row 2 has 1 fields, the first has 2"),
+        ("0," + "1" * 200_000, "is not a .csv file, or is damaged"),
         ("0,1,2\n1,0,2\n", "shape (2, 3)"),
         ("", "shape (0,)"),
     ],

@@ -99,7 +99,7 @@ def assign(
 def assign(
     problem: AssignmentProblem | MarketProblem, algorithm: str = "broadloom", seed: int = 0, **options: Any
 ) -> AssignmentResult | MarketResult:
-    """Choose a broker for each subscriber and a filter for each broker; or a broker for each market user.
+    """Assign subscribers to brokers and choose a filter per broker; or assign a market's users to brokers.
 
     Args:
         problem: the subscribers or users, the brokers, and the limits.
@@ -108,12 +108,12 @@ def assign(
         **options: options of the algorithm.
 
     Returns:
-        A verified result. Where no allowed assignment is found it is the best effort, and
+        A verified result. If no assignment within the limits is found, it is the best one found, and
         `result.feasible` is false.
 
     Raises:
-        InputError: the problem is of another type, the algorithm or an option is unknown, or a subscriber
-            has no broker in time.
+        InputError: the problem is of another type, the algorithm or an option is unknown, a subscriber has
+            no broker within its latency bound, or the users of a market do not fit.
 
     Examples:
         >>> import broadloom as bl
@@ -121,11 +121,11 @@ def assign(
         >>> bl.assign(problem, algorithm="closest-unbalanced").broker_of
         array([0, 1], dtype=int32)
     """
-    fitting = [one for one in ALGORITHMS if one.problem is type(problem)]
-    if not fitting:
-        kinds = sorted({one.problem.__name__ for one in ALGORITHMS if one.problem is not None})
+    suitable = [entry for entry in ALGORITHMS if entry.problem is type(problem)]
+    if not suitable:
+        kinds = sorted({entry.problem.__name__ for entry in ALGORITHMS if entry.problem is not None})
         raise InputError(f"a {type(problem).__name__} cannot be assigned; give one of {', '.join(kinds)}")
-    chosen = find_algorithm(algorithm, fitting)
+    chosen = find_algorithm(algorithm, suitable)
     settings = chosen.with_options(options)
     check_count(seed, "seed")
     found: AssignmentResult | MarketResult = chosen.run(problem, settings, seed)

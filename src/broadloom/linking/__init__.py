@@ -1,4 +1,4 @@
-"""Linking: which brokers to link, so that every topic stays connected at the least cost (papers 1 and 2)."""
+"""Choice of the links between brokers: every topic is connected, at the least cost (papers 1 and 2)."""
 
 from broadloom.linking.degree_and_diameter import DegreeRule, grow, low_degree_edges
 from broadloom.linking.divide_and_conquer import (

@@ -47,14 +47,14 @@ def link(
     Args:
         interest: the topics of each node.
         weights: the weights of the links; None: all links weigh 1.
-        algorithm: one of `broadloom.algorithms()` of the stage "link"; None: "broadloom", or "gm" if all
+        algorithm: one of `broadloom.algorithms("link")`; None: "broadloom", or "gm" if all
             links weigh the same.
         seed: the seed of the algorithms that use random numbers.
         improve: remove and exchange edges afterwards, as `broadloom.improve` does.
-        previous: the plan that runs today; its nodes are matched by their ids. Its links that still serve a
-            topic are kept, completed and improved. The result is the lighter of this and of a fresh plan, so
-            it is never heavier than a previous plan that still connects every topic and keeps the limit on
-            degrees, if there is one. Weight decides, whatever the objective of the algorithm.
+        previous: the plan that runs today; its nodes are matched by their ids. Its links between nodes that
+            still share a topic are kept, completed and improved; if a new plan is lighter, that is returned
+            instead. So the result is never heavier than a previous plan that still connects every topic and
+            keeps the limit on degrees. The two are compared by weight, whatever the algorithm minimises.
             `notes["changes"]` lists the links to add and to remove; a plan made from the previous one is
             named `<algorithm>+previous`.
         **options: the options of the algorithm.
@@ -82,7 +82,7 @@ def link(
 
 
 def fitting_weights(interest: Interest, weights: Weights | None) -> Weights:
-    """The weights, all 1 if there are none, after checking the types and the number of nodes."""
+    """The weights, or all 1 if they are None, after a check of the types and the number of nodes."""
     if not isinstance(interest, Interest):
         raise InputError(f"the interest is a {type(interest).__name__}; make one with Interest.from_lists")
     if weights is None:
@@ -91,7 +91,7 @@ def fitting_weights(interest: Interest, weights: Weights | None) -> Weights:
         raise InputError(f"the weights are a {type(weights).__name__}; make them with Weights.dense")
     if weights.node_count != interest.node_count:
         raise InputError(
-            f"{interest.node_count:,} nodes but weights for {weights.node_count:,}; give as many"
+            f"{interest.node_count:,} nodes but weights for {weights.node_count:,}; give the same number"
         )
     return weights
 
@@ -104,7 +104,7 @@ def default_algorithm(weights: Weights) -> str:
 def run(
     algorithm: Algorithm, interest: Interest, weights: Weights, seed: int, options: Mapping[str, Any]
 ) -> Plan:
-    """A verified plan of one algorithm, which can be one of the list with another function to run it."""
+    """A verified plan of one algorithm: an entry of `ALGORITHMS`, or a copy of it with another `run`."""
     settings = algorithm.with_options(options, ALGORITHMS)
     result = algorithm.run(interest, weights, settings, seed)
     overlay = Overlay.from_edges(interest.node_count, result.edges)
@@ -116,24 +116,24 @@ def run(
 
 
 def finish(plan: Plan, improve: bool, previous: Plan | None) -> Plan:
-    """The steps of `link` after the algorithm: improve the plan, and start from the previous one."""
+    """The plan after the last steps of `link`: improvement, and the comparison with the previous plan."""
     if improve:
         plan = _improve(plan)
     return plan if previous is None else _from_previous(plan, previous)
 
 
 def improve(plan: Plan, *, exchange: bool = True, rounds: int = ROUNDS, seconds: float | None = None) -> Plan:
-    """A plan that is lighter, or the same: still topic-connected, and the same on every run.
+    """A plan of the same or less weight, still topic-connected; every run gives the same one.
 
-    Reverse delete removes redundant edges, heaviest first. Then a pair is linked that can replace edges, and
-    these are removed, wherever that pays; again and again, until it does not pay any more. A maximum degree
-    among the plan's options is kept, and that of a plan made for low degrees.
+    Reverse delete removes redundant edges, heaviest first. Then, in rounds, pairs are linked that can replace
+    heavier edges, and these are removed, until a round saves nothing. The plan's option `max_degree` is kept;
+    a plan of low-oda or minmax-oda keeps its maximum degree.
 
     Args:
         plan: a topic-connected plan.
         exchange: whether edges are exchanged; otherwise they are only removed.
-        rounds: the most rounds in which all edges are tried.
-        seconds: no round starts after this time; then another run can give another plan.
+        rounds: the most rounds of exchange.
+        seconds: no round starts after this time; with a limit, runs can give different plans.
 
     Returns:
         A plan with `notes["improvement"]`: the number of rounds, the weight before, the time limit.
@@ -181,7 +181,9 @@ _improve = improve  # `link` has an argument of this name
 
 
 def degree_limit(plan: Plan) -> int | None:
-    """The most links per node that improvement keeps: the plan's limit, or the degree that it was made for.
+    """The most links per node that improvement keeps; None: no limit.
+
+    It is the plan's option `max_degree`, or the maximum degree of a plan that was made for low degrees.
 
     Raises:
         InputError: the plan was made for a low diameter, which exchanges do not keep.
@@ -195,15 +197,16 @@ def degree_limit(plan: Plan) -> int | None:
 
 
 def refuse_stars(algorithm: str) -> None:
-    """Refuse to improve what is made for a low diameter."""
+    """Raise an `InputError` for an algorithm whose plans cannot be improved: the stars of cd-oda."""
     if algorithm.startswith("cd-oda"):
         raise InputError(
-            f"{algorithm} makes stars, which exchanges would lengthen; link without improve and previous"
+            f"{algorithm} makes stars, and exchanges would raise their diameter; "
+            "link without improve and previous"
         )
 
 
 def _from_previous(fresh: Plan, previous: Plan) -> Plan:
-    """The lighter of a fresh plan and of the previous one, adapted; with the changes in its notes."""
+    """The lighter of the fresh plan and the adapted previous one, with the changes in its notes."""
     limit = degree_limit(fresh)
     result = warm_start(fresh.interest, fresh.weights, previous, limit)
     overlay = Overlay.from_edges(fresh.interest.node_count, result.edges)
@@ -236,6 +239,9 @@ def warm_start(
         previous: the plan that runs today.
         max_degree: exchanges keep this limit; links that are kept or complete a topic can exceed it.
         rounds: the most rounds of exchange, as in `improve`.
+
+    Returns:
+        The edges, not yet verified; the notes have the number of rounds.
     """
     kept = still_useful(interest, previous)
     added = merge_by_weight(components_of(interest, kept), weights.arrays())
@@ -254,7 +260,7 @@ def still_useful(interest: Interest, previous: Plan) -> NDArray[np.int32]:
 
 
 class LinkChange(NamedTuple):
-    """The links to add and to remove between two plans: pairs of node ids, in order."""
+    """The links to add and to remove between two plans: pairs of node ids, in the order of each plan."""
 
     added: list[tuple[str, str]]
     removed: list[tuple[str, str]]
@@ -302,8 +308,11 @@ def lower_bound(
         interest: the topics of each node.
         weights: the weights of the links; None: all links weigh 1, and the bound is on the number of links.
         iterations: the number of steps of the ascent.
-        seconds: make no further step after this time; then the result depends on the machine. The overlay to
-            start from and the proof at the end are not limited.
+        seconds: make no further step after this time; then the result depends on the machine. The time for
+            the first overlay and for the proof at the end is not limited.
+
+    Returns:
+        The best bound that was proven; 0 if there is nothing to connect.
 
     Raises:
         InputError: weights for another number of nodes, or a limit that is negative.

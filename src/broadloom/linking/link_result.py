@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True)
 class LinkResult:
-    """Edges of an overlay, with what the algorithm knows about them.
+    """Edges of an overlay, with a bound and notes from the algorithm.
 
     Attributes:
         edges: int32 (m, 2), `u < v`, in the order of selection.
@@ -24,7 +24,7 @@ class LinkResult:
 
 
 def without_repetition(edges: NDArray[np.int32]) -> NDArray[np.int32]:
-    """The edges, each once, where it first occurs.
+    """The edges in order, without those that have occurred before.
 
     Examples:
         >>> without_repetition(np.array([(1, 2), (0, 1), (1, 2)], np.int32)).tolist()

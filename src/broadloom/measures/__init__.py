@@ -1,4 +1,4 @@
-"""Metrics of overlays, assignments and markets, independent of the code that builds what they measure."""
+"""Metrics of overlays, assignments and markets, without code of the algorithms."""
 
 from broadloom.measures.connectivity import components_per_topic, disconnected_topics, is_topic_connected
 from broadloom.measures.content_measures import content_metrics

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from broadloom.model import AssignmentProblem, ContentFilter
 
-# Relative difference of sums of distances in another order.
+# Sums of the same distances in a different order differ by less than this, relatively.
 ROUNDING = 1e-9
 # Distances are computed in blocks of about this many.
 _BLOCK = 4_000_000
@@ -17,7 +17,7 @@ _BLOCK = 4_000_000
 def content_metrics(
     problem: AssignmentProblem, broker_of: NDArray[np.int32], filters: Sequence[ContentFilter]
 ) -> dict[str, Any]:
-    """Every measure of an assignment, by code that the algorithms do not use.
+    """Every measure of an assignment, computed without code of the algorithms.
 
     `bandwidth` is over all brokers, delays over all subscribers, loads over leaf brokers. `delay_over` is the
     share of subscribers beyond their latency bound. `violated` names the constraints that do not hold:
@@ -33,7 +33,10 @@ def content_metrics(
 
 
 class ContentTally(NamedTuple):
-    """Counts and sums over some of the subscribers; see `add_tallies`."""
+    """Counts and sums over some of the subscribers: loads, delays, delays above the bound, nesting.
+
+    `add_tallies` adds up those of several groups of subscribers.
+    """
 
     load: NDArray[np.int64]
     delay_squares: float
@@ -112,7 +115,7 @@ def load_balance_factor(problem: AssignmentProblem, load: NDArray[np.int64]) -> 
 def delays(
     problem: AssignmentProblem, broker_of: NDArray[np.int32]
 ) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
-    """The delay of each subscriber (latency over the least possible, minus 1), and whether it is too long.
+    """The delay of each subscriber (latency / least latency - 1), and whether its latency is above the bound.
 
     The delay is 0 for the least possible latency, and infinite if that is 0 and the latency is not.
     """
@@ -160,7 +163,7 @@ def _are_inside(
 
 
 def _not_in_one(lo: NDArray[np.float64], hi: NDArray[np.float64], boxes: ContentFilter) -> NDArray[np.bool_]:
-    """For each rectangle, whether it is inside no single rectangle of the filter."""
+    """For each rectangle, whether no single rectangle of the filter contains it."""
     outside = np.ones(len(lo), bool)
     for low, high in boxes:
         outside &= ~(np.all(low <= lo, axis=1) & np.all(hi <= high, axis=1))
@@ -168,7 +171,7 @@ def _not_in_one(lo: NDArray[np.float64], hi: NDArray[np.float64], boxes: Content
 
 
 def _covered(lo: NDArray[np.float64], hi: NDArray[np.float64], boxes: ContentFilter) -> bool:
-    """Whether a rectangle is inside the union of the filter's: every cell of their common grid is covered."""
+    """Whether the union of a filter's rectangles contains a rectangle: all cells of its grid are covered."""
     grid = [
         np.unique(np.clip([lo[a], hi[a], *(side[a] for box in boxes for side in box)], lo[a], hi[a]))
         for a in range(len(lo))

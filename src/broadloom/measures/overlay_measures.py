@@ -17,7 +17,7 @@ from broadloom.measures.connectivity import (
 from broadloom.measures.sub_overlays import topic_diameters
 from broadloom.model import Interest, Overlay, Weights
 
-# Up to this many subscriptions diameters are over all topics; above, over a sample, and `diameters` says so.
+# Up to this many subscriptions, the diameters of all topics are measured; above it, those of a sample.
 EXACT_SUBSCRIPTIONS = 20_000_000
 SAMPLED_TOPICS = 100
 # If a topic has more subscribers than this, searches per topic are limited, and diameters are lower bounds.
@@ -35,8 +35,8 @@ def metrics(
     """Every measure of an overlay.
 
     Degrees are over all nodes. Diameters and the routing cost (of a message over the minimum spanning tree of
-    its topic) are over the topics with subscribers. `diameters` is "exact", or names the number of
-    sampled topics, or says that they are lower bounds because a topic is very large.
+    its topic) are over the topics with subscribers. `diameters` is "exact", or the number of sampled topics,
+    or says that diameters are lower bounds because a topic is very large.
 
     Args:
         interest: the topics of each node.
@@ -86,7 +86,7 @@ def metrics(
 def _measured_topics(
     interest: Interest, served: NDArray[np.int64], sample: int | None, seed: int
 ) -> tuple[NDArray[np.int64], int | None, str]:
-    """The topics whose diameters are measured, the limit of searches per topic, the metric `diameters`."""
+    """The topics whose diameters are measured, the most searches per topic, and the metric `diameters`."""
     if sample is None and interest.subscription_count > EXACT_SUBSCRIPTIONS:
         sample = SAMPLED_TOPICS
     topics, how = served, "exact"

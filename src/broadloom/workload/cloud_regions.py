@@ -1,4 +1,4 @@
-"""Regions of the public clouds, and latency from the distance between them."""
+"""Regions of the public clouds, and latencies computed from the distances between them."""
 
 from typing import NamedTuple
 
@@ -15,7 +15,7 @@ INNER_MS = 0.5
 
 
 class Region(NamedTuple):
-    """A cloud region: its name, a city that is in or near it, and the coordinates of the city in degrees."""
+    """A cloud region: its name, a city in or near it, and the coordinates of that city in degrees."""
 
     name: str
     city: str
@@ -111,9 +111,9 @@ def region_latency(regions: tuple[Region, ...] = REGIONS) -> NDArray[np.float64]
 
 
 def region_points(regions: tuple[Region, ...] = REGIONS) -> NDArray[np.float64]:
-    """Points of space whose distances are round-trip times in ms, at the speed of light in fibre.
+    """A point in three dimensions per region; the distance of two is their round-trip time in ms.
 
-    Distances are straight through the earth: shorter than the great circle, by a third at most.
+    Distances are straight lines through the earth: shorter than the great circle, by about a third at most.
 
     Examples:
         >>> region_points()[:1].round()

@@ -16,7 +16,7 @@ from broadloom.workload.cloud_regions import REGIONS, region_latency, region_poi
 LINES, KINDS = ("line1", "line2", "line3", "line4"), ("temperature", "alarm", "state")
 PINGS = 5
 _FILES, _BLOCK = 4, 250_000
-# The share of subscribers that want events of another region.
+# The share of subscribers that want events around a random region, not around their own.
 _ABROAD = 0.1
 
 # Faults in the rows, each with its reason in the quarantine.
@@ -48,8 +48,9 @@ def devices(
 ) -> dict[str, int]:
     """Write raw inputs for `ingest`: brokers in the cloud regions, subscriptions of their devices, and pings.
 
-    A device has five subscriptions, mostly to topics of its own region, then of near ones. Subscribers have
-    no broker yet: they have a position near some region, and want the events in a rectangle of the map.
+    A device has five subscriptions: most to topics of its own region, fewer the farther a region is away.
+    Subscribers are not assigned to a broker yet. Each has a position near a region, and wants the events in a
+    rectangle of the map.
 
     Args:
         folder: the new folder; it gets nodes.csv, topics.csv, pings.csv and subscriptions-0.csv and so on;
@@ -58,12 +59,12 @@ def devices(
         subscriptions: how many rows of device subscriptions.
         wild: the share of filters with a wildcard.
         bad: the share of rows with a fault.
-        repeated: the share of rows that repeat the row before.
+        repeated: the share of rows that are copies of an earlier row.
         seed: the seed of the random generator.
         subscribers: how many subscribers are to be assigned to the brokers.
 
     Returns:
-        The number of rows with each fault, and of rows that repeat the row before.
+        The number of rows with each fault, and, under "repeated", of copies of earlier rows.
 
     Examples:
         >>> import tempfile
@@ -108,7 +109,7 @@ def _write_brokers(folder: Path, names: list[str], site: NDArray[np.int64]) -> N
 
 
 def _write_pings(folder: Path, sites: NDArray[np.int64], rng: np.random.Generator) -> None:
-    """Several samples per pair of regions and direction, each up to a fifth above the least."""
+    """Write several round-trip times per pair of regions and direction, each up to 20 % above the latency."""
     latency = region_latency()
     lines = ["src,dst,rtt_ms\n"]
     for src in sites.tolist():
@@ -131,7 +132,7 @@ def _write_subscriptions(folder: Path, count: int, rows: _DeviceRows) -> None:
 def _write_subscribers(
     folder: Path, count: int, names: list[str], site: NDArray[np.int64], rng: np.random.Generator
 ) -> None:
-    """Subscribers near the brokers, most of them interested in events nearby, some in events far away."""
+    """Write subscribers near the brokers; most want events nearby, some want events far away."""
     point = region_points()
     on_map = np.array([[region.longitude, region.latitude] for region in REGIONS])
     home = site[rng.integers(len(site), size=count)]
@@ -191,13 +192,14 @@ class _DeviceRows:
             yield before
 
     def _fault(self, shape: int, device: str, broker: str, text: str) -> bytes:
+        """A row with one of the faults, which is counted."""
         name = list(FAULTS)[shape % len(FAULTS)]
         self.planted[name] += 1
         return FAULTS[name][1](device, broker, text)
 
 
 def _wild(topic: str, shape: int) -> str:
-    """A filter with a wildcard that matches the topic; one in fifty wants a kind from all regions."""
+    """A topic filter with a wildcard that matches the topic; one in fifty matches topics of all regions."""
     region, line, kind = topic.split("/")
     if shape % 50 == 0:
         return f"+/{line}/{kind}"

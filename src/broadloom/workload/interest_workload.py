@@ -72,10 +72,10 @@ def interest(
 
 
 def topic_shares(topics: int, popularity: str, alpha: float = 2.0, rate: float = 5.0) -> NDArray[np.float64]:
-    """The share of each topic in a draw; the shares add up to 1."""
+    """The probability of each topic in a draw; they add up to 1."""
     topics = check_count(topics, "topics")
     if popularity not in POPULARITIES:
-        raise InputError(f"no popularity {popularity!r}; there are {', '.join(POPULARITIES)}")
+        raise InputError(f"no popularity {popularity!r}; give one of {', '.join(POPULARITIES)}")
     for name, value in (("alpha", alpha), ("rate", rate)):
         if not np.isfinite(value):
             raise InputError(f"{name} is {value}; give a finite number")
@@ -103,7 +103,7 @@ def _draw_sizes(
     if low > topics:
         raise InputError(f"subscription sizes start at {low}, above the {topics} topics; give a smaller one")
     if size_law not in SIZE_LAWS:
-        raise InputError(f"no size law {size_law!r}; there are {', '.join(SIZE_LAWS)}")
+        raise InputError(f"no size law {size_law!r}; give one of {', '.join(SIZE_LAWS)}")
     high = min(high, topics)
     if size_law == "uniform":
         return rng.integers(low, high + 1, nodes)
@@ -112,7 +112,7 @@ def _draw_sizes(
     values = np.arange(low, high + 1)
     chance = (values / low) ** -gamma
     if not np.isfinite(chance.sum()):
-        raise InputError(f"gamma is {gamma}; give a finite number that leaves every size a chance")
+        raise InputError(f"gamma is {gamma}; give a number for which the shares of all sizes are finite")
     return rng.choice(values, nodes, p=chance / chance.sum())
 
 

@@ -14,7 +14,7 @@ from broadloom.errors import InputError, StorageError
 from broadloom.model import Weights, fill_missing, raise_to_floor, symmetrised
 from broadloom.workload.cloud_regions import INNER_MS, REGIONS, region_latency
 
-# Up to this many nodes the mean weight is over all pairs; above, over the pairs of this many, evenly spaced.
+# With more nodes than this, the mean weight is that of the pairs among this many evenly spaced nodes.
 MEAN_NODES = 10_000
 
 
@@ -66,7 +66,7 @@ def weights_or_none(
         return weights(nodes, kind, mean, seed, **chosen)
     if chosen or mean is not None:
         name = [*chosen, "mean"][0]
-        raise InputError(f"{name} is an option of weights, but the kind of weights is none; leave it out")
+        raise InputError(f"{name} is an option of weights, but the kind of weights is none; leave {name} out")
     return None
 
 
@@ -82,7 +82,7 @@ def planar(nodes: int, seed: int = 0) -> Weights:
 
 def sites(
     nodes: int,
-    seed: int = 0,  # noqa: ARG001 (every kind has one; sites are not random)
+    seed: int = 0,  # noqa: ARG001 (every kind takes a seed; sites are not random)
     site_size: int = 100,
     inner: float = 1.0,
     outer: float = 10.0,
@@ -94,7 +94,7 @@ def sites(
         array([0, 0, 1, 1, 2, 2], dtype=int32)
     """
     if site_size < 1:
-        raise InputError(f"sites of {site_size} nodes; give 1 or more")
+        raise InputError(f"site_size is {site_size}; give 1 or more")
     return Weights.sites(np.arange(nodes) // site_size, inner, outer)
 
 
@@ -130,7 +130,7 @@ def from_file(
         missing: "refuse" a matrix with missing pairs, or fill them by the shortest "path" over the others.
         symmetric: how the two directions of a pair are combined: "mean", "min", "max", or "refuse" a
             difference.
-        floor: raise weights below this to it; None: leave them, so that a zero is an error.
+        floor: weights below this are raised to it; None: they stay, and a weight of 0 is an error.
     """
     matrix = read_matrix(path)
     rng = seeded_generator(seed)
@@ -157,7 +157,7 @@ def read_matrix(path: Path) -> NDArray[np.float64]:
         raise InputError(f"{path} cannot be read: {error.strerror}; give the path of a file") from error
     except OSError as error:
         raise StorageError(f"{path} cannot be read: {error.strerror or error}") from error
-    except (BadZipFile, UnicodeDecodeError) as error:
+    except (BadZipFile, UnicodeDecodeError, csv.Error) as error:
         raise InputError(f"{path} is not a {path.suffix} file, or is damaged") from error
     if matrix.ndim != 2 or matrix.shape[0] != matrix.shape[1]:
         raise InputError(f"{path} holds a matrix of shape {matrix.shape}; expected a square one")
@@ -180,20 +180,23 @@ def _read_npz(path: Path) -> NDArray[np.float64]:
 def _read_csv(path: Path) -> NDArray[np.float64]:
     with path.open(newline="", encoding="utf-8") as lines:
         rows = [row for row in csv.reader(lines) if row]
+    first_row, first_field = 1, 1  # numbers of the first row and field with a weight, for errors
     if rows and not _is_number(rows[0][-1]):
         rows = rows[1:]
+        first_row = 2
         if len(rows) and len(rows[0]) == len(rows) + 1:
             rows = [row[1:] for row in rows]
-    widths = [len(row) for row in rows]
-    if len(set(widths)) > 1:
-        odd = next(i for i, width in enumerate(widths) if width != widths[0])
-        raise InputError(f"{path} row {odd + 1} has {widths[odd]} fields, the first has {widths[0]}")
-    for i, row in enumerate(rows):
-        for j, text in enumerate(row):
+            first_field = 2
+    for i, row in enumerate(rows, first_row):
+        if len(row) != len(rows[0]):
+            raise InputError(
+                f"{path} row {i} has {len(row) + first_field - 1} fields, "
+                f"the first has {len(rows[0]) + first_field - 1}; give the same number in every row"
+            )
+    for i, row in enumerate(rows, first_row):
+        for j, text in enumerate(row, first_field):
             if not _is_number(text):
-                raise InputError(
-                    f"{path} row {i + 1}, field {j + 1} is {text!r}; expected a number or nothing"
-                )
+                raise InputError(f"{path} row {i}, field {j} is {text!r}; give a number or leave it empty")
     return np.array([[float(text) if text.strip() else np.nan for text in row] for row in rows])
 
 
