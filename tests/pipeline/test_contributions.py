@@ -23,7 +23,7 @@ def test_the_best_partners_are_those_of_all_pairs(spark, tmp_path, monkeypatch, 
     assert _by_node(rows) == _naive(interest, 5)
 
 
-def test_the_example_on_the_page_runs(spark):
+def test_the_example_in_the_docs_runs(spark):
     page = Path(__file__).parents[2] / "docs" / "pipeline.md"
     names = {}
     exec(compile(page.read_text().split("```python\n")[1].split("```")[0], page.name, "exec"), names)
@@ -32,13 +32,13 @@ def test_the_example_on_the_page_runs(spark):
     assert spark.range(1).count() == 1
 
 
-def test_no_topics_at_all(spark, tmp_path):
+def test_without_topics_there_are_no_partners(spark, tmp_path):
     interest = bl.Interest.from_lists([[], []])
     assert spark_link.top_partners(spark, interest, 3, tmp_path).count() == 0
 
 
 def test_a_count_of_0_is_refused(spark, tmp_path):
-    with pytest.raises(bl.InputError, match="ask for 1 or more"):
+    with pytest.raises(bl.InputError, match="give at least 1 partner per node"):
         spark_link.top_partners(spark, bl.Interest.from_lists([[0]]), 0, tmp_path)
 
 

@@ -38,11 +38,11 @@ def test_a_good_plan_is_good(spark, plan):
 @pytest.fixture
 def broken(plan, tmp_path):
     """The plan without every third edge."""
-    made, folder = plan
+    made, whole = plan
     folder = tmp_path / "broken"
     folder.mkdir()
     for table in ("nodes", "topics", "subscriptions", "edges"):
-        rows = pyarrow.parquet.read_table(folder / f"{table}.parquet")
+        rows = pyarrow.parquet.read_table(whole / f"{table}.parquet")
         if table == "edges":
             rows = rows.filter(np.arange(rows.num_rows) % 3 > 0)
         pyarrow.parquet.write_table(rows, folder / f"{table}.parquet")
@@ -66,10 +66,10 @@ def test_a_broken_plan_is_detected(spark, plan, broken):
 
 
 def test_bad_links_are_detected(spark, broken):
-    folder = broken[1] / "edges.parquet"
-    edges = pyarrow.parquet.read_table(folder)
+    path = broken[1] / "edges.parquet"
+    edges = pyarrow.parquet.read_table(path)
     worse = pyarrow.concat_tables([edges, edges.slice(0, 2)])
-    pyarrow.parquet.write_table(worse, folder)
+    pyarrow.parquet.write_table(worse, path)
     assert verify_on_spark(broken[1], spark=spark).bad_edges == 2
 
 
@@ -116,8 +116,8 @@ def command(capsys, *words):
     return json.loads(capsys.readouterr().out or "null"), stopped.value.code
 
 
-def test_the_commands_print_the_same_with_a_master(spark, plan, broken, capsys):  # noqa: ARG001 (it is running)
-    """Verify and measure, on Spark and without; exit code 1 for a broken plan."""
+def test_the_commands_print_the_same_with_a_master(spark, plan, broken, capsys):  # noqa: ARG001 (the commands use it)
+    """Verify and measure print the same with and without Spark; the exit code is 1 for a broken plan."""
     for verb in ("verify", "measure"):
         alone, on_spark = (command(capsys, verb, plan[1], *where) for where in ((), ("--master", "local[2]")))
         assert alone[1] == on_spark[1] == 0

@@ -99,7 +99,7 @@ def test_bad_events_are_in_quarantine_with_a_reason(spark, tmp_path):
 
 
 class KilledError(Exception):
-    """A simulated kill: nothing happens after it, and the memory is lost."""
+    """A simulated kill: nothing runs after it, and the memory is lost."""
 
 
 @pytest.mark.parametrize("phase", ["applied", "links", "quarantine", "published"])
@@ -197,7 +197,7 @@ def test_files_of_all_kinds_are_read_and_others_are_in_quarantine_by_name(spark,
     quarantined = {row["row"][-9:]: row["reason"] for row in table(tmp_path / "out", "quarantine")}
     assert quarantined["7,leave"] == "wrong number of fields"
     assert "in/5.parquet cannot be read" in quarantined["5.parquet"]
-    assert "is of no kind that is read" in quarantined["/in/6.txt"]
+    assert "has an unknown ending" in quarantined["/in/6.txt"]
     assert Counter(quarantined.values())["seq is not a whole number"] == 2
     assert len(table(tmp_path / "out", "quarantine")) == 8
     assert go()["batches"] == 0

@@ -15,13 +15,13 @@ pytestmark = [pytest.mark.needs("chromium"), pytest.mark.xdist_group("chromium")
 
 EVIL = "<script>window.hacked = 1</script>"
 WORSE = "\"><img src=x onerror='window.hacked=1'>&amp;{{}}${1}\u2028</title></style>"
-# What is asked of the canvas from now on: how often a picture is shown, and how often lines are drawn.
+# Counts calls of the canvas from now on: how often an image is drawn, and how often lines are drawn.
 COUNT_CALLS = """() => { window.calls = { stroke: 0, drawImage: 0 };
 for (const name of Object.keys(calls)) {
   const real = CanvasRenderingContext2D.prototype[name];
-  CanvasRenderingContext2D.prototype[name] = function (...given) {
+  CanvasRenderingContext2D.prototype[name] = function (...args) {
     calls[name]++;
-    return real.apply(this, given);
+    return real.apply(this, args);
   };
 } }"""
 
@@ -34,7 +34,7 @@ def in_regions(nodes=60, topics=25, algorithm="grmaw", seed=0):
     )
     weights = bl.workload.weights(nodes=nodes, kind="regions", seed=0)
     plan = bl.link(interest, weights, algorithm=algorithm)
-    sites = [bl.workload.regions.REGIONS[site].name for site in weights.site]
+    sites = [bl.workload.REGIONS[site].name for site in weights.site]
     nodes_table = pa.table({"node": interest.node_ids, "site": sites})
     return bl.Plan(
         interest, weights, plan.overlay, algorithm, lower_bound=plan.total_weight * 0.9, nodes=nodes_table
@@ -73,7 +73,7 @@ def test_a_topic_shows_its_tree(shown, html, plan):
     assert page.picture() == before
 
 
-def test_a_topic_is_clicked(shown, html):
+def test_a_click_in_a_list_selects_a_topic_or_a_broker(shown, html):
     page = shown(html)
     page.page.click("#panel .names button >> nth=0")
     assert page.panel.startswith("Topic\n")
@@ -81,7 +81,7 @@ def test_a_topic_is_clicked(shown, html):
     assert page.panel.startswith("Broker\n")
 
 
-def test_a_broker_on_the_map_is_clicked(shown):
+def test_a_click_on_the_map_selects_a_broker(shown):
     """The broker in the middle of the others is in the middle of the map."""
     points = [(0, 0), (10, 0), (0, 4), (10, 4), (5, 2)]
     interest = bl.Interest.from_lists([["news"]] * 5, node_ids=["a", "b", "c", "d", "centre"])
@@ -176,7 +176,7 @@ def test_names_stay_text(shown):
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_it_is_readable_in_dark_and_light_and_accessible(shown, html, scheme):
+def test_the_page_is_accessible_in_light_and_dark(shown, html, scheme):
     page = shown(html, color_scheme=scheme)
     page.keep(f"page-{scheme}")
     for choose in (
@@ -192,7 +192,7 @@ def test_it_is_readable_in_dark_and_light_and_accessible(shown, html, scheme):
     assert page.page.evaluate("getComputedStyle(document.body).backgroundColor") != before
 
 
-def test_it_prints(shown, html):
+def test_the_page_prints_without_its_controls(shown, html):
     page = shown(html, color_scheme="dark")
     page.page.emulate_media(media="print")
     assert not page.page.locator("#find").is_visible()
@@ -202,7 +202,7 @@ def test_it_prints(shown, html):
 
 
 def test_plans_side_by_side(shown, plan):
-    """Three maps, a table of measures, and the links that change from one plan to the other."""
+    """Two maps, a table of measures, and the links that change from one plan to the other."""
     other = in_regions(algorithm="trmaw")
     change = bl.link_change(plan, other)
     page = shown(report({"today": plan, "proposed": other}))
@@ -236,10 +236,10 @@ def test_brokers_without_a_position_are_below_the_map(shown):
     for name in ("here", "nowhere", "lost"):
         page.page.keyboard.press("n")
         assert name in page.panel
-    page.keep("without-a-place")
+    page.keep("without-a-position")
 
 
-def test_content_plans(shown):
+def test_a_content_plan_shows_the_selected_broker(shown):
     problem = bl.workload.subscribers(set=1, subscribers=400, brokers=6, seed=0)
     page = shown(
         report({"gr": bl.assign(problem, algorithm="gr"), "closest": bl.assign(problem, algorithm="closest")})
@@ -253,7 +253,7 @@ def test_content_plans(shown):
     page.check_accessible()
 
 
-def test_markets(shown, tmp_path):
+def test_a_market_shows_users_and_flows(shown, tmp_path):
     result = bl.assign(
         bl.workload.market(users=60, brokers=5, channels=8, seed=0), algorithm="greedy-packing"
     )
@@ -266,13 +266,13 @@ def test_markets(shown, tmp_path):
 
 
 def test_the_page_is_fast_with_twenty_thousand_links(shown):
-    """Two thousand brokers: few elements, and links are drawn by the hundred while the map is moved."""
+    """Two thousand brokers: few elements, and while the map is dragged, one call draws many links."""
     rng = np.random.default_rng(0)
     interest = bl.Interest.from_lists([np.unique(rng.integers(0, 300, 30)) for _ in range(2000)], topics=300)
     pairs = np.unique(np.sort(rng.integers(0, 2000, (21_000, 2)), axis=1), axis=0)
     edges = pairs[pairs[:, 0] < pairs[:, 1]][:20_000]
     overlay = bl.Overlay.from_edges(2000, edges)
-    plan = bl.Plan(interest, bl.Weights.euclidean(rng.random((2000, 2))), overlay, "by lot")
+    plan = bl.Plan(interest, bl.Weights.euclidean(rng.random((2000, 2))), overlay, "random")
     page = shown(report({"large": plan}))
     assert page.page.evaluate("document.querySelectorAll('*').length") < 3000
     page.page.evaluate(COUNT_CALLS)
