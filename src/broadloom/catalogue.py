@@ -1,4 +1,4 @@
-"""List of all algorithms, from the lists of the stages."""
+"""Catalogue of all algorithms, collected from the lists of the stages."""
 
 from dataclasses import fields
 from typing import Any
@@ -7,10 +7,10 @@ from broadloom import assignment, linking, maintenance
 
 
 def algorithms(stage: str | None = None) -> list[dict[str, Any]]:
-    """All algorithms: name, stage, paper, objective, problem, summary, and options with their defaults.
+    """One record per algorithm: name, stage, paper, objective, problem, summary, options with defaults.
 
     Args:
-        stage: only the algorithms of this stage, such as "link".
+        stage: return only the algorithms of this stage: "link", "assign" or "maintain".
 
     Examples:
         >>> [row["objective"] for row in algorithms("link") if row["name"] == "gm"]

@@ -1,4 +1,4 @@
-"""Checks of input values; their errors name the first bad entry and count the others."""
+"""Checks of input values; error messages name the first bad entry and count the others."""
 
 import operator
 from collections.abc import Callable, Sequence
@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from broadloom.errors import InputError
 
-MAX_COUNT = 2**62  # kernels compute with 64 bits
+MAX_COUNT = 2**62  # kernels compute with 64-bit integers
 
 
 def raise_for_first(bad: NDArray[np.bool_], describe: Callable[[int], str], expected: str) -> None:
@@ -25,7 +25,7 @@ def raise_for_first(bad: NDArray[np.bool_], describe: Callable[[int], str], expe
 
 
 def and_more(count: int) -> str:
-    """The number of further bad entries in brackets; the empty string for 0."""
+    """Text for the number of further bad entries, in brackets; empty for 0."""
     return f" (and {count:,} more like it)" if count else ""
 
 
@@ -87,7 +87,7 @@ def check_ids(ids: Sequence[object], name: str) -> tuple[str, ...]:
         raise_for_first(
             repeated(np.array(texts)),
             lambda row: f"{name} id {texts[row]!r} appears twice",
-            f"give each {name} an id of its own",
+            f"give each {name} a unique id",
         )
     return texts
 
@@ -104,17 +104,17 @@ def _id_text(value: object) -> str:
 
 
 def repeated(values: NDArray[np.generic]) -> NDArray[np.bool_]:
-    """A mask of the entries that occurred earlier in the array."""
-    later = np.ones(len(values), bool)
-    later[np.unique(values, return_index=True)[1]] = False
-    return later
+    """A mask that is true for each entry that equals an earlier one."""
+    mask = np.ones(len(values), bool)
+    mask[np.unique(values, return_index=True)[1]] = False
+    return mask
 
 
 def seeded_generator(seed: object) -> np.random.Generator:
-    """The random number generator for a seed, after a check of the seed."""
+    """A random number generator; raises if the seed is not a whole number from 0."""
     return np.random.default_rng(check_count(seed, "seed"))
 
 
 def lock_array(array: NDArray[np.generic]) -> None:
-    """Make an array read-only, so that it stays as it was checked."""
+    """Make an array read-only, so that it cannot change after it was checked."""
     array.flags.writeable = False

@@ -1,4 +1,4 @@
-"""Errors that a caller can tell apart.
+"""Exception classes, by cause.
 
 BroadloomError
     InputError          a value, row, file or option is wrong
@@ -7,8 +7,8 @@ BroadloomError
     UnreachableError    a broker, an agent or a cluster did not answer
     InternalError       a result broke a promise of Broadloom: a bug
 
-The command line prints the first four as one line; its exit code is 2 for an `InputError` or a
-`MissingExtraError`, and 3 for a `StorageError` or an `UnreachableError`, which are worth another try.
+The command line prints the first four kinds as one line. Its exit code is 2 for an `InputError` or a
+`MissingExtraError`, and 3 for a `StorageError` or an `UnreachableError`, after which a retry can succeed.
 """
 
 
@@ -47,7 +47,7 @@ class MissingExtraError(BroadloomError, ImportError):
 
 
 class StorageError(BroadloomError, OSError):
-    """A file could not be read or written for a reason outside of its content: a full disk, missing rights.
+    """A file could not be read or written, for example because of a full disk or missing permissions.
 
     Examples:
         >>> raise StorageError("edges.parquet: no space left on the disk; free some and try again")
@@ -67,7 +67,7 @@ class UnreachableError(BroadloomError, ConnectionError):
 
 
 class InternalError(BroadloomError, RuntimeError):
-    """A broken promise of Broadloom: a bug, to be reported with the traceback.
+    """A result broke a promise of Broadloom: a bug, to be reported with the traceback.
 
     Checks of results raise this instead of using `assert`, which `python -O` removes.
 
@@ -79,10 +79,11 @@ class InternalError(BroadloomError, RuntimeError):
 
 
 def error_from_os(action: str, error: OSError) -> InputError | StorageError:
-    """The right kind of error for one of the operating system, as "<action>: <reason>".
+    """Convert an `OSError` to an error with the message "<action>: <reason>".
 
-    An `InputError` if a path does not exist or is of the wrong kind, or if a library found the content
-    damaged; a `StorageError` for everything else, such as a full disk or missing rights.
+    Returns:
+        An `InputError` if a path does not exist or is of the wrong kind, or if the error has no number, which
+        means that a library found the content damaged; otherwise a `StorageError`.
 
     Examples:
         >>> error_from_os("edges.csv cannot be read", FileNotFoundError(2, "No such file or directory"))

@@ -1,4 +1,4 @@
-"""Progress of long work: hooks that do nothing unless a watcher is set."""
+"""Progress reports of long work; without a watcher they do nothing."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -7,16 +7,16 @@ from typing import Protocol
 
 
 class Watcher(Protocol):
-    """Receiver of progress reports; that of the command line draws bars on a terminal."""
+    """Receiver of progress reports; the command line has one that draws bars on a terminal."""
 
     def start(self, stage: str, total: float | None) -> None:
-        """A stage starts; `total` is the amount of its work, if known."""
+        """Called when a stage starts; `total` is the amount of its work, if known."""
 
     def done(self, amount: float) -> None:
-        """The amount of work done so far, from 0 to the total."""
+        """Called with the amount of work done so far, from 0 to the total."""
 
     def end(self) -> None:
-        """The stage has ended."""
+        """Called when the stage has ended."""
 
 
 _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
@@ -46,7 +46,7 @@ def watched_by(watcher: Watcher) -> Iterator[None]:
 
 @contextmanager
 def stage(name: str, total: float | None = None) -> Iterator[Callable[[float], None]]:
-    """A stage of work; yields a function that takes the amount of work done so far."""
+    """Report a stage of work; yields the function to call with the amount of work done so far."""
     watcher = _watcher.get()
     if watcher is None:
         yield lambda _: None

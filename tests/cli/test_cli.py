@@ -166,7 +166,7 @@ TABLES = {
     ),
     "latency of nobody": (
         {"subscriptions.csv": "node,topic\na,x\nb,x\n", "latency.csv": "src,dst,rtt_ms\na,z,4\n"},
-        "'a' to 'z': one is unknown",
+        "'a' to 'z': a name is unknown",
     ),
     "column twice": ({"subscriptions.csv": "node,node,topic\na,a,x\n"}, "has column 'node' more than once"),
     "a word for a place": (

@@ -109,7 +109,7 @@ def test_zeros_at_the_end_are_cut_but_damage_before_it_is_told(saved):
     spoiled = bytearray(data)
     spoiled[len(saved_overlay.MAGIC) + 12] ^= 1
     journal.write_bytes(spoiled)
-    with pytest.raises(InputError, match="is damaged at byte 20, with more behind it"):
+    with pytest.raises(InputError, match="is damaged at byte 20, before its end"):
         bl.Live.load(place)
     journal.unlink()
     with pytest.raises(InputError, match="cannot be read: No such file or directory"):

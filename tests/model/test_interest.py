@@ -45,8 +45,8 @@ def test_with_a_count_topics_keep_their_numbers():
     assert interest.nodes_of(5).tolist() == [0]
 
 
-def test_tables():
-    """Canonical tables; nodes without topics come from the nodes table, in its order."""
+def test_nodes_without_topics_come_from_the_nodes_table():
+    """Indices follow the order of the nodes table."""
     subscriptions = pa.table({"node": ["b", "a"], "topic": ["x", "x"]})
     interest = Interest.from_table(subscriptions, pa.table({"node": ["c", "b", "a"]}))
     assert interest.node_ids == ("c", "b", "a")
@@ -85,7 +85,7 @@ BAD = {
     "empty topic": (lambda: Interest.from_pairs(["a"], [""]), "row 0 has no topic"),
     "NaN": (lambda: Interest.from_pairs(["a"], [float("nan")]), "row 0 has no topic"),
     "a fraction": (lambda: Interest.from_lists([[1.5]]), "topic ids are double"),
-    "two kinds": (lambda: Interest.from_lists([["x", 3]]), "several kinds"),
+    "two kinds": (lambda: Interest.from_lists([["x", 3]]), "several types"),
     "unknown node": (lambda: Interest.from_pairs(["z"], ["x"], node_ids=["a"]), "row 0: node z is unknown"),
     "lengths": (lambda: Interest.from_pairs(["a"], []), "1 nodes but 0 topics"),
     "node id twice": (

@@ -29,8 +29,7 @@ def test_a_subset_keeps_its_weights(weights, data):
 
 
 @given(st.integers(2, 9).flatmap(weights_for))
-def test_scaling(weights):
-    """A factor of 2 doubles all weights exactly."""
+def test_scaling_by_two_doubles_all_weights(weights):
     assert np.array_equal(weights.scaled(2.0).matrix(), 2 * weights.matrix())
 
 
@@ -128,7 +127,7 @@ BAD = {
         lambda: Weights.dense(_with(0, 1, -1), list("abcd")),
         "the weight of nodes 'a' and 'b' is -1.0",
     ),
-    "factor": (lambda: Weights.uniform(2).scaled(0), "weights times 0"),
+    "factor": (lambda: Weights.uniform(2).scaled(0), "the factor of the weights is 0"),
 }
 
 

@@ -12,7 +12,7 @@ ARTEFACTS = Path(__file__).parents[2] / "artefacts" / "report"
 
 
 def _needed(module):
-    """A package that drives the browser; without it tests are skipped, or fail with BROADLOOM_CI=1."""
+    """The imported package; if it is missing, tests are skipped, or fail with BROADLOOM_CI=1."""
     if os.environ.get("BROADLOOM_CI") == "1":
         return import_module(module)
     return pytest.importorskip(module, reason=f"not installed: {module}")
@@ -51,7 +51,7 @@ class Page:
         return self
 
     def find(self, name):
-        """Type a name into the box, and take the first match."""
+        """Type a name into the search box, and choose the first match."""
         self.page.fill("#find", name)
         self.page.press("#find", "Enter")
 
@@ -70,19 +70,19 @@ class Page:
         return self.page.locator(".map canvas").first.screenshot()
 
     def check_accessible(self):
-        """The current page breaks no rule of axe."""
+        """Assert that the current page breaks no accessibility rule of axe."""
         found = _needed("axe_playwright_python.sync_playwright").Axe().run(self.page)
         assert found.violations_count == 0, found.generate_report()
 
     def keep(self, name):
-        """Keep a screenshot of the whole page among the artefacts."""
+        """Save a screenshot of the whole page to the artefacts."""
         ARTEFACTS.mkdir(parents=True, exist_ok=True)
         self.page.screenshot(path=ARTEFACTS / f"{name}.png", full_page=True)
 
 
 @pytest.fixture
 def shown(chromium, tmp_path):
-    """A function that opens a page in the browser; at the end there must be no messages and no requests."""
+    """A function that opens a page in the browser; the page must log no message and send no request."""
     opened = []
 
     def show(html, **options):

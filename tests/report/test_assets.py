@@ -35,6 +35,6 @@ def test_licences_are_listed():
         assert re.fullmatch(r"\d+\.\d+\.\d+", version), "versions are pinned"
 
 
-def test_no_registry_is_named():
+def test_package_files_name_no_registry():
     for name in ("package.json", "package-lock.json", ".npmrc"):
         assert "://" not in re.sub(r'"url": "[^"]*"', "", (SOURCES / name).read_text())

@@ -1,6 +1,7 @@
 """Record of a report: it has the values of the measures, in the order of the plan's brokers and links."""
 
 import json
+from itertools import pairwise
 
 import numpy as np
 import pyarrow as pa
@@ -33,10 +34,11 @@ def test_any_plan_has_a_record_that_is_json(instance):
     interest, weights = instance
     plan = bl.link(interest, weights, algorithm="grmaw")
     record = json.loads(as_script(record_of({"plan": plan})))
-    shown, given = record["plans"][0], record["interests"][0]
+    shown = record["plans"][0]
+    shared = record["interests"][0]
     assert shown["links"]["u"] == plan.edges[:, 0].tolist()
-    assert given["brokers"] == list(interest.node_ids)
-    assert [given["members"][a:b] for a, b in zip(given["start"], given["start"][1:], strict=False)] == [
+    assert shared["brokers"] == list(interest.node_ids)
+    assert [shared["members"][first:last] for first, last in pairwise(shared["start"])] == [
         interest.nodes_of(topic).tolist() for topic in range(interest.topic_count)
     ]
 
@@ -65,7 +67,7 @@ def test_backups_are_those_of_maintain(plan):
     assert shown == [live.backups(broker).tolist() for broker in range(30)]
 
 
-def test_a_plan_that_connects_nothing_has_no_repairs():
+def test_a_plan_with_a_disconnected_topic_has_no_repairs():
     interest = bl.Interest.from_lists([[0], [0]])
     broken = bl.Plan(interest, bl.Weights.uniform(2), bl.Overlay.from_edges(2, []), "by hand")
     shown = record_of({"broken": broken})["plans"][0]
@@ -76,16 +78,16 @@ def test_a_plan_that_connects_nothing_has_no_repairs():
 def test_small_topics_are_left_out_of_a_large_page(plan, monkeypatch):
     monkeypatch.setattr(overlay_record.shown_topics, "__defaults__", (40,))
     record = record_of({"plan": plan})
-    given = record["interests"][0]
-    assert len(given["members"]) <= 40
-    assert given["topicsInAll"] == 12 > len(given["topics"])
-    assert len(record["plans"][0]["topics"]["hops"]) == len(given["topics"])
+    shared = record["interests"][0]
+    assert len(shared["members"]) <= 40
+    assert shared["topicsInAll"] == 12 > len(shared["topics"])
+    assert len(record["plans"][0]["topics"]["hops"]) == len(shared["topics"])
 
 
 def test_plans_of_one_interest_share_it(plan):
     other = bl.link(plan.interest, plan.weights, algorithm="trmaw")
-    stranger = bl.link(bl.Interest.from_lists([[0], [0]]), algorithm="gm")
-    record = record_of({"one": plan, "two": other, "three": stranger})
+    unrelated = bl.link(bl.Interest.from_lists([[0], [0]]), algorithm="gm")
+    record = record_of({"one": plan, "two": other, "three": unrelated})
     assert [shown["interest"] for shown in record["plans"]] == [0, 0, 1]
 
 

@@ -17,9 +17,9 @@ def plan(tmp_path):
 
 
 def run(*arguments):
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as stopped:
         main(["report", *map(str, arguments)])
-    return left.value.code
+    return stopped.value.code
 
 
 def test_a_page_is_written(plan, tmp_path, capsys):

@@ -1,4 +1,4 @@
-"""Dumps and logs of brokers: one parser per kind, plain Python over the text of one file."""
+"""Parsers of dumps and logs of brokers, one per kind of dump; plain Python, without Spark."""
 
 from broadloom.formats import (
     emqx_subscriptions,
@@ -10,7 +10,7 @@ from broadloom.formats import (
 )
 from broadloom.formats.dump_rows import PAGE, DumpFormat, DumpPage, DumpRow, missing_pages_note
 
-# In the order in which a file's beginning is compared with them.
+# The first format whose `looks_like` accepts the beginning of a file is chosen.
 FORMATS: tuple[DumpFormat, ...] = (
     mosquitto_log.FORMAT,
     kafka_groups.FORMAT,

@@ -1,4 +1,4 @@
-"""Rows of a broker's dump, and what the parsers share: JSON documents, pages, bad rows with a reason."""
+"""Rows and pages of a broker's dump, and a tolerant reader of JSON documents that the parsers share."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class DumpRow(NamedTuple):
         raw: the row as it was in the file.
         node: the broker, if the dump names it.
         client: the client that subscribes.
-        filter: its MQTT topic filter.
+        filter: the MQTT topic filter.
         reason: why the row is not a subscription; None: it is one, as far as the parser can see.
     """
 
@@ -42,8 +42,8 @@ class DumpFormat:
     Attributes:
         name: the name that users give on the command line.
         summary: where such a dump comes from.
-        parse: the text of a dump to rows.
-        looks_like: whether the beginning of a file is of this kind.
+        parse: a function from the text of a dump to its rows.
+        looks_like: a function that tells whether the beginning of a file is of this kind.
     """
 
     name: str
@@ -52,13 +52,13 @@ class DumpFormat:
     looks_like: Callable[[str], bool]
 
     def rows(self, data: bytes) -> Iterator[DumpRow]:
-        """The rows of a file; bytes that are not UTF-8 spoil only the rows that contain them."""
+        """The rows of a file; a row with bytes that are not UTF-8 becomes a bad row."""
         for row in self.parse(data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")):
             yield row if _is_text(row) else DumpRow(_escaped(row.raw), reason=Reason.NOT_UTF8)
 
 
 class DumpPage(NamedTuple):
-    """One page of a list that an API returns in several.
+    """One page of a list that an API returns page by page.
 
     Attributes:
         first: the index of its first entry in the whole list.
@@ -83,7 +83,7 @@ class DumpPage(NamedTuple):
 
 
 def missing_pages_note(kind: str, pages: Iterable[DumpPage]) -> str | None:
-    """One line if pages are missing, else None; each page that begins at 0 begins a list of its own.
+    """A note for the user if pages are missing, else None; each page that begins at 0 begins a new list.
 
     Examples:
         >>> missing_pages_note("emqx", [DumpPage(0, 100, 250, True), DumpPage(100, 100, 250, True)])
@@ -120,7 +120,7 @@ def entries(
         'cut in the middle'
     """
     at = 0
-    inside = False  # in the list of a document that cannot be read as a whole
+    inside = False  # true inside the list of a document that cannot be parsed as a whole
     while (at := _skip_space(text, at)) < len(text):
         try:
             value, end = _decoder.raw_decode(text, at)
@@ -150,7 +150,7 @@ def entries(
 
 
 def string(entry: dict[str, Any], *names: str) -> str | None:
-    """The first of these fields that has a value, as text; None if all are missing."""
+    """The first of these fields that is a non-empty string or an integer, as text; None if there is none."""
     for name in names:
         value = entry.get(name)
         if isinstance(value, str) and value:
@@ -161,7 +161,7 @@ def string(entry: dict[str, Any], *names: str) -> str | None:
 
 
 def number(document: dict[str, Any], name: str) -> int | None:
-    """A field that is a count, or None."""
+    """The value of a field if it is an integer from 0, else None."""
     value = document.get(name)
     return value if type(value) is int and value >= 0 else None
 
@@ -172,6 +172,7 @@ def raw(entry: dict[str, Any]) -> str:
 
 
 def _entry(value: Any) -> dict[str, Any] | DumpRow:
+    """The entry itself if it is an object, else a bad row."""
     return value if isinstance(value, dict) else DumpRow(json.dumps(value), reason=Reason.NOT_JSON)
 
 

@@ -1,8 +1,8 @@
 """Parser of the Mosquitto log with `log_type subscribe`, and `debug` for clients that unsubscribe.
 
-Lines are `<time>: <client> <qos> <filter>`; `<time>: Received UNSUBSCRIBE from <client>` and then
-`<time>: <tab><filter>`. The log is a history; a row without a
-reason is a subscription that exists at its end.
+A subscription is a line `<time>: <client> <qos> <filter>`. It ends with a line
+`<time>: Received UNSUBSCRIBE from <client>`, followed by one line `<time>: <tab><filter>` per filter. The log
+is a history: a row without a reason is a subscription that still exists at the end of the log.
 """
 
 import re
@@ -14,7 +14,7 @@ from broadloom.model import Reason
 
 _DATE = r"\d{4}-\d\d-\d\d[T ][\d:.+-]+Z?"
 _LINE = re.compile(rf"({_DATE}|\S+): ?(.*)", re.DOTALL)
-# The beginnings of other lines: the topic of a message can look like a client, a QoS and a filter.
+# First words of other lines, which can look like a subscription if they contain a topic.
 _OTHER = (
     "Received|Sending|New|Client|Socket|Opening|Saving|Config|Bridge|Connecting|mosquitto|Warning:|Error:"
 )
@@ -47,13 +47,13 @@ def parse(text: str) -> Iterator[DumpRow]:
 
 @dataclass
 class _LogState:
-    """The state of all clients after the lines so far.
+    """The state of all clients after the lines read so far.
 
     Attributes:
         rows: one row per subscribe line.
-        active: the indices of the rows of each subscription that exists, by client and topic filter.
-        clean: clients whose subscriptions end with their session.
-        unsubscribing: the client that the next indented lines are about.
+        active: the indices of the rows of each existing subscription, by client and topic filter.
+        clean: clients with a clean session, whose subscriptions end when they disconnect.
+        unsubscribing: the client of the last UNSUBSCRIBE; the indented lines after it are its filters.
     """
 
     rows: list[DumpRow] = field(default_factory=list)

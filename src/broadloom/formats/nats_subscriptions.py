@@ -27,7 +27,7 @@ def parse(text: str) -> Iterator[DumpRow]:
 
 
 def to_mqtt(subject: str) -> str | None:
-    """A subject as an MQTT topic filter; None if it has characters that mean something else in MQTT.
+    """A NATS subject as an MQTT topic filter; None if it has characters that are special in MQTT.
 
     Examples:
         >>> to_mqtt("a.*.>")

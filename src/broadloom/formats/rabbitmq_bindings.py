@@ -22,16 +22,16 @@ def parse(text: str) -> Iterator[DumpRow]:
         >>> next(parse(f'{{"bindings": [{binding}]}}'))[1:4]
         (None, 'c1', 't/+/temp')
     """
-    other = _NOT_BY_TOPIC | _other_exchanges(text)
+    not_by_topic = _NOT_BY_TOPIC | _other_exchanges(text)
     for entry in entries(text, "bindings"):
-        yield entry if isinstance(entry, DumpRow) else _row(entry, other)
+        yield entry if isinstance(entry, DumpRow) else _row(entry, not_by_topic)
 
 
 def _other_exchanges(text: str) -> set[str]:
     """The exchanges whose type in the definitions is not topic."""
     listed = entries(text, "exchanges") if '"exchanges"' in text else ()
-    found = [one for one in listed if not isinstance(one, DumpRow) and "type" in one]
-    return {str(one.get("name")) for one in found if one["type"] != "topic"}
+    exchanges = [entry for entry in listed if not isinstance(entry, DumpRow) and "type" in entry]
+    return {str(exchange.get("name")) for exchange in exchanges if exchange["type"] != "topic"}
 
 
 def to_mqtt(key: str) -> str:

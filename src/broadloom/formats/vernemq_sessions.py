@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from broadloom.formats.dump_rows import DumpFormat, DumpRow, entries, raw, string
 from broadloom.model import Reason
 
+_COLUMNS = ("node", "client_id", "topic")
 _RULE = re.compile(r"\+[-+]*\+")
 
 
@@ -22,12 +23,10 @@ def parse(text: str) -> Iterator[DumpRow]:
     """
     if text.lstrip()[:1] in ("{", "["):
         for entry in entries(text, "table"):
-            names = (
-                (string(entry, name) for name in ("node", "client_id", "topic"))
-                if type(entry) is dict
-                else ()
-            )
-            yield entry if isinstance(entry, DumpRow) else DumpRow(raw(entry), *names)
+            if isinstance(entry, DumpRow):
+                yield entry
+            else:
+                yield DumpRow(raw(entry), *(string(entry, name) for name in _COLUMNS))
         return
     header: list[str] = []
     for line in text.split("\n"):
@@ -44,7 +43,7 @@ def _row(line: str, header: list[str], cells: list[str]) -> DumpRow:
     if not header or not line.startswith("|") or not line.rstrip().endswith("|") or len(cells) != len(header):
         return DumpRow(line, reason=Reason.FIELDS)
     shown = dict(zip(header, cells, strict=True))
-    return DumpRow(line, *(shown.get(name) or None for name in ("node", "client_id", "topic")))
+    return DumpRow(line, *(shown.get(name) or None for name in _COLUMNS))
 
 
 FORMAT = DumpFormat(

@@ -20,11 +20,11 @@ class Algorithm:
     """An algorithm of a stage.
 
     Attributes:
-        name: the name that users give, and that the paper uses.
+        name: the name that users type; it is that of the paper.
         stage: the stage that runs it: "link", "assign" or "maintain".
         paper: its paper and section.
         objective: the measure that it minimises.
-        summary: its rule in one line.
+        summary: how it works, in one line.
         run: the function that runs it; its arguments depend on the stage.
         options: a frozen dataclass of its options, with defaults and checks.
         problem: the type of problem that it solves, if the stage has several.
@@ -45,7 +45,7 @@ class Algorithm:
         return [field.name for field in fields(self.options)]
 
     def with_options(self, options: Mapping[str, Any], others: Iterable[Algorithm] = ()) -> Any:
-        """The options as an object of its dataclass.
+        """An instance of the options dataclass with these options; the others have their defaults.
 
         Raises:
             InputError: an option is unknown (the message names the nearest known one, and other algorithms
@@ -78,5 +78,6 @@ def find_algorithm(name: str, algorithms: Iterable[Algorithm]) -> Algorithm:
 
 
 def _nearest(name: str, names: Iterable[str]) -> str:
+    """A hint at the known name that is most similar; empty if none is."""
     close = difflib.get_close_matches(name, list(names), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""

@@ -1,4 +1,4 @@
-"""The subscriber assignment problem (paper 4, section II), and its canonical tables."""
+"""Subscriber assignment problem (paper 4, section II), and its canonical tables."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from broadloom.storage.tables import list_column, list_matrix, read_table, requi
 
 # More rectangles per filter would make exact volumes of unions slow; the paper uses 3.
 MAX_RECTANGLES = 16
-# Capacities whose sum differs from 1 by less than this are shares already.
+# Capacities whose sum differs from 1 by less than this count as shares and are not divided.
 ROUNDING = 1e-9
 # Sums of larger measures and squared distances could overflow.
 MAX_MEASURE = 1e300
@@ -174,7 +174,7 @@ class AssignmentProblem:
 
     @cached_property
     def density_arrays(self) -> DensityArrays | None:
-        """The density as the argument of kernels."""
+        """The arrays of the density, for kernels; None if it is uniform."""
         return None if self.density is None else self.density.arrays()
 
     def replace(self, **changes: Any) -> AssignmentProblem:
@@ -273,7 +273,8 @@ def _depths(parent: NDArray[np.int32]) -> NDArray[np.int64]:
 def _check_rectangles(lo: NDArray[np.float64], hi: NDArray[np.float64], m: int) -> None:
     if len(lo) != m or len(hi) != m:
         raise InputError(
-            f"{m:,} subscribers but {len(lo):,} lower and {len(hi):,} upper corners; give as many"
+            f"{m:,} subscribers but {len(lo):,} lower and {len(hi):,} upper corners; "
+            "give one of each per subscriber"
         )
     if lo.shape[1] == 0 and m:
         raise InputError("rectangles have no dimensions; give at least one")
@@ -291,7 +292,7 @@ def _check_density(density: object, dimensions: int | None) -> None:
         raise InputError(f"density is a {type(density).__name__}; give a broadloom.Density, or None")
     if dimensions is not None and density.dimensions != dimensions:
         raise InputError(
-            f"events have {dimensions} dimensions, their density {density.dimensions}; give as many"
+            f"events have {dimensions} dimensions, their density {density.dimensions}; give the same number"
         )
 
 
@@ -340,7 +341,7 @@ def _shares(capacity: ArrayLike | None, is_leaf: NDArray[np.bool_]) -> NDArray[n
         total = array.sum()
     if not np.isfinite(total):
         raise InputError("the sum of the capacities overflows; give smaller numbers")
-    if abs(total - 1) > ROUNDING:  # shares keep their exact bits
+    if abs(total - 1) > ROUNDING:  # a division would change the last bits of shares
         array /= total
     lock_array(array)
     return array

@@ -1,4 +1,4 @@
-"""Channels of a market: cells of a grid, or topics; and the traffic of users in them (paper 5, I to V)."""
+"""Channels of a market (cells of a grid, or topics), and the traffic of users in them (paper 5, I to V)."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Grid:
                 border is not above the lower one, or an axis has no cell.
         """
         if not len(lo) == len(hi) == len(cells) or not len(lo):
-            raise InputError(f"borders {lo}, {hi} and cells {cells}; give one of each for each axis")
+            raise InputError(f"borders {lo}, {hi} and cells {cells}; give one of each per axis")
         for axis, (low, high, count) in enumerate(zip(lo, hi, cells, strict=True)):
             if not (np.isfinite(low) and np.isfinite(high) and low < high):
                 raise InputError(f"axis {axis} goes from {low} to {high}; give finite numbers that ascend")
@@ -90,7 +90,9 @@ class Grid:
         return np.where(inside, channel, -1)
 
     def touched(self, lo: ArrayLike, hi: ArrayLike) -> NDArray[np.bool_]:
-        """Whether each rectangle from `lo` to `hi` touches each channel: the fewest cells that cover it.
+        """Whether each rectangle from `lo` to `hi` touches each channel, bool (rectangles, channels).
+
+        The touched cells are the fewest that cover the rectangle.
 
         A rectangle with NaN borders, or outside the box, touches no channel.
 
@@ -246,11 +248,11 @@ def _duration(messages: pa.Table) -> float:
 
 def _check_duration(seconds: float) -> float:
     if not (np.isfinite(seconds) and seconds > 0):
-        raise InputError(f"a log of {seconds} seconds; give a finite number above 0")
+        raise InputError(f"seconds is {seconds}; give a finite number above 0")
     return seconds
 
 
-MAX_CELLS = 1 << 28  # users times channels: two gigabytes
+MAX_CELLS = 1 << 28  # of the matrix of users and channels, which then takes two gigabytes
 Flows = tuple[NDArray[np.float64], NDArray[np.bool_]]
 
 

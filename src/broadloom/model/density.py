@@ -17,9 +17,10 @@ from broadloom.storage.tables import list_column, list_matrix
 
 
 class DensityArrays(NamedTuple):
-    """A histogram as the argument of kernels, which pass it (or None, for uniform) to `measure_of`.
+    """The arrays of a histogram, for kernels; these pass them (or None, if uniform) to `measure_of`.
 
-    `cumulative` is the mass below each corner of the grid, flattened.
+    `edges` has the grid lines of all axes, and `edge_start` the start of each axis in it. `cumulative` is the
+    mass below each corner of the grid, flattened.
     """
 
     edges: NDArray[np.float64]
@@ -142,7 +143,7 @@ class Density:
         return len(self.edges)
 
     def arrays(self) -> DensityArrays:
-        """The density as the argument of kernels."""
+        """The arrays of the density, for kernels."""
         cumulative = np.pad(self.mass, [(1, 0)] * self.dimensions)
         for axis in range(self.dimensions):
             cumulative = cumulative.cumsum(axis=axis)
@@ -185,7 +186,7 @@ def density_from_table(table: pa.Table | None) -> Density | None:
         lambda row: (
             f"table density row {row}: {lo[row].tolist()} to {hi[row].tolist()} is not one cell of the grid"
         ),
-        "cut space into cells by the same lines everywhere",
+        "give cells of one grid, whose lines cross the whole space",
     )
     shape = tuple(len(line) - 1 for line in edges)
     flat = np.ravel_multi_index(cell, shape)

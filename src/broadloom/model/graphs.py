@@ -1,4 +1,4 @@
-"""Interest and overlay: which node subscribes to which topic, and which nodes are linked."""
+"""Interest (the topics of each node) and overlay (the links between nodes)."""
 
 from __future__ import annotations
 
@@ -275,7 +275,7 @@ def _id_column(values: object, kind: str) -> pa.Array:
     try:
         column = values if isinstance(values, pa.ChunkedArray) else pa.array(values, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
-        raise InputError(f"{kind} ids are of several kinds, or beyond 64 bits; use strings") from error
+        raise InputError(f"{kind} ids are of several types, or beyond 64 bits; use strings") from error
     column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
@@ -352,8 +352,8 @@ def _check_columns(
 
 def _sorted_rows(rows: NDArray[np.int32], topics: NDArray[np.int32]) -> NDArray[np.int32]:
     """Each row's topics in ascending order."""
-    falls = (rows[1:] == rows[:-1]) & (topics[1:] < topics[:-1])
-    return topics[np.lexsort((topics, rows))] if falls.any() else topics
+    descending = (rows[1:] == rows[:-1]) & (topics[1:] < topics[:-1])
+    return topics[np.lexsort((topics, rows))] if descending.any() else topics
 
 
 def _check_no_repeats(
@@ -375,7 +375,10 @@ def _column(table: pa.Table, name: str, column: str) -> pa.ChunkedArray:
 
 
 class Adjacency(NamedTuple):
-    """Neighbours in compressed rows: node `u` has `neighbours[start[u]:start[u + 1]]`, as does `edge`."""
+    """Neighbours in compressed rows: those of node `u` are `neighbours[start[u]:start[u + 1]]`.
+
+    `edge` has the index of the edge to each neighbour, at the same position.
+    """
 
     start: NDArray[np.int64]
     neighbours: NDArray[np.int32]

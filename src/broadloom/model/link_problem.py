@@ -1,4 +1,4 @@
-"""The link problem: interest, weights and nodes, read from a folder of canonical tables."""
+"""Link problem: interest, weights and nodes, read from a folder of canonical tables."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def write_link_problem(
 
 
 def _check_options(source: str, of_latency: dict[str, object], of_sites: dict[str, object]) -> None:
-    """Raise if an option is set that the source of the weights does not have."""
+    """Raise if an option is set that does not apply to the source of the weights."""
     for needed, options in (("latency", of_latency), ("sites", of_sites)):
         names = [name for name, value in options.items() if value is not None]
         if names and source != needed:
@@ -113,6 +113,7 @@ def _check_options(source: str, of_latency: dict[str, object], of_sites: dict[st
 
 
 def _source(requested: str, latency: pa.Table | None, nodes: pa.Table) -> str:
+    """The source of the weights; "auto" is resolved by the tables that exist."""
     if requested not in WEIGHT_SOURCES:
         raise InputError(f"no weights {requested!r}; there are {', '.join(WEIGHT_SOURCES)}")
     if requested != "auto":
@@ -167,6 +168,7 @@ def _from_latency(latency: pa.Table, nodes: pa.Table, missing: str, floor: float
 
 
 def _any_known(latency: pa.Table, names: list[str]) -> bool:
+    """Whether any row of the latency table has one of these names."""
     known = pa.array(names, pa.string())
     return any(np.any(indices_in(latency.column(side), known) >= 0) for side in ("src", "dst"))
 
@@ -181,7 +183,9 @@ def _matrix(latency: pa.Table, names: list[str], missing: str, floor: float | No
         return f"latency row {row}: {src[row]!r} to {dst[row]!r}"
 
     raise_for_first(
-        (u < 0) | (v < 0), lambda row: f"{describe(row)}: one is unknown", "name nodes, or sites in all rows"
+        (u < 0) | (v < 0),
+        lambda row: f"{describe(row)}: a name is unknown",
+        "name nodes in all rows, or sites in all rows",
     )
     raise_for_first(
         repeated(u * len(names) + v), lambda row: f"{describe(row)} appears twice", "give one value per pair"

@@ -1,4 +1,4 @@
-"""The market problem (paper 5, section II), and its canonical tables."""
+"""Market problem (paper 5, section II), and its canonical tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from broadloom.storage.tables import require_table
 # shortest path from each source to each destination, so one tree per source; "tree": one tree for all.
 CORES = ("mst", "pair", "tree")
 
-# Prices that differ by less than this share of the largest price are equal, rounded twice.
+# Prices count as equal if they differ by less than this share of the largest price.
 PRICE_TOLERANCE = 1e-9
 
 # A load can exceed the capacity by this share, because sums depend on the order of their terms.
@@ -221,7 +221,7 @@ def _metric(core: NDArray[np.float64], close: bool) -> NDArray[np.float64]:
             f"core price of brokers {i // n} and {i % n} is {core[i // n, i % n]}, a detour costs "
             f"{closed[i // n, i % n]}"
         ),
-        "lower it, or ask for the prices to be closed under shortest paths (close=True)",
+        "lower it, or replace it by the price of the detour (close=True)",
     )
     return core
 

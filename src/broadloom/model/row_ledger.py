@@ -1,4 +1,4 @@
-"""Ledger of input rows: used, duplicate or in quarantine; and the reasons for quarantine."""
+"""Ledger of input rows (each is used, a duplicate, or in quarantine), and the reasons for quarantine."""
 
 from __future__ import annotations
 
@@ -59,10 +59,12 @@ class RowLedger:
     def __post_init__(self) -> None:
         for account in self.accounts:
             if not account.adds_up:
-                raise InternalError(f"the rows of table {account.table} do not add up: {account}")
+                raise InternalError(
+                    f"the rows of table {account.table} do not add up: {account}; please report this"
+                )
 
     def summary(self) -> str:
-        """All counts in a sentence."""
+        """The totals over all tables, in a sentence."""
         rows, used, duplicates = (
             sum(getattr(account, name) for account in self.accounts)
             for name in ("rows", "used", "duplicates")

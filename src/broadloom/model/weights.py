@@ -19,7 +19,7 @@ from broadloom.kernels import inner_kernel, kernel
 WEIGHT_KINDS = ("uniform", "dense", "euclidean", "sites")
 UNIFORM, DENSE, EUCLIDEAN, SITES = range(len(WEIGHT_KINDS))
 
-# Two directions of a pair whose relative difference is below this have the same weight, rounded twice.
+# Both directions of a pair count as equal below this relative difference, which is due to rounding.
 SYMMETRY_TOLERANCE = 1e-9
 # The range of weights, so that their sums and squares are finite.
 LIGHTEST, HEAVIEST = 1e-100, 1e100
@@ -27,7 +27,7 @@ RANGE = f"from {LIGHTEST:g} to {HEAVIEST:g}"
 
 
 class WeightArrays(NamedTuple):
-    """Weights as the argument of kernels, which pass it to `weight_of`."""
+    """The arrays of weights, for kernels, which pass them to `weight_of`."""
 
     kind: int
     table: NDArray[np.float64]
@@ -198,7 +198,7 @@ class Weights:
         return self.kind == "uniform"
 
     def arrays(self) -> WeightArrays:
-        """The weights as the argument of kernels."""
+        """The arrays of the weights, for kernels."""
         return WeightArrays(
             WEIGHT_KINDS.index(self.kind), self.table, self.points, self.site, self.inner, self.outer
         )
@@ -207,7 +207,7 @@ class Weights:
         """The weight of each pair (u[i], v[i])."""
         ends = [np.array(end, np.int64, ndmin=1) for end in (u, v)]
         if ends[0].shape != ends[1].shape:
-            raise InputError(f"{len(ends[0])} nodes against {len(ends[1])}; give as many of each")
+            raise InputError(f"{len(ends[0])} nodes against {len(ends[1])}; give the same number of each")
         for end in ends:
             raise_for_first(
                 (end < 0) | (end >= self.node_count),
@@ -250,7 +250,7 @@ class Weights:
             array([2.])
         """
         if not (np.isfinite(factor) and factor > 0):
-            raise InputError(f"weights times {factor}; give a finite factor above 0")
+            raise InputError(f"the factor of the weights is {factor}; give a finite number above 0")
         with np.errstate(over="ignore", under="ignore"):  # the constructors check the result
             table = self.table * factor
             points = self.points * factor
@@ -331,7 +331,7 @@ def _check_apart(points: NDArray[np.float64], names: Sequence[str] | None) -> No
     """Raise if two points have distance 0, or are so far apart that the distance overflows."""
     if len(points) < 2:
         return
-    from scipy.spatial import KDTree  # a heavy import, for this check alone
+    from scipy.spatial import KDTree  # a heavy import, needed only here
 
     if points.shape[1] == 0:
         raise InputError("points have no coordinates, so all nodes are at one point; give at least one")
@@ -347,9 +347,7 @@ def _check_apart(points: NDArray[np.float64], names: Sequence[str] | None) -> No
             f"nodes {_name(u, names)} and {_name(other, names)} are at the same point, {points[u].tolist()}"
         )
 
-    raise_for_first(
-        distance[:, 1] == 0, describe, "weights are above 0, so give each node a point of its own"
-    )
+    raise_for_first(distance[:, 1] == 0, describe, "weights are above 0, so give each node another point")
     if distance[:, 1].min() < LIGHTEST:
         raise InputError(
             f"two points are {distance[:, 1].min():g} apart; weights are {RANGE}, so use another unit"
@@ -372,7 +370,10 @@ def _site_numbers(site_of_node: ArrayLike) -> NDArray[np.int32]:
 
 
 def symmetrised(matrix: NDArray[np.float64], rule: str) -> NDArray[np.float64]:
-    """One weight per pair: the mean, the minimum or the maximum of both directions, or the only known one."""
+    """The matrix with one weight per pair: both directions combined by a rule, or the only known one.
+
+    The rule is "mean", "min", "max", or "refuse", which keeps both directions for a later check.
+    """
     rules: dict[str, Callable[..., NDArray[np.float64]]] = {
         "mean": lambda a, b: (a + b) / 2,
         "min": np.fmin,
@@ -380,7 +381,7 @@ def symmetrised(matrix: NDArray[np.float64], rule: str) -> NDArray[np.float64]:
         "refuse": lambda a, _: a,
     }
     if rule not in rules:
-        raise InputError(f"no symmetric rule {rule!r}; there are {', '.join(rules)}")
+        raise InputError(f"no rule {rule!r} for the two directions; there are {', '.join(rules)}")
     reverse = matrix.T
     both = ~np.isnan(matrix) & ~np.isnan(reverse)
     known = np.where(np.isnan(matrix), reverse, matrix)
@@ -390,7 +391,7 @@ def symmetrised(matrix: NDArray[np.float64], rule: str) -> NDArray[np.float64]:
 def fill_missing(
     matrix: NDArray[np.float64], rule: str, names: Sequence[str] | None = None
 ) -> NDArray[np.float64]:
-    """The matrix with missing pairs (NaN) filled by the shortest path; or an error, by the rule "refuse"."""
+    """The matrix with missing pairs (NaN) filled by the rule "path" (shortest paths); "refuse" raises."""
     if rule not in ("refuse", "path"):
         raise InputError(f"no rule {rule!r} for missing pairs; there are refuse, path")
     n = len(matrix)
@@ -414,7 +415,7 @@ def fill_missing(
 
 
 def raise_to_floor(matrix: NDArray[np.float64], floor: float | None) -> NDArray[np.float64]:
-    """The matrix with values below the floor raised to it; a negative value is an error."""
+    """The matrix with values below the floor raised to it; raises if a value is negative."""
     if floor is None:
         return matrix
     if not (np.isfinite(floor) and floor > 0):

@@ -116,10 +116,13 @@ class MarketResult(StageResult):
         table = require_table(folder, "assignment")
         if record.get("kind") != "market":
             raise InputError(
-                f"{folder / 'plan.json'} is not the record of a market; it was written by another stage"
+                f"{folder / 'plan.json'} is not the record of a market; "
+                "it was written by another stage, or is damaged"
             )
         if table["user"].to_pylist() != list(problem.user_ids):
-            raise InputError(f"{folder} assigns other users than this market has; give its own market")
+            raise InputError(
+                f"{folder} assigns other users than this market has; give the market that it was made from"
+            )
         brokers = pa.array(problem.broker_ids, pa.string())
         broker_of = pc.fill_null(pc.index_in(table["broker"], brokers), -1).to_numpy()
         names = ("core", "algorithm", "seed", "options", "lower_bound", "notes")
@@ -172,12 +175,15 @@ def saved_market_metrics(folder: str | Path) -> dict[str, Any]:
 
 
 def overloaded_brokers(folder: str | Path) -> list[str]:
-    """The overloaded brokers, computed from the tables of a saved market."""
-    users, brokers = require_table(Path(folder), "assignment"), require_table(Path(folder), "loads")
+    """The ids of the overloaded brokers, computed from the tables of a saved market."""
+    users = require_table(Path(folder), "assignment")
+    brokers = require_table(Path(folder), "loads")
     names = brokers["broker"]
-    at = pc.fill_null(pc.index_in(users["broker"], pa.array(names.to_pylist(), pa.string())), -1).to_numpy()
-    if (at < 0).any():
+    broker_of = pc.fill_null(
+        pc.index_in(users["broker"], pa.array(names.to_pylist(), pa.string())), -1
+    ).to_numpy()
+    if (broker_of < 0).any():
         raise InputError(f"{folder} assigns to a broker that table loads does not have; it is damaged")
-    load = np.bincount(at, users["demand"].to_numpy(), minlength=len(names))
+    load = np.bincount(broker_of, users["demand"].to_numpy(), minlength=len(names))
     over = load > brokers["capacity"].to_numpy() * (1 + LOAD_TOLERANCE)
     return [names[i].as_py() for i in np.flatnonzero(over)]

@@ -77,7 +77,9 @@ class Plan(StageResult):
         if self.lower_bound is not None and not (np.isfinite(self.lower_bound) and self.lower_bound >= 0):
             raise InputError(f"the lower bound is {self.lower_bound}; give a finite number from 0")
         if self.nodes is not None and tuple(self.nodes.column("node").to_pylist()) != self.interest.node_ids:
-            raise InputError("the nodes table lists other nodes than the interest, or in another order")
+            raise InputError(
+                "the nodes table has other nodes than the interest, or in another order; give the same nodes"
+            )
         self._lock_mappings(to_json_value)
 
     @property
@@ -144,7 +146,9 @@ class Plan(StageResult):
         tables = {name: require_table(folder, name) for name in TABLES}
         interest = Interest.from_table(tables["subscriptions"], tables["nodes"], tables["topics"])
         if tuple(tables["weights"].column("node").to_pylist()) != interest.node_ids:
-            raise InputError(f"{folder}: tables weights and nodes list other nodes, or in another order")
+            raise InputError(
+                f"{folder}: tables weights and nodes have different nodes, or in another order; it is damaged"
+            )
         return cls(
             interest,
             _weights_from(record["weights"], tables["weights"], folder),
@@ -212,7 +216,9 @@ def _edge_indices(edges: pa.Table, interest: Interest) -> ArrayLike:
     )
     pairs = np.stack([indices_in(edges.column(side), names) for side in ("u", "v")], axis=1)
     raise_for_first(
-        np.any(pairs < 0, axis=1), lambda i: f"edge {i} of the plan has an unknown node", "list it in nodes"
+        np.any(pairs < 0, axis=1),
+        lambda i: f"edge {i} of the plan has an unknown node",
+        "add it to table nodes",
     )
     return pairs
 
@@ -251,7 +257,7 @@ def _weights_from(record: Mapping[str, Any], table: pa.Table, folder: Path) -> W
 
 
 def _symmetric_matrix(later: pa.ChunkedArray) -> NDArray[np.float64]:
-    """The symmetric matrix whose rows right of the diagonal are these."""
+    """The symmetric matrix with these rows to the right of its diagonal."""
     matrix = np.zeros((len(later), len(later)))
     for u, row in enumerate(later):
         matrix[u, u + 1 :] = row.values

@@ -18,7 +18,7 @@ from broadloom.storage.tables import write_table
 
 
 class StageResult(ABC):
-    """What the results of all stages have in common; each stage adds its fields, tables and measures.
+    """Base of the results of all stages; each stage adds its fields, tables and measures.
 
     Attributes:
         algorithm: the name of the algorithm that made the result.
@@ -46,7 +46,7 @@ class StageResult(ABC):
 
     @abstractmethod
     def _fault(self) -> str | None:
-        """The promise of all algorithms of the stage that this result breaks, checked by independent code."""
+        """A description of the promise that this result breaks, or None; checked by independent code."""
 
     @abstractmethod
     def _tables(self) -> dict[str, pa.Table]:
@@ -74,7 +74,7 @@ class StageResult(ABC):
         return "" if self.gap is None else f", at most {self.gap:.1%} above the best possible"
 
     def verify(self) -> None:
-        """Check by independent code what every algorithm of the stage promises.
+        """Check the promises of every algorithm of the stage, by independent code.
 
         Raises:
             InternalError: the algorithm broke a promise.

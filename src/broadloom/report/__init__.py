@@ -1,4 +1,4 @@
-"""Report: one HTML page on plans that works offline."""
+"""Report: one HTML page about plans, which works offline."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def report(plans: Mapping[str, Plan | AssignmentResult], title: str = TITLE) -> 
     """The report on plans in memory, as an HTML page; `broadloom report` writes one from folders.
 
     Args:
-        plans: the plans by the names that the page shows; several are compared.
+        plans: the plans, by the names that the page shows for them; several are compared.
         title: the heading of the page.
 
     Examples:

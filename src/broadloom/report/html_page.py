@@ -39,7 +39,8 @@ _PAGE = """<!doctype html>
 def html_of(record: dict[str, Any]) -> str:
     """The page that shows a record.
 
-    The page's content security policy forbids all requests, and every script except its own, by its hash.
+    The page's content security policy forbids all requests and all scripts except its own, which is
+    identified by its hash.
 
     Examples:
         >>> from broadloom.report import record_of
@@ -84,7 +85,7 @@ def as_script(record: Any) -> str:
 
 
 def write_page(page: str, path: Path) -> None:
-    """Write a page by one rename; of a symbolic link the target is written.
+    """Write a page by one rename; if `path` is a symbolic link, its target is replaced.
 
     Raises:
         InputError: `path` exists and is not a file, or one of its parents is not a folder.

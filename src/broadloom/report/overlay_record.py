@@ -1,4 +1,4 @@
-"""Record of an overlay plan: links with loads, topics with diameters, weak points, positions, failures."""
+"""Record of an overlay plan for the report: links, loads, topics, weak points, positions, failures."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from broadloom.storage import to_json_value
 from broadloom.storage.tables import coordinate_columns
 from broadloom.workload import REGIONS
 
-# Limit of the subscriptions in a page: it shows the topics with the most subscribers, and gives totals.
+# The largest number of subscriptions in a page; topics with the fewest subscribers are left out.
 MOST_SUBSCRIPTIONS = 1_000_000
 LEAST = "no overlay that connects every topic weighs"
-# Repairs are computed for so many of the busiest brokers.
+# The largest number of brokers, the busiest ones, whose repair is computed.
 MOST_REPAIRS = 250
-# Each repair copies the overlay; limit of the brokers copied for all repairs.
+# Each repair copies the overlay: the largest number of brokers in all copies together.
 MOST_COPIED = 500_000
-# Backups are listed up to so many brokers: each has dozens.
+# The largest number of brokers whose backups are listed: each has dozens.
 MOST_BROKERS = 5000
-# Names of the columns of a nodes table that hold degrees.
+# Names of the columns of latitude and longitude in a nodes table.
 DEGREES = (("lat", "lon"), ("latitude", "longitude"), ("lat", "lng"))
 
 
@@ -74,7 +74,7 @@ def overlay_record(plan: Plan, name: str, interest: int) -> dict[str, Any]:
     Args:
         plan: the plan.
         name: its name on the page.
-        interest: the index of its interest's record.
+        interest: the index of the record of its interest, in the list of the page.
     """
     subscriptions, overlay, weights = plan.interest, plan.overlay, plan.weights
     topics = shown_topics(subscriptions)
@@ -177,9 +177,9 @@ def positions(plan: Plan) -> dict[str, Any]:
 
 
 def with_positions_of(plan: Plan, others: Iterable[Plan]) -> Plan:
-    """A plan without positions, with those of the brokers of the same names in another plan.
+    """The plan, with the positions of another plan for brokers of the same name if it has none itself.
 
-    So a plan after a change, with a broker that has just joined, is on the same map as the plan before.
+    Then a plan with a broker that has just joined is shown on the same map as the plan before.
 
     Examples:
         >>> import broadloom as bl

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 DIGITS = 6
-# Gaps below this are rounding.
+# Gaps below this are due to rounding.
 _ROUNDING = 1e-9
 
 

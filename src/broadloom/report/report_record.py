@@ -1,4 +1,4 @@
-"""Record that a page shows: plans of any stage, the interest they share, and the row counts of a run."""
+"""Record of a report, as JSON for the page: plans of any stage, their interest, and row counts of a run."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from broadloom.storage.tables import read_table, require_table
 
 FORMAT = 1
 TITLE = "Broadloom: the plan"
-# Above this many subscriptions the page shows a sample, and says so.
+# The largest number of rectangles in a page; of more subscriptions the page shows a sample, and says so.
 MOST_RECTANGLES = 4000
 # Number of bins of the delay histogram.
 DELAY_STEPS = 40
@@ -43,7 +43,7 @@ LONGEST = 200
 
 
 def record_of(plans: Mapping[str, Plan | AssignmentResult], title: str = TITLE) -> dict[str, Any]:
-    """The record of plans in memory, by the names that the page shows.
+    """The record of plans in memory; `plans` maps the names that the page shows to the plans.
 
     Examples:
         >>> import broadloom as bl
@@ -57,19 +57,20 @@ def record_of(plans: Mapping[str, Plan | AssignmentResult], title: str = TITLE) 
 
 
 def record_of_folders(folders: Sequence[Path], title: str = TITLE) -> dict[str, Any]:
-    """The record of plans in folders; of a whole run, also its row counts.
+    """The record of plans in folders, with the row counts if a folder is that of a run.
 
     Args:
         folders: folders of plans, or of runs, whose plan is used.
         title: the heading of the page.
 
     Raises:
-        InputError: no folder is named, one is named twice, or one is not a plan.
+        InputError: there is no folder, a plan occurs twice, or a folder is not a plan.
     """
     if not folders:
-        raise InputError("no plan to report on; name at least one folder")
+        raise InputError("there is no plan to report on; give at least one folder")
     interests: list[Plan] = []
-    shown, rows = [], None
+    shown = []
+    rows = None
     found = [plan_folder for folder in folders for plan_folder in _plans_in(folder)]
     for name, folder in _named(found):
         rows = rows or rows_record(folder.parent / "ingest")
@@ -100,31 +101,31 @@ def _plan_record(plan: Plan | AssignmentResult, name: str, interests: list[Plan]
         return content_record(plan, name)
     plan = with_positions_of(plan, interests)
     for i, other in enumerate(interests):
-        if other.interest == plan.interest and _setting(other) == _setting(plan):
+        if other.interest == plan.interest and _locations(other) == _locations(plan):
             return overlay_record(plan, name, i)
     interests.append(plan)
     return overlay_record(plan, name, len(interests) - 1)
 
 
-def _setting(plan: Plan) -> tuple[Any, ...]:
+def _locations(plan: Plan) -> tuple[Any, ...]:
     return positions(plan), site_names(plan)
 
 
 def _plans_in(folder: Path) -> list[Path]:
-    """The folder itself, or, of a run, the plan in it and the assignment if there is one."""
+    """The folder itself, or, if it is that of a run, the folders of its plan and its assignment."""
     if (folder / "plan.json").exists() or not (folder / "plan" / "plan.json").exists():
         return [folder]
     return [folder / "plan", *([folder / "assign"] if is_assignment(folder / "assign") else [])]
 
 
 def _named(folders: Sequence[Path]) -> list[tuple[str, Path]]:
-    """Names of the plans: the last parts of their paths, as many as make the names unique."""
+    """The folders with names for the page: as many last parts of their paths as make the names unique."""
     parts = [folder.resolve().parts for folder in folders]
     for depth in range(1, max(map(len, parts)) + 1):
         names = ["/".join(part[-depth:]) for part in parts]
         if len(set(names)) == len(names):
             return list(zip(names, folders, strict=True))
-    raise InputError("the same plan is given twice; name each folder once")
+    raise InputError("the same plan is given twice; give each folder once")
 
 
 def _is_market(folder: Path) -> bool:
@@ -132,7 +133,7 @@ def _is_market(folder: Path) -> bool:
     try:
         record = json.loads((folder / "plan.json").read_text())
     except (OSError, ValueError):
-        return False  # reading it as a plan gives the error
+        return False  # `Plan.load` then raises the error
     return isinstance(record, dict) and record.get("kind") == "market"
 
 
@@ -179,7 +180,9 @@ def market_record(folder: Path, name: str) -> dict[str, Any]:
     except InputError:
         raise
     except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{folder} is a damaged market: {error} is missing or wrong") from error
+        raise InputError(
+            f"{folder} is the result of a market but damaged: {error} is missing or wrong"
+        ) from error
 
 
 def _market_record(folder: Path, name: str, record: dict[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from broadloom.errors import InputError, error_from_os
 
 
 def read_plan_json(folder: Path) -> dict[str, Any]:
-    """The record in the folder's `plan.json`; readers check the entries that they need.
+    """The object in the folder's `plan.json`; callers check the entries that they need.
 
     Raises:
         InputError: the file does not exist, or is damaged.

@@ -1,4 +1,4 @@
-"""Atomic folders: a new folder appears whole or not at all."""
+"""Atomic folders: a new folder appears complete or not at all."""
 
 import ctypes
 import fcntl
@@ -44,7 +44,7 @@ def new_folder(
             yield scratch
             _sync(scratch)
             _move_to(scratch, path)
-    except (BroadloomError, ConnectionError):  # a lost connection is not about this folder
+    except (BroadloomError, ConnectionError):  # a lost connection is not a storage error
         raise
     except OSError as error:
         raise error_from_os(f"cannot write {path}", error) from error
@@ -53,6 +53,7 @@ def new_folder(
 
 
 def _check_replaceable(path: Path, overwrite: bool, endings: tuple[str, ...]) -> None:
+    """Raise if something is at `path` that must not be replaced."""
     if not path.exists():
         return
     if not path.is_dir():
@@ -92,7 +93,7 @@ def _remove_abandoned(path: Path) -> None:
 
 
 def _umask() -> int:
-    """The mask of new files, which can only be read by setting it."""
+    """The permission mask of new files; it can only be read by setting it."""
     mask = os.umask(0)
     os.umask(mask)
     return mask
@@ -109,7 +110,7 @@ def _sync(folder: Path) -> None:
 
 
 def _move_to(scratch: Path, path: Path) -> None:
-    """Rename `scratch` to `path`, or exchange the two; a reader sees the old folder or the new one."""
+    """Move `scratch` to `path`, so that a reader sees the old folder or the new one."""
     if not path.exists():
         scratch.rename(path)
     elif not _exchange(scratch, path):
@@ -120,7 +121,7 @@ def _move_to(scratch: Path, path: Path) -> None:
 
 
 def _exchange(one: Path, other: Path) -> bool:
-    """Swap two paths in one step; false if the operating system cannot do this."""
+    """Swap two paths atomically; returns false if the operating system cannot do this."""
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False

@@ -1,6 +1,6 @@
 """Append-only record file: the format of all journals.
 
-A file starts with a magic line that says what it is. Each record is the length of its text, the CRC-32 of the
+A file starts with a magic line that names its kind. Each record is the length of its text, the CRC-32 of the
 text, and the text. `append_record` returns when the record is on the disk. Only the last record can be
 truncated by a crash; it was never acknowledged, and `read_records` drops it.
 """
@@ -62,7 +62,7 @@ def read_records(path: Path, magic: bytes) -> list[bytes]:
         data = path.read_bytes()
     except OSError as error:
         raise error_from_os(f"{path} cannot be read", error) from error
-    if magic.startswith(data) and data != magic:  # the crash came before the first record
+    if magic.startswith(data) and data != magic:  # a crash truncated the magic line
         path.write_bytes(magic)
         return []
     if not data.startswith(magic):
@@ -79,7 +79,7 @@ def read_records(path: Path, magic: bytes) -> list[bytes]:
 
 
 def record_at(data: bytes, offset: int) -> bytes | None:
-    """The text of the record that starts at an offset, or None if there is no complete one."""
+    """The text of the record that starts at an offset; None if it is truncated or damaged."""
     if offset + HEAD.size > len(data):
         return None
     length, check = HEAD.unpack_from(data, offset)
@@ -88,22 +88,22 @@ def record_at(data: bytes, offset: int) -> bytes | None:
 
 
 def _framed(text: bytes) -> bytes:
-    """A record as it is stored: head and text."""
+    """The bytes of a record: its head (length and CRC-32) and its text."""
     return HEAD.pack(len(text), zlib.crc32(text)) + text
 
 
 def _check_truncated(data: bytes, offset: int, path: Path) -> None:
-    """Raise unless the bytes from `offset` on are one truncated record; more would be damage."""
+    """Raise if data follows the unreadable record at `offset`: then it is damaged, not truncated."""
     rest = data[offset:]
     if len(rest) < HEAD.size or not any(rest):
         return
     length, _ = HEAD.unpack_from(rest)
     if HEAD.size + length < len(rest):
-        raise InputError(f"{path} is damaged at byte {offset:,}, with more behind it; restore it from a copy")
+        raise InputError(f"{path} is damaged at byte {offset:,}, before its end; restore it from a copy")
 
 
 def lock_folder(folder: Path) -> int:
-    """A locked handle of a folder; the operating system releases the lock if this process dies.
+    """Lock a folder and return its handle; the operating system releases the lock if this process dies.
 
     Raises:
         InputError: another handle holds the lock.

@@ -83,12 +83,12 @@ def write_table(folder: Path, name: str, table: pa.Table) -> None:
 
 
 def indices_in(column: pa.Array | pa.ChunkedArray, ids: pa.Array) -> NDArray[np.int64]:
-    """The index of each value of the column among the ids, -1 for an unknown value."""
+    """The index of each value of the column in `ids`; -1 for an unknown value."""
     return np.asarray(pc.fill_null(pc.index_in(column, ids), -1), np.int64)
 
 
 def list_column(rows: NDArray[np.float64] | Sequence[NDArray[np.float64]]) -> pa.Array:
-    """Rows of numbers as a column of lists."""
+    """Rows of numbers, all of one length, as a column of lists."""
     flat = np.concatenate([*rows, np.empty(0)]) if isinstance(rows, list) else np.ravel(rows)
     width = len(rows[0]) if len(rows) else 0
     return pa.ListArray.from_arrays(np.arange(len(rows) + 1, dtype=np.int32) * width, flat)
@@ -119,6 +119,7 @@ def coordinate_columns(table: pa.Table) -> list[str]:
 
 
 def _find(folder: Path, name: str) -> Path | None:
+    """The file of a table, or None; raises if there is a Parquet file and a CSV file."""
     paths = [folder / f"{name}{ending}" for ending in (".parquet", ".csv")]
     found = [path for path in paths if path.exists()]
     if len(found) > 1:
@@ -134,6 +135,7 @@ def _read_csv(path: Path, name: str) -> pa.Table:
 
 
 def _columns(name: str) -> dict[str, pa.DataType]:
+    """The required and optional columns of a table."""
     return REQUIRED.get(name, {}) | OPTIONAL.get(name, {})
 
 
@@ -145,7 +147,7 @@ def _typed(table: pa.Table, name: str, path: Path) -> pa.Table:
     missing = [column for column in REQUIRED.get(name, {}) if column not in table.column_names]
     if missing:
         raise InputError(
-            f"{path} has no column {missing[0]!r}: table {name} needs {', '.join(REQUIRED[name])}, "
+            f"{path} has no column {missing[0]!r}: table {name} needs {', '.join(REQUIRED[name])}; "
             f"it has {', '.join(table.column_names) or 'none'}"
         )
     for column, kind in _columns(name).items():
@@ -157,6 +159,7 @@ def _typed(table: pa.Table, name: str, path: Path) -> pa.Table:
 
 
 def _cast(table: pa.Table, column: str, kind: pa.DataType, path: Path) -> pa.ChunkedArray:
+    """A column converted to a type; raises if a value does not fit."""
     found = table.schema.field(column).type
     message = f"{path}: column {column!r} is {found}, expected {kind}"
     if pa.types.is_string(kind) and pa.types.is_floating(found):
