@@ -6,7 +6,7 @@ import pyarrow.parquet
 import pytest
 
 import broadloom as bl
-from broadloom.assignment.market import steiner_mixing
+from broadloom.assignment.market.steiner_mixing import access_weights
 from broadloom.cli import main
 from broadloom.pipeline import spark_market as on_spark
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 def test_steiner_mixing_is_the_in_process_one(spark):
     problem = bl.workload.market(users=120, brokers=7, channels=12, width=0.2, seed=5)
     weights = on_spark.link_weights(spark, problem)
-    assert np.array_equal(weights, steiner_mixing.access_weights(problem))
+    assert np.array_equal(weights, access_weights(problem))
     expected = bl.assign(problem, "steiner-mixing", seed=3)
     assert np.array_equal(on_spark.steiner_mixing(problem, seed=3, spark=spark).broker_of, expected.broker_of)
 
