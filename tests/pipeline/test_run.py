@@ -98,15 +98,15 @@ def test_a_killed_run_continues_with_the_step_that_it_was_in(again, spark, monke
     ("text", "words"),
     [
         ('sources = ["raw"]', "has no output"),
-        ('sources = ["raw"]\noutput = "out"\n[links]\n', r"'links' is not known \(did you mean 'link'\?\)"),
+        ('sources = ["raw"]\noutput = "out"\n[links]\n', r"unknown name 'links' \(did you mean 'link'\?\)"),
         ('sources = ["raw"]\noutput = "out"\n[link]\nseed = "x"\n', "seed is 'x'; expected int"),
         ("sources = [", "is not TOML"),
         ('sources = ["nowhere"]\noutput = "out"\n', "no such file"),
-        ('sources = [3]\noutput = "out"\n', "source 3 is not a text"),
+        ('sources = [3]\noutput = "out"\n', "source 3 is not a string"),
         (f"{CONFIG}[assign]\nengine = 'x'\n", r"\[assign\]: no engine 'x'; there are process, spark"),
         (
             f"{CONFIG}[assign]\nengine = 'spark'\nalgorithm = 'gr'\n",
-            "gr does not run on Spark; broadloom does",
+            "gr does not run on Spark; give broadloom",
         ),
     ],
 )

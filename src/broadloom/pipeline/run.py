@@ -1,7 +1,7 @@
-"""Pipeline run: raw inputs to a verified plan and its report, step by step.
+"""Pipeline run: from raw inputs to a verified plan and its report, step by step.
 
-Each step reads files and writes one folder, which appears as a whole. A step whose input and options have not
-changed since the last run is not done again.
+Each step reads files and writes one folder, which appears by one rename. A step whose input and options have
+not changed since the last run is skipped.
 """
 
 from __future__ import annotations
@@ -47,14 +47,15 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 RECORD = "run.json"
+# The default number of cells of event space, each of which becomes a topic.
 CELLS = 128
-# The first level of the names of cells: no topic of a client begins with it, and no wildcard matches it.
+# The first level of the topic names of cells. It begins with "$", so that no wildcard of a client matches it.
 CONTENT = "$content"
-# The algorithm of each step that can run on Spark; it is the default.
+# The one algorithm of each step that can run on Spark; it is also the default of the step.
 ON_SPARK = {"assign": "broadloom", "link": "dcmaw"}
 
-_INSTANCE = ("weights", "missing", "floor", "inner", "outer")
-# The names that each section of the file can have, and their types.
+_PROBLEM_OPTIONS = ("weights", "missing", "floor", "inner", "outer")
+# The names that each section of the configuration file can have, and their types.
 _SECTIONS: dict[str, dict[str, type | tuple[type, ...]]] = {
     "spark": {"master": str, "remote": str, "conf": dict},
     "ingest": {"wildcards": str, "symmetric": str},
@@ -90,10 +91,10 @@ class RunConfig:
         output: the folder for everything that the run writes.
         spark: the section of that name: master, remote, conf.
         ingest: wildcards, symmetric.
-        assign: algorithm, seed, the limits of an assignment, engine, and the algorithm's own under options.
-        interest: cells, about how many topics the content that subscribers want is cut into.
-        link: algorithm, seed, weights and their options, engine, and the algorithm's own under options; an
-            engine is "process" (default) or "spark".
+        assign: algorithm, seed, the limits of an assignment, engine, and the algorithm's options.
+        interest: cells, the approximate number of cells that event space is cut into.
+        link: algorithm, seed, weights and their options, engine, and the algorithm's options; an engine is
+            "process" (default) or "spark".
         report: title.
     """
 
@@ -112,6 +113,7 @@ class RunConfig:
 
         Raises:
             InputError: the file is missing, is not TOML, or has an unknown name or a wrong value.
+            StorageError: the file cannot be read.
         """
         file = Path(path)
         content = read_toml(file)
@@ -125,12 +127,12 @@ class RunConfig:
             _check_engine(content.get(section, {}), algorithm, f"{file} [{section}]")
         find_algorithm(content.get("link", {}).get("algorithm", "dcmaw"), ALGORITHMS)
         check_choices(**content.get("ingest", {}))
-        sources = tuple(_source(one, file) for one in content["sources"])
+        sources = tuple(_source(text, file) for text in content["sources"])
         sections = {section: content.get(section, {}) for section in _SECTIONS}
         return cls(sources, file.absolute().parent / content["output"], **sections)
 
     def engine(self, master: str | None = None, remote: str | None = None, **conf: str) -> SparkEngine:
-        """The Spark to use: the arguments, or else the section [spark]."""
+        """The Spark to use: that of the arguments, or else that of the section [spark]."""
         settings = {name: str(value) for name, value in self.spark.get("conf", {}).items()} | conf
         if master or remote:
             return SparkEngine(master, remote, settings)
@@ -142,9 +144,9 @@ class RunOutcome:
     """Result of a run.
 
     Attributes:
-        output: the folder of everything.
-        steps: the seconds of each step, in order; None for a step that was done before.
-        ledger: the account of all rows.
+        output: the folder that the run wrote to.
+        steps: the seconds of each step, in order; None for a step that was skipped.
+        ledger: the row counts of all tables.
         assignment: the assignment of subscribers in a sentence; None without subscribers.
         plan: the plan in a sentence.
         metrics: the measures of the plan.
@@ -175,7 +177,7 @@ def run_pipeline(
         config: the configuration.
         engine: the Spark to use; by default that of the configuration.
         spark: a session of your own, instead of an engine.
-        fresh: do every step again.
+        fresh: run every step again.
 
     Raises:
         InputError: an input or an option is wrong, or the assignment breaks a limit.
@@ -185,9 +187,9 @@ def run_pipeline(
     files = find_files(config.sources)
     _check_tables(config, files)
     sized = (engine or config.engine()).sized(total_bytes(files))
-    with _Run(config, files, sized, spark) as one_run:
+    with _Run(config, files, sized, spark) as steps:
         try:
-            return one_run.run(fresh)
+            return steps.run(fresh)
         except (BroadloomError, ConnectionError):
             raise
         except OSError as error:
@@ -209,21 +211,21 @@ class _Run(ExitStack):
 
     @property
     def output(self) -> Path:
-        """The folder of everything."""
+        """The folder that the run writes to."""
         return self.config.output
 
     @property
     def has_subscribers(self) -> bool:
         """Whether there are subscribers to assign."""
-        return any(one.table == "subscribers" for one in self.files)
+        return any(file.table == "subscribers" for file in self.files)
 
     def run(self, fresh: bool) -> RunOutcome:
-        """Do the steps that are due."""
+        """Run the steps whose input or options have changed."""
         self.output.mkdir(parents=True, exist_ok=True)
         before = {} if fresh else self._record()
         done: dict[str, Any] = {}
         seconds: dict[str, float | None] = {}
-        mark = _mark([(one, one.path.stat().st_size, one.path.stat().st_mtime_ns) for one in self.files])
+        mark = _mark([(file, file.path.stat().st_size, file.path.stat().st_mtime_ns) for file in self.files])
         for name, options, step in self._steps():
             mark = _mark([name, VERSION, mark, options])
             seconds[name] = None
@@ -242,7 +244,7 @@ class _Run(ExitStack):
         )
 
     def _steps(self) -> list[tuple[str, object, Callable[[Path], None]]]:
-        """Name of each step and of its folder, the options that it depends on, and its function."""
+        """For each step: its name (also of its folder), the options that it depends on, and its function."""
         assign = [("assign", dict(self.config.assign), self._assign)] if self.has_subscribers else []
         return [
             ("ingest", dict(self.config.ingest), self._ingest),
@@ -256,13 +258,13 @@ class _Run(ExitStack):
         ]
 
     def _ingest(self, folder: Path) -> None:
-        """The canonical tables of the raw inputs."""
+        """Write the canonical tables of the raw inputs."""
         from broadloom.pipeline.ingest.raw_to_tables import ingest_into
 
         ingest_into(folder, self.files, self._spark(), **self.config.ingest)
 
     def _assign(self, folder: Path) -> None:
-        """The broker of each subscriber; a result that breaks a limit ends the run."""
+        """Assign subscribers to brokers; raises if the result breaks a limit."""
         arguments = dict(self.config.assign)
         tables = self.output / "ingest"
         check_brokers(tables)
@@ -286,15 +288,15 @@ class _Run(ExitStack):
             raise InputError(f"{sentence}; give larger limits under [assign], or more brokers")
 
     def _interest(self, folder: Path) -> None:
-        """The topics of each broker, and the latencies between brokers."""
+        """Write the topics of each broker, and the latencies between brokers."""
         assigned = self.output / "assign" if self.has_subscribers else None
         write_interest(folder, self.output / "ingest", assigned, **self.config.interest)
 
     def _link(self, folder: Path) -> None:
-        """The plan, not verified yet."""
+        """Write the plan, which is not verified yet."""
         arguments = dict(self.config.link)
-        of_instance = {name: arguments.pop(name) for name in _INSTANCE if name in arguments}
-        instance = read_link_problem(self.output / "interest", **of_instance)
+        problem_options = {name: arguments.pop(name) for name in _PROBLEM_OPTIONS if name in arguments}
+        problem = read_link_problem(self.output / "interest", **problem_options)
         on_spark = arguments.pop("engine", "process") == "spark"
         options = arguments.pop("options", {})
         if on_spark:
@@ -302,19 +304,19 @@ class _Run(ExitStack):
 
             arguments.pop("algorithm", None)
             plan = link_on_spark(
-                instance.interest,
-                instance.weights,
+                problem.interest,
+                problem.weights,
                 spark=self._spark(),
                 scratch=self.output,
                 **arguments,
                 **options,
             )
         else:
-            plan = link(instance.interest, instance.weights, **arguments, **options)
-        replace(plan, nodes=instance.nodes).save(folder, overwrite=True)
+            plan = link(problem.interest, problem.weights, **arguments, **options)
+        replace(plan, nodes=problem.nodes).save(folder, overwrite=True)
 
     def _verify(self, folder: Path) -> None:
-        """The verdict on the plan; a wrong plan ends the run."""
+        """Verify the plan and write the verdict; raises if the plan is wrong."""
         from broadloom.pipeline.spark_inspect import verify_on_spark
 
         verdict = verify_on_spark(self.output / "link", spark=self._spark())
@@ -323,29 +325,30 @@ class _Run(ExitStack):
         (folder / "verdict.json").write_text(json.dumps(vars(verdict)) + "\n")
 
     def _measure(self, folder: Path) -> None:
-        """The measures of the plan."""
+        """Write the measures of the plan."""
         from broadloom.pipeline.spark_inspect import measure_into
 
         measure_into(folder, self.output / "link", self._spark())
 
     def _plan(self, folder: Path) -> None:
-        """The verified plan: hard links to the files of step link."""
+        """Publish the verified plan, by hard links to the files of the step link."""
         link_files(self.output / "link", folder)
 
     def _report(self, folder: Path) -> None:
-        """The report as one page."""
+        """Write the report."""
         title = self.config.report.get("title", TITLE)
         assigned = [self.output / "assign"] if self.has_subscribers else []
         record = record_of_folders([self.output / "plan", *assigned], title)
         (folder / "report.html").write_text(html_of(record), "utf-8")
 
     def _spark(self) -> SparkSession:
+        """The Spark session, which the first call starts."""
         if self._running is None:
             self._running = self.enter_context(session(self.engine, self.own_session))
         return self._running
 
     def _record(self) -> dict[str, str]:
-        """The mark of each step that was done before."""
+        """The digest of each step of earlier runs; empty if the file is missing or damaged."""
         try:
             return dict(json.loads((self.output / RECORD).read_text()))
         except (OSError, ValueError):
@@ -358,9 +361,9 @@ class _Run(ExitStack):
 
 
 def link_files(source: Path, target: Path) -> None:
-    """Make `target` a copy of the folder `source` by hard links; files are copied where links fail.
+    """Make `target` a copy of the folder `source`, by hard links, or by copies where hard links fail.
 
-    Files of a step are never changed after they were written, so that both names can share one content.
+    Hard links are safe, because the files of a step never change after they were written.
     """
     shutil.copytree(source, target, copy_function=_link_or_copy, dirs_exist_ok=True)
 
@@ -368,33 +371,36 @@ def link_files(source: Path, target: Path) -> None:
 def _link_or_copy(source: str, target: str) -> None:
     try:
         os.link(source, target)
-    except OSError:  # no hard links on this file system; a full disk fails in the copy too
+    except OSError:  # the file system has no hard links; on other errors the copy fails too
         shutil.copy2(source, target)
 
 
 def check_brokers(tables: Path) -> None:
-    """Refuse brokers that are missing in the table nodes, if a source has that table."""
+    """Raise if a broker is missing in the table nodes of the sources, if they have that table."""
     if not _source_has_nodes(tables):
         return
     known = set(require_table(tables, "nodes").column("node").to_pylist())
     for broker in require_table(tables, "brokers").column("broker").to_pylist():
         if broker not in known:
-            raise InputError(f"broker {broker!r} of table brokers is not in table nodes; add it, or drop it")
+            raise InputError(
+                f"broker {broker!r} of table brokers is not in table nodes; "
+                "add it to nodes, or remove it from brokers"
+            )
 
 
 def write_interest(folder: Path, tables: Path, assigned: Path | None = None, cells: int = CELLS) -> None:
     """Write the tables that `link` reads into an existing folder.
 
-    Links are planned by topic, but assigned subscribers want rectangles of event space. So event space is cut
-    into cells, each of them a topic, and a broker wants every cell that a rectangle of its subscribers
-    touches.
+    Links are planned by topic, but assigned subscribers want rectangles of event space. Therefore event space
+    is cut into cells, each of which is a topic. A broker wants every cell that a rectangle of one of its
+    subscribers touches.
 
     Args:
-        folder: gets those of `nodes`, `subscriptions` and `latency` that exist; with an assignment also
-            `content`: the rectangle of each topic that is a cell.
-        tables: the output of ingest.
-        assigned: the assignment of subscribers, if there is one.
-        cells: about how many cells event space is cut into.
+        folder: the output: `nodes`, `subscriptions` and `latency`, if they exist; with an assignment also
+            `content`, the rectangle of each topic that is a cell.
+        tables: the folder that ingest wrote.
+        assigned: the folder of the assignment of subscribers, if there is one.
+        cells: the approximate number of cells that event space is cut into.
 
     Raises:
         InputError: `cells` is below 1.
@@ -412,7 +418,7 @@ def write_interest(folder: Path, tables: Path, assigned: Path | None = None, cel
 
 
 def _source_has_nodes(tables: Path) -> bool:
-    """Whether a source had the table nodes; otherwise ingest made it from the nodes that subscribe."""
+    """Whether a source has the table nodes; otherwise ingest makes it from the nodes that subscribe."""
     return any(account.table == "nodes" for account in RowLedger.load(tables).accounts)
 
 
@@ -437,17 +443,17 @@ def _add_content(folder: Path, result: AssignmentResult, cells: int) -> None:
 
 
 def _wanted_cells(result: AssignmentResult, grid: Grid) -> NDArray[np.bool_]:
-    """Whether the subscribers of a broker want a cell (brokers, cells)."""
+    """Whether the subscribers of each broker want each cell, bool (brokers, cells)."""
     problem = result.problem
     wanted = np.zeros((problem.broker_count, grid.channel_count), bool)
     for broker in np.unique(result.broker_of):
-        mine = result.broker_of == broker
-        wanted[broker] = grid.touched(problem.lo[mine], problem.hi[mine]).any(axis=0)
+        served = result.broker_of == broker
+        wanted[broker] = grid.touched(problem.lo[served], problem.hi[served]).any(axis=0)
     return wanted
 
 
 def _content_table(grid: Grid) -> pa.Table:
-    """The topics that are cells, named by their index on each axis, and their rectangles."""
+    """The table of cells: topic (`$content/` and the index on each axis), lo, hi."""
     cell = np.indices(grid.cells).reshape(len(grid.cells), -1).T
     names = ["/".join([CONTENT, *map(str, index)]) for index in cell.tolist()]
     width = (np.array(grid.hi) - grid.lo) / grid.cells
@@ -461,8 +467,8 @@ def _replace_table(folder: Path, name: str, table: pa.Table) -> None:
 
 
 def _check_tables(config: RunConfig, files: list[RawFile]) -> None:
-    """Refuse, before the first step, sources without a table that assign needs, and sections without use."""
-    tables = {one.table for one in files}
+    """Raise if a table that the step assign needs is missing, or if a section would have no effect."""
+    tables = {file.table for file in files}
     missing = [table for table in ("brokers", "publisher") if table not in tables]
     if "subscribers" in tables and missing:
         raise InputError(
@@ -470,7 +476,10 @@ def _check_tables(config: RunConfig, files: list[RawFile]) -> None:
         )
     if "subscribers" not in tables and (config.assign or config.interest):
         section = "assign" if config.assign else "interest"
-        raise InputError(f"there is a section [{section}], but no source has the table subscribers")
+        raise InputError(
+            f"there is a section [{section}], but no source has the table subscribers; "
+            "add such a source, or remove the section"
+        )
 
 
 def _check_names(
@@ -480,7 +489,7 @@ def _check_names(
         if name not in known:
             close = difflib.get_close_matches(name, list(known), n=1)
             hint = f" (did you mean {close[0]!r}?)" if close else ""
-            raise InputError(f"{where}: {name!r} is not known{hint}; there are {', '.join(known)}")
+            raise InputError(f"{where}: unknown name {name!r}{hint}; there are {', '.join(known)}")
         if not isinstance(value, known[name]) or isinstance(value, bool):
             types = known[name] if isinstance(known[name], tuple) else (known[name],)
             expected = " or ".join(kind.__name__ for kind in types)  # type: ignore[union-attr]
@@ -493,17 +502,19 @@ def _check_engine(section: Mapping[str, Any], on_spark: str, where: str) -> None
     if engine not in ("process", "spark"):
         raise InputError(f"{where}: no engine {engine!r}; there are process, spark")
     if engine == "spark" and algorithm != on_spark:
-        raise InputError(f"{where}: {algorithm} does not run on Spark; {on_spark} does")
+        raise InputError(f"{where}: {algorithm} does not run on Spark; give {on_spark}, or engine process")
 
 
 def _source(text: Any, file: Path) -> RawSource:
     """A source of a configuration file, its path relative to the folder of that file."""
     if not isinstance(text, str):
-        raise InputError(f"{file}: source {text!r} is not a text like 'raw/' or 'emqx=dump.json'")
+        raise InputError(
+            f"{file}: source {text!r} is not a string; give one such as 'raw/' or 'emqx=dump.json'"
+        )
     source = RawSource.parse(text)
     return RawSource(str(file.parent / source.path), source.kind, source.node)
 
 
 def _mark(value: object) -> str:
-    """A digest of a value, to find out whether it has changed."""
+    """A digest of a value; it shows whether the value has changed since an earlier run."""
     return hashlib.sha256(json.dumps(value, default=str).encode()).hexdigest()

@@ -1,10 +1,10 @@
-"""Assignment of subscribers on Spark (paper 4), for more subscribers than fit one machine.
+"""Assignment of subscribers on Spark (paper 4), for more subscribers than fit on one machine.
 
-Sampling, the test which filters cover which subscribers, the last assignment and the verification are Spark
-jobs. The driver gets a sample, the number of subscribers of each kind (those with the same candidates), and
-the few for which a filter must grow. The plan equals that of the in-process `broadloom` for the same options
-and seed: kinds are numbered by their bits, and their members ranked by their row in the table, whichever task
-ends first.
+Spark jobs draw the sample, test which filters cover which subscribers, assign all subscribers and verify the
+result. The driver gets the sample, the number of subscribers of each kind (subscribers of a kind have the
+same candidates), and the few subscribers for which a filter must grow. The plan equals that of the in-process
+`broadloom` for the same options and seed: kinds are numbered by their bits, and their members are ranked by
+their row in the table, whichever task ends first.
 """
 
 from __future__ import annotations
@@ -62,20 +62,20 @@ from broadloom.storage import new_folder
 from broadloom.storage.tables import list_matrix, write_table
 
 ALGORITHM = "broadloom"
-# The sum of floats depends on the order of the tasks: the sum of delays is rounded to so many digits.
+# A sum of floats depends on the order of the tasks, so the sum of delays is rounded to this many digits.
 DIGITS = 10
 
 Mark = Callable[[AssignmentProblem], NDArray[np.uint64]]
 
 
 class KindCensus(NamedTuple):
-    """Kinds of subscribers as bits, in the order of their numbers, and their sizes."""
+    """The kinds of subscribers, in the order of their numbers: their bits, and their numbers of members."""
 
     masks: NDArray[np.uint64]
     size: NDArray[np.int64]
 
     def keys(self) -> pa.Array:
-        """The bits of each kind as one value."""
+        """The bits of each kind as one binary value."""
         return pa.array([row.tobytes() for row in self.masks], pa.binary())
 
 
@@ -99,7 +99,7 @@ def assign_on_spark(
         spark: a session of your own, instead of an engine.
         overwrite: replace an existing plan.
         limits: max_delay, alpha, beta, beta_max, instead of those in the tables.
-        **options: those of `broadloom`; up to `polish_up_to` subscribers, everything runs on the driver.
+        **options: the options of `broadloom`. Up to `polish_up_to` subscribers are assigned on the driver.
 
     Returns:
         The measures of the assignment.
@@ -133,7 +133,7 @@ def assign_on_spark(
 
 
 def indexed(spark: SparkSession, path: Path) -> tuple[DataFrame, int]:
-    """The subscribers with their row in the table as `index`, and their number; files are sorted by name."""
+    """The subscribers, with their row in the table (files sorted by name) as `index`; and their number."""
     files = sorted(path.glob("*.parquet")) if path.is_dir() else [path]
     counts = [pyarrow.parquet.read_metadata(file).num_rows for file in files]
     starts = pa.table({"file": [file.name for file in files], "before": np.cumsum([0, *counts])[:-1]})
@@ -221,14 +221,16 @@ class _AssignmentJob:
         return read_assignment_problem(self.tables, found.drop_columns("index"), **self.limits)
 
     def _check_ids(self) -> None:
-        """Refuse subscribers without an id, or with the id of another."""
+        """Raise if a subscriber has no id, or an id that is not unique."""
         counted = self.rows.groupBy("subscriber").agg(sf.count("*").alias("count"))
         wrong = counted.where("count > 1 or subscriber is null or subscriber = ''")
         found = wrong.agg(sf.min("subscriber").alias("id"), sf.sum("count").alias("count")).first()
         if found is not None and found["count"]:
-            what = f"id {found['id']!r} appears twice" if found["id"] else "has no id"
-            rows = f"{found['count']:,} such rows"
-            raise InputError(f"subscriber {what} ({rows}); give each subscriber an id of its own")
+            fault = f"id {found['id']!r} appears twice" if found["id"] else "has no id"
+            raise InputError(
+                f"subscriber {fault} ({found['count']:,} rows without a unique id); "
+                "give each subscriber a unique id"
+            )
 
     def _census(self, mark: Mark, name: str) -> KindCensus:
         """Write the kind of each subscriber to a table, and count the members of each kind."""
@@ -260,7 +262,7 @@ class _AssignmentJob:
         return KindCensus(bits[order], found["count"].to_numpy()[order])
 
     def _check_candidates(self, census: KindCensus) -> None:
-        """Refuse subscribers that no leaf broker can serve in time."""
+        """Raise if no leaf broker can serve a subscriber in time."""
         unreached = ~census.masks.any(axis=1)
         if unreached.any():
             marks = self.spark.read.parquet(str(self.scratch / "candidates.parquet"))
@@ -276,7 +278,7 @@ class _AssignmentJob:
     def _assign_all(
         self, kinds: KindCensus, shares: KindShares, filters: Filters, limit: NDArray[np.int64]
     ) -> Filters:
-        """Write all subscribers with their broker; return the filters, grown where a subscriber needs it."""
+        """Write all subscribers with their broker; return the filters, some of which had to grow."""
         keys = kinds.keys()
 
         def by_rank(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -304,7 +306,7 @@ class _AssignmentJob:
         return filters
 
     def _around(self, everyone: DataFrame, filters: Filters) -> tuple[NDArray[np.float64], ...]:
-        """The smallest boxes around the members of each filter's boxes."""
+        """The lower and upper corners of the smallest boxes around the members of each filter's boxes."""
         frame = self.frame
         shape = filters.lo.shape
 
@@ -354,12 +356,12 @@ def block_of(frame: AssignmentProblem, batch: pa.RecordBatch) -> AssignmentProbl
 
 
 def _one_of(index: NDArray[np.int64]) -> Callable[[pa.RecordBatch], NDArray[np.bool_]]:
-    """A test whether the rows of a batch are among these indices, which are ascending."""
+    """A function that tells which rows of a batch have one of these indices, which are ascending."""
 
     def keep(batch: pa.RecordBatch) -> NDArray[np.bool_]:
-        mine = batch["index"].to_numpy()
-        at = np.minimum(np.searchsorted(index, mine), len(index) - 1)
-        return index[at] == mine
+        rows = batch["index"].to_numpy()
+        nearest = np.minimum(np.searchsorted(index, rows), len(index) - 1)
+        return index[nearest] == rows
 
     return keep
 

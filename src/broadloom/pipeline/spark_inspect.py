@@ -1,6 +1,6 @@
 """Verification and measures of a plan as Spark jobs, from its tables alone.
 
-No code of this module is used to build plans. Each topic is checked and measured on its own.
+No code of this module is used to build plans. Each topic is checked and measured separately.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from broadloom.errors import InputError
 from broadloom.measures.sub_overlays import graph_diameter
 from broadloom.pipeline.spark_session import SparkEngine, session
 
-# How many disconnected topics a verdict names.
+# The largest number of disconnected topics that a verdict names.
 SHOWN = 100
 
 
@@ -33,7 +33,7 @@ class Verdict:
         topics: the number of topics that were checked.
         disconnected: the number of topics with more than one component.
         examples: the first of these, by name.
-        bad_edges: the number of links that are loops, duplicates, or end at an unknown node.
+        bad_edges: the number of loops, of repeated links, and of link ends at unknown nodes.
 
     Examples:
         >>> Verdict(3, 0, (), 0).good
@@ -47,7 +47,7 @@ class Verdict:
 
     @property
     def good(self) -> bool:
-        """Whether every topic is connected, over links that can exist."""
+        """Whether every topic is connected and no link is bad."""
         return self.disconnected == 0 and self.bad_edges == 0
 
     def summary(self) -> str:
@@ -62,7 +62,7 @@ class Verdict:
 def verify_on_spark(
     plan: str | Path, engine: SparkEngine | None = None, spark: SparkSession | None = None
 ) -> Verdict:
-    """Verify the plan in a folder: the components of each topic, and that its links can exist."""
+    """Verify the plan in a folder: that every topic is connected, and that no link is bad."""
     folder = Path(plan).absolute()
     with session(engine, spark) as running:
         found = components(running, folder)
@@ -89,7 +89,7 @@ def components(spark: SparkSession, plan: Path) -> DataFrame:
 
 
 def _merged(group: pa.Table) -> pa.Table:
-    """The number by which the links of a topic reduce its components."""
+    """The number by which the links of a topic (topic, u, v) reduce its components: topic, merged."""
     ends = pa.concat_arrays([*group.column("u").chunks, *group.column("v").chunks]).dictionary_encode()
     index = np.asarray(ends.indices)
     size = len(ends.dictionary)
@@ -99,6 +99,7 @@ def _merged(group: pa.Table) -> pa.Table:
 
 
 def _bad_edges(spark: SparkSession, plan: Path) -> int:
+    """The number of loops, of repeated links, and of link ends at unknown nodes."""
     edges = plan_table(spark, plan, "edges")
     nodes = plan_table(spark, plan, "nodes").select("node")
     loops = edges.where("u = v").count()

@@ -1,8 +1,8 @@
-"""Linking on Spark: dcmaw (paper 1, Alg. 6) by tasks, and the best partners of each node.
+"""Linking on Spark: dcmaw (paper 1, Alg. 6) in tasks, and the best partners of each node.
 
 Executors conquer and join the parts with the same kernels. The plan equals that of the in-process `dcmaw` for
-the same division, byte for byte: the edges of a part depend on the part alone, and parts are put together in
-the order of their numbers, whichever task ends first.
+the same division, byte for byte: the edges of a part depend only on the part, and parts are combined in the
+order of their numbers, whichever task ends first.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from broadloom.pipeline.spark_session import SparkEngine, session, task_count
 from broadloom.plans import Plan
 from broadloom.progress import stage
 
-# The largest part: it and the data of its kernels must fit one task.
+# The largest size of a part: the part and the data of its kernels must fit into one task.
 PART_BYTES = 64 * 2**20
 # Nodes per block of pairwise contributions: 2,048 nodes with 1,000 topics are 256 kB of bits.
 BLOCK = 2048
@@ -87,7 +87,10 @@ def link_on_spark(
             temporary folder, which is enough on one machine.
         part_bytes: cut parts that are larger than this.
         mllib: divide by MLlib's k-means on the coordinates, for more points than one machine should handle.
-        **options: those of `dcmaw`.
+        **options: the options of `dcmaw`.
+
+    Raises:
+        InputError: an option is wrong, or `mllib` is set and the weights are not distances of points.
     """
     costs = Weights.uniform(interest.node_count) if weights is None else weights
 
@@ -108,7 +111,7 @@ def link_on_spark(
 
 @dataclass(frozen=True)
 class PartSolver:
-    """Conquers parts, and joins groups of them, in tasks of Spark; a single group is joined on the driver."""
+    """Solver of parts in tasks of Spark: conquers parts, or joins groups; the driver joins a single group."""
 
     spark: SparkSession
     interest: Interest
@@ -162,7 +165,7 @@ def _edges_batch(part: int, edges: NDArray[np.int32]) -> pa.RecordBatch:
 
 
 def _by_part(edges: pa.Table, count: int) -> list[NDArray[np.int32]]:
-    """The edges of each part; those of one part are in one file, in the order of selection."""
+    """The edges of each part; the rows of a part are in one file, in the order of selection."""
     part = edges.column("part").to_numpy()
     order = np.argsort(part, kind="stable")
     pairs = np.stack([edges.column(end).to_numpy()[order] for end in ("u", "v")], axis=1)
@@ -180,7 +183,7 @@ def _divided(
 
 
 def kmeans(spark: SparkSession, points: NDArray[np.float64], parts: int, seed: int) -> NDArray[np.int32]:
-    """The part of each point, by MLlib's k-means; one partition, so that sums are added in one order."""
+    """The part of each point, by MLlib's k-means; in one partition, so that the order of sums is fixed."""
     from pyspark.ml.clustering import KMeans
     from pyspark.ml.functions import array_to_vector
 
@@ -194,9 +197,9 @@ def kmeans(spark: SparkSession, points: NDArray[np.float64], parts: int, seed: i
 
 
 class LinkPart(NamedTuple):
-    """One part as one row of a table: everything that a task needs to link it.
+    """A part with everything that a task needs to link it; one row of a table.
 
-    If its nodes come from parts that are already connected, `joined` has the part of each; else it is empty.
+    If its nodes come from parts that are already connected, `joined` has the part of each node.
     """
 
     number: int
@@ -237,7 +240,7 @@ def write_parts(path: Path, interest: Interest, weights: Weights, parts: Sequenc
 
 
 def read_parts(batch: pa.RecordBatch, topic_count: int, frame: Weights) -> Iterator[LinkPart]:
-    """The parts in a batch of rows; `frame` is the weights without their values of single nodes."""
+    """The parts in a batch of rows; `frame` has the weights without the values of nodes (`frame_of`)."""
     for row in range(batch.num_rows):
         number, *lists = (batch.column(name)[row] for name in PART_SCHEMA.names)
         nodes, starts, topics, sites, points, table, joined = (np.array(value.values) for value in lists)
@@ -255,7 +258,7 @@ def read_parts(batch: pa.RecordBatch, topic_count: int, frame: Weights) -> Itera
 
 
 def frame_of(weights: Weights) -> Weights:
-    """The weights without their values of single nodes: small, and the same for all parts."""
+    """The weights without the values of nodes: small, and the same for all parts."""
     return weights.subset(np.empty(0, np.int64))
 
 
@@ -270,9 +273,9 @@ def _one(value: Any, kind: pa.DataType) -> pa.Array:
 def top_partners(spark: SparkSession, interest: Interest, count: int, scratch: Path) -> DataFrame:
     """The nodes with which each node shares the most topics: node, rank, partner, shared.
 
-    Without links, the contribution of a pair (papers 1 and 2) is the number of topics that both want. All
-    pairs of many nodes fit no machine. So a task compares one block of nodes with all others, block by block,
-    and keeps the best of each row: only the blocks move, as packed bits, and never the pairs.
+    Without links, the contribution of a pair (papers 1 and 2) is the number of topics that both want. For
+    many nodes, all pairs do not fit on any machine. Therefore a task compares one block of nodes with all
+    others, block by block, and keeps the best of each row. Only blocks of packed bits are sent, never pairs.
 
     Args:
         spark: the session.

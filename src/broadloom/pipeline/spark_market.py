@@ -121,7 +121,7 @@ def _runs(values: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int6
 
 
 def traffic_of(spark: SparkSession) -> TrafficReader:
-    """The argument `traffic` of `read_market_problem` by which executors summarize the messages (Parquet)."""
+    """A `TrafficReader` for `read_market_problem`: executors summarize the messages (Parquet)."""
 
     def traffic(
         tables: Path, users: list[str], corners: NDArray[np.float64], channels: int
@@ -138,7 +138,7 @@ def traffic_of(spark: SparkSession) -> TrafficReader:
 
 
 def _extremes(messages: DataFrame, axes: int) -> NDArray[np.float64]:
-    """The lower and the upper corner of the box around all messages with so many axes; NaN without any."""
+    """The lower and upper corners of the box around all messages with `axes` coordinates; NaN without any."""
     points = messages.where(sql.size("point") == axes)
     sides = [extreme(sql.col("point")[axis]) for extreme in (sql.min, sql.max) for axis in range(axes)]
     found = points.agg(*(side.cast("double") for side in sides)).first()
@@ -156,8 +156,9 @@ def summarize_log(
     key = "point" if isinstance(channels, Grid) else "topic"
     if seconds is None:
         span = messages.agg(sql.min("at").alias("first"), sql.max("at").alias("last")).first()
-        known = span is not None and span["first"] is not None
-        seconds = (span["last"] - span["first"]).total_seconds() or 1.0 if known and span is not None else 1.0
+        seconds = 1.0
+        if span is not None and span["first"] is not None:
+            seconds = (span["last"] - span["first"]).total_seconds() or 1.0
     names = list(users)
 
     def add_up(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -188,7 +189,7 @@ _SUMS = pa.schema(
 def _rates(
     found: pa.Table, users: int, channels: Grid | Sequence[str], seconds: float
 ) -> NDArray[np.float64]:
-    """Sums of bytes as rates; raises the first fault, if there is one."""
+    """The rates (users, channels) of sums of bytes; raises if a batch had a bad message."""
     faults = found.column("fault").drop_null()
     if len(faults):
         raise InputError(faults[0].as_py())

@@ -1,4 +1,4 @@
-"""Spark sessions: embedded in this process, on a cluster, or behind Spark Connect.
+"""Spark sessions: embedded in this process, on a cluster, or on a Spark Connect server.
 
 This is the only module that starts Spark. Importing it does not import pyspark.
 """
@@ -31,13 +31,14 @@ CONNECT_PORT = 15002
 MASTER_PORT = 7077
 TASKS_PER_CORE = 4
 
-# The first JIT compiler alone, and the serial collector, start fast: better below about 4 million rows.
+# Only the first JIT compiler, and the serial collector: a fast start, better below about 4 million rows.
 SHORT_JOB = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
-# The second JIT compiler only for code that runs very often: most of Spark's code runs seldom.
+# The second JIT compiler only for code that runs very often, because most of Spark's code runs rarely.
 LONG_JOB = (
     "-XX:+UseSerialGC -XX:Tier4InvocationThreshold=50000 -XX:Tier4MinInvocationThreshold=6000 "
     "-XX:Tier4CompileThreshold=150000 -XX:Tier4BackEdgeThreshold=400000"
 )
+# Inputs above this size are long jobs.
 LONG_JOB_BYTES = 80_000_000
 
 
@@ -48,7 +49,7 @@ class SparkEngine:
     Attributes:
         master: a cluster (spark://..., yarn, k8s://...), or local[N]; None: this machine, all its cores.
         remote: a Spark Connect server (sc://host:port) instead of a master.
-        conf: settings of Spark; they take precedence over ours.
+        conf: settings of Spark; they take precedence over the defaults of Broadloom.
         long_job: compile for throughput instead of a fast start.
 
     Examples:
@@ -66,7 +67,7 @@ class SparkEngine:
     def __post_init__(self) -> None:
         if self.master and self.remote:
             raise InputError(
-                f"there are both a master ({self.master}) and a remote ({self.remote}); give one of them"
+                f"the engine has both a master ({self.master}) and a remote ({self.remote}); give one of them"
             )
         if self.remote and not self.remote.startswith("sc://"):
             raise InputError(f"the remote is {self.remote!r}; give a Spark Connect address, sc://host:port")
@@ -79,7 +80,7 @@ class SparkEngine:
         )
 
     def sized(self, size: int) -> SparkEngine:
-        """This engine, set to compile for throughput if the input has so many bytes that it pays."""
+        """This engine; as a long job if the input, of `size` bytes, is large enough."""
         return replace(self, long_job=self.long_job or size > LONG_JOB_BYTES)
 
 
@@ -120,7 +121,7 @@ def session(engine: SparkEngine | None = None, spark: SparkSession | None = None
 
 
 def _is_not_py4j_noise(record: logging.LogRecord) -> bool:
-    """Drop the tracebacks that py4j logs on Ctrl-C: it raises the same error as well."""
+    """Whether to keep a log record: py4j logs tracebacks on Ctrl-C, although it also raises the error."""
     return not record.getMessage().endswith(" while sending command.")
 
 
@@ -133,7 +134,7 @@ def _answers(spark: SparkSession) -> bool:
 
 
 def _stop(spark: SparkSession) -> None:
-    """Stop a session that perhaps does not answer any more."""
+    """Stop a session; errors are ignored if it does not answer any more."""
     try:
         spark.stop()
     except Exception:
@@ -150,7 +151,7 @@ def need_spark() -> None:
 
 
 def task_count(spark: SparkSession, parts: int) -> int:
-    """A few tasks per core, so that one slow part does not delay the others; never more than parts."""
+    """The number of tasks for some parts: a few per core, so that slow parts even out; at most `parts`."""
     cores = int(spark.conf.get("spark.sql.shuffle.partitions", "8") or 8)
     return max(1, min(parts, TASKS_PER_CORE * cores))
 
@@ -181,22 +182,23 @@ def _running() -> SparkSession | None:
 
 
 def _check_fits(running: SparkSession, engine: SparkEngine) -> None:
-    """Refuse a running session whose settings differ from the engine's."""
+    """Raise if the settings of the running session differ from those of the engine."""
     wanted = dict(engine.conf) | ({"spark.master": engine.master} if engine.master else {})
     actual = {name: running.conf.get(name, None) for name in wanted}
     if engine.remote and "connect" not in type(running).__module__:
         wanted["spark.remote"] = engine.remote
         actual["spark.remote"] = None
-    other = next((name for name, value in wanted.items() if actual[name] != value), None)
-    if other is not None:
+    different = next((name for name, value in wanted.items() if actual[name] != value), None)
+    if different is not None:
         raise InputError(
-            f"a Spark session is running with {other} {actual[other] or 'not set'}, not {wanted[other]}; "
+            f"a Spark session is running with {different} {actual[different] or 'not set'}, "
+            f"not {wanted[different]}; "
             "stop it first, or leave this setting out"
         )
 
 
 def _check_yarn(engine: SparkEngine) -> None:
-    """Refuse YARN without its configuration files: Spark would print a page of Java instead."""
+    """Raise if YARN has no configuration files; Spark would only print a long Java traceback."""
     named = [os.environ[name] for name in ("HADOOP_CONF_DIR", "YARN_CONF_DIR") if os.environ.get(name)]
     if engine.master == "yarn" and not any(Path(folder).is_dir() for folder in named):
         raise InputError(
@@ -250,7 +252,7 @@ def _connect(engine: SparkEngine, folder: Path) -> SparkSession:
 
 
 def _check_reachable(address: str, what: str, default_port: int) -> None:
-    """Refuse an address where nothing listens: the client itself would try for minutes."""
+    """Raise if nothing listens at an address; Spark's own client would retry for minutes."""
     try:
         parts = urlsplit(address)
         endpoint = parts.hostname or "", parts.port or default_port
@@ -265,12 +267,12 @@ def _check_reachable(address: str, what: str, default_port: int) -> None:
 
 
 def _settings(engine: SparkEngine) -> dict[str, str]:
-    """Default settings; most settings of a cluster are left to the cluster."""
+    """Our default settings; on a cluster only a few, so that the cluster's own defaults apply."""
     shared = {
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
-        # The time in which Python must fetch a result; Spark's 15 seconds are too short on a busy machine.
+        # The time limit for Python to fetch a result; Spark's 15 seconds are too short on a busy machine.
         "spark.python.authenticate.socketTimeout": "5m",
         "spark.driver.extraJavaOptions": f"{_logging()} {LONG_JOB if engine.long_job else SHORT_JOB}",
     }
@@ -287,7 +289,7 @@ def _settings(engine: SparkEngine) -> dict[str, str]:
 
 
 def package_zip(folder: Path) -> Path:
-    """This package as a zip file in `folder`, for executors without it or with another version.
+    """Write this package as a zip file, for executors without it or with another version; return its path.
 
     Its requirements (numpy, numba, pyarrow, pandas, scipy) must be installed where the executors run.
     """

@@ -1,10 +1,10 @@
-"""Maintenance on Spark: a stream of events, applied in order and exactly once (paper 3; SPEC, Dynamics).
+"""Maintenance on Spark: a stream of events, applied in order and exactly once (paper 3).
 
 Spark's checkpoint records the events of each batch, and returns the same events again after a crash. A batch
 first writes its tables, each under the number of the next version, and then that version of the plan, by one
-rename. The rename commits the batch: a batch with a version is not applied again; a batch without one starts
-from the version before, and writes the same tables again. If the checkpoint is lost, Spark starts again with
-the first file; then the `seq` of each event shows whether it was applied.
+rename. The rename commits the batch: a batch with a version is not applied again. A batch without a version
+starts from the version before it, and writes the same tables again. If the checkpoint is lost, Spark starts
+again with the first file; then the `seq` of each event shows whether it was applied.
 """
 
 from __future__ import annotations
@@ -63,26 +63,26 @@ def maintain_on_spark(
 
     The folder `output` gets: `versions/<number>`, the newest `keep` versions of the plan; `links.parquet`,
     the links to add and to remove; `rounds.parquet`, the effect of each event; and `quarantine.parquet`, the
-    refused events and the Reason. Each row has the number of the version that it led to.
+    refused events with their reasons. Each row has the number of the version that it led to.
 
     Args:
         start: makes the first overlay; not called if `output` already has a version.
-        events: a folder into which files are moved, JSON lines, CSV or Parquet; or kafka://host:port/topic,
+        events: a folder into which files (JSON lines, CSV or Parquet) are moved; or kafka://host:port/topic,
             with one JSON object per message, if Spark has the connector.
-        output: the folder for everything; only one stream at a time can write to it.
+        output: the output folder; only one stream at a time can write to it.
         engine: the Spark to use.
         spark: a session of your own, instead of an engine.
         once: stop when all present events are applied; otherwise continue until interrupted.
         keep: the number of versions of the plan to keep.
         files_at_a_time: the largest number of files per batch.
-        fresh_every: compare with a fresh build every so many events; 0: never.
+        fresh_every: the number of events between two comparisons with a fresh build; 0: no comparisons.
         rebaseline: rebuild the overlay with few changes when such a comparison calls for it.
 
     Returns:
-        The batches and events that this run applied, the events that it refused, and the newest version.
+        `output`, `version` (the newest one), and of this run: `batches`, `applied` and `quarantined` events.
 
     Raises:
-        InputError: `output` was made from other events, is in use, or its checkpoint is older than it.
+        InputError: `output` was made from other events or is in use, or its checkpoint is too old.
         MissingExtraError: Spark has no connector to Kafka.
         StorageError: `output` cannot be written.
         UnreachableError: Spark stopped the stream.
@@ -129,7 +129,13 @@ def _apply_batches(rows: DataFrame, state: StreamState, checkpoint: Path, once: 
 
 
 class StreamState:
-    """The newest version of the overlay, in memory and on disk."""
+    """The newest version of the overlay, in memory and on disk.
+
+    Attributes:
+        version: the number of the newest version.
+        counts: the batches, applied events and quarantined events of this run.
+        fault: the error that ended a batch; Spark itself passes on only its text.
+    """
 
     def __init__(
         self,
@@ -157,7 +163,9 @@ class StreamState:
             self._feed = EventFeed(read_state(folder), SequenceSet(record["seen"]))
             self._check_resumable(record["events"])
         elif self._last_checkpoint_batch() >= 0:
-            raise InputError(f"{output} has a checkpoint but no version; remove it, or restore {VERSIONS}/")
+            raise InputError(
+                f"{output} has a checkpoint but no version; remove the checkpoint, or restore {VERSIONS}/"
+            )
         else:
             self.version = 0
             self._query = None
@@ -173,7 +181,7 @@ class StreamState:
         try:
             self._apply(_events(rows), self.version + 1, query, batch)
         except (BroadloomError, ConnectionError) as error:
-            self.fault = error  # Spark passes on only its text
+            self.fault = error
             raise
         except OSError as error:
             self.fault = error_from_os(f"cannot write to {self._output}", error)
@@ -213,17 +221,17 @@ class StreamState:
             (folder / FEED).write_text(json.dumps(record) + "\n")
 
     def _check_resumable(self, source: str) -> None:
-        """Refuse other events than before, and a checkpoint that is older than the newest version."""
+        """Raise if the events come from another source, or if the checkpoint is older than the version."""
         if source != self._source:
             raise InputError(
                 f"{self._output} was made from the events in {source}, not in {self._source}; "
-                "give the former events, or another output"
+                "give the same events, or another output"
             )
         same = self._query is not None and self._query == self._checkpoint_query()
         if same and self._last_checkpoint_batch() < self._batch:
             raise InputError(
                 f"{self._output / CHECKPOINT} is older than the newest version; remove it: events that were "
-                "applied are recognised by their seq, and are not applied again"
+                "applied before are recognised by their seq, and are not applied again"
             )
 
     def _last_checkpoint_batch(self) -> int:
@@ -232,7 +240,7 @@ class StreamState:
         return max((int(one.name) for one in offsets), default=-1)
 
     def _checkpoint_query(self) -> str | None:
-        """The id of the checkpoint's query; each query numbers its own batches."""
+        """The id of the checkpoint's query, or None; each query numbers its batches from 0."""
         metadata = self._output / CHECKPOINT / "metadata"
         return str(json.loads(metadata.read_text())["id"]) if metadata.exists() else None
 
@@ -266,7 +274,7 @@ def _from_kafka(spark: SparkSession, events: str) -> DataFrame:
 
 
 def _events(rows: DataFrame) -> Sequence[EventRow]:
-    """The events of a batch; changes of brokers are so few that they fit the driver."""
+    """The events of a batch; changes of brokers are few, so they fit into the driver's memory."""
     table = rows.toArrow()
     if "value" in table.column_names:
         return [event_of(message or "") for message in table.column("value").to_pylist()]
@@ -274,7 +282,7 @@ def _events(rows: DataFrame) -> Sequence[EventRow]:
 
 
 def _file_events(path: str, content: bytes) -> list[EventRow]:
-    """The events of a file; a file that cannot be read becomes one refused event with its name."""
+    """The events of a file; for a file that cannot be read, one event that is refused with the error."""
     try:
         return events_of(path, content)
     except InputError as error:
@@ -282,7 +290,7 @@ def _file_events(path: str, content: bytes) -> list[EventRow]:
 
 
 def _write(folder: Path, version: int, table: pa.Table) -> None:
-    """Write the rows of one batch as one file under the number of its version, by one rename."""
+    """Write the rows of one batch as a file named by the version, by one rename."""
     folder.mkdir(exist_ok=True)
     draft = folder / f".{version:012d}"
     column = pa.array([version] * table.num_rows, pa.int64())

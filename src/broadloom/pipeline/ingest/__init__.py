@@ -1,4 +1,4 @@
-"""Ingest: raw logs, dumps and pings to canonical tables, with an account of every row.
+"""Ingest: canonical tables from raw logs, dumps and pings, with an account of every row.
 
 Names are imported on first use, so that importing this folder does not load pyspark.
 """

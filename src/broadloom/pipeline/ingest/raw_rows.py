@@ -1,6 +1,6 @@
-"""Readers of raw files: rows with the original line, its source, its fault if it has one, and its columns.
+"""Readers of raw files: each row has its original line, its source, a reason if it is bad, and its columns.
 
-Text is read line by line and never by Spark's own CSV or JSON sources: these drop blank lines in silence, and
+Text is read line by line and never by Spark's own CSV or JSON sources: these drop blank lines silently, and
 report a corrupt record only if every column is used.
 """
 
@@ -22,17 +22,17 @@ from broadloom.pipeline.ingest.raw_sources import DUMPS, RawFile, columns_for, c
 RAW = "raw"
 SOURCE = "source"
 REASON = "reason"
-# The reasons of lines that are not rows: they are counted, and not kept.
+# The reasons of lines that are not rows (headers and page descriptions); they are counted but not kept.
 HEADER = "header"
 NOT_ROWS = (HEADER, PAGE)
 
 _LINE = "line"
 _CELLS = "cells"
 _ENTRY = "entry"
-_COLUMN = "in:{}"  # the name of a Parquet file's column, which cannot clash with the others
+_COLUMN = "in:{}"  # prefix of the columns of a Parquet file, so that they do not clash with ours
 _BYTE_ORDER_MARK = "\ufeff"
 _ROWS_PER_BATCH = 20_000
-# Types as the reasons in quarantine name them.
+# Names of types in the reasons for quarantine.
 _TYPE_NAMES = {
     "double": "number",
     "bigint": "whole number",
@@ -40,9 +40,9 @@ _TYPE_NAMES = {
     "array<double>": "list of numbers",
 }
 
-# The raw value (null: missing), and the same in the table's type, computed from the column of the raw value.
+# The raw value (null: missing), and the same value in the type of the table, computed from the raw column.
 Value = tuple[Column, Column]
-# A condition that makes a row bad, and the reason.
+# A condition that makes a row bad, and its reason.
 Fault = tuple[Column, str]
 
 
@@ -65,9 +65,9 @@ def first_fault(faults: Iterable[Fault]) -> Column:
     return chain
 
 
-def _shape(one: RawFile) -> tuple[str, str, tuple[str, ...]]:
-    """The key by which files are grouped; those of one group are read together."""
-    return ("dump" if one.reader in DUMPS else one.reader, one.header, one.names)
+def _shape(file: RawFile) -> tuple[str, str, tuple[str, ...]]:
+    """The key by which files are grouped; the files of a group are read together."""
+    return ("dump" if file.reader in DUMPS else file.reader, file.header, file.names)
 
 
 def _lines(spark: SparkSession, files: list[RawFile]) -> DataFrame:
@@ -115,7 +115,7 @@ def _unquoted(cell: Column) -> Column:
 
 
 def _json_lines(spark: SparkSession, files: list[RawFile]) -> DataFrame:
-    """Files with one JSON object per line, parsed as a list of one; a line with more than that is bad."""
+    """Files with one JSON object per line; lines are parsed as lists, which must have one entry."""
     line = sf.col(_LINE)
     entry = sf.col(_ENTRY)
     listed = sf.try_parse_json(sf.concat(sf.lit("["), line, sf.lit("]")))
@@ -154,7 +154,7 @@ def _parquet(spark: SparkSession, files: list[RawFile]) -> DataFrame:
 
 
 def _dumps(spark: SparkSession, files: list[RawFile]) -> DataFrame:
-    """Dumps of brokers, each parsed as a whole by its format's Python parser."""
+    """Dumps of brokers; each file is parsed as a whole by the Python parser of its format."""
     known = {str(one.path): (one.reader, one.node) for one in files}
 
     def parse(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -171,7 +171,7 @@ def _dumps(spark: SparkSession, files: list[RawFile]) -> DataFrame:
 
 
 def local_path(source: str) -> str:
-    """The path in a source that Spark reports, such as `file:/tmp/dump.json`."""
+    """The local path of a source as Spark reports it, such as `file:/tmp/dump.json`."""
     return "/" + source.partition(":")[2].lstrip("/")
 
 

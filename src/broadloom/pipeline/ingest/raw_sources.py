@@ -1,4 +1,4 @@
-"""Raw inputs of ingest: the files of each source, their kinds, and their columns. No Spark here."""
+"""Raw inputs of ingest: the files of each source, their kinds, and their columns; without Spark."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from broadloom.errors import InputError, error_from_os
 from broadloom.formats import FORMATS
 from broadloom.storage.tables import OPTIONAL, REQUIRED
 
-# The tables that ingest copies after checks; it derives subscriptions and latency.
+# The tables that ingest only checks and copies; it computes subscriptions and latency from their rows.
 PLAIN = ("nodes", "topics", "publisher", "brokers", "subscribers", "density", "messages", "events")
 TABLES: dict[str, dict[str, pa.DataType]] = {
     name: REQUIRED[name] for name in (*PLAIN, "subscriptions", "latency")
@@ -55,8 +55,8 @@ class RawSource:
 
     Attributes:
         path: a file, a folder of files, or a pattern such as `logs/*.csv`.
-        kind: a canonical table, "matrix", or the dump of a kind of broker; None: detected from the content.
-        node: the broker of a dump; None: the name in the dump, or else the file's name.
+        kind: a canonical table, "matrix", or a format of dumps; None: detected from the content.
+        node: the broker of a dump that does not name it; None: the file's name up to the first dot.
 
     Examples:
         >>> RawSource.parse("mosquitto@berlin=logs/berlin.log")
@@ -80,7 +80,7 @@ class RawSource:
 
     def __post_init__(self) -> None:
         if self.kind is not None and self.kind not in KINDS:
-            raise InputError(f"source {self.path}: {self.kind!r} is not a kind; there are {', '.join(KINDS)}")
+            raise InputError(f"source {self.path}: unknown kind {self.kind!r}; there are {', '.join(KINDS)}")
 
 
 @dataclass(frozen=True)
@@ -91,9 +91,9 @@ class RawFile:
         path: the path of the file.
         table: the canonical table that its rows belong to.
         reader: "csv", "jsonl", "parquet", "matrix", or the name of a dump's format.
-        names: its columns, as far as its beginning shows them.
-        header: the first line of a CSV file, the types of a Parquet file; files with the same header are read
-            together.
+        names: its columns; of JSON lines, those in the beginning of the file.
+        header: the first line of a CSV file, or the types of a Parquet file; files with the same header are
+            read together.
         node: the broker of a dump that does not name it itself.
     """
 
@@ -106,7 +106,7 @@ class RawFile:
 
 
 def check_choices(wildcards: str = "match", symmetric: str = "none") -> None:
-    """Refuse unknown values of the options of ingest."""
+    """Raise if an option of ingest has an unknown value."""
     if wildcards not in WILDCARDS:
         raise InputError(f"wildcards is {wildcards!r}; there are {', '.join(WILDCARDS)}")
     if symmetric not in SYMMETRIC:
@@ -124,8 +124,8 @@ def find_files(sources: Iterable[RawSource]) -> list[RawFile]:
     found: dict[Path, RawFile] = {}
     for source in sources:
         for path in _files(source.path):
-            if (one := _recognise(path, source)) is not None:
-                found[path] = one
+            if (file := _recognise(path, source)) is not None:
+                found[path] = file
     if not found:
         raise InputError("every source is empty; give at least one row")
     return [found[path] for path in sorted(found)]
@@ -137,9 +137,9 @@ def total_bytes(files: Iterable[RawFile]) -> int:
 
 
 def count_lines(path: Path) -> int:
-    """The number of lines of a text file; a last line without an end counts.
+    """The number of lines of a text file; a last line without a line end counts.
 
-    Read in blocks, without a parser: the number of rows that the ledger must add up to.
+    The file is read in blocks, without a parser. The rows in the ledger must add up to this number.
     """
     count = 0
     last = b"\n"
@@ -156,7 +156,7 @@ def open_file(path: Path) -> IO[bytes]:
 
 
 def separator(header: str) -> str:
-    """The separator of a CSV file by its header: a tab, a semicolon or a comma."""
+    """The separator of a CSV file: a tab or a semicolon if its header has one, otherwise a comma."""
     return next((sign for sign in "\t;" if sign in header), ",")
 
 
@@ -166,13 +166,13 @@ def fields(header: str) -> list[str]:
 
 
 def columns_for(names: Iterable[str], column: str) -> list[str]:
-    """Those of `names` that mean a canonical column."""
+    """Those of `names` that are names of a canonical column (`ALIASES`)."""
     known = set(names)
     return [name for name in ALIASES.get(column, (column,)) if name in known]
 
 
 def column_of(names: Iterable[str], column: str) -> str | None:
-    """The first of `names` that means a canonical column, or None.
+    """The name of a canonical column among `names`, or None.
 
     Examples:
         >>> column_of(["device", "broker"], "node")
@@ -182,6 +182,7 @@ def column_of(names: Iterable[str], column: str) -> str | None:
 
 
 def _files(path: str) -> list[Path]:
+    """The files of a path or pattern, sorted, without hidden ones."""
     start = Path(path)
     found = [start] if start.is_file() else list(start.rglob("*"))
     if not start.exists():
@@ -191,10 +192,10 @@ def _files(path: str) -> list[Path]:
     )
     if not chosen:
         raise InputError(f"source {path}: no such file; give a file, a folder or a pattern")
-    odd = next((file for file in chosen if set(str(file)) & _SPECIAL), None)
-    if odd is not None:
+    special = next((file for file in chosen if set(str(file)) & _SPECIAL), None)
+    if special is not None:
         raise InputError(
-            f"{odd}: Spark cannot read a path with one of {' '.join(sorted(_SPECIAL))}; rename it"
+            f"{special}: Spark cannot read a path with one of {' '.join(sorted(_SPECIAL))}; rename it"
         )
     return chosen
 
@@ -224,7 +225,7 @@ def _recognise(path: Path, source: RawSource) -> RawFile | None:
 
 
 def _check_compressed(path: Path) -> None:
-    """Refuse a compressed file that is truncated or damaged: Spark would fail only at its end."""
+    """Raise if a compressed file is truncated or damaged; Spark would fail only in the middle of the work."""
     try:
         with open_file(path) as file:
             while file.read(_BLOCK_BYTES):
@@ -239,7 +240,7 @@ def _check_compressed(path: Path) -> None:
 
 
 def _head(path: Path) -> str | None:
-    """The beginning of a file as text."""
+    """The beginning of a file as text; None if the file is empty."""
     try:
         with open_file(path) as file:
             head = file.read(_HEAD_BYTES)
@@ -271,7 +272,7 @@ def _parquet_schema(path: Path) -> pa.Schema:
 
 
 def _keys(head: str) -> list[str]:
-    """The keys of the lines that are JSON objects, and client, which later lines can have."""
+    """The keys of all lines that are JSON objects, and "client", which only later lines may have."""
     keys: dict[str, None] = {}
     for line in head.split("\n"):
         try:
@@ -283,20 +284,20 @@ def _keys(head: str) -> list[str]:
 
 
 def _table(path: Path, kind: str | None, names: list[str]) -> str:
-    """The table of the source's kind or of the file's name, or the one with most of these columns."""
-    word = kind or path.name.split(".")[0].rstrip("-_0123456789")
-    candidates = [word] if word in TABLES else sorted(TABLES, key=lambda name: -len(TABLES[name]))
-    if word == "brokers" and kind is None:
+    """The table that the kind or the file's name says, else the widest one with all columns in `names`."""
+    name = kind or path.name.split(".")[0].rstrip("-_0123456789")
+    candidates = [name] if name in TABLES else sorted(TABLES, key=lambda table: -len(TABLES[table]))
+    if name == "brokers" and kind is None:
         candidates.append("nodes")  # a list of brokers with their sites
     for table in candidates:
         if all(column_of(names, column) for column in TABLES[table]):
             return table
     columns = ", ".join(names)[:200] or "none"
-    if word in TABLES:
-        needs = TABLES[word]
+    if name in TABLES:
+        needs = TABLES[name]
         first = next(column for column in needs if not column_of(names, column))
         raise InputError(
-            f"{path} has no column {first!r}: table {word} needs {', '.join(needs)}; it has {columns}"
+            f"{path} has no column {first!r}: table {name} needs {', '.join(needs)}; it has {columns}"
         )
     raise InputError(
         f"{path} is of an unknown kind (its columns: {columns}); "

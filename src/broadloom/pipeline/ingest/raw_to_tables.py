@@ -1,4 +1,4 @@
-"""Ingest on Spark: raw logs, dumps and pings to canonical tables, with an account of every row."""
+"""Ingest on Spark: canonical tables from raw logs, dumps and pings, with an account of every row."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from broadloom.pipeline.spark_session import SparkEngine, session
 from broadloom.progress import stage
 from broadloom.storage import new_folder
 
-# The bytes of subscriptions that one partition counts in memory.
+# The size of the subscriptions that one partition counts in memory.
 PIECE_BYTES = 8 * 2**20
 
 
@@ -49,8 +49,9 @@ def ingest(
 
     Args:
         sources: files, folders and patterns, with their kind where it cannot be detected (`RawSource`).
-        output: the folder for the tables; it appears as a whole.
-        wildcards: "match" filters with the known topics, or "group" filters that can match the same topic.
+        output: the folder for the tables; it appears by one rename.
+        wildcards: "match" replaces a filter by the known topics that it matches; "group" makes one topic of
+            filters that can match the same topic.
         symmetric: latencies: "none" keeps both directions; "mean", "min" or "max" combines them.
         engine: the Spark to use.
         spark: a session of your own, instead of an engine; its settings do not change.
@@ -96,21 +97,21 @@ class _Ingest:
 
     def run(self, wildcards: str, symmetric: str) -> RowLedger:
         for table in PLAIN:
-            if self._of(table):
+            if self._files_of(table):
                 self._plain(table)
-        if self._of("subscriptions"):
+        if self._files_of("subscriptions"):
             self._subscriptions(wildcards)
-        if self._of("latency"):
+        if self._files_of("latency"):
             self._latency(symmetric)
         return RowLedger(tuple(self._accounts()), tuple(self.notes))
 
-    def _of(self, table: str) -> list[RawFile]:
-        return [one for one in self.files if one.table == table]
+    def _files_of(self, table: str) -> list[RawFile]:
+        return [file for file in self.files if file.table == table]
 
     def _plain(self, table: str) -> None:
-        """Write a table as it is, each key once."""
+        """Check a table and write it, each key once."""
         with stage(f"ingest {table}"):
-            rows = read_files(self.spark, self._of(table))
+            rows = read_files(self.spark, self._files_of(table))
             key = row_checks.KEYS.get(table)
             rows = row_checks.check_events(rows) if table == "events" else rows
             result = self._separate(table, rows if key is None else row_checks.check_keys(rows, key))
@@ -119,10 +120,10 @@ class _Ingest:
             result.used = result.written = self._sum(table)
 
     def _subscriptions(self, wildcards: str) -> None:
-        nodes = self.table("nodes") if self._of("nodes") else None
-        topics = self.table("topics") if self._of("topics") else None
+        nodes = self.table("nodes") if self._files_of("nodes") else None
+        topics = self.table("topics") if self._files_of("topics") else None
         with stage("ingest subscriptions"):
-            rows = read_files(self.spark, self._of("subscriptions"))
+            rows = read_files(self.spark, self._files_of("subscriptions"))
             result = self._tally("subscriptions", row_checks.check_subscriptions(rows, nodes, topics))
         with stage("match filters"):
             wanted = self.table("wanted")
@@ -134,7 +135,7 @@ class _Ingest:
             self.notes.extend(notes)
 
     def _latency(self, symmetric: str) -> None:
-        known = self.table("nodes") if self._of("nodes") else None
+        known = self.table("nodes") if self._files_of("nodes") else None
         with stage("ingest latency"):
             result = self._separate("latency", row_checks.check_latency(self._latency_rows(known), known))
             self._write("latency", row_checks.median_latency(result.rows, symmetric), "src", "dst")
@@ -142,8 +143,8 @@ class _Ingest:
             result.written = self._sum("latency")
 
     def _latency_rows(self, known: DataFrame | None) -> DataFrame:
-        """Samples and the cells of matrices, as rows of one shape."""
-        files = self._of("latency")
+        """The rows of all latency files: samples, and the cells of matrices."""
+        files = self._files_of("latency")
         listed = [one for one in files if one.reader != MATRIX]
         names = [] if known is None else known.select("node").toArrow().column(0).to_pylist()
         parts = [
@@ -159,7 +160,7 @@ class _Ingest:
         return rows
 
     def _separate(self, table: str, rows: DataFrame) -> _TableRows:
-        """Put the bad rows into quarantine, count all, and return the good ones."""
+        """Count all rows, write the bad ones to the quarantine, and return the good ones."""
         counts = Observation()
         headers = sf.count_if(sf.col(REASON).isin(*NOT_ROWS)).alias("headers")
         self._quarantine(table, rows.observe(counts, sf.count(sf.lit(1)).alias("lines"), headers))
@@ -167,7 +168,7 @@ class _Ingest:
 
     def _tally(self, table: str, rows: DataFrame) -> _TableRows:
         """As `_separate`, but write the table `wanted` from the same pass over the input."""
-        pieces = 1 + total_bytes(self._of(table)) // PIECE_BYTES
+        pieces = 1 + total_bytes(self._files_of(table)) // PIECE_BYTES
         self._write("tally", row_checks.tally(rows, pieces))
         found = self.table("tally")
         self._quarantine(table, found)
@@ -200,7 +201,7 @@ class _Ingest:
         named.write.mode("append").parquet(str(self.folder / "quarantine.parquet"))
 
     def _counted(self, table: str, rows: DataFrame, lines: int, headers: int) -> _TableRows:
-        _check_lines(table, self._of(table), lines)
+        _check_lines(table, self._files_of(table), lines)
         result = _TableRows(table, rows.where(sf.col(REASON).isNull()), lines - headers)
         self.tables.append(result)
         return result
@@ -213,13 +214,13 @@ class _Ingest:
             yield one.account(dict(sorted(mine.items())))
 
     def _write(self, table: str, rows: DataFrame, *order: str | None) -> None:
-        """Write a table; with an order, as one sorted file."""
+        """Write a table; if sort columns are given, as one sorted file."""
         keys = [key for key in order if key is not None]
         whole = rows.coalesce(1).sortWithinPartitions(*keys) if keys else rows
         whole.write.parquet(str(self.folder / f"{table}.parquet"))
 
     def _sum(self, table: str, column: str | None = None, where: pc.Expression | None = None) -> int:
-        """The sum of a column of a written table, or the number of its rows."""
+        """The sum of a column of a written table; without a column, the number of its rows."""
         data = pyarrow.dataset.dataset(self.folder / f"{table}.parquet")
         if column is None:
             return int(data.count_rows())
@@ -241,7 +242,8 @@ class _TableRows:
         count: the number of its rows, bad ones included.
         used: the number of good rows that the written table comes from.
         written: the number of rows of the written table.
-        accepted: the number of good rows that arrived, where it is known; it must be that of all good rows.
+        accepted: the number of good rows that reached the output, if counted; it must equal that of all good
+            rows.
     """
 
     table: str
@@ -262,7 +264,7 @@ class _TableRows:
 
 
 def _check_lines(table: str, files: list[RawFile], read: int) -> None:
-    """Compare the lines that Spark read with a count without Spark, for files that have one."""
+    """Raise if Spark read another number of lines than the files have; only for kinds that can be counted."""
     counts: dict[str, Callable[[Path], int]] = {
         "csv": count_lines,
         "jsonl": count_lines,
@@ -273,5 +275,5 @@ def _check_lines(table: str, files: list[RawFile], read: int) -> None:
         if lines != read:
             raise InternalError(
                 f"{table}: the files have {lines:,} lines, but Spark read {read:,}; "
-                "did they change in the meantime? Otherwise please report this"
+                "if they have not changed in the meantime, please report this"
             )

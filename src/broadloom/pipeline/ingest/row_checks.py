@@ -1,4 +1,4 @@
-"""Checks of the rows of each table, the interest of brokers from subscriptions, and latency from samples."""
+"""Checks of the rows of each table; topics from filters with wildcards, and latencies from samples."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ _MATRIX_SCHEMA = pa.schema(
 
 
 def check_keys(rows: DataFrame, key: str) -> DataFrame:
-    """The rows, with a reason where one contradicts another row with the same key.
+    """The rows, with a reason for each row that contradicts another row with the same key.
 
-    Of the good rows of a key, the first in the order of their text counts; one with the same values is a
-    duplicate, one with other values is bad.
+    Of the good rows with a key, the first in the order of their text is kept. A row with the same values is a
+    duplicate, and a row with other values is bad.
     """
     values = sf.to_json(sf.struct(*(name for name in rows.columns if name not in (RAW, SOURCE, REASON))))
     same_key = Window.partitionBy(key, sf.col(REASON).isNull())
@@ -42,7 +42,7 @@ def check_keys(rows: DataFrame, key: str) -> DataFrame:
 
 
 def check_events(rows: DataFrame) -> DataFrame:
-    """The events, with a reason for those of an unknown kind or without the topics that they need."""
+    """The events, with a reason for each event of an unknown kind, or without the topics that it needs."""
     for column, type_name in (("topics", "array<string>"), ("at", "string")):
         if column not in rows.columns:
             rows = rows.withColumn(column, sf.lit(None).cast(type_name))
@@ -56,7 +56,7 @@ def check_events(rows: DataFrame) -> DataFrame:
 
 
 def check_subscriptions(rows: DataFrame, nodes: DataFrame | None, topics: DataFrame | None) -> DataFrame:
-    """The subscriptions, with their filters without `$share/...`, and with a reason for those not to use."""
+    """The subscriptions, with filters without `$share/<group>/`, and with a reason for each bad row."""
     bare = sf.when(sf.col("topic").startswith("$"), sf.regexp_replace("topic", filters.SHARED, "")).otherwise(
         sf.col("topic")
     )
@@ -80,14 +80,14 @@ def check_subscriptions(rows: DataFrame, nodes: DataFrame | None, topics: DataFr
 
 
 def tally(rows: DataFrame, pieces: int) -> DataFrame:
-    """Count checked rows in one pass: good ones by node and filter, each bad row by itself.
+    """Count checked rows in one pass: good rows by node and filter, bad rows one by one.
 
-    Nearly all rows differ, so that combining equal rows before the shuffle would only fill the memory. Each
+    Nearly all rows differ, so combining equal rows before the shuffle would only fill the memory. Each
     row goes to one of `pieces` partitions, which are small enough to be counted without a sort.
 
     Returns:
-        node, filter, clients, rows of good rows; reason, raw, source of bad ones and headers, which are null
-        for good ones.
+        The columns node, filter, clients and rows for good rows, and reason, raw and source for bad rows and
+        headers; the columns of the other kind are null.
     """
     good = sf.col(REASON).isNull()
     bad = sf.col(REASON).isNotNull()
@@ -153,7 +153,7 @@ def _notes(topics_of_filter: dict[str, list[str]], topics: int) -> list[str]:
 
 
 def _marked(rows: DataFrame, known: DataFrame, column: str, mark: str) -> DataFrame:
-    """The rows, with a mark where the value of a column is known; `known` has each value once."""
+    """The rows with a column `mark`: true if the value of `column` is known; `known` has each value once."""
     listed = known.select(column).withColumn(mark, sf.lit(True))
     return rows.join(sf.broadcast(listed), column, "left")
 
@@ -168,7 +168,7 @@ def _texts(column: DataFrame) -> list[str]:
 
 
 def check_latency(rows: DataFrame, known: DataFrame | None) -> DataFrame:
-    """The samples, with a reason for those not to use; `known` has the columns node and perhaps site."""
+    """The samples, with a reason for each bad row; `known` has the column node and optionally site."""
     rtt = sf.col("rtt_ms")
     faults = [(sf.isnan(rtt) | (rtt <= 0) | (rtt == float("inf")), Reason.NOT_POSITIVE)]
     if known is not None:
@@ -211,8 +211,8 @@ def median_latency(samples: DataFrame, symmetric: str) -> DataFrame:
 def read_matrix(path: Path, nodes: list[str]) -> pa.Table:
     """The cells of a matrix file as rows: raw, source, reason, src, dst, rtt_ms; empty cells are skipped.
 
-    The first line names the columns, and the first field of each line its row; a square of numbers without
-    names is in the order of `nodes`.
+    The first line has the names of the columns, and the first field of each line the name of its row. A
+    square of numbers without names is in the order of `nodes`.
 
     Raises:
         InputError: the matrix is not square, or its names do not fit.
