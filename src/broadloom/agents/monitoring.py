@@ -7,7 +7,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 
-KIND = "text/plain; version=0.0.4; charset=utf-8"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Name, type ("gauge" or "counter"), meaning, and values by their labels.
 Family = tuple[str, str, str, Sequence[tuple[str, float]]]
 MOST_WARNINGS, WARNING_SECONDS = 10, 60.0
@@ -26,7 +26,7 @@ def exposition(prefix: str, families: Iterable[Family]) -> str:
     lines: list[str] = []
     for name, kind, meaning, values in families:
         lines += [f"# HELP {prefix}_{name} {meaning}", f"# TYPE {prefix}_{name} {kind}"]
-        lines += [f"{prefix}_{name}{where} {value}" for where, value in values]
+        lines += [f"{prefix}_{name}{label} {value}" for label, value in values]
     return "\n".join(lines) + "\n"
 
 
@@ -46,10 +46,9 @@ def _escaped(value: str) -> str:
 
 
 class RateLimitedLog:
-    """Log of warnings that writes a few per kind and minute, and then how many it has left out.
+    """Log that writes a few warnings per kind and minute, and then the number of those that it left out.
 
-    The kinds are the program's own words, so there are few of them, whatever clients send. Any thread can
-    call it.
+    The program defines the kinds, so clients cannot add any. Any thread can call it.
 
     Args:
         log: the logger.

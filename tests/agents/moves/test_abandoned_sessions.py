@@ -48,7 +48,7 @@ def test_what_was_left_is_counted_and_named_also_by_the_next_agent(world, caplog
     assert (health(world)["strays"], health(world)["abandoned"]) == (1, 0)
     with caplog.at_level(logging.WARNING):
         give_up(world)
-    assert "the session of a at 'h' is left as it is" in caplog.text
+    assert "the session of a at 'h' could not be emptied" in caplog.text
     before = kept(world)
     for start in (lambda: None, world.start):
         start()

@@ -64,8 +64,8 @@ class Still:
     def forget(self, broker, client, then):
         self.work.append(("forget", broker, client, then))
 
-    def redirect(self, left, now, client, token, then):
-        self.work.append(("redirect", left, client, then))
+    def redirect(self, old, new, client, token, then):
+        self.work.append(("redirect", old, client, then))
         return lambda: None
 
 
@@ -232,7 +232,7 @@ def test_links_that_cannot_be_asked_do_not_end_the_agent(world, caplog):
     world.reply(move, "accept")
     world.step()
     assert world.state(move) is MoveState.ACCEPTED
-    assert "is unknown" in caplog.text
+    assert "failed to report their state" in caplog.text
 
 
 def test_what_waits_is_sent_on_before_it_is_abandoned_though_links_are_wanting(world):

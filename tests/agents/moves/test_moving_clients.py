@@ -392,7 +392,7 @@ def test_a_client_hears_only_what_is_said_to_it(caplog):
     ):
         client._received(said(topic, order))
     assert client._work.empty()
-    assert caplog.text.count("a control message to another") == 4
+    assert caplog.text.count("a control message for another") == 4
     for payload in (b"", b"{}", b"\xff", order[:-1]):
         client._on_call("connect", payload)
         client._on_call("move", payload)
@@ -451,7 +451,7 @@ def test_what_no_broker_confirms_is_kept_or_refused(monkeypatch):
             client._client._last_mid = 0
             keys |= {client.publish("t", b"x") for _ in range(100)}
         assert len(keys) == client.unconfirmed() == len(client._client._out_messages) == 300
-        with pytest.raises(OutboxFullError, match="300 messages of a are unconfirmed"):
+        with pytest.raises(OutboxFullError, match="300 messages of a are unacknowledged"):
             client.publish("t", b"x")
         assert client.unconfirmed() == 300
 
@@ -470,7 +470,7 @@ def test_a_client_is_started_once_and_stops_while_it_cannot_connect(caplog):
             client.connect("g")
             assert wait_for(lambda: client.home == "g")
         assert client.home == "f"
-        assert "cannot connect to 'g' and returns" in caplog.text
+        assert "cannot connect to 'g', and returns to" in caplog.text
         with client:
             assert client.wait_until_ready(60)
 

@@ -217,7 +217,7 @@ def test_links_that_nobody_holds_are_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("BROADLOOM_TOKEN", "token")
     (tmp_path / "agent.toml").write_text('[brokers.h]\naddress = "h:1"\n[links]\ntopics = ["t"]')
     with (
-        pytest.raises(bl.InputError, match=r"has \[links\], but nothing holds them"),
+        pytest.raises(bl.InputError, match=r"has \[links\], but `serving` was called without"),
         serving(AgentConfig.load(tmp_path / "agent.toml")),
     ):
         pass

@@ -15,7 +15,7 @@ import numpy as np
 from broadloom.agents.links.link_agent import LinkAgent
 from broadloom.agents.links.plan_sources import PlanSource
 from broadloom.agents.links.tree_changes import target_hops
-from broadloom.agents.monitoring import KIND, Family, exposition, labels
+from broadloom.agents.monitoring import CONTENT_TYPE, Family, exposition, labels
 from broadloom.checks import check_count
 from broadloom.deployment import Publication, Settings
 from broadloom.deployment.targets.mosquitto_bridges import broker_address
@@ -328,7 +328,7 @@ async def serve_metrics(agent: LinkAgent, port: int) -> asyncio.Server:
                 good = request.startswith((b"GET /metrics ", b"GET / "))
                 body = link_metrics(agent).encode() if good else b"not found; GET /metrics\n"
                 status = b"200 OK" if good else b"404 Not Found"
-                head = b"HTTP/1.1 %b\r\nContent-Type: %b\r\n" % (status, KIND.encode())
+                head = b"HTTP/1.1 %b\r\nContent-Type: %b\r\n" % (status, CONTENT_TYPE.encode())
                 writer.write(head + b"Content-Length: %d\r\nConnection: close\r\n\r\n%b" % (len(body), body))
                 await writer.drain()
         except (OSError, TimeoutError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):

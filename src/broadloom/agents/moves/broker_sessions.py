@@ -33,18 +33,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("broadloom.agents.moves")
 
-CALL_SECONDS = 60  # message expiry of a control message; the agent repeats those that are still valid
+CALL_SECONDS = 60  # message expiry of a control message; the agent repeats it as long as it is valid
 
 # Called with the broker, the topic, the payload, and a function that acknowledges the message.
 OnMessage = Callable[[str, str, bytes, Callable[[], None]], None]
 # Called with the error, or None on success.
 Then = Callable[[str | None], None]
 TOPIC = "broadloom-topic"  # the user property with the original topic of a redirected message
-QUIET_SECONDS = 5.0  # without progress, after which a redirection is restarted
+QUIET_SECONDS = 5.0  # a redirection without progress for this time fails, and is repeated later
 
 
 class BrokerGateway(Protocol):
-    """Operations of the agent at brokers; tests have one without brokers."""
+    """Operations of the agent at brokers; tests implement it without brokers."""
 
     def send(self, broker: str, topic: str, payload: bytes) -> None:
         """Publish a message, as soon as the broker is connected."""
@@ -55,15 +55,15 @@ class BrokerGateway(Protocol):
     def forget(self, broker: str, client: str, then: Then) -> None:
         """End the session of the client."""
 
-    def redirect(self, left: str, now: str, client: str, token: str, then: Then) -> Callable[[], None]:
-        """Forward the queue of a client from the broker it has left; returns a function that stops it."""
+    def redirect(self, old: str, new: str, client: str, token: str, then: Then) -> Callable[[], None]:
+        """Forward a client's queue from its old broker to the new one; returns a function that stops it."""
 
 
 class MqttGateway:
-    """One connection per broker, in sessions that brokers keep while the agent is absent.
+    """Gateway by MQTT: one connection per broker, whose session the broker keeps while the agent is absent.
 
     Args:
-        addresses: the brokers' addresses; those for the agent alone, where there are such.
+        addresses: the brokers' addresses for the agent, which can differ from those for clients.
         login: the agent's login.
         workers: number of sessions that are processed in parallel.
     """
@@ -90,7 +90,7 @@ class MqttGateway:
         self._clients.clear()
 
     def send(self, broker: str, topic: str, payload: bytes) -> None:
-        """Publish; paho queues the message while the broker is absent, and the broker if the client is."""
+        """Publish; paho queues the message while the broker is absent, the broker while the client is."""
         self._clients[broker].publish(
             topic, payload, 1, properties=message_properties((), seconds=CALL_SECONDS)
         )
@@ -103,9 +103,9 @@ class MqttGateway:
         """End the session of the client."""
         self._submit(then, forget, self._addresses[broker], client, self._login)
 
-    def redirect(self, left: str, now: str, client: str, token: str, then: Then) -> Callable[[], None]:
-        """Forward the queue of a client from the broker it has left."""
-        addresses = self._addresses[left], self._addresses[now]
+    def redirect(self, old: str, new: str, client: str, token: str, then: Then) -> Callable[[], None]:
+        """Forward a client's queue from its old broker to the new one; returns a function that stops it."""
+        addresses = self._addresses[old], self._addresses[new]
         redirection = Redirection(*addresses, client, self._login, token)
         self._submit(then, redirection.run)
 
@@ -118,8 +118,8 @@ class MqttGateway:
         def run() -> None:
             try:
                 error = work(*arguments)
-            except Exception as failure:  # whatever it is, the work is repeated
-                log.exception("work on a session failed")
+            except Exception as failure:  # of any kind: the agent repeats the work
+                log.exception("an operation on a session failed")
                 error = f"{failure!r:.200}"
             then(error)
 
@@ -148,31 +148,32 @@ def replicate(address: Address, client: str, login: Login, filters: QosFilters) 
     """Open the client's session at the foreign broker, which queues messages from now on.
 
     Returns:
-        The error, or None.
+        The error, or None on success.
     """
     options = subscription_options((*filters, *control_filters(client)), RETAINED_NEVER)
-    code, text = request_once(address, client, login, lambda own: own.subscribe(options))
+    code, text = request_once(address, client, login, lambda session: session.subscribe(options))
     return text if code is None or code >= FAILURE else None
 
 
 def forget(address: Address, client: str, login: Login) -> str | None:
-    """End the client's session at a broker, and delete its queue; returns the error, or None."""
+    """End the client's session at a broker, and delete its queue; returns the error, or None on success."""
     code, text = request_once(address, client, login, lambda _: None, clean=True)
     return None if code == 0 else text
 
 
 class Redirection:
-    """Forwards the queue of a client from the broker it has left, and ends its session there.
+    """Forwards the queue of a client from the broker that it has left, and ends its session there.
 
-    A mark is put at the end of the queue. Messages behind the mark arrived while the agent was connected in
-    the client's name, with the agent's rights instead of the client's, so they are not forwarded; the foreign
-    broker has them too. A message is acknowledged only when the new session has it, so a crash repeats
-    messages and never loses any. Only the client reads the topic on which it is forwarded: without its
-    session the broker would report that there are no subscribers.
+    The agent first publishes a mark, which enters the queue behind all messages for the client. Messages
+    behind the mark arrived while the agent was connected under the client's id, with the agent's rights
+    instead of the client's, so they are not forwarded; the new broker has them too. A message is
+    acknowledged at the old broker only when the new session has it, so a crash repeats messages and never
+    loses any. Messages are forwarded on a topic that only this client reads: as long as the new broker
+    reports no subscribers of it, the client's session is missing there, and the message is sent again.
 
     Args:
-        left: the address of the broker that the client has left.
-        now: the address of the broker where it is.
+        old: the address of the broker that the client has left.
+        new: the address of the broker that serves it now.
         client: the client's name.
         login: the agent's login.
         token: the payload of the mark.
@@ -181,55 +182,58 @@ class Redirection:
         stopped: set this to stop; the session is left as it is.
     """
 
-    def __init__(self, left: Address, now: Address, client: str, login: Login, token: str) -> None:
+    def __init__(self, old: Address, new: Address, client: str, login: Login, token: str) -> None:
         self.stopped = False
-        self._left = left
-        self._now = now
+        self._old_address = old
+        self._new_address = new
         self._name = client
         self._login = login
         self._token = token
-        self._old = new_client(client, login, manual_ack=True)
-        self._new = new_client(f"{MOVE_AGENT}-{token}", login)
-        self._marked = self._absent = False
+        self._reader = new_client(client, login, manual_ack=True)
+        self._writer = new_client(f"{MOVE_AGENT}-{token}", login)
+        self._marked = False  # the mark has arrived
+        self._session_missing = False
         self._error: str | None = None
         self._progress = 0.0
-        self._in_flight: dict[int, Any] = {}  # by the packet id under which it was forwarded
-        self._repeat: list[Any] = []
+        self._in_flight: dict[int, Any] = {}  # forwarded messages by their packet id
+        self._repeat: list[Any] = []  # messages that the new broker did not queue yet
 
     def run(self) -> str | None:
-        """Forward the queue in this thread; returns the error, or None."""
+        """Forward the queue in this thread; returns the error, or None on success."""
         mark = to_client(self._name, "mark"), self._token.encode(), 1
-        writer = f"{MOVE_AGENT}-{self._token}"
-        code, text = request_once(self._left, writer, self._login, lambda own: own.publish(*mark), clean=True)
+        marker = f"{MOVE_AGENT}-{self._token}"
+        code, text = request_once(
+            self._old_address, marker, self._login, lambda session: session.publish(*mark), clean=True
+        )
         if code == NO_SUBSCRIBERS:  # the broker has no session of the client
             return None
         return text if code else self._forward_all()
 
     def _forward_all(self) -> str | None:
-        self._old.on_connect = self._on_connect
-        self._old.on_message = lambda _c, _d, message: self._on_message(message)
-        self._new.on_connect = lambda _c, _d, _f, reason, _p: self._fail_if(reason)
-        self._new.on_publish = lambda _c, _d, number, reason, _p: self._on_publish(number, reason)
+        self._reader.on_connect = self._on_connect
+        self._reader.on_message = lambda _c, _d, message: self._on_message(message)
+        self._writer.on_connect = lambda _c, _d, _f, reason, _p: self._fail_if(reason)
+        self._writer.on_publish = lambda _c, _d, number, reason, _p: self._on_publish(number, reason)
         try:
-            connect(self._new, self._now, clean=True, seconds=0)
-            connect(self._old, self._left)
+            connect(self._writer, self._new_address, clean=True, seconds=0)
+            connect(self._reader, self._old_address)
             self._progress = time.monotonic()
             error = self._loop()
         except OSError as failure:
             error = failure.strerror or str(failure)
-        for client in (self._new, self._old):
+        for client in (self._writer, self._reader):
             disconnect_now(client)
-        # Ending the session takes a new connection: unread messages would reset this one before its end.
-        return error or forget(self._left, self._name, self._login)
+        # A new connection ends the session: with unread messages, this one would be reset too early.
+        return error or forget(self._old_address, self._name, self._login)
 
     def _loop(self) -> str | None:
         """Read and write until the mark has arrived and all messages before it are forwarded."""
-        while not (self._absent or (self._marked and not self._in_flight and not self._repeat)):
+        while not (self._session_missing or (self._marked and not self._in_flight and not self._repeat)):
             if self.stopped or self._error:
                 return self._error or "stopped"
             if time.monotonic() - self._progress > QUIET_SECONDS:
                 return "no progress"
-            if self._old.loop(TICK / 4) != 0 or self._new.loop(TICK / 4) != 0:
+            if self._reader.loop(TICK / 4) != 0 or self._writer.loop(TICK / 4) != 0:
                 return "the connection was lost or taken over"
             repeated = self._repeat
             self._repeat = []
@@ -241,7 +245,7 @@ class Redirection:
 
     def _on_connect(self, _c: object, _d: object, flags: Any, reason: Any, _p: object) -> None:
         self._fail_if(reason)
-        self._absent = not flags.session_present
+        self._session_missing = not flags.session_present
 
     def _fail_if(self, reason: Any) -> None:
         if reason.is_failure:
@@ -254,7 +258,7 @@ class Redirection:
         if message.topic == to_client(self._name, "mark"):
             self._marked = message.payload == self._token.encode()
         elif message.topic.startswith(f"{CONTROL_ROOT}/"):
-            self._old.ack(message.mid, message.qos)  # an outdated control message
+            self._reader.ack(message.mid, message.qos)  # an outdated control message
         else:
             self._forward(message)
 
@@ -263,7 +267,7 @@ class Redirection:
         user = user_properties(message.properties)
         if message.topic != topic:  # a message that is redirected again has its topic already
             user = [(TOPIC, message.topic), *user]
-        sent = self._new.publish(
+        sent = self._writer.publish(
             topic, message.payload, 1, properties=message_properties(user, message.properties)
         )
         self._in_flight[sent.mid] = message
@@ -271,7 +275,7 @@ class Redirection:
     def _on_publish(self, number: int, reason: Any) -> None:
         message = self._in_flight.pop(number)
         if reason.value == 0:
-            self._old.ack(message.mid, message.qos)
+            self._reader.ack(message.mid, message.qos)
             self._progress = time.monotonic()
         elif reason.value == NO_SUBSCRIBERS:  # the client's session is not restored yet
             self._repeat.append(message)

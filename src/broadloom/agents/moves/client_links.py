@@ -17,16 +17,16 @@ class ClientLinks(Protocol):
     """
 
     def carry(self, broker: str, filters: Collection[str]) -> None:
-        """Start to carry messages of these filters to and from a broker; returns at once, can be repeated."""
+        """Start carrying messages of these filters to and from a broker; returns at once, can be repeated."""
 
     def carried(self, broker: str, filters: Collection[str]) -> bool:
-        """Whether messages published from now on reach this broker from all others, and all others from it.
+        """Whether links now carry messages of these filters between this broker and all other linked ones.
 
-        Except for brokers that links do not reach: what is published there reaches no other broker.
+        Both directions count. Brokers without links do not: what is published there reaches no other broker.
         """
 
     def release(self, broker: str, filters: Collection[str]) -> None:
-        """No client of this broker needs these filters any more; can be repeated."""
+        """Stop carrying messages of these filters to and from a broker; returns at once, can be repeated."""
 
 
 class HeldLinks(Protocol):
@@ -34,10 +34,10 @@ class HeldLinks(Protocol):
 
     @property
     def links(self) -> ClientLinks:
-        """The interface to them."""
+        """The links, as the agent requests and releases them."""
 
     def start(self, failed: Callable[[], None]) -> None:
-        """Start, after the links of clients were requested; `failed` is called if they fail later."""
+        """Start, after the links of known clients were requested; `failed` is called if links fail later."""
 
     def down(self) -> list[str]:
         """The brokers with a link that is not up; any thread can call this."""
@@ -49,8 +49,8 @@ class HeldLinks(Protocol):
 class LinksEverywhere:
     """Links that carry everything to every broker, as native bridges do.
 
-    Control topics are excepted: a bridge of all topics (`topic #`) must exclude `broadloom/#`, which
-    mosquitto's bridges cannot do, so give them the topics in use, such as `topic weather/# both`.
+    They must not carry control topics: a bridge of all topics (`topic #`) must exclude `broadloom/#`.
+    Mosquitto's bridges cannot exclude topics, so list the topics in use, such as `topic weather/# both`.
 
     Examples:
         >>> LinksEverywhere().carried("rome", ["a/#"])
@@ -69,7 +69,9 @@ class LinksEverywhere:
 
 
 class LinkClaims:
-    """The filters that clients need at brokers; the first need requests links, the last one releases them.
+    """The filters that clients need at each broker, with the number of clients that need them.
+
+    The first client that needs a filter requests links for it; when the last one drops it, they are released.
 
     Examples:
         >>> claims = LinkClaims(LinksEverywhere())

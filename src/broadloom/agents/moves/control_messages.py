@@ -21,7 +21,7 @@ from broadloom.mqtt.reserved_topics import CONTROL_ROOT
 from broadloom.mqtt.topic_filters import QosFilters, is_valid_filter, is_wild
 
 MOST_BYTES, MOST_FILTERS, MOST_AXES, MOST_NUMBER = 256 * 1024, 2_000, 16, 2**63
-MOST_FILTER_BYTES = 192 * 1024  # of a `register` without its topics, which get the rest
+MOST_FILTER_BYTES = 192 * 1024  # of a `register` without `sends`, which gets the remaining bytes
 AHEAD = 366 * 24 * 3600 * 10**9  # nanoseconds by which the clock of a client can be ahead
 # Not 2: its messages can be overtaken by later ones, and message ids prevent duplicates already.
 QUALITIES = (0, 1)
@@ -153,7 +153,7 @@ def to_client(client: str, call: str) -> str:
 def redirect_topic(client: str) -> str:
     """The topic on which a client's queue is forwarded to it.
 
-    No client's `#` matches it, so a broker with a subscriber of it has the session of the client.
+    No client's `#` matches it, so if a broker has a subscriber of it, it has the session of this client.
 
     Examples:
         >>> from broadloom.mqtt.topic_filters import covers
@@ -164,7 +164,7 @@ def redirect_topic(client: str) -> str:
 
 
 def control_filters(client: str) -> QosFilters:
-    """The filters of a moving client besides its own."""
+    """The filters that a moving client needs for control messages, in addition to its own."""
     return (to_client(client, "+"), 1), (redirect_topic(client), 1)
 
 
@@ -187,10 +187,10 @@ def check_client(name: object) -> str:
     Examples:
         >>> check_client("a/b")
         Traceback (most recent call last):
-        broadloom.errors.InputError: client 'a/b'; give 1 to 128 letters, digits or _.~-, not broadloom-...
+        broadloom.errors.InputError: client is 'a/b'; give 1 to 128 letters, digits or _.~-, not broadloom-...
     """
     if not isinstance(name, str) or not _CLIENT.fullmatch(name) or name.startswith(f"{CONTROL_ROOT}-"):
-        raise InputError(f"client {name!r:.80}; give 1 to 128 letters, digits or _.~-, not broadloom-...")
+        raise InputError(f"client is {name!r:.80}; give 1 to 128 letters, digits or _.~-, not broadloom-...")
     return name
 
 
@@ -200,7 +200,7 @@ def dump(message: Register | Reply | MoveRequest | ConnectOrder | RefusedNumber 
 
 
 def with_topics(message: Register, topics: Collection[str]) -> Register:
-    """A `register` with as many topics as fit.
+    """A `register` with as many of the topics in `sends` as fit.
 
     Examples:
         >>> with_topics(Register("meter-1", 1, "rome"), ["a", "b" * MOST_BYTES]).sends
@@ -225,20 +225,20 @@ def parse(kind: type[M], payload: bytes) -> M:
         Traceback (most recent call last):
         broadloom.errors.InputError: refused has number '7'; expected a whole number from 0 to below 2**63
     """
-    what = _NAMES[kind]
+    name_of_kind = _NAMES[kind]
     if len(payload) > MOST_BYTES:
-        raise InputError(f"{what} has {len(payload):,} bytes; expected at most {MOST_BYTES:,}")
+        raise InputError(f"{name_of_kind} has {len(payload):,} bytes; expected at most {MOST_BYTES:,}")
     try:
         fields = json.loads(payload)
     except (ValueError, RecursionError):
         fields = None
     names = list(kind.__dataclass_fields__)
     if not isinstance(fields, dict) or sorted(fields) != sorted(names):
-        raise InputError(f"{what} is not a JSON object of {', '.join(names)}")
-    return kind(**{name: _field(what, name, fields[name]) for name in names})
+        raise InputError(f"{name_of_kind} is not a JSON object of {', '.join(names)}")
+    return kind(**{name: _field(name_of_kind, name, fields[name]) for name in names})
 
 
-def _field(what: str, name: str, value: Any) -> Any:
+def _field(message: str, name: str, value: Any) -> Any:
     """Check and convert the value of a field."""
     fits, expected, build = _FIELDS[name]
     try:
@@ -246,7 +246,7 @@ def _field(what: str, name: str, value: Any) -> Any:
     except (TypeError, ValueError, OverflowError):
         ok = False
     if not ok:
-        raise InputError(f"{what} has {name} {value!r:.60}; expected {expected}")
+        raise InputError(f"{message} has {name} {value!r:.60}; expected {expected}")
     return build(value)
 
 
@@ -315,18 +315,18 @@ def check_place(place: Sequence[float] | None) -> tuple[float, ...] | None:
         (3.0, 4.0)
         >>> check_place([float("nan")])
         Traceback (most recent call last):
-        broadloom.errors.InputError: place [nan]; give 1 to 16 finite numbers
+        broadloom.errors.InputError: place is [nan]; give 1 to 16 finite numbers
     """
     try:
         axes = None if place is None else list(map(float, place))
     except (TypeError, ValueError, OverflowError):
         axes = []
     if not _is_place(axes):
-        raise InputError(f"place {place!r:.60}; give 1 to {MOST_AXES} finite numbers")
+        raise InputError(f"place is {place!r:.60}; give 1 to {MOST_AXES} finite numbers")
     return None if axes is None else tuple(axes)
 
 
-def _name_fits(value: Any) -> bool:
+def _is_client_name(value: Any) -> bool:
     check_client(value)
     return True
 
@@ -339,7 +339,7 @@ _WHOLE = (
 _TEXT = (is_text, "a printable text of 1 to 256 characters", str)
 # Per field: whether a value is valid, the valid values in words, and the conversion.
 _FIELDS: Mapping[str, tuple[Callable[[Any], bool], str, Callable[[Any], Any]]] = {
-    "client": (_name_fits, "the name of a client", str),
+    "client": (_is_client_name, "the name of a client", str),
     "number": _WHOLE,
     "filters": (
         _are_filters,

@@ -56,9 +56,9 @@ from broadloom.mqtt.paho import SESSION_SECONDS
 log = logging.getLogger("broadloom.agents.moves")
 
 TICK = 0.02
-MOST_LATER = 10_000  # remembered times of repetition
+MOST_LATER = 10_000  # repetitions whose times are remembered
 DAY = 24 * 3600
-MOST_STAY = float(DAY)  # seconds after which a staying client is asked again in any case
+MOST_STAY = float(DAY)  # seconds after which a staying client is asked again at the latest
 # `Resident.heard` is up to a day too early, and then a broker keeps a session for a day.
 LEAST_FORGET = 2 * DAY + SESSION_SECONDS
 LEAVING = "the client has been told to go"
@@ -149,9 +149,9 @@ class MoveAgent:
         heard = [resident.heard for resident in self.registry.residents.values()]
         self._started = max(time.time(), *begun, *left, *heard, 0.0)
         self._ticks = time.monotonic()
-        self._later: dict[Any, float] = {}  # the time from which something can be repeated
-        self._busy: dict[tuple[str, str], Callable[[], None]] = {}  # sessions in work, and how to stop it
-        self._unlinked: dict[tuple[str, str], float] = {}  # the last time when links were incomplete
+        self._later: dict[Any, float] = {}  # per step, the time from which it can be repeated
+        self._busy: dict[tuple[str, str], Callable[[], None]] = {}  # sessions being processed; stops the work
+        self._unlinked: dict[tuple[str, str], float] = {}  # when links last were incomplete
         # An absent client can still have a session when the agent starts, but not a day later.
         self._next_forgetting = self._started + SESSION_SECONDS
         self._claim_all()
@@ -237,20 +237,20 @@ class MoveAgent:
         return [Numbered(client, message.number), *changes]
 
     def _registered(self, broker: str, message: Register, now: float) -> list[Change]:
-        """Changes of `register`: the client's broker becomes its home; others forward their queues to it."""
+        """Changes of `register`: the broker becomes the client's home, and queues elsewhere are forwarded."""
         client = message.client
         before = self.registry.residents.get(message.client)
-        came = before is None or before.broker != broker
-        since = now if before is None or came else before.since
+        arrived = before is None or before.broker != broker
+        since = now if before is None or arrived else before.since
         heard = now if before is None or now > before.heard + DAY else before.heard
         changes: list[Change] = [
             Resident(client, broker, message.filters, message.place, since, message.sends, heard)
         ]
-        for stray in self.registry.strays_of(client) if came else ():  # otherwise their TTL continues
-            gone_back = stray.broker == broker
-            changes.append(Drained(client, broker) if gone_back else replace(stray, since=now))
+        for stray in self.registry.strays_of(client) if arrived else ():  # otherwise their TTL continues
+            returned = stray.broker == broker
+            changes.append(Drained(client, broker) if returned else replace(stray, since=now))
             self._stop_work(client, stray.broker)
-        if before is not None and came:
+        if before is not None and arrived:
             changes.append(Stray(client, before.broker, now, True, new_id()))
         if changes == [before]:
             changes = []
@@ -373,7 +373,7 @@ class MoveAgent:
                 self._send(broker, move.client, "connect", order)
 
     def _send_off(self, move_id: str, number: int) -> None:
-        """Tell a client that is ready to connect now, if it can be connected in time."""
+        """Answer a client's `ready`: tell it to connect now, if there is time enough left for the move."""
         move = self.registry.moves[move_id]
         waited = self._waited(move.since, self.now())
         if move.note == LEAVING and waited < self.timing.move / 2:
@@ -398,13 +398,15 @@ class MoveAgent:
                 self._gateway.forget(stray.broker, stray.client, then)
 
     def _abandon(self, stray: Stray, now: float) -> None:
-        """Give up a stray session and its queue; one that was ended before is most likely gone."""
-        log.warning("the session of %s at %r is left as it is", stray.client, stray.broker)
+        """Stop trying to empty a stray session; if it was ended once already, it counts as ended."""
+        log.warning(
+            "the session of %s at %r could not be emptied and is abandoned", stray.client, stray.broker
+        )
         left = Abandoned(stray.client, stray.broker, now, stray.forward)
         self._save([Drained(stray.client, stray.broker) if stray.last else left])
 
     def _is_ready(self, stray: Stray, now: float) -> bool:
-        """Whether the TTL has passed since the client left, and since links carry everything to its home."""
+        """Whether the TTL has passed since the client left and links carry its filters to its home."""
         key = stray.client, stray.broker
         home = self.registry.residents[stray.client]
         if home.broker not in self._addresses:
@@ -421,7 +423,7 @@ class MoveAgent:
         self._busy.pop(key, None)
         current = self.registry.strays.get(key)
         if error:
-            log.info("the session of %s at %r still exists: %s", *key, error)
+            log.info("the session of %s at %r is not emptied yet: %s", *key, error)
         elif current is not None and current.token == stray.token:
             gone = replace(current, since=self.now(), forward=False, last=True)
             self._save([Drained(*key) if stray.last else gone])
@@ -455,20 +457,20 @@ class MoveAgent:
         if changes:
             self._save(changes)
             self._journal.compact()
-            log.info("%d clients are forgotten, since they have been silent for long", len(changes) - 1)
+            log.info("%d clients are forgotten, because they were silent for too long", len(changes) - 1)
 
     def _unlinked_end(self, move: Move) -> str | None:
-        """The broker of a move whose links do not carry the client's messages; None: both brokers' do."""
+        """The broker of a move to which links do not carry the client's filters yet; None: they do."""
         needs = self.registry.residents[move.client].needs
         return next((one for one in (move.foreign, move.home) if not self._are_carried(one, needs)), None)
 
     def _are_carried(self, broker: str, needs: Collection[str]) -> bool:
-        """Whether links carry all filters; links that fail do not, and must not stop the agent."""
+        """Whether links carry all filters; false if that fails, which must not stop the agent."""
         try:
             return self._links.carried(broker, needs)
         except Exception:
             if self._is_due(("links", broker), self.now()):
-                log.exception("the state of links of broker %r is unknown", broker)
+                log.exception("links of broker %r failed to report their state", broker)
             return False
 
     def _claim(self, move: Move) -> None:
@@ -479,13 +481,13 @@ class MoveAgent:
 
     def _claim_all(self) -> None:
         """Request all links that clients need, when the agent starts."""
-        lost = Counter[str]()
+        at_unknown = Counter[str]()
         for resident in self.registry.residents.values():
             strays = self.registry.strays_of(resident.client)
             for broker in {resident.broker, *(one.broker for one in strays)} & self._addresses.keys():
                 self._claims.hold(broker, resident.client, resident.needs)
-            lost[resident.broker] += resident.broker not in self._addresses
-        for broker, count in (+lost).items():
+            at_unknown[resident.broker] += resident.broker not in self._addresses
+        for broker, count in (+at_unknown).items():
             log.warning("%d clients were last at broker %r, which is no longer known", count, broker)
         for move in self.registry.active_moves():
             self._claim(move)
@@ -503,7 +505,7 @@ class MoveAgent:
         self._gateway.send(broker, to_client(client, call), dump(message))
 
     def _is_due(self, key: Any, now: float) -> bool:
-        """Whether something was not done lately; if so, it counts as done now."""
+        """Whether a step can be made or repeated now; if so, it is next due after `Timing.again` seconds."""
         if now < self._later.get(key, 0.0):
             return False
         if len(self._later) > MOST_LATER:
@@ -527,7 +529,11 @@ class MoveAgent:
         self._inbox.put(work)
 
     def ask(self, question: Callable[[MoveAgent], T], seconds: float = 25.0) -> T:
-        """Have the agent's thread call a function with the agent, and return its result."""
+        """Have the agent's thread call a function with the agent, and return its result.
+
+        Raises:
+            TimeoutError: the agent's thread did not answer in time.
+        """
         answer: Future[T] = Future()
 
         def work() -> None:
@@ -551,7 +557,7 @@ class MoveAgent:
         """Request a move of a client to a broker; the same key gives the same move.
 
         Raises:
-            InputError: the client or the broker is unknown, or the client is there already or being moved.
+            InputError: the client or the broker is unknown, or the client is at that broker or moving.
         """
         known = self.registry.move_of_key(key)
         if known is not None:
@@ -562,13 +568,13 @@ class MoveAgent:
             raise InputError(f"no broker {to!r:.80}; there are {', '.join(self._addresses)}")
         resident = self.registry.residents.get(client)
         if resident is None:
-            raise InputError(f"client {client!r:.80} has not registered; it can be moved when it has")
+            raise InputError(f"client {client!r:.80} has not registered yet; move it when it has")
         if resident.broker == to:
             raise InputError(f"client {client!r} is at {to!r} already")
         if resident.broker not in self._addresses:
             raise InputError(f"client {client!r} was last at {resident.broker!r}, which is no longer known")
         if self.registry.is_moving(client):
-            raise InputError(f"client {client!r} is being moved already; wait until that is over")
+            raise InputError(f"client {client!r} is being moved already; wait until that move has ended")
         move = Move(new_id(), client, resident.broker, to, MoveState.REQUESTED, self.now(), key=key)
         self._save([move])
         return move
@@ -577,11 +583,11 @@ class MoveAgent:
         """Cancel a move whose client has not been told to connect yet; then the client stays.
 
         Raises:
-            InputError: there is no such move, or it is too late.
+            InputError: the move is unknown, or it is too late to cancel it.
         """
         move = self.registry.moves.get(move_id)
         if move is None:
-            raise InputError(f"no move {move_id!r:.40}")
+            raise InputError(f"no move {move_id!r:.40}; give the id of a move")
         if move.is_over or move.state is MoveState.CONNECTED or move.note == LEAVING:
             reason = LEAVING if move.note == LEAVING else f"move {move_id} is {move.state}"
             raise InputError(f"{reason}; it is too late to cancel it")

@@ -32,7 +32,7 @@ from broadloom.progress import stage
 from broadloom.storage import new_folder
 
 FILE = "moves.json"
-REST = "advice", "cost_before", "cost_after", "load", "capacity", "key"
+OTHER_FIELDS = "advice", "cost_before", "cost_after", "load", "capacity", "key"
 log = logging.getLogger("broadloom.agents.moves")
 
 POLL_SECONDS = 0.2
@@ -51,7 +51,8 @@ def plan_moves(
         core: how traffic crosses the core, which determines the gain of a move.
 
     Returns:
-        The moves in steps. Where not all fit, `blocked` has the rest, and `advice` says what would free them.
+        The moves in steps. Where not all fit, `blocked` has the remaining ones, and `advice` says what would
+        unblock them.
 
     Raises:
         InputError: an assignment of another size, an unknown broker, or a plan that overloads a broker.
@@ -71,10 +72,10 @@ def plan_moves(
         over = goal.metrics()["overload"]
         raise InputError(f"the plan overloads a broker by {over:.6g}; plan within the capacities")
     order = _MoveOrder(problem, start.broker_of, goal.broker_of, MovingCost(problem, start.broker_of, core))
-    with stage("order moves", len(order.left)) as done:
-        total = len(order.left)
-        while order.left and (order.step(at_once) or order.park()):
-            done(total - len(order.left))
+    with stage("order moves", len(order.remaining)) as done:
+        total = len(order.remaining)
+        while order.remaining and (order.step(at_once) or order.park()):
+            done(total - len(order.remaining))
     return order.plan(start.cost)
 
 
@@ -84,63 +85,64 @@ class _MoveOrder:
 
     Attributes:
         problem: the market.
-        at: the broker of each user after the steps so far.
+        broker_of: the broker of each user after the steps so far.
         goal: the broker that each user should have.
         cost: the cost of the assignment after the steps so far.
     """
 
     problem: MarketProblem
-    at: NDArray[np.int32]
+    broker_of: NDArray[np.int32]
     goal: NDArray[np.int32]
     cost: MovingCost
 
     def __post_init__(self) -> None:
-        self.at = self.at.copy()
-        self.left = [int(user) for user in np.flatnonzero(self.at != self.goal)]
+        self.broker_of = self.broker_of.copy()
+        self.remaining = [int(user) for user in np.flatnonzero(self.broker_of != self.goal)]
         count = self.problem.broker_count
-        self.load: NDArray[np.float64] = np.bincount(self.at, self.problem.demand, count).astype(np.float64)
+        self.load: NDArray[np.float64] = np.bincount(self.broker_of, self.problem.demand, count).astype(
+            np.float64
+        )
         self.steps: list[tuple[PlannedMove, ...]] = []
         self._parked: set[int] = set()
         self._first_load = self.load.copy()
 
     def step(self, at_once: int) -> bool:
-        """Add a step of the moves with the highest gain that fit together; false if none fits."""
-        gains = {user: -self.cost.change(user, int(self.goal[user])) for user in self.left}
+        """Add a step of the moves with the highest gain that fit together; false if no move fits."""
+        gains = {user: -self.cost.change(user, int(self.goal[user])) for user in self.remaining}
         chosen: list[PlannedMove] = []
-        coming = self.load.copy()
-        for user in sorted(self.left, key=lambda one: (-gains[one], one)):
+        load = self.load.copy()  # while the moves of this step are made
+        for user in sorted(self.remaining, key=lambda one: (-gains[one], one)):
             if len(chosen) == at_once:
                 break
-            if self._fits(user, int(self.goal[user]), coming):
+            if self._fits(user, int(self.goal[user]), load):
                 chosen.append(self._planned(user, int(self.goal[user]), gains[user]))
-                coming[self.goal[user]] += self.problem.demand[user]
-        self._make(chosen)
+                load[self.goal[user]] += self.problem.demand[user]
+        self._append_step(chosen)
         return bool(chosen)
 
     def park(self) -> bool:
         """Add a step that parks one user elsewhere, so that others can move; false if that is impossible."""
-        least = {
-            int(self.goal[user]): np.inf for user in self.left
-        }  # smallest demand that waits for a broker
-        for user in self.left:
+        # Per broker, the smallest demand that waits for its capacity.
+        least = {int(self.goal[user]): np.inf for user in self.remaining}
+        for user in self.remaining:
             least[self.goal[user]] = min(least[self.goal[user]], self.problem.demand[user])
         ranked = [
-            ((not self._frees(user, least[self.at[user]]), self.cost.change(user, spare)), user, spare)
-            for user in self.left
-            if user not in self._parked and self.at[user] in least
+            ((not self._frees(user, least[self.broker_of[user]]), self.cost.change(user, spare)), user, spare)
+            for user in self.remaining
+            if user not in self._parked and self.broker_of[user] in least
             for spare in range(self.problem.broker_count)
-            if spare not in (self.at[user], self.goal[user]) and self._fits(user, spare, self.load)
+            if spare not in (self.broker_of[user], self.goal[user]) and self._fits(user, spare, self.load)
         ]
         if not ranked:
             return False
         (_, change), user, spare = min(ranked)
         self._parked.add(user)
-        self._make([self._planned(user, spare, -change)])
+        self._append_step([self._planned(user, spare, -change)])
         return True
 
     def _frees(self, user: int, waiting: float) -> bool:
         """Whether another user fits as soon as this one has left."""
-        home = self.at[user]
+        home = self.broker_of[user]
         return bool(self.load[home] - self.problem.demand[user] + waiting <= self.problem.limit[home])
 
     def _fits(self, user: int, broker: int, load: NDArray[np.float64]) -> bool:
@@ -150,31 +152,31 @@ class _MoveOrder:
         brokers = self.problem.broker_ids
         return PlannedMove(
             self.problem.user_ids[user],
-            brokers[self.at[user]],
+            brokers[self.broker_of[user]],
             brokers[to],
             gain,
             float(self.problem.demand[user]),
         )
 
-    def _make(self, moves: list[PlannedMove]) -> None:
+    def _append_step(self, moves: list[PlannedMove]) -> None:
         """Append a step, and update loads and costs."""
         if not moves:
             return
         self.steps.append(tuple(moves))
-        user_of = {self.problem.user_ids[user]: user for user in self.left}
-        broker_of = {name: place for place, name in enumerate(self.problem.broker_ids)}
+        user_of = {self.problem.user_ids[user]: user for user in self.remaining}
+        index_of = {name: index for index, name in enumerate(self.problem.broker_ids)}
         for move in moves:
-            user, to = user_of[move.client], broker_of[move.to]
-            self.load[self.at[user]] -= self.problem.demand[user]
+            user, to = user_of[move.client], index_of[move.to]
+            self.load[self.broker_of[user]] -= self.problem.demand[user]
             self.load[to] += self.problem.demand[user]
             self.cost.move(user, to)
-            self.at[user] = to
-        self.left = [user for user in self.left if self.at[user] != self.goal[user]]
+            self.broker_of[user] = to
+        self.remaining = [user for user in self.remaining if self.broker_of[user] != self.goal[user]]
 
     def plan(self, cost_before: float) -> MovePlan:
         """The resulting plan."""
         brokers = self.problem.broker_ids
-        blocked = [self._planned(user, int(self.goal[user]), 0.0) for user in self.left]
+        blocked = [self._planned(user, int(self.goal[user]), 0.0) for user in self.remaining]
         return MovePlan(
             steps=tuple(self.steps),
             blocked=tuple(blocked),
@@ -187,17 +189,18 @@ class _MoveOrder:
 
     def _advice(self) -> str:
         """The smallest change that would let a blocked user move."""
-        if not self.left:
+        if not self.remaining:
             return ""
-        short = {
+        shortage = {
             user: self.load[self.goal[user]] + self.problem.demand[user] - self.problem.limit[self.goal[user]]
-            for user in self.left
+            for user in self.remaining
         }
-        user = min(self.left, key=lambda one: (short[one], one))
+        user = min(self.remaining, key=lambda one: (shortage[one], one))
         name, broker = self.problem.user_ids[user], self.problem.broker_ids[self.goal[user]]
         return (
-            f"{len(self.left):,} users wait for each other's room; {short[user]:.6g} more capacity at "
-            f"{broker!r}, or {self.problem.demand[user]:.6g} at a spare broker, would let {name!r} move"
+            f"{len(self.remaining):,} users wait for each other's room; "
+            f"{shortage[user]:.6g} more capacity at {broker!r}, "
+            f"or {self.problem.demand[user]:.6g} at a spare broker, would let {name!r} move"
         )
 
 
@@ -297,16 +300,16 @@ class MovePlan:
             content = json.loads(file.read_text())
             steps = tuple(tuple(PlannedMove(**move) for move in step) for step in content["steps"])
             blocked = tuple(PlannedMove(**move) for move in content["blocked"])
-            rest = {name: content[name] for name in REST}
-            if not isinstance(rest["key"], str):
-                raise TypeError(f"key is {rest['key']!r:.40}")
+            others = {name: content[name] for name in OTHER_FIELDS}
+            if not isinstance(others["key"], str):
+                raise TypeError(f"key is {others['key']!r:.40}")
         except (FileNotFoundError, NotADirectoryError) as error:
             raise InputError(f"{file} cannot be read: {error.strerror}") from error
         except OSError as error:
             raise StorageError(f"{file} cannot be read: {error.strerror}") from error
         except (ValueError, TypeError, KeyError) as error:
             raise InputError(f"{file} is not a plan of moves: {error!r:.80}") from error
-        return cls(steps, blocked, **rest)
+        return cls(steps, blocked, **others)
 
 
 class MoveRefusedError(InputError):
@@ -314,13 +317,13 @@ class MoveRefusedError(InputError):
 
 
 class Mover(Protocol):
-    """Executes moves: an `Operator`, or a stand-in in tests."""
+    """Executes moves: an `Operator`, or a test double."""
 
     def request_to_move(self, client: str, to: str, key: str = "") -> dict[str, Any]:
-        """Request a move; the same key gives the same move."""
+        """Request a move; returns the move. The same key returns the same move."""
 
     def move(self, move: str) -> dict[str, Any]:
-        """A move with its state."""
+        """The move with an id, including its state."""
 
 
 def run_moves(
@@ -332,9 +335,9 @@ def run_moves(
     """Execute a plan: request the moves of each step, and wait until they have ended.
 
     A client that declines still counts at its broker, so each move is checked again before it is requested:
-    moves that no longer fit are left out. A client that stays until later is not waited for; the agent asks
-    it again then. Each move has a key of the plan, so a run that was stopped, or died, continues when it is
-    run again.
+    moves that no longer fit are left out. The run does not wait for a client that stays until later; the
+    agent asks it again then. Each move has a key of the plan, so a run that was stopped or killed continues
+    when it is started again.
 
     Args:
         plan: the moves.
@@ -344,8 +347,8 @@ def run_moves(
         sleep: waits for some seconds.
 
     Returns:
-        The number of moves by outcome: the names of states, `no_room` (others did not move), `refused` (by
-        the agent), and, when stopped, `under_way` and `not_begun`.
+        The number of moves by outcome: the names of states, `no_room` (the capacity is still taken, because
+        others did not move), `refused` (by the agent), and, when stopped, `under_way` and `not_begun`.
 
     Examples:
         >>> import broadloom as bl
@@ -371,7 +374,7 @@ class _PlanRun:
     ) -> None:
         self._plan, self._mover, self._stop, self._sleep = plan, mover, stop, sleep
         self._load = dict(plan.load)
-        self._strayed: set[str] = set()  # clients that are not where the plan assumes them
+        self._not_moved: set[str] = set()  # clients that are not at the broker that the plan assumes
         self.ended: Counter[str] = Counter()
 
     def step(self, number: int, moves: Sequence[PlannedMove], done: Callable[[float], None]) -> None:
@@ -380,7 +383,7 @@ class _PlanRun:
         for move in moves:
             if self._stop():
                 self.ended["not_begun"] += 1
-            elif move.client in self._strayed or not self._fits(move):
+            elif move.client in self._not_moved or not self._fits(move):
                 self._end(move, "no_room")
             else:
                 self._begin(move, f"{self._plan.key}:{number}:{move.client}", under_way)
@@ -390,7 +393,7 @@ class _PlanRun:
                 if MoveState(state) not in NEXT or state == MoveState.STAYING:
                     move = under_way.pop(move_id)
                     if state != MoveState.STAYING:  # it can still move, and counts at both brokers
-                        self._carry(move.home if state == MoveState.REDIRECTED else move.to, -move.demand)
+                        self._add_load(move.home if state == MoveState.REDIRECTED else move.to, -move.demand)
                     self._end(move, state)
             done(self.ended.total())
             if self._stop():
@@ -402,19 +405,19 @@ class _PlanRun:
     def _begin(self, move: PlannedMove, key: str, under_way: dict[str, PlannedMove]) -> None:
         try:
             under_way[self._mover.request_to_move(move.client, move.to, key)["id"]] = move
-            self._carry(move.to, move.demand)  # at both brokers, while it moves
+            self._add_load(move.to, move.demand)  # at both brokers, while it moves
         except MoveRefusedError as error:
             log.warning("%s does not move: %s", move.client, error)
             self._end(move, "refused")
 
-    def _end(self, move: PlannedMove, how: str) -> None:
-        self.ended[how] += 1
-        if how != MoveState.REDIRECTED:
-            self._strayed.add(move.client)
+    def _end(self, move: PlannedMove, outcome: str) -> None:
+        self.ended[outcome] += 1
+        if outcome != MoveState.REDIRECTED:
+            self._not_moved.add(move.client)
 
     def _fits(self, move: PlannedMove) -> bool:
         limit = self._plan.capacity.get(move.to, math.inf) * (1 + LOAD_TOLERANCE)
         return self._load.get(move.to, 0.0) + move.demand <= limit
 
-    def _carry(self, broker: str, demand: float) -> None:
+    def _add_load(self, broker: str, demand: float) -> None:
         self._load[broker] = self._load.get(broker, 0.0) + demand

@@ -18,14 +18,14 @@ from broadloom.errors import InputError, StorageError
 from broadloom.mqtt.topic_filters import QosFilters
 from broadloom.storage import append_record, lock_folder, read_records, start_journal
 
-KEPT = 10_000  # final moves and abandoned sessions that are kept
+KEPT = 10_000  # number of ended moves, and of abandoned sessions, that are kept
 FILE = "moves"
 MAGIC = b"broadloom moves 1\n"
-MOST_RECORDS, MOST_BYTES = 100_000, 64 * 2**20  # since it was last written anew
+MOST_RECORDS, MOST_BYTES = 100_000, 64 * 2**20  # written since the last compaction
 
 
 class MoveState(StrEnum):
-    """State of a move; from `CONNECTED` on the foreign broker serves the client, before that its home."""
+    """State of a move; the foreign broker serves the client from `CONNECTED` on, its home before that."""
 
     REQUESTED = "requested"
     STAYING = "staying"
@@ -76,8 +76,8 @@ class Move:
         state: the state of the move.
         since: the time of this state, in seconds since 1970.
         until: while staying: the time from which the client can be asked again.
-        key: the operator's key, which makes a repeated request the same move.
-        note: the reason of its end, or what it waits for.
+        key: the operator's key; a repeated request with this key returns this move.
+        note: why it has ended, or what it waits for.
     """
 
     id: str
@@ -99,7 +99,7 @@ class Move:
         """The move in its next state.
 
         Raises:
-            InputError: this state cannot follow.
+            InputError: a move cannot go from its state to this one.
 
         Examples:
             >>> move = Move("0" * 16, "meter-1", "rome", "oslo", MoveState.REQUESTED, since=0.0)
@@ -107,10 +107,10 @@ class Move:
             <MoveState.ACCEPTED: 'accepted'>
             >>> move.to(MoveState.REDIRECTED, now=1.0)
             Traceback (most recent call last):
-            broadloom.errors.InputError: a move that is requested does not become redirected
+            broadloom.errors.InputError: a move cannot go from requested to redirected
         """
         if state not in NEXT.get(self.state, ()):
-            raise InputError(f"a move that is {self.state} does not become {state}")
+            raise InputError(f"a move cannot go from {self.state} to {state}")
         return replace(self, state=state, since=now, note=note, until=until)
 
 
@@ -122,10 +122,10 @@ class Stray:
         client: the client's name.
         broker: the broker.
         since: the time when the client left it, in seconds since 1970.
-        forward: whether its queue belongs to the client; not if the client never was there.
+        forward: whether its queue is to be forwarded; false if the client was never connected there.
         token: the payload of the mark at the end of the queue.
-        last: whether it has been ended before; a broker that crashes right then restores the session from its
-            disk, so a session is ended once more when the broker has saved its end.
+        last: whether the agent has ended it once already. A broker that crashes right afterwards restores the
+            session from its disk, so each session is ended a second time, one TTL later.
     """
 
     client: str
@@ -150,9 +150,9 @@ class Resident:
         broker: its home broker.
         filters: its topic filters.
         place: its position in the network, if known.
-        since: the time of its arrival there.
+        since: the time when it arrived there, in seconds since 1970.
         sends: the topics that it publishes to.
-        heard: the time of its last message, in seconds since 1970; up to a day too early.
+        heard: the time of its last message, in seconds since 1970; updated daily, so up to a day too early.
     """
 
     client: str
@@ -179,13 +179,13 @@ class Drained:
 
 @dataclass(frozen=True)
 class Abandoned:
-    """A stray session that could not be emptied, and is left as it is.
+    """A stray session that could not be emptied; the agent no longer tries.
 
     Attributes:
         client: the client's name.
         broker: the broker.
         since: the time when it was abandoned, in seconds since 1970.
-        forward: whether its queue belongs to the client.
+        forward: whether its queue was to be forwarded.
     """
 
     client: str
@@ -304,11 +304,11 @@ class Registry:
         return self.numbers.get(client, self.floor)
 
     def forgetting(self, before: float, clock: int) -> list[Change]:
-        """The changes that forget all inactive clients last heard before a time, except for moving ones.
+        """The changes that forget the clients last heard before a time, except for those that are moving.
 
         Args:
             before: the time, in seconds since 1970.
-            clock: the highest number to forget; a higher floor would block new clients.
+            clock: clients with a higher number are kept; a higher floor would block new clients.
         """
         under_way = {*self._active, *(client for client, _ in self.strays)}
         silent = [
@@ -326,9 +326,9 @@ class Registry:
         return [*clients, *self.moves.values(), *self.strays.values(), *self.abandoned.values()]
 
     def forget_old(self) -> None:
-        """Remove final moves and abandoned sessions, except for the last ones."""
-        lost = [key for key in self.abandoned if key[0] not in self.residents]
-        for key in lost + list(self.abandoned)[:-KEPT]:
+        """Remove ended moves and abandoned sessions, except for the last `KEPT` of each."""
+        of_forgotten = [key for key in self.abandoned if key[0] not in self.residents]
+        for key in of_forgotten + list(self.abandoned)[:-KEPT]:
             self.abandoned.pop(key, None)
         for move in [move for move in self.moves.values() if move.is_over][:-KEPT]:
             del self.moves[move.id]
@@ -346,7 +346,7 @@ def plain(change: Change) -> list[Any]:
 
 
 def from_plain(values: list[Any]) -> Change:
-    """The change of JSON values.
+    """The change that JSON values describe.
 
     Examples:
         >>> from_plain(["drained", {"client": "meter-1", "broker": "rome"}])
@@ -362,7 +362,7 @@ def from_plain(values: list[Any]) -> Change:
 
 
 def resident_of(fields: Mapping[str, Any]) -> Resident:
-    """The client of JSON values."""
+    """The client that JSON values describe."""
     place = fields["place"]
     filters = tuple((text, qos) for text, qos in fields["filters"])
     kept = dict(fields) | {"filters": filters, "place": None if place is None else tuple(place)}
@@ -381,7 +381,7 @@ class MoveJournal:
 
     Raises:
         InputError: the path is not a folder, another agent has the journal, or it is damaged.
-            StorageError: the folder or the journal cannot be written.
+        StorageError: the folder or the journal cannot be written.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -414,7 +414,7 @@ class MoveJournal:
             self.compact()
 
     def compact(self) -> None:
-        """Write the file anew, without outdated records."""
+        """Rewrite the file without outdated records."""
         self.registry.forget_old()
         changes = self.registry.changes()
         start_journal(self._path, MAGIC, [json.dumps([plain(change)]).encode() for change in changes])

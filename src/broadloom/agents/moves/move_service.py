@@ -53,29 +53,29 @@ def serving(
 
     Args:
         config: the configuration.
-        links: the links that carry clients' messages; None: those of the configuration, or, if it has none,
-            links that carry everything everywhere.
+        links: the links that carry clients' messages; None: those of the configuration's `[links]`, or,
+            without that section, links that carry everything to every broker.
         watch: called with each move that has reached a new state.
         hold: creates the links of a configuration with `[links]`: `broadloom.agents.links.embed_links`.
 
     Raises:
         InputError: the configuration has links but `hold` is missing, or a port or journal is in use.
-            MissingExtraError: paho-mqtt is not installed.
-            StorageError: the journal cannot be written.
+        MissingExtraError: paho-mqtt is not installed.
+        StorageError: the journal cannot be written.
     """
     need_paho()
-    with ExitStack() as stack:  # whatever was started is stopped
+    with ExitStack() as stack:  # stops whatever was started, in reverse order
         journal = MoveJournal(config.journal)
         stack.callback(journal.close)
         gateway = MqttGateway(config.agent_addresses, config.login)
         stack.callback(gateway.stop)
-        held = None if links is not None or config.links is None else _held(config, hold)
+        held = None if links is not None or config.links is None else _configured_links(config, hold)
         if held is not None:
             links = held.links
             stack.callback(held.stop)
         agent = MoveAgent(config.brokers, gateway, journal, links, config.timing, watch)
         down = list if held is None else held.down
-        server = _listening(
+        server = _start_listening(
             OperatorApi(agent, lambda seconds: summarize(agent, config, seconds), down), config
         )
         stack.callback(server.server_close)
@@ -91,26 +91,30 @@ def serving(
         yield MoveService(agent, tuple(config.brokers), server.server_port, thread)
 
 
-def _held(config: AgentConfig, hold: Callable[[AgentConfig], HeldLinks] | None) -> HeldLinks:
+def _configured_links(config: AgentConfig, hold: Callable[[AgentConfig], HeldLinks] | None) -> HeldLinks:
     if hold is None:
-        raise InputError(f"{config.file} has [links], but nothing holds them; give `serving` a `hold`")
+        raise InputError(
+            f"{config.file} has [links], but `serving` was called without `hold`; give hold=embed_links"
+        )
     return hold(config)
 
 
-def _listening(api: OperatorApi, config: AgentConfig) -> HttpServer:
+def _start_listening(api: OperatorApi, config: AgentConfig) -> HttpServer:
     try:
         return HttpServer(api, config.token, config.port)
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or "not a port"
-        raise InputError(f"the agent cannot listen at port {config.port}: {reason}") from error
+        raise InputError(
+            f"the agent cannot listen at port {config.port}: {reason}; give another port"
+        ) from error
 
 
 def summarize(agent: MoveAgent, config: AgentConfig, seconds: float) -> dict[str, Any]:
-    """Count for some seconds what clients send, at their brokers.
+    """Count the messages that clients send in some seconds, at their brokers.
 
     Returns:
-        JSON values: `clients` (with broker and filters), `sent` (what each has published), and `sites` (the
-        brokers). `live_tables` derives histograms and the traffic matrix from it.
+        JSON values: `clients` (with broker and filters), `sent` (the messages of each), and `sites` (the
+        brokers). `live_tables` derives histograms and the traffic matrix from them.
 
     Raises:
         UnreachableError: a broker does not answer, so its clients cannot be counted.
@@ -133,14 +137,14 @@ class AgentConfig:
     Attributes:
         journal: the folder of the journal.
         brokers: the brokers' addresses for clients.
-        agent_addresses: the brokers' addresses for the agent; another port, where clients' ports tie client
-            ids to user names.
+        agent_addresses: the brokers' addresses for the agent. They have another port where the listener of
+            clients requires the client id to be the user name.
         sites: the brokers' positions and capacities, for the planner.
         login: the agent's login.
         token: the token of operators.
         port: the port of the HTTP API on loopback.
         timing: the durations of steps.
-        links: the section `[links]`; None: there are other links, which carry everything everywhere.
+        links: the section `[links]`; None: other links, such as bridges, carry everything to every broker.
         file: the path of the configuration file.
     """
 
@@ -160,7 +164,7 @@ class AgentConfig:
         """Read a configuration file; passwords and tokens are in other files or the environment.
 
         Raises:
-            InputError: it is missing or not TOML, or something in it is wrong or unknown.
+            InputError: the file is missing or not TOML, or a value in it is wrong or a name unknown.
         """
         file = Path(path)
         content = read_toml(file)
@@ -190,7 +194,7 @@ class AgentConfig:
 
 
 def _addresses(brokers: Mapping[str, Any], kind: str, file: Path) -> dict[str, Address]:
-    """The different addresses of brokers; `address` where this kind is missing."""
+    """The address of each broker, `address` where `kind` is missing; no two brokers can have the same."""
     found: dict[str, Address] = {}
     for name, section in brokers.items():
         try:
@@ -227,7 +231,7 @@ def check_names(section: Mapping[str, Any], known: set[str], where: str) -> None
 
 
 def part_of(section: Mapping[str, Any], name: str, file: Path, within: str = "") -> Mapping[str, Any]:
-    """A subsection; empty if it is missing."""
+    """A section of a section; empty if it is missing."""
     part = section.get(name, {})
     if not isinstance(part, dict):
         raise InputError(f"{file}: {name} is {part!r:.40}; expected a section [{within}{name}]")
@@ -235,7 +239,7 @@ def part_of(section: Mapping[str, Any], name: str, file: Path, within: str = "")
 
 
 def text_of(section: Mapping[str, Any], name: str, default: str) -> str:
-    """A non-empty text."""
+    """The non-empty text with a name in a section."""
     value = section.get(name, default)
     if not isinstance(value, str) or not value:
         raise InputError(f"{name} is {value!r:.80}; give a non-empty text")
@@ -258,7 +262,7 @@ def login_of(
     variable: str = PASSWORD,
     like: Login = ANONYMOUS,
 ) -> Login:
-    """A login; TLS files that it does not name are those of `like`, and paths are relative to a folder."""
+    """The login in a section, with paths relative to a folder; missing TLS files are those of `like`."""
     check_names(section, _LOGIN, where)
     ca, certificate, key = (_path(section, name, folder) for name in ("ca", "certificate", "key"))
     ca = ca or like.ca

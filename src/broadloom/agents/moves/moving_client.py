@@ -70,11 +70,11 @@ if TYPE_CHECKING:
 log = logging.getLogger("broadloom.agents.moves")
 
 CONNECT_SECONDS, AGAIN_SECONDS = 10.0, 0.5
-FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds until an unanswered `register` is repeated; doubled each time
+FIRST_WAIT, LONGEST_WAIT = 2.0, 60.0  # seconds until an unanswered `register` is repeated; they double
 KNOWN_SECONDS = 600.0  # until an answered `register` is repeated: the agent can have lost its journal
 READY_SECONDS = 2.0  # after which an order to connect is too late
 TICK = 0.01
-MOST_PAYLOAD = 2**28 - 2**17  # bytes; the rest of MQTT's limit is for topic and id
+MOST_PAYLOAD = 2**28 - 2**17  # bytes; the remainder of MQTT's limit is for topic and id
 MOST_ANSWERS = 1_000  # remembered answers
 MOST_UNCONFIRMED = 50_000  # well below the 65,535 packet ids of MQTT
 MOST_SEEN = 100_000  # remembered message ids
@@ -86,7 +86,7 @@ class OutboxFullError(InputError):
 
 
 class ClientMessage(NamedTuple):
-    """A message for the application, which gets it once.
+    """A message for the application, which receives it once.
 
     Attributes:
         topic: its topic.
@@ -124,8 +124,8 @@ class MovingClient:
         policy: decides on requests to move.
         login: user name, password and TLS files.
         place: its position in the network, for the planner.
-        memory: a file that keeps the name of its broker over a restart.
-        identify: the unique id of a message.
+        memory: a file that stores the name of its broker, so that it reconnects there after a restart.
+        identify: returns the unique id of a message, or None.
         learn: whether it accepts addresses of unknown brokers from its home broker.
         patience: seconds for which it tries to connect to a foreign broker before it returns; less than half
             of the agent's `move`, or the move can have ended when it arrives.
@@ -175,9 +175,8 @@ class MovingClient:
         self._outbox: dict[str, tuple[str, bytes]] = {}  # by message id, in order of `publish`
         self._sent: dict[int, str] = {}  # message ids by packet id, of this connection
         self._confirmed: deque[tuple[object, int]] = deque()
-        self._last_call: tuple[object, int] | None = (
-            None  # connection and packet id of the last control message
-        )
+        # Connection and packet id of the last control message.
+        self._last_call: tuple[object, int] | None = None
         self._wait = FIRST_WAIT
         self._due = math.inf  # the time of the next `register`
         self._ready = threading.Event()
@@ -275,7 +274,7 @@ class MovingClient:
         """Move to a broker without a request; the queue at the previous broker is forwarded.
 
         Raises:
-            InputError: the client knows no such broker.
+            InputError: the client does not know the broker.
         """
         if broker not in self._addresses:
             raise InputError(f"no broker {broker!r:.80}; there are {', '.join(self._addresses)}")
@@ -285,7 +284,7 @@ class MovingClient:
         """Send a message at least once, also if the client moves meanwhile; returns its id.
 
         Raises:
-            InputError: the topic is not one to publish to, or the payload is not bytes or too long.
+            InputError: a topic with wildcards, a control topic, or a payload that is too long or not bytes.
             OutboxFullError: too many messages are unacknowledged; this one is not sent.
         """
         if not is_client_topic(topic):
@@ -293,19 +292,20 @@ class MovingClient:
                 f"{topic!r:.80} is not a topic to publish to; "
                 f"give one without wildcards, not below {CONTROL_ROOT}/"
             )
-        if not isinstance(payload, bytes) or len(payload) > MOST_PAYLOAD:  # no broker would accept it
-            raise InputError(f"a payload of {type(payload).__name__}; give at most {MOST_PAYLOAD:,} bytes")
+        if not isinstance(payload, bytes):
+            raise InputError(f"payload is of type {type(payload).__name__}; give bytes")
+        if len(payload) > MOST_PAYLOAD:  # no broker would accept it
+            raise InputError(f"payload has {len(payload):,} bytes; give at most {MOST_PAYLOAD:,}")
         if topic not in self._sends and len(self._sends) < MOST_FILTERS:
             self._sends[topic] = None
             self._work.put(self._register)
         with self._lock:
             self._drop_confirmed()
             if len(self._outbox) >= MOST_UNCONFIRMED:
-                count = f"{len(self._outbox):,} messages of {self.name} are unconfirmed"
-                raise OutboxFullError(f"{count}; wait until a broker accepts them")
-            key = (
-                f"{self.name}:{secrets.token_hex(12)}"  # random: a message with a guessed id would replace it
-            )
+                count = f"{len(self._outbox):,} messages of {self.name} are unacknowledged"
+                raise OutboxFullError(f"{count}; wait until a broker acknowledges some")
+            # Random: receivers would drop this message as a duplicate of one with a guessed id.
+            key = f"{self.name}:{secrets.token_hex(12)}"
             self._outbox[key] = topic, payload
             self._send(key)
         return key
@@ -401,14 +401,14 @@ class MovingClient:
                 self._outbox.pop(self._sent.pop(number, ""), None)
 
     def _load_home(self, home: str) -> str:
-        """The broker where the client was last, if it is remembered."""
-        kept = home
+        """The last broker of the client, if `memory` has one that it knows; otherwise `home`."""
+        last = home
         if self._memory is not None and self._memory.exists():
             try:
-                kept = self._memory.read_text().strip()
+                last = self._memory.read_text().strip()
             except OSError as error:
                 raise StorageError(f"{self._memory} cannot be read: {error.strerror}") from error
-        found = kept if kept in self._addresses else home
+        found = last if last in self._addresses else home
         if found not in self._addresses:
             raise InputError(f"no broker {found!r}; there are {', '.join(self._addresses) or 'none'}")
         return found
@@ -435,7 +435,10 @@ class MovingClient:
             self._deliver(message.topic, message.payload, user)
         elif own != to_client(self.name, call).rpartition("/")[0]:
             self._warnings.warn(
-                "another", "client %s refused a control message to another: %r", self.name, message.topic[:80]
+                "another",
+                "client %s ignored a control message for another client: %r",
+                self.name,
+                message.topic[:80],
             )
         else:
             self._work.put(lambda: self._on_call(call, message.payload))
@@ -461,7 +464,7 @@ class MovingClient:
             try:
                 work()
                 self._register_if_due()  # also while there is always other work
-            except Exception:  # for example of a policy; without an answer the client stays
+            except Exception:  # for example in a policy; without an answer the client stays
                 log.exception("client %s failed to execute a request", self.name)
 
     def _register_if_due(self) -> None:
@@ -485,7 +488,7 @@ class MovingClient:
             )
 
     def _on_request(self, request: MoveRequest) -> None:
-        """`request_to_move`: answer by the policy, and a repeated request as before."""
+        """`request_to_move`: answer by the policy; a repeated request gets the same answer."""
         answer = self._answers.get(request.move)
         if answer is None or answer.answer == "stay":
             known = self._learn_of(request.foreign, request.address)
@@ -515,13 +518,13 @@ class MovingClient:
         An order can have waited while its move ended, so the client asks the agent (`ready`) first.
         """
         if order.foreign == self.home:
-            self._register()  # the agent has missed it
+            self._register()  # the agent has missed the last one
             return
         if not self._consents(order):
             self._answer(order.move, DECLINE)
             return
-        move, number, said = self._ready_to
-        fresh = move == order.move and time.monotonic() - said < READY_SECONDS
+        move, number, sent_at = self._ready_to
+        fresh = move == order.move and time.monotonic() - sent_at < READY_SECONDS
         if not fresh or order.number != number:
             if not fresh or order.number:
                 self._send_ready(order.move)
@@ -531,10 +534,10 @@ class MovingClient:
             self._send_call("reply", Reply(self.name, self._next(), order.move, "failed"))
 
     def _move_to(self, broker: str) -> bool:
-        """Disconnect from home and connect to another broker; false if it is back home.
+        """Disconnect from home and connect to another broker; false if that fails and the client returns.
 
-        It connects twice: the session was the agent's until now, and messages in it that the client is not
-        allowed to read fill mosquitto's window of messages in flight, until the client connects once more.
+        It connects twice. The session was the agent's until now, and can contain messages that the client is
+        not allowed to read; these fill mosquitto's window of messages in flight until the next connection.
         """
         home = self.home
         end = time.monotonic() + self._patience
@@ -542,7 +545,7 @@ class MovingClient:
             self._close()
             self._open(broker)
             if not self._is_ready_before(end):
-                log.warning("client %s cannot connect to %r and returns", self.name, broker)
+                log.warning("client %s cannot connect to %r, and returns to %r", self.name, broker, home)
                 self._close()
                 self._open(home)
                 return False
@@ -568,7 +571,7 @@ class MovingClient:
         return self._answers[order.move].answer == "accept"
 
     def _on_refused(self, refused: RefusedNumber) -> None:
-        """`refused`: continue from the agent's number; a clock was set back, or ours is ahead."""
+        """`refused`: continue from the agent's number; our clock was set back, or is far ahead."""
         with self._lock:
             ahead, behind = self._number > refused.number + AHEAD, refused.number > self._number
             if ahead:

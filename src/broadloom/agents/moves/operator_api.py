@@ -17,7 +17,7 @@ from typing import Any
 from urllib.parse import parse_qsl, quote, urlsplit
 
 from broadloom._version import VERSION
-from broadloom.agents.monitoring import KIND, Family, exposition, labels
+from broadloom.agents.monitoring import CONTENT_TYPE, Family, exposition, labels
 from broadloom.agents.moves.move_agent import MoveAgent
 from broadloom.agents.moves.move_plans import MoveRefusedError
 from broadloom.agents.moves.move_registry import MoveState, Resident, resident_of
@@ -31,7 +31,7 @@ MOST_BYTES = 64 * 1024
 SECONDS = 30.0
 PAGE = 1_000  # clients or moves per page
 NAMED = 10  # abandoned sessions listed in /health
-# Counts for some seconds what clients send; returns it with clients and brokers, as JSON values.
+# Counts the messages of clients for some seconds; returns them with clients and brokers, as JSON values.
 Summarize = Callable[[float], dict[str, Any]]
 _TEXT, _NUMBER, _COUNT = {"type": "string"}, {"type": "number"}, {"type": "integer"}
 _MOVE = {
@@ -93,7 +93,16 @@ class OperatorApi:
         self._down = down
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
-        """The status code and the body of a response, JSON values or a text; `body` of a GET is its query."""
+        """Answer a request.
+
+        Args:
+            method: GET or POST.
+            path: the path of the URL.
+            body: the JSON object of a POST, or the query of a GET.
+
+        Returns:
+            The status code, and the body: JSON values or a text.
+        """
         match (method, *path.strip("/").split("/")):
             case ("GET", "openapi.json"):
                 return 200, api_description()
@@ -116,7 +125,7 @@ class OperatorApi:
                 return 200, asdict(self._agent.ask(lambda own: own.cancel(move)))
             case ("POST", "summarize"):
                 return 200, self._summarize(_seconds(body))
-        raise _HttpError(404, f"no {method} {path:.80}; see /openapi.json")
+        raise _HttpError(404, f"{method} {path:.80} is not an operation; see /openapi.json")
 
     def _health(self) -> dict[str, Any]:
         return self._agent.ask(_health) | {"links_down": self._down()}
@@ -139,19 +148,24 @@ def _health(agent: MoveAgent) -> dict[str, Any]:
 
 def _families(health: dict[str, Any]) -> Iterator[Family]:
     """The counts of `/health` as metrics."""
-    yield "clients", "gauge", "clients that are known", [("", health["clients"])]
-    yield "strays", "gauge", "sessions that are to be emptied", [("", health["strays"])]
+    yield "clients", "gauge", "known clients", [("", health["clients"])]
+    yield (
+        "strays",
+        "gauge",
+        "sessions that clients have left and that are not emptied yet",
+        [("", health["strays"])],
+    )
     yield "abandoned", "gauge", "sessions that could not be emptied", [("", health["abandoned"])]
     moves = [(labels(state=state), count) for state, count in health["moves"].items()]
-    yield "moves", "gauge", "moves, of those that are over the last ones", moves
+    yield "moves", "gauge", "moves by state; of ended moves only the last ones", moves
     refused = [(labels(reason=kind.rstrip(":")), count) for kind, count in health["refused"].items()]
-    yield "refused_total", "counter", "control messages that were refused", refused
+    yield "refused_total", "counter", "refused control messages", refused
     down = [(labels(broker=broker), 1) for broker in health["links_down"]]
-    yield "links_down", "gauge", "brokers at which a link is down", down
+    yield "links_down", "gauge", "brokers with a link that is down", down
 
 
 def _page(query: dict[str, Any]) -> tuple[str, int]:
-    """The position and the size of the requested page."""
+    """The entry after which the requested page begins, and its size."""
     if unknown := sorted(set(query) - {"after", "limit"}):
         raise InputError(f"{unknown[0]!r:.40} is unknown; give after or limit")
     limit = query.get("limit", str(PAGE))
@@ -237,7 +251,7 @@ class _ApiHandler(BaseHTTPRequestHandler):
         self._write(code, answer)
 
     def _check_host(self) -> None:
-        """Refuse requests that a page of another site has made a browser on this machine send."""
+        """Refuse requests that a foreign web page sends through a browser on this machine."""
         host = self.headers.get("Host", "").rpartition(":")[0]
         if host not in (LOOPBACK, "localhost"):
             raise _HttpError(403, f"use the host name {LOOPBACK} or localhost")
@@ -250,7 +264,7 @@ class _ApiHandler(BaseHTTPRequestHandler):
     def _body(self, method: str) -> dict[str, Any]:
         length = self.headers.get("Content-Length", "0")
         if not length.isdecimal() or len(length) > 9 or int(length) > MOST_BYTES:
-            raise _HttpError(413, f"a body of {length:.20} bytes; send at most {MOST_BYTES:,}")
+            raise _HttpError(413, f"the body has {length:.20} bytes; send at most {MOST_BYTES:,}")
         data = self.rfile.read(int(length))
         if method == "GET" or not data:
             return {}
@@ -265,7 +279,7 @@ class _ApiHandler(BaseHTTPRequestHandler):
     def _write(self, code: int, answer: Any) -> None:
         data = (answer if isinstance(answer, str) else json.dumps(answer)).encode()
         self.send_response(code)
-        self.send_header("Content-Type", KIND if isinstance(answer, str) else "application/json")
+        self.send_header("Content-Type", CONTENT_TYPE if isinstance(answer, str) else "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.send_header("Cache-Control", "no-store")
         self.end_headers()
@@ -294,7 +308,7 @@ class HttpServer(ThreadingHTTPServer):
         super().__init__((LOOPBACK, port), _ApiHandler)
 
     def start(self) -> None:
-        """Serve in a thread of its own."""
+        """Serve in a background thread."""
         threading.Thread(target=self.serve_forever, name="broadloom-http", daemon=True).start()
 
 
@@ -332,7 +346,9 @@ def _paged(name: str, text: str, item: dict[str, Any]) -> dict[str, Any]:
         "properties": {name: {"type": "array", "items": item}, "next": {"type": ["string", "null"]}},
     }
     query = [_query("after", _TEXT), _query("limit", _COUNT)]
-    return _operation(name, f"{text}; `next` goes into `after`.", page) | {"parameters": query}
+    return _operation(name, f"{text}; pass `next` as `after` for the next page.", page) | {
+        "parameters": query
+    }
 
 
 def api_description() -> dict[str, Any]:
@@ -343,31 +359,33 @@ def api_description() -> dict[str, Any]:
         ['/clients', '/health', '/metrics']
     """
     move, client = ({"$ref": f"#/components/schemas/{name}"} for name in ("Move", "Client"))
-    one_of_them = [{"name": "id", "in": "path", "required": True, "schema": _TEXT}]
-    ask = _body({"client": _TEXT, "to": _TEXT, "key": _TEXT}, ["client", "to"])
-    cancel = _operation("cancel", "Give up a move whose client has not been told to go yet.", move)
-    metrics = _operation("metrics", "The counts of `/health`, as Prometheus reads them.", _TEXT)
+    id_parameter = [{"name": "id", "in": "path", "required": True, "schema": _TEXT}]
+    request_body = _body({"client": _TEXT, "to": _TEXT, "key": _TEXT}, ["client", "to"])
+    cancel = _operation("cancel", "Cancel a move whose client has not been told to connect yet.", move)
+    metrics = _operation("metrics", "The counts of `/health` in Prometheus' text format.", _TEXT)
     metrics["responses"]["200"]["content"] = {"text/plain": {"schema": _TEXT}}
     paths = {
         "/openapi.json": {"get": _operation("describe", "This description.", {"type": "object"})},
         "/health": {
             "get": _operation(
                 "health",
-                "Counts, sessions given up, messages refused, brokers at which a link is down.",
+                "Counts, abandoned sessions, refused messages, and brokers with a link that is down.",
                 _HEALTH,
             )
         },
         "/metrics": {"get": metrics},
-        "/clients": {"get": _paged("clients", "Who is where, by name", client)},
+        "/clients": {"get": _paged("clients", "Clients with their brokers, by name", client)},
         "/moves": {
             "get": _paged("moves", "Moves, oldest first", move),
             "post": _operation("request_to_move", "Ask a client to move.", move, "201")
-            | {"requestBody": ask},
+            | {"requestBody": request_body},
         },
-        "/moves/{id}": {"get": _operation("move", "One move.", move) | {"parameters": one_of_them}},
-        "/moves/{id}/cancel": {"post": cancel | {"parameters": one_of_them}},
+        "/moves/{id}": {"get": _operation("move", "One move.", move) | {"parameters": id_parameter}},
+        "/moves/{id}/cancel": {"post": cancel | {"parameters": id_parameter}},
         "/summarize": {
-            "post": _operation("summarize", "Count for some seconds what clients send.", {"type": "object"})
+            "post": _operation(
+                "summarize", "Count the messages of clients for some seconds.", {"type": "object"}
+            )
             | {"requestBody": _body({"seconds": _NUMBER}, ["seconds"])},
         },
     }
@@ -379,7 +397,7 @@ def api_description() -> dict[str, Any]:
         "paths": paths,
         "components": {
             "schemas": {"Move": _MOVE, "Client": _CLIENT},
-            "responses": {"Error": _answer("What is wrong, in one line.", error)},
+            "responses": {"Error": _answer("The error in one line.", error)},
             "securitySchemes": {"token": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -394,15 +412,23 @@ class Operator:
         patience: seconds for which to wait for an agent that does not answer.
 
     Raises:
-            InputError: the URL is malformed.
+        InputError: the URL is malformed.
     """
 
     def __init__(self, url: str, token: str, patience: float | None = None) -> None:
         parts = urlsplit(url)
         if parts.scheme != "http" or not parts.hostname or parts.username:
-            raise InputError(f"agent {parts.hostname or url:.80}; give http://HOST:PORT, without a login")
+            raise InputError(
+                f"the agent's URL, of {parts.hostname or url:.80}, is malformed; "
+                "give http://HOST:PORT, without a login"
+            )
         self._host = parts.hostname
-        self._port = parts.port
+        try:
+            self._port = parts.port
+        except ValueError as error:
+            raise InputError(
+                f"the agent's URL has a malformed port; give http://HOST:PORT ({error})"
+            ) from error
         self._token = token
         self._patience = PATIENCE if patience is None else patience
 
@@ -415,7 +441,7 @@ class Operator:
         return self._pages("moves")
 
     def move(self, move: str) -> dict[str, Any]:
-        """One move."""
+        """The move with an id."""
         return self._ask("GET", f"/moves/{quote(move, safe='')}")
 
     def health(self) -> dict[str, Any]:
@@ -423,15 +449,15 @@ class Operator:
         return self._ask("GET", "/health")
 
     def request_to_move(self, client: str, to: str, key: str = "") -> dict[str, Any]:
-        """Request a move of a client."""
+        """Request a move of a client; returns the move. The same key returns the same move."""
         return self._ask("POST", "/moves", {"client": client, "to": to, "key": key})
 
     def cancel(self, move: str) -> dict[str, Any]:
-        """Cancel a move."""
+        """Cancel a move; returns the move."""
         return self._ask("POST", f"/moves/{quote(move, safe='')}/cancel")
 
     def summarize(self, seconds: float) -> tuple[list[Resident], list[SentTraffic], dict[str, Site]]:
-        """Clients, what they sent in some seconds, and brokers."""
+        """Count messages for some seconds; returns the clients, their messages, and the brokers."""
         answer = self._ask("POST", "/summarize", {"seconds": seconds}, wait=seconds)
         return (
             [resident_of(one) for one in answer["clients"]],

@@ -1,7 +1,7 @@
 """`summarize`: traffic of the clients of running brokers, as the tables that `assign` reads (paper 5, V).
 
-A generating function is what a client sends into each topic; with the clients' filters it gives the traffic
-matrix.
+The generating function of a client is its rate into each topic. Together with the clients' filters, the
+generating functions give the traffic matrix.
 """
 
 from __future__ import annotations
@@ -77,13 +77,15 @@ def watch_traffic(
     seconds: float,
     home_of: Callable[[str], str | None],
 ) -> list[SentTraffic]:
-    """Count messages at all brokers for some seconds, each at the home of the publisher in its id.
+    """Count messages at all brokers for some seconds; a message counts at the home broker of its publisher.
+
+    The publisher is the part of the message id before the colon.
 
     Args:
         addresses: the brokers' addresses.
         login: a login that can read all topics.
         seconds: the duration.
-        home_of: the broker of a client; None: there is no such client.
+        home_of: returns the broker of a client; None: the client is unknown.
 
     Raises:
         UnreachableError: a broker does not answer, so its clients cannot be counted.
@@ -152,12 +154,12 @@ class TrafficTally:
 
 
 def _counter(broker: str, home_of: Callable[[str], str | None], tally: TrafficTally) -> Callable[..., None]:
-    def heard(_client: object, _data: object, message: Any) -> None:
+    def on_message(_client: object, _data: object, message: Any) -> None:
         publisher = dict(user_properties(message.properties)).get(MESSAGE_ID, "").partition(":")[0]
         if home_of(publisher) == broker and not message.topic.startswith(f"{CONTROL_ROOT}/"):
             tally.add(SentTraffic(publisher, time.time(), message.topic, len(message.payload)))
 
-    return heard
+    return on_message
 
 
 def live_tables(
@@ -195,12 +197,12 @@ def live_tables(
     rates = _rates(sent, seconds)
     numbers = pa.list_(pa.float64())
     places = [list(one.place or sites[one.broker].place) for one in clients]
-    nothing = pa.array([[] for _ in clients], numbers)
+    no_bounds = pa.array([[] for _ in clients], numbers)
     columns = {
         "subscriber": pa.array(names, pa.string()),
         "place": pa.array(places, numbers),
-        "lo": nothing,
-        "hi": nothing,
+        "lo": no_bounds,
+        "hi": no_bounds,
     }
     return {
         "subscribers": pa.table(columns),
@@ -236,11 +238,11 @@ def traffic_matrix(market: MarketProblem) -> NDArray[np.float64]:
 def _rates(sent: Sequence[SentTraffic], seconds: float | None) -> dict[tuple[str, str], float]:
     """The rate of each client into each topic, in bytes per second."""
     moments = [one.at for one in sent]
-    over = seconds or max(moments, default=0.0) - min(moments, default=0.0) or 1.0
+    duration = seconds or max(moments, default=0.0) - min(moments, default=0.0) or 1.0
     size: Counter[tuple[str, str]] = Counter()
     for one in sent:
         size[one.publisher, one.topic] += one.size
-    return {key: total / over for key, total in size.items()}
+    return {key: total / duration for key, total in size.items()}
 
 
 def _topics_of(resident: Resident, topics: set[str]) -> list[str]:
@@ -292,7 +294,7 @@ def histogram_table(rates: Rates) -> pa.Table:
 def traffic_table(rates: Rates, wants: Iterable[tuple[str, str]]) -> pa.Table:
     """The rate from each client to each other one, in bytes per second; pairs without traffic have no row.
 
-    A matrix of more than two million rows is left empty: histograms and subscriptions contain the same.
+    A matrix of more than two million rows is left empty: histograms and subscriptions contain the same data.
 
     Args:
         rates: the rate of each client into each topic.
@@ -302,16 +304,16 @@ def traffic_table(rates: Rates, wants: Iterable[tuple[str, str]]) -> pa.Table:
         >>> traffic_table({("meter-1", "a"): 5.0}, [("meter-1", "a"), ("screen", "a")]).to_pylist()
         [{'src': 'meter-1', 'dst': 'screen', 'rate': 5.0}]
     """
-    takers: dict[str, list[str]] = {}
+    receivers: dict[str, list[str]] = {}
     for client, topic in wants:
-        takers.setdefault(topic, []).append(client)
-    if (count := sum(len(takers.get(topic, ())) for _, topic in rates)) > MOST_FLOWS:
+        receivers.setdefault(topic, []).append(client)
+    if (count := sum(len(receivers.get(topic, ())) for _, topic in rates)) > MOST_FLOWS:
         log.warning("the traffic matrix would have up to %d rows, and is left empty", count)
         return _table(("src", "dst"), {})
     flows: Counter[tuple[str, str]] = Counter()
     for (sender, topic), rate in rates.items():
-        for taker in takers.get(topic, ()):
-            flows[sender, taker] += rate  # type: ignore[assignment]
+        for receiver in receivers.get(topic, ()):
+            flows[sender, receiver] += rate  # type: ignore[assignment]
     return _table(("src", "dst"), {pair: rate for pair, rate in flows.items() if pair[0] != pair[1]})
 
 
