@@ -170,7 +170,7 @@ def test_the_literal_slp1_continues_until_all_subscribers_are_covered():
 
 def test_several_levels_have_no_literal_form():
     problem = bl.AssignmentProblem([0], [[1], [2]], [-1, 0], [[2]], [[0]], [[1]])
-    with pytest.raises(bl.InputError, match="slp is not literal with several levels of brokers"):
+    with pytest.raises(bl.InputError, match="slp cannot be literal with several levels of brokers"):
         bl.assign(problem, "slp", literal=True)
 
 

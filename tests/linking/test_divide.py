@@ -91,7 +91,7 @@ def test_division_by_site_needs_weights_by_site():
         ({"parts_at_a_time": 1}, "parts_at_a_time is 1"),
         ({"part_of_node": [0, -1]}, "the part of node 1 is -1"),
         ({"part_of_node": [0, 1], "by": "site"}, "give one of them"),
-        ({"part_of_node": [0]}, "give one for each of 2"),
+        ({"part_of_node": [0]}, "give one for each of the 2 nodes"),
         ({"conquer": "grmav"}, "did you mean 'grmaw'"),
     ],
 )

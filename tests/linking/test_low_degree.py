@@ -134,7 +134,7 @@ def test_a_maximum_degree_is_kept_or_refused():
     interest = bl.Interest.from_lists([[0, 1, 2, 3], [0], [1], [2], [3]], topics=4)
     assert bl.link(interest, algorithm="low-oda", max_degree=4).overlay.degrees().max() == 4
     with pytest.raises(
-        bl.InputError, match="topic '3' is left in 2 parts; minmax-oda connects every topic with 4"
+        bl.InputError, match="topic '3' stays in 2 parts; minmax-oda connects every topic with max_degree 4"
     ):
         bl.link(interest, algorithm="low-oda", max_degree=3)
 

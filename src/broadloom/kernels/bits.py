@@ -51,7 +51,7 @@ def pack_rows(start: NDArray[np.int64], topics: NDArray[np.int32], words: int) -
 
 
 def by_word(rows: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """The transpose, one row per word, padded with empty rows to a multiple of WORDS_AT_ONCE."""
+    """The transpose of the rows of words: one row per word, padded to a multiple of WORDS_AT_ONCE rows."""
     nodes, words = rows.shape
     columns = np.zeros((-(-words // WORDS_AT_ONCE) * WORDS_AT_ONCE, nodes), np.uint64)
     columns[:words] = rows.T

@@ -17,7 +17,8 @@ import numba
 
 F = TypeVar("F", bound=Callable[..., object])
 
-# Distributed workers can switch the on-disk cache off: many processes that fill one have crashed elsewhere.
+# Distributed workers can switch the on-disk cache off: other projects have seen crashes of processes that
+# filled one cache at the same time.
 CACHE = os.environ.get("BROADLOOM_KERNEL_CACHE", "1") != "0"
 
 # No kernel is called from C, and each wrapper takes time to compile.
@@ -49,8 +50,8 @@ def inner_kernel(function: F) -> F:
 def compiled_for(kernel: F, *arguments: object) -> F:
     """The machine code of a kernel for arguments of these types, for a call that is repeated very often.
 
-    It saves the look-up of types, which takes microseconds for a tuple of many arrays. Types are not checked
-    any more: all later arguments must have exactly the same types.
+    It saves the look-up of types, which takes microseconds for a tuple of many arrays. Calls do not check the
+    types: the arguments must have exactly the types of `arguments`.
     """
     code: F = kernel.compile(tuple(map(numba.typeof, arguments)))  # type: ignore[attr-defined]
     return code

@@ -3,10 +3,10 @@
 A pass looks at every pair, row by row, and collects those of the best remaining keys: a band. They are merged
 in order. Contributions only fall, so that no pair outside of the band can be better than those in it.
 
-Rows are screened by upper bounds on the contributions of all their pairs, counted in the cheaper of two ways.
-By bits: two words per pair and 64 topics. By lists: one addition per pair and shared topic that is not yet
-merged, which gets cheaper with every merge. Both count, for each pair, the topics of which at least one of
-the two nodes is outside of the main component.
+Rows are screened by upper bounds on the contributions of all their pairs, counted by the cheaper of two
+methods. By bits: two words per pair and 64 topics. By lists: one addition per pair and shared topic that is
+not yet merged, which gets cheaper with every merge. Both count, for each pair, the shared topics for which at
+least one of the two nodes is outside of the main component.
 """
 
 from __future__ import annotations
@@ -103,7 +103,7 @@ class BandRule(Protocol):
 
 
 def merge_in_bands(components: Components, rule: BandRule) -> NDArray[np.int32]:
-    """Add edges by a greedy rule until every topic is connected; what the rule's merges return, in order."""
+    """Add edges by a greedy rule until every topic is connected; the rows that the rule's merges return."""
     n = len(components.topic_start) - 1
     edges = [np.empty((0, rule.columns), np.int32)]
     with stage("link", to_merge := int(components.tally[TO_MERGE])) as done:
@@ -178,8 +178,8 @@ def in_threads(work: Callable[[B], R], blocks: Sequence[B]) -> list[R]:
 def sample_rows(c: Components, count: int) -> tuple[NDArray[np.int64], float]:
     """Some of the rows that are outside of a main component, spread evenly, and the rows per sampled row.
 
-    A pair that contributes has at least one end in such a row. `counts_for` tells in which row to count a
-    pair, so that each pair of them is counted once.
+    A pair that contributes has at least one end in such a row. `counts_for` tells in which of the two rows to
+    count a pair, so that no pair is counted twice.
     """
     rows = np.flatnonzero(c.outside.any(axis=1))
     chosen = rows[np.arange(min(count, len(rows))) * len(rows) // max(1, min(count, len(rows)))]
@@ -354,9 +354,8 @@ def any_from(counts: NDArray[np.int32], least: int) -> bool:
 def screen_row(weights: WeightArrays, u: int, theta: float, counts: NDArray[np.int32]) -> None:
     """Set `counts[v]`, for each v > u, to 0 where the weight of (u, v) exceeds `theta * counts[v]`."""
     if weights.kind == EUCLIDEAN and weights.points.shape[1] == 2:
-        here = weights.points[u]
-        there = weights.points[u + 1 :]
-        _screen_plane(here[0], here[1], there, theta, counts[u + 1 :])
+        point = weights.points[u]
+        _screen_plane(point[0], point[1], weights.points[u + 1 :], theta, counts[u + 1 :])
     else:
         for v in range(u + 1, len(counts)):
             if weight_of(weights, u, v) > theta * counts[v]:

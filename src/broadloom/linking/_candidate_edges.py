@@ -112,7 +112,7 @@ class Chains(NamedTuple):
         node: the node at each position.
         step: the height between each position and the next one of the topic.
         joined_to: the subscription whose component absorbed that of this one; itself if none did.
-        joined_at: the height of that; infinite if none did.
+        joined_at: the height at which it did; infinite if none did.
     """
 
     position: NDArray[np.int32]
@@ -268,6 +268,7 @@ def _join_in_order(
     height: NDArray[np.float64],
     order: NDArray[np.int64],
 ) -> None:
+    """Join the two subscriptions of each entry, in this order of the entries."""
     for k in order:
         _join(joins, low[k], high[k], height[k])
 

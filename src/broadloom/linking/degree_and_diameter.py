@@ -40,7 +40,7 @@ CLEARLY = 1 + 1e-9
 # Further values of k to try if a maximum degree leaves a topic disconnected.
 HIGHER_K = (3.0, 10.0, math.inf)
 
-# Screening compares w <= key * mu, which rounds otherwise than w / mu <= key: this much is let through.
+# Screening compares w <= key * mu, which is not rounded as w / mu <= key is; this factor allows for that.
 TOLERANCE = 1 + 1e-12
 
 PARTNERS = 6  # per row: more of them are slower to find, but last longer
@@ -110,14 +110,14 @@ def low_degree_edges(
 
 
 def _too_strict(interest: Interest, edges: NDArray[np.int32], limit: int) -> str:
-    """The error for a maximum degree that is too low, with one that is high enough."""
+    """The error message for a maximum degree that is too low; it names one that is high enough."""
     parts = components_per_topic(interest, edges)
     worst = int(parts.argmax())
     enough = low_degree_edges(interest, Weights.uniform(interest.node_count), math.inf)
     return (
-        f"no overlay was found with max_degree {limit}: topic {interest.topic_ids[worst]!r} is left in "
+        f"no overlay was found with max_degree {limit}: topic {interest.topic_ids[worst]!r} stays in "
         f"{parts[worst]:,} parts{and_more(int(np.count_nonzero(parts > 1)) - 1)}; "
-        f"minmax-oda connects every topic with {np.bincount(enough.ravel()).max()}"
+        f"minmax-oda connects every topic with max_degree {np.bincount(enough.ravel()).max()}"
     )
 
 
@@ -421,6 +421,7 @@ def cd_oda_2(interest: Interest, weights: Weights, options: NoOptions, seed: int
 
 
 def _stars(interest: Interest, score: int) -> LinkResult:
+    """The stars around the nodes of the highest score, each edge once."""
     words = -(-interest.node_count // WORD)
     members = pack_rows(interest.node_start, interest.nodes, words)
     topic_start = interest.topic_start

@@ -121,7 +121,8 @@ def divide(weights: Weights, options: DivideOptions, seed: int) -> NDArray[np.in
     if options.part_of_node is not None:
         if len(options.part_of_node) != n:
             raise InputError(
-                f"part_of_node has {len(options.part_of_node):,} entries; give one for each of {n:,}"
+                f"part_of_node has {len(options.part_of_node):,} entries; "
+                f"give one for each of the {n:,} nodes"
             )
         part = np.array(options.part_of_node, np.int64)
     else:
@@ -192,7 +193,7 @@ def conquer(
     interest: Interest, weights: Weights, nodes: NDArray[np.int64], algorithm: str = "grmaw", seed: int = 0
 ) -> NDArray[np.int32]:
     """The edges of an algorithm among some nodes; `nodes` ascend, so that ties are broken as usual."""
-    if algorithm == "grmaw":  # without an Interest, which takes longer to make than a small part to solve
+    if algorithm == "grmaw":  # for a small part, building an Interest would take longer than the algorithm
         start, topics = rows_of(interest, nodes)
         edges = merge_by_weight(
             separate_components(start, topics, interest.topic_count), weights.subset(nodes).arrays()
@@ -235,8 +236,8 @@ def combine(
         part = part[chosen]
         many = len(nodes) > MANY_REPRESENTATIVES
         group = part // (options.parts_at_a_time or (PARTS_AT_A_TIME if many else len(part_of_node)))
-        here = [chosen for chosen in members(group.astype(np.int32)) if len(chosen) > 1]
-        edges += join_all([PartGroup(nodes[chosen], part[chosen]) for chosen in here])
+        groups = [indices for indices in members(group.astype(np.int32)) if len(indices) > 1]
+        edges += join_all([PartGroup(nodes[indices], part[indices]) for indices in groups])
         part = group
     return np.concatenate(edges)
 
@@ -247,10 +248,10 @@ def join(interest: Interest, weights: Weights, group: PartGroup) -> NDArray[np.i
     start, topics = rows_of(interest, nodes)
     components = separate_components(start, topics, interest.topic_count)
     join_parts(components, np.unique(part, return_inverse=True)[1].astype(np.int32), len(part))
-    here = weights.subset(nodes)
-    if _weigh_the_same(here, part):  # the lowest weight per contribution is the highest contribution
+    group_weights = weights.subset(nodes)
+    if _weigh_the_same(group_weights, part):  # the lowest weight per contribution is the highest contribution
         return nodes[merge_by_contribution(components)].astype(np.int32)
-    return nodes[merge_by_weight(components, here.arrays())].astype(np.int32)
+    return nodes[merge_by_weight(components, group_weights.arrays())].astype(np.int32)
 
 
 def _weigh_the_same(weights: Weights, part: NDArray[np.int64]) -> bool:
@@ -258,9 +259,9 @@ def _weigh_the_same(weights: Weights, part: NDArray[np.int64]) -> bool:
     if weights.kind != "sites" or weights.table.size:
         return weights.is_uniform
     sites, first = np.unique(weights.site, return_index=True)
-    return bool(
-        np.array_equal(part[first][np.searchsorted(sites, weights.site)], part)
-    )  # each site is in one part
+    part_of_site = part[first]
+    each_site_in_one_part = np.array_equal(part_of_site[np.searchsorted(sites, weights.site)], part)
+    return bool(each_site_in_one_part)
 
 
 def representatives_of(
@@ -274,8 +275,8 @@ def representatives_of(
     """
     start, topics = rows_of(interest, nodes)
     popularity = np.bincount(topics, minlength=interest.topic_count)
-    parts = [here for here in members(part.astype(np.int32)) if len(here)]
-    chosen = [_cover(start, topics, popularity, here, representatives) for here in parts]
+    parts = [indices for indices in members(part.astype(np.int32)) if len(indices)]
+    chosen = [_cover(start, topics, popularity, indices, representatives) for indices in parts]
     return np.sort(np.concatenate([np.empty(0, np.int64), *chosen]))
 
 

@@ -2,8 +2,8 @@
 
 Pairs are chosen at least weight such that the subscribers of every topic are connected. The inequalities are
 partition inequalities: if a topic's subscribers are partitioned into k parts, k - 1 chosen pairs or more
-cross between the parts. For each topic they describe what dominates a mixture of spanning trees, so the
-linear relaxation that has them all equals the best Lagrangian bound.
+cross between the parts. For each topic they describe exactly the solutions that dominate a mixture of
+spanning trees, so the linear relaxation with all of them equals the best Lagrangian bound.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-# Above this many pairs of subscribers, summed over the topics, not even the linear relaxation is worth a try.
+# Above this many pairs of subscribers, summed over the topics, even the linear relaxation takes too long.
 MOST_PAIRS = 50_000
 # The solver's solutions are right to 1e-6: an inequality counts as violated from here.
 VIOLATED = 1e-4
@@ -40,7 +40,7 @@ EPSILON = 1e-9
 TOTAL = 1e4
 # The most that the tolerances cost, relative to the total: bounds are lowered by it to be proven.
 SAFETY = 1e-7
-# A bound on a whole number is rounded up if it exceeds the one below by more than this.
+# If all weights are whole numbers, a bound is rounded up if it exceeds a whole number by more than this.
 WHOLE_SAFETY = 1e-3
 
 

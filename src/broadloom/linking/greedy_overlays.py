@@ -47,7 +47,7 @@ from broadloom.linking.topic_components import (
 )
 from broadloom.model import Interest, NoOptions, WeightArrays, Weights, weight_of
 
-# Screening compares w <= theta * mu, which rounds otherwise than w / mu <= theta: this much is let through.
+# Screening compares w <= theta * mu, which is not rounded as w / mu <= theta is; this factor allows for that.
 TOLERANCE = 1 + 1e-12
 
 

@@ -35,7 +35,7 @@ from broadloom.linking.greedy_overlays import GreedyOptions, grmaw
 from broadloom.model import Interest, Weights
 from broadloom.progress import stage
 
-# A proof visits every pair of subscribers of every topic: beyond this, those of the smallest topics only.
+# A proof visits every pair of subscribers of every topic; above this many, only those of the smallest topics.
 MOST_WORK = 5_000_000_000
 
 # Parts grow at FIRST_RATE, falling as 1 / (1 + step / SLOW). That does not depend on the number of steps, so
@@ -43,7 +43,7 @@ MOST_WORK = 5_000_000_000
 FIRST_RATE = 0.8
 SLOW = 20.0
 MEMORY = 0.8  # of the moving average of the trees' use
-SOME_USE = 1e-3
+SOME_USE = 1e-3  # a candidate that the trees use more than this is not dropped
 LEAST_PART = 1e-6  # of an edge's weight: a part at 0 could never grow again
 
 # The first candidates: pairs that pay this many times their weight at the prices of the greedy overlay.
@@ -61,7 +61,7 @@ ROUNDING = 2.0**-52  # twice the relative error of one operation
 def lagrangian_bound(
     interest: Interest, weights: Weights, steps: int, until: Callable[[], bool] = lambda: False
 ) -> float:
-    """The bound after that many steps of the ascent from a greedy overlay, or when `until` says so.
+    """The bound after that many steps of the ascent from a greedy overlay, or when `until()` is true.
 
     If the instance is too large, the bound is that of its smallest topics.
     """
@@ -109,7 +109,7 @@ class Ascent:
     """
 
     def __init__(self, interest: Interest, weights: Weights, overlay: NDArray[np.int32]) -> None:
-        """Start from a topic-connected overlay, best a greedy one in its order of selection."""
+        """Start from a topic-connected overlay, preferably a greedy one in its order of selection."""
         self._interest = interest
         self._weights = weights
         self.steps = 0
@@ -128,7 +128,7 @@ class Ascent:
         self.steps += steps
 
     def climb_to(self, steps: int, until: Callable[[], bool] = lambda: False) -> None:
-        """Climb until that many steps were made in all or `until` says so, renewing candidates in between."""
+        """Climb to that many steps in all, or until `until()` is true, renewing the candidates in between."""
         with stage("bound", steps) as done:
             while self.steps < steps and not until():
                 renewal = next(at for at in _renewals() if at > self.steps)

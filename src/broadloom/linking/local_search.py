@@ -1,8 +1,8 @@
 """Local search on an overlay: reverse delete (paper 1, section VII-B) and the replacement of edges.
 
-Both remove links and put links in; so does the exchange of candidate edges in `guided_search`. They share one
-engine: `LinkTable` holds the links of each node and changes in place, and `find_cuts` tells which topics the
-removal of a link disconnects, and which nodes are then on the smaller side of each.
+Both remove and add links, and so does the exchange of candidate edges in `guided_search`. They share one
+engine: `LinkTable` holds the links of each node and changes in place, and `find_cuts` finds the topics that
+the removal of a link disconnects, and the nodes on the smaller side of each.
 """
 
 import time
@@ -160,7 +160,7 @@ def restore_link(table: LinkTable, u: int, v: int) -> None:
 
 @inner_kernel
 def link_candidate(table: LinkTable, u: int, v: int) -> None:
-    """Make a link of a candidate."""
+    """Turn a candidate into a link."""
     for a, b in ((u, v), (v, u)):
         first = table.start[a] + table.degree[a]
         i = first
@@ -227,8 +227,8 @@ def find_cuts(table: LinkTable, u: int, v: int, cuts: Cuts, thorough: bool) -> i
     both ends have a neighbour in common. The others are searched.
 
     Returns:
-        The number of cuts; one more than can be recorded if there are more. Unless `thorough`, the first
-        topic that the bits do not settle counts as such when the record is full.
+        The number of cuts, or one more than can be recorded. Unless `thorough`, a topic that the bits do not
+        settle counts as a cut, without a search, when the record is full.
     """
     most = len(cuts.word)
     count = 0
@@ -364,7 +364,7 @@ def _delete_in_order(
 
 @kernel
 def _note_repeated(table: LinkTable, u: int, repeated: NDArray[np.uint64]) -> None:
-    """Write down the topics that two or more neighbours of u have."""
+    """Record the topics that two or more neighbours of u have."""
     for word in range(table.bits.shape[1]):
         once = twice = np.uint64(0)
         for i in range(table.start[u], table.start[u] + table.degree[u]):

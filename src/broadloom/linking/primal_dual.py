@@ -1,4 +1,4 @@
-"""PdMAW (paper 1, Alg. 4): raise all duals together and add what becomes tight. PdrdMAW (Alg. 5) thins it.
+"""PdMAW (paper 1, Alg. 4): raise all duals together, add the edges that become tight. PdrdMAW (Alg. 5).
 
 Let Y be the sum of all y so far, and M_t(e) the value of Y when the ends of e were merged in topic t. An edge
 pays y for each step and topic in which its ends are in different components. Its residual is therefore
@@ -66,7 +66,7 @@ FIRST_MERGES = 0.3
 
 
 def pdmaw(interest: Interest, weights: Weights, options: NoOptions, seed: int) -> LinkResult:  # noqa: ARG001
-    """Add the edge of the lowest residual per contribution, which all edges pay, until none contributes."""
+    """Add the edge of the lowest residual per contribution and charge all edges, until none contributes."""
     edges, bound = merge_by_residual(components_of(interest), weights.arrays())
     return LinkResult(edges, lower_bound=bound)
 
@@ -92,7 +92,7 @@ def _dual_value(components: Components, history: DualHistory, gains: NDArray[np.
 
     It is the sum of y_i times the merges still to be done before step i, which is the sum of Y_i times the
     merges of step i. What an edge pays is computed with at most one rounding per topic and a few more, each
-    relative to the edge's weight, and its key is compared with another such; so all duals times this factor
+    relative to the edge's weight, and keys of the same accuracy are compared; so all duals times this factor
     are feasible, and no overlay can weigh less than their value.
     """
     most_topics = int(np.diff(components.topic_start).max(initial=0))
@@ -241,13 +241,13 @@ def _screen_plane(
     counts: NDArray[np.int32],
 ) -> None:
     """Compare squares, which needs no root, and without a branch, so that the loop is vectorised."""
-    here = points[u]
+    point = points[u]
     own = inside[u]
-    there = points[u + 1 :]
+    later_points = points[u + 1 :]
     others = inside[u + 1 :]
     later = counts[u + 1 :]
     for v in range(len(later)):
-        dx, dy = here[0] - there[v, 0], here[1] - there[v, 1]
+        dx, dy = point[0] - later_points[v, 0], point[1] - later_points[v, 1]
         most = theta * later[v] + y * min(own, others[v])
         later[v] = later[v] if (dx * dx + dy * dy) * (1 - 4 * ROUNDING_MARGIN) <= most * most + TINY else 0
 
@@ -256,7 +256,7 @@ def _screen_plane(
 def _may_be_tight(
     c: Components, history: DualHistory, weights: WeightArrays, u: int, v: int, to_pay: float
 ) -> bool:
-    """Whether what (u, v) has paid at most, with what it pays until the end of the band, is its weight."""
+    """Whether (u, v) can become tight in the band: the most it can have paid plus `to_pay` is its weight."""
     missing = weight_of(weights, u, v) * (1 - ROUNDING_MARGIN) - to_pay
     return paid_at_most(c, history, u, v, missing) * (1 + ROUNDING_MARGIN) >= missing
 

@@ -252,9 +252,8 @@ def join_subscriptions(c: Components, i: int, j: int) -> int:
     c.size[large] += c.size[small]
     c.absorbed_by[small] = large
     c.absorbed_at[small] = c.tally[EDGES_ADDED]
-    if (
-        4 * c.size[large] > 5 * c.size[c.main[topic]]
-    ):  # larger by a margin, so that two components do not alternate
+    # Larger by a margin, so that two components do not alternate as the main one.
+    if 4 * c.size[large] > 5 * c.size[c.main[topic]]:
         _leave_main(c, c.main[topic])
         _enter_main(c, i)
         c.main[topic] = large

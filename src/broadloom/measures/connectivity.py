@@ -1,4 +1,4 @@
-"""Connectivity of topics, without any code of the algorithms, so that it can check them."""
+"""Connectivity of topics, computed without code of the algorithms, so that it can check their results."""
 
 from typing import NamedTuple
 
@@ -46,7 +46,7 @@ def is_topic_connected(interest: Interest, edges: Overlay | ArrayLike) -> bool:
 
 
 def as_overlay(interest: Interest, edges: Overlay | ArrayLike) -> Overlay:
-    """Edges as an overlay over the interest's nodes."""
+    """The edges as an overlay over the interest's nodes; an `InputError` if the numbers of nodes differ."""
     overlay = edges if isinstance(edges, Overlay) else Overlay.from_edges(interest.node_count, edges)
     if overlay.node_count != interest.node_count:
         raise InputError(
@@ -77,9 +77,9 @@ class Forests(NamedTuple):
 
 
 def spanning_forests(interest: Interest, edges: NDArray[np.int32], prices: NDArray[np.float64]) -> Forests:
-    """A spanning forest of each topic's sub-overlay, made of the earliest edges."""
+    """A spanning forest of each topic's sub-overlay, of the earliest edges; the arrays become read-only."""
     for array in (edges, prices):
-        lock_array(array)  # a kernel is compiled again for writeable arrays
+        lock_array(array)  # the kernel would be compiled a second time for writeable arrays
     return _spanning_forests(interest.topic_start, interest.topics, interest.topic_count, edges, prices)
 
 

@@ -1,7 +1,7 @@
 """Measures of markets (paper 5, II-B and IV-A): cost, flows on core links, loads.
 
-Nothing here is used by the algorithms in `broadloom.assignment.market`, and nothing of theirs is used here:
-each message is routed again, from the assignment alone.
+This module shares no code with the algorithms in `broadloom.assignment.market`: each message is routed again,
+from the assignment alone.
 """
 
 from typing import Any, NamedTuple
@@ -91,7 +91,7 @@ def market_metrics(problem: MarketProblem, broker_of: ArrayLike, core: str = "ms
 
 
 class _RoutedMarket(NamedTuple):
-    """All that routing every message of an assignment shows."""
+    """Costs, flows, loads and counts after every message of an assignment was routed."""
 
     cost: MarketCost
     flows: NDArray[np.float64]
@@ -146,7 +146,8 @@ def _checked(problem: MarketProblem, broker_of: ArrayLike) -> NDArray[np.int32]:
         )
     if problem.user_count and not (chosen.min() >= 0 and chosen.max() < problem.broker_count):
         raise InputError(
-            f"brokers {chosen.min()} to {chosen.max()}; they are 0 to {problem.broker_count - 1}"
+            f"the assignment has brokers {chosen.min()} to {chosen.max()}; "
+            f"give brokers from 0 to {problem.broker_count - 1}"
         )
     return chosen
 
@@ -203,7 +204,7 @@ def _route_over_spanning_trees(
     through the dearer one it connects its parent to the source, if that is the parent's cheapest connection.
 
     Returns:
-        The cost of the channel; `flows` grows by what crosses each link.
+        The cost of the channel; the rate that crosses each link is added to `flows`.
     """
     k = len(members)
     if k == 0:
@@ -305,7 +306,7 @@ def _route_in_tree(
 def _add_flow(
     flows: NDArray[np.float64], one: NDArray[np.int64], other: NDArray[np.int64], rate: float
 ) -> None:
-    """Add a rate to each of some links."""
+    """Add a rate to the flows of some links, in both directions."""
     for u, v in zip(one, other):  # noqa: B905 (numba has no strict)
         flows[u, v] += rate
         flows[v, u] += rate

@@ -218,7 +218,7 @@ def weak_points(interest: Interest, edges: Overlay | ArrayLike) -> WeakPoints:
     """
     overlay = as_overlay(interest, edges)
     found = WeakPoints(np.zeros(overlay.edge_count, np.int64), np.zeros(overlay.node_count, np.int64))
-    # The length of an arc is the number of its link.
+    # The length of each arc is set to the index of its link.
     graph = _whole_graph(overlay, np.arange(overlay.edge_count, dtype=np.float64))
     _count_weak_points(interest.node_start, interest.nodes, graph, found)
     return found
@@ -241,7 +241,7 @@ def _count_weak_points(
 def _search(graph: Graph, links: NDArray[np.int64]) -> NDArray[np.bool_]:
     """Tarjan's depth-first search: add bridges to `links`, and return for each node whether it is a cut node.
 
-    An arc's length is the number of its link. `low` is the earliest node that the nodes below a node reach.
+    An arc's length is the index of its link. `low` is the earliest node that the nodes below a node reach.
     """
     n = len(graph.start) - 1
     clock = 0

@@ -1,9 +1,9 @@
 """Generated assignment problems: the subscribers of paper 4 (section VI) and the markets of paper 5 (VI-A).
 
 The workload sets of paper 4 are 1 (Google Groups), 2 (RSS) and 3 (grid). The paper's own generator is not
-public, so what the paper leaves open is chosen here. Most random geographies cannot meet the load limits of
-their set at all. So geography and subscribers are drawn from separate random generators, and the first
-geography (counted from 0) is taken whose least possible load balance factor is within the set's `beta`.
+public, so details that the paper does not give are our choice. Most random geographies cannot meet the load
+limits of their set at all. So geography and subscribers are drawn from separate random generators, and the
+first geography (counted from 0) is taken whose least possible load balance factor is within the set's `beta`.
 """
 
 from dataclasses import replace
@@ -21,7 +21,7 @@ from broadloom.model import AssignmentProblem, Grid, MarketProblem
 EVENT_SPACE = 10_000.0
 # The same for set 2, whose squares have sides of 1.
 FEED_SPACE = 1000.0
-# A geography is judged with at most this many subscribers.
+# A geography is tested with at most this many subscribers.
 TRIAL_SUBSCRIBERS = 20_000
 MAX_GEOGRAPHIES = 400
 # Each inner broker of a multi-level network has at most this many children.
@@ -54,7 +54,7 @@ MULTI_LEVEL = {"tight": WorkloadLimits(7.0, 8.0, 0.2), "loose": WorkloadLimits(1
 
 
 def subscribers(
-    set: int = 1,  # noqa: A002 (the paper's word, and a promise of the API)
+    set: int = 1,  # noqa: A002 (the paper's word, part of the API)
     subscribers: int = 100_000,
     brokers: int = 100,
     levels: int = 1,
@@ -82,7 +82,7 @@ def subscribers(
         geography: the seed of the locations; None: the first that can meet the limits.
 
     Raises:
-        InputError: the set or a word is unknown, or no geography can meet the limits.
+        InputError: a parameter is out of its range, or no geography can meet the limits.
 
     Examples:
         >>> subscribers(set=2, subscribers=500, brokers=10)
@@ -148,37 +148,37 @@ class _SubscriberWorkload(NamedTuple):
         return LIMITS[self.number] if self.latency is None else MULTI_LEVEL[self.latency]
 
     def first_geography(self) -> int:
-        """The first geography that can meet the limits; a large problem is judged by a sample of itself."""
-        few = self._replace(subscribers=min(self.subscribers, TRIAL_SUBSCRIBERS))
+        """The first geography that can meet the limits; a large problem is tested with fewer subscribers."""
+        small = self._replace(subscribers=min(self.subscribers, TRIAL_SUBSCRIBERS))
         beta = self.limits.beta
         for geography in range(MAX_GEOGRAPHIES):
-            trial = few.problem(geography)
-            if few.subscribers == 0 or least_lbf(trial, candidates_in_time(trial))[0] <= beta:
+            trial = small.problem(geography)
+            if small.subscribers == 0 or least_lbf(trial, candidates_in_time(trial))[0] <= beta:
                 return geography
         raise InputError(
             f"none of {MAX_GEOGRAPHIES} geographies lets {self.brokers} brokers meet a load balance factor "
             f"of {beta}; ask for fewer brokers, more subscribers, or choose a geography yourself"
         )
 
-    def problem(self, geography: int) -> AssignmentProblem:
-        """The problem on one geography, which has a random generator of its own."""
-        locations = np.random.default_rng([self.number, geography])
+    def problem(self, geography_seed: int) -> AssignmentProblem:
+        """The problem on one geography, which is drawn from a separate random generator."""
+        geography_rng = np.random.default_rng([self.number, geography_seed])
         rng = np.random.default_rng([self.number, self.seed, 1])
         if self.number == 1:
-            where = _cities(locations, self.brokers)
+            geography = _cities(geography_rng, self.brokers)
         else:
-            where = _scattered(locations, self.brokers, self.number)
+            geography = _scattered(geography_rng, self.brokers, self.number)
         if self.number == 1:
             skew, broad = (_LEVELS[word] for word in self.words)
-            position, lo, hi = _topical(rng, where, self.subscribers, skew, broad)
+            position, lo, hi = _topical(rng, geography, self.subscribers, skew, broad)
         elif self.number == 2:
-            position, lo, hi = _feeds(rng, where, self.subscribers)
+            position, lo, hi = _feeds(rng, geography, self.subscribers)
         else:
-            position, lo, hi = _grid(rng, where, self.subscribers)
+            position, lo, hi = _grid(rng, geography, self.subscribers)
         return AssignmentProblem(
-            where.publisher,
-            where.brokers,
-            _broker_tree(where.brokers, where.publisher, self.levels),
+            geography.publisher,
+            geography.brokers,
+            _broker_tree(geography.brokers, geography.publisher, self.levels),
             position,
             lo,
             hi,
@@ -193,7 +193,7 @@ class _SubscriberWorkload(NamedTuple):
 _Subscribers = tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]
 
 
-def _topical(rng: np.random.Generator, where: "Geography", m: int, skew: int, broad: int) -> _Subscribers:
+def _topical(rng: np.random.Generator, geography: "Geography", m: int, skew: int, broad: int) -> _Subscribers:
     """Set 1: rectangles around topics, which lie around categories and are popular in their home region."""
     exponent, broad_share = (0.5, 1.1)[skew], (0.005, 0.05)[broad]
     topic_rng = np.random.default_rng([1, skew, 2])
@@ -202,36 +202,36 @@ def _topical(rng: np.random.Generator, where: "Geography", m: int, skew: int, br
     middle = np.clip(middle + topic_rng.normal(0, 0.03 * EVENT_SPACE, middle.shape), 0, EVENT_SPACE)
     popularity = topic_rng.permutation(_zipf(_TOPICS, exponent))
     home = topic_rng.choice(3, _TOPICS, p=np.array(REGION_CITIES) / sum(REGION_CITIES))
-    city = rng.choice(len(where.locations), m, p=where.chance)
+    city = rng.choice(len(geography.locations), m, p=geography.chance)
     topic = np.empty(m, np.int64)
     for region in range(3):
-        here = where.region[city] == region
+        here = geography.region[city] == region
         liking = popularity * np.where(home == region, 10.0, 1.0)
         topic[here] = rng.choice(_TOPICS, here.sum(), p=liking / liking.sum())
     centre = middle[topic] + rng.normal(0, 0.002 * EVENT_SPACE, (m, 2))
     width = 0.01 * EVENT_SPACE * rng.lognormal(0, 0.4, (m, 2))
     width[rng.random(m) < broad_share] *= rng.uniform(4, 10)
-    position = where.locations[city] + rng.normal(0, 2, (m, NETWORK_AXES))
+    position = geography.locations[city] + rng.normal(0, 2, (m, NETWORK_AXES))
     lo, hi = np.clip(centre - width / 2, 0, EVENT_SPACE), np.clip(centre + width / 2, 0, EVENT_SPACE)
     return position, lo, hi
 
 
-def _feeds(rng: np.random.Generator, where: "Geography", m: int) -> _Subscribers:
-    """Set 2: unit squares somewhere in event space, each wanted at a few locations of its own."""
+def _feeds(rng: np.random.Generator, geography: "Geography", m: int) -> _Subscribers:
+    """Set 2: unit squares somewhere in event space, each wanted at some locations that it does not share."""
     corner = np.random.default_rng([2, 2]).uniform(0, FEED_SPACE - 1, (FEEDS, 2))
-    location = rng.choice(len(where.locations), m, p=where.chance)
+    location = rng.choice(len(geography.locations), m, p=geography.chance)
     lo = corner[location // FEED_LOCATIONS]
-    return where.locations[location], lo, lo + 1
+    return geography.locations[location], lo, lo + 1
 
 
-def _grid(rng: np.random.Generator, where: "Geography", m: int) -> _Subscribers:
+def _grid(rng: np.random.Generator, geography: "Geography", m: int) -> _Subscribers:
     """Set 3: rectangles of a few widths around the middles of 10 x 10 cells, wanted at any location."""
     rank = np.random.default_rng([3, 2]).permutation(100)
     cell = rng.choice(rank, m, p=_zipf(100, 0.5))
     middle = (np.stack(np.divmod(cell, 10), axis=1) + 0.5) * EVENT_SPACE / 10
     width = rng.choice(_GRID_WIDTHS, (m, 2), p=_zipf(len(_GRID_WIDTHS), 0.5))
     lo, hi = np.clip(middle - width / 2, 0, EVENT_SPACE), np.clip(middle + width / 2, 0, EVENT_SPACE)
-    return where.locations[rng.integers(len(where.locations), size=m)], lo, hi
+    return geography.locations[rng.integers(len(geography.locations), size=m)], lo, hi
 
 
 def _zipf(count: int, exponent: float) -> NDArray[np.float64]:
@@ -304,7 +304,7 @@ def _broker_tree(
 
 
 def _bisected(positions: NDArray[np.float64], group: NDArray[np.int64]) -> list[NDArray[np.int64]]:
-    """Halve a group across its longest axis until a head and its children are within `MAX_CHILDREN`."""
+    """Parts of a group, halved across the longest axis until a head has at most `MAX_CHILDREN` children."""
     if len(group) <= MAX_CHILDREN + 1:
         return [group]
     axis = np.ptp(positions[group], axis=0).argmax()
@@ -347,11 +347,11 @@ def market(
         MarketProblem(20 users, 3 brokers, 8 channels)
     """
     if access not in ACCESS:
-        raise InputError(f"no access {access!r}; there are {', '.join(ACCESS)}")
+        raise InputError(f"access is {access!r}; give one of {', '.join(ACCESS)}")
     if users < 0 or brokers < 1 or channels < 1:
         raise InputError(f"{users} users, {brokers} brokers, {channels} channels; give 0, 1 and 1 or more")
     if width is not None and not 0 < width <= 1:
-        raise InputError(f"intervals of width {width}; give a share of the space above 0, at most 1")
+        raise InputError(f"width is {width}; give a share of the content space, above 0 and at most 1")
     if not (np.isfinite(ratio) and ratio > 0 and np.isfinite(headroom) and headroom > 0):
         raise InputError(f"ratio {ratio} and headroom {headroom}; give finite numbers above 0")
     senders, readers, positions = (np.random.default_rng([seed, stream]) for stream in range(3))
@@ -368,8 +368,8 @@ def market(
     for array in (rates, prices):
         array.flags.writeable = False
     draft = MarketProblem(rates, grid.touched(lo, hi), prices, core, np.zeros(brokers))
-    each = headroom * float(draft.demand.sum()) / brokers
-    return replace(draft, capacity=np.full(brokers, each), close=False)
+    capacity = headroom * float(draft.demand.sum()) / brokers
+    return replace(draft, capacity=np.full(brokers, capacity), close=False)
 
 
 def clipped_quadratics(terms: NDArray[np.float64], channels: int) -> NDArray[np.float64]:

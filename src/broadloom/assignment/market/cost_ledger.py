@@ -1,7 +1,7 @@
 """Cost ledger of a market: the cost of an assignment, kept up to date while users move (paper 5, II-B, IV-A).
 
-All algorithms for markets use it. The measures in `broadloom.measures` share no code with it: they check what
-the algorithms claim.
+All algorithms for markets use it. The measures in `broadloom.measures` share no code with it, so that they
+can check its costs.
 """
 
 from typing import NamedTuple
@@ -132,8 +132,8 @@ def _access_cost(problem: MarketProblem, ledger: CostLedger) -> float:
 def core_of(problem: MarketProblem, name: str) -> Core:
     """The core of that name over the market's prices, as kernels take it."""
     check_core(name)
-    everyone = np.ones(problem.broker_count, np.bool_)
-    return Core(CORES.index(name), problem.core, *spanning_tree(problem.core, everyone))
+    all_brokers = np.ones(problem.broker_count, np.bool_)
+    return Core(CORES.index(name), problem.core, *spanning_tree(problem.core, all_brokers))
 
 
 def traffic_of(problem: MarketProblem) -> UserTraffic:
@@ -151,7 +151,8 @@ def open_ledger(problem: MarketProblem, broker_of: ArrayLike, core: Core) -> Cos
         )
     if problem.user_count and not (chosen.min() >= 0 and chosen.max() < problem.broker_count):
         raise InputError(
-            f"brokers {chosen.min()} to {chosen.max()}; they are 0 to {problem.broker_count - 1}"
+            f"the assignment has brokers {chosen.min()} to {chosen.max()}; "
+            f"give brokers from 0 to {problem.broker_count - 1}"
         )
     shape = (problem.broker_count, problem.channel_count)
     ledger = CostLedger(

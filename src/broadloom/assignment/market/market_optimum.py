@@ -3,10 +3,10 @@
 Integer programming, for small markets (`scipy.optimize.milp`). x[i, b]: user i is at broker b. y[x, t]:
 broker x is in channel t. Rates replace the paper's 0/1 flows, which makes everything linear: f[b, x, t] is
 the rate that x receives of what b's users send into t. Since sum over b of f[b, x, t] = (the rate of t) *
-y[x, t] and f[b, x, t] <= (the rate of b into t), it is all or nothing. Under "mst" every source and channel
-has an arborescence: r[b, t, u, v] is the rate on the link from u to v, at least the flow p[b, t, k, u, v]
-towards each k, and it enters only brokers in the channel. With x and y fixed the remainder is a linear
-program with an integral optimum, so only x and y are integers.
+y[x, t] and f[b, x, t] <= (the rate of b into t), f[b, x, t] is 0 or the whole rate of b into t. Under "mst"
+every source and channel has an arborescence: r[b, t, u, v] is the rate on the link from u to v, at least the
+flow p[b, t, k, u, v] towards each k, and it enters only brokers in the channel. With x and y fixed the
+remainder is a linear program with an integral optimum, so only x and y are integers.
 
 Lower bound. A broker in a channel costs at least a fixed price, whatever the others do. Under trees each
 broker of the channel except the source pays the link to its parent, which costs no less than its nearest
@@ -43,7 +43,7 @@ MOST_NODES = 10_000
 # The solver accepts a constraint, and proves a bound, up to this share.
 TOLERANCE = 1e-6
 
-# At most so many shares are kept: for each channel that a user wants, one at each of its nearest brokers.
+# At most this many shares are kept: for each channel that a user wants, one at each of its nearest brokers.
 MOST_SHARES = 4_000_000
 
 # Rounding can add up to this share: shares are reduced by it before they count, and so is the bound itself.
@@ -65,8 +65,8 @@ class IlpOptions(MarketOptions):
 
     Attributes:
         core: as for every algorithm.
-        nodes: stop after so many nodes of the search tree; the notes say whether the optimum is proven.
-        seconds: stop after so many seconds; None: no limit, so that runs repeat.
+        nodes: stop after this many nodes of the search tree; the notes say whether the optimum is proven.
+        seconds: stop after this many seconds; None: no limit, so that every run gives the same result.
     """
 
     nodes: int = 10_000
@@ -81,7 +81,7 @@ class IlpOptions(MarketOptions):
 
 
 def ilp(problem: MarketProblem, options: IlpOptions, seed: int) -> MarketResult:  # noqa: ARG001
-    """The least cost, with the proof, or the best assignment found and a lower bound."""
+    """The assignment of least cost, or the best one found before a limit; with a proven lower bound."""
     check_capacities(problem)
     if not problem.user_count:
         return MarketResult(problem, np.empty(0, np.int32), options.core, lower_bound=0.0)
@@ -199,12 +199,12 @@ class _IntegerProgram:
                 self._constrain([(self._in[b, c], 1), *((self._at[i, b], -1) for i in readers)], -np.inf, 0)
 
     def _add_flow_constraints(self) -> None:
-        """A broker in a channel receives its whole rate, from each broker what the users there send."""
+        """A broker in a channel receives the whole rate: from each broker, the rate that its users send."""
         problem = self._problem
         for c, channel in enumerate(self._channels):
             for to in range(problem.broker_count):
-                got = [(f, 1.0) for f in self._flow[:, to, c]]
-                self._constrain([*got, (self._in[to, c], -self._total[channel])], 0, 0)
+                received = [(f, 1.0) for f in self._flow[:, to, c]]
+                self._constrain([*received, (self._in[to, c], -self._total[channel])], 0, 0)
                 for b in range(problem.broker_count):
                     sent = [(self._at[i, b], -g) for i, g in enumerate(problem.rates[:, channel]) if g > 0]
                     self._constrain([(self._flow[b, to, c], 1.0), *sent], -np.inf, 0)

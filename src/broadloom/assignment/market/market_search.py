@@ -7,8 +7,8 @@ user, large ones grow, and smoothing falls step by step to 0, the true cost.
 From greedy packing, this is done under the cost of pairs, which leaves few brokers in each channel; under
 another core it continues with that core's own channel prices. Then channel prices are lowered and raised in
 turn: with low prices users spread out, with high prices they gather, and each time the prices return to the
-true ones the search ends elsewhere. The best assignment is kept. At last users move one by one while the
-exact cost falls, from the best assignment and from greedy packing, so that the result is never worse than
+true ones the search ends in another assignment. The best one is kept. Finally, users move one by one while
+the exact cost falls, from the best assignment and from greedy packing, so that the result is never worse than
 either; in a small market from random assignments as well.
 """
 
@@ -51,18 +51,20 @@ FIRST_BY_PRICES: Schedule = ((4, 2), (4, 2), (2, 1.6), (2, 1.6), (1, 1.3), (1, 1
 LOW_PRICES: Schedule = ((2, 0.6), (1, 0.7), (0.5, 0.85), (0.25, 1))
 HIGH_PRICES: Schedule = ((2, 2), (1, 1.5), (0.5, 1.2), (0.25, 1))
 
-# Passes of pairs: a step ends early when so few users move; the last step, of true membership, is longer.
+# Descent by pairs: a step ends early when fewer users than this move in a pass. The last step, with true
+# membership, has this many passes.
 FEW_MOVES = 10
 LAST_PASSES = 12
 # Exact descent: passes over all users, and the number of brokers that are evaluated for each.
 EXACT_PASSES = 4
 EXACT_TRIES = 4
-# Trees take the square of the number of brokers: with many of them, only the users of most traffic move.
+# The work for trees grows with the square of the number of brokers: with many brokers, only the users with
+# the most traffic move.
 EXACT_WORK = 2_000_000_000
-# Random starts: at most so many, and so much work (users x brokers x channels) for all of them.
+# Random starts: at most this many, and this much work (users x brokers x channels) for all of them.
 MOST_STARTS = 20
 START_WORK = 2_000_000
-# Price cycles end early when so many of them in a row gain less than this share.
+# Price cycles end early after this many in a row that gain less than this share.
 IDLE_CYCLES = 6
 LEAST_PROGRESS = 1e-4
 
@@ -88,7 +90,7 @@ class MarketSearchOptions(MarketOptions):
 
 
 def broadloom(problem: MarketProblem, options: MarketSearchOptions, seed: int) -> MarketResult:
-    """Search, descend, and prove how far at most the cost is from the best possible."""
+    """The cheapest assignment of the search and of exact descents, with a proven lower bound."""
     greedy = greedy_assignment(problem)
     search = MarketSearch(problem, options.core)
     best = search.cheapest(greedy, *search.price_cycles(greedy, options.breaths))
@@ -98,7 +100,7 @@ def broadloom(problem: MarketProblem, options: MarketSearchOptions, seed: int) -
 
 
 def _random_starts(problem: MarketProblem, seed: int) -> Iterator[NDArray[np.int32]]:
-    """Random assignments, fewer the larger the market is; none after one where the users did not fit."""
+    """Random assignments, fewer for larger markets; they end at the first one where the users do not fit."""
     size = problem.user_count * problem.broker_count * problem.channel_count
     for draw in range(min(MOST_STARTS, START_WORK // max(1, size))):
         try:

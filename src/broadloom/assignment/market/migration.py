@@ -1,8 +1,8 @@
 """Migration (paper 5, IV-C): users move one by one, most traffic first, while the total cost falls.
 
 In rounds: each user, the most traffic first, moves to its best broker with enough spare capacity if that is
-cheaper. Migration ends when no user moves in a round. A channel's price at a broker is what the channel costs
-more with the broker in it than without. These prices select the brokers that are promising for a user; the
+cheaper. Migration ends when no user moves in a round. A channel's price at a broker is the extra cost of the
+channel if the broker is in it. These prices select the brokers that are promising for a user; the
 change of the cost is computed exactly for those, and the user moves only if the cost falls.
 """
 
@@ -55,7 +55,7 @@ class MigrationOptions(MarketOptions):
         start: the first assignment: the name of an algorithm, or the broker of each user (for example of the
             plan that runs today).
         tries: the number of brokers that are evaluated exactly for each user.
-        rounds: stop after so many rounds even if users still move.
+        rounds: stop after this many rounds even if users still move.
     """
 
     start: Any = "steiner-mixing"
@@ -66,7 +66,7 @@ class MigrationOptions(MarketOptions):
         super().__post_init__()
         if isinstance(self.start, str) and self.start not in STARTS:
             raise InputError(
-                f"no start {self.start!r}; there are {', '.join(STARTS)}, or a broker for each user"
+                f"no start {self.start!r}; give one of {', '.join(STARTS)}, or the broker of each user"
             )
         for name in ("tries", "rounds"):
             if getattr(self, name) < 1:
@@ -106,10 +106,10 @@ def _start(problem: MarketProblem, options: MigrationOptions, seed: int) -> Arra
 
 
 class ChannelPrices(NamedTuple):
-    """The price of each channel at each broker, and its age.
+    """The price of each channel at each broker, and the version of the channel that it was computed for.
 
     Attributes:
-        price: what the channel costs more with the broker in it than without, (brokers, channels).
+        price: the extra cost of the channel if the broker is in it, (brokers, channels).
         seen: the version of the channel for which the price was computed, (brokers, channels).
         version: how often the channel's members have changed.
     """
@@ -120,7 +120,7 @@ class ChannelPrices(NamedTuple):
 
 
 class MoveSearch(NamedTuple):
-    """All that kernels need to find and make moves."""
+    """Core, traffic, ledger and channel prices: the arguments of the kernels that find and make moves."""
 
     core: Core
     traffic: UserTraffic
@@ -225,7 +225,7 @@ def _current_price(search: MoveSearch, broker: int, channel: int) -> float:
 
 @kernel
 def exact_channel_price(core: Core, ledger: CostLedger, broker: int, channel: int) -> float:
-    """What the channel costs more with the broker in it than without."""
+    """The cost of the channel with the broker in it, minus the cost without."""
     member = ledger.readers[:, channel] > 0
     inside = member[broker]
     member[broker] = not inside

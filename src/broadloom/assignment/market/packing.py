@@ -52,7 +52,7 @@ def greedy_assignment(problem: MarketProblem) -> NDArray[np.int32]:
 
 
 def clustering(problem: MarketProblem, options: MarketOptions, seed: int) -> MarketResult:  # noqa: ARG001
-    """To each broker the two users of the highest ratio, then each user to its broker of highest ratio."""
+    """Each broker gets the two users of the highest ratio; each other user, the broker of highest ratio."""
     check_capacities(problem)
     traffic = traffic_of(problem)
     clustered = _join_clusters(traffic, _seed_pairs(traffic))
@@ -114,7 +114,7 @@ def complete_assignment(problem: MarketProblem, broker_of: NDArray[np.int32]) ->
 
 @kernel
 def _pack_at_random(traffic: UserTraffic, chance: NDArray[np.float64]) -> NDArray[np.int32]:
-    """User i to the broker at the share `chance[i]` of those with enough spare capacity; -1 without one."""
+    """User i to a random broker with enough spare capacity, by `chance[i]` from 0 to 1; -1 without one."""
     broker_of = np.full(len(chance), -1, np.int32)
     load = np.zeros(len(traffic.limit))
     for i in range(len(chance)):

@@ -1,9 +1,10 @@
 """Steiner mixing (paper 5, IV-B): one tree per publisher and channel, then one broker drawn for each user.
 
 Phase 1 is Algorithm 3 for each channel: publishers that enter the core at the same broker share a tree. From
-its entry on, a tree repeatedly takes the user of least price to any broker in it, over that broker or over
-another one that thereby joins. Phase 2 draws each user's broker in proportion to the traffic that the trees
-put on its links, among the brokers with enough spare capacity; without such traffic it takes the nearest.
+its entry on, a tree repeatedly adds the user with the cheapest path from any broker in the tree. The last
+broker of the path joins the tree. Phase 2 draws each user's broker in proportion to the traffic that the
+trees put on its links, among the brokers with enough spare capacity; a user without such traffic gets the
+nearest of them.
 Phase 3 is the option `core`.
 """
 
@@ -23,14 +24,14 @@ from broadloom.plans import MarketResult
 
 
 def steiner_mixing(problem: MarketProblem, options: MarketOptions, seed: int) -> MarketResult:
-    """The three phases."""
+    """The assignment after all three phases."""
     return draw_brokers(problem, options, seed, access_weights(problem))
 
 
 def draw_brokers(
     problem: MarketProblem, options: MarketOptions, seed: int, weights: NDArray[np.float64]
 ) -> MarketResult:
-    """Phases 2 and 3, from the weights of phase 1."""
+    """The assignment of phases 2 and 3, from the weights of phase 1."""
     check_capacities(problem)
     chance = np.random.default_rng(seed).random(problem.user_count)
     drawn = _draw(traffic_of(problem), weights, largest_first(problem), chance)

@@ -1,4 +1,4 @@
-"""The default assigner (ours): guarded Gr*, then strip moves, downhill and with simulated annealing.
+"""Default algorithm of subscriber assignment (ours): guarded Gr*, then strip moves with annealing.
 
 It is feasible whenever any assignment is: it starts from an assignment that max-flow keeps complete, and
 never leaves the limits of load and latency. Above `2 * sample` subscribers it searches on a sample, and
@@ -62,7 +62,7 @@ WIDE_SPREAD = 0.2
 LEAST_GAIN = 0.001
 # At the start of annealing a move can cost up to this share of the mean bandwidth per broker.
 HEAT = 0.5
-# The heat where bundles make passes quick; up to this many times as many passes are made then.
+# Where bundles make passes quick: the heat, and the largest factor on the number of passes.
 BUNDLE_HEAT, MAX_BUNDLE_FACTOR = 2.0, 20
 # The heat of the passes over all subscribers that follow a sample.
 POLISH_HEAT = 0.2
@@ -81,15 +81,15 @@ LARGEST_SHARE = 1 / 32
 
 @dataclass(frozen=True)
 class AnnealingOptions:
-    """Options of the default assigner.
+    """Options of the default algorithm.
 
     Attributes:
         starts: how many greedy starts, in random orders; the best is kept.
         many_starts: how many when the first ones differ widely.
         passes: how many passes of annealing; 0: descent alone. More is better and takes longer.
         sample: above twice this many subscribers, search on a sample of this many and finish on all.
-        polish: how many gentle passes over all subscribers follow the search on a sample; where many are
-            alike and passes are quick, all of the annealing follows.
+        polish: how many passes at low heat over all subscribers follow the search on a sample; where many
+            subscribers are alike and passes are quick, the full annealing follows instead.
         polish_up_to: above this many subscribers no such passes follow, so that no machine has to hold all.
     """
 
@@ -119,7 +119,7 @@ def broadloom(problem: AssignmentProblem, options: AnnealingOptions, seed: int) 
         broker_of, filters = _through_sample(problem, candidates, beta, options, rng)
     else:
         broker_of, filters = _searched(problem, candidates, load_limits(problem, beta), options, rng)
-    # Where no machine looks at all subscribers there is no bound, here as on Spark.
+    # Without passes over all subscribers there is no bound: Spark, which never holds all of them, gives none.
     bound = lower_bound(problem, candidates) if options.holds_all(problem.subscriber_count) else None
     return AssignmentResult(
         problem, broker_of.astype(np.int32), as_tuples(filters), lower_bound=bound, notes=notes
@@ -203,7 +203,7 @@ def sample_filters(
     """The filters from a search on a sample."""
     candidates = candidates_in_time(part)
     limit = load_limits(part, beta)
-    if max_flow(candidates, limit)[1] > 0:  # the sample is not exactly like the whole
+    if max_flow(candidates, limit)[1] > 0:  # the sample can be harder than the whole problem
         limit = load_limits(part, feasible_beta(part, candidates)[0])
     return _searched(part, candidates, limit, options, rng)[1]
 
@@ -227,8 +227,8 @@ class PlacementSearch:
         self.rng = rng
         self.bundles = bundles_of(problem, candidates, broker_of, limit)
         first = self.bundles.first
-        every = arrays_of(problem)
-        arrays = every._replace(lo=every.lo[first], hi=every.hi[first])
+        all_members = arrays_of(problem)
+        arrays = all_members._replace(lo=all_members.lo[first], hi=all_members.hi[first])
         self.placement: Placement = place_members(arrays, broker_of[first], self.bundles.size, filters)
         self.nested = self._nested_filters()
         self.state = SearchState(arrays, candidates_of(candidates, first), limit, self.placement, self.nested)
@@ -237,7 +237,7 @@ class PlacementSearch:
         self._keep_best()
 
     def descend(self, most: int) -> None:
-        """Passes without uphill moves, until one gains next to nothing."""
+        """At most `most` passes without uphill moves, until one gains less than `LEAST_GAIN`."""
         with stage("descent", most) as report:
             for i in range(most):
                 before = self.cost()
@@ -269,6 +269,7 @@ class PlacementSearch:
         return self._best_broker[self.bundles.of], self._best_filters
 
     def _pass(self, heat: float) -> None:
+        """Compaction, then a strip move at each side of each box, which can cost more the higher the heat."""
         m, sides = len(self.bundles.size), self.placement.lo.size * 2
         state = self.state._replace(nested=self.nested)
         key = self.rng.random(m)
@@ -313,7 +314,7 @@ def bundles_of(
     broker_of: NDArray[np.int64],
     limit: NDArray[np.int64],
 ) -> Bundles:
-    """The subscribers of each broker in bundles; each on its own where hardly two are alike."""
+    """The subscribers of each broker in bundles; bundles of one if most subscribers differ."""
     m = problem.subscriber_count
     kind = row_kinds(np.column_stack((candidates.group, problem.lo, problem.hi)))
     if 2 * len(np.unique(kind)) >= m:

@@ -1,4 +1,4 @@
-"""Proven lower bound on bandwidth (ours): the brokers that each event must reach in any assignment, counted.
+"""Proven lower bound on bandwidth (ours): the number of brokers that each event must reach.
 
 Event space is cut into cells. A subscriber that wants all of a cell must be at a broker whose filter holds
 the whole cell. That takes enough brokers for all such subscribers, and at least one per zone: zones are
@@ -15,9 +15,9 @@ from broadloom.model import AssignmentProblem, DensityArrays, measure_of
 
 # The approximate number of cells.
 CELLS = 40_000
-# The number of ways to choose zones; the best one counts, cell by cell.
+# The number of choices of zones that are tried; in each cell the best one counts.
 FAMILIES = 6
-# With more axes, a grid of that many cells has two or three lines per axis, and the bound is next to useless.
+# With more axes, a grid of that many cells has two or three lines per axis, too few for a useful bound.
 MAX_AXES = 6
 
 

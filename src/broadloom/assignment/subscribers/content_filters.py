@@ -19,7 +19,7 @@ from broadloom.model import AssignmentProblem, ContentFilter, DensityArrays, mea
 Corner = NDArray[np.float64]  # one corner of a rectangle: a number per axis
 Corners = NDArray[np.float64]  # a row per rectangle
 
-# Changes by which a filter takes in a rectangle: 0 and up enlarges that box; otherwise one of these.
+# Changes by which a filter takes in a rectangle: the index of the box to enlarge, or one of these.
 INSIDE, NEW, MERGE = -1, -2, -3
 # Rectangles are first gathered into this many boxes, which are then merged down to alpha.
 MICRO_BOXES = 24
@@ -71,7 +71,7 @@ def empty_filters(brokers: int, alpha: int, dimensions: int) -> Filters:
 
 
 def as_tuples(filters: Filters) -> tuple[ContentFilter, ...]:
-    """Filters in the form that results have."""
+    """The filters as tuples of rectangles, which is their form in results."""
     return tuple(
         tuple((filters.lo[b, i].copy(), filters.hi[b, i].copy()) for i in range(filters.used[b]))
         for b in range(len(filters.used))
@@ -484,14 +484,14 @@ def few_boxes(
             set_box(boxes_lo, boxes_hi, count, low, high)
             count += 1
             if count > micro:
-                i, j = _roughly_cheapest_merge(density, boxes_lo, boxes_hi)
-                count = _merge(boxes_lo, boxes_hi, count, i, j)
+                one, other = _roughly_cheapest_merge(density, boxes_lo, boxes_hi)
+                count = _merge(boxes_lo, boxes_hi, count, one, other)
     while count > alpha:
         if count > EXACT_MERGES * alpha:
-            i, j = _roughly_cheapest_merge(density, boxes_lo[:count], boxes_hi[:count])
+            one, other = _roughly_cheapest_merge(density, boxes_lo[:count], boxes_hi[:count])
         else:
-            _, i, j = cheapest_merge(density, boxes_lo[:count], boxes_hi[:count])
-        count = _merge(boxes_lo, boxes_hi, count, i, j)
+            _, one, other = cheapest_merge(density, boxes_lo[:count], boxes_hi[:count])
+        count = _merge(boxes_lo, boxes_hi, count, one, other)
     return boxes_lo[:count].copy(), boxes_hi[:count].copy()
 
 

@@ -41,7 +41,7 @@ from broadloom.kernels import kernel
 from broadloom.model import AssignmentProblem, DensityArrays, NoOptions, measure_of
 from broadloom.plans import AssignmentResult
 
-# "We increase the value of beta by a small factor": the paper leaves it open.
+# "We increase the value of beta by a small factor": the paper does not give the factor.
 BETA_STEP = 0.05
 
 
@@ -95,6 +95,7 @@ def closest(problem: AssignmentProblem, options: NoOptions, seed: int) -> Assign
 
 
 def _to_nearest(problem: AssignmentProblem, limit: NDArray[np.int64]) -> AssignmentResult:
+    """Each subscriber, in order, at the nearest leaf broker below its limit."""
     leaves = problem.leaves
     nearest = _nearest_below_limit(problem.subscriber_place, problem.broker_place[leaves], limit[leaves])
     broker_of = leaves[nearest]
@@ -136,7 +137,7 @@ def rising_betas(problem: AssignmentProblem) -> Iterator[float]:
 def feasible_beta(
     problem: AssignmentProblem, candidates: CandidateBrokers
 ) -> tuple[float, dict[str, object]]:
-    """The first load balance factor from `beta` up that max-flow can meet, or the least possible one."""
+    """The first load balance factor from `beta` up that can be met, or the least possible one; and notes."""
     for beta in rising_betas(problem):
         if max_flow(candidates, load_limits(problem, beta, int(candidates.size.sum())))[1] == 0:
             return beta, {"beta": beta}
@@ -145,6 +146,7 @@ def feasible_beta(
 
 
 def _order(problem: AssignmentProblem, options: OrderOptions, seed: int) -> NDArray[np.int64]:
+    """The order in which subscribers are assigned."""
     m = problem.subscriber_count
     return np.random.default_rng(seed).permutation(m) if options.shuffle else np.arange(m)
 

@@ -25,7 +25,7 @@ SHARDS = 8
 ETA = 0.5
 # Lengths double from the least to the whole; below this share of the whole they count as equal.
 LEAST_SHARE = 1 / 256
-# Roundings before the best one so far is completed.
+# The most roundings; the last one is completed if none covers the whole sample.
 MAX_ROUNDINGS = 20
 
 

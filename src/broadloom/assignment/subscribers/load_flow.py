@@ -15,7 +15,7 @@ from broadloom.errors import InputError
 from broadloom.kernels import kernel, over_ranges
 from broadloom.model import AssignmentProblem
 
-# Two orders of adding up the same latency differ by less than this, relatively.
+# Sums of the same latencies in a different order differ by less than this, relatively.
 LATENCY_ROUNDING = 1e-12
 # A limit of 29.999999999 subscribers, by rounding, counts as 30.
 LIMIT_ROUNDING = 1e-9
@@ -86,10 +86,10 @@ def _require_candidates(problem: AssignmentProblem, without: NDArray[np.int64]) 
     """Raise an error that names the subscribers without a candidate, if there are any."""
     if len(without):
         names = problem.subscriber_ids
-        few = ", ".join(str(j) if names is None else names[j] for j in without[:10])
+        listed = ", ".join(str(j) if names is None else names[j] for j in without[:10])
         raise InputError(
             f"{len(without):,} subscribers have no leaf broker within their latency bound: "
-            f"{few}{', ...' if len(without) > 10 else ''}; raise their max_latency or add brokers"
+            f"{listed}{', ...' if len(without) > 10 else ''}; raise their max_latency or add brokers"
         )
 
 
@@ -174,7 +174,7 @@ def _mark_candidates(
 
 
 def load_limits(problem: AssignmentProblem, beta: float, count: int | None = None) -> NDArray[np.int64]:
-    """The most subscribers per broker at a load balance factor; `count`: of all, by default the problem's."""
+    """The most subscribers per broker at a load balance factor, out of `count` (default: the problem's)."""
     m = problem.subscriber_count if count is None else count
     return np.floor(beta * problem.capacity * m + LIMIT_ROUNDING).astype(np.int64)
 
@@ -241,7 +241,7 @@ def _factor_that_holds(share: NDArray[np.float64], count: int, beta: float) -> f
 
 
 def spread(candidates: CandidateBrokers, flow: LoadFlow) -> NDArray[np.int32]:
-    """An assignment of single subscribers with the flow's numbers; within a group in input order."""
+    """The broker of each subscriber, with the flow's numbers per group and broker; a group in input order."""
     order = np.argsort(candidates.group, kind="stable")
     broker_of = np.empty(len(candidates.group), np.int32)
     broker_of[order] = np.repeat(candidates.brokers, flow.units)
@@ -252,7 +252,10 @@ def spread(candidates: CandidateBrokers, flow: LoadFlow) -> NDArray[np.int32]:
 def _fill(
     candidates: CandidateBrokers, flow: LoadFlow, limit: NDArray[np.int64], units: NDArray[np.int64]
 ) -> tuple[int, NDArray[np.bool_]]:
-    """Place all groups, those with few candidates first; where brokers are full, move others on."""
+    """Place all groups, those with few candidates first; where brokers are full, move other subscribers on.
+
+    Returns the number of subscribers that do not fit, and the set of full brokers that they are confined to.
+    """
     for p in range(len(units)):
         if units[p] > 0:
             _add_units(candidates, flow, p, units[p])

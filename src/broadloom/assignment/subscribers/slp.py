@@ -64,7 +64,7 @@ THETA = np.concatenate(([0.0], np.geomspace(1e-4, 1.0, 30)))
 MAX_DRAWS = 20
 # The paper's sizes: `g` at the start, and the subscribers per broker that are sampled for loads.
 LITERAL_SIZE, LITERAL_LOADS = 4, 10
-# Linear programs until the best filters so far are taken: one is enough for ours, which repairs the rest.
+# The most linear programs before the best filters so far are taken: by default, and if literal.
 MAX_PROGRAMS, MAX_LITERAL_PROGRAMS = 1, 100
 # Parts of a subscriber that can go to different brokers, as in a linear program.
 PARTS = 1000
@@ -132,8 +132,8 @@ def slp(problem: AssignmentProblem, options: SlpOptions, seed: int) -> Assignmen
         return slp1(problem, options, seed)
     if options.literal:
         raise InputError(
-            "slp is not literal with several levels of brokers: the paper leaves open what the latency and "
-            "the load of inner brokers are; leave literal out, or choose slp1"
+            "slp cannot be literal with several levels of brokers: the paper does not define the latency and "
+            "the load of inner brokers; leave literal out, or choose slp1"
         )
     rng = np.random.default_rng(seed)
     candidates = candidates_in_time(problem)
@@ -150,7 +150,7 @@ def _result(
     assigned: BrokersAndFilters,
     notes: dict[str, Any],
 ) -> AssignmentResult:
-    """An assignment as a result, with a bound of its own: the fractional value bounds the sample only."""
+    """The result of an assignment, with a proven bound: the fractional value holds for the sample only."""
     broker_of, filters = assigned[0].astype(np.int32), as_tuples(assigned[1])
     bound = lower_bound(problem, candidates)
     return AssignmentResult(problem, broker_of, filters, lower_bound=bound, notes=notes)
@@ -224,10 +224,10 @@ def _by_max_flow(
             break
     broker_of = np.full(problem.subscriber_count, -1, np.int64)
     broker_of[is_covered] = _spread_some(open_to, flow)
-    nowhere = np.flatnonzero(broker_of < 0)
-    rest = candidates_of(candidates, nowhere)
-    broker_of[nowhere] = spread(rest, max_flow(rest, np.full(problem.broker_count, len(nowhere)))[0])
-    return (broker_of, tight_filters(problem, broker_of)), len(nowhere)
+    not_placed = np.flatnonzero(broker_of < 0)
+    rest = candidates_of(candidates, not_placed)
+    broker_of[not_placed] = spread(rest, max_flow(rest, np.full(problem.broker_count, len(not_placed)))[0])
+    return (broker_of, tight_filters(problem, broker_of)), len(not_placed)
 
 
 def _spread_some(candidates: CandidateBrokers, flow: LoadFlow) -> NDArray[np.int64]:
@@ -432,7 +432,7 @@ def filter_assign(level: SampledLevel, options: SlpOptions, rng: np.random.Gener
 def _iteration(
     level: SampledLevel, weight: NDArray[np.float64], g: int, options: SlpOptions, rng: np.random.Generator
 ) -> tuple[SampledFilters, PreliminaryFilters]:
-    """One sample and its linear program: the expanded filters, and the filters before that."""
+    """One sample and its linear program: the result with expanded filters, and the filters before that."""
     sample, drawn = _draw(level, weight, g, options, rng)
     boxes = candidate_rectangles(level.position[drawn], sample.lo, sample.hi, 5 * len(level.limit), rng)
     relaxed = relax(sample, boxes, options.tolerance, options.iterations)
@@ -443,7 +443,9 @@ def _iteration(
 
 
 def reweigh(weight: NDArray[np.float64], missed: NDArray[np.bool_], eps: float) -> bool:
-    """Double the weight of the missed if it is a small share of all: then an iteration is valid.
+    """Double the weights of the missed if they are at most the share `eps` of all; return whether they are.
+
+    An iteration is valid only then.
 
     Examples:
         >>> weight = np.ones(4)
@@ -476,7 +478,7 @@ def _draw(
 
 
 def _loads(level: SampledLevel, options: SlpOptions, rng: np.random.Generator) -> NDArray[np.int64]:
-    """A sample that fits within its share of the limits, which are raised if hardly any sample does."""
+    """A sample that fits within its share of the limits, which rise after each `MAX_DRAWS` failed draws."""
     m, slack = len(level.lo), 1.0
     count = min(m, options.load_sample * len(level.limit))
     for draw in range(1, 10 * MAX_DRAWS):

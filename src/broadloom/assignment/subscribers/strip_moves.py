@@ -273,7 +273,7 @@ def _outermost_first(
 
 @kernel
 def _inset(arrays: ProblemArrays, j: int, side: int) -> float:
-    """The less, the further the rectangle of `j` extends to a side."""
+    """A number that is smaller the further the rectangle of `j` extends to a side."""
     return arrays.lo[j, side >> 1] if side & 1 else -arrays.hi[j, side >> 1]
 
 
