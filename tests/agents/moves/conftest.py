@@ -6,7 +6,7 @@ from test_move_agent import World
 
 @pytest.fixture
 def world(tmp_path):
-    """An agent without brokers, and its journal."""
-    made = World(tmp_path / "journal")
-    yield made
-    made.journal.close()
+    """A move agent without brokers; its journal is closed after the test."""
+    world = World(tmp_path / "journal")
+    yield world
+    world.journal.close()

@@ -18,47 +18,48 @@ KILL = signal.SIGKILL
 
 
 def run_agent(config: Path, state: str, when: str) -> None:
-    """An agent that kills itself once, just before or just after the journal has a move in a state."""
-    once = config.with_suffix(".killed")
+    """Run an agent that kills itself once, just before or just after it journals a move in a state."""
+    killed = config.with_suffix(".killed")
 
-    def die_at(changes: Sequence[Change], moment: str) -> None:
-        hit = any(isinstance(one, Move) and one.state == state for one in changes)
-        if hit and moment == when and not once.exists():
-            once.touch()
+    def kill_at(changes: Sequence[Change], moment: str) -> None:
+        reached = any(isinstance(change, Move) and change.state == state for change in changes)
+        if reached and moment == when and not killed.exists():
+            killed.touch()
             os.kill(os.getpid(), KILL)
 
-    class Deadly(MoveJournal):
+    class KillingJournal(MoveJournal):
         def append(self, changes: Sequence[Change]) -> None:
-            die_at(changes, "before")
+            kill_at(changes, "before")
             super().append(changes)
-            die_at(changes, "after")
+            kill_at(changes, "after")
 
-    sys.modules["broadloom.agents.moves.move_service"].MoveJournal = Deadly  # type: ignore[attr-defined]
+    sys.modules["broadloom.agents.moves.move_service"].MoveJournal = KillingJournal  # type: ignore[attr-defined]
     with serving(AgentConfig.load(config)) as service:
         service.thread.join()
 
 
 def policy_for(state: str) -> Policy:
-    """One that leads to a state: for `staying`, stay for a second after the first request; then accept."""
-    moments: list[float] = []
+    """The policy that leads to a state: for `staying`, stay for a second first; otherwise accept."""
+    ends: list[float] = []
 
     def answer(request: MoveRequest) -> PolicyAnswer:
-        moments.append(time.time() + 1.0)
-        return stay_until(moments[0])(request)
+        ends.append(time.time() + 1.0)
+        return stay_until(ends[0])(request)
 
     return answer if state == "staying" else accept
 
 
 def run_client(name: str, brokers: dict[str, str], filters: Sequence[str], folder: Path, state: str) -> None:
-    """A client that writes each message down before the broker is told that it arrived."""
+    """Run a client that writes each message to a file before it acknowledges it."""
     with (folder / "got").open("ab", buffering=0) as file:
 
-        def heard(message: ClientMessage) -> None:
+        def write(message: ClientMessage) -> None:
             file.write(message.payload + b"\n")
 
         identify = lambda _topic, payload, _user: payload.decode()  # noqa: E731
-        policy, memory = policy_for(state), folder / "home"
-        client = MovingClient(name, brokers, "h", heard, policy, memory=memory, identify=identify)
+        policy = policy_for(state)
+        memory = folder / "home"
+        client = MovingClient(name, brokers, "h", write, policy, memory=memory, identify=identify)
         client.subscribe(*filters)
         client.start()
         signal.pause()

@@ -7,7 +7,16 @@ import time
 from contextlib import ExitStack, contextmanager
 
 import pytest
-from moving import LIMIT, QUICK, Counted, agent_of, is_over, is_over_at, payload_id, wait_for
+from moving import (
+    LIMIT,
+    QUICK,
+    TrafficCounter,
+    all_moves_over,
+    has_moved_to,
+    payload_id,
+    running_agent,
+    wait_for,
+)
 
 from broadloom.agents.links.embedded_links import embed_links
 from broadloom.agents.moves.control_messages import (
@@ -63,8 +72,11 @@ def login(name: str) -> Login:
 
 
 @contextmanager
-def guarded_brokers(tmp_path, names, odd=None):
-    """Brokers that ask for passwords, an odd one for another of links; gives ports of clients and agent."""
+def guarded_brokers(tmp_path, names, other_password=None):
+    """Brokers that require a login; yields per broker the addresses for clients and for the agent.
+
+    At the broker `other_password`, the password of the link agent is another one.
+    """
     running, endpoints, ports = [], {}, iter(free_ports(2 * len(names)))
     try:
         for name in names:
@@ -74,7 +86,7 @@ def guarded_brokers(tmp_path, names, odd=None):
             endpoints[name] = Address(HOST, client), Address(HOST, agent)
             (folder / "passwords").touch(0o600)
             for user in NAMES:
-                secret = "another" if (name, user) == (odd, LINKS) else f"{user}-secret"
+                secret = "another" if (name, user) == (other_password, LINKS) else f"{user}-secret"
                 command = ["mosquitto_passwd", "-b", folder / "passwords", user, secret]
                 subprocess.run(command, check=True, capture_output=True)
             (folder / "acl").write_text(
@@ -97,12 +109,12 @@ def guarded_brokers(tmp_path, names, odd=None):
 
 
 class Eavesdropper:
-    """A client that tries things, and keeps what it hears and how it was answered."""
+    """Client that records the topics it receives and the answers to its messages."""
 
     def __init__(self, address: Address, name: str, user: str) -> None:
-        self.heard, self.answers = [], []
+        self.received, self.answers = [], []
         self.client = new_client(name, login(user))
-        self.client.on_message = lambda _c, _d, message: self.heard.append(message.topic)
+        self.client.on_message = lambda _c, _d, message: self.received.append(message.topic)
         self.client.on_publish = lambda _c, _d, _m, reason, _p: self.answers.append(str(reason))
         connect(self.client, address)
         assert loop_until(self.client, self.client.is_connected, LIMIT)
@@ -114,28 +126,35 @@ class Eavesdropper:
         disconnect_now(self.client)
 
     def publish(self, topic: str, payload: bytes) -> str:
-        """How the broker answers; nothing if it hangs up instead."""
+        """Publish a message; return the broker's answer, or an empty text if it disconnects instead."""
         self.client.publish(topic, payload, 1)
         loop_until(self.client, lambda: bool(self.answers), LIMIT)
         return self.answers[0] if self.answers else ""
 
     def listen(self, seconds: float) -> list[str]:
-        """What it heard so far, and in the next seconds."""
+        """Wait for some seconds; return the topics of all messages received so far."""
         end = time.monotonic() + seconds
         loop_until(self.client, lambda: time.monotonic() > end, seconds + 1)
-        return self.heard
+        return self.received
 
 
-def test_a_client_can_move_only_itself(tmp_path):
-    """Bob can neither register nor answer for Alice, nor read what she is asked, nor take her session."""
+def test_a_client_can_only_move_itself(tmp_path):
+    """Bob can neither register nor answer for Alice, nor read her requests, nor take over her session."""
     with guarded_brokers(tmp_path, "hf") as endpoints:
-        places = {name: pair[1] for name, pair in endpoints.items()}
-        known = {name: str(pair[0]) for name, pair in endpoints.items()}
-        counted = Counted()
-        with agent_of(places, tmp_path / "journal", QUICK, login=login(MOVE_AGENT)) as agent:
-            agent._addresses = {name: pair[0] for name, pair in endpoints.items()}  # as clients reach them
+        agent_addresses = {name: pair[1] for name, pair in endpoints.items()}
+        client_addresses = {name: str(pair[0]) for name, pair in endpoints.items()}
+        traffic = TrafficCounter()
+        with running_agent(agent_addresses, tmp_path / "journal", QUICK, login=login(MOVE_AGENT)) as agent:
+            agent._addresses = {
+                name: pair[0] for name, pair in endpoints.items()
+            }  # as the clients reach them
             alice = MovingClient(
-                "alice", known, "h", counted.ear("alice"), login=login("alice"), identify=payload_id
+                "alice",
+                client_addresses,
+                "h",
+                traffic.callback("alice"),
+                login=login("alice"),
+                identify=payload_id,
             )
             alice.subscribe("t/1")
             alice.start()
@@ -146,96 +165,108 @@ def test_a_client_can_move_only_itself(tmp_path):
             )
             move = agent.ask(lambda own: own.request_to_move("alice", "f"))
             forged = 2**62
-            for topic, lie in (
+            for topic, payload in (
                 (from_client("alice", "reply"), dump(Reply("alice", forged, move.id, "decline"))),
                 (from_client("alice", "register"), dump(Register("alice", forged, "h"))),
                 (to_client("alice", "connect"), dump(ConnectOrder(move.id, "g", "127.0.0.1:1"))),
-            ):  # mosquitto 2.0 also hangs up after each
-                with Eavesdropper(endpoints["f"][0], "bob", "bob") as liar:
-                    assert liar.publish(topic, lie) in ("Not authorized", "")
+            ):  # mosquitto 2.0 also disconnects after each
+                with Eavesdropper(endpoints["f"][0], "bob", "bob") as forger:
+                    assert forger.publish(topic, payload) in ("Not authorized", "")
             assert (
                 bob.publish(from_client("bob", "register"), dump(Register("alice", forged, "h"))) == "Success"
             )
             assert wait_for(lambda: agent.refused["forged:"] == 1)
-            assert wait_for(lambda: is_over(agent))
+            assert wait_for(lambda: all_moves_over(agent))
             assert agent.registry.moves[move.id].state is MoveState.REDIRECTED
             assert alice.home == "f"
             assert bob.listen(0.1) == []
             disconnect_now(bob.client)
-            spoof = Eavesdropper(endpoints["f"][0], "alice", "bob")  # becomes bob, by the listener's rule
+            impostor = Eavesdropper(
+                endpoints["f"][0], "alice", "bob"
+            )  # the listener uses the user name as client id
             alice.publish("t/1", b"still here")
-            assert wait_for(lambda: counted.got["alice"].total() == 1)
-            assert spoof.listen(0.1) == []
+            assert wait_for(lambda: traffic.got["alice"].total() == 1)
+            assert impostor.listen(0.1) == []
             assert set(agent.registry.residents) == {"alice"}
-            disconnect_now(spoof.client)
+            disconnect_now(impostor.client)
             alice.stop()
 
 
-def tell_secrets(writer: MovingClient) -> None:
-    """Publish some messages that hardly anybody may read."""
-    for number in range(10):
-        writer.publish("secret/1", f"secret-{number}".encode())
-    time.sleep(0.01)
+def publish_secrets(*writers: MovingClient) -> None:
+    """Publish some messages that only the writers are allowed to read."""
+    for writer in writers:
+        for number in range(10):
+            writer.publish("secret/1", f"secret-{number}".encode())
 
 
-def test_the_agent_lends_nobody_its_rights(tmp_path):
-    """Who wants what it may not read does not get it through a session that the agent has opened."""
+def test_a_session_opened_by_the_agent_does_not_give_a_client_the_rights_of_the_agent(tmp_path):
+    """A client subscribed to topics that it is not allowed to read does not get them by moving."""
     with guarded_brokers(tmp_path, "hf") as endpoints:
-        places = {name: pair[1] for name, pair in endpoints.items()}
-        known = {name: str(pair[0]) for name, pair in endpoints.items()}
-        counted = Counted()
+        agent_addresses = {name: pair[1] for name, pair in endpoints.items()}
+        client_addresses = {name: str(pair[0]) for name, pair in endpoints.items()}
+        traffic = TrafficCounter()
         with (
-            agent_of(places, tmp_path / "journal", QUICK, login=login(MOVE_AGENT)) as agent,
+            running_agent(agent_addresses, tmp_path / "journal", QUICK, login=login(MOVE_AGENT)) as agent,
             ExitStack() as stack,
         ):
             agent._addresses = {name: pair[0] for name, pair in endpoints.items()}
             alice = MovingClient(
-                "alice", known, "h", counted.ear("alice"), login=login("alice"), identify=payload_id
+                "alice",
+                client_addresses,
+                "h",
+                traffic.callback("alice"),
+                login=login("alice"),
+                identify=payload_id,
             )
             alice.subscribe("#")
             stack.enter_context(alice)
             writers = [
-                stack.enter_context(MovingClient(who, known, who[-1], login=login(who)))
-                for who in ("writer-h", "writer-f")
+                stack.enter_context(MovingClient(name, client_addresses, name[-1], login=login(name)))
+                for name in ("writer-h", "writer-f")
             ]
             assert wait_for(lambda: "alice" in agent.registry.residents)
             agent.ask(lambda own: own.request_to_move("alice", "f"))
-            while not is_over(agent):
-                for writer in writers:
-                    tell_secrets(writer)
+            assert wait_for(lambda: publish_secrets(*writers) or all_moves_over(agent))
             assert alice.home == "f"
             writers[1].publish("t/1", b"for all")
-            assert wait_for(lambda: counted.got["alice"][("t/1", "for all")] == 1)
-            assert counted.got["alice"].total() == 1
+            assert wait_for(lambda: traffic.got["alice"][("t/1", "for all")] == 1)
+            assert traffic.got["alice"].total() == 1
 
 
-def test_what_comes_while_the_agent_empties_a_session_is_left_out(tmp_path):
-    """Then the broker goes by the agent's rights; but only what came before is sent on."""
+def test_messages_that_arrive_while_the_agent_empties_a_session_are_not_forwarded(tmp_path):
+    """The broker applies the rights of the agent to them; only earlier messages are forwarded."""
     with guarded_brokers(tmp_path, "hf") as endpoints:
-        places = {name: pair[1] for name, pair in endpoints.items()}
-        known = {name: str(pair[0]) for name, pair in endpoints.items()}
-        counted = Counted()
+        agent_addresses = {name: pair[1] for name, pair in endpoints.items()}
+        client_addresses = {name: str(pair[0]) for name, pair in endpoints.items()}
+        traffic = TrafficCounter()
 
         def alice_at(home):
             client = MovingClient(
-                "alice", known, home, counted.ear("alice"), login=login("alice"), identify=payload_id
+                "alice",
+                client_addresses,
+                home,
+                traffic.callback("alice"),
+                login=login("alice"),
+                identify=payload_id,
             )
             client.subscribe("#")
             return client
 
-        writer = MovingClient("writer-h", known, "h", login=login("writer-h"))
-        with agent_of(places, tmp_path / "journal", QUICK, login=login(MOVE_AGENT)) as agent, writer:
+        writer = MovingClient("writer-h", client_addresses, "h", login=login("writer-h"))
+        with (
+            running_agent(agent_addresses, tmp_path / "journal", QUICK, login=login(MOVE_AGENT)) as agent,
+            writer,
+        ):
             with alice_at("h"):
                 assert wait_for(lambda: "alice" in agent.registry.residents)
             for number in range(1_000):
                 writer.publish("t/1", f"{number}".encode())
             assert writer.wait_until_confirmed(LIMIT)
             with alice_at("f") as alice:
-                while not is_over_at(agent, "alice", alice.home):
-                    tell_secrets(writer)
-                assert wait_for(lambda: counted.got["alice"].total() >= 1_000)
-            assert {topic for topic, _ in counted.got["alice"]} == {"t/1"}
-            assert counted.got["alice"].total() == 1_000
+                assert wait_for(lambda: publish_secrets(writer) or has_moved_to(agent, "alice", alice.home))
+                assert wait_for(lambda: traffic.got["alice"].total() >= 1_000)
+            assert {topic for topic, _ in traffic.got["alice"]} == {"t/1"}
+            assert traffic.got["alice"].total() == 1_000
 
 
 CONFIG = """\
@@ -256,10 +287,10 @@ password_file = "links-password"
 """
 
 
-def test_nobody_is_moved_to_a_broker_that_refuses_links(tmp_path):
-    """Nothing would come to its clients there; the move says what was wanting."""
-    counted = Counted()
-    with guarded_brokers(tmp_path, "hf", odd="f") as endpoints:
+def test_no_client_is_moved_to_a_broker_that_refuses_the_links(tmp_path):
+    """Its clients would receive nothing; the note of the move says why it failed."""
+    traffic = TrafficCounter()
+    with guarded_brokers(tmp_path, "hf", other_password="f") as endpoints:
         secrets = {"token": "token", "mover": f"{MOVE_AGENT}-secret", "links-password": f"{LINKS}-secret"}
         for name, secret in secrets.items():
             (tmp_path / name).write_text(secret)
@@ -269,20 +300,20 @@ def test_nobody_is_moved_to_a_broker_that_refuses_links(tmp_path):
             for name, (client, agent) in endpoints.items()
         )
         (tmp_path / "agent.toml").write_text(CONFIG.format(agent=MOVE_AGENT, links=LINKS) + brokers)
-        known = {name: str(pair[0]) for name, pair in endpoints.items()}
-        alice = MovingClient("alice", known, "h", counted.ear("alice"), login=login("alice"))
+        client_addresses = {name: str(pair[0]) for name, pair in endpoints.items()}
+        alice = MovingClient("alice", client_addresses, "h", traffic.callback("alice"), login=login("alice"))
         alice.subscribe("t/1")
-        other = MovingClient("writer-f", known, "f", login=login("writer-f"))
+        other = MovingClient("writer-f", client_addresses, "f", login=login("writer-f"))
         other.subscribe("t/1")
         with serving(AgentConfig.load(tmp_path / "agent.toml"), hold=embed_links) as service, alice, other:
             agent = service.agent
             assert wait_for(lambda: len(agent.registry.residents) == 2)
-            api = Operator(f"http://127.0.0.1:{service.port}", "token")
-            assert wait_for(lambda: api.health()["links_down"] == ["f"])
+            operator = Operator(f"http://127.0.0.1:{service.port}", "token")
+            assert wait_for(lambda: operator.health()["links_down"] == ["f"])
             move = agent.ask(lambda own: own.request_to_move("alice", "f"))
             assert wait_for(lambda: agent.registry.moves[move.id].is_over)
             ended = agent.registry.moves[move.id]
             assert (ended.state, ended.note) == (MoveState.FAILED, "links of 'f' are not up")
             alice.publish("t/1", b"still served")
-            assert wait_for(lambda: counted.got["alice"].total() == 1)
+            assert wait_for(lambda: traffic.got["alice"].total() == 1)
             assert alice.home == "h"

@@ -6,17 +6,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from moving import (
-    Counted,
+    TrafficCounter,
     addresses,
-    agent_of,
-    is_over,
-    known,
-    linked,
+    all_moves_over,
+    client_addresses,
+    linked_brokers,
+    move_states,
     payload_id,
-    states,
+    running_agent,
     wait_for,
 )
-from test_move_agent import World, kept
+from test_move_agent import World, saved_state
 
 from broadloom import InputError
 from broadloom.agents.moves.client_links import LinksEverywhere
@@ -33,14 +33,14 @@ def residents(world):
 
 
 def later(world, seconds, monkeypatch):
-    """Let time pass for the agent, as if nobody said anything, and let it do what is due."""
+    """Let time pass for the agent without messages, and let it do what is due."""
     moment = world.agent.now() + seconds
     monkeypatch.setattr(world.agent, "now", lambda: moment)
     world.agent.step(moment)
 
 
-def test_who_is_silent_for_long_is_forgotten_and_who_speaks_is_not(world, monkeypatch):
-    """With what the journal has of it; a client that comes back registers again, and is known as before."""
+def test_a_silent_client_is_forgotten_and_an_active_one_is_not(world, monkeypatch):
+    """Its records disappear from the journal; when it comes back, it can register as before."""
     for client in ("gone", "here"):
         world.register(client, "h", ((f"{client}/wants", 1),))
     for _ in range(int(MONTH / DAY)):
@@ -50,17 +50,17 @@ def test_who_is_silent_for_long_is_forgotten_and_who_speaks_is_not(world, monkey
     later(world, 2 * DAY, monkeypatch)
     assert residents(world) == {"here"}
     assert b"gone" not in (world.folder / FILE).read_bytes()
-    before = kept(world)
+    before = saved_state(world)
     world.start()
-    assert kept(world) == before
+    assert saved_state(world) == before
     assert world.register("gone", "f")
-    assert world.wire.sent[-1][1].endswith("gone/registered")
+    assert world.gateway.sent[-1][1].endswith("gone/registered")
     assert residents(world) == {"gone", "here"}
     assert not world.agent.registry.strays
 
 
-def test_a_register_that_changes_nothing_is_kept_once_a_day(world, monkeypatch):
-    """So that a new agent knows who was there, and the journal does not grow by it."""
+def test_a_register_that_changes_nothing_is_journaled_at_most_once_per_day(world, monkeypatch):
+    """Enough for an agent that restarts, and the journal does not grow."""
     size = (world.folder / FILE).stat().st_size
     sizes = []
     for _ in range(20):
@@ -74,26 +74,26 @@ def test_a_register_that_changes_nothing_is_kept_once_a_day(world, monkeypatch):
     assert world.agent.registry.residents["a"].heard == heard
 
 
-def test_nobody_is_forgotten_if_the_operator_wants_that(world, monkeypatch):
+def test_no_client_is_forgotten_if_forget_after_is_zero(world, monkeypatch):
     world.agent.timing = Timing(forget_after=0)
     world.register("a", "h")
     later(world, 100 * MONTH, monkeypatch)
     assert residents(world) == {"a"}
 
 
-@pytest.mark.parametrize("given", [-1, float("nan"), "30 days", True, 1, DAY, LEAST_FORGET - 1])
-def test_what_cannot_be_said_of_forgetting(given):
-    """A client is not forgotten while a broker may still have a session of it."""
+@pytest.mark.parametrize("forget_after", [-1, float("nan"), "30 days", True, 1, DAY, LEAST_FORGET - 1])
+def test_an_invalid_forget_after_is_refused(forget_after):
+    """Nor one so short that a broker can still have a session of a forgotten client."""
     with pytest.raises(InputError, match=r"forget_after is .*; give"):
-        Timing(forget_after=given)
+        Timing(forget_after=forget_after)
     assert Timing(forget_after=LEAST_FORGET).forget_after == LEAST_FORGET
 
 
-def test_a_new_agent_waits_a_day_before_it_forgets(world, monkeypatch):
-    """However long there was none, and whatever its clock says: clients had nobody to register with."""
+def test_an_agent_forgets_no_client_in_its_first_day(world, monkeypatch):
+    """Clients could not register while no agent was running, however long that was."""
     world.register("a", "h")
-    away = world.agent.now() + 10 * MONTH
-    monkeypatch.setattr("time.time", lambda: away)
+    restart = world.agent.now() + 10 * MONTH
+    monkeypatch.setattr("time.time", lambda: restart)
     world.start()
     later(world, DAY - 60, monkeypatch)
     assert residents(world) == {"a"}
@@ -101,8 +101,8 @@ def test_a_new_agent_waits_a_day_before_it_forgets(world, monkeypatch):
     assert not residents(world)
 
 
-def test_a_client_with_a_move_under_way_is_known_until_that_is_over(world, monkeypatch):
-    """And while a session that it left is still to be emptied."""
+def test_a_client_is_not_forgotten_during_a_move(world, monkeypatch):
+    """Nor while one of its old sessions is still to be emptied."""
     world.agent.timing = Timing(answer=10 * MONTH, again=0, ttl=0, abandon=20 * MONTH)
     for client in "ab":
         world.register(client, "h")
@@ -116,41 +116,41 @@ def test_a_client_with_a_move_under_way_is_known_until_that_is_over(world, monke
     assert world.state(move) is MoveState.CANCELLED
     with pytest.raises(InputError, match="'a' has not registered"):
         world.agent.request_to_move("a", "f")
-    for _ in range(2):  # once, and once more when the broker has saved that it is gone
+    for _ in range(2):  # the session is ended again after the broker has saved its end
         world.step()
     later(world, 2 * DAY, monkeypatch)
     assert not residents(world)
 
 
-def test_an_agent_that_dies_while_it_forgets_has_forgotten_all_of_them_or_none(world, monkeypatch):
-    """Before the journal is written anew, and at each byte of the record, which was not acknowledged then."""
-    place = world.folder / FILE
+def test_an_agent_that_crashes_while_it_forgets_has_forgotten_all_clients_or_none(world, monkeypatch):
+    """A crash before the journal is compacted, and at each byte of the record."""
+    path = world.folder / FILE
     for client in "abc":
         world.register(client, "h")
-    before, size = kept(world), place.stat().st_size
-    monkeypatch.setattr(world.journal, "compact", lambda: None)  # it dies before
+    before, size = saved_state(world), path.stat().st_size
+    monkeypatch.setattr(world.journal, "compact", lambda: None)  # it crashes before that
     later(world, 2 * MONTH, monkeypatch)
-    after, whole = kept(world), place.read_bytes()
+    after, whole = saved_state(world), path.read_bytes()
     assert not residents(world)
     for cut in range(size, len(whole) + 1):
         world.journal.close()
-        place.write_bytes(whole[:cut])
+        path.write_bytes(whole[:cut])
         world.start()
-        assert kept(world) == (after if cut == len(whole) else before)
+        assert saved_state(world) == (after if cut == len(whole) else before)
         assert residents(world) == (set() if cut == len(whole) else set("abc"))
 
 
-def test_links_of_a_client_that_is_forgotten_are_released(world, monkeypatch):
+def test_the_filters_of_a_forgotten_client_are_released(world, monkeypatch):
     carried = set()
 
-    class Counting(LinksEverywhere):
+    class RecordingLinks(LinksEverywhere):
         def carry(self, broker, filters):
             carried.update((broker, one) for one in filters)
 
         def release(self, broker, filters):
             carried.difference_update((broker, one) for one in filters)
 
-    world.start(links=Counting())
+    world.start(links=RecordingLinks())
     world.register("a", "h", (("t/1", 1), ("t/2", 1)))
     later(world, MONTH - DAY, monkeypatch)
     world.register("b", "h", (("t/2", 1),))
@@ -160,31 +160,31 @@ def test_links_of_a_client_that_is_forgotten_are_released(world, monkeypatch):
     assert carried == {("h", "t/2")}
 
 
-def test_what_was_said_before_it_was_forgotten_is_still_a_replay(world, monkeypatch):
-    """Also after a restart; a client whose clock was set back is told from where to count."""
+def test_old_messages_of_a_forgotten_client_are_still_refused_as_replays(world, monkeypatch):
+    """Also after a restart; a client whose clock was set back learns the last number."""
     early, late = Register("a", 41, "h"), Register("a", 42, "h")
-    assert world.say("h", early)
-    assert world.say("h", late)
+    assert world.send("h", early)
+    assert world.send("h", late)
     later(world, 2 * MONTH, monkeypatch)
     assert not residents(world)
     for start in (lambda: None, world.start):
         start()
         for message in (early, late):
-            assert not world.say("f", Register("a", message.number, "f"))
-    assert parse(RefusedNumber, world.wire.sent[-1][2]).number == 42
-    assert world.say("h", Register("a", 43, "h"))
-    assert parse(Registered, world.wire.sent[-1][2]).number == 43
+            assert not world.send("f", Register("a", message.number, "f"))
+    assert parse(RefusedNumber, world.gateway.sent[-1][2]).number == 42
+    assert world.send("h", Register("a", 43, "h"))
+    assert parse(Registered, world.gateway.sent[-1][2]).number == 43
 
 
-def test_nobody_closes_the_door_by_a_number_of_the_future(world, monkeypatch):
-    """It would be above all that others begin with; who has one is known until the clock is there."""
+def test_a_number_ahead_of_the_clock_does_not_block_other_clients(world, monkeypatch):
+    """The client is remembered until the clock reaches its number; otherwise others would start below it."""
     ahead = int((world.agent.now() + 3 * MONTH) * 1e9)
-    assert world.say("h", Register("a", ahead, "h"))
+    assert world.send("h", Register("a", ahead, "h"))
     later(world, 2 * MONTH, monkeypatch)
     assert residents(world) == {"a"}
     later(world, 2 * MONTH, monkeypatch)
     assert not residents(world)
-    assert world.say("h", Register("b", ahead + 1, "h"))
+    assert world.send("h", Register("b", ahead + 1, "h"))
 
 
 EVENTS = st.lists(
@@ -199,63 +199,67 @@ EVENTS = st.lists(
 
 @settings(max_examples=40)
 @given(events=EVENTS)
-def test_whatever_happens_the_right_ones_are_forgotten(tmp_path_factory, events):
-    """As a plain table of who spoke when has it; a replay of the journal leads to the same at any moment."""
+def test_exactly_the_silent_clients_are_forgotten_after_any_events(tmp_path_factory, events):
+    """Compared with a plain table of times; a replay of the journal restores the same state at any time."""
     world, heard = World(tmp_path_factory.mktemp("j")), {}
-    look = world.agent.now() + DAY
+    next_check = world.agent.now() + DAY
     with pytest.MonkeyPatch.context() as patch:
         later(world, 0, patch)
-        for kind, what in events:
+        for kind, value in events:
             now = world.agent.now()
             if kind == "register":
-                assert world.register(what, "h")
-                heard[what] = now if now > heard.get(what, 0.0) + DAY else heard[what]
+                assert world.register(value, "h")
+                heard[value] = now if now > heard.get(value, 0.0) + DAY else heard[value]
             elif kind == "pass":
-                later(world, what * DAY, patch)
+                later(world, value * DAY, patch)
                 now = world.agent.now()
-                if now > look:
+                if now > next_check:
                     heard = {client: when for client, when in heard.items() if when >= now - MONTH}
-                    look = now + DAY
+                    next_check = now + DAY
             else:
-                before = kept(world)
+                before = saved_state(world)
                 patch.setattr("time.time", lambda now=now: now)
                 world.start()
                 later(world, 0, patch)
-                look = world.agent.now() + DAY
-                assert kept(world) == before
+                next_check = world.agent.now() + DAY
+                assert saved_state(world) == before
             assert {name: one.heard for name, one in world.agent.registry.residents.items()} == heard
     world.journal.close()
 
 
-def forget_everybody(agent):
-    """Two months go by; gives who is left, before anybody registers again."""
+def forget_all(agent):
+    """Let two months pass; return the remaining clients before any registers again."""
     agent._forget_silent(agent.now() + 2 * MONTH)
     return list(agent.registry.residents)
 
 
 @pytest.mark.needs("mosquitto")
 @pytest.mark.xdist_group("mosquitto")
-def test_a_client_that_was_forgotten_registers_and_moves(tmp_path):
-    """On real brokers: it is known again as soon as it says so, and loses nothing when it then moves."""
-    counted = Counted()
-    with linked("hf") as brokers, agent_of(addresses(brokers), tmp_path) as agent:
-        reader = MovingClient("reader", known(brokers), "h", counted.ear("reader"), identify=payload_id)
+def test_a_forgotten_client_can_register_and_move(tmp_path):
+    """On real brokers, without lost or duplicated messages."""
+    traffic = TrafficCounter()
+    with linked_brokers("hf") as brokers, running_agent(addresses(brokers), tmp_path) as agent:
+        reader = MovingClient(
+            "reader", client_addresses(brokers), "h", traffic.callback("reader"), identify=payload_id
+        )
         reader.subscribe("t/1")
-        with reader, MovingClient("writer", known(brokers), "f") as writer:
+        with reader, MovingClient("writer", client_addresses(brokers), "f") as writer:
             assert wait_for(lambda: len(agent.registry.residents) == 2)
-            assert not agent.ask(forget_everybody)
+            assert not agent.ask(forget_all)
             for client in (reader, writer):
                 client.register()
             assert wait_for(lambda: len(agent.registry.residents) == 2)
             agent.ask(lambda own: own.request_to_move("reader", "f"))
-            assert wait_for(lambda: sending(counted, writer) and is_over(agent) and reader.home == "f")
-            assert wait_for(lambda: counted.faults({"reader": {"t/1"}})[1] == 0)
-            assert states(agent) == {MoveState.REDIRECTED: 1}
-    expected, lost, doubled = counted.faults({"reader": {"t/1"}})
+            assert wait_for(
+                lambda: publish_one(traffic, writer) and all_moves_over(agent) and reader.home == "f"
+            )
+            assert wait_for(lambda: traffic.counts({"reader": {"t/1"}})[1] == 0)
+            assert move_states(agent) == {MoveState.REDIRECTED: 1}
+    expected, lost, doubled = traffic.counts({"reader": {"t/1"}})
     assert (lost, doubled, expected > 0) == (0, 0, True)
 
 
-def sending(counted, writer):
-    """Publish one more message."""
-    counted.send(writer, "t/1")
+def publish_one(traffic, writer):
+    """Publish one more message; true, for use in a condition."""
+    traffic.send(writer, "t/1")
     return True

@@ -15,16 +15,16 @@ import pytest
 from moving import (
     LIMIT,
     QUICK,
-    Counted,
+    TrafficCounter,
     addresses,
-    agent_of,
+    all_moves_over,
+    client_addresses,
+    has_moved_to,
     has_session,
-    is_over,
-    is_over_at,
-    known,
-    linked,
+    linked_brokers,
+    move_states,
     payload_id,
-    states,
+    running_agent,
     wait_for,
     write_config,
 )
@@ -44,6 +44,7 @@ from broadloom.agents.moves.control_messages import (
     decline,
     dump,
     stay_until,
+    to_client,
 )
 from broadloom.agents.moves.move_agent import MoveAgent, Timing
 from broadloom.agents.moves.move_registry import MoveState
@@ -64,10 +65,10 @@ pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto
 processes = multiprocessing.get_context("forkserver")
 
 
-def test_twenty_clients_under_load(tmp_path):
-    """18 accept, 2 decline, one is offline for two seconds, the agent is killed once: 0 lost, 0 doubled."""
-    counted, wants, over = Counted(), {}, threading.Event()
-    with linked("hf") as brokers, ExitStack() as stack:
+def test_twenty_clients_move_under_load_without_lost_or_duplicated_messages(tmp_path):
+    """18 accept, 2 decline, one is offline for two seconds, and the agent is killed once."""
+    traffic, topics_of, over = TrafficCounter(), {}, threading.Event()
+    with linked_brokers("hf") as brokers, ExitStack() as stack:
         config, port = write_config(tmp_path, brokers, QUICK)
         operator = Operator(f"http://127.0.0.1:{port}", "token", patience=2 * LIMIT)
         first, second = (
@@ -78,40 +79,43 @@ def test_twenty_clients_under_load(tmp_path):
         clients = []
         for number in range(20):
             policy, name = (decline if number in (3, 7) else accept), f"c{number}"
-            client = MovingClient(name, known(brokers), "h", counted.ear(name), policy, identify=payload_id)
-            wants[name] = {f"t/{number % 10}", f"t/{(3 * number + 1) % 10}"}
-            client.subscribe(*wants[name])
+            client = MovingClient(
+                name, client_addresses(brokers), "h", traffic.callback(name), policy, identify=payload_id
+            )
+            topics_of[name] = {f"t/{number % 10}", f"t/{(3 * number + 1) % 10}"}
+            client.subscribe(*topics_of[name])
             clients.append(stack.enter_context(client))
         assert all(client.wait_until_ready(LIMIT) for client in clients)
         assert wait_for(lambda: len(operator.clients()) == 20)
 
         def load() -> None:
             while not over.wait(1 / 300):
-                number = len(counted.sent)
-                counted.send(clients[number % 20], f"t/{number % 10}")
+                number = len(traffic.sent)
+                traffic.send(clients[number % 20], f"t/{number % 10}")
 
         publishing = threading.Thread(target=load, daemon=True)
         publishing.start()
-        clients[5].stop()  # offline: the application publishes on, and its broker collects
+        clients[5].stop()  # offline: the application still publishes, and the broker queues messages
 
-        def ask() -> None:
+        def request_all() -> None:
             for client in clients:
                 operator.request_to_move(client.name, "f", client.name)
 
-        asking = threading.Thread(target=ask, daemon=True)  # the agent may be gone before all are asked
-        asking.start()
+        # In a thread, because the agent can be killed before all requests are made.
+        requesting = threading.Thread(target=request_all, daemon=True)
+        requesting.start()
         assert wait_for(lambda: not first.is_alive())
         second.start()
-        asking.join()
+        requesting.join()
         time.sleep(2)
         clients[5].start()
         assert wait_for(lambda: settled(operator)), operator.moves()
-        assert wait_for(lambda: len(counted.sent) > 500)  # each for four clients
+        assert wait_for(lambda: len(traffic.sent) > 500)  # each topic has four subscribers
         over.set()
         publishing.join()
         assert all(client.wait_until_confirmed(LIMIT) for client in clients)
-        wait_for(lambda: counted.faults(wants)[1] == 0)
-        expected, lost, doubled = counted.faults(wants)
+        wait_for(lambda: traffic.counts(topics_of)[1] == 0)
+        expected, lost, doubled = traffic.counts(topics_of)
         homes = {one["client"]: one["broker"] for one in operator.clients()}
         moves = operator.health()["moves"]
         second.kill()
@@ -133,190 +137,199 @@ def settled(operator: Operator) -> bool:
     }
 
 
-def subject(brokers, counted, policy=accept, places=None, **options):
-    """A client at home that counts, in a thread of its own."""
-    places = places or known(brokers)
+def counting_client(brokers, traffic, policy=accept, addresses=None, **options):
+    """The client `subject` of broker h, which counts its messages."""
+    addresses = addresses or client_addresses(brokers)
     client = MovingClient(
-        "subject", places, "h", counted.ear("subject"), policy, identify=payload_id, **options
+        "subject", addresses, "h", traffic.callback("subject"), policy, identify=payload_id, **options
     )
     client.subscribe("t/1")
     return client
 
 
 def publisher(brokers):
-    return MovingClient("publisher", known(brokers), "h")
+    return MovingClient("publisher", client_addresses(brokers), "h")
 
 
-def move_it(agent, to="f"):
+def request_move(agent, to="f"):
     assert wait_for(lambda: "subject" in agent.registry.residents)
     return agent.ask(lambda own: own.request_to_move("subject", to))
 
 
-def sessions(brokers):
+def brokers_with_session(brokers):
     return [name for name, address in addresses(brokers).items() if has_session(address, "subject")]
 
 
-def lossless(counted, clients):
-    """Everything that was sent has come, once."""
+def each_arrived_once(traffic, clients):
+    """Whether `subject` has received each message exactly once."""
     assert all(client.wait_until_confirmed(LIMIT) for client in clients)
-    assert wait_for(lambda: counted.faults({"subject": {"t/1"}})[1] == 0)
-    return counted.faults({"subject": {"t/1"}})[1:] == (0, 0)
+    assert wait_for(lambda: traffic.counts({"subject": {"t/1"}})[1] == 0)
+    return traffic.counts({"subject": {"t/1"}})[1:] == (0, 0)
 
 
-def test_a_client_that_is_gone_for_good_stays_at_home(tmp_path, monkeypatch):
-    """It said yes and vanished: after a time the move is given up, and everything waits at home."""
-    counted = Counted()
+def test_the_move_of_a_client_that_accepts_and_disappears_fails(tmp_path, monkeypatch):
+    """Its messages wait at its home broker, and no session stays at the other one."""
+    traffic = TrafficCounter()
     timing = Timing(ttl=0.3, settle=0.0, move=1.0, again=0.3)
-    with linked("hf") as brokers, agent_of(addresses(brokers), tmp_path, timing) as agent:
-        client, gone = subject(brokers, counted), threading.Event()
+    with linked_brokers("hf") as brokers, running_agent(addresses(brokers), tmp_path, timing) as agent:
+        client, stopped = counting_client(brokers, traffic), threading.Event()
         agent._watch = lambda move: (
-            threading.Thread(target=lambda: (client.stop(), gone.set())).start()
+            threading.Thread(target=lambda: (client.stop(), stopped.set())).start()
             if move.state is MoveState.ACCEPTED
             else None
         )
         with publisher(brokers) as other, monkeypatch.context() as patch:
-            patch.setattr(
-                client, "_on_connect_order", lambda _: None
-            )  # a call that comes before it is gone is too late
+            # An order that arrives before the client has stopped is ignored.
+            patch.setattr(client, "_on_connect_order", lambda _: None)
             client.start()
-            move_it(agent)
-            assert gone.wait(LIMIT)
+            request_move(agent)
+            assert stopped.wait(LIMIT)
             patch.undo()
             for _ in range(20):
-                counted.send(other, "t/1")
-            assert wait_for(lambda: is_over(agent))
-            assert set(states(agent)) == {MoveState.FAILED}
-            assert sessions(brokers) == ["h"]
-            client.start()  # it was not gone for good, after all
-            assert lossless(counted, [other])
+                traffic.send(other, "t/1")
+            assert wait_for(lambda: all_moves_over(agent))
+            assert set(move_states(agent)) == {MoveState.FAILED}
+            assert brokers_with_session(brokers) == ["h"]
+            client.start()  # it comes back later
+            assert each_arrived_once(traffic, [other])
             client.stop()
 
 
-def test_a_foreign_broker_that_is_never_up(tmp_path):
-    """The client is not disturbed at all."""
-    counted = Counted()
+def test_a_move_to_a_broker_that_is_down_fails_and_leaves_the_client_undisturbed(tmp_path):
+    traffic = TrafficCounter()
     timing = Timing(ttl=0.3, settle=0.0, move=1.0, again=0.3)
-    with linked("h") as brokers:
-        places = addresses(brokers) | {"f": Address("127.0.0.1", 1)}
-        names = {name: str(address) for name, address in places.items()}
-        with agent_of(places, tmp_path, timing) as agent, subject(brokers, counted, places=names) as client:
-            move_it(agent)
-            assert wait_for(lambda: MoveState.FAILED in states(agent))
+    with linked_brokers("h") as brokers:
+        endpoints = addresses(brokers) | {"f": Address("127.0.0.1", 1)}
+        names = {name: str(address) for name, address in endpoints.items()}
+        with (
+            running_agent(endpoints, tmp_path, timing) as agent,
+            counting_client(brokers, traffic, addresses=names) as client,
+        ):
+            request_move(agent)
+            assert wait_for(lambda: MoveState.FAILED in move_states(agent))
             assert client.home == "h"
             with publisher(brokers) as other:
-                counted.send(other, "t/1")
-                assert lossless(counted, [other])
+                traffic.send(other, "t/1")
+                assert each_arrived_once(traffic, [other])
 
 
-def test_a_client_that_cannot_reach_the_foreign_broker_goes_back(tmp_path):
-    """The agent reaches it, the client does not: it is at home again, and the prepared session is gone."""
-    counted = Counted()
-    with linked("hf") as brokers, agent_of(addresses(brokers), tmp_path) as agent:
-        places = known(brokers) | {"f": "127.0.0.1:1"}
-        with subject(brokers, counted, places=places, patience=0.5) as client, publisher(brokers) as other:
-            move_it(agent)
+def test_a_client_that_cannot_reach_the_new_broker_returns_home(tmp_path):
+    """Only the agent reaches it; the prepared session is removed, and no message is lost."""
+    traffic = TrafficCounter()
+    with linked_brokers("hf") as brokers, running_agent(addresses(brokers), tmp_path) as agent:
+        unreachable = client_addresses(brokers) | {"f": "127.0.0.1:1"}
+        with (
+            counting_client(brokers, traffic, addresses=unreachable, patience=0.5) as client,
+            publisher(brokers) as other,
+        ):
+            request_move(agent)
             for _ in range(40):
-                counted.send(other, "t/1")
+                traffic.send(other, "t/1")
                 time.sleep(0.02)
-            assert wait_for(lambda: is_over(agent))
-            assert (client.home, set(states(agent))) == ("h", {MoveState.FAILED})
-            assert lossless(counted, [other])
+            assert wait_for(lambda: all_moves_over(agent))
+            assert (client.home, set(move_states(agent))) == ("h", {MoveState.FAILED})
+            assert each_arrived_once(traffic, [other])
             client.stop()
-            assert sessions(brokers) == ["h"]
+            assert brokers_with_session(brokers) == ["h"]
 
 
-def test_nobody_is_forced(tmp_path):
-    """One declines, one knows no such broker, one stays until a moment and moves then."""
+def test_a_client_moves_only_if_and_when_it_accepts(tmp_path):
+    """One declines, one does not know the broker, one learns its address, and one stays for a while first."""
     answered: list[float] = []
 
-    def later(request: MoveRequest) -> PolicyAnswer:
+    def stay_first(request: MoveRequest) -> PolicyAnswer:
         answered.append(time.time())
         return stay_until(answered[0] + 0.7)(request)
 
-    only_home = lambda brokers: {"h": known(brokers)["h"]}  # noqa: E731
-    with linked("hf") as brokers, agent_of(addresses(brokers), tmp_path) as agent:
+    only_home = lambda brokers: {"h": client_addresses(brokers)["h"]}  # noqa: E731
+    with linked_brokers("hf") as brokers, running_agent(addresses(brokers), tmp_path) as agent:
         clients = [
-            MovingClient("no", known(brokers), "h", policy=decline),
-            MovingClient("stranger", only_home(brokers), "h"),
+            MovingClient("declines", client_addresses(brokers), "h", policy=decline),
+            MovingClient("ignorant", only_home(brokers), "h"),
             MovingClient("learns", only_home(brokers), "h", learn=True),
-            MovingClient("later", known(brokers), "h", policy=later),
+            MovingClient("stays-first", client_addresses(brokers), "h", policy=stay_first),
         ]
         for client in clients:
             client.start()
         assert wait_for(lambda: len(agent.registry.residents) == 4)
         for client in clients:
             agent.ask(lambda own, client=client: own.request_to_move(client.name, "f"))
-        assert wait_for(lambda: is_over(agent))
+        assert wait_for(lambda: all_moves_over(agent))
         assert [client.home for client in clients] == ["h", "h", "f", "f"]
-        assert states(agent) == {MoveState.DECLINED: 2, MoveState.REDIRECTED: 2}
-        assert len(answered) >= 2  # it was asked again when the moment had come
-        assert answered[-1] >= answered[0] + 0.7  # and perhaps before, until the agent had its answer
+        assert move_states(agent) == {MoveState.DECLINED: 2, MoveState.REDIRECTED: 2}
+        assert len(answered) >= 2  # the agent asks again when the time is over
+        assert answered[-1] >= answered[0] + 0.7  # and repeats requests until it has an answer
         for client in clients:
             client.stop()
 
 
-def test_a_client_may_go_elsewhere_by_itself(tmp_path):
-    """It is restarted with another broker: that is its home, and what waited at the old one follows it."""
-    counted = Counted()
-    with linked("hf") as brokers, agent_of(addresses(brokers), tmp_path) as agent:
-        with subject(brokers, counted), publisher(brokers) as other:
+def test_messages_follow_a_client_that_restarts_at_another_broker(tmp_path):
+    """The new broker is its home, and messages queued at the old one are forwarded."""
+    traffic = TrafficCounter()
+    with linked_brokers("hf") as brokers, running_agent(addresses(brokers), tmp_path) as agent:
+        with counting_client(brokers, traffic), publisher(brokers) as other:
             assert wait_for(lambda: len(agent.registry.residents) == 2)
-            counted.send(other, "t/1")
-            assert lossless(counted, [other])
+            traffic.send(other, "t/1")
+            assert each_arrived_once(traffic, [other])
         with publisher(brokers) as other:
             for _ in range(20):
-                counted.send(other, "t/1")
-            again = MovingClient("subject", known(brokers), "f", counted.ear("subject"), identify=payload_id)
-            again.subscribe("t/1")
-            again.start()
-            assert wait_for(lambda: is_over_at(agent, "subject", "f"))
-            counted.send(other, "t/1")
-            assert lossless(counted, [other])
-            again.stop()
-            assert sessions(brokers) == ["f"]
+                traffic.send(other, "t/1")
+            restarted = MovingClient(
+                "subject", client_addresses(brokers), "f", traffic.callback("subject"), identify=payload_id
+            )
+            restarted.subscribe("t/1")
+            restarted.start()
+            assert wait_for(lambda: has_moved_to(agent, "subject", "f"))
+            traffic.send(other, "t/1")
+            assert each_arrived_once(traffic, [other])
+            restarted.stop()
+            assert brokers_with_session(brokers) == ["f"]
 
 
-def test_a_reader_of_everything_does_not_pass_for_a_session_that_is_gone(monkeypatch):
-    """What waits is sent on only when the broker where the client is has a session of it."""
+def test_a_redirection_waits_for_a_session_of_the_client_even_if_another_client_reads_everything(monkeypatch):
+    """Queued messages are forwarded only when the new broker has a session of the client."""
     monkeypatch.setattr(sessions_module, "QUIET_SECONDS", 60.0)
-    counted = Counted()
-    with linked("hf") as brokers, MovingClient("everything", known(brokers), "f") as reader:
-        places = addresses(brokers)
-        assert wait_for(lambda: replicate(places["h"], "subject", Login(), (("u/1", 1),)) is None)
+    traffic = TrafficCounter()
+    with (
+        linked_brokers("hf") as brokers,
+        MovingClient("everything", client_addresses(brokers), "f") as reader,
+    ):
+        endpoints = addresses(brokers)
+        assert wait_for(lambda: replicate(endpoints["h"], "subject", Login(), (("u/1", 1),)) is None)
         with publisher(brokers) as other:
             for number in range(30):
                 other.publish("u/1", b"%d" % number)
             assert other.wait_until_confirmed(LIMIT)
         reader.subscribe("#")
         assert reader.wait_until_ready(LIMIT)
-        redirection = Redirection(places["h"], places["f"], "subject", Login(), "0" * 16)
-        tries, sent_on = threading.Event(), redirection._forward
-        redirection._forward = lambda message: (sent_on(message), tries.set())
+        redirection = Redirection(endpoints["h"], endpoints["f"], "subject", Login(), "0" * 16)
+        tried, forward = threading.Event(), redirection._forward
+        redirection._forward = lambda message: (forward(message), tried.set())
         faults = []
-        sending = threading.Thread(target=lambda: faults.append(redirection.run()), daemon=True)
-        sending.start()
-        assert tries.wait(60)
-        time.sleep(0.2)  # a broker's answer that is wrong would have come
-        again = MovingClient("subject", known(brokers), "f", counted.ear("subject"))
-        again.subscribe("u/1")
-        with again:
-            assert wait_for(lambda: counted.got["subject"].total() == 30)
-            sending.join()
+        redirecting = threading.Thread(target=lambda: faults.append(redirection.run()), daemon=True)
+        redirecting.start()
+        assert tried.wait(LIMIT)
+        time.sleep(0.2)  # time for a wrong acknowledgement, which must not arrive
+        returned = MovingClient("subject", client_addresses(brokers), "f", traffic.callback("subject"))
+        returned.subscribe("u/1")
+        with returned:
+            assert wait_for(lambda: traffic.got["subject"].total() == 30)
+            redirecting.join()
         assert faults == [None]
 
 
-def test_answers_by_hand_and_a_client_that_goes_without_being_asked(tmp_path):
-    """Who stays may accept before its moment, and may decline after a yes; `connect` needs no request."""
-    asked: dict[str, str] = {}
+def test_a_client_can_answer_by_calls_and_move_without_a_request(tmp_path):
+    """A staying client can accept early, and decline after it has accepted; `connect` needs no request."""
+    requests: dict[str, str] = {}
 
     def staying(request: MoveRequest) -> PolicyAnswer:
-        asked[request.foreign] = request.move
+        requests[request.foreign] = request.move
         return PolicyAnswer("stay", time.time() + 3600)
 
-    counted, slow = Counted(), replace(QUICK, settle=3600.0, move=3600.0)
-    with linked("hf") as brokers, publisher(brokers) as other:
-        client = subject(brokers, counted, staying)
-        with agent_of(addresses(brokers), tmp_path / "slow", slow) as agent, client:
+    traffic, slow = TrafficCounter(), replace(QUICK, settle=3600.0, move=3600.0)
+    with linked_brokers("hf") as brokers, publisher(brokers) as other:
+        client = counting_client(brokers, traffic, staying)
+        with running_agent(addresses(brokers), tmp_path / "slow", slow) as agent, client:
             assert wait_for(lambda: len(agent.registry.residents) == 2)
             move = agent.ask(lambda own: own.request_to_move("subject", "f")).id
             for act, state in (
@@ -325,30 +338,30 @@ def test_answers_by_hand_and_a_client_that_goes_without_being_asked(tmp_path):
                 (client.decline, MoveState.FAILED),
             ):
                 if act is not None:
-                    act(asked["f"])
+                    act(requests["f"])
                 assert wait_for(lambda: agent.registry.moves[move].state is state)  # noqa: B023
             assert agent.registry.moves[move].note == "the client would not go"
             assert client.home == "h"
             for call in (agent.replicate, agent.connect):
                 with pytest.raises(InputError, match=f"move {move} is failed"):
                     call(agent.registry.moves[move], 0.0)
-            assert wait_for(lambda: is_over(agent))
-        with agent_of(addresses(brokers), tmp_path / "quick") as agent, client:
+            assert wait_for(lambda: all_moves_over(agent))
+        with running_agent(addresses(brokers), tmp_path / "quick") as agent, client:
             client.register()
             other.register()
             assert wait_for(lambda: len(agent.registry.residents) == 2)
             with pytest.raises(InputError, match="no broker 'g'; there are h, f"):
                 client.connect("g")
             for _ in range(20):
-                counted.send(other, "t/1")
+                traffic.send(other, "t/1")
             client.connect("f")
-            assert wait_for(lambda: is_over_at(agent, "subject", "f"))
-            counted.send(other, "t/1")
-            assert lossless(counted, [other])
-        assert sessions(brokers) == ["f"]
+            assert wait_for(lambda: has_moved_to(agent, "subject", "f"))
+            traffic.send(other, "t/1")
+            assert each_arrived_once(traffic, [other])
+        assert brokers_with_session(brokers) == ["f"]
 
 
-def test_the_calls_of_the_paper_are_public_by_their_names():
+def test_the_calls_of_the_paper_are_public_under_their_names():
     calls = {
         MovingClient: ("register", "accept", "decline", "connect"),
         MoveAgent: ("request_to_move", "replicate", "connect", "redirect"),
@@ -356,33 +369,33 @@ def test_the_calls_of_the_paper_are_public_by_their_names():
         move_service: ("summarize",),
         control_messages: ("accept", "decline"),
     }
-    for place, names in calls.items():
+    for owner, names in calls.items():
         for name in names:
-            assert inspect.getdoc(getattr(place, name)), (place, name)
-            assert "return" in getattr(place, name).__annotations__
+            assert inspect.getdoc(getattr(owner, name)), (owner, name)
+            assert "return" in getattr(owner, name).__annotations__
 
 
-def test_memory_of_where_a_client_was(tmp_path):
-    """It goes back to the broker that it knows of, and a name that is unknown is not believed."""
-    place = tmp_path / "home"
-    place.write_text("f")
-    assert MovingClient("a", {"h": "x:1", "f": "x:2"}, "h", memory=place).home == "f"
-    place.write_text("elsewhere")
-    assert MovingClient("a", {"h": "x:1", "f": "x:2"}, "h", memory=place).home == "h"
+def test_a_client_remembers_its_broker_in_a_file(tmp_path):
+    """It returns to the broker in the file, unless that broker is unknown."""
+    memory = tmp_path / "home"
+    memory.write_text("f")
+    assert MovingClient("a", {"h": "x:1", "f": "x:2"}, "h", memory=memory).home == "f"
+    memory.write_text("unknown")
+    assert MovingClient("a", {"h": "x:1", "f": "x:2"}, "h", memory=memory).home == "h"
     with pytest.raises(InputError, match="no broker 'g'; there are h"):
         MovingClient("a", {"h": "x:1"}, "g")
 
 
-def said(topic, payload=b"{}", **properties):
+def incoming(topic, payload=b"{}", **properties):
+    """A message as paho delivers it."""
     return SimpleNamespace(
         topic=topic, payload=payload, properties=SimpleNamespace(UserProperty=list(properties.items()))
     )
 
 
-def test_a_client_hears_only_what_is_said_to_it(caplog):
-    """One that reads everything does not obey what is said to another, nor what is no call."""
-    heard = []
-    client = MovingClient("a", {"h": "x:1", "f": "x:2"}, "h", heard.append)
+def test_a_client_ignores_control_messages_to_other_clients_and_malformed_ones(caplog):
+    received = []
+    client = MovingClient("a", {"h": "x:1", "f": "x:2"}, "h", received.append)
     order = dump(ConnectOrder("0" * 16, "f", "x:2"))
     for topic in (
         "broadloom/to/b/connect",
@@ -390,7 +403,7 @@ def test_a_client_hears_only_what_is_said_to_it(caplog):
         "broadloom/to/a/b/connect",
         "broadloom/",
     ):
-        client._received(said(topic, order))
+        client._received(incoming(topic, order))
     assert client._work.empty()
     assert caplog.text.count("a control message for another") == 4
     for payload in (b"", b"{}", b"\xff", order[:-1]):
@@ -401,21 +414,21 @@ def test_a_client_hears_only_what_is_said_to_it(caplog):
     assert client.home == "h"
     wrapped = {TOPIC: "t/1", MESSAGE_ID: "p:1:1"}
     for _ in range(2):
-        client._received(said("$broadloom/to/a/redirect", b"once", **wrapped))
-    client._received(said("$broadloom/to/a/redirect", b"never", **{TOPIC: "broadloom/to/a/move"}))
-    assert heard == [("t/1", b"once", "p:1:1")]
+        client._received(incoming("$broadloom/to/a/redirect", b"once", **wrapped))
+    client._received(incoming("$broadloom/to/a/redirect", b"never", **{TOPIC: "broadloom/to/a/move"}))
+    assert received == [("t/1", b"once", "p:1:1")]
 
 
-def test_an_application_that_fails_does_not_end_the_connection(caplog):
+def test_an_application_error_does_not_end_the_connection(caplog):
     def fails(_):
-        raise ValueError("of its own")
+        raise ValueError("application error")
 
     client = MovingClient("a", {"h": "x:1"}, "h", fails)
-    client._received(said("t/1", b"x"))
+    client._received(incoming("t/1", b"x"))
     assert "failed to process a message" in caplog.text
 
 
-def test_what_a_client_cannot_want_or_send():
+def test_a_client_refuses_invalid_filters_topics_payloads_positions_and_names():
     client = MovingClient("a", {"h": "x:1"}, "h")
     for text in ("", "a/#/b", "broadloom/to/b/+", "$broadloom/to/b/+", "$share/g/t", "a+"):
         with pytest.raises(InputError):
@@ -433,16 +446,16 @@ def test_what_a_client_cannot_want_or_send():
             client.publish("t", payload)
     client.publish("t", b"waits for a connection")
     assert client.unconfirmed() == 1
-    for place in ([], [math.nan], [0.0, math.inf], [10**400], [0.0] * 17, ["here"], 7):
+    for position in ([], [math.nan], [0.0, math.inf], [10**400], [0.0] * 17, ["here"], 7):
         with pytest.raises(InputError, match="give 1 to 16 finite numbers"):
-            MovingClient("a", {"h": "x:1"}, "h", place=place)
+            MovingClient("a", {"h": "x:1"}, "h", place=position)
     for name in ("", "a/b", "a+", "broadloom-mover", "x" * 129):
         with pytest.raises(InputError):
             MovingClient(name, {"h": "x:1"}, "h")
 
 
-def test_what_no_broker_confirms_is_kept_or_refused(monkeypatch):
-    """Packet numbers that begin anew overwrite nothing, and a full outbox is told."""
+def test_unconfirmed_messages_are_kept_and_a_full_outbox_refuses_more(monkeypatch):
+    """Packet ids that start again overwrite no message."""
     monkeypatch.setattr(client_module, "MOST_UNCONFIRMED", 300)
     (port,) = free_ports(1)
     with MovingClient("a", {"h": f"{HOST}:{port}"}, "h") as client:
@@ -456,12 +469,12 @@ def test_what_no_broker_confirms_is_kept_or_refused(monkeypatch):
         assert client.unconfirmed() == 300
 
 
-def test_a_client_is_started_once_and_stops_while_it_cannot_connect(caplog):
-    """What it was told before it was started it does then, and it does not wait for a broker in vain."""
-    with linked("hf") as brokers:
-        (nowhere,) = free_ports(1)  # none of those that brokers have
-        places = known(brokers) | {"g": f"{HOST}:{nowhere}"}
-        client = MovingClient("a", places, "h", patience=math.inf)
+def test_a_client_starts_only_once_and_can_stop_while_it_cannot_connect(caplog):
+    """A `connect` before the start takes effect at the start."""
+    with linked_brokers("hf") as brokers:
+        (unused,) = free_ports(1)
+        with_unreachable = client_addresses(brokers) | {"g": f"{HOST}:{unused}"}
+        client = MovingClient("a", with_unreachable, "h", patience=math.inf)
         client.connect("f")
         with client:
             with pytest.raises(InputError, match="client a is started already"):
@@ -472,14 +485,14 @@ def test_a_client_is_started_once_and_stops_while_it_cannot_connect(caplog):
         assert client.home == "f"
         assert "cannot connect to 'g', and returns to" in caplog.text
         with client:
-            assert client.wait_until_ready(60)
+            assert client.wait_until_ready(LIMIT)
 
 
-def test_a_full_outbox_is_emptied_by_a_broker(monkeypatch):
-    """All that was said before there was a connection arrives, and then there is room again."""
+def test_a_full_outbox_empties_once_a_broker_is_connected(monkeypatch):
+    """Messages published before the connection are confirmed, and then the client takes more."""
     monkeypatch.setattr(client_module, "MOST_UNCONFIRMED", 300)
-    with linked("hf") as brokers:
-        client = MovingClient("a", known(brokers), "h")
+    with linked_brokers("hf") as brokers:
+        client = MovingClient("a", client_addresses(brokers), "h")
         for number in range(300):
             client.publish("t/1", b"%d" % number)
         with client:
@@ -489,33 +502,38 @@ def test_a_full_outbox_is_emptied_by_a_broker(monkeypatch):
             assert client.wait_until_confirmed(LIMIT)
 
 
-def test_a_move_that_was_cancelled_is_not_made_by_a_client_that_was_away(tmp_path, monkeypatch):
-    """It said yes, was away when it was called, and finds the call when it is back: the API's word holds."""
-    with linked("hf") as brokers, agent_of(addresses(brokers), tmp_path) as agent:
-        client = subject(brokers, Counted())
+def test_a_client_does_not_obey_an_order_of_a_move_cancelled_while_it_was_offline(tmp_path, monkeypatch):
+    """It accepted and went offline; the orders that waited in its session have no effect when it returns."""
+    with linked_brokers("hf") as brokers, running_agent(addresses(brokers), tmp_path) as agent:
+        client, order = counting_client(brokers, TrafficCounter()), to_client("subject", "connect")
+        sent, received = [], []
+        send, obey = agent._gateway.send, client._on_connect_order
         with monkeypatch.context() as patch:
-            patch.setattr(client, "_on_connect_order", lambda _: None)  # as if the call came too late
+            patch.setattr(client, "_on_connect_order", lambda _: None)  # as if it arrived too late
             with client:
-                move = move_it(agent)
-                assert wait_for(lambda: states(agent)[MoveState.REPLICATED] == 1)
-        time.sleep(2 * QUICK.again)  # calls wait in its session
+                move = request_move(agent)
+                assert wait_for(lambda: move_states(agent)[MoveState.REPLICATED] == 1)
+        monkeypatch.setattr(
+            agent._gateway, "send", lambda *message: (send(*message), sent.append(message[1]))
+        )
+        assert wait_for(lambda: sent.count(order) >= 4)  # two at each broker, which wait in its sessions
         assert agent.ask(lambda own: own.cancel(move.id)).state is MoveState.CANCELLED
+        monkeypatch.setattr(client, "_on_connect_order", lambda late: (received.append(late), obey(late)))
         with client:
-            assert client.wait_until_ready(LIMIT)
-            time.sleep(1.0)
+            assert wait_for(lambda: received)
+            time.sleep(1.0)  # time for a wrong move
             assert client.home == "h"
 
 
-def test_long_ids_are_kept_short():
-    """Nobody fills a client's memory with ids; those of different topics stay apart."""
+def test_long_message_ids_take_bounded_memory():
+    """Digests are stored; the same id on different topics stays distinct."""
     seen = SeenMessages(most=2)
     key = "x" * 60_000
     assert [seen.first(topic, key) for topic in ("t", "u", "t", "u", "v", "t")] == [1, 1, 0, 0, 1, 1]
-    assert {len(kept) for kept in seen._ids} == {DIGEST}
+    assert {len(digest) for digest in seen._ids} == {DIGEST}
 
 
-def test_answers_are_kept_for_a_while_only(monkeypatch):
-    """A client that is asked for years remembers its last answers, and gives them again."""
+def test_a_client_remembers_only_its_last_answers(monkeypatch):
     monkeypatch.setattr("broadloom.agents.moves.moving_client.MOST_ANSWERS", 3)
     client = MovingClient("c", {"h": "127.0.0.1:1", "f": "127.0.0.1:2"}, "h", policy=decline)
     moves = [f"{number:016x}" for number in range(9)]
@@ -525,22 +543,22 @@ def test_answers_are_kept_for_a_while_only(monkeypatch):
     assert list(client._answers) == moves[-3:]
 
 
-def test_who_reads_everything_is_known_to_an_agent_that_comes_later(tmp_path):
-    """A broker counts such a client as a hearer of its own `register`: it goes by the agent's answer."""
-    with linked("hf") as brokers:
-        client = MovingClient("everything", known(brokers), "h")
+def test_a_client_that_reads_everything_registers_with_an_agent_that_starts_later(tmp_path):
+    """A broker delivers its `register` to the client itself, so only the agent's answer counts."""
+    with linked_brokers("hf") as brokers:
+        client = MovingClient("everything", client_addresses(brokers), "h")
         client.subscribe("#")
         with client:
             assert client.wait_until_ready(LIMIT)
             assert wait_for(lambda: client._due < math.inf)
-            with agent_of(addresses(brokers), tmp_path) as agent:
+            with running_agent(addresses(brokers), tmp_path) as agent:
                 assert wait_for(lambda: "everything" in agent.registry.residents)
                 assert wait_for(lambda: client._due > time.monotonic() + LONGEST_WAIT)
 
 
-def test_who_publishes_all_the_time_is_known_to_an_agent_that_comes_later(tmp_path):
-    """What nobody reads keeps its thread awake, and still it registers again until it is answered."""
-    with linked("hf") as brokers, MovingClient("busy", known(brokers), "h") as client:
+def test_a_client_that_publishes_all_the_time_registers_with_an_agent_that_starts_later(tmp_path):
+    """Its thread never idles, and it still registers again until it has an answer."""
+    with linked_brokers("hf") as brokers, MovingClient("busy", client_addresses(brokers), "h") as client:
         over = threading.Event()
 
         def publish() -> None:
@@ -551,29 +569,29 @@ def test_who_publishes_all_the_time_is_known_to_an_agent_that_comes_later(tmp_pa
         publishing.start()
         numbers = set()
         assert wait_for(lambda: numbers.add(client._registered) or len(numbers) > 3)
-        with agent_of(addresses(brokers), tmp_path) as agent:
+        with running_agent(addresses(brokers), tmp_path) as agent:
             assert wait_for(lambda: "busy" in agent.registry.residents)
         over.set()
         publishing.join()
 
 
-def test_an_agent_that_lost_its_journal_learns_of_clients_again(tmp_path, monkeypatch):
-    """Clients register slowly even when they are known."""
+def test_clients_register_again_with_an_agent_that_lost_its_journal(tmp_path, monkeypatch):
+    """Registered clients repeat `register`, at a lower rate."""
     monkeypatch.setattr(client_module, "KNOWN_SECONDS", 0.2)
-    with linked("hf") as brokers, MovingClient("old", known(brokers), "h") as client:
+    with linked_brokers("hf") as brokers, MovingClient("old", client_addresses(brokers), "h") as client:
         for folder in ("first", "second"):
-            with agent_of(addresses(brokers), tmp_path / folder) as agent:
+            with running_agent(addresses(brokers), tmp_path / folder) as agent:
                 assert wait_for(lambda: "old" in agent.registry.residents)
         assert client.home == "h"
 
 
-def test_a_client_whose_clock_is_years_ahead_is_heard(tmp_path, monkeypatch, caplog):
-    """It counts from the agent's clock, also when its own is set right."""
+def test_a_client_whose_clock_is_years_ahead_can_register(tmp_path, monkeypatch, caplog):
+    """It numbers its messages from the agent's clock, also after its own clock is corrected."""
     clock = SimpleNamespace(time_ns=lambda: time.time_ns() + 3 * AHEAD, monotonic=time.monotonic)
-    with linked("hf") as brokers, agent_of(addresses(brokers), tmp_path) as agent:
+    with linked_brokers("hf") as brokers, running_agent(addresses(brokers), tmp_path) as agent:
         with monkeypatch.context() as patch:
             patch.setattr(client_module, "time", clock)
-            client = MovingClient("early", known(brokers), "h")
+            client = MovingClient("early", client_addresses(brokers), "h")
             client.start()
             assert wait_for(lambda: "early" in agent.registry.residents)
         client.subscribe("t/1")

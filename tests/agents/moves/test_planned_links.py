@@ -7,7 +7,16 @@ import threading
 from dataclasses import replace
 
 import pytest
-from moving import LIMIT, QUICK, Counted, known, no_new_thread, unlinked, wait_for, write_config
+from moving import (
+    LIMIT,
+    QUICK,
+    TrafficCounter,
+    client_addresses,
+    new_threads_ended,
+    unlinked_brokers,
+    wait_for,
+    write_config,
+)
 
 import broadloom as bl
 from broadloom.agents.links.embedded_links import EmbeddedLinks, LinkConfig, address_endpoints, embed_links
@@ -17,8 +26,8 @@ from broadloom.agents.moves.moving_client import MovingClient
 from broadloom.mqtt.endpoint import Endpoint
 
 
-def wanted(plan):
-    """Who wants what in a plan."""
+def topics_by_broker(plan):
+    """The topics of each broker in a plan."""
     interest = plan.interest
     return {
         name: {interest.topic_ids[topic] for topic in interest.topics_of(node)}
@@ -26,41 +35,42 @@ def wanted(plan):
     }
 
 
-def links_from(*lists, topics=None):
+def planned_links(*lists, topics=None):
+    """Links of the brokers h, f and g, which subscribe to lists of topics."""
     names = "hfg"[: len(lists)]
     plan = bl.link(bl.Interest.from_lists(lists, node_ids=list(names)), algorithm="gm")
     return PlannedLinks(plan, lambda *_: True, topics)
 
 
-def test_filters_are_carried_as_the_topics_that_they_meet():
-    """And those that meet none, or are a broker's own, need no link."""
-    links = links_from([], [], topics=["a/b", "a/c", "x/#"])
+def test_filters_are_carried_as_the_planned_topics_that_they_overlap():
+    """Filters that overlap none, and those of a broker's own topics, need no link."""
+    links = planned_links([], [], topics=["a/b", "a/c", "x/#"])
     links.carry("h", ["a/+", "x/1", "other", "$SYS/#"])
     links.carry("f", ["x/2"])
     assert not links.carried("h", ["a/+"])
-    assert wanted(links.poll()) == {"h": {"a/b", "a/c", "x/#"}, "f": {"x/#"}}
+    assert topics_by_broker(links.poll()) == {"h": {"a/b", "a/c", "x/#"}, "f": {"x/#"}}
     assert links.carried("h", ["a/+", "x/1", "other", "$SYS/#"])
     assert not links.carried("f", ["a/b"])
     links.release("h", ["x/1"])
-    assert wanted(links.poll())["h"] == {"a/b", "a/c"}
+    assert topics_by_broker(links.poll())["h"] == {"a/b", "a/c"}
     assert links.poll() is None
 
 
-def test_a_topic_is_released_by_the_last_filter_that_meets_it():
-    links = links_from([], [], topics=["x/#"])
+def test_a_topic_is_released_with_the_last_filter_that_overlaps_it():
+    links = planned_links([], [], topics=["x/#"])
     links.carry("h", ["x/1", "x/2"])
     links.poll()
     links.release("h", ["x/1"])
     assert links.poll() is None
     links.release("h", ["x/2"])
-    assert wanted(links.poll())["h"] == set()
+    assert topics_by_broker(links.poll())["h"] == set()
 
 
-def test_topics_that_come_and_go_hold_up_no_others():
-    """What was carried still is while another plan waits, and who makes links is asked for these alone."""
-    asked = []
+def test_a_change_of_some_topics_does_not_delay_others():
+    """Carried topics stay carried while a new plan is pending; only requested topics are checked."""
+    checked = []
     plan = bl.link(bl.Interest.from_lists([[], []], node_ids=["h", "f"]), algorithm="gm")
-    links = PlannedLinks(plan, lambda *of: not asked.append(of))
+    links = PlannedLinks(plan, lambda *arguments: not checked.append(arguments))
     for broker in "hf":
         links.carry(broker, ["t"])
     links.poll()
@@ -71,57 +81,56 @@ def test_topics_that_come_and_go_hold_up_no_others():
     assert links.carried("f", ["t", "u"])
     links.release("f", ["u"])
     assert links.carried("f", ["t"])
-    assert asked == [("f", {"t"}, 1), ("f", {"t", "u"}, 2), ("f", {"t"}, 1)]
+    assert checked == [("f", {"t"}, 1), ("f", {"t", "u"}, 2), ("f", {"t"}, 1)]
 
 
-def test_what_the_plan_has_stays():
-    """A client that came for it and goes takes away nothing from others who want it there."""
-    links = links_from(["x"], ["x"], [])
+def test_topics_of_the_plan_stay_when_clients_leave():
+    links = planned_links(["x"], ["x"], [])
     links.carry("h", ["x", "y"])
     links.carry("g", ["x"])
     links.poll()
     links.release("h", ["x", "y"])
     links.release("g", ["x"])
-    assert wanted(links.poll()) == {"h": {"x"}, "f": {"x"}, "g": set()}
+    assert topics_by_broker(links.poll()) == {"h": {"x"}, "f": {"x"}, "g": set()}
 
 
-def test_a_broker_that_links_do_not_know_is_refused():
+def test_a_broker_that_is_not_in_the_plan_is_refused():
     with pytest.raises(bl.InputError, match="broker 'z' is not in the plan of links; it has h, f"):
-        links_from([], []).carry("z", ["x"])
+        planned_links([], []).carry("z", ["x"])
 
 
-def test_a_plan_that_cannot_be_followed_carries_nothing(tmp_path):
-    """`a/#` beside `a/b` is no live change: nobody is told that it is carried."""
+def test_filters_that_cannot_change_live_are_not_carried(tmp_path):
+    """`a/#` would have to join the tree of `a/b`, which is not possible live."""
     plan = bl.link(bl.Interest.from_lists([["a/b"], ["a/b"]], node_ids=["h", "f"]), algorithm="gm")
-    beside = EmbeddedLinks(plan, None, lambda _: Endpoint("127.0.0.1", 1), tmp_path, patience=0)
-    beside.start()
+    embedded = EmbeddedLinks(plan, None, lambda _: Endpoint("127.0.0.1", 1), tmp_path, patience=0)
+    embedded.start()
     try:
-        assert wait_for(lambda: bool(beside._agent.groups))
-        beside.links.carry("h", ["a/#"])
-        assert wait_for(lambda: beside._run.refused)
-        assert not beside.links.carried("h", ["a/#"])
+        assert wait_for(lambda: bool(embedded._agent.groups))
+        embedded.links.carry("h", ["a/#"])
+        assert wait_for(lambda: embedded._run.refused)
+        assert not embedded.links.carried("h", ["a/#"])
     finally:
-        beside.stop()
+        embedded.stop()
 
 
-def test_links_that_fail_are_told(tmp_path, caplog):
-    """Then the agent ends, and whoever runs it starts it again; links that stand still would help nobody."""
+def test_a_failure_of_the_links_ends_the_agent(tmp_path, caplog):
+    """So that its supervisor starts it again, instead of links that carry nothing."""
     plan = bl.link(bl.Interest.from_lists([[], []], node_ids=["h", "f"]), algorithm="gm")
-    beside = EmbeddedLinks(plan, ["t"], lambda _: Endpoint("127.0.0.1", 1), tmp_path)
+    embedded = EmbeddedLinks(plan, ["t"], lambda _: Endpoint("127.0.0.1", 1), tmp_path)
     over = threading.Event()
 
     async def fails():
-        raise OSError("of its own")
+        raise OSError("error of the links")
 
-    beside._run.follow = fails
-    beside.start(over.set)
-    assert over.wait(60)
-    beside.stop()
+    embedded._run.follow = fails
+    embedded.start(over.set)
+    assert over.wait(LIMIT)
+    embedded.stop()
     assert "links have failed" in caplog.text
 
 
-def test_links_log_in_as_they_are_told(tmp_path):
-    """By a login of their own or the agent's; the password shows nowhere."""
+def test_links_use_their_own_login_or_that_of_the_agent(tmp_path):
+    """The password is never shown."""
     (tmp_path / "secret").write_text("never shown")
     (tmp_path / "secret").chmod(0o600)
     (tmp_path / "agent.toml").write_text(
@@ -139,20 +148,21 @@ def test_links_log_in_as_they_are_told(tmp_path):
 
 
 def write_plan(folder, names="hf"):
+    """Save a plan of links in which all brokers have the topic t/1."""
     interest = bl.Interest.from_lists([["t/1"] for _ in names], node_ids=list(names))
     bl.link(interest, algorithm="gm").save(folder / "overlay")
 
 
 @pytest.mark.parametrize(
-    ("names", "words"),
+    ("names", "message"),
     [("h", "'f', which is not in it"), ("hfz", r"'z', which has no \[brokers.z\]")],
 )
-def test_a_plan_of_other_brokers_is_refused(tmp_path, monkeypatch, names, words):
+def test_a_plan_of_other_brokers_is_refused(tmp_path, monkeypatch, names, message):
     monkeypatch.setenv("BROADLOOM_TOKEN", "token")
     write_plan(tmp_path, names)
     text = "".join(f'[brokers.{name}]\naddress = "{name}:1"\n' for name in "hf")
     (tmp_path / "agent.toml").write_text(f'{text}[links]\nplan = "overlay"')
-    with pytest.raises(bl.InputError, match=words):
+    with pytest.raises(bl.InputError, match=message):
         LinkConfig.of(AgentConfig.load(tmp_path / "agent.toml"))
 
 
@@ -180,39 +190,38 @@ LINKS = {
 }
 
 
-@pytest.mark.parametrize(("text", "words"), LINKS.items())
-def test_what_links_cannot_be(tmp_path, monkeypatch, text, words):
-    """Each with one line that names the section and what would be right."""
+@pytest.mark.parametrize(("text", "message"), LINKS.items())
+def test_invalid_sections_of_links_are_refused_in_one_line(tmp_path, monkeypatch, text, message):
     monkeypatch.setenv("BROADLOOM_TOKEN", "token")
     monkeypatch.delenv("BROADLOOM_PASSWORD", raising=False)
     brokers = "".join(f'[brokers.{name}]\naddress = "{name}:1"\n' for name in "hf")
     (tmp_path / "agent.toml").write_text(f"{brokers}[links]\n{text}")
-    with pytest.raises(bl.InputError, match=words) as error:
+    with pytest.raises(bl.InputError, match=message) as error:
         LinkConfig.of(AgentConfig.load(tmp_path / "agent.toml"))
     assert "\n" not in str(error.value)
 
 
-def test_a_port_for_metrics_that_is_taken_is_told_at_the_start(tmp_path, monkeypatch):
-    """And nothing is left: neither a thread nor a journal that is held."""
+def test_a_metrics_port_in_use_is_reported_at_the_start(tmp_path, monkeypatch):
+    """No thread and no locked journal stay behind."""
     pytest.importorskip("paho.mqtt.client")
     monkeypatch.setenv("BROADLOOM_TOKEN", "token")
     before = set(threading.enumerate())
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    with socket.create_server(("127.0.0.1", 0)) as server:
         (tmp_path / "agent.toml").write_text(
             f'port = 0\n[brokers.h]\naddress = "127.0.0.1:1"\n[links]\ntopics = ["t"]\n'
-            f"metrics = {taken.getsockname()[1]}"
+            f"metrics = {server.getsockname()[1]}"
         )
-        for _ in range(2):  # the second would find the journals held by the first
+        for _ in range(2):  # the second would find the journals locked by the first
             with (
                 pytest.raises(bl.InputError, match="metrics cannot listen on"),
                 serving(AgentConfig.load(tmp_path / "agent.toml"), hold=embed_links),
             ):
                 pass
-    assert no_new_thread(before)
+    assert new_threads_ended(before)
 
 
-def test_links_that_nobody_holds_are_refused(tmp_path, monkeypatch):
-    """An agent that takes everything to go everywhere, where it does not, would lose messages."""
+def test_a_links_section_without_a_link_agent_is_refused(tmp_path, monkeypatch):
+    """An agent that assumes links where there are none would lose messages."""
     pytest.importorskip("paho.mqtt.client")
     monkeypatch.setenv("BROADLOOM_TOKEN", "token")
     (tmp_path / "agent.toml").write_text('[brokers.h]\naddress = "h:1"\n[links]\ntopics = ["t"]')
@@ -225,27 +234,27 @@ def test_links_that_nobody_holds_are_refused(tmp_path, monkeypatch):
 
 @pytest.mark.needs("mosquitto")
 @pytest.mark.xdist_group("mosquitto")
-def test_an_agent_that_is_started_again_holds_the_links_of_its_plan_and_clients(tmp_path):
-    """From the plan: t/1. By its client: t/2, which the first agent heard of, and the second kept."""
-    counted = Counted()
+def test_a_restarted_agent_keeps_the_links_of_its_plan_and_of_its_clients(tmp_path):
+    """The plan has t/1; a client registered t/2 with the first agent, and the second reads its journal."""
+    traffic = TrafficCounter()
     write_plan(tmp_path)
-    with unlinked("hf") as brokers:
+    with unlinked_brokers("hf") as brokers:
         links = '[links]\nplan = "overlay"\ntopics = ["t/2", "t/3"]'
         config, _ = write_config(tmp_path, brokers, QUICK, links=links)
-        reader = MovingClient("reader", known(brokers), "f", counted.ear("reader"))
-        writer = MovingClient("writer", known(brokers), "h")
+        reader = MovingClient("reader", client_addresses(brokers), "f", traffic.callback("reader"))
+        writer = MovingClient("writer", client_addresses(brokers), "h")
         reader.subscribe("t/+")
         with reader, writer:
             for topic in ("t/1", "t/2"):
-                writer.publish(topic, b"before there are links")
+                writer.publish(topic, b"before the links are up")
             for _ in range(2):
                 with serving(AgentConfig.load(config), hold=embed_links) as service:
                     assert wait_for(lambda: len(service.agent.registry.residents) == 2)
-                    ask = service.agent._links.carried
-                    assert wait_for(lambda: all(ask(broker, ["t/1", "t/2"]) for broker in "hf"))  # noqa: B023
+                    carried = service.agent._links.carried
+                    assert wait_for(lambda: all(carried(broker, ["t/1", "t/2"]) for broker in "hf"))  # noqa: B023
                     for topic in ("t/1", "t/2"):
-                        counted.send(writer, topic)
-                    wait_for(lambda: counted.faults({"reader": {"t/1", "t/2"}})[1] == 0)
-                    assert counted.faults({"reader": {"t/1", "t/2"}})[1:] == (0, 0)
-                counted.send(writer, "t/2")  # while no agent is there, it waits
+                        traffic.send(writer, topic)
+                    wait_for(lambda: traffic.counts({"reader": {"t/1", "t/2"}})[1] == 0)
+                    assert traffic.counts({"reader": {"t/1", "t/2"}})[1:] == (0, 0)
+                traffic.send(writer, "t/2")  # it waits while no agent runs
                 assert writer.wait_until_confirmed(LIMIT)

@@ -12,14 +12,14 @@ import pytest
 from moving import (
     LIMIT,
     QUICK,
-    Counted,
+    TrafficCounter,
     addresses,
-    is_over,
-    known,
-    linked,
-    no_new_thread,
+    all_moves_over,
+    client_addresses,
+    linked_brokers,
+    new_threads_ended,
     payload_id,
-    unlinked,
+    unlinked_brokers,
     wait_for,
     write_config,
 )
@@ -48,23 +48,29 @@ SITES = {"h": "place = [0, 0]\ncapacity = 100000", "f": "place = [10, 0]\ncapaci
 @pytest.mark.needs("mosquitto")
 @pytest.mark.xdist_group("mosquitto")
 @pytest.mark.parametrize(
-    "links", ["", '[links]\ntopics = ["t/far", "t/near", "t/all"]'], ids=["bridges", "links of its own"]
+    "links", ["", '[links]\ntopics = ["t/far", "t/near", "t/all"]'], ids=["bridges", "embedded links"]
 )
-def test_round_the_circle(run, tmp_path, monkeypatch, links):
-    """Six clients at one broker, three of them near the other: these move, and then nothing is left to do.
+def test_three_of_six_clients_move_closer_and_then_the_plan_is_stable(run, tmp_path, monkeypatch, links):
+    """Six clients start at one broker, three of them near the other one; no message is lost or duplicated.
 
-    By bridges that carry everything, and by links of the agent's own that carry what clients want.
+    With bridges that carry everything, and with embedded links that carry the topics of the clients.
     """
-    counted, over = Counted(), threading.Event()
-    with unlinked("hf") if links else linked("hf") as brokers:
+    traffic, over = TrafficCounter(), threading.Event()
+    with unlinked_brokers("hf") if links else linked_brokers("hf") as brokers:
         config, port = write_config(tmp_path, brokers, QUICK, SITES, links)
         monkeypatch.setenv("BROADLOOM_TOKEN", "token")
         agent = ("--agent", f"http://127.0.0.1:{port}")
         clients = []
         for number in range(6):
-            place, name = (9.0, 1.0) if number < 3 else (1.0, 0.0), f"c{number}"
+            name = f"c{number}"
+            position = (9.0, 1.0) if number < 3 else (1.0, 0.0)
             client = MovingClient(
-                name, known(brokers), "h", counted.ear(name), identify=payload_id, place=place
+                name,
+                client_addresses(brokers),
+                "h",
+                traffic.callback(name),
+                identify=payload_id,
+                place=position,
             )
             client.subscribe("t/far" if number < 3 else "t/near", "t/all")
             client.start()
@@ -72,17 +78,17 @@ def test_round_the_circle(run, tmp_path, monkeypatch, links):
 
         def load() -> None:
             while not over.wait(0.01):
-                client = clients[len(counted.sent) % 6]
-                counted.send(client, "t/far" if client.name < "c3" else "t/near")
+                client = clients[len(traffic.sent) % 6]
+                traffic.send(client, "t/far" if client.name < "c3" else "t/near")
 
         publishing = threading.Thread(target=load, daemon=True)
         with serving(AgentConfig.load(config), hold=embed_links) as service:
             assert wait_for(lambda: len(service.agent.registry.residents) == 6)
             publishing.start()
             moved = []
-            for turn in ("first", "second"):
+            for cycle in ("first", "second"):
                 live, planned, moves = (
-                    str(tmp_path / f"{turn}-{what}") for what in ("live", "plan", "moves")
+                    str(tmp_path / f"{cycle}-{name}") for name in ("live", "plan", "moves")
                 )
                 assert run("migrate", "summarize", *agent, "--seconds", 2, "-o", live)[0] == 0
                 assert run("market", live, "-o", planned, "--core-price", 0.1, "-a", "greedy-packing")[0] == 0
@@ -100,20 +106,20 @@ def test_round_the_circle(run, tmp_path, monkeypatch, links):
                     "--json",
                 )
                 assert code == 0
-                told = json.loads(out)
-                assert told["cost_after"] <= told["cost_before"]
+                plan = json.loads(out)
+                assert plan["cost_after"] <= plan["cost_before"]
                 code, out, _ = run("migrate", "run", moves, *agent, "--json")
                 assert code == 0, out
-                moved.append((json.loads(out)["moved"], len(told["steps"])))
-            assert wait_for(lambda: is_over(service.agent))
+                moved.append((json.loads(out)["moved"], len(plan["steps"])))
+            assert wait_for(lambda: all_moves_over(service.agent))
             over.set()
             publishing.join()
             assert moved == [(3, 2), (0, 0)]
             assert [client.home for client in clients] == ["f"] * 3 + ["h"] * 3
             assert all(client.wait_until_confirmed(LIMIT) for client in clients)
             wants = {f"c{number}": {"t/far" if number < 3 else "t/near"} for number in range(6)}
-            wait_for(lambda: counted.faults(wants)[1] == 0)
-            assert counted.faults(wants)[1:] == (0, 0)
+            wait_for(lambda: traffic.counts(wants)[1] == 0)
+            assert traffic.counts(wants)[1:] == (0, 0)
             for client in clients:
                 client.stop()
         market = read_market_problem(tmp_path / "first-live")
@@ -124,8 +130,8 @@ def test_round_the_circle(run, tmp_path, monkeypatch, links):
         assert matrix.sum() == pytest.approx((market.rates.sum(axis=1) * 2).sum())
 
 
-def test_live_counts_become_the_market_that_they_are(tmp_path):
-    """Rates in bytes a second, wildcards as topics that they match, brokers' places where none is told."""
+def test_live_traffic_becomes_a_market_problem(tmp_path):
+    """Rates are bytes per second, wildcards become topics, and a client without position has its broker's."""
     residents = [
         Resident("a", "h", (("x/#", 1),), None, 0.0),
         Resident("b", "f", (("y", 1), ("z", 0)), (3.0, 4.0), 0.0),
@@ -153,8 +159,7 @@ def test_live_counts_become_the_market_that_they_are(tmp_path):
     assert bl.assign(market, "greedy-packing").feasible
 
 
-def test_rates_are_over_the_seconds_that_were_counted(tmp_path):
-    """One message in ten seconds is no message a second."""
+def test_rates_are_averages_over_the_observed_seconds(tmp_path):
     residents = [Resident(name, "h", (("y", 1),), None, 0.0) for name in "ab"]
     save_tables(
         tmp_path / "live", live_tables(residents, [SentTraffic("a", 3.0, "y", 30)], {"h": Site()}, 10.0)
@@ -163,40 +168,41 @@ def test_rates_are_over_the_seconds_that_were_counted(tmp_path):
 
 
 def keep_only(folder, *names):
-    for place in folder.iterdir():
-        if place.stem not in names:
-            place.unlink()
+    """Delete the other tables."""
+    for path in folder.iterdir():
+        if path.stem not in names:
+            path.unlink()
 
 
-LEAST = ("subscribers", "brokers")
+REQUIRED = ("subscribers", "brokers")
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_histograms_messages_and_the_matrix_tell_the_same(tmp_path, seed):
-    """Each of the tables alone leads to the traffic matrix that the others lead to."""
-    chance = random.Random(seed)
-    names, topics = [f"c{number}" for number in range(chance.randrange(1, 7))], ["x", "y", "z/1", "z/2"]
+def test_histograms_messages_and_matrix_yield_the_same_traffic(tmp_path, seed):
+    """Each of these tables alone yields the same traffic matrix."""
+    rng = random.Random(seed)
+    names, topics = [f"c{number}" for number in range(rng.randrange(1, 7))], ["x", "y", "z/1", "z/2"]
     residents = [
-        Resident(name, "h", tuple((one, 1) for one in chance.sample([*topics, "z/#"], 2)), None, 0.0)
+        Resident(name, "h", tuple((topic, 1) for topic in rng.sample([*topics, "z/#"], 2)), None, 0.0)
         for name in names
     ]
     sent = [
-        SentTraffic(chance.choice(names), float(number), chance.choice(topics), chance.randrange(50))
-        for number in range(chance.randrange(12))
+        SentTraffic(rng.choice(names), float(number), rng.choice(topics), rng.randrange(50))
+        for number in range(rng.randrange(12))
     ]
-    told = {}
+    matrices = {}
     for kept in ({"histograms", "subscriptions"}, {"messages", "subscriptions"}, {"traffic_matrix"}):
         folder = tmp_path / min(kept)
         save_tables(folder, live_tables(residents, sent, {"h": Site()}))
-        keep_only(folder, *LEAST, *kept)
-        told[min(kept)] = traffic_matrix(read_market_problem(folder))
-    assert np.allclose(told["histograms"], told["messages"])
-    assert np.allclose(told["histograms"], told["traffic_matrix"])
+        keep_only(folder, *REQUIRED, *kept)
+        matrices[min(kept)] = traffic_matrix(read_market_problem(folder))
+    assert np.allclose(matrices["histograms"], matrices["messages"])
+    assert np.allclose(matrices["histograms"], matrices["traffic_matrix"])
 
 
-def test_what_histograms_and_matrices_cannot_be(tmp_path):
+def test_invalid_histograms_and_matrices_are_refused(tmp_path):
     residents = [Resident("a", "h", (("x", 1),), None, 0.0)]
-    for name, columns, words in (
+    for name, columns, message in (
         (
             "histograms",
             {"publisher": ["z"], "topic": ["x"], "rate": [1.0]},
@@ -210,44 +216,44 @@ def test_what_histograms_and_matrices_cannot_be(tmp_path):
     ):
         tables = live_tables(residents, [], {"h": Site()}) | {name: pa.table(columns)}
         save_tables(tmp_path / "live", tables, overwrite=True)
-        keep_only(tmp_path / "live", *LEAST, "subscriptions", name)
-        with pytest.raises(bl.InputError, match=words):
+        keep_only(tmp_path / "live", *REQUIRED, "subscriptions", name)
+        with pytest.raises(bl.InputError, match=message):
             read_market_problem(tmp_path / "live")
 
 
-def test_a_matrix_that_is_too_large_is_left_out(monkeypatch):
+def test_a_traffic_matrix_that_is_too_large_is_omitted(monkeypatch):
     monkeypatch.setattr("broadloom.agents.moves.traffic_summary.MOST_FLOWS", 1)
     residents = [Resident(name, "h", (("x", 1),), None, 0.0) for name in "abc"]
     tables = live_tables(residents, [SentTraffic("a", 0.0, "x", 9)], {"h": Site()})
     assert (tables["traffic_matrix"].num_rows, tables["histograms"].num_rows) == (0, 1)
 
 
-def test_a_matrix_of_too_many_amounts_is_refused(tmp_path, monkeypatch):
+def test_a_traffic_matrix_with_too_many_different_rates_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr("broadloom.model.channels.MAX_CELLS", 3)
     residents = [Resident(name, "h", (("x", 1),), None, 0.0) for name in "abc"]
     sent = [SentTraffic("a", 0.0, "x", 9), SentTraffic("b", 1.0, "x", 5)]
     save_tables(tmp_path / "live", live_tables(residents, sent, {"h": Site()}))
-    keep_only(tmp_path / "live", *LEAST, "subscriptions", "traffic_matrix")
+    keep_only(tmp_path / "live", *REQUIRED, "subscriptions", "traffic_matrix")
     with pytest.raises(bl.InputError, match="3 users and 2 different amounts, too much for memory; give"):
         read_market_problem(tmp_path / "live")
 
 
 @pytest.mark.parametrize("kept", [{"histograms", "subscriptions"}, {"traffic_matrix"}])
-def test_the_circle_closes_from_tables_alone(run, tmp_path, kept):
-    """Without a log of messages: who is far from its broker moves, and then nobody does."""
+def test_clients_move_closer_by_tables_without_messages(run, tmp_path, kept):
+    """The clients far from their broker move in the first cycle, and none in the second."""
     sites = {"h": Site((0.0, 0.0), 1e6), "f": Site((10.0, 0.0), 1e6)}
     near, far, home = (1.0, 0.0), (9.0, 1.0), dict.fromkeys("abcdef", "h")
     sent = [SentTraffic(name, float(at), "far" if name < "d" else "near", 90) for at, name in enumerate(home)]
-    for turn, moved in enumerate((3, 0)):
+    for cycle, moved in enumerate((3, 0)):
         residents = [
             Resident(
                 name, broker, (("far", 1),) if name < "d" else (("near", 1),), far if name < "d" else near, 0
             )
             for name, broker in home.items()
         ]
-        live, planned, moves = (tmp_path / f"{what}{turn}" for what in ("live", "plan", "moves"))
+        live, planned, moves = (tmp_path / f"{name}{cycle}" for name in ("live", "plan", "moves"))
         save_tables(live, live_tables(residents, sent, sites, 10.0))
-        keep_only(live, *LEAST, "assignment", *kept)
+        keep_only(live, *REQUIRED, "assignment", *kept)
         assert run("market", live, "-o", planned, "-a", "greedy-packing")[0] == 0
         assert run("migrate", "plan", live, planned, "-o", moves)[0] == 0
         plan = bl.MovePlan.load_from(moves)
@@ -258,65 +264,65 @@ def test_the_circle_closes_from_tables_alone(run, tmp_path, kept):
 
 @pytest.mark.needs("mosquitto")
 @pytest.mark.xdist_group("mosquitto")
-def test_a_broker_that_is_away_is_named_and_nothing_goes_on():
+def test_an_unreachable_broker_is_named_and_leaves_no_threads():
     before = set(threading.enumerate())
-    with linked("h") as brokers:
-        (port,) = free_ports(1)  # none of those that brokers have
-        places = addresses(brokers) | {"x": Address(HOST, port)}
+    with linked_brokers("h") as brokers:
+        (unused,) = free_ports(1)
+        endpoints = addresses(brokers) | {"x": Address(HOST, unused)}
         with pytest.raises(bl.UnreachableError, match="broker 'x' does not answer: Connection refused"):
-            watch_traffic(places, Login(), 0.1, lambda _: None)
-    assert no_new_thread(before)
+            watch_traffic(endpoints, Login(), 0.1, lambda _: None)
+    assert new_threads_ended(before)
 
 
-def test_an_empty_system_has_tables_too(tmp_path):
+def test_a_system_without_clients_has_valid_tables(tmp_path):
     save_tables(tmp_path / "live", live_tables([], [], {"h": Site()}))
     market = read_market_problem(tmp_path / "live")
     assert (market.user_count, market.broker_count) == (0, 1)
     assert bl.plan_moves(market, [], []).move_count == 0
 
 
-def test_subscriptions_of_strangers_are_refused(tmp_path):
+def test_subscriptions_of_unknown_clients_are_refused(tmp_path):
     tables = live_tables([], [], {"h": Site()})
-    tables["subscriptions"] = pa.table({"node": ["who"], "topic": ["x"]})
+    tables["subscriptions"] = pa.table({"node": ["stranger"], "topic": ["x"]})
     save_tables(tmp_path / "live", tables)
-    with pytest.raises(bl.InputError, match="subscriptions row 0: 'who' is unknown"):
+    with pytest.raises(bl.InputError, match="subscriptions row 0: 'stranger' is unknown"):
         read_market_problem(tmp_path / "live")
 
 
-def test_what_plan_and_run_refuse(run, tmp_path, monkeypatch):
+def test_the_commands_plan_run_and_summarize_refuse_bad_input_in_one_line(run, tmp_path, monkeypatch):
     residents = [Resident("a", "h", (("x", 1),), None, 0.0)]
     sites = {"h": Site(capacity=9.0), "f": Site(capacity=9.0)}
     save_tables(tmp_path / "live", live_tables(residents, [SentTraffic("a", 1.0, "x", 1)], sites))
     save_tables(tmp_path / "other", live_tables([], [], sites))
     plan = ("migrate", "plan", tmp_path / "live")
-    for planned, words in (
+    for planned, message in (
         (tmp_path / "other", "assignment has no user 'a'"),
         (tmp_path / "nowhere", "is not a folder; expected assignment"),
     ):
         code, _, err = run(*plan, planned, "-o", tmp_path / "moves")
         assert (code, err.count("\n")) == (2, 1)
-        assert words in err
+        assert message in err
     code, out, _ = run(*plan, tmp_path / "live", "-o", tmp_path / "moves")
     assert (code, "0 moves in 0 steps" in out) == (0, True)
     monkeypatch.delenv("BROADLOOM_TOKEN", raising=False)
     code, _, err = run("migrate", "run", tmp_path / "moves")
     assert (code, "the token is missing; give --token-file" in err) == (2, True)
     monkeypatch.setenv("BROADLOOM_TOKEN", "token")
-    assert run("migrate", "run", tmp_path / "moves", "--quiet")[0] == 0  # nobody has to be asked
+    assert run("migrate", "run", tmp_path / "moves", "--quiet")[0] == 0  # no client has to move
     bl.MovePlan(((("a", "h", "f", 1.0, 1.0),),)).save(tmp_path / "one")
-    for status, expected in ((401, 2), (500, 3)):  # neither is the refusal of a client
+    for status, expected in ((401, 2), (500, 3)):  # neither means that a client refuses
         answer = status, {"error": "no"}
         monkeypatch.setattr(
-            "broadloom.agents.moves.operator_api.Operator._ask_once", lambda *_, told=answer: told
+            "broadloom.agents.moves.operator_api.Operator._ask_once", lambda *_, answer=answer: answer
         )
         code, _, err = run("migrate", "run", tmp_path / "one", "--quiet")
         assert (code, err.count("\n"), "the agent says: no" in err) == (expected, 1, True)
-    monkeypatch.setattr("broadloom.agents.moves.operator_api.Operator._ask_once", _nobody)
+    monkeypatch.setattr("broadloom.agents.moves.operator_api.Operator._ask_once", _refuse_connection)
     monkeypatch.setattr("broadloom.agents.moves.operator_api.PATIENCE", 0.0)
     code, _, err = run("migrate", "summarize", "-o", tmp_path / "s")
     assert (code, "does not answer" in err, "token" in err.replace("token-file", "")) == (3, True, False)
     assert not np.any([(tmp_path / "s").exists()])
 
 
-def _nobody(*_):
+def _refuse_connection(*_):
     raise ConnectionRefusedError
