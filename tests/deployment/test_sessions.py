@@ -62,7 +62,7 @@ def test_errors_of_a_session_are_one_line(run, broker, monkeypatch):
     (port,) = free_ports(1)
     code, _, err = run("deploy", "session", f"127.0.0.1:{port}", "link", "--open=x", "--no-tls")
     assert code == 3
-    assert f"cannot open the session 'link' at 127.0.0.1:{port}: Connection refused" in err
+    assert f"cannot change the session 'link' at 127.0.0.1:{port}: Connection refused" in err
     here = f"127.0.0.1:{broker.ports['a']}"
     for options in ((), ("--end", "--open=x")):
         code, _, err = run("deploy", "session", here, "link", "--no-tls", *options)

@@ -151,7 +151,7 @@ def test_sessions_change_over_tls(run, tmp_path):
         stranger = [sys.executable, "-m", "broadloom.cli", *session, str(authority(tmp_path / "other"))]
         done = subprocess.run(stranger, capture_output=True, text=True)
     assert (done.returncode, done.stderr.count("\n")) == (3, 1)
-    assert f"cannot open the session 'link' at {here}: " in done.stderr
+    assert f"cannot change the session 'link' at {here}: " in done.stderr
 
 
 @pytest.mark.needs("nats-server")

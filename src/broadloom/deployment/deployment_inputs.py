@@ -1,4 +1,4 @@
-"""Inputs of a deployment besides the plan: settings of links, and publications from a log of messages."""
+"""Inputs of a deployment in addition to the plan: settings of links, and publications from a message log."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Settings:
 
     Attributes:
         address: the address of a broker, `host` or `host:port`, with `{broker}` for its id.
-        addresses: the addresses of brokers that differ from that.
+        addresses: the addresses of brokers that differ from this pattern.
         tls: whether links are encrypted, and authenticate by certificates.
         certificates: the folder of certificates on each broker; None: the target's default.
         credentials: whether links also log in, with a user name and password from the environment.
@@ -84,7 +84,7 @@ def addresses_of(plan: Plan) -> dict[str, str]:
 
 
 def safe_name(broker: str) -> str:
-    """A broker's id as part of other names: letters, digits and `_.-~`, all else percent-encoded.
+    """A broker's id for use in other names: all but letters, digits and `_.-~` is percent-encoded.
 
     Examples:
         >>> safe_name("eu/1")
@@ -144,9 +144,11 @@ def publications(
     sizes = np.asarray(messages.column("bytes"), np.float64)
     raise_for_first(~(sizes >= 0), lambda row: f"message {row} has {sizes[row]} bytes", "give 0 or more")
     own = set(interest.node_ids)
-    away = [name for name in dict.fromkeys(elsewhere) if name not in own]
+    ignored = [name for name in dict.fromkeys(elsewhere) if name not in own]
     seconds = _seconds(messages)
-    messages = messages.filter(pc.invert(pc.is_in(messages.column("publisher"), pa.array(away, pa.string()))))
+    messages = messages.filter(
+        pc.invert(pc.is_in(messages.column("publisher"), pa.array(ignored, pa.string())))
+    )
     keys = ["publisher", "topic"]
     sums = messages.group_by(keys).aggregate([("bytes", "sum")]).sort_by([(key, "ascending") for key in keys])
     brokers = indices_in(sums.column("publisher"), pa.array(interest.node_ids, pa.string()))

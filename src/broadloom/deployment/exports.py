@@ -36,10 +36,10 @@ class Target:
     Attributes:
         name: the name in options.
         summary: a description of its files.
-        files: makes the file of each broker, by name.
+        files: creates the file of each broker, by name.
         read_links: reads the links from such files.
         steps: computes the steps from one export to another.
-        live: what it can change without a restart.
+        live: a sentence on what it can change without a restart.
         shared: files that are the same for all brokers, by name.
     """
 
@@ -114,9 +114,9 @@ def compare_exports(
 
     Args:
         old: the running deployment.
-        new: the deployment to be.
+        new: the new deployment.
         target: the kind of broker.
-        at_once: restart all changing brokers together.
+        at_once: whether to restart all changing brokers together.
 
     Examples:
         >>> link, target = WiredLink("a", "b", ("x",), ("x",)), target_named("mosquitto")

@@ -1,6 +1,6 @@
 """Checks of a wiring before it is deployed: loops, duplicate deliveries, and publishers without a path.
 
-They look at links only, and know nothing of the trees that the links come from.
+They use the links only, not the trees from which the links were made.
 """
 
 from __future__ import annotations
@@ -196,7 +196,7 @@ def _missed_subscribers(wiring: Wiring) -> Iterator[str]:
 
 
 def _reached(wiring: Wiring, broker: str, topic: str) -> set[str]:
-    """The brokers that a message reaches, with its own."""
+    """The brokers that a message reaches, including the one where it is published."""
     hops = wiring.next_hops(topic)
     reached = {broker}
     queue = [broker]

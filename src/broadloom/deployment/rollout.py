@@ -90,7 +90,7 @@ class Batch(NamedTuple):
         brokers: the brokers that restart.
         links: all links of all brokers from then on.
         cut: how many deliveries, of one message per topic and broker, wait for a later batch.
-        opened: sessions of new links to open before; they queue what the old links no longer carry.
+        opened: sessions of new links to open before; they queue messages that old links no longer carry.
         grown: additional topic filters of links that stay, to subscribe while their owners are stopped.
         shrunk: dropped topic filters of links that stay, to unsubscribe while their owners are stopped.
         ended: sessions of removed links, to end while or after their owners restart.
@@ -194,8 +194,8 @@ def order(old: Wiring, new: Wiring, at_once: bool = False, also: Iterable[str] =
 
     Args:
         old: the present wiring.
-        new: the wiring to be.
-        at_once: restart all brokers together; sooner done, but all are absent at the same time.
+        new: the new wiring.
+        at_once: whether to restart all brokers together: faster, but all are absent at the same time.
         also: brokers that restart although their links carry the same, because other settings change.
 
     Examples:
@@ -226,8 +226,8 @@ class _BatchPlanner:
         self.goal = {broker: tuple(_owned(new.links, broker).values()) for broker in own}
         self._drops = {broker: _dropped(own[broker].values(), self.goal[broker]) for broker in own}
         self._gains = {broker: _dropped(self.goal[broker], own[broker].values()) for broker in own}
-        stay = {broker: [link for link in self.goal[broker] if link.peer in own[broker]] for broker in own}
-        self._grows = {broker: _dropped(stay[broker], own[broker].values()) for broker in own}
+        staying = {broker: [link for link in self.goal[broker] if link.peer in own[broker]] for broker in own}
+        self._grows = {broker: _dropped(staying[broker], own[broker].values()) for broker in own}
         self._group = groups(
             sorted({text for link in (*old.links, *new.links) for text in link.out + link.into})
         )
@@ -237,7 +237,7 @@ class _BatchPlanner:
         self.cut = 0
 
     def choose(self) -> tuple[str, ...]:
-        """Of a few batches that close no ring, the one that cuts off least, and of those the smallest."""
+        """Of a few batches that close no ring, the one with the fewest cut deliveries, then the smallest."""
         seeds = dict.fromkeys(self._closure(broker) for broker in self.goal)
         found = list(islice((brokers for brokers in seeds if not self._loops(brokers)), CANDIDATE_BATCHES))
         if not found:  # unite batches until they close no ring; all brokers together close none
@@ -259,9 +259,9 @@ class _BatchPlanner:
         self.goal = {broker: links for broker, links in self.goal.items() if broker not in brokers}
 
     def _closure(self, broker: str) -> tuple[str, ...]:
-        """The broker, and those with a link that grows by what it drops, and so on.
+        """The broker, the brokers with a link that takes over a topic filter that it drops, and so on.
 
-        A link that is up cannot queue for later, so it must change at the same time.
+        A link that is up cannot queue messages for later, so both must change at the same time.
         """
         brokers = {broker}
         dropped = set(self._drops[broker])
@@ -300,7 +300,7 @@ class _BatchPlanner:
 
 
 class _CutDeliveries:
-    """Counts of the deliveries that links cut off, of what is wanted and published in both wirings."""
+    """Counts of the deliveries that links cut off, among the topics wanted and published in both wirings."""
 
     def __init__(self, old: Wiring, new: Wiring) -> None:
         self._stable = common(old, new)
@@ -311,11 +311,11 @@ class _CutDeliveries:
         self._cut: dict[str, int] = {}
 
     def change(self, links: Links, filters: Iterable[str]) -> int:
-        """How many more are cut off with links that differ from the present ones in these topic filters."""
+        """How many more deliveries links cut off that differ from the present ones in these filters."""
         return sum(cut - self._cut.get(topic, 0) for topic, cut in self._count(links, filters).items())
 
     def apply(self, links: Links, filters: Iterable[str]) -> int:
-        """Make the links the present ones; how many deliveries they cut off."""
+        """Make these links the present ones; returns how many deliveries they cut off."""
         self._cut.update(self._count(links, filters))
         return sum(self._cut.values())
 
@@ -368,7 +368,7 @@ def _session_at_owner(link: WiredLink, filters: tuple[str, ...] = ()) -> LinkSes
 
 
 def _staying(before: Links, after: Links) -> Wiring:
-    """The links of both, with the topic filters of both."""
+    """The links that are in both, with the topic filters that both have."""
     earlier = {hop: filters for link in before for hop, filters in link.carried()}
     links = []
     for link in after:
@@ -442,7 +442,7 @@ def _without_comments(text: str) -> list[str]:
 
 
 def mosquitto_steps(old: Deployment, new: Deployment, at_once: bool) -> list[RolloutStep]:
-    """The batches of brokers that restart, with the commands that queue what is published meanwhile."""
+    """The batches of brokers that restart, with the commands that make brokers queue messages meanwhile."""
     batches = order(old.wiring, new.wiring, at_once, restarting(old, new))
     return [batch.record() | {"commands": list(_commands(batch, old, new))} for batch in batches]
 
@@ -488,7 +488,7 @@ def rabbitmq_steps(old: Deployment, new: Deployment, at_once: bool) -> list[Roll
 def nats_steps(old: Deployment, new: Deployment, at_once: bool) -> list[RolloutStep]:
     """The batches of brokers that restart, so that no account closes a ring; nothing is queued meanwhile.
 
-    Brokers to which others will link come first, those to which none links any more come last. If topics
+    Brokers to which others will link come first, brokers to which no other links any more last. If topics
     change accounts, all brokers restart together.
     """
     every_change = restarting(old, new)

@@ -1,4 +1,4 @@
-"""Delivery trees: one tree per topic over the plan's links, by least delay from publishers or least weight.
+"""Delivery trees: one tree per topic over the plan's links, of least delay or least weight.
 
 Topic filters that can match the same topic form a group and share one tree: on two trees their messages would
 loop. Brokers that publish a topic without wanting it are attached by a leaf link in one direction.
@@ -53,7 +53,8 @@ class TreeGroup(NamedTuple):
 
     Attributes:
         filters: the topic, or the topic filters.
-        members: the brokers that want one of them, by name, so that ties do not depend on the plan's order.
+        members: the brokers that want one of them, sorted by name, so that ties do not depend on the plan's
+            order.
         ends: the links, (m, 2), as indices of members.
         lengths: the weight of each link.
         shared: the number of the topic filters that both ends of each link want.
@@ -282,7 +283,7 @@ def _distances(group: TreeGroup) -> NDArray[np.float64]:
 
 
 def total_delay(ends: NDArray[np.int64], lengths: NDArray[np.float64], sent: NDArray[np.float64]) -> float:
-    """The sum over all members of the amount that each sends times its distances to all others in a tree.
+    """The sum, over all members, of the amount that each sends times its distances to all others in a tree.
 
     A link carries everything that is sent on either side to every member on the other side.
     """
@@ -330,8 +331,8 @@ def balance_loads(groups: Sequence[TreeGroup], trees: Sequence[Edges], slack: fl
     """The trees after exchanges of busy links for idle ones, which lower the sum of squares of all loads.
 
     The messages of a tree cross each of its links once, so the sum of loads is constant: only its spread
-    changes. No tree can cost more than (1 + slack) times its cost before. Rounds over all trees, the busiest
-    first, until no tree changes.
+    changes. No tree can cost more than (1 + slack) times its cost before. It visits all trees in rounds, the
+    busiest first, until no tree changes.
     """
     result = list(trees)
     load = defaultdict[Pair, float](float)

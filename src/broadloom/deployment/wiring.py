@@ -58,7 +58,7 @@ class Wiring:
     relays: bool = True
 
     def next_hops(self, topic: str) -> Mapping[str, Sequence[str]]:
-        """The brokers to which each broker sends messages of a topic, or all that a topic filter matches."""
+        """The brokers to which each broker sends all messages of a topic or topic filter."""
         if topic not in self._next_hops:
             hops = defaultdict[str, list[str]](list)
             for text in (topic, *(wide for wide in self._wild if wide != topic and covers(wide, topic))):
@@ -69,7 +69,7 @@ class Wiring:
         return self._next_hops[topic]
 
     def wanting(self, topic: str) -> frozenset[str]:
-        """The brokers with a subscription that matches a topic, or all that a topic filter matches."""
+        """The brokers with a subscription that matches a topic, or everything that a topic filter matches."""
         if topic not in self._wanting:
             texts = (topic, *(wide for wide in self._wild_wants if covers(wide, topic)))
             self._wanting[topic] = frozenset().union(*(self._brokers_of.get(text, ()) for text in texts))
@@ -110,11 +110,11 @@ class Wiring:
 
 
 def wire(plan: Plan, trees: Iterable[Tree], publications: Iterable[Publication] = ()) -> Wiring:
-    """The links of some trees; each hop carries the topic filters that are wanted behind its end.
+    """Wire the links of some trees; each hop carries the topic filters that brokers behind its end want.
 
-    So a link between brokers that all want a topic carries it in both directions, a link to a broker that
-    only publishes it carries it in one, and of a group of topic filters a hop carries only those that a
-    broker behind it wants.
+    So a link between brokers that both want a topic carries it in both directions, and a link to a broker
+    that only publishes it carries it in one direction. Of a group of topic filters, a hop carries only
+    those that a broker behind it wants.
 
     Examples:
         >>> import broadloom as bl
@@ -155,7 +155,7 @@ def wanted_filters(plan: Plan) -> dict[str, tuple[str, ...]]:
 
 
 def widest(filters: set[str]) -> set[str]:
-    """The topic filters without those that another one covers."""
+    """The topic filters that no other one of them covers."""
     wild = [text for text in filters if is_wild(text)]
     return {text for text in filters if not any(wide != text and covers(wide, text) for wide in wild)}
 

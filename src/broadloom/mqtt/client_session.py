@@ -88,7 +88,7 @@ class ClientSession(asyncio.Protocol):
     Attributes:
         up: set while the session is connected and `handler.opened` has returned.
         connects: number of connections so far.
-        is_id_taken: whether the handler uses a packet id for a message of its own.
+        is_id_taken: returns whether the handler uses a packet id for a message.
     """
 
     def __init__(

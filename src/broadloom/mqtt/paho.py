@@ -1,4 +1,7 @@
-"""MQTT clients on paho-mqtt, and stand-in sessions; the only module that uses paho's private parts."""
+"""MQTT clients on paho-mqtt, and changes of absent clients' sessions.
+
+This is the only module that uses paho's private parts.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +20,7 @@ if TYPE_CHECKING:
 
 SESSION_SECONDS = 24 * 3600  # after which a broker deletes the session of an absent client
 KEEPALIVE = 15
-ANSWER_SECONDS, STAND_IN_SECONDS = 5.0, 30.0
+ANSWER_SECONDS, UPDATE_SECONDS = 5.0, 30.0
 TICK = 0.02
 RETAINED_IF_NEW, RETAINED_NEVER = 1, 2
 NO_SUBSCRIBERS, FAILURE = 0x10, 0x80
@@ -191,11 +194,11 @@ def update_session(
     qos: int = 1,
     login: Login = ANONYMOUS,
 ) -> None:
-    """Open, close or end the session of an absent client, in its name.
+    """Open, close or end the session of an absent client, by a connection under its client id.
 
     Args:
         action: "open": queue messages of the filters from now on; "close": queue no more of them, but keep
-            what is queued; "end": delete the session with its queue.
+            the queue; "end": delete the session with its queue.
         address: the broker's address.
         client_id: the client whose session it is.
         filters: the topic filters to open or close.
@@ -211,10 +214,10 @@ def update_session(
         "close": lambda client: client.unsubscribe(list(filters)),
         "end": lambda _: None,  # connecting with a clean session is enough
     }
-    _stand_in(client_id, address, login, requests[action], clean=action == "end")
+    _request_as(client_id, address, login, requests[action], clean=action == "end")
 
 
-def _stand_in(
+def _request_as(
     client_id: str, address: Address, login: Login, send: Callable[[Client], object], clean: bool
 ) -> None:
     """Connect under a client's id by MQTT 3.1.1, send a request, and disconnect when it is answered."""
@@ -235,7 +238,7 @@ def _stand_in(
     )
     try:
         client.connect(address.hostname, address.port)
-        end = time.monotonic() + STAND_IN_SECONDS
+        end = time.monotonic() + UPDATE_SECONDS
         while not answers and time.monotonic() < end:
             if client.loop(TICK) != paho.MQTT_ERR_SUCCESS:  # the link itself took over its session
                 client.reconnect()
@@ -243,14 +246,14 @@ def _stand_in(
         client.loop(TICK)
     except OSError as error:
         raise UnreachableError(
-            f"cannot open the session {client_id!r} at {address}: {error.strerror or error}; is the broker "
+            f"cannot change the session {client_id!r} at {address}: {error.strerror or error}; is the broker "
             "running?"
         ) from error
     finally:
         close_sockets(client)
     if not answers:
         raise UnreachableError(
-            f"{address} did not answer {client_id!r} within {STAND_IN_SECONDS:g} s; is the broker running?"
+            f"{address} did not answer {client_id!r} within {UPDATE_SECONDS:g} s; is the broker running?"
         )
     if refusals := [code for code in answers[0] if code.is_failure]:
         raise InputError(

@@ -15,7 +15,7 @@ VALID = rf"^(?:#|{_LEVEL}(?:/{_LEVEL})*+(?:/#)?)$"
 # A shared subscription receives what its filter matches, whichever member of the group gets it.
 SHARED = r"^(?:\$share/[^/]+/|\$queue/)"
 
-# Prefixes of the names of clients and queues that carry a plan; counting them would plan links for links.
+# Name prefixes of the clients and queues that are a plan's links; their subscriptions are not interests.
 OWN_CLIENTS = ("tco-", "broadloom-", "l.tco-", "r.tco-", "l.broadloom-", "r.broadloom-", "federation:")
 
 MOST_BYTES = 65_535  # of an MQTT string
@@ -103,24 +103,24 @@ def covers(wide: str, narrow: str) -> bool:
     )
 
 
-def common_topic(one: str, other: str, stand_in: str = "any") -> str | None:
-    """A topic that both filters match, with `stand_in` where both have a wildcard; None: no common topic.
+def common_topic(first: str, second: str, level: str = "any") -> str | None:
+    """A topic that both filters match, with `level` where both have a wildcard; None: no common topic.
 
     Examples:
         >>> common_topic("a/#", "+/b"), common_topic("a/+", "a/+"), common_topic("a", "b")
         ('a/b', 'a/any', None)
     """
-    pairs = [pair for pair in zip_longest(one.split("/"), other.split("/")) if set(pair) != {None, "#"}]
-    chosen = [next((level for level in pair if level not in (None, "#", "+")), stand_in) for pair in pairs]
+    pairs = [pair for pair in zip_longest(first.split("/"), second.split("/")) if set(pair) != {None, "#"}]
+    chosen = [next((one for one in pair if one not in (None, "#", "+")), level) for pair in pairs]
     topic = "/".join(chosen)
-    return topic if covers(one, topic) and covers(other, topic) else None
+    return topic if covers(first, topic) and covers(second, topic) else None
 
 
 def topics_of(filters: Iterable[str], topics: Iterable[str]) -> dict[str, list[str]]:
     """The planned topics that each filter stands for.
 
     A filter stands for the known topics that it matches. Filters that match no known topic are grouped (see
-    `groups`); each group is a topic of its own, and every filter with topics in common with it stands for it.
+    `groups`); each group is a separate topic, and every filter with topics in common with it stands for it.
 
     Examples:
         >>> topics_of(["a/#", "x/+", "x/y/#", "z/#", "a/+/c"], ["a/b"])

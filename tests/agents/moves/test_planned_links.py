@@ -155,7 +155,10 @@ def write_plan(folder, names="hf"):
 
 @pytest.mark.parametrize(
     ("names", "message"),
-    [("h", "'f', which is not in it"), ("hfz", r"'z', which has no \[brokers.z\]")],
+    [
+        ("h", "it does not have broker 'f'"),
+        ("hfz", r"has broker 'z', but the configuration has no \[brokers.z\]"),
+    ],
 )
 def test_a_plan_of_other_brokers_is_refused(tmp_path, monkeypatch, names, message):
     monkeypatch.setenv("BROADLOOM_TOKEN", "token")

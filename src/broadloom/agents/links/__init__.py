@@ -1,4 +1,4 @@
-"""Link agent: it holds the links of a plan between running brokers, and changes them live."""
+"""Link agent, which holds the links of a plan between running brokers and changes them live."""
 
 from broadloom.agents.links.embedded_links import EmbeddedLinks, LinkConfig, address_endpoints, embed_links
 from broadloom.agents.links.link_agent import LinkAgent

@@ -10,9 +10,9 @@ A message keeps its packet id. The near broker gets PUBACK only after the far br
      |                   |------------------->|
      |                   |           PUBREC 7 |
      |                   |<-------------------|
-          |           store[7] = message id        |
+     |           store[7] = message id        |
      |                   | PUBREL 7           |
-          |                   |------------------->|  now delivered to its subscribers
+     |                   |------------------->|  now delivered to its subscribers
      |          PUBACK 7 |          PUBCOMP 7 |
      |<------------------|<-------------------|
 
@@ -71,7 +71,7 @@ class MessageInFlight:
     def __init__(self, message: Publish, state: int = WAITING) -> None:
         self.message = message
         self.state = state
-        self.orphan = False  # the near broker has lost its session and awaits no PUBACK
+        self.orphan = False  # the near broker has lost its session and expects no PUBACK
 
 
 class HopForwarder:
@@ -100,9 +100,11 @@ class HopForwarder:
         self._waiting: deque[int] = deque()
         self._unacked: deque[int] = deque()  # received over this connection, in order
         self._open: set[int] = set()  # the same ids, for lookup
-        self._done: set[int] = set()  # of these, finished ones whose predecessors are not
+        self._done: set[int] = set()  # of these, finished ones that wait for earlier ones
         self._deferred: dict[int, Publish] = {}  # new messages whose packet id an orphan still uses
-        self._inherited: bool | None = None  # whether the far session is older than this process
+        self._inherited: bool | None = (
+            None  # whether the far session is older than this process; None: unknown
+        )
         self._uncertain = False  # whether the far broker can hold packet ids that are unknown here
         self._cleaned: set[int] = set()
 
@@ -416,7 +418,7 @@ class AgentLink(SessionHandler):
 
 
 class PacketStore:
-    """Digest of the message that the far broker stored last under each packet id; 0: none.
+    """Digests of the messages that the far broker stored last, by packet id; 0: no message.
 
     It is a memory-mapped file: the system writes its pages even if the process is killed. Nothing is forced
     to the disk, so if the machine itself fails, messages in flight can arrive twice.

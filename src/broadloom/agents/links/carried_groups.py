@@ -72,7 +72,7 @@ class GroupNetwork(Protocol):
         """The messages of the filters that a hop has not finished."""
 
     def release(self, hops: Hops) -> None:
-        """Give up hops; links that no group uses are closed."""
+        """Stop using hops; links that no group uses are closed."""
 
     def group_settled(self, filters: tuple[str, ...]) -> None:
         """The group has reached its target."""
@@ -90,7 +90,9 @@ class CarriedGroup:
         self.state = state
         self._network = network
         self.used = _used(state)  # current, coming and leaving hops
-        self.subscribed = tuple(sorted(widest(set(state.filters))))  # or messages would be doubled
+        self.subscribed = tuple(
+            sorted(widest(set(state.filters)))
+        )  # overlapping filters would duplicate messages
         self.guard: SwapGuard | None = None
         self._copies: dict[Hop, dict[int, int]] = defaultdict(dict)
         step = state.step or Step()
@@ -137,14 +139,16 @@ class CarriedGroup:
         if not any(broker in hop for hop in self.target):
             return True  # the group has no other broker
         state = self.state
-        hops = state.hops if state.phase == BOTH else self.carried()  # in BOTH new hops may not carry yet
+        hops = (
+            state.hops if state.phase == BOTH else self.carried()
+        )  # in BOTH, new hops possibly do not carry yet
         ups = [hop for hop in hops if is_up(hop)]
         back = [(stop, start) for start, stop in ups]
-        sending, taking = ({start for start, _ in some} for some in (ups, back))
+        senders, receivers = ({start for start, _ in some} for some in (ups, back))
         return (
-            broker in sending | taking
-            and sending.issubset(brokers_reaching(ups, broker))
-            and taking.issubset(brokers_reaching(back, broker))
+            broker in senders | receivers
+            and senders.issubset(brokers_reaching(ups, broker))
+            and receivers.issubset(brokers_reaching(back, broker))
         )
 
     def admits(self, hop: Hop, message: Publish) -> bool:
@@ -282,7 +286,7 @@ class GroupState:
 
     @classmethod
     def from_plain(cls, values: dict[str, Any]) -> GroupState:
-        """The state of JSON values."""
+        """The state that JSON values describe."""
         step = values["step"]
         return cls(
             tuple(values["filters"]),
@@ -301,8 +305,8 @@ class LinkJournal:
         states: the state of each group by its filters.
 
     Raises:
-            InputError: the path is not a folder, another agent has the journal, or it is damaged.
-            StorageError: the folder or the journal cannot be written.
+        InputError: the path is not a folder, another agent has the journal, or it is damaged.
+        StorageError: the folder or the journal cannot be written.
     """
 
     folder: Path | None
@@ -338,7 +342,7 @@ class LinkJournal:
         await asyncio.shield(self._written)
 
     async def _write(self) -> None:
-        """Write all new states; those that come meanwhile are written together next."""
+        """Write all new states; states that are added meanwhile are written together in the next round."""
         while self._written is not None:
             text, self._new = _text(self._new), []
             written, self._written = self._written, None

@@ -65,7 +65,10 @@ class EmbeddedLinks:
         self._started: Future[asyncio.AbstractEventLoop] = Future()
 
     def start(self, failed: Callable[[], None] = lambda: None) -> None:
-        """Start; request the links of clients before, or links of an earlier run are taken down.
+        """Start to hold the links.
+
+        Request the links of all known clients first: links of an earlier run that no client needs are taken
+        down.
 
         Args:
             failed: called if the links fail later.
@@ -101,16 +104,16 @@ class EmbeddedLinks:
 
         try:
             asyncio.run(hold())
-        except BaseException as error:  # whatever it is, the links have stopped
+        except BaseException as error:  # of any kind: the links have stopped
             if not self._started.done():
                 self._started.set_exception(error)
                 return
             LOG.exception("links have failed")
             failed()
 
-    def _is_reached(self, broker: str, topics: set[str], plans: int) -> bool:
-        """Whether links carry topics to and from a broker, as of a plan with this number."""
-        followed = self._run.plans >= plans and not self._run.refused
+    def _is_reached(self, broker: str, topics: set[str], plan: int) -> bool:
+        """Whether links carry topics to and from a broker, and the plan with this number is followed."""
+        followed = self._run.plans >= plan and not self._run.refused
         return followed and self._agent.carries(broker, topics)
 
 
@@ -171,7 +174,7 @@ class LinkConfig:
         """Parse the section `[links]` of a configuration.
 
         Raises:
-            InputError: something is wrong, unknown or missing.
+            InputError: a value is wrong or missing, or a name is unknown.
         """
         section = config.links or {}
         where = f"{config.file} [links]"
@@ -180,62 +183,64 @@ class LinkConfig:
         if not {"plan", "topics"} & set(section):
             raise InputError(f"{where} has neither plan nor topics; give a plan's folder or a list of topics")
         if "plan" in section:
-            plan = _load(folder / text_of(section, "plan", ""), config.sites)
+            plan = _load_plan(folder / text_of(section, "plan", ""), config.sites)
         else:
-            plan = _unlinked(config.sites)
+            plan = _plan_without_links(config.sites)
         login = part_of(section, "login", config.file, "links.")
         login_where = f"{config.file} [links.login]"
         return cls(
             plan,
             _topics(section.get("topics", []), plan.interest.topic_ids, where),
-            _apart(folder / text_of(section, "state", "links"), config.journal, where),
+            _state_folder(folder / text_of(section, "state", "links"), config.journal, where),
             login_of(login, folder, login_where, PASSWORD_VARIABLE, config.login) if login else config.login,
-            _at_most(section.get("window", WINDOW), f"{where}: window", LAST_ID),
+            _count_up_to(section.get("window", WINDOW), f"{where}: window", LAST_ID),
             check_number(section.get("patience", PATIENCE), f"{where}: patience"),
-            _at_most(section["metrics"], f"{where}: metrics", LAST_PORT) if "metrics" in section else None,
+            _count_up_to(section["metrics"], f"{where}: metrics", LAST_PORT)
+            if "metrics" in section
+            else None,
         )
 
 
-def _apart(state: Path, journal: Path, where: str) -> Path:
+def _state_folder(state: Path, journal: Path, where: str) -> Path:
+    """The folder of the links' state, which must not be that of the journal."""
     if state.resolve() == journal.resolve():
         raise InputError(f"{where}: state is the folder of the journal; give another folder")
     return state
 
 
-def _at_most(value: object, what: str, most: int) -> int:
+def _count_up_to(value: object, what: str, most: int) -> int:
     count = check_count(value, what, minimum=1)
     if count > most:
         raise InputError(f"{what} is {count:,}; give a whole number from 1 to {most:,}")
     return count
 
 
-def _load(folder: Path, sites: Mapping[str, Site]) -> Plan:
+def _load_plan(folder: Path, sites: Mapping[str, Site]) -> Plan:
     """Load a plan of links between these brokers."""
     plan = Plan.load(folder)
     planned = set(plan.interest.node_ids)
     for names, others, problem in (
-        (planned, set(sites), "which has no [brokers.{}]"),
-        (set(sites), planned, "which is not in it"),
+        (planned, set(sites), "it has broker {0!r}, but the configuration has no [brokers.{0}]"),
+        (set(sites), planned, "it does not have broker {0!r}"),
     ):
         if missing := sorted(names - others):
-            name = missing[0]
             raise InputError(
-                f"the plan in {folder} is not of these brokers: see {name!r}, {problem.format(name)}"
+                f"the plan in {folder} has other brokers than the configuration: {problem.format(missing[0])}"
             )
     return plan
 
 
-def _unlinked(sites: Mapping[str, Site]) -> Plan:
-    """A plan without links; if brokers have different positions, near ones will be linked first."""
+def _plan_without_links(sites: Mapping[str, Site]) -> Plan:
+    """A plan without links; if brokers have different positions, near brokers will be linked first."""
     places = [site.place for site in sites.values()]
-    known = len(set(places)) == len(places) and len({len(place) for place in places}) == 1
-    weights = Weights.euclidean(places, list(sites)) if known else Weights.uniform(len(sites))
+    have_positions = len(set(places)) == len(places) and len({len(place) for place in places}) == 1
+    weights = Weights.euclidean(places, list(sites)) if have_positions else Weights.uniform(len(sites))
     interest = Interest.from_lists([[] for _ in sites], node_ids=list(sites))
     return Plan(interest, weights, Overlay(len(sites), np.zeros((0, 2), np.int32)), "none")
 
 
 def _topics(listed: object, planned: Sequence[str], where: str) -> tuple[str, ...]:
-    """The filters that links carry; listed ones have no topic in common with any other."""
+    """The filters that links carry: the planned ones, and listed ones that share no topic with any other."""
     if not isinstance(listed, list) or (not listed and not planned):
         raise InputError(f"{where}: topics is {listed!r:.60}; give a list of topics or filters")
     for text in (*listed, *planned):

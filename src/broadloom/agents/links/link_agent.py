@@ -15,7 +15,7 @@ from pathlib import Path
 from broadloom.agents.links.agent_link import PROBE, AgentLink
 from broadloom.agents.links.carried_groups import CarriedGroup, GroupState, LinkJournal
 from broadloom.agents.links.swap_guards import ProbeAnswers, Probes
-from broadloom.agents.links.tree_changes import KEPT_BACK, Hops, edge_of, edges
+from broadloom.agents.links.tree_changes import NEVER_CARRIED, Hops, edge_of, edges
 from broadloom.deployment import Hop
 from broadloom.mqtt.client_session import BrokerRefusedError, ClientSession
 from broadloom.mqtt.endpoint import Endpoint
@@ -25,7 +25,7 @@ from broadloom.mqtt.topic_filters import covers, is_wild
 LOG = logging.getLogger("broadloom.live")
 Filters = tuple[str, ...]
 POLL_SECONDS = 0.005
-LAST_CHANGES, LAST_TOPICS = 10_000, 100_000  # remembered durations of changes, and groups of topics
+LAST_CHANGES, LAST_TOPICS = 10_000, 100_000  # durations of changes, and groups of topics, that are remembered
 
 
 class LinkAgent:
@@ -75,6 +75,7 @@ class LinkAgent:
         self._probes = Probes(self._name, self._probe, self._unresponsive)
         self._ids = count()
         self._group_of: dict[str, CarriedGroup | None] = {}  # by topic
+        # Per change, its time and the groups that are not settled yet.
         self._waiting: list[tuple[float, set[Filters]]] = []
         self._closing: set[asyncio.Task[None]] = set()
         self._strays: set[tuple[Hop, str]] = set()
@@ -93,7 +94,7 @@ class LinkAgent:
             self.groups[filters] = CarriedGroup(state, self)
         self._remove_stale_claims()
         for group in self.groups.values():
-            self._open(group.used, anew=False)
+            self._open(group.used, new=False)
         for group in self.groups.values():
             group.start()
 
@@ -113,7 +114,7 @@ class LinkAgent:
             targets: the hops of each group.
             since: the time of the change by the event loop's clock; None: now.
         """
-        moved = set()
+        changing = set()
         for filters in sorted(targets.keys() | self.groups.keys()):
             hops = targets.get(filters, frozenset())
             group = self.groups.get(filters)
@@ -125,9 +126,9 @@ class LinkAgent:
                 group.start()
             group.retarget(hops)
             if not group.settled:
-                moved.add(filters)
-        if moved:
-            self._waiting.append((asyncio.get_running_loop().time() if since is None else since, moved))
+                changing.add(filters)
+        if changing:
+            self._waiting.append((asyncio.get_running_loop().time() if since is None else since, changing))
 
     async def settled(self) -> None:
         """Wait until every group has its target hops."""
@@ -173,7 +174,7 @@ class LinkAgent:
         """Open the links of hops."""
         ending = [self._ending[edge] for edge in edges(hops) if edge in self._ending]
         await asyncio.gather(*ending, return_exceptions=True)
-        self._open(hops, anew=True)
+        self._open(hops, new=True)
 
     async def subscribe(self, hop: Hop, filters: Iterable[str], retained: bool) -> None:
         """Subscribe at the first broker of a hop."""
@@ -216,7 +217,7 @@ class LinkAgent:
         return [message for message in found if _matches(filters, message.topic)]
 
     def release(self, hops: Hops) -> None:
-        """Give up hops; links that no group uses are closed."""
+        """Stop using hops; links that no group uses are closed."""
         used = {edge_of(hop) for group in self.groups.values() for hop in group.used}
         for edge in edges(hops) - used:
             if link := self.links.pop(edge, None):
@@ -235,9 +236,9 @@ class LinkAgent:
             self._close(group.stop())
             del self.groups[filters]
             self._group_of.clear()
-        for since, moved in self._waiting:
-            moved.discard(filters)
-            if not moved:
+        for since, changing in self._waiting:
+            changing.discard(filters)
+            if not changing:
                 self.counts["changes"] += 1
                 self.seconds.append(asyncio.get_running_loop().time() - since)
         self._waiting = [entry for entry in self._waiting if entry[1]]
@@ -249,8 +250,8 @@ class LinkAgent:
         """The message to forward over a hop, with an id; None: drop it, because another hop carries it."""
         if message.topic == PROBE:
             return message if self._probes.arrive(hop, message) else None
-        if message.topic.startswith(KEPT_BACK):
-            return None  # a wildcard matched a topic that belongs to this broker alone
+        if message.topic.startswith(NEVER_CARRIED):
+            return None  # a wildcard matched a topic that links never carry
         if not message.key:
             message = message.stamped(b"%b-%x" % (self._name.encode(), next(self._ids)))
         group = self._find(message.topic)
@@ -266,7 +267,7 @@ class LinkAgent:
         groups = [group for group in self.groups.values() if hop in group.carried()]
         return sorted(self._pending_filters.get(hop, set()).union(*(group.subscribed for group in groups)))
 
-    def _open(self, hops: Hops, anew: bool) -> None:
+    def _open(self, hops: Hops, new: bool) -> None:
         for edge in sorted(edges(hops)):
             for broker in edge:
                 if broker not in self.controls:
@@ -281,8 +282,8 @@ class LinkAgent:
                     control.start()
             if edge not in self.links:
                 endpoints = (self._endpoint(edge[0]), self._endpoint(edge[1]))
-                unknown_state = anew and self._adopts_sessions and edge not in self._known_edges
-                fresh = anew and not unknown_state
+                unknown_state = new and self._adopts_sessions and edge not in self._known_edges
+                fresh = new and not unknown_state
                 link = AgentLink(
                     edge, endpoints, self._folder, self.admit, self.filters_of, fresh, unknown_state
                 )
@@ -369,6 +370,6 @@ def _matches(filters: Iterable[str], topic: str) -> bool:
 
 
 async def _ignoring_errors(work: Coroutine[None, None, None]) -> None:
-    """Await something whose failure does not matter."""
+    """Await some work, and ignore connection errors and refusals."""
     with contextlib.suppress(OSError, BrokerRefusedError):
         await work

@@ -30,9 +30,9 @@ POLL_SECONDS = 0.1
 AUTHORITY, CERTIFICATE, KEY = "ca.crt", "agent.crt", "agent.key"
 HOST = "127.0.0.1"
 _HOP_COUNTS = {
-    "messages": "messages carried",
-    "bytes": "bytes of messages carried",
-    "dropped": "messages of QoS 0 that the far broker did not take in time",
+    "messages": "forwarded messages",
+    "bytes": "bytes of forwarded messages",
+    "dropped": "messages of QoS 0 dropped because the far broker was absent or too slow",
     "refused": "messages that the far broker refused",
 }
 
@@ -158,7 +158,7 @@ async def run_links(
 
 
 async def take_down_links(agent: LinkAgent) -> None:
-    """Take down all links of an earlier agent, with empty queues."""
+    """Take down all links of an earlier agent, after forwarding the messages in their queues."""
     await agent.start()
     agent.retarget({})
     try:
@@ -188,7 +188,7 @@ async def _call_when_up(run: LinkRun, ready: Callable[[], None]) -> None:
 
 
 async def _until_failure(work: Coroutine[None, None, None]) -> None:
-    """Await some work; if a task of the agent fails, raise its error, since links would stop silently."""
+    """Await some work; raise the error of a task of the agent that fails, or links would stop silently."""
     failed = asyncio.get_running_loop().create_future()
 
     def handle(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
@@ -266,11 +266,11 @@ def _families(agent: LinkAgent) -> Iterator[Family]:
             [(_hop(hop), forwarder.counts[name]) for hop, forwarder in forwarders],
         )
     guarded = [(_hop(hop), agent.guarded[hop]) for hop, _ in forwarders]
-    yield "guarded_total", "counter", "messages that crossed elsewhere during a swap", guarded
+    yield "guarded_total", "counter", "messages dropped because another hop carries them", guarded
     yield (
         "in_flight",
         "gauge",
-        "messages on their way",
+        "messages in flight",
         [(_hop(hop), len(forwarder.in_flight)) for hop, forwarder in forwarders],
     )
     sessions = [session for link in agent.links.values() for session in link.sessions.values()]
@@ -293,16 +293,16 @@ def _families(agent: LinkAgent) -> Iterator[Family]:
     yield (
         "change_seconds",
         "gauge",
-        "from a change asked for to all links changed",
+        "seconds from a new plan until all links are changed",
         spread if durations else [],
     )
 
 
 _COUNTS = {
-    "changes": "changes that are done",
-    "barriers_given_up": "changes that went on without a broker that was away",
+    "changes": "completed changes",
+    "barriers_given_up": "barriers that did not wait for a broker that was absent or refused probes",
     "probes_refused": "probes that a broker refused, for which changes do not wait",
-    "plans_refused": "plans that could not be followed",
+    "plans_refused": "refused plans",
 }
 
 

@@ -26,7 +26,7 @@ class PlanSource(Protocol):
 
 
 class FixedPlan:
-    """Source of one plan."""
+    """Source of a single plan, which does not change."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan: Plan | None = plan
@@ -94,7 +94,7 @@ class EventFile:
 
     @property
     def last(self) -> int:
-        """The seq of the last applied event; -1: none."""
+        """The seq of the last applied event; -1 before the first one."""
         last = self._feed.seen.last
         return -1 if last is None else last
 
@@ -135,9 +135,9 @@ class PlannedLinks:
 
     Args:
         plan: the initial plan.
-        reached: whether links carry some of `topics` to and from a broker; called with the broker, the
-            topics, and the number of the first plan that has all of them there, counted from the first
-            `poll`.
+        reached: returns whether links carry topics to and from a broker. It is called with the broker, the
+            topics, and the number of the first plan that has all of them at the broker; the first `poll`
+            returns plan 1.
         topics: the filters that links carry, each as a whole if a client needs a part of it; None: the
             filters of clients, which must not have topics in common while links are up.
         seed: the seed of the changes.
@@ -145,7 +145,7 @@ class PlannedLinks:
     Examples:
         >>> import broadloom as bl
         >>> plan = bl.link(bl.Interest.from_lists([["x"], ["x"], []]), algorithm="gm")
-        >>> links = PlannedLinks(plan, reached=lambda broker, topics, plans: True)
+        >>> links = PlannedLinks(plan, reached=lambda broker, topics, plan: True)
         >>> links.carry("2", ["x"])
         >>> links.carried("2", ["x"])  # the new plan has not been polled yet
         False
@@ -162,7 +162,7 @@ class PlannedLinks:
         topics: Iterable[str] | None = None,
         seed: int = 0,
     ) -> None:
-        compile_kernels()  # otherwise the first client would wait for it
+        compile_kernels()  # otherwise the first client would wait for the compiler
         self._live = maintain(plan.interest, plan.weights, edges=plan.edges, seed=seed)
         self._topics = None if topics is None else FilterIndex(topics)
         self._node_of = {broker: node for node, broker in enumerate(plan.interest.node_ids)}
@@ -184,7 +184,7 @@ class PlannedLinks:
             self._request(broker, self._requested_at(broker) | set(filters))
 
     def release(self, broker: str, filters: Collection[str]) -> None:
-        """Plan that they are no longer carried, except for those of the initial plan."""
+        """Plan that messages of these filters are no longer carried; topics of the initial plan stay."""
         with self._lock:
             self._request(broker, self._requested_at(broker) - set(filters))
 

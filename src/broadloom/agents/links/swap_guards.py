@@ -70,7 +70,7 @@ class SwapGuard:
         """Claim a message for a hop; true if the hop can carry it.
 
         Raises:
-            OSError: the claim cannot be written, and no part of it was.
+            OSError: the claim cannot be written; then no part of it is in the file.
         """
         number = self._number[hop]
         owner = self._claims.get(key)
@@ -98,7 +98,7 @@ class SwapGuard:
 
 
 class Barrier:
-    """The probes that have yet to arrive.
+    """The probes that a change waits for.
 
     Args:
         needs: per hop, the brokers whose probes must arrive at its first broker.
@@ -169,7 +169,7 @@ class Probes:
     Args:
         agent: a name that no other agent has or had.
         publish: publishes a probe at a broker, if it is connected.
-        absent: the brokers, of some, that have been absent or have refused probes for too long.
+        absent: returns those of some brokers that have been absent, or have refused probes, for too long.
     """
 
     def __init__(
@@ -185,7 +185,7 @@ class Probes:
         self._open: dict[int, Barrier] = {}
 
     async def wait(self, needs: Mapping[Hop, Iterable[str]], along: Hops) -> bool:
-        """Wait until a probe of each origin has arrived at each hop; false if some did not."""
+        """Wait until a probe of each origin has arrived at each hop; false if some were given up."""
         number = next(self._numbers)
         barrier = Barrier(needs, along)
         concerned = {broker for hop in along for broker in hop} | {origin for _, origin in barrier.missing}
@@ -224,11 +224,11 @@ class Probes:
 
 
 def _report(barrier: Barrier) -> None:
-    """Log why a change takes long; it waits on, since a queue can be long."""
+    """Log the reason why a change takes long; the change continues to wait."""
     hop, origin = min(barrier.missing)
     LOG.warning(
-        "a change still waits for a probe of broker %r at link %s: its queue is long, or the agent may not "
-        "read and write $broadloom/# there",
+        "a change still waits for a probe of broker %r at link %s: its queue is long, or the agent is not "
+        "allowed to read and write $broadloom/# there",
         origin,
         "-".join(hop),
     )

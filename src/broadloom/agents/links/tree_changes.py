@@ -1,9 +1,9 @@
 """Changes of trees: the target hops of a plan, and the single steps that lead there.
 
-No step cuts a topic's tree or closes an unguarded ring. An edge of the new tree that joins two parts is
-added. One that closes a ring replaces an edge of that ring which the new tree does not have: a guarded swap.
-So a broker that leaves becomes a leaf first, and is dropped last. Between trees of the same brokers there is
-one swap per edge that only the new tree has.
+No step disconnects a topic's tree or closes an unguarded ring. An edge of the new tree that joins two parts
+is added. An edge that would close a ring replaces an edge of that ring which the new tree does not have: a
+guarded swap. So a broker that leaves becomes a leaf first, and is dropped last. Between trees of the same
+brokers there is one swap per edge that only the new tree has.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from broadloom.mqtt.topic_filters import is_valid_filter
 from broadloom.plans import Plan
 
 Filters = tuple[str, ...]
-# First characters of topics that no link carries: a broker's own topics, and control topics.
-KEPT_BACK = ("$", f"{CONTROL_ROOT}/")
+# Prefixes of the topics that no link carries: a broker's internal topics, and control topics.
+NEVER_CARRIED = ("$", f"{CONTROL_ROOT}/")
 Hops = frozenset[Hop]
 
 
@@ -73,21 +73,21 @@ def _nearest(tree: Tree, names: Sequence[str], links: set[Hop], now: Hops) -> Ho
         if path_between(chosen, *edge) is None:
             chosen.add(edge)
     hops = {hop for u, v in chosen for hop in ((u, v), (v, u))}
-    for leaf, taker in tree.leaves:
-        takers = [stop for start, stop in now if start == names[leaf] and stop in members]
-        hops.add((names[leaf], min(takers, default=names[taker])))
+    for leaf, receiver in tree.leaves:
+        receivers = [stop for start, stop in now if start == names[leaf] and stop in members]
+        hops.add((names[leaf], min(receivers, default=names[receiver])))
     return frozenset(hops)
 
 
 def _check(filters: Filters) -> None:
-    """Refuse filters that clients cannot subscribe to, and those of a broker's or an agent's own topics."""
+    """Refuse filters that are not valid in MQTT, and filters of topics that no link carries."""
     for text in filters:
-        if text.startswith(KEPT_BACK) or not is_valid_filter(text):
+        if text.startswith(NEVER_CARRIED) or not is_valid_filter(text):
             raise InputError(f"{text!r:.80} is not a filter that a link can carry; remove it from the plan")
 
 
 def _check_together(filters: Filters, known: Mapping[Filters, Hops]) -> None:
-    """Refuse a group that joins or separates present groups."""
+    """Refuse a group that would join or split present groups."""
     if filters in known:
         return
     other = next((group for group in known if set(group) & set(filters) and known[group]), None)
@@ -178,11 +178,11 @@ def path_between(links: Iterable[Hop], start: str, end: str) -> list[Hop] | None
         for one in edge:
             near[one].append(edge)
     todo: list[tuple[str, list[Hop]]] = [(start, [])]
-    for here, gone in todo:
+    for here, path in todo:
         if here == end:
-            return gone
-        onward = [edge for edge in near[here] if not gone or edge != gone[-1]]
-        todo += [(edge[edge[0] == here], [*gone, edge]) for edge in onward]
+            return path
+        onward = [edge for edge in near[here] if not path or edge != path[-1]]
+        todo += [(edge[edge[0] == here], [*path, edge]) for edge in onward]
     return None
 
 

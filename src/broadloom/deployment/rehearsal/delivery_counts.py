@@ -24,7 +24,7 @@ HOST = "127.0.0.1"
 POLL_SECONDS = 0.02
 RETRY_SECONDS = 0.1
 PAYLOAD_BYTES = 100
-# After so many seconds without a message, no more are expected.
+# After this time without a message, no more messages are expected.
 QUIET_SECONDS = 5.0
 SETTLE_SECONDS = 0.3
 LONGEST_SECONDS = 120.0
@@ -85,7 +85,7 @@ class LabClients:
             )
 
     def publish(self, broker: str, topic: str, payload: bytes) -> MQTTMessageInfo:
-        """Publish a message; if the broker is down, it is sent later. The result tells when it arrived."""
+        """Publish a message, later if the broker is down; the result says when the broker has it."""
         return self._clients[broker].publish(topic, payload, self._qos)
 
     def run(self, done: Callable[[], bool], seconds: float) -> bool:
@@ -98,7 +98,7 @@ class LabClients:
         return True
 
     def poll(self, seconds: float) -> None:
-        """Send and receive what is ready, waiting for it at most some seconds."""
+        """Send and receive packets that are ready; wait for them at most some seconds."""
         for key, events in self._selector.select(seconds):
             client = self._clients[key.data]
             if events & selectors.EVENT_READ:
@@ -162,7 +162,7 @@ class DeliveryTally:
     """The messages that were published, and how often each arrived at each broker.
 
     Attributes:
-        wiring: the wiring, which says where a message is wanted.
+        wiring: the wiring, from which the expected deliveries follow.
         published: the messages, by number.
         arrived: how often each message arrived at each broker, by broker and number.
         missing: the deliveries that are still expected, by broker and number.
@@ -227,7 +227,7 @@ class RehearsalOutcome:
         uninterested: how often a link brought a message to a broker that does not want its topic.
         links: the messages that crossed each hop, and how many the plan predicts.
         bytes: size of all packets on links.
-        failures: what was lost when brokers and links failed.
+        failures: the counts of each failure of a broker or link.
     """
 
     counts: Mapping[str, int]

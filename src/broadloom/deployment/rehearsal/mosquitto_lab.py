@@ -29,7 +29,7 @@ from broadloom.errors import MissingExtraError, UnreachableError
 HOST = "127.0.0.1"
 # Below the ports that the system assigns to clients, so that no client takes a broker's port.
 PORTS = range(12_000, 32_000)
-# Long, for a busy machine.
+# Time limits; long, for a busy machine.
 START_SECONDS = 60.0
 LINK_SECONDS = 60.0
 STOP_SECONDS = 30.0

@@ -115,7 +115,7 @@ def outcome(
 
 
 def _read_logs(lab: MosquittoLab) -> None:
-    """Read the logs until each hop's end has logged all that its start sent; clients do not wait for that."""
+    """Read the logs until the end of each hop has logged all messages that its start has sent."""
     end = time.monotonic() + CATCH_UP_SECONDS
     while True:
         lab.read()
@@ -233,7 +233,7 @@ def kill_broker(
     messages: Iterable[SampleMessage],
     broker: str,
 ) -> dict[str, Any]:
-    """Kill a broker, publish at all others, start it again, and count what was missing and lost."""
+    """Kill a broker, publish at all others, start it again; returns counts of missing and lost messages."""
     published = [message for message in messages if message.broker != broker]
     touched = [link for link in lab.wiring.links if broker in link[:2]]
     predicted = _missed(_without(lab.wiring, touched), published, broker)
@@ -256,7 +256,7 @@ def cut_link(
     messages: Sequence[SampleMessage],
     link: WiredLink,
 ) -> dict[str, Any]:
-    """Cut a link, publish everywhere, mend it, and count what was missing and lost."""
+    """Cut a link, publish everywhere, mend it; returns the counts of missing and lost messages."""
     predicted = _missed(_without(lab.wiring, [link]), messages)
     first = len(tally.published)
     name = f"{link.owner}-{link.peer}"
@@ -273,7 +273,7 @@ def cut_link(
 def _publish_while_down(
     clients: LabClients, tally: DeliveryTally, messages: Iterable[SampleMessage], predicted: int
 ) -> dict[str, int]:
-    """Publish, and count a moment after all that can arrive has arrived."""
+    """Publish, and return the counts when all messages that can arrive have arrived, and a moment longer."""
     first = len(tally.published)
     publish_all(clients, tally, dict.fromkeys(messages, 1))
     wait_until_quiet(clients, tally, QUIET_SECONDS, predicted)
@@ -343,13 +343,13 @@ def _comparison_row(
 def rehearse_change(
     old: Wiring, new: Wiring, rate: float = RATE, queued: bool = True, at_once: bool = False
 ) -> dict[str, Any]:
-    """Make a change on real mosquitto brokers under load; counts of the load, and of a round afterwards.
+    """Make a change on real mosquitto brokers under load; returns counts during and after the change.
 
     The load consists of the topics that brokers want and publish in both wirings.
 
     Args:
         old: the present wiring.
-        new: the wiring to be.
+        new: the new wiring.
         rate: messages per second, over all brokers.
         queued: whether sessions of new links are opened before old links go, as the batches require.
         at_once: whether all changing brokers restart together.
@@ -389,7 +389,7 @@ def rehearse_live_change(old: Wiring, new: Wiring, rate: float = RATE) -> dict[s
 def _change_under_load(
     clients: LabClients, tally: DeliveryTally, rate: float, steps: Sequence[Callable[[], None]]
 ) -> dict[str, Any]:
-    """Take the steps while messages are published; their counts, and those of one round afterwards."""
+    """Take the steps while messages are published; returns their counts, and those of a round afterwards."""
     with ChangeLoad(clients, tally, rate), stage("rewire brokers", len(steps)) as done:
         start = time.monotonic()
         for number, step in enumerate(steps, 1):
@@ -414,7 +414,7 @@ def _change_under_load(
 
 
 class ChangeLoad:
-    """Context manager that publishes at a constant rate, in a thread of its own."""
+    """Context manager that publishes at a constant rate in a background thread."""
 
     def __init__(self, clients: LabClients, tally: DeliveryTally, rate: float) -> None:
         self._clients = clients

@@ -107,7 +107,7 @@ def link_login(settings: Settings) -> Login:
     """The login of links: the certificates of a broker, and the user of the environment with credentials.
 
     Raises:
-        InputError: credentials are required, but the environment has none.
+        InputError: credentials are required, but missing in the environment.
     """
     login = login_from_environment() if settings.credentials else Login()
     if not settings.tls:
@@ -155,7 +155,7 @@ def _topics(link: WiredLink, qos: int, relays: bool) -> Iterable[str]:
 
 
 def read_links(files: Mapping[str, str], wiring: Wiring) -> list[WiredLink]:
-    """The links in exported files, so that a check sees what is written rather than what was meant."""
+    """The links in exported files, so that checks see what the files say."""
     broker_of = {safe_name(broker): broker for broker in wiring.brokers}
     links = []
     for name, text in files.items():

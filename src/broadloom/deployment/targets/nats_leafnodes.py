@@ -1,8 +1,8 @@
 """NATS target: one file of leaf nodes per broker, to be included from its own configuration.
 
 The leaf links of one account must form a tree, and NATS carries every subject of the account over it. So
-trees share an account only if together they close no ring; otherwise each set of trees that closes none needs
-an account of its own, and clients log in once per account.
+trees share an account only if together they close no ring; otherwise there are several accounts, each with a
+set of trees that closes no ring, and clients log in once per account.
 """
 
 from __future__ import annotations

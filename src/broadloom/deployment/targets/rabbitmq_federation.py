@@ -1,6 +1,6 @@
 """RabbitMQ target: one list of HTTP API calls per broker, for exchanges that are federated along the links.
 
-Each link has a topic exchange of its own at both ends, and each of the two has the other as its upstream.
+Each link has its own topic exchange at both ends, and each of the two has the other as its upstream.
 Bindings with `amq.topic`, the exchange of MQTT clients, select the topics of the link. Nothing restarts.
 """
 
@@ -68,7 +68,7 @@ def calls(wiring: Wiring, broker: str, settings: Settings) -> list[Call]:
 
 
 def max_hops(wiring: Wiring) -> int:
-    """A number of hops above the length of any tree, rounded up: a change of it would restart all links.
+    """A limit above the length of any tree, rounded up, since a change of it would restart all links.
 
     Examples:
         >>> max_hops(Wiring(tuple("abcdefghijk"), {}, {}, ()))
@@ -108,7 +108,7 @@ def change(
 
     Args:
         old: the present wiring.
-        new: the wiring to be.
+        new: the new wiring.
         settings: the addresses of brokers.
         later: their new addresses, if these change too.
 
@@ -123,9 +123,9 @@ def change(
     for broker in dict.fromkeys((*old.brokers, *new.brokers)):
         before = calls(old, broker, settings)
         after = calls(new, broker, later or settings)
-        made = {_object_of(call) for call in after}
+        kept = {_object_of(call) for call in after}
         added = [call for call in after if call not in before]
-        removed = [undone(call) for call in reversed(before) if _object_of(call) not in made]
+        removed = [undone(call) for call in reversed(before) if _object_of(call) not in kept]
         if added:
             adds[broker] = added
         if removed:
@@ -134,7 +134,7 @@ def change(
 
 
 def _object_of(call: Call) -> tuple[str, str | None]:
-    """The identity of the object that a call makes; a later call can make it again with other settings."""
+    """The identity of the object that a call creates; a later call can change its settings."""
     return call["path"], call["body"].get("routing_key")
 
 
