@@ -1,4 +1,4 @@
-"""Figures, tables and claims of the five papers, one module per paper, to compare with our results."""
+"""Figures, tables and claims of the five papers, to compare with our results; one module per paper."""
 
 from broadloom.errors import InputError
 from broadloom.papers import (

@@ -1,4 +1,4 @@
-"""Figures and tables of papers: cases to run, columns to draw, and claims to compare with."""
+"""Figures and tables of papers: cases to run, columns to draw, and claims to check."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True)
 class FigureRows:
-    """The rows of all cases of a figure, with selections and means."""
+    """The rows of all cases of a figure; methods select rows and compute means."""
 
     all: tuple[Row, ...]
 
@@ -39,7 +39,7 @@ class FigureRows:
         return float(np.mean(found)) if found else float("nan")
 
     def median(self, column: str, **wanted: Any) -> float:
-        """The median of `values`, which a few slow calls do not change; NaN without values."""
+        """The median of `values`, which a few slow calls do not affect; NaN without values."""
         found = self.values(column, **wanted)
         return float(np.median(found)) if found else float("nan")
 
@@ -48,7 +48,7 @@ class FigureRows:
         return max(self.values(column, **wanted), default=float("nan"))
 
     def largest(self, column: str) -> Any:
-        """The largest value of a column."""
+        """The largest value of a column in all rows, of any type; None without rows."""
         return max((row[column] for row in self.all), default=None)
 
     def ratio(self, column: str, one: Mapping[str, Any], other: Mapping[str, Any], each: str) -> float:
@@ -86,11 +86,11 @@ class Claim:
         where: its section or table.
         text: the claim in words.
         theirs: the paper's number.
-        ours: the same from our rows.
+        ours: a function that computes the same number from our rows.
         relation: "about", "at most" or "at least".
         tolerance: the largest difference, relative to theirs, that counts as reproduced.
         why: the likely reason for a difference; shown only if the claim is not reproduced.
-        at_full_size: whether it needs instances of the paper's size.
+        at_full_size: whether it can be checked only on instances of the paper's size.
     """
 
     where: str
@@ -133,10 +133,10 @@ class Figure:
         x_label: the label of that axis.
         curves: the columns whose values identify a curve.
         panels: its drawings.
-        cases: the cases to run; fewer and smaller ones if quick.
-        run: the function that gives the rows of a case, on any machine.
+        cases: a function that returns the cases to run; fewer and smaller ones if its argument is true.
+        run: a function that runs a case and returns its rows; executors call it.
         claims: the claims of the paper's text about it.
-        shares: the figure of the same paper whose cases it shows, if it has no cases itself.
+        shares: the name of the figure of the same paper whose cases it shows; None: its own cases.
     """
 
     paper: int

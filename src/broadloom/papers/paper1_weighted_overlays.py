@@ -16,14 +16,15 @@ from broadloom.model import Interest, Weights
 from broadloom.papers.figures import Case, Claim, Figure, FigureRows, Panel, Row
 from broadloom.workload import interest, mean_weight, read_matrix, weights
 
-# Files of measured round-trip times in the folder BROADLOOM_DATA; more nodes than they have share positions.
+# Files of measured round-trip times in the folder BROADLOOM_DATA; if there are more nodes than rows, several
+# nodes share a position.
 MEASURED = {
     "RIPE Atlas": "latency_ripe_atlas723_2023-06-19.npz",
     "WonderNetwork": "latency_wondernetwork_2020-07-19.npz",
 }
 GENERATED = "points in the plane"
-FLOOR_MS = 0.5  # between nodes at one position
-# Kernels are compiled by a run on so many nodes, every fifth one, so that they are in several sites of 100.
+FLOOR_MS = 0.5  # the least latency, also between nodes that share a position
+# A run on this many nodes, taking every fifth one so that they are in several sites, compiles the kernels.
 WARM_NODES = 60
 SPREAD = 5
 MEASURES = (
@@ -36,19 +37,17 @@ MEASURES = (
 POPULARITIES = ("unif", "zipf", "expo")
 GR, PD, TR, GM, DC = ({"algorithm": name} for name in ("grmaw", "pdmaw", "trmaw", "gm", "dcmaw"))
 DEGREE, TIME = "weighted_mean_degree", "seconds"
-OURS_IS_QUICKER = "our pdmaw keeps no residuals of edges, and takes one to three times the time of grmaw"
-OTHER_WEIGHTS = (
-    "the paper's latencies (King, Meridian) cannot be had; a weighted degree depends on how these are spread"
-)
+OURS_IS_FASTER = "our pdmaw keeps no residuals of edges, and takes one to three times the time of grmaw"
+OTHER_WEIGHTS = "the paper's latencies (King, Meridian) are not available; weighted degrees depend on them"
 OTHER_LINKS = (
-    "the paper's latencies (King, Meridian) cannot be had; which links an algorithm prefers, and so how many "
-    "it takes and how long paths become, depends on how these are spread"
+    "the paper's latencies (King, Meridian) are not available; they decide which links an algorithm prefers, "
+    "and so the number of links and the length of paths"
 )
 OTHER_COMBINE = (
-    "which nodes stand for a site when sites are combined is told by another paper, and chosen by us"
+    "the paper refers to another one for the choice of the nodes that represent a site; we use our own rule"
 )
 
-THREE_PANELS = (Panel(DEGREE, "weighted average node degree", log=True), Panel(TIME, "CPU seconds", log=True))
+TWO_PANELS = (Panel(DEGREE, "weighted average node degree", log=True), Panel(TIME, "CPU seconds", log=True))
 ALL_PANELS = (
     Panel(DEGREE, "weighted average node degree"),
     Panel("mean_degree", "average node degree"),
@@ -85,7 +84,8 @@ def _matrix_file(source: str) -> Path:
 def measured(case: Case, interest: Interest, links: Weights | None, algorithm: str, **options: Any) -> Row:
     """The row of a case and an algorithm: measures of the overlay, and CPU seconds."""
     few = np.arange(0, interest.node_count, SPREAD)[: case.get("warm", WARM_NODES)]
-    link(interest.subset(few), None if links is None else links.subset(few), algorithm, **options)  # compiles
+    warm_links = None if links is None else links.subset(few)
+    link(interest.subset(few), warm_links, algorithm, **options)  # compiles the kernels
     began = time.process_time()
     plan = link(interest, links, algorithm, **options)
     seconds = time.process_time() - began
@@ -172,7 +172,7 @@ def _time_claims(where: str, shares: tuple[float, float, float], x: str) -> tupl
             f"GrMAW's time over PdMAW's, {popularity}",
             theirs,
             lambda rows: rows.where(popularity=popularity).ratio(TIME, GR, PD, x),
-            why=OURS_IS_QUICKER,
+            why=OURS_IS_FASTER,
         )
 
     return tuple(map(share, POPULARITIES))
@@ -185,7 +185,7 @@ FIG4 = Figure(
     "nodes",
     "nodes",
     ("algorithm", "popularity"),
-    THREE_PANELS,
+    TWO_PANELS,
     _by_nodes,
     lambda case: _run(case, "grmaw", "pdmaw", "trmaw"),
     (
@@ -227,7 +227,7 @@ FIG4 = Figure(
             "PdMAW's time over GrMAW's at 1000 nodes, unif",
             60.7,
             lambda rows: rows.where(nodes=1000, popularity="unif").ratio(TIME, PD, GR, "nodes"),
-            why=OURS_IS_QUICKER,
+            why=OURS_IS_FASTER,
             at_full_size=True,
         ),
     ),
@@ -240,7 +240,7 @@ FIG5 = Figure(
     "topics",
     "topics",
     ("algorithm", "popularity"),
-    THREE_PANELS,
+    TWO_PANELS,
     _by_topics,
     lambda case: _run(case, "grmaw", "pdmaw", "trmaw"),
     (
@@ -264,7 +264,7 @@ FIG6 = Figure(
     "middle",
     "middle of a node's number of topics",
     ("algorithm", "popularity"),
-    THREE_PANELS,
+    TWO_PANELS,
     _by_size,
     lambda case: _run(case, "grmaw", "pdmaw", "trmaw"),
     _time_claims("IX-D", (0.030, 0.046, 0.064), "middle"),
@@ -302,7 +302,7 @@ FIG7 = Figure(
             "PdrdMAW's time over PdMAW's",
             50,
             lambda rows: rows.ratio(TIME, {"algorithm": "pdrdmaw"}, PD, "nodes"),
-            why="our reverse delete searches from both ends of an edge, and stops where they meet",
+            why="our reverse delete is faster: it searches from both ends of an edge",
         ),
     ),
 )
@@ -365,7 +365,7 @@ FIG8 = Figure(
             "GrMAW's time over GM's (the text also says that GrMAW is the slower one)",
             0.7,
             lambda rows: rows.ratio(TIME, GR, GM, "nodes"),
-            why="integers are quicker than ratios; a ratio above 1 is what the text says in words",
+            why="our gm is faster because it computes with integers; the text also says that GrMAW is slower",
         ),
     ),
 )
@@ -403,7 +403,7 @@ FIG9 = Figure(
             0.057,
             lambda rows: rows.ratio(TIME, DC, GR, "nodes"),
             relation="at most",
-            why="our grmaw grows more slowly with the nodes than the paper's, so that less is left to win",
+            why="our grmaw slows down less with more nodes than the paper's, so dcmaw can save less",
         ),
     ),
 )

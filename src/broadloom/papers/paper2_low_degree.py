@@ -12,11 +12,11 @@ from broadloom.workload import interest
 
 AVERAGE, MAXIMUM = "mean_degree", "max_degree"
 CLOSE = (
-    "the degrees of the three algorithms are close to each other at these sizes: which one is below depends "
-    "on the seeds, and on how ties are broken, which the paper does not tell"
+    "the degrees of the three algorithms are close at these sizes: their order depends on the seeds, and on "
+    "how ties are broken, which the paper does not state"
 )
 TIES = (
-    "the heuristics differ in which centre of a star comes next, by little; the paper does not tell how ties "
+    "the heuristics differ little in the order of the centres of stars; the paper does not state how ties "
     "are broken"
 )
 GM, CD, CD2 = ({"algorithm": name} for name in ("gm", "cd-oda", "cd-oda-2"))

@@ -20,17 +20,19 @@ POPULARITIES = ("unif", "zipf", "expo")
 DEGREES = (Panel("max_degree", "maximum node degree"), Panel("mean_degree", "average node degree"))
 REBUILDS = 100  # rounds with a Low-ODA from scratch; all rounds if there are fewer
 FASTER = (
-    "our low-oda is quicker than the paper's by a larger factor than our changes are, so that a change is a "
-    "larger share of it"
+    "our low-oda is faster than the paper's by a larger factor than our changes are, so a change takes a "
+    "larger share of its time"
 )
-OTHER_SHADOW = "backups are drawn by chance, and the share of the nodes in a shadow falls with their number"
-OTHER_TIES = "how ties between links are broken is not told, and a maximum degree is one node's"
+OTHER_SHADOW = "backups are drawn at random, and the share of nodes in a shadow falls with their number"
+OTHER_TIES = (
+    "the paper does not state how ties between links are broken; a maximum degree depends on one node"
+)
 OTHER_LAW = (
-    "how many links and backups there are depends on the number of nodes, and on the power law of the sizes "
-    "of subscriptions, which the paper does not tell"
+    "the number of links and backups depends on the number of nodes, and on the power law of the sizes of "
+    "subscriptions, which the paper does not state"
 )
 OTHER_BUILDS = (
-    "how ties are broken, which is not told, decides how much two builds from scratch have in common"
+    "how ties are broken, which the paper does not state, decides how similar two builds from scratch are"
 )
 SHADOW, NAIVE, FRESH = ({"algorithm": name} for name in ("shadow", "naive", "low-oda"))
 
@@ -62,7 +64,7 @@ class ChurnRound(NamedTuple):
 
 
 def _rounds(case: Case, live: Live) -> Iterator[ChurnRound]:
-    """Apply the churn of a case, round by round."""
+    """Apply the churn of a case to `live`, and yield each round."""
     events = churn(live.interest, case["rounds"], seed=case["seed"])
     for number, event in enumerate(events, start=1):
         size = len(event.topics if event.kind == "join" else live.topics_of(event.node))
@@ -117,7 +119,7 @@ def _compare(case: Case) -> list[Row]:
 
 
 def _maintained(case: Case, method: str) -> list[Row]:
-    """One row per round. As in the paper, repair edges are all added and all removed ones."""
+    """One row per round. As in the paper, all added and all removed links are repair edges."""
     live, rows = _start(case, method=method), []
     for done in _rounds(case, live):
         change = done.change
@@ -186,7 +188,7 @@ def _seconds(theirs: float, what: str, **which: str) -> Claim:
         theirs,
         lambda rows: rows.median("seconds", **which),
         relation="at most",
-        why="the processor is another one",
+        why="the processor is a different one",
         at_full_size=True,
     )
 
@@ -313,7 +315,7 @@ FIG4 = Figure(
             "maximum degree after 1000 rounds, greedy backups",
             84,
             lambda rows: rows.mean("max_degree", round=1000, backups="greedy"),
-            why="ties among greedy backups are broken otherwise",
+            why="ties among greedy backups are broken in another way",
             at_full_size=True,
         ),
     ),

@@ -14,7 +14,7 @@ from broadloom.model import AssignmentProblem
 from broadloom.papers.figures import Case, Claim, Figure, FigureRows, Panel, Row
 from broadloom.workload import subscribers
 
-# Bandwidths of Tables I and II; the names of set 1 give interest skewness and broad interests, low or high.
+# Bandwidths in Tables I and II; the letters of set 1 are its interest skew and its broad interests, L or H.
 THEIRS = {
     "1LL": {"fractional": 3.09e9, "slp1": 7.12e9, "gr*": 6.53e9, "gr": 9.50e9},
     "1HL": {"fractional": 1.2e9, "slp1": 1.86e9, "gr*": 1.53e9, "gr": 2.09e9},
@@ -24,7 +24,7 @@ THEIRS = {
     "3": {"fractional": 2.48e10, "slp1": 5.4e10, "gr*": 5.3e10, "gr-no-latency": 5.09e10},
 }
 ONE_LEVEL = ("slp1", "gr*", "gr", "gr-no-latency", "closest-unbalanced", "closest", "balance", "broadloom")
-OTHER_DATA = "the paper's workload generator is described elsewhere and not public; ours follows its text"
+OTHER_DATA = "the paper's workload generator is not public; ours follows the description in the text"
 GR_STAR = {"algorithm": "gr*"}
 _LEVEL = {"L": "low", "H": "high"}
 
@@ -103,7 +103,7 @@ def _of_sets(names: str, quick: bool) -> list[Case]:
 
 
 def _of_feeds_and_grid(quick: bool) -> list[Case]:
-    """Sets 2 and 3, with more brokers in quick runs than other figures: set 3 has no solution with so few."""
+    """Sets 2 and 3; quick runs have more brokers than for other figures, because set 3 needs them."""
     return [case | {"brokers": 50 if quick else 100} for case in _of_sets("2 3", quick)]
 
 
@@ -157,7 +157,7 @@ def _kept(algorithm: str, **where: Any) -> Claim:
         1,
         lambda rows: rows.mean("feasible", algorithm=algorithm, **where),
         tolerance=0,
-        why="with so few brokers some instances have no room for a greedy assignment, or none at all",
+        why="with so few brokers a greedy assignment can fail, or no assignment exists",
     )
 
 
@@ -174,7 +174,7 @@ def _delay(algorithm: str) -> Claim:
 
 
 def _above_fraction(algorithm: str) -> Claim:
-    """Both are within small factors, between 1.3 and 2.7, of the fractional solution."""
+    """In the paper, the bandwidth is between 1.3 and 2.7 times that of the fractional solution."""
 
     def largest(rows: FigureRows) -> float:
         return max(
@@ -221,7 +221,7 @@ def _hours(text: str, algorithm: str, theirs: float) -> Claim:
         theirs,
         lambda rows: rows.mean("seconds", algorithm=algorithm, subscribers=1_000_000) / 3600,
         relation="at most",
-        why="the processor is another one, and so is the solver of linear programs",
+        why="the processor and the solver of linear programs are different ones",
         at_full_size=True,
     )
 
@@ -323,7 +323,7 @@ FIG8 = Figure(
             "Gr* keeps every limit under tight latency (it never does)",
             0,
             lambda rows: rows.mean("feasible", latency="tight", **GR_STAR),
-            why="our geography leaves Gr* more room",
+            why="our geography has more spare capacity for Gr*",
         ),
         _overloads("gr*", latency="tight"),
         Claim(
@@ -331,7 +331,7 @@ FIG8 = Figure(
             "the least possible lbf under tight latency",
             6,
             lambda rows: rows.mean("lbf", algorithm="balance", latency="tight"),
-            why="our geography leaves more room",
+            why="our geography has more spare capacity",
         ),
     ),
 )
@@ -370,7 +370,7 @@ FIG10 = Figure(
     "fig10",
     "Bandwidth over the number of rectangles in a filter",
     "alpha",
-    "rectangles a filter",
+    "rectangles per filter",
     ("algorithm",),
     (THREE[0],),
     _of_alphas,

@@ -1,6 +1,6 @@
-"""Reproduction of the papers on Spark: one task per case, then tables, drawings, claims and one page.
+"""Reproduction of the papers on Spark: runs one task per case, and writes tables, drawings, claims, a page.
 
-Cases that were run before are not run again, so a run that was stopped continues.
+Cases that were run before are not run again, so a stopped run can be continued.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from broadloom.pipeline import SparkEngine, session
 from broadloom.progress import stage
 from broadloom.storage import to_json_value
 
-# Curves differ in dashes and markers, so that they are distinct without colours; from the seventh on they are
-# grey, with open markers.
+# Dashes and markers, which distinguish curves without colours; from the seventh curve on they are grey, with
+# open markers.
 STYLES = (("-", "o"), ("--", "s"), ("-.", "^"), (":", "D"), ((0, (5, 1)), "v"), ((0, (1, 1)), "x"))
 MOST_DOTS = 500  # per curve; more dots are drawn as one bitmap
 MOST_POINTS = 250  # per curve
@@ -48,7 +48,14 @@ img { background: #fff; max-width: 100%; }
 
 
 class Reproduction(NamedTuple):
-    """The page, the verdicts on the requested figures, and the numbers of cases run now and before."""
+    """Result of `reproduce`.
+
+    Attributes:
+        page: the path of the page.
+        claims: the verdicts on the claims of the requested figures.
+        run: the number of cases that were run.
+        known: the number of cases that had been run before.
+    """
 
     page: Path
     claims: list[dict[str, Any]]
@@ -72,15 +79,17 @@ def reproduce(
         figures: the figures, see `broadloom.papers.figures_of`.
         output: the folder; the executors must see it under the same path.
         quick: fewer and smaller cases, for all papers (about ten minutes), or for the papers listed.
-        engine: where Spark runs.
-        spark: an existing session, instead of an engine.
+        engine: the Spark to use.
+        spark: a session of your own, instead of an engine.
     """
     folder = Path(output).absolute()
     (folder / "cases").mkdir(parents=True, exist_ok=True)
     reduced = {figure: quick if isinstance(quick, bool) else figure.paper in quick for figure in figures}
     wanted = {figure.source: list(figure.cases(small)) for figure, small in reduced.items()}
-    every = [(source, case) for source, cases in wanted.items() for case in cases]
-    pending = [(source, case) for source, case in every if not read_case(_case_file(folder, source, case))]
+    requested = [(source, case) for source, cases in wanted.items() for case in cases]
+    pending = [
+        (source, case) for source, case in requested if not read_case(_case_file(folder, source, case))
+    ]
     if pending:
         with session(engine, spark) as running:
             _run_all(running, pending, folder)
@@ -89,7 +98,7 @@ def reproduce(
     shown = {figure: small for figure, (_, small) in found.items()}
     page = write_page(shown, [claim for of_figure in claims.values() for claim in of_figure], folder)
     verdicts = [claim for figure in figures for claim in claims[figure]]
-    return Reproduction(page, verdicts, len(pending), len(every) - len(pending))
+    return Reproduction(page, verdicts, len(pending), len(requested) - len(pending))
 
 
 def _complete_figures(
@@ -110,7 +119,7 @@ def _complete_figures(
 
 
 def _case_file(folder: Path, key: str, case: Case) -> Path:
-    """The file of a case, named by a digest of the case, so that a changed case has another file."""
+    """The file of a case; its name has a digest of the case, so that a changed case has another file."""
     digest = hashlib.sha256(json.dumps(case, sort_keys=True).encode()).hexdigest()[:16]
     return folder / "cases" / f"{key}-{digest}.json"
 
@@ -130,10 +139,10 @@ def _run_all(spark: SparkSession, pending: list[tuple[str, Case]], folder: Path)
     for path in paths:
         path.unlink(missing_ok=True)  # a damaged file must not count as done
     with stage("cases", len(pending)) as done:
-        over = threading.Event()
+        finished = threading.Event()
 
         def watch() -> None:
-            while not over.wait(1.0):
+            while not finished.wait(1.0):
                 done(sum(path.exists() for path in paths))
 
         watcher = threading.Thread(target=watch, daemon=True)
@@ -141,23 +150,23 @@ def _run_all(spark: SparkSession, pending: list[tuple[str, Case]], folder: Path)
         try:
             spark.range(len(pending)).repartition(len(pending)).mapInArrow(work, "id long").count()
         finally:
-            over.set()
+            finished.set()
             watcher.join()
 
 
 def run_case(key: str, case: Case, folder: Path) -> None:
     """Run one case of a figure, and write its rows by one rename."""
-    (figure,) = (one for one in FIGURES if one.key == key)
+    (figure,) = (figure for figure in FIGURES if figure.key == key)
     write_case(to_json_value(figure.run(case)), _case_file(folder, key, case))
 
 
 def write_figure(figure: Figure, rows: FigureRows, folder: Path, quick: bool) -> list[dict[str, Any]]:
-    """Write the figure's rows and its drawing; return the verdicts on its claims."""
+    """Write the figure's rows and its drawing; return one verdict per claim."""
     _write_rows(rows.all, folder / f"{figure.key}.parquet")
     draw(figure, rows, folder / f"{figure.key}.svg")
-    about = [claim for claim in figure.claims if not (quick and claim.at_full_size)]
+    checked = [claim for claim in figure.claims if not (quick and claim.at_full_size)]
     size = "reduced" if quick else "the paper's"
-    return [{"figure": figure.key, "size": size, **claim.verdict(rows)} for claim in about]
+    return [{"figure": figure.key, "size": size, **claim.verdict(rows)} for claim in checked]
 
 
 def draw(figure: Figure, rows: FigureRows, path: Path) -> None:
@@ -167,17 +176,18 @@ def draw(figure: Figure, rows: FigureRows, path: Path) -> None:
 
     with rc_context({"svg.hashsalt": figure.key, "svg.fonttype": "none"}):
         canvas = Canvas(figsize=(5 * len(figure.panels), 4.5), layout="constrained")
-        every = np.atleast_1d(canvas.subplots(1, len(figure.panels)))
-        for axes, panel in zip(every, figure.panels, strict=True):
+        all_axes = np.atleast_1d(canvas.subplots(1, len(figure.panels)))
+        for axes, panel in zip(all_axes, figure.panels, strict=True):
             draw_panel(axes, figure, panel, rows)
-        canvas.legend(*every[0].get_legend_handles_labels(), loc="outside lower center", ncols=2 * len(every))
+        legend = all_axes[0].get_legend_handles_labels()
+        canvas.legend(*legend, loc="outside lower center", ncols=2 * len(all_axes))
         drawn = io.BytesIO()
         canvas.savefig(drawn, format="svg", dpi=150, metadata={"Date": None})
     _put(drawn.getvalue(), path)
 
 
 def curves_of(figure: Figure, rows: FigureRows) -> list[dict[str, Any]]:
-    """The values that identify each curve; a curve has values in every panel.
+    """The values that identify each curve; only rows with values for every panel count.
 
     Examples:
         >>> from broadloom.papers import figures_of
@@ -197,30 +207,30 @@ def draw_panel(axes: Any, figure: Figure, panel: Panel, rows: FigureRows) -> Non
     points = sorted({row[figure.x] for curve in curves for row in rows.where(**curve).all})
     named = bool(points) and isinstance(points[0], str)
     for i, curve in enumerate(curves):
-        mine = rows.where(**curve)
-        found = [mine.values(panel.y, **{figure.x: at}) for at in points]
-        there = [k for k, values in enumerate(found) if values]
+        of_curve = rows.where(**curve)
+        found = [of_curve.values(panel.y, **{figure.x: at}) for at in points]
+        shown = [k for k, values in enumerate(found) if values]
         style = _style(i, panel) | {"label": " ".join(map(str, curve.values()))}
         if panel.dots:
-            dots = [(points[k], value) for k in there for value in found[k]]
+            dots = [(points[k], value) for k in shown for value in found[k]]
             axes.plot(*zip(*dots, strict=True), **style, rasterized=len(dots) > MOST_DOTS)
             continue
-        there = there[:: max(1, len(there) // MOST_POINTS)]
-        where = there if named else [points[k] for k in there]
-        marked = max(1, len(there) // MOST_MARKS)
-        axes.plot(where, [np.mean(found[k]) for k in there], **style, markevery=marked)
-        low, high = ([f(found[k]) for k in there] for f in (min, max))
-        axes.fill_between(where, low, high, color=style["color"], alpha=0.12, linewidth=0)
+        shown = shown[:: max(1, len(shown) // MOST_POINTS)]
+        x = shown if named else [points[k] for k in shown]
+        marked = max(1, len(shown) // MOST_MARKS)
+        axes.plot(x, [np.mean(found[k]) for k in shown], **style, markevery=marked)
+        low, high = ([f(found[k]) for k in shown] for f in (min, max))
+        axes.fill_between(x, low, high, color=style["color"], alpha=0.12, linewidth=0)
     if named:
         axes.set_xticks(range(len(points)), points)
     axes.set(xlabel=figure.x_label, ylabel=panel.label, yscale="log" if panel.log else "linear")
-    if panel.log:  # 0.02, and not 2 x 10^-2
+    if panel.log:  # labels such as 0.02, not 2 x 10^-2
         axes.yaxis.set_major_formatter("{x:g}")
         axes.yaxis.set_minor_formatter(_plain_between)
 
 
 def _plain_between(value: float, _: int) -> str:
-    """The label of a tick between powers of ten: 2 and 5 of each."""
+    """The label of a minor tick of a logarithmic axis: only 2 and 5 times a power of ten have one."""
     return f"{value:g}" if f"{value:e}"[0] in "25" else ""
 
 
@@ -240,22 +250,22 @@ def _style(i: int, panel: Panel) -> dict[str, Any]:
 
 
 def write_page(reduced: Mapping[Figure, bool], claims: Sequence[Mapping[str, Any]], folder: Path) -> Path:
-    """Write one page with everything, and the claims as a table; `reduced`: figures, and whether reduced."""
+    """Write the page and the table of claims; `reduced` tells which figures have a reduced size."""
     if claims:
         _write_rows(claims, folder / "claims.parquet")
     reproduced = sum(claim["verdict"] == "reproduced" for claim in claims)
     parts = [
         "<!doctype html><html lang='en'><meta charset='utf-8'><title>Broadloom: the papers</title>",
-        f"<style>{STYLE}</style><h1>The papers, ours beside theirs</h1>",
+        f"<style>{STYLE}</style><h1>Results of the papers, compared with ours</h1>",
         f"<p>{reproduced} of {len(claims)} claims reproduced. Latencies of paper 1: "
         f"{html.escape(', '.join(latency_sources()))}. "
-        "Seconds are of the processor, on the machine of this run.</p>",
+        "Times are CPU seconds on the machine of this run.</p>",
     ]
     for figure, small in reduced.items():
         parts.append(
             f"<h2 id='{figure.key}'>Paper {figure.paper}, {figure.name}: {html.escape(figure.title)}</h2>"
         )
-        parts.append(f"<p>{'Reduced size' if small else 'As large as in the paper'}.</p>")
+        parts.append(f"<p>{'Reduced size' if small else 'Size of the paper'}.</p>")
         parts.append(_picture(figure, folder))
         parts.append(_table([claim for claim in claims if claim["figure"] == figure.key]))
     page = folder / "index.html"
@@ -280,7 +290,7 @@ def _put(content: bytes, path: Path) -> None:
 
 
 def _picture(figure: Figure, folder: Path) -> str:
-    """The drawing, embedded in the page."""
+    """An HTML image element with the drawing embedded."""
     drawing = base64.b64encode((folder / f"{figure.key}.svg").read_bytes()).decode()
     return f"<img alt='{html.escape(figure.title)}' src='data:image/svg+xml;base64,{drawing}'>"
 
