@@ -422,7 +422,7 @@ def _cover_by_primal_dual(w: OverlayArrays, v: int, rest: NDArray[np.int32]) -> 
         for i in range(first, last):
             if w.residual[w.nodes[i]] < price:
                 best = w.nodes[i]
-                price = w.residual[best]
+                price = w.residual[w.nodes[i]]
                 if price == 0:
                     break
         if best == NOTHING:
