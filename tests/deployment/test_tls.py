@@ -138,7 +138,7 @@ def test_links_with_a_login_of_their_own_keep_to_the_tls_of_the_agent(tmp_path, 
     assert not caplog.records
     assert login("", "").ca is None
     (warning,) = (record.getMessage() for record in caplog.records)
-    assert "[links.login]: without ca" in warning
+    assert "[links.login]: the password is sent unencrypted, because ca is missing" in warning
     assert "never shown" not in warning
 
 
