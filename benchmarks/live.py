@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -29,6 +30,7 @@ from broadloom.mqtt.packets import (
     ID_PROPERTY,
     PUBACK,
     PUBLISH,
+    SUBACK,
     PacketReader,
     acknowledgement,
     connect,
@@ -50,45 +52,48 @@ CLEAN = ("lost", "doubled")
 class Churn:
     """Changes of brokers (leave, return, other topics), written to a file of events."""
 
-    def __init__(self, interest: bl.Interest, place: Path, load: Load, seed: int) -> None:
-        self._place, self._load, self._chance, self._seq = place, load, random.Random(seed), 0
+    def __init__(self, interest: bl.Interest, events: Path, load: Load, seed: int) -> None:
+        self._events = events
+        self._load = load
+        self._rng = random.Random(seed)
+        self._seq = 0
         self._topics = interest.topic_ids
         self._gone: dict[str, list[str]] = {}
 
     async def change(self, done: Callable[[], Any]) -> tuple[str, float]:
         """Write one event; returns its kind, and the seconds until all links are changed."""
         wants = self._load.wants
-        broker = self._chance.choice(sorted(wants))
+        broker = self._rng.choice(sorted(wants))
         others = [topic for topic in self._topics if topic not in wants[broker]]
         if broker in self._gone:
             return await self._gain("join", broker, self._gone.pop(broker), done)
-        if len(self._gone) < 3 and self._chance.random() < 0.3:
+        if len(self._gone) < 3 and self._rng.random() < 0.3:
             self._gone[broker] = sorted(wants[broker])
             return await self._lose("leave", broker, None, done)
-        if len(wants[broker]) > 3 and (not others or self._chance.random() < 0.5):
-            dropped = self._chance.sample(sorted(wants[broker]), 2)
+        if len(wants[broker]) > 3 and (not others or self._rng.random() < 0.5):
+            dropped = self._rng.sample(sorted(wants[broker]), 2)
             return await self._lose("unsubscribe", broker, dropped, done)
-        return await self._gain("subscribe", broker, self._chance.sample(others, min(2, len(others))), done)
+        return await self._gain("subscribe", broker, self._rng.sample(others, min(2, len(others))), done)
 
     async def _lose(
         self, kind: str, broker: str, topics: list[str] | None, done: Callable[[], Any]
     ) -> tuple[str, float]:
-        await self._load.move_off(broker, topics)  # clients first
+        await self._load.move_off(broker, topics)  # clients leave first
         return await self._report(kind, broker, topics, done)
 
     async def _gain(
         self, kind: str, broker: str, topics: list[str], done: Callable[[], Any]
     ) -> tuple[str, float]:
-        told = await self._report(kind, broker, topics, done)
+        change = await self._report(kind, broker, topics, done)
         await self._load.move_to(broker, topics)
-        return told
+        return change
 
     async def _report(
         self, kind: str, broker: str, topics: list[str] | None, done: Callable[[], Any]
     ) -> tuple[str, float]:
         self._seq += 1
         began = time.monotonic()
-        with self._place.open("a") as file:
+        with self._events.open("a") as file:
             file.write(json.dumps({"seq": self._seq, "kind": kind, "node": broker, "topics": topics}) + "\n")
         await done()
         return kind, time.monotonic() - began
@@ -111,7 +116,7 @@ def scratch() -> Iterator[Path]:
         yield Path(folder)
 
 
-async def soak_story(
+async def soak_scenario(
     lab: MosquittoLab, folder: Path, seconds: float
 ) -> tuple[dict[str, int], list[tuple[str, float]], LinkAgent]:
     """Run load and changes for some seconds; returns the counts and the time of each change."""
@@ -124,8 +129,8 @@ async def soak_story(
     following = asyncio.create_task(follower.follow())
 
     async def done() -> None:
-        awaited = len(taken) + 2  # the first plan is none of ours
-        while follower.plans < awaited or not all(group.settled for group in agent.groups.values()):
+        expected = len(taken) + 2  # with the initial plan
+        while follower.plans < expected or not all(group.settled for group in agent.groups.values()):
             await asyncio.sleep(0.002)
 
     while not agent.counts["changes"]:
@@ -151,7 +156,7 @@ def soak(quick: bool) -> Section:
     title = f"{BROKERS} brokers, {TOPICS} topics, {RATE:g} messages a second, changes for {seconds:g} s"
     section = Section(f"{title}, {version()}")
     with MosquittoLab(Wiring(instance()[0].node_ids, {}, {}, ())) as lab, scratch() as folder:
-        counts, taken, agent = asyncio.run(soak_story(lab, folder, seconds))
+        counts, taken, agent = asyncio.run(soak_scenario(lab, folder, seconds))
     for kind in (*sorted({kind for kind, _ in taken}), "all"):
         times = [took for what, took in taken if kind in (what, "all")]
         row = {"change": kind, "changes": len(times)}
@@ -165,12 +170,12 @@ def soak(quick: bool) -> Section:
     return section
 
 
-async def kill_story(lab: MosquittoLab, folder: Path, kills: int) -> tuple[dict[str, int], int]:
+async def kill_scenario(lab: MosquittoLab, folder: Path, kills: int) -> tuple[dict[str, int], int]:
     """Start the agent as a command, and kill it repeatedly while links change."""
     interest, plan, wants = instance()
     plan.save(folder / "plan")
     endpoints = {broker: Endpoint(HOST, port) for broker, port in lab.ports.items()}
-    load, chance = Load(endpoints, wants), random.Random(1)
+    load, rng = Load(endpoints, wants), random.Random(1)
     events = folder / "events.jsonl"
     churn, changes = Churn(interest, events, load, 1), 0
 
@@ -187,11 +192,11 @@ async def kill_story(lab: MosquittoLab, folder: Path, kills: int) -> tuple[dict[
     await load.start()
     load.run(RATE / 2)
     for _ in range(kills):
-        for _ in range(3):  # joins and subscriptions count only when a living agent has made them
+        for _ in range(3):  # joins and subscriptions count only once a running agent has made them
             await churn.change(lambda: settled(folder, events))
             changes += 1
         task = asyncio.create_task(churn.change(lambda: settled(folder, events)))
-        await asyncio.sleep(chance.uniform(0, 0.25))
+        await asyncio.sleep(rng.uniform(0, 0.25))
         agent.send_signal(signal.SIGKILL)
         agent.wait()
         (folder / "up").unlink(missing_ok=True)
@@ -209,47 +214,47 @@ async def kill_story(lab: MosquittoLab, folder: Path, kills: int) -> tuple[dict[
 
 async def settled(folder: Path, events: Path) -> None:
     """Wait until the agent has reported all events of the file as done."""
-    lines = events.read_text().count("\n")  # their seq begins with 1
+    lines = events.read_text().count("\n")  # the first seq is 1
     while True:
         try:
-            told = int((folder / "up").read_text() or -1)
+            done = int((folder / "up").read_text() or -1)
         except (FileNotFoundError, ValueError):
-            told = -1
-        if told >= lines:
+            done = -1
+        if done >= lines:
             return
         await asyncio.sleep(0.005)
 
 
-class Counting(LinkRun):
+class EventRun(LinkRun):
     """A run that records which event its links follow."""
 
     last = -1
 
     async def _follow_plan(self, plan: bl.Plan) -> None:
         await super()._follow_plan(plan)
-        self.last = self._source.last  # nobody reads events meanwhile
+        self.last = self._source.last  # no events are read meanwhile
 
 
 def agent_process(folder: Path, ports: dict[str, int]) -> None:
     """The agent of `kills`, which writes the number of events it has done."""
 
-    async def story() -> None:
+    async def scenario() -> None:
         source = EventFile(bl.Plan.load(folder / "plan"), folder / "events.jsonl")
         agent = LinkAgent(lambda broker: Endpoint(HOST, ports[broker]), folder / "state")
-        follower, told = Counting(agent, source), 0
+        follower, reported = EventRun(agent, source), 0
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, follower.stop)
         await agent.start()
         following = asyncio.create_task(follower.follow())
         while not following.done():
-            if follower.plans > told and all(group.settled for group in agent.groups.values()):
+            if follower.plans > reported and all(group.settled for group in agent.groups.values()):
                 (folder / "up.new").write_text(str(follower.last))
                 (folder / "up.new").rename(folder / "up")
-                told = follower.plans
+                reported = follower.plans
             await asyncio.sleep(0.005)
         await following
         await agent.stop()
 
-    asyncio.run(story())
+    asyncio.run(scenario())
 
 
 def kills(quick: bool) -> Section:
@@ -257,19 +262,20 @@ def kills(quick: bool) -> Section:
     count = 2 if quick else 25
     section = Section(f"The agent killed (SIGKILL) while links change under load, {version()}")
     with MosquittoLab(Wiring(instance()[0].node_ids, {}, {}, ())) as lab, scratch() as folder:
-        counts, changes = asyncio.run(kill_story(lab, folder, count))
+        counts, changes = asyncio.run(kill_scenario(lab, folder, count))
     section.rows.append({"kills": count, "changes": changes} | counts)
     for name in CLEAN:
         section.claim(f"{name} in {count} kills", counts[name], at_most=0)
     return section
 
 
-async def pushed(lab: MosquittoLab, messages: int) -> float:
+async def measured_rate(lab: MosquittoLab, messages: int) -> float:
     """Messages per second from a client at one broker to a client at the other, over whatever links them."""
     out, reader = PacketReader(), PacketReader()
     source, sink = await asyncio.gather(*(_client(lab.ports[broker], broker) for broker in "ab"))
     sink[1].write(subscribe(1, ["x"], retained=False))
-    await asyncio.sleep(0.1)
+    while not any(kind == SUBACK for kind, _, _ in reader.feed(await sink[0].read(1 << 16))):
+        pass
     began, got = time.monotonic(), 0
 
     async def publish_all() -> None:
@@ -308,7 +314,7 @@ def native(messages: int) -> float:
     wiring = Wiring(("a", "b"), {"a": x, "b": x}, {}, (WiredLink("a", "b", x, x),))
     with MosquittoLab(wiring) as lab:
         lab.wait_until_linked(wiring)
-        return asyncio.run(pushed(lab, messages))
+        return asyncio.run(measured_rate(lab, messages))
 
 
 def linked(messages: int, start: Callable[[dict[str, int]], subprocess.Popen[bytes]]) -> float:
@@ -318,13 +324,13 @@ def linked(messages: int, start: Callable[[dict[str, int]], subprocess.Popen[byt
         try:
             assert process.stdout is not None
             process.stdout.readline()  # it is up
-            return asyncio.run(pushed(lab, messages))
+            return asyncio.run(measured_rate(lab, messages))
         finally:
             process.kill()
             process.wait()
 
 
-def one_of(kind: str) -> Callable[[dict[str, int]], subprocess.Popen[bytes]]:
+def start_process(kind: str) -> Callable[[dict[str, int]], subprocess.Popen[bytes]]:
     """Start a process of this file that links two brokers."""
     return lambda ports: subprocess.Popen(
         [*killed_with_parent(), sys.executable, __file__, kind, json.dumps(ports)], stdout=subprocess.PIPE
@@ -334,7 +340,7 @@ def one_of(kind: str) -> Callable[[dict[str, int]], subprocess.Popen[bytes]]:
 def link_process(ports: dict[str, int]) -> None:
     """The agent with one link, in a process of its own."""
 
-    async def story(folder: Path) -> None:
+    async def scenario(folder: Path) -> None:
         agent = LinkAgent(lambda broker: Endpoint(HOST, ports[broker]), folder)
         await agent.start()
         agent.retarget({("x",): frozenset({("a", "b"), ("b", "a")})})
@@ -343,7 +349,7 @@ def link_process(ports: dict[str, int]) -> None:
         await asyncio.Event().wait()
 
     with scratch() as folder:
-        asyncio.run(story(folder))
+        asyncio.run(scenario(folder))
 
 
 def paho_process(ports: dict[str, int]) -> None:
@@ -357,16 +363,18 @@ def paho_process(ports: dict[str, int]) -> None:
         client.connect(HOST, port)
         clients[broker] = client
 
-    def pass_on(_client: Any, _data: Any, message: Any) -> None:
+    def forward(_client: Any, _data: Any, message: Any) -> None:
         done = clients["b"].publish(message.topic, message.payload, 1, properties=message.properties)
         waiting[done.mid] = message.mid
 
-    clients["a"].on_message = pass_on
+    clients["a"].on_message = forward
     clients["b"].on_publish = lambda _c, _d, mid, *_: clients["a"].ack(waiting.pop(mid), 1)
     for client in clients.values():
         client.loop_start()
+    subscribed = threading.Event()
+    clients["a"].on_subscribe = lambda *_: subscribed.set()
     clients["a"].subscribe("x", 1)
-    time.sleep(0.5)
+    subscribed.wait()
     print("up", flush=True)
     signal.pause()
 
@@ -374,16 +382,16 @@ def paho_process(ports: dict[str, int]) -> None:
 def rate(quick: bool) -> Section:
     """The rate of one link: the agent's, mosquitto's own bridge, and one made with paho."""
     messages, rounds = (2_000, 1) if quick else (50_000, 5)
-    ways = {
+    links = {
         "native bridge": native,
-        "broadloom link": lambda count: linked(count, one_of("link")),
-        "paho-mqtt link": lambda count: linked(count // 5, one_of("paho")),
+        "broadloom link": lambda count: linked(count, start_process("link")),
+        "paho-mqtt link": lambda count: linked(count // 5, start_process("paho")),
     }
     section = Section(f"One link, QoS 1, 100 bytes, {messages:,} messages, best of {rounds}, {version()}")
-    best = dict.fromkeys(ways, 0.0)
+    best = dict.fromkeys(links, 0.0)
     for _ in range(rounds):
-        for name, way in ways.items():
-            best[name] = max(best[name], way(messages))
+        for name, measure in links.items():
+            best[name] = max(best[name], measure(messages))
     for name, value in best.items():
         share = value / best["native bridge"]
         section.rows.append({"link": name, "messages a second": value, "of the native bridge": share})

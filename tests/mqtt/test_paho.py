@@ -16,7 +16,7 @@ def test_closing_the_sockets_of_a_client_closes_those_that_paho_keeps():
     pair = socket.socketpair()
     client._sockpairR, client._sockpairW = pair
     close_sockets(client)
-    assert [one.fileno() for one in pair] == [-1, -1]
+    assert [end.fileno() for end in pair] == [-1, -1]
 
 
 def test_a_packet_id_in_use_is_reported_as_a_full_queue():

@@ -1,4 +1,4 @@
-"""MQTT filters: against the standard's rules written out, and against all topics of a small world."""
+"""Topic filters, compared with the rules of the standard and with all topics of a small alphabet."""
 
 import itertools
 import re
@@ -15,41 +15,40 @@ FILTERS = st.builds(
     st.lists(LEVELS, min_size=1, max_size=3),
     st.sampled_from([[], ["#"]]),
 ).filter(bool) | st.just("#")
-# Every topic of up to four levels over an alphabet with one letter more than filters use.
-WORLD = [
+# All topics of up to four levels, over an alphabet with one letter more than that of the filters.
+TOPICS = [
     "/".join(levels)
     for size in (1, 2, 3, 4)
     for levels in itertools.product(["a", "b", "", "$x", "c"], repeat=size)
 ]
 
 
-@given(FILTERS, st.sets(st.sampled_from(WORLD), max_size=12))
-def test_meeting_is_matching_for_topics(text, topics):
-    """A filter meets exactly the topics that it matches, level by level."""
+@given(FILTERS, st.sets(st.sampled_from(TOPICS), max_size=12))
+def test_a_filter_overlaps_exactly_the_topics_that_it_matches(text, topics):
     found = list(filters.FilterIndex(topics).meeting(text))
     assert sorted(found) == sorted(topic for topic in topics if naive_ingest.matches(text, topic))
 
 
 @given(FILTERS, st.sets(FILTERS, max_size=6))
-def test_filters_meet_if_some_topic_matches_both(text, others):
+def test_filters_overlap_if_some_topic_matches_both(text, others):
     found = list(filters.FilterIndex(others).meeting(text))
     both = {
         other
         for other in others
-        if any(naive_ingest.matches(text, topic) and naive_ingest.matches(other, topic) for topic in WORLD)
+        if any(naive_ingest.matches(text, topic) and naive_ingest.matches(other, topic) for topic in TOPICS)
     }
     assert set(found) == both
     assert len(found) == len(both)
 
 
 @given(FILTERS, FILTERS)
-def test_covering_is_matching_every_topic_of_the_other(wide, narrow):
-    matched = [topic for topic in WORLD if naive_ingest.matches(narrow, topic)]
+def test_a_filter_covers_another_if_it_matches_all_of_its_topics(wide, narrow):
+    matched = [topic for topic in TOPICS if naive_ingest.matches(narrow, topic)]
     assert filters.covers(wide, narrow) == all(naive_ingest.matches(wide, topic) for topic in matched)
 
 
 @given(FILTERS, FILTERS)
-def test_a_common_topic_is_found_wherever_filters_meet(one, other):
+def test_overlapping_filters_have_a_common_topic(one, other):
     found = filters.common_topic(one, other)
     assert (found is not None) == (one in filters.FilterIndex([one]).meeting(other))
     if found is not None:
@@ -58,28 +57,28 @@ def test_a_common_topic_is_found_wherever_filters_meet(one, other):
 
 
 @given(st.lists(FILTERS, max_size=8, unique=True))
-def test_groups_are_the_components_of_meeting(texts):
+def test_groups_are_the_connected_components_of_overlaps(texts):
     groups = filters.groups(texts)
     for one, other in itertools.combinations(texts, 2):
         if other in set(filters.FilterIndex(texts).meeting(one)):
             assert groups[one] == groups[other]
     for name in set(groups.values()):
         members = {text for text in texts if groups[text] == name}
-        reached, todo = set(), [name]
-        while todo:
-            text = todo.pop()
+        reached, pending = set(), [name]
+        while pending:
+            text = pending.pop()
             if text not in reached:
                 reached.add(text)
-                todo += set(filters.FilterIndex(members).meeting(text)) & members
+                pending += set(filters.FilterIndex(members).meeting(text)) & members
         assert reached == members
 
 
 @given(st.text(alphabet="ab/+#\0$\n", max_size=6))
-def test_a_valid_filter_is_what_the_standard_says(text):
+def test_filters_are_valid_by_the_rules_of_the_standard(text):
     assert filters.is_valid_filter(text) == naive_ingest.is_filter(text)
 
 
-@given(FILTERS, st.sampled_from(WORLD))
+@given(FILTERS, st.sampled_from(TOPICS))
 def test_a_filter_covers_exactly_the_topics_that_it_matches(text, topic):
     assert filters.covers(text, topic) == naive_ingest.matches(text, topic)
 
@@ -90,8 +89,7 @@ def test_a_filter_longer_than_mqtt_allows_is_not_valid():
     assert not filters.is_valid_filter("\ud800")
 
 
-def test_a_filter_with_very_many_levels_is_no_trouble():
-    """Deep filters exhaust no stack."""
+def test_a_filter_with_very_many_levels_does_not_exhaust_the_stack():
     deep = "/".join(["a"] * 30_000)
     assert filters.topics_of([f"{deep}/#"], [deep])[f"{deep}/#"] == [deep]
     assert re.match(filters.VALID, deep)
