@@ -22,7 +22,7 @@ PATIENCE = 900.0  # an upper bound for work that takes seconds on an idle machin
 
 
 def wait_for(what, patience: float = PATIENCE):
-    """Wait until `what()` is true, and return it."""
+    """Wait until `what()` returns a true value, and return that."""
     limit = time.monotonic() + patience
     while not (found := what()):
         assert time.monotonic() < limit, "waited too long"
@@ -31,12 +31,12 @@ def wait_for(what, patience: float = PATIENCE):
 
 
 def logged(server: subprocess.Popen, log: Path, words: str) -> str:
-    """The text after these words in the log of a server, such as the port that it listens on."""
+    """The text that follows `words` in the log of a server, such as its address."""
 
     def found() -> re.Match | None:
-        over = server.poll() is not None
+        ended = server.poll() is not None
         match = re.search(rf"{words}(\S+)\n", log.read_text(errors="replace"))
-        assert match or not over, log.read_text(errors="replace")[-3000:]
+        assert match or not ended, log.read_text(errors="replace")[-3000:]
         return match
 
     return wait_for(found)[1]
@@ -58,7 +58,7 @@ def environment() -> dict[str, str]:
 
 @dataclass
 class Cluster:
-    """The processes of a cluster; each has a process group of its own, so that it dies with its executors."""
+    """The processes of a cluster, each in its own process group, so that a kill includes its executors."""
 
     folder: Path
     master: str = ""
@@ -67,7 +67,7 @@ class Cluster:
     others: list[subprocess.Popen] = field(default_factory=list)
 
     def start_master(self) -> None:
-        """Start the master on free ports, and read the addresses of it and of its page from the log."""
+        """Start the master on free ports, and read its address and that of its page from the log."""
         arguments = ("--host", "127.0.0.1", "--port", "0", "--webui-port", "0")
         server = self.start("master", "org.apache.spark.deploy.master.Master", *arguments)
         self.others.append(server)
@@ -91,7 +91,7 @@ class Cluster:
         self.workers.append(self.start(f"worker-{number}", worker, *arguments, *options))
 
     def state(self) -> dict:
-        """The status that the master's page shows, as JSON."""
+        """The status of the cluster, from the master's page."""
         try:
             with urllib.request.urlopen(f"{self.page}/json/", timeout=30) as answer:
                 return json.load(answer)
@@ -104,7 +104,7 @@ class Cluster:
 
     @contextmanager
     def frozen(self) -> Iterator[None]:
-        """Stop all workers for the block, so that their tasks do not end in it."""
+        """Suspend all workers during the block, so that no task ends in it."""
         for worker in self.workers:
             os.killpg(worker.pid, signal.SIGSTOP)
         try:
@@ -114,7 +114,7 @@ class Cluster:
                 os.killpg(worker.pid, signal.SIGCONT)
 
     def kill_worker(self) -> None:
-        """SIGKILL to a worker and the executors that it started."""
+        """Kill a worker and the executors that it started, by SIGKILL."""
         worker = self.workers.pop()
         os.killpg(worker.pid, signal.SIGKILL)
         worker.wait()
@@ -129,12 +129,12 @@ class Cluster:
 @contextmanager
 def cluster(folder: Path, workers: int = 2) -> Iterator[Cluster]:
     """A cluster for the block."""
-    made = Cluster(folder)
+    started = Cluster(folder)
     try:
-        made.start_master()
+        started.start_master()
         for _ in range(workers):
-            made.add_worker()
-        wait_for(lambda: made.alive() == workers)
-        yield made
+            started.add_worker()
+        wait_for(lambda: started.alive() == workers)
+        yield started
     finally:
-        made.stop()
+        started.stop()

@@ -1,6 +1,6 @@
-"""Runs on a real cluster: a master and workers; some are killed in the middle, and the plan is the same.
+"""Runs on a real cluster (a master and workers, some of which are killed) and on Spark Connect.
 
-The other run has one core behind Spark Connect. Two cores of an embedded Spark are in `test_run`.
+The plan is always the same. Runs on an embedded Spark with two cores are in `test_run`.
 """
 
 import json
@@ -42,8 +42,8 @@ SMALL = {
     "spark.executor.extraJavaOptions": FAST_START,
     "spark.sql.shuffle.partitions": "2",
 }
-# All runs in one session, so that the later ones find warm executors to lose. Each stops itself at a stage of
-# its work, if one is named, until it gets a signal to continue.
+# All runs are in one session, so that later ones have running executors to lose. A run suspends itself at a
+# stage, if one is named, until it gets a signal to continue.
 DRIVER = """
 import json, os, signal, sys
 from broadloom.pipeline import RunConfig, SparkEngine, run_pipeline, session
@@ -81,7 +81,7 @@ def folder(tmp_path_factory):
 
 
 def test_a_cluster_makes_the_plan_of_one_process_even_if_it_loses_workers(folder, tmp_path):
-    """A worker is killed, with its executor, in the second run's ingest, another in the third one's link."""
+    """A worker is killed, with its executor, in ingest of the second run, another in link of the third."""
     stages = {"cluster": None, "ingest-killed": "ingest subscriptions", "link-killed": "tasks"}
     runs = {str(folder / f"{output}.toml"): stage for output, stage in stages.items()}
     with cluster(tmp_path, workers=3) as made:
@@ -93,18 +93,18 @@ def test_a_cluster_makes_the_plan_of_one_process_even_if_it_loses_workers(folder
 
 
 def lose_a_worker(made, process, step):
-    """Wait until the driver has stopped itself in a step, let it distribute tasks, and kill a busy worker."""
+    """Wait until the driver has suspended itself in a step, let it send tasks, and kill a busy worker."""
     how = os.WSTOPPED | os.WEXITED | os.WNOHANG | os.WNOWAIT
     assert wait_for(lambda: os.waitid(os.P_PID, process.pid, how)).si_code == os.CLD_STOPPED
     with made.frozen():
         process.send_signal(signal.SIGCONT)
         time.sleep(1)
-        assert not step.exists(), "it cannot end without the tasks that it hands out meanwhile"
+        assert not step.exists(), "the step cannot end while the workers are suspended"
         made.kill_worker()
 
 
 def test_one_core_behind_spark_connect_makes_the_same_plan(folder):
-    """The driver is a Spark Connect server, and the command only its client."""
+    """The driver is a Spark Connect server, and the command is only its client."""
     pytest.importorskip("grpc")
     with connect_server(folder) as remote:
         words = ["-m", "broadloom.cli", "run", str(folder / "connect.toml"), "--remote", remote]
@@ -130,7 +130,7 @@ def plan_of_one_process(folder, output):
 
 @contextmanager
 def driver(folder, *words):
-    """A run in a process of its own, which must end well after the block."""
+    """A run in a separate process, which must succeed after the block."""
     with (folder / "driver.log").open("wb") as log:
         process = subprocess.Popen([sys.executable, *words], env=environment(), stdout=log, stderr=log)
     try:

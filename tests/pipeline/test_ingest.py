@@ -41,7 +41,7 @@ def account(ledger, table):
     return next(one for one in ledger.accounts if one.table == table)
 
 
-def test_the_naive_ingest_agrees(raw, ingested):
+def test_ingest_equals_the_naive_ingest(raw, ingested):
     """Rows, reasons, duplicates and interest equal those of a separate plain Python program."""
     nodes = {line.split(",")[0] for line in (raw[0] / "nodes.csv").read_text().split()[1:]}
     topics = set((raw[0] / "topics.csv").read_text().split()[1:])
@@ -53,7 +53,7 @@ def test_the_naive_ingest_agrees(raw, ingested):
     assert rows_of(ingested[0], "subscriptions", "node", "topic") == sorted(pairs)
 
 
-def test_everything_planted_is_found(raw, ingested):
+def test_all_planted_faults_are_found(raw, ingested):
     planted = {}
     for name, count in raw[1].items():
         if name != "repeated":
@@ -79,7 +79,7 @@ def test_the_ledger_is_saved(ingested):
     assert RowLedger.load(ingested[0]) == ingested[1]
 
 
-def test_every_kind_of_text_file(tmp_path, spark):
+def test_all_kinds_of_text_files_are_read(tmp_path, spark):
     """Byte order mark, Windows line ends, quotes, tabs, no last line end, compressed, JSON lines, Parquet."""
     (tmp_path / "bom.csv").write_bytes(b'\xef\xbb\xbfnode,topic,client\r\n"a","t,1",c\r\na, t/2 ,"c""c"\r\n')
     (tmp_path / "tabs.csv").write_bytes(b"topic\tnode\nt/3\tb")
@@ -109,7 +109,7 @@ def test_every_kind_of_text_file(tmp_path, spark):
     assert (found.rows, found.used) == (11, 6)
 
 
-def test_files_that_are_truncated_damaged_or_empty(tmp_path, spark):
+def test_complete_rows_of_damaged_files_are_used(tmp_path, spark):
     """A row truncated at the end, a header alone, a line of megabytes, NUL bytes, another encoding."""
     (tmp_path / "cut.csv").write_bytes(b"node,topic,client\na,t/1,c1\na,t/2,c2\na,t/")
     (tmp_path / "bare.csv").write_bytes(b"topic,node,client\n")
@@ -130,7 +130,7 @@ def test_files_that_are_truncated_damaged_or_empty(tmp_path, spark):
     assert require_table(tmp_path / "out", "quarantine").num_rows == 7
 
 
-def test_dumps_of_brokers(tmp_path, spark):
+def test_a_folder_of_dumps_is_recognised(tmp_path, spark):
     """A folder of dumps, each recognised; brokers are named by the dump, by the user, or by the file."""
     for name, text in (
         ("emqx.json", EMQX),
@@ -159,7 +159,7 @@ def test_dumps_of_brokers(tmp_path, spark):
     assert ("e1", "orders") in rows_of(tmp_path / "out", "subscriptions", "node", "topic")
 
 
-def test_wildcards_in_groups(tmp_path, spark):
+def test_filters_that_can_match_one_topic_are_grouped(tmp_path, spark):
     """Without known topics, filters that can match the same topic are one topic."""
     (tmp_path / "subscriptions.csv").write_text("node,topic\na,t/#\nb,t/1\nc,+/1\nd,u/v\n")
     ingest([str(tmp_path)], tmp_path / "out", wildcards="group", spark=spark)
@@ -178,7 +178,7 @@ def test_a_filter_that_matches_everything_has_a_note(tmp_path, spark):
     assert ledger.notes == ("filter '#' matches 30 of 30 topics",)
 
 
-def test_latency_samples(tmp_path, spark):
+def test_latency_is_the_median_of_samples(tmp_path, spark):
     """Several samples per pair: the median and their count; two directions combined by each rule."""
     (tmp_path / "nodes.csv").write_text("node\na\nb\nc\na\n")
     pings = "a,b,1\na,b,2\na,b,9\nb,a,4\na,c,x\na,c,-1\na,c,nan\na,a,3\na,z,1\nb,c,7\n"
@@ -202,7 +202,7 @@ def test_latency_samples(tmp_path, spark):
         assert rows_of(tmp_path / rule, "latency", *columns)[0] == ("a", "b", value, 4)
 
 
-def test_a_latency_matrix(tmp_path, spark):
+def test_a_latency_matrix_is_read_with_and_without_names(tmp_path, spark):
     (tmp_path / "nodes.csv").write_text("node\na\nb\nc\n")
     (tmp_path / "named.csv").write_text(",a,b,c\na,0,1,2\nb,1,0,\nc,2,bad,0\n")
     ledger = ingest(
@@ -286,7 +286,7 @@ def test_missing_pages_have_a_note(tmp_path, spark):
     assert (counts.rows, counts.used, counts.quarantined) == (4, 4, {})
 
 
-def test_other_tables(tmp_path, spark):
+def test_other_tables_have_their_types_and_unique_keys(tmp_path, spark):
     """Subscribers, brokers, messages and events have their types, and each key occurs once."""
     events = [
         {"seq": 1, "kind": "join", "node": "a", "topics": ["t"]},

@@ -22,7 +22,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.needs("mosquitto")]
 async def until(done, seconds=60.0):
     end = time.monotonic() + seconds
     while not done():
-        assert time.monotonic() < end, "it takes too long"
+        assert time.monotonic() < end, "waited too long"
         await asyncio.sleep(0.01)
 
 
@@ -32,10 +32,10 @@ def edges_of(plan):
 
 
 def test_links_follow_a_stream_of_spark_under_load(spark, tmp_path):
-    """A broker leaves and comes back, one wants more, one has no address: no message is lost or doubled."""
+    """Brokers leave, return and subscribe, one has no address: no message is lost or duplicated."""
     out, incoming = tmp_path / "out", tmp_path / "in"
 
-    async def story(ids):
+    async def scenario(ids):
         a, b, c, d = ids
         wants = {a: {"x", "y"}, b: {"x"}, c: {"x", "y", "z"}, d: {"y", "z"}}
         interest = bl.Interest.from_lists([sorted(wants[one]) for one in ids], node_ids=ids)
@@ -51,7 +51,7 @@ def test_links_follow_a_stream_of_spark_under_load(spark, tmp_path):
         await load.start()
         load.run(200)
 
-        async def tell(seq, kind, node, topics=None):
+        async def send_event(seq, kind, node, topics=None):
             """Write a file for the stream; return the newest version when the links have followed it."""
             drop(incoming, str(seq), [{"seq": seq, "kind": kind, "node": node, "topics": topics}])
             seen = run.plans
@@ -69,15 +69,15 @@ def test_links_follow_a_stream_of_spark_under_load(spark, tmp_path):
             return newest
 
         await load.move_off(c)
-        assert c not in (await tell(1, "leave", c)).interest.node_ids
-        await tell(2, "join", c, sorted(wants[c]))
+        assert c not in (await send_event(1, "leave", c)).interest.node_ids
+        await send_event(2, "join", c, sorted(wants[c]))
         await load.move_to(c, ["x", "y", "z"])
-        await tell(3, "subscribe", b, ["y", "z"])
+        await send_event(3, "subscribe", b, ["y", "z"])
         await load.move_to(b, ["y", "z"])
         before = set(agent.links)
-        await tell(4, "join", "no address", ["x"])
+        await send_event(4, "join", "no address", ["x"])
         assert (run.refused, agent.counts["plans_refused"], set(agent.links)) == (True, 1, before)
-        await tell(5, "leave", "no address")
+        await send_event(5, "leave", "no address")
         assert not run.refused
         await load.pause()
         counts = await load.settle(60)
@@ -88,6 +88,6 @@ def test_links_follow_a_stream_of_spark_under_load(spark, tmp_path):
         return counts
 
     with MosquittoLab(Wiring(tuple("abcd"), {}, {}, ())) as lab:
-        counts = asyncio.run(story([str(port) for port in lab.ports.values()]))
+        counts = asyncio.run(scenario([str(port) for port in lab.ports.values()]))
     assert (counts["lost"], counts["doubled"]) == (0, 0)
     assert counts["due"] > 0

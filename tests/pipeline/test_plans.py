@@ -97,8 +97,8 @@ def test_a_folder_that_is_not_a_plan_is_refused(spark, tmp_path):
         verify_on_spark(tmp_path, spark=spark)
 
 
-def test_empty_plan(spark, tmp_path):
-    """No topics, no links."""
+def test_an_empty_plan_is_good(spark, tmp_path):
+    """It has no topics and no links."""
     made = bl.link(bl.Interest.from_lists([[], []]), algorithm="gm")
     replace(made, notes={}).save(tmp_path / "plan")
     assert verify_on_spark(tmp_path / "plan", spark=spark).good

@@ -73,7 +73,7 @@ def test_another_option_starts_at_its_step(again, spark):
 
 
 def test_a_killed_run_continues_with_the_step_that_it_was_in(again, spark, monkeypatch):
-    """A run killed in a step leaves the steps before it, and no half of its own folder."""
+    """A run killed in a step keeps the steps before it, and no half of the folder of that step."""
     config = RunConfig.load(again / "run.toml")
 
     def die(_, folder):
@@ -139,7 +139,7 @@ def test_subscribers_are_assigned_before_brokers_are_linked(spark, tmp_path):
         pipeline.run_pipeline(RunConfig.load(tmp_path / "run.toml"), spark=spark)
 
 
-def test_both_engines_assign_alike(spark, tmp_path):
+def test_both_engines_make_the_same_assignment(spark, tmp_path):
     """The step assign on Spark: the same brokers and filters as in one process."""
     workload.devices(tmp_path / "raw", brokers=8, subscriptions=500, subscribers=60, seed=2)
     found = []

@@ -21,8 +21,8 @@ def compare(spark, tables, plan, options=OPTIONS, **limits):
     found = bl.AssignmentResult.load(plan)
     expected = bl.assign(read_assignment_problem(tables, **limits), seed=3, **options)
     assert np.array_equal(found.broker_of, expected.broker_of)
-    for what in ("algorithm", "seed", "options", "notes", "lower_bound"):
-        assert getattr(found, what) == getattr(expected, what)
+    for name in ("algorithm", "seed", "options", "notes", "lower_bound"):
+        assert getattr(found, name) == getattr(expected, name)
     assert found.metrics() == expected.metrics()
     assert metrics == pytest.approx(expected.metrics(), rel=1e-9)
     assert json.loads((plan / "plan.json").read_text())["metrics"] == metrics
@@ -69,7 +69,7 @@ def test_few_subscribers_are_searched_or_polished_on_the_driver(spark, tmp_path,
     assert (found.lower_bound is None) == (more.get("polish") == 0)
 
 
-def test_a_density_is_used_on_spark_too(spark, tmp_path):
+def test_a_density_is_used_on_spark(spark, tmp_path):
     problem = bl.workload.subscribers(subscribers=1500, brokers=6)
     density = bl.Density([[0, 2000, 9000], [0, 5000, 10000]], [[1, 2], [0, 4]])
     write_assignment_problem(tmp_path / "tables", problem.replace(density=density))

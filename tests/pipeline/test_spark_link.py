@@ -57,7 +57,7 @@ def test_one_huge_site_and_a_topic_of_all_nodes(spark):
 
 
 @pytest.mark.parametrize("lists", [[], [[0]], [[], []], [[0], [0]]])
-def test_small_shapes(spark, lists):
+def test_tiny_interests_have_the_in_process_plan(spark, lists):
     interest = bl.Interest.from_lists(lists)
     assert (
         link_on_spark(interest, spark=spark).edges.tolist()
