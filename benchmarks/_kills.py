@@ -1,10 +1,10 @@
-"""Kills a process that maintains an overlay, at random times, over and over, and counts what got lost.
+"""Crash test of maintenance: kill a process at random times, and count lost and repeated changes.
 
     python benchmarks/_kills.py FOLDER TIMES SEED
 
-Each time a child loads the overlay and goes on with the events, telling of each change that is acknowledged;
-it is killed without warning, while it loads, changes or saves. One that was told of and is not there when the
-next child loads is lost. In the end the overlay must be that of a run which nobody killed.
+Each time, a child process loads the overlay, continues with the events, and reports each acknowledged change.
+It is killed with SIGKILL while it loads, changes or saves. A change is lost if it was reported but the next
+child does not load it. In the end the overlay must equal that of a run without kills.
 """
 
 import json
@@ -21,50 +21,54 @@ from broadloom.maintenance import changes_of
 
 ROUNDS = 5000
 SAVE_EVERY = 40
-AT_LEAST = 2  # changes that a child at work makes before it is killed, however slow the disk is
+MIN_CHANGES = 2  # changes that a child makes before it is killed at work, even on a slow disk
 
 
 def main(folder: str, times: int, seed: int) -> None:
-    """Kill, count, compare, and print one JSON object."""
+    """Kill `times` children, compare the overlay with a run without kills, and print one JSON object."""
     interest = bl.workload.interest(nodes=60, topics=20, sizes=(2, 6), seed=seed)
     events = bl.workload.churn(interest, rounds=ROUNDS, change=0.2, seed=seed)
-    place, rng = Path(folder) / "live", random.Random(seed)
+    path = Path(folder) / "live"
+    rng = random.Random(seed)
     live = bl.maintain(interest)
-    live.save(place)
+    live.save(path)
     live.apply(events[:20])  # compiles all kernels before the first fork
     live.close()
-    found = {"kills": times, "lost": 0, "twice": 0, "while_loading": 0}
-    told = 20
+    counts = {"kills": times, "lost": 0, "twice": 0, "while_loading": 0}
+    acknowledged = 20
     for _ in range(times):
-        at_work = rng.random() < 0.75  # otherwise it may be killed while it loads
-        loaded, last = killed(place, events, rng.random() * (0.04 if at_work else 0.2), at_work)
-        found["while_loading"] += loaded is None
+        at_work = rng.random() < 0.75  # otherwise it can be killed while it loads
+        loaded, last = run_and_kill(path, events, rng.random() * (0.04 if at_work else 0.2), at_work)
+        counts["while_loading"] += loaded is None
         if loaded is not None:
-            found["lost"] += max(0, told - loaded)
-            found["twice"] += max(0, loaded - told - 1)  # one may have been on its way when it was killed
-            told = last
-    with bl.Live.load(place) as live:
+            counts["lost"] += max(0, acknowledged - loaded)
+            # The kill can come between a change and its report, so one more than acknowledged is correct.
+            counts["twice"] += max(0, loaded - acknowledged - 1)
+            acknowledged = last
+    with bl.Live.load(path) as live:
         done = changes_of(live)
-        found["lost"] += max(0, told - done)
-        plain = bl.maintain(interest)
-        plain.apply(events[:done])
-        same = live.edges.tolist() == plain.edges.tolist() and live.counts == plain.counts
-    print(json.dumps(found | {"changes": done, "same_as_without_kills": same}))
+        counts["lost"] += max(0, acknowledged - done)
+        undisturbed = bl.maintain(interest)
+        undisturbed.apply(events[:done])
+        same_edges = live.edges.tolist() == undisturbed.edges.tolist()
+        same = same_edges and live.counts == undisturbed.counts
+    print(json.dumps(counts | {"changes": done, "same_as_without_kills": same}))
 
 
-def killed(place: Path, events: tuple, seconds: float, at_work: bool) -> tuple[int | None, int]:
-    """How many changes a child found when it had loaded (None: it had not), and of how many it told.
+def run_and_kill(path: Path, events: tuple, seconds: float, at_work: bool) -> tuple[int | None, int]:
+    """Start a child, kill it, and return the number of changes that it loaded and the last that it reported.
 
-    It is killed so many seconds after it started or, `at_work`, after it had loaded and made a few changes.
+    The first number is None if the child was killed before it had loaded. The kill comes `seconds` after the
+    start or, if `at_work`, `seconds` after the child has loaded and made a few changes.
     """
     reading, writing = os.pipe()
     child = os.fork()
     if child == 0:
         os.close(reading)
-        go_on(place, events, writing)
+        apply_events(path, events, writing)
     os.close(writing)
     with os.fdopen(reading) as pipe:
-        lines = [pipe.readline() for _ in range(1 + AT_LEAST)] if at_work else []
+        lines = [pipe.readline() for _ in range(1 + MIN_CHANGES)] if at_work else []
         time.sleep(seconds)
         os.kill(child, signal.SIGKILL)
         os.waitpid(child, 0)
@@ -72,9 +76,9 @@ def killed(place: Path, events: tuple, seconds: float, at_work: bool) -> tuple[i
     return (numbers[0], numbers[-1]) if numbers else (None, 0)
 
 
-def go_on(place: Path, events: tuple, writing: int) -> None:
-    """Load the overlay and go on, one line a change that is acknowledged, until somebody kills us."""
-    live = bl.Live.load(place)
+def apply_events(path: Path, events: tuple, writing: int) -> None:
+    """Load the overlay and apply further events, with one line per acknowledged change, until killed."""
+    live = bl.Live.load(path)
     done = changes_of(live)
     os.write(writing, f"{done}\n".encode())
     for number, event in enumerate(events[done:], start=done + 1):
@@ -82,7 +86,7 @@ def go_on(place: Path, events: tuple, writing: int) -> None:
         os.write(writing, f"{number}\n".encode())
         if number % SAVE_EVERY == 0:
             live.save()
-    os.close(writing)  # there is nothing left to wait for
+    os.close(writing)  # all events are applied; wait for the kill
     select.select([], [], [])
 
 

@@ -1,11 +1,11 @@
-"""Maintenance under churn (paper 3, VI): shadow, naive, and a rebuild by low-oda each round, in one run.
+"""Benchmarks of maintenance under churn (paper 3, VI): shadow, naive, and rebuilds by low-oda.
 
-    python benchmarks/maintain.py                      # everything, some minutes
+    python benchmarks/maintain.py                      # all sections, several minutes
     python benchmarks/maintain.py --only peer,churn
 
-Paper 3's setting: 2000 nodes, 200 topics, 10 to 90 of them a node by a power law, 1000 rounds of joins and
-leaves. A round's time is the least of several replays of the whole sequence, as the Java peer takes it; it
-ends when every topic is connected again. Seconds are CPU seconds of this process.
+Paper 3's setting: 2000 nodes, 200 topics, 10 to 90 topics per node by a power law, 1000 rounds of joins and
+leaves. The time of a round is the least of several replays of the whole sequence, as in the Java peer; a
+round ends when every topic is connected again. Seconds are CPU seconds of this process.
 """
 
 import json
@@ -29,7 +29,7 @@ CHECKED_EVERY = {"shadow": 1, "naive": 10}  # rounds between two checks that eve
 
 
 def workload(nodes: int, popularity: str, rounds: int, seed: int = 0) -> tuple[bl.Interest, tuple[Any, ...]]:
-    """Paper 3's interest and churn."""
+    """Generate the interest and the churn of paper 3."""
     interest = bl.workload.interest(
         nodes=nodes, topics=200, popularity=popularity, sizes=(10, 90), size_law="power", seed=seed
     )
@@ -37,7 +37,7 @@ def workload(nodes: int, popularity: str, rounds: int, seed: int = 0) -> tuple[b
 
 
 def replay(interest: bl.Interest, events: tuple[Any, ...], replays: int, **options: Any) -> list[Change]:
-    """The changes of a sequence, each with the least seconds of several replays."""
+    """Apply the events several times, and return the fastest change of each event."""
     compile_kernels()
     if "edges" not in options:
         options["edges"] = bl.link(interest, algorithm="low-oda").edges
@@ -51,17 +51,17 @@ def replay(interest: bl.Interest, events: tuple[Any, ...], replays: int, **optio
 
 
 def rebuild_seconds(interest: bl.Interest, times: int = 3) -> float:
-    """The least CPU seconds of a low-oda from scratch."""
-    found = []
+    """The least CPU seconds of several builds by low-oda from scratch."""
+    seconds = []
     for _ in range(times):
         start = time.process_time()
         bl.link(interest, algorithm="low-oda")
-        found.append(time.process_time() - start)
-    return min(found)
+        seconds.append(time.process_time() - start)
+    return min(seconds)
 
 
 def times(changes: list[Change], kind: str) -> dict[str, float]:
-    """Milliseconds of the rounds of one kind."""
+    """Mean, median and 99th percentile of the milliseconds of all rounds of one kind."""
     ms = 1e3 * np.array([change.seconds for change in changes if change.kind == kind])
     return {
         f"{kind} ms": ms.mean(),
@@ -70,13 +70,13 @@ def times(changes: list[Change], kind: str) -> dict[str, float]:
     }
 
 
-def mean(changes: list[Change], kind: str, what: Any) -> float:
-    """The mean of something over the rounds of one kind."""
-    return float(np.mean([what(change) for change in changes if change.kind == kind]))
+def mean(changes: list[Change], kind: str, value_of: Any) -> float:
+    """The mean of `value_of(change)` over the rounds of one kind."""
+    return float(np.mean([value_of(change) for change in changes if change.kind == kind]))
 
 
 def peer(quick: bool) -> Section:
-    """Against the Java peer, on the same churn file."""
+    """Shadow compared with the Java peer on the same churn file."""
     section = Section("Shadow against the Java peer's TcoDyn, 2,000 nodes, the same churn")
     interest, events = workload(200 if quick else 2000, "unif", 100 if quick else ROUNDS)
     replays = 1 if quick else REPLAYS
@@ -105,7 +105,7 @@ def peer(quick: bool) -> Section:
 
 
 def java(interest: bl.Interest, events: tuple[Any, ...], replays: int) -> dict[str, Any]:
-    """The peer's shadow on the same files; a round's time is the least of as many replays."""
+    """Run the Java peer's shadow on the same input, with as many replays, and return its result."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         sources = sorted(str(source) for source in _peer.FOLDER.glob("*.java"))
@@ -116,7 +116,7 @@ def java(interest: bl.Interest, events: tuple[Any, ...], replays: int) -> dict[s
             for event in events
         ]
         (folder / "churn").write_text("\n".join(lines) + "\n")
-        words = [
+        command = [
             "java",
             "-Xmx4g",
             "-cp",
@@ -127,13 +127,13 @@ def java(interest: bl.Interest, events: tuple[Any, ...], replays: int) -> dict[s
             "-alg",
             "Shadow",
         ]
-        words += ["-churn", str(folder / "churn"), "-runs", str(replays), "-quiet"]
-        answer = subprocess.run(words, check=True, capture_output=True, text=True).stdout
-    return json.loads(answer.splitlines()[0])
+        command += ["-churn", str(folder / "churn"), "-runs", str(replays), "-quiet"]
+        output = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    return json.loads(output.splitlines()[0])
 
 
 def churn(quick: bool) -> Section:
-    """Paper 3's comparison: shadow, naive, and low-oda from scratch."""
+    """Paper 3's comparison of shadow, naive, and low-oda from scratch."""
     section = Section("1,000 rounds of churn, 2,000 nodes, 200 topics")
     nodes, rounds = (150, 60) if quick else (2000, ROUNDS)
     compile_kernels()
@@ -142,31 +142,35 @@ def churn(quick: bool) -> Section:
         rebuild = rebuild_seconds(interest)
         fresh: dict[int, tuple[int, float, float]] = {}
         for method in ("shadow", "naive"):
-            row = _churned(interest, events, method, fresh, rebuild)
+            row = _churn_row(interest, events, method, fresh, rebuild)
             section.rows.append({"popularity": popularity} | row)
             if method == "shadow":
-                _claims(section, popularity, row)
+                _claim_churn(section, popularity, row)
     return section
 
 
-def _churned(
+def _churn_row(
     interest: bl.Interest,
     events: tuple[Any, ...],
     method: str,
     fresh: dict[int, tuple[int, float, float]],
     rebuild: float,
 ) -> dict[str, Any]:
-    """One row: a method over all rounds, checked, and compared with a fresh build, now and then."""
-    live, changes, above, broken, size = bl.maintain(interest, method=method), [], [], 0, []
+    """The row of one method over all rounds, with regular checks and comparisons with a fresh build."""
+    live = bl.maintain(interest, method=method)
+    changes = []
+    above = []  # maximum and mean degree above those of a fresh build
+    broken = 0  # checks that found a disconnected topic
+    shadow_shares = []
     for number, event in enumerate(events, start=1):
         changes += live.apply([event])
-        size.append(len(changes[-1].shadow) / len(live.nodes))
+        shadow_shares.append(len(changes[-1].shadow) / len(live.nodes))
         if number % CHECKED_EVERY[method] == 0:
             plan = live.plan()
             broken += not bl.is_topic_connected(plan.interest, plan.edges)
         if number % EVERY == 0:
             if number not in fresh:
-                fresh[number] = _fresh(live)
+                fresh[number] = _fresh_build(live)
             above.append((live.max_degree - fresh[number][0], live.mean_degree - fresh[number][1]))
     most, average = np.array(above).T
     fastest = replay(interest, events, 2, method=method)
@@ -182,7 +186,7 @@ def _churned(
         "leave edges": mean(changes, "leave", lambda change: change.repair_edges),
         "leave changed": float(np.mean(changed)),
         "rebuild changed": fresh[EVERY][2],
-        "shadow %": 100 * float(np.mean(size)),
+        "shadow %": 100 * float(np.mean(shadow_shares)),
         "max degree above": float(most.mean()),
         "mean degree above": float(average.mean()),
         "last max above": float(most[-1]),
@@ -192,19 +196,20 @@ def _churned(
     }
 
 
-def _fresh(live: bl.Live) -> tuple[int, float, float]:
-    """The degrees of a fresh build, and how many edges change if it is built anew after one more leave."""
+def _fresh_build(live: bl.Live) -> tuple[int, float, float]:
+    """Maximum and mean degree of a fresh build, and how many of its edges change without the last node."""
     plan = live.plan()
     uniform, rules = bl.Weights.uniform(plan.interest.node_count), live._dynamics.rules
     edges = fresh_edges(plan.interest, uniform, rules)
-    rest = plan.interest.subset(range(plan.interest.node_count - 1))
-    fewer = fresh_edges(rest, bl.Weights.uniform(rest.node_count), rules)
-    changed = {tuple(edge) for edge in edges.tolist()} ^ {tuple(edge) for edge in fewer.tolist()}
+    smaller = plan.interest.subset(range(plan.interest.node_count - 1))
+    smaller_edges = fresh_edges(smaller, bl.Weights.uniform(smaller.node_count), rules)
+    changed = {tuple(edge) for edge in edges.tolist()} ^ {tuple(edge) for edge in smaller_edges.tolist()}
     degree = np.bincount(edges.ravel(), minlength=plan.interest.node_count)
     return int(degree.max()), float(degree.mean()), float(len(changed))
 
 
-def _claims(section: Section, popularity: str, row: dict[str, Any]) -> None:
+def _claim_churn(section: Section, popularity: str, row: dict[str, Any]) -> None:
+    """Claim that degrees are near those of a fresh build, and that no topic was disconnected."""
     limits = {"max degree above": 6, "mean degree above": 0.8, "last max above": 6, "last mean above": 0.8}
     limits |= {"disconnected": 0, "fallbacks": 0}
     for name, limit in limits.items():
@@ -212,7 +217,7 @@ def _claims(section: Section, popularity: str, row: dict[str, Any]) -> None:
 
 
 def growth(quick: bool) -> Section:
-    """How a change and a rebuild grow with the number of nodes."""
+    """Time of a change and of a rebuild by the number of nodes."""
     section = Section("How it grows")
     for nodes in (100, 200) if quick else (1000, 4000, 16_000):
         interest, events = workload(nodes, "unif", 60 if quick else 200)
@@ -234,24 +239,24 @@ def growth(quick: bool) -> Section:
 
 
 def backups(quick: bool) -> Section:
-    """Paper 3, VI-A and VI-B: how backups are chosen, and how often they cover."""
+    """Paper 3, VI-A and VI-B: choice of backups, and coverage factors."""
     section = Section("Backups: how they are chosen, and the coverage factor")
     interest, events = workload(150 if quick else 2000, "unif", 60 if quick else ROUNDS)
     edges = bl.link(interest, algorithm="low-oda").edges
-    for how, coverage in (
+    for selection, coverage in (
         ("primal-dual", 1),
         ("primal-dual", 2),
         ("primal-dual", 3),
         ("primal-dual", 4),
         ("greedy", 3),
     ):
-        live = bl.maintain(interest, backups=how, coverage=coverage, edges=edges)
+        live = bl.maintain(interest, backups=selection, coverage=coverage, edges=edges)
         chosen = np.array([len(live.backups(node)) for node in live.nodes.tolist()])
         served = np.array([len(live.primaries(node)) for node in live.nodes.tolist()])
         changes = live.apply(events)
         section.rows.append(
             {
-                "backups": how,
+                "backups": selection,
                 "coverage": coverage,
                 "mean backups": float(chosen.mean()),
                 "% of nodes": 100 * float(chosen.mean()) / len(chosen),
@@ -266,21 +271,24 @@ def backups(quick: bool) -> Section:
 
 
 def rebaselined(quick: bool) -> Section:
-    """Quality over time: a rebaseline whenever a rebuild is due."""
+    """Quality over time, with a rebaseline whenever a rebuild is due."""
     section = Section("A check every 50 rounds, and a rebaseline where a rebuild is due")
     for popularity in ("unif", "zipf", "expo"):
         interest, events = workload(150 if quick else 2000, popularity, 100 if quick else ROUNDS)
-        live, due, changed, plain = bl.maintain(interest), 0, 0, 0
+        live = bl.maintain(interest)
+        rebaselines = 0
+        changed = 0  # links that the rebaselines changed
+        changed_by_fresh = 0  # links that plain fresh builds would have changed
         for first in range(0, len(events), EVERY):
             live.apply(events[first : first + EVERY])
             if live.rebuild_due():
-                due += 1
-                plain += len(_fresh_links(live) ^ {tuple(edge) for edge in live.edges.tolist()})
+                rebaselines += 1
+                changed_by_fresh += len(_fresh_links(live) ^ {tuple(edge) for edge in live.edges.tolist()})
                 change = live.rebaseline()
                 changed += len(change.added) + len(change.removed)
         drift = live.drift()
-        row: dict[str, Any] = {"popularity": popularity, "rebaselines": due, "links": live.edge_count}
-        row |= {"links changed": changed, "by plain fresh builds": plain}
+        row: dict[str, Any] = {"popularity": popularity, "rebaselines": rebaselines, "links": live.edge_count}
+        row |= {"links changed": changed, "by plain fresh builds": changed_by_fresh}
         row["last max above"] = drift.max_degree - drift.fresh_max_degree
         row["last mean above"] = drift.mean_degree - drift.fresh_mean_degree
         section.rows.append(row)
@@ -290,14 +298,14 @@ def rebaselined(quick: bool) -> Section:
 
 
 def _fresh_links(live: bl.Live) -> set[tuple[int, ...]]:
-    """The links of a fresh build, by ids."""
+    """The links of a fresh build, by node ids."""
     return {
         tuple(edge) for edge in live.nodes[bl.link(live.plan().interest, algorithm="low-oda").edges].tolist()
     }
 
 
 def journal(quick: bool) -> Section:
-    """What it costs that every change is on the disk before it is acknowledged."""
+    """Cost of the journal, which has every change on the disk before it is acknowledged."""
     section = Section("The journal: a change without it and with it, 2,000 nodes; milliseconds pass, not CPU")
     interest, events = workload(150 if quick else 2000, "unif", 60 if quick else 200)
     edges = bl.link(interest, algorithm="low-oda").edges
@@ -310,8 +318,8 @@ def journal(quick: bool) -> Section:
                 start = time.perf_counter()
                 live.save(f"{scratch}/live")
                 row["save ms"] = 1e3 * (time.perf_counter() - start)
-            taken = [_passed(live, event) for event in events]
-            row[name] = 1e3 * float(np.median(taken))
+            seconds = [_wall_seconds(live, event) for event in events]
+            row[name] = 1e3 * float(np.median(seconds))
         live.close()
         [file] = Path(scratch, "live").glob("journal.*")
         row["bytes a change"] = file.stat().st_size / len(events)
@@ -322,24 +330,24 @@ def journal(quick: bool) -> Section:
     return section
 
 
-def _passed(live: bl.Live, event: Any) -> float:
-    """The seconds until a change is acknowledged."""
+def _wall_seconds(live: bl.Live, event: Any) -> float:
+    """Apply an event, and return the wall-clock seconds until the change is acknowledged."""
     start = time.perf_counter()
     live.apply([event])
     return time.perf_counter() - start
 
 
 def kills(quick: bool) -> Section:
-    """Killed at random, over and over: nothing is lost, nothing is applied twice."""
+    """Crash test: a process is killed at random times; no change is lost or applied twice."""
     section = Section("Killed while it loads, changes or saves")
     with tempfile.TemporaryDirectory() as scratch:
-        words = [sys.executable, str(HERE / "_kills.py"), scratch, "5" if quick else "200", "0"]
-        done = subprocess.run(words, check=True, capture_output=True, text=True, env=dict(os.environ))
-    found = json.loads(done.stdout)
-    section.rows.append(found)
-    section.claim("acknowledged changes lost", found["lost"], at_most=0)
-    section.claim("changes applied twice", found["twice"], at_most=0)
-    section.claim("the same as without kills", float(found["same_as_without_kills"]), at_least=1)
+        command = [sys.executable, str(HERE / "_kills.py"), scratch, "5" if quick else "200", "0"]
+        done = subprocess.run(command, check=True, capture_output=True, text=True, env=dict(os.environ))
+    counts = json.loads(done.stdout)
+    section.rows.append(counts)
+    section.claim("acknowledged changes lost", counts["lost"], at_most=0)
+    section.claim("changes applied twice", counts["twice"], at_most=0)
+    section.claim("the same as without kills", float(counts["same_as_without_kills"]), at_least=1)
     return section
 
 

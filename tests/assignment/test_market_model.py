@@ -170,9 +170,9 @@ def test_the_command_writes_a_verified_plan(tables, capsys, algorithm):
         "6",
         "--json",
     ]
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exited:
         main([*command, "-a", algorithm])
-    assert not left.value.code
+    assert not exited.value.code
     record = json.loads(capsys.readouterr().out)
     assert record["metrics"]["feasible"] is True
     saved = pa.parquet.read_table(tables / "plan" / "assignment.parquet")
@@ -218,9 +218,9 @@ def test_saved_markets_are_verified_and_measured(tmp_path, capsys, overload):
         loads = pa.parquet.read_table(tmp_path / "plan" / "loads.parquet")
         less = loads.set_column(2, "capacity", pa.array(np.full(4, 1e-3)))
         pa.parquet.write_table(less, tmp_path / "plan" / "loads.parquet")
-    with pytest.raises(SystemExit) as left:
+    with pytest.raises(SystemExit) as exited:
         main(["verify", str(tmp_path / "plan"), "--json"])
-    assert left.value.code == (1 if overload else 0)
+    assert exited.value.code == (1 if overload else 0)
     assert json.loads(capsys.readouterr().out)["feasible"] is not overload
     with pytest.raises(SystemExit):
         main(["measure", str(tmp_path / "plan"), "--json"])

@@ -121,8 +121,8 @@ def test_the_linear_program_has_the_exact_value(seed):
     )
     boxes = candidate_rectangles(problem.subscriber_place, problem.lo, problem.hi, 6, rng)
     limit = np.full(3, 7.0)
-    everyone = np.ones((14, 3), bool)
-    sample = ProgramSample(problem.lo.copy(), problem.hi.copy(), everyone, np.ones(14, bool), limit, 2, None)
+    all_open = np.ones((14, 3), bool)
+    sample = ProgramSample(problem.lo.copy(), problem.hi.copy(), all_open, np.ones(14, bool), limit, 2, None)
     found = relax(sample, boxes, 1e-8, 200_000)
     assert found.solved
     assert found.value == pytest.approx(program(problem, boxes, limit), rel=1e-4)

@@ -1,4 +1,4 @@
-"""The command line as a user calls it: files in, files out, one line for what is wrong."""
+"""The command line: files in, files out, and errors of one line."""
 
 import json
 import os
@@ -18,6 +18,7 @@ from broadloom.cli import main
 
 @pytest.fixture
 def tables(run, tmp_path):
+    """The folder of generated tables with 40 nodes and 30 topics."""
     code, _, _ = run(
         "generate", "--nodes", 40, "--topics", 30, "--sizes", 2, 6, "-q", "-o", tmp_path / "tables"
     )
@@ -25,8 +26,8 @@ def tables(run, tmp_path):
     return tmp_path / "tables"
 
 
-def test_generate_link_verify_measure(run, tables, tmp_path):
-    """The first session of a newcomer."""
+def test_generated_tables_are_linked_verified_and_measured(run, tables, tmp_path):
+    """The first session of a new user."""
     code, out, _ = run("link", tables, "-a", "gm", "-o", tmp_path / "plan")
     assert code == 0
     assert "every one of 30 topics connected" in out
@@ -37,9 +38,9 @@ def test_generate_link_verify_measure(run, tables, tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["planar", "sites", "regions", "none"])
-def test_every_geography(run, tmp_path, kind):
-    made = ("generate", "--nodes", 30, "--topics", 9, "--sizes", 1, 3, "--weights", kind, "--churn", 7)
-    code, out, _ = run(*made, "-o", tmp_path / "t", "--json")
+def test_tables_with_every_kind_of_weights_are_generated_and_linked(run, tmp_path, kind):
+    generate = ("generate", "--nodes", 30, "--topics", 9, "--sizes", 1, 3, "--weights", kind, "--churn", 7)
+    code, out, _ = run(*generate, "-o", tmp_path / "t", "--json")
     assert code == 0
     assert json.loads(out)["events"] == 7
     code, out, _ = run("link", tmp_path / "t", "-o", tmp_path / "p", "--json")
@@ -68,8 +69,8 @@ def test_the_same_seed_gives_the_same_bytes(run, tmp_path):
         assert file.read_bytes() == (tmp_path / "two" / file.relative_to(tmp_path / "one")).read_bytes()
 
 
-def test_csv_tables(run, tmp_path):
-    """Canonical tables as CSV; ids that look like numbers stay text."""
+def test_ids_of_csv_tables_that_look_like_numbers_stay_text(run, tmp_path):
+    """Also coordinates in a CSV table are used as weights."""
     (tmp_path / "subscriptions.csv").write_text("node,topic\n01,x\n02,x\n03,y\n")
     (tmp_path / "nodes.csv").write_text("node,x,y\n01,0,0\n02,0,1\n03,4,4\n04,5,5\n")
     code, _, _ = run("link", tmp_path, "-o", tmp_path / "plan")
@@ -79,7 +80,7 @@ def test_csv_tables(run, tmp_path):
     assert plan.weights.kind == "euclidean"
 
 
-def test_json_is_one_object_and_quiet_is_nothing(run, tables, tmp_path):
+def test_json_prints_one_object_and_quiet_prints_nothing(run, tables, tmp_path):
     code, out, err = run("link", tables, "-o", tmp_path / "a", "--json")
     assert (code, err) == (0, "")
     assert json.loads(out)["algorithm"] == "broadloom"
@@ -87,16 +88,16 @@ def test_json_is_one_object_and_quiet_is_nothing(run, tables, tmp_path):
 
 
 def test_a_broken_plan_exits_with_1(run, tables, tmp_path):
-    """Somebody took links out of the plan's table: verify names the topics."""
+    """If links are removed from the table of a plan, verify names the disconnected topics."""
     run("link", tables, "-o", tmp_path / "plan")
-    place = tmp_path / "plan" / "edges.parquet"
-    pa.parquet.write_table(pa.parquet.read_table(place).slice(8), place)
+    path = tmp_path / "plan" / "edges.parquet"
+    pa.parquet.write_table(pa.parquet.read_table(path).slice(8), path)
     code, out, _ = run("verify", tmp_path / "plan", "--json")
     assert code == 1
     assert json.loads(out)["disconnected"]
 
 
-def test_a_previous_plan_and_improvement(run, tables, tmp_path):
+def test_an_improved_plan_is_not_heavier_than_the_previous_one(run, tables, tmp_path):
     run("link", tables, "-a", "trmaw", "-o", tmp_path / "today")
     code, out, _ = run("link", tables, "--improve", "--previous", tmp_path / "today", "-o", tmp_path / "next")
     assert code == 0
@@ -104,7 +105,7 @@ def test_a_previous_plan_and_improvement(run, tables, tmp_path):
     assert Plan.load(tmp_path / "next").total_weight <= Plan.load(tmp_path / "today").total_weight
 
 
-def test_nothing_is_overwritten_unasked(run, tables, tmp_path):
+def test_a_plan_is_overwritten_only_with_force(run, tables, tmp_path):
     assert run("link", tables, "-o", tmp_path / "plan")[0] == 0
     code, _, err = run("link", tables, "-o", tmp_path / "plan")
     assert code == 2
@@ -112,13 +113,13 @@ def test_nothing_is_overwritten_unasked(run, tables, tmp_path):
     assert run("link", tables, "-o", tmp_path / "plan", "--force")[0] == 0
 
 
-def test_algorithms_are_listed(run):
+def test_the_algorithms_command_lists_the_algorithms(run):
     code, out, _ = run("algorithms", "--json")
     assert code == 0
     assert "gm" in [row["name"] for row in json.loads(out)["algorithms"]]
 
 
-def test_help_is_there_for_everything(run):
+def test_every_command_has_help_with_an_example(run):
     code, out, _ = run("--help")
     assert code == 0
     assert run()[:2] == (0, out)
@@ -164,12 +165,12 @@ TABLES = {
         {"subscriptions.csv": "node,topic\na,x\nb,x\n", "latency.csv": "src,dst,rtt_ms\na,b,4\na,b,5\n"},
         "'a' to 'b' appears twice",
     ),
-    "latency of nobody": (
+    "latency of an unknown node": (
         {"subscriptions.csv": "node,topic\na,x\nb,x\n", "latency.csv": "src,dst,rtt_ms\na,z,4\n"},
         "'a' to 'z': a name is unknown",
     ),
     "column twice": ({"subscriptions.csv": "node,node,topic\na,a,x\n"}, "has column 'node' more than once"),
-    "a word for a place": (
+    "a word as a coordinate": (
         {"subscriptions.csv": "node,topic\na,x\n", "nodes.csv": "node,x\na,here\n"},
         "coordinates of table nodes are not numbers",
     ),
@@ -181,35 +182,35 @@ TABLES = {
         {"subscriptions.csv": "node,topic\na,x\n", "nodes.csv": "node,y\na,1\n"},
         "nodes have coordinates y",
     ),
-    "same place": (
+    "same point": (
         {"subscriptions.csv": "node,topic\na,x\nb,x\n", "nodes.csv": "node,x\na,1\nb,1\n"},
         "nodes 'a' and 'b' are at the same point",
     ),
 }
 
 
-@pytest.mark.parametrize(("files", "words"), TABLES.values(), ids=TABLES)
-def test_bad_tables_are_one_line_and_2(run, tmp_path, files, words):
-    """The line names the offender; no output is left."""
+@pytest.mark.parametrize(("files", "message"), TABLES.values(), ids=TABLES)
+def test_an_error_in_tables_is_one_line_and_exit_code_2(run, tmp_path, files, message):
+    """The line names what is wrong, and no output is written."""
     folder = tmp_path / "tables"
     for name, text in files.items():
         folder.mkdir(exist_ok=True)
         (folder / name).write_bytes(text if isinstance(text, bytes) else text.encode())
     code, out, err = run("link", folder, "-o", tmp_path / "plan")
     assert (code, out) == (2, "")
-    assert words in err
+    assert message in err
     assert err.count("\n") == 1
     assert not (tmp_path / "plan").exists()
 
 
 COMMANDS = {
-    "no verb of ours": (["weave"], "No such command 'weave'"),
+    "unknown command": (["weave"], "No such command 'weave'"),
     "no output": (["generate"], "Missing option '-o' / '--output'"),
     "no such option": (["generate", "--node", "3", "-o", "x"], "No such option"),
     "not a number": (["generate", "--nodes", "many", "-o", "x"], "Invalid value for '--nodes'"),
     "no algorithm": (["link", "TABLES", "-a", "gmm", "-o", "x"], "no algorithm 'gmm' (did you mean 'gm'?)"),
     "no option": (["link", "TABLES", "-O", "k=2", "-a", "gm", "-o", "x"], "gm has no option 'k'"),
-    "an option of others": (
+    "an option of other algorithms": (
         ["link", "TABLES", "-O", "max-degree=2", "-a", "trmaw", "-o", "x"],
         "it has no options; max_degree is an option of broadloom, gm, grmaw, low-oda",
     ),
@@ -219,7 +220,7 @@ COMMANDS = {
     "no plan": (["verify", "nowhere"], "nowhere is not a plan"),
     "seed": (["generate", "--seed", "-1", "-o", "x"], "seed is -1"),
     "gamma": (["generate", "--size-law", "power", "--gamma", "nan", "-o", "x"], "gamma is nan"),
-    "mean of nothing": (
+    "mean without weights": (
         ["generate", "--weights", "none", "--mean", "2", "-o", "x"],
         "mean is an option of weights",
     ),
@@ -231,18 +232,17 @@ COMMANDS = {
 }
 
 
-@pytest.mark.parametrize(("command", "words"), COMMANDS.values(), ids=COMMANDS)
-def test_bad_commands_are_one_line_and_2(run, tables, monkeypatch, tmp_path, command, words):
+@pytest.mark.parametrize(("command", "message"), COMMANDS.values(), ids=COMMANDS)
+def test_a_wrong_command_is_one_line_and_exit_code_2(run, tables, monkeypatch, tmp_path, command, message):
     monkeypatch.chdir(tmp_path)
     code, out, err = run(*[tables if word == "TABLES" else word for word in command])
     assert (code, out) == (2, "")
-    assert words in err
+    assert message in err
     assert err.count("\n") == 1
     assert not (tmp_path / "x").exists()
 
 
-def test_latency_options(run, tmp_path):
-    """Holes are filled by paths and zeros raised, when asked."""
+def test_options_fill_missing_latencies_by_paths_and_raise_zeros(run, tmp_path):
     (tmp_path / "subscriptions.csv").write_text("node,topic\na,x\nb,x\nc,x\n")
     (tmp_path / "latency.csv").write_text("src,dst,rtt_ms\na,b,4\nb,a,6\nb,c,0\n")
     code, _, _ = run("link", tmp_path, "--missing", "path", "--floor", 0.5, "-o", tmp_path / "plan")
@@ -250,22 +250,22 @@ def test_latency_options(run, tmp_path):
     assert Plan.load(tmp_path / "plan").weights.of([0, 0], [1, 2]).tolist() == [5.0, 5.5]
 
 
-def test_a_matrix_says_how_many_nodes_there_are(run, tmp_path):
+def test_a_matrix_determines_the_number_of_nodes(run, tmp_path):
     (tmp_path / "m.csv").write_text("0,1,2\n1,0,3\n2,3,0\n")
-    made = ("generate", "--weights", tmp_path / "m.csv", "--topics", 9, "--sizes", 1, 3)
-    code, out, _ = run(*made, "-o", tmp_path / "t", "--json")
+    generate = ("generate", "--weights", tmp_path / "m.csv", "--topics", 9, "--sizes", 1, 3)
+    code, out, _ = run(*generate, "-o", tmp_path / "t", "--json")
     assert (code, json.loads(out)["nodes"]) == (0, 3)
 
 
-def test_a_broken_plan_does_not_claim_to_be_whole(run, tables, tmp_path):
+def test_measure_reports_that_a_broken_plan_is_not_connected(run, tables, tmp_path):
     run("link", tables, "-o", tmp_path / "plan")
-    place = tmp_path / "plan" / "edges.parquet"
-    pa.parquet.write_table(pa.parquet.read_table(place).slice(8), place)
+    path = tmp_path / "plan" / "edges.parquet"
+    pa.parquet.write_table(pa.parquet.read_table(path).slice(8), path)
     assert "topics NOT connected" in run("measure", tmp_path / "plan")[1]
 
 
-def test_progress_is_drawn_on_a_terminal_only(tables, tmp_path):
-    """The same command under a terminal of its own draws a bar on it; see the pipe's silence below."""
+def test_progress_is_drawn_on_a_terminal(tables, tmp_path):
+    """A process with a terminal as standard error draws a bar; for a pipe, see below."""
     command = [sys.executable, "-m", "broadloom.cli", "measure", str(_plan_of(tables, tmp_path))]
     controller, terminal = pty.openpty()
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=terminal) as process:
@@ -276,12 +276,14 @@ def test_progress_is_drawn_on_a_terminal_only(tables, tmp_path):
 
 
 def _plan_of(tables, tmp_path):
+    """Link the tables in another process, and return the folder of the plan."""
     command = [sys.executable, "-m", "broadloom.cli", "link", tables, "-q", "-o", tmp_path / "plan"]
     subprocess.run(command, check=True)
     return tmp_path / "plan"
 
 
 def _read_all(handle):
+    """Read from a terminal until its other end is closed."""
     text = b""
     try:
         while part := os.read(handle, 4096):
@@ -291,8 +293,8 @@ def _read_all(handle):
     return text
 
 
-def test_ctrl_c_says_so(tables, tmp_path):
-    """Interrupted, it leaves with 130 after one line, and no output."""
+def test_ctrl_c_prints_one_line_and_exits_with_130(tables, tmp_path):
+    """No output is written."""
     code = (
         "import signal, sys, threading, os, time\n"
         "import broadloom.cli.link as link\n"
@@ -311,7 +313,7 @@ def test_a_closed_pipe_is_not_a_failed_check(tables, tmp_path):
     plan = _plan_of(tables, tmp_path)
     command = f"{sys.executable} -m broadloom.cli measure {plan} | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True)
-    assert done.returncode in (0, 141)  # 0 if all was written before the reader left
+    assert done.returncode in (0, 141)  # 0 if all was written before the reader closed the pipe
     assert done.stderr == ""
 
 
@@ -328,21 +330,21 @@ def test_a_closed_pipe_is_not_a_failed_check(tables, tmp_path):
     ids=lambda value: type(value).__name__,
 )
 def test_each_kind_of_error_has_its_exit_code(run, monkeypatch, error, code):
-    """An expected error is one line on standard error, and an exit code that tells whether to try again."""
+    """An expected error is one line on standard error; by the exit code a script knows whether to retry."""
 
     def fail():
         raise error
 
     monkeypatch.setattr("broadloom.cli.inspect.bl.algorithms", fail)
-    left, out, err = run("algorithms")
-    assert (left, out) == (code, "")
+    exit_code, out, err = run("algorithms")
+    assert (exit_code, out) == (code, "")
     assert err.startswith("broadloom: ")
     assert err.count("\n") == 1
 
 
 @pytest.mark.parametrize("error", [bl.InternalError("a topic stayed disconnected"), ZeroDivisionError()])
 def test_a_bug_shows_a_traceback(monkeypatch, error):
-    """An error of Broadloom itself is not reported as a mistake of the user."""
+    """An error in Broadloom is not reported as a mistake of the user."""
 
     def fail():
         raise error
@@ -352,8 +354,8 @@ def test_a_bug_shows_a_traceback(monkeypatch, error):
         main(["algorithms"])
 
 
-def test_a_pipe_is_quiet():
-    """The real process: no colour, no progress in a pipe; the module runs as the command does."""
+def test_a_pipe_gets_no_colour_and_no_progress():
+    """In a separate process, which also shows that the module runs as a command."""
     done = subprocess.run(
         [sys.executable, "-m", "broadloom.cli", "algorithms"], capture_output=True, text=True
     )
@@ -362,8 +364,7 @@ def test_a_pipe_is_quiet():
     assert done.stderr == ""
 
 
-def test_infinity_and_files_that_cannot_be_written(run, tables, tmp_path):
-    """`k=inf` is a number; what the system refuses is told with the file that it is about."""
+def test_infinity_is_a_number_and_an_error_of_the_system_names_the_file(run, tables, tmp_path):
     code, out, _ = run("link", tables, "-a", "low-oda", "-O", "k=inf", "-o", tmp_path / "plan")
     assert (code, "topics connected" in out) == (0, True)
     (tmp_path / "file").write_text("")

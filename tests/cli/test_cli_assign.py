@@ -1,4 +1,4 @@
-"""`broadloom subscribers` and `broadloom assign` as a user calls them."""
+"""`broadloom subscribers` and `broadloom assign` on the command line."""
 
 import json
 
@@ -10,25 +10,26 @@ from broadloom.cli import main
 
 @pytest.fixture
 def run(capfd):
-    """Run `broadloom ...` in this process; gives the exit code, standard output and standard error."""
+    """Run `broadloom ...` in this process; returns the exit code, standard output and standard error."""
 
     def call(*arguments: object) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as left:
+        with pytest.raises(SystemExit) as exited:
             main([str(argument) for argument in arguments])
         out, err = capfd.readouterr()
-        return int(left.value.code or 0), out, err
+        return int(exited.value.code or 0), out, err
 
     return call
 
 
 @pytest.fixture
 def tables(run, tmp_path):
-    made = ("subscribers", "--subscribers", 400, "--brokers", 6, "-q", "-o", tmp_path / "tables")
-    assert run(*made)[0] == 0
+    """The folder of generated tables with 400 subscribers and 6 brokers."""
+    generate = ("subscribers", "--subscribers", 400, "--brokers", 6, "-q", "-o", tmp_path / "tables")
+    assert run(*generate)[0] == 0
     return tmp_path / "tables"
 
 
-def test_subscribers_assign_verify_measure(run, tables, tmp_path):
+def test_generated_subscribers_are_assigned_verified_and_measured(run, tables, tmp_path):
     code, out, _ = run("assign", tables, "-O", "passes=1", "-o", tmp_path / "plan", "--json")
     record = json.loads(out)
     assert code == 0
@@ -39,7 +40,7 @@ def test_subscribers_assign_verify_measure(run, tables, tmp_path):
     assert json.loads(run("measure", tmp_path / "plan", "--json")[1])["subscribers"] == 400
 
 
-def test_limits_that_are_broken_leave_with_1(run, tables, tmp_path):
+def test_violated_limits_exit_with_1(run, tables, tmp_path):
     limits = ("--beta", 1, "--beta-max", 1, "--max-delay", 0)
     code, out, _ = run("assign", tables, "-a", "gr*", *limits, "-o", tmp_path / "plan")
     assert code == 1
@@ -55,7 +56,7 @@ def test_limits_that_are_broken_leave_with_1(run, tables, tmp_path):
         (("-a", "gr", "--master", "local[2]"), "gr does not run on Spark; choose --algorithm broadloom"),
     ],
 )
-def test_bad_input_is_one_line(run, tables, tmp_path, arguments, message):
+def test_wrong_input_is_an_error_of_one_line(run, tables, tmp_path, arguments, message):
     code, out, err = run("assign", tables, *arguments, "-o", tmp_path / "plan")
     assert (code, out) == (2, "")
     assert message in err
@@ -64,11 +65,11 @@ def test_bad_input_is_one_line(run, tables, tmp_path, arguments, message):
 
 
 @pytest.mark.spark
-def test_a_master_gives_the_same_plan(run, tables, tmp_path):
+def test_a_run_on_spark_gives_the_same_plan(run, tables, tmp_path):
     options = ("-O", "sample=100", "-O", "passes=1", "-O", "polish=0")
     spark = ("--master", "local[2]", "--conf", "spark.driver.memory=1g")
-    assert run("assign", tables, *options, "-o", tmp_path / "here")[0] == 0
-    assert run("assign", tables, *options, *spark, "-o", tmp_path / "there")[0] == 0
-    here, there = (bl.AssignmentResult.load(tmp_path / name) for name in ("here", "there"))
-    assert here.broker_of.tolist() == there.broker_of.tolist()
-    assert here.metrics() == there.metrics()
+    assert run("assign", tables, *options, "-o", tmp_path / "local")[0] == 0
+    assert run("assign", tables, *options, *spark, "-o", tmp_path / "spark")[0] == 0
+    local, on_spark = (bl.AssignmentResult.load(tmp_path / name) for name in ("local", "spark"))
+    assert local.broker_of.tolist() == on_spark.broker_of.tolist()
+    assert local.metrics() == on_spark.metrics()

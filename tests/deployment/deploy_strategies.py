@@ -13,9 +13,9 @@ WILD = st.sampled_from(["a/#", "a/b", "a/c", "+/b", "b/#", "b/c", "d", "#", "a/+
 def plans(draw, max_nodes=7, max_topics=4):
     """A plan that connects every topic, with redundant links."""
     interest, weights = draw(strategies.instances(max_nodes, max_topics))
-    built = link(interest, weights, "gm")
+    greedy = link(interest, weights, "gm")
     more = draw(strategies.overlays(interest.node_count))
-    edges = sorted({*map(tuple, built.edges.tolist()), *more})
+    edges = sorted({*map(tuple, greedy.edges.tolist()), *more})
     return Plan(interest, weights, Overlay.from_edges(interest.node_count, edges), "gm")
 
 
@@ -27,29 +27,32 @@ def wild_plans(draw):
 
 
 def mesh_of(interest):
+    """A plan that links all pairs of brokers."""
     n = interest.node_count
-    every = [(u, v) for u in range(n) for v in range(u + 1, n)]
-    return Plan(interest, Weights.uniform(n), Overlay.from_edges(n, every), "mesh")
+    pairs = [(u, v) for u in range(n) for v in range(u + 1, n)]
+    return Plan(interest, Weights.uniform(n), Overlay.from_edges(n, pairs), "mesh")
 
 
 @st.composite
-def sendings(draw, plan, topics=None, max_size=8):
+def published(draw, plan, topics=None, max_size=8):
     """Publications in a plan, also by brokers that do not want the topic."""
     topics = topics or plan.interest.topic_ids
     if not plan.interest.node_count or not topics:
         return []
     brokers = st.integers(0, plan.interest.node_count - 1)
-    one = st.builds(Publication, brokers, st.sampled_from(topics), st.floats(0, 100).map(round))
-    return draw(st.lists(one, max_size=max_size))
+    publication = st.builds(Publication, brokers, st.sampled_from(topics), st.floats(0, 100).map(round))
+    return draw(st.lists(publication, max_size=max_size))
 
 
 @st.composite
 def instances(draw):
+    """A plan and publications in it."""
     plan = draw(plans())
-    return plan, draw(sendings(plan))
+    return plan, draw(published(plan))
 
 
 @st.composite
 def wild_instances(draw):
+    """A full mesh with wildcards, and publications in it."""
     plan = draw(wild_plans())
-    return plan, draw(sendings(plan, ("a/b", "a/c", "a/x/e", "b/b", "d", "$x/b", "nobody/wants")))
+    return plan, draw(published(plan, ("a/b", "a/c", "a/x/e", "b/b", "d", "$x/b", "nobody/wants")))

@@ -39,7 +39,7 @@ def test_no_step_of_a_change_loops_and_the_last_step_is_the_new_plan(pair):
     links = old.links
     for batch in batches:
         for start, topic in {
-            (hop[0], text) for link in batch.links for hop, way in link.carried() for text in way
+            (hop[0], text) for link in batch.links for hop, texts in link.carried() for text in texts
         }:
             assert max(naive_deploy.arrivals(batch.links, start, topic).values()) == 1
         kept = [link for link in links if link.owner not in batch.brokers]
@@ -66,7 +66,7 @@ def test_sessions_are_opened_for_new_links_and_ended_for_old_ones(pair):
 @given(pairs(), st.booleans())
 @settings(max_examples=60)
 def test_sessions_change_where_a_broker_runs_and_its_link_does_not(pair, at_once):
-    """At the peer while the owner is down; at the owner before it has the link, or after."""
+    """At the peer while the owner is down; at the owner before it has the link or after it has removed it."""
     up = {link[:2] for link in pair[0].links}
     for batch in order(*pair, at_once):
         down, seen = set(), []
@@ -102,7 +102,7 @@ def test_rabbitmq_adds_first_and_removes_what_is_not_needed(pair):
 
 @given(pairs())
 @settings(max_examples=30)
-def test_at_once_there_is_one_batch(pair):
+def test_a_change_at_once_is_one_batch(pair):
     old, new = pair
     batches = order(old, new, at_once=True)
     assert len(batches) == (1 if changes(old, new) else 0)
@@ -204,13 +204,13 @@ def test_diff_refuses_plans_that_export_refuses(run, two_plans, tmp_path):
 def moved(tmp_path):
     """A plan of three brokers in a row, and the same with one of them at another address."""
     plan = bl.link(bl.Interest.from_lists([["x"], ["x", "y"], ["y"]]), algorithm="gm")
-    for name, last in (("here", "c.example:99"), ("there", "d.example")):
+    for name, last in (("old", "c.example:99"), ("new", "d.example")):
         nodes = pa.table({"node": ["0", "1", "2"], "address": ["a.example", "b.example", last]})
         replace(plan, nodes=nodes).save(tmp_path / name)
-    return tmp_path / "here", tmp_path / "there"
+    return tmp_path / "old", tmp_path / "new"
 
 
-def test_a_changed_address_restarts_the_brokers_that_link_there(run, moved):
+def test_a_changed_address_restarts_the_brokers_that_link_to_it(run, moved):
     record = json.loads(run("deploy", "diff", *moved, "--json")[1])
     assert record["moving"] == {"2": ["c.example:99", "d.example"]}
     assert (record["changes"], record["restarts"]) == ([], ["1"])
@@ -219,7 +219,7 @@ def test_a_changed_address_restarts_the_brokers_that_link_there(run, moved):
 
 
 def test_a_login_in_an_address_is_never_printed(run, tmp_path):
-    """Not even that of a broker without links."""
+    """Not even the login of a broker without links."""
     plan = bl.link(bl.Interest.from_lists([["x"], ["y"]]), algorithm="gm")
     for name in ("one", "two"):
         nodes = pa.table({"node": ["0", "1"], "address": ["a", f"admin:secret@{name}"]})

@@ -93,26 +93,26 @@ def test_a_link_with_certificates_of_another_authority_is_refused(tmp_path):
 
 
 def test_embedded_links_authenticate_by_certificates(tmp_path):
-    """By the authority and the certificate of a login, as `[links.login]` of an agent has them."""
+    """By the authority and the certificate of a login, as in `[links.login]` of an agent."""
     folder = authority(tmp_path / "certificates")
     proof = str(folder / "broker.crt"), str(folder / "broker.key")
     login = Login(ca=str(folder / "ca.crt"), certificate=proof)
     plan = bl.link(bl.Interest.from_lists([X, X], node_ids=["a", "b"]), algorithm="gm")
     with TlsLab(Wiring(("a", "b"), {}, {}, ()), folder) as brokers:
-        places = {name: Address(HOST, port) for name, port in brokers.tls_ports.items()}
-        beside = EmbeddedLinks(plan, X, address_endpoints(places, login, 500), tmp_path / "links")
-        beside.start()
+        addresses = {name: Address(HOST, port) for name, port in brokers.tls_ports.items()}
+        embedded = EmbeddedLinks(plan, X, address_endpoints(addresses, login, 500), tmp_path / "links")
+        embedded.start()
         try:
             end = time.monotonic() + 60
-            while not (beside.links.carried("a", X) and beside._agent.is_up()):
+            while not (embedded.links.carried("a", X) and embedded._agent.is_up()):
                 assert time.monotonic() < end
                 time.sleep(0.02)
         finally:
-            beside.stop()
+            embedded.stop()
 
 
-def test_links_with_a_login_of_their_own_keep_to_the_tls_of_the_agent(tmp_path, caplog):
-    """Their password is never sent in clear text by accident; without `ca` there is a warning without it."""
+def test_a_separate_login_of_links_inherits_the_tls_of_the_agent(tmp_path, caplog):
+    """Its password is not sent in clear text by accident; without `ca`, a warning omits the password."""
     authority(tmp_path / "own")
     authority(tmp_path / "other")
     (tmp_path / "secret").write_text("never shown")

@@ -45,8 +45,8 @@ def agrees(interests, state, edges, groups=None):
     expected = naive.contributions(interests, edges, groups=groups)
     for u, v in naive.pairs(interests):
         assert contribution(state, u, v) == expected.get((u, v), 0) <= most_contribution(state, u, v)
-    left = sum(len(naive.components(interests, edges, t, groups)) - 1 for t in naive.topics(interests))
-    assert state.tally[TO_MERGE] == left
+    to_merge = sum(len(naive.components(interests, edges, t, groups)) - 1 for t in naive.topics(interests))
+    assert state.tally[TO_MERGE] == to_merge
 
 
 @given(overlays())

@@ -1,4 +1,4 @@
-"""Events from files: applied once and in order, or set aside; and the command that does it."""
+"""Events from files are applied once and in order, or quarantined; `broadloom maintain` does so."""
 
 import json
 from pathlib import Path
@@ -25,22 +25,23 @@ from broadloom.storage.tables import read_table
 
 
 @given(st.lists(st.integers(0, 30), unique=True))
-def test_ranges_are_a_set(numbers):
+def test_a_sequence_set_has_the_added_numbers_in_separate_ranges(numbers):
     seqs = SequenceSet()
     for number in numbers:
         assert number not in seqs
         seqs.add(number)
     assert [number for number in range(32) if number in seqs] == sorted(numbers)
     assert seqs.last == max(numbers, default=None)
-    assert all(one[1] + 1 < other[0] for one, other in zip(seqs.ranges, seqs.ranges[1:], strict=False))
+    assert all(lower[1] + 1 < upper[0] for lower, upper in zip(seqs.ranges, seqs.ranges[1:], strict=False))
 
 
 def event(seq, kind, node, topics=None):
+    """A row of events with these values."""
     values = {"seq": seq, "kind": kind, "node": node, "topics": topics}
     return EventRow(json.dumps(values), values)
 
 
-def test_events_are_sorted_and_every_one_is_applied_or_set_aside():
+def test_events_are_sorted_and_each_is_applied_or_quarantined():
     live = bl.maintain(bl.Interest.from_lists([["t"], ["t"]], node_ids=["a", "b"]))
     feed = EventFeed(live)
     events = [event(3, "leave", "c"), event(1, "join", "c", ["t", "t"]), event(2, "subscribe", "c", ["new"])]
@@ -51,8 +52,8 @@ def test_events_are_sorted_and_every_one_is_applied_or_set_aside():
         EventRow("x", None),
     ]
     outcomes = list(feed.take(events))
-    assert [one.seq for one in outcomes if isinstance(one, AppliedEvent)] == [1, 2, 3]
-    reasons = [one.reason for one in outcomes if isinstance(one, RefusedEvent)]
+    assert [outcome.seq for outcome in outcomes if isinstance(outcome, AppliedEvent)] == [1, 2, 3]
+    reasons = [outcome.reason for outcome in outcomes if isinstance(outcome, RefusedEvent)]
     assert reasons == [
         "not a JSON object",
         "duplicate: its seq was applied before",
@@ -60,10 +61,10 @@ def test_events_are_sorted_and_every_one_is_applied_or_set_aside():
         "unknown node",
     ]
     late = list(feed.take([event(0, "join", "e")]))
-    assert [one.reason for one in late] == ["late: a later seq was applied before"]
+    assert [outcome.reason for outcome in late] == ["late: a later seq was applied before"]
 
 
-def test_files_of_all_kinds_say_the_same(tmp_path):
+def test_files_of_all_formats_give_the_same_events(tmp_path):
     rows = [
         {"seq": 0, "kind": "join", "node": "x", "topics": ["a", "b"]},
         {"seq": 1, "kind": "leave", "node": "x"},
@@ -72,57 +73,57 @@ def test_files_of_all_kinds_say_the_same(tmp_path):
     pa.parquet.write_table(table, tmp_path / "events.parquet")
     (tmp_path / "e.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n\n")
     (tmp_path / "e.csv").write_text('seq,kind,node,topics\n0,join,x,"[""a"", ""b""]"\n1,leave,x,\n')
-    said = [
-        [(e.values["seq"], e.values["kind"], e.values.get("topics")) for e in read_events(place)]
-        for place in (tmp_path, tmp_path / "e.jsonl", tmp_path / "e.csv")
+    found = [
+        [(e.values["seq"], e.values["kind"], e.values.get("topics")) for e in read_events(path)]
+        for path in (tmp_path, tmp_path / "e.jsonl", tmp_path / "e.csv")
     ]
-    assert said[0] == said[1] == said[2] == [(0, "join", ["a", "b"]), (1, "leave", None)]
+    assert found[0] == found[1] == found[2] == [(0, "join", ["a", "b"]), (1, "leave", None)]
     with pytest.raises(InputError, match="cannot be read: No such file or directory; give a file of events"):
         read_events(tmp_path / "nowhere.csv")
 
 
-PLACES = {
+WEIGHTS = {
     "uniform": None,
     "euclidean": bl.Weights.euclidean([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0]]),
     "sites": bl.Weights.sites([0, 0, 1]),
     "dense": bl.Weights.dense([[0, 1, 2], [1, 0, 3], [2, 3, 0]]),
 }
-ODD = st.recursive(
+ANY_JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(categories=["L", "Cs"])),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text("abc"), inner, max_size=3),
     max_leaves=4,
 )
 
 
-@pytest.mark.parametrize("kind", PLACES)
+@pytest.mark.parametrize("kind", WEIGHTS)
 @given(
     rows=st.lists(
         st.fixed_dictionaries(
             {
-                "seq": st.integers(0, 9) | ODD,
-                "kind": st.sampled_from(["join", "leave", "subscribe", "unsubscribe"]) | ODD,
-                "node": st.sampled_from("abcd") | ODD,
+                "seq": st.integers(0, 9) | ANY_JSON,
+                "kind": st.sampled_from(["join", "leave", "subscribe", "unsubscribe"]) | ANY_JSON,
+                "node": st.sampled_from("abcd") | ANY_JSON,
             },
-            optional={"topics": st.lists(st.sampled_from(["t", "u"])) | ODD, "at": ODD},
+            optional={"topics": st.lists(st.sampled_from(["t", "u"])) | ANY_JSON, "at": ANY_JSON},
         ),
         max_size=4,
     )
 )
-def test_whatever_an_event_says_nothing_stops_the_feed(kind, rows):
-    """Every event is applied or set aside, in texts that can be written, and the overlay can be saved."""
+def test_no_content_of_an_event_stops_the_feed(kind, rows):
+    """Every event is applied or quarantined, and all names and reasons can be written to tables."""
     interest = bl.Interest.from_lists([["t"]] * 3, node_ids=["a", "b", "c"])
-    live = bl.maintain(interest, PLACES[kind], method="naive")
+    live = bl.maintain(interest, WEIGHTS[kind], method="naive")
     outcomes = list(EventFeed(live).take([event_of(json.dumps(row)) for row in rows]))
     assert len(outcomes) == len(rows)
-    texts = [text for one in outcomes if isinstance(one, RefusedEvent) for text in one]
+    texts = [text for outcome in outcomes if isinstance(outcome, RefusedEvent) for text in outcome]
     texts += [live.name_of(node) for node in live.nodes.tolist()]
     pa.array([*texts, *live.topic_ids], pa.string())
-    pa.array([one.seq for one in outcomes if isinstance(one, AppliedEvent)], pa.int64())
+    pa.array([outcome.seq for outcome in outcomes if isinstance(outcome, AppliedEvent)], pa.int64())
     assert bl.is_topic_connected(live.interest, live.edges)
 
 
 @pytest.mark.parametrize(
-    ("kind", "sites", "at", "words"),
+    ("kind", "sites", "at", "message"),
     [
         ("euclidean", (), [5.0, 5.0], None),
         ("euclidean", (), "[5.0, 5.0]", None),
@@ -144,21 +145,21 @@ def test_whatever_an_event_says_nothing_stops_the_feed(kind, rows):
         ("uniform", (), [1.0], "but links have no weights; leave it out"),
     ],
 )
-def test_a_place_is_given_as_tables_have_it(kind, sites, at, words):
+def test_a_location_is_written_as_in_tables_or_refused(kind, sites, at, message):
     interest = bl.Interest.from_lists([["t"]] * 3, node_ids=["a", "b", "c"])
-    live = bl.maintain(interest, PLACES[kind], sites=sites)
-    said = {"seq": 1, "kind": "join", "node": "d", "topics": ["t"], "at": at}
-    [outcome] = EventFeed(live).take([event_of(json.dumps(said))])
-    if words is None:
+    live = bl.maintain(interest, WEIGHTS[kind], sites=sites)
+    values = {"seq": 1, "kind": "join", "node": "d", "topics": ["t"], "at": at}
+    [outcome] = EventFeed(live).take([event_of(json.dumps(values))])
+    if message is None:
         assert isinstance(outcome, AppliedEvent), outcome
         if kind == "sites":
             assert live.plan().weights.site[3] == 1
-            assert outcome.change.added.tolist() == [[2, 3]], "to the node of its own site"
+            assert outcome.change.added.tolist() == [[2, 3]], "linked to the node of the same site"
     else:
-        assert words in outcome.reason
+        assert message in outcome.reason
 
 
-def test_a_site_that_a_table_does_not_know_is_refused():
+def test_unknown_sites_and_wrong_names_of_sites_are_refused():
     weights = bl.Weights.sites([0, 1], between=[[1, 2], [2, 1]])
     live = bl.maintain(bl.Interest.from_lists([["t"]] * 2), weights, sites=["fra", "nyc"])
     with pytest.raises(InputError, match="there is no site 'sin'; there are fra, nyc"):
@@ -170,11 +171,11 @@ def test_a_site_that_a_table_does_not_know_is_refused():
         bl.maintain(bl.Interest.from_lists([["t"]] * 2), sites=["fra"])
 
 
-def test_a_bad_row_of_a_file_is_set_aside_alone_and_a_bad_file_is_told():
-    """A short row, an open quote, bytes that are no text; blank lines are nothing in every kind of file."""
+def test_a_bad_row_is_quarantined_alone_and_a_bad_file_is_an_error():
+    """Bad rows: too short, an open quote, bytes that are not text. Blank lines are ignored."""
     rows = events_of("e.csv", b'\xef\xbb\xbfseq,kind,node\n1,leave,a\n2\n\n3,leave,"b\n\r\n4,leave,\xff\n')
     feed = EventFeed(bl.maintain(bl.Interest.from_lists([["t"], ["t"]], node_ids=["a", "b"])))
-    reasons = [one.reason for one in feed.take(rows) if isinstance(one, RefusedEvent)]
+    reasons = [outcome.reason for outcome in feed.take(rows) if isinstance(outcome, RefusedEvent)]
     assert reasons == [
         "wrong number of fields",
         "not a row of CSV: unexpected end of data",
@@ -182,12 +183,12 @@ def test_a_bad_row_of_a_file_is_set_aside_alone_and_a_bad_file_is_told():
     ]
     assert feed.live.named("a") is None
     assert len(events_of("e.json", b'\n{"seq": 1}\n\n{"seq": 2}\n')) == 2
-    for name, data, words in (
+    for name, data, message in (
         ("e.parquet", b"PAR1abc", "e.parquet cannot be read"),
         ("e.csv.gz", b"abc", "e.csv.gz cannot be read"),
         ("e.xml", b"<a/>", "e.xml has an unknown ending"),
     ):
-        with pytest.raises(InputError, match=words):
+        with pytest.raises(InputError, match=message):
             events_of(name, data)
 
 
@@ -198,21 +199,23 @@ def test_two_tables_of_events_are_refused(tmp_path):
         read_events(tmp_path)
 
 
-def run(*words):
-    with pytest.raises(SystemExit) as left:
-        main([str(word) for word in words])
-    return left.value.code
+def run(*arguments):
+    """Run `broadloom ...` in this process, and return the exit code."""
+    with pytest.raises(SystemExit) as exited:
+        main([str(argument) for argument in arguments])
+    return exited.value.code
 
 
 @pytest.fixture
 def tables(tmp_path):
     """Tables of a small workload with churn."""
-    words = ("generate", "--nodes", 40, "--topics", 15, "--sizes", 2, 5, "--weights", "planar", "--churn", 80)
-    assert run(*words, "--change", 0.2, "-q", "-o", tmp_path / "tables") == 0
+    size = ("--nodes", 40, "--topics", 15, "--sizes", 2, 5)
+    churn = ("--churn", 80, "--change", 0.2)
+    assert run("generate", *size, "--weights", "planar", *churn, "-q", "-o", tmp_path / "tables") == 0
     return tmp_path / "tables"
 
 
-def test_the_command_writes_a_verified_plan_a_round_a_row_and_a_summary(tables, tmp_path, capsys):
+def test_the_command_writes_a_verified_plan_one_row_per_round_and_a_summary(tables, tmp_path, capsys):
     out = tmp_path / "out"
     assert run("maintain", tables, "--events", tables, "--fresh-every", 40, "-o", out, "--json") == 0
     record = json.loads(capsys.readouterr().out)
@@ -226,17 +229,17 @@ def test_the_command_writes_a_verified_plan_a_round_a_row_and_a_summary(tables, 
     assert read_table(out, "quarantine").num_rows == 0
 
 
-def test_the_command_makes_a_rebuild_that_is_due(tables, tmp_path, capsys):
-    """From a plan with too many links: those of the rebuild are told, and degrees come down at once."""
+def test_the_command_rebuilds_when_a_rebuild_is_due(tables, tmp_path, capsys):
+    """From a plan with too many links: the rebuild's links are in the output, and the mean degree falls."""
     out = tmp_path / "out"
     assert run("link", tables, "-a", "trmaw", "-q", "-o", tmp_path / "plan") == 0
-    words = ("maintain", tables, "--events", tables, "--plan", tmp_path / "plan", "--fresh-every", 20)
-    assert run(*words, "--rebaseline", "-o", out, "--json") == 0
+    command = ("maintain", tables, "--events", tables, "--plan", tmp_path / "plan", "--fresh-every", 20)
+    assert run(*command, "--rebaseline", "-o", out, "--json") == 0
     record = json.loads(capsys.readouterr().out)
     rounds = read_table(out, "rounds").to_pylist()
-    at = [row["kind"] for row in rounds].index("rebaseline")
-    event, rebuilt = rounds[at - 1], rounds[at]
-    assert at == 20
+    index = [row["kind"] for row in rounds].index("rebaseline")
+    event, rebuilt = rounds[index - 1], rounds[index]
+    assert index == 20
     assert event["seq"] == rebuilt["seq"]
     assert event["mean_degree"] - event["fresh_mean_degree"] > 0.8
     assert rebuilt["mean_degree"] <= 1.02 * rebuilt["fresh_mean_degree"]
@@ -246,20 +249,20 @@ def test_the_command_makes_a_rebuild_that_is_due(tables, tmp_path, capsys):
 
 
 def links_of(plan):
-    """The links of a plan, by the names of their ends."""
+    """The links of a plan as pairs of node names."""
     names = plan.interest.node_ids
     return {frozenset((names[u], names[v])) for u, v in plan.edges.tolist()}
 
 
 def links_after(plan, out):
-    """The links of a plan, when all that a run tells has been done to them in its order."""
+    """The links of a plan after the additions and removals in the table of links, in order."""
     links = links_of(bl.Plan.load(plan))
     for row in read_table(out, "links").to_pylist():
         (links.add if row["action"] == "add" else links.remove)(frozenset((row["u"], row["v"])))
     return links
 
 
-def test_the_command_sets_bad_events_aside_and_says_so(tables, tmp_path, capsys):
+def test_the_command_quarantines_bad_events_and_reports_them(tables, tmp_path, capsys):
     (tmp_path / "e.jsonl").write_text('{"seq": 0, "kind": "leave", "node": "0"}\n{broken\n')
     assert run("maintain", tables, "--events", tmp_path / "e.jsonl", "-o", tmp_path / "out") == 0
     printed = capsys.readouterr().out
@@ -267,14 +270,14 @@ def test_the_command_sets_bad_events_aside_and_says_so(tables, tmp_path, capsys)
     assert "not a JSON object" in printed
 
 
-def test_the_command_starts_from_a_plan_and_takes_weights(tables, tmp_path, capsys):
+def test_the_command_starts_from_a_plan_and_uses_weights(tables, tmp_path, capsys):
     assert run("link", tables, "-a", "gm", "-q", "-o", tmp_path / "plan") == 0
     (tmp_path / "e.jsonl").write_text(
         '{"seq": 0, "kind": "join", "node": "new", "topics": ["1"], "at": [0.5, 0.5]}\n'
         '{"seq": 1, "kind": "join", "node": "nowhere", "topics": ["1"]}\n'
     )
-    words = ("maintain", tables, "--events", tmp_path / "e.jsonl", "--plan", tmp_path / "plan")
-    assert run(*words, "--weights", "auto", "-o", tmp_path / "out", "--json") == 0
+    command = ("maintain", tables, "--events", tmp_path / "e.jsonl", "--plan", tmp_path / "plan")
+    assert run(*command, "--weights", "auto", "-o", tmp_path / "out", "--json") == 0
     record = json.loads(capsys.readouterr().out)
     assert record["join"]["rounds"] == 1
     assert list(record["quarantined"]) == ["the new node is at None; give its point: 2 finite numbers"]
@@ -295,7 +298,7 @@ def test_bad_input_is_one_line_and_exit_code_2(tables, tmp_path, capsys):
 
 
 def test_the_command_takes_sites_by_name(tmp_path, capsys):
-    """From the tables to the event, a site is a name."""
+    """Sites have names in the tables and in the events."""
     tables = tmp_path / "tables"
     tables.mkdir()
     (tables / "nodes.csv").write_text("node,site\na,fra\nb,fra\nc,nyc\n")
@@ -303,8 +306,8 @@ def test_the_command_takes_sites_by_name(tmp_path, capsys):
     (tables / "events.csv").write_text(
         'seq,kind,node,topics,at\n1,join,d,"[""t""]",nyc\n2,join,e,"[""t""]",sin\n'
     )
-    words = ("maintain", tables, "--events", tables, "--weights", "sites", "-o", tmp_path / "out", "--json")
-    assert run(*words) == 0
+    command = ("maintain", tables, "--events", tables, "--weights", "sites", "-o", tmp_path / "out", "--json")
+    assert run(*command) == 0
     assert json.loads(capsys.readouterr().out)["quarantined"] == {}
     links = {
         (row["u"], row["v"]) for row in read_table(tmp_path / "out", "links").to_pylist() if row["seq"] == 1

@@ -1,4 +1,4 @@
-"""Nothing that was acknowledged is lost, and nothing is applied twice, wherever a process dies."""
+"""Saved overlays: no acknowledged change is lost or applied twice, wherever a process dies."""
 
 import json
 import random
@@ -19,7 +19,7 @@ EVENTS = bl.workload.churn(INTEREST, rounds=400, change=0.3, seed=1)
 
 
 def state_of(live):
-    """All that there is, to compare."""
+    """The whole state of a live overlay, for comparisons."""
     present = live._dynamics.present()
     return (
         live.edges.tolist(),
@@ -35,7 +35,7 @@ def state_of(live):
 
 @pytest.fixture
 def saved(tmp_path):
-    """A live overlay with a state and a journal of some changes, and what it was after each."""
+    """The folder of a live overlay, with a saved state and a journal of changes, and the state after each."""
     live = bl.maintain(INTEREST)
     live.save(tmp_path / "live")
     states = [state_of(live)]
@@ -48,33 +48,33 @@ def saved(tmp_path):
     return tmp_path / "live", states
 
 
-def test_loading_comes_back_to_the_last_change(saved):
-    place, states = saved
-    with bl.Live.load(place) as live:
+def test_loading_restores_the_last_change(saved):
+    path, states = saved
+    with bl.Live.load(path) as live:
         assert state_of(live) == states[-1]
         live.save()
         assert live.leave(live.named("somebody")).kind == "leave"
         after = state_of(live)
-    assert state_of(bl.Live.load(place)) == after
+    assert state_of(bl.Live.load(path)) == after
 
 
-def journal_of(place):
-    """The one journal that is there."""
-    [journal] = saved_overlay.journals_in(place)
+def journal_of(path):
+    """The path of the only journal in a folder."""
+    [journal] = saved_overlay.journals_in(path)
     return journal
 
 
 def ends_of(data):
-    """Where the records of a journal end."""
-    ends, at = [], len(saved_overlay.MAGIC)
-    while (record := record_file.record_at(data, at)) is not None:
-        at += record_file.HEAD.size + len(record)
-        ends.append(at)
+    """The positions at which the records of a journal end."""
+    ends, position = [], len(saved_overlay.MAGIC)
+    while (record := record_file.record_at(data, position)) is not None:
+        position += record_file.HEAD.size + len(record)
+        ends.append(position)
     return ends
 
 
-def test_cut_at_every_byte_it_reads_to_the_last_whole_record(saved):
-    """A crash can leave any beginning of the last record; here the journal is cut at each byte of all."""
+def test_a_journal_truncated_at_any_byte_is_read_up_to_the_last_whole_record(saved):
+    """A crash can truncate the last record at any byte; the test truncates the journal at every byte."""
     journal, states = journal_of(saved[0]), saved[1]
     data = journal.read_bytes()
     ends = ends_of(data)
@@ -86,90 +86,90 @@ def test_cut_at_every_byte_it_reads_to_the_last_whole_record(saved):
         assert journal.stat().st_size == ([len(saved_overlay.MAGIC), *ends])[len(entries)]
 
 
-def test_cut_hundreds_of_times_it_loads_to_the_last_whole_record(saved):
-    """Three hundred crashes at random bytes, the very first ones among them, each loaded in full."""
-    place, states = saved
-    journal = journal_of(place)
+def test_a_truncated_journal_loads_the_state_of_the_last_whole_record(saved):
+    """Three hundred truncations, at random bytes and within the first bytes, each loaded in full."""
+    path, states = saved
+    journal = journal_of(path)
     data = journal.read_bytes()
     ends, rng = ends_of(data), random.Random(0)
     for cut in [0, 7, 19, 20, *(rng.randrange(len(data)) for _ in range(296))]:
         journal.write_bytes(data[:cut])
-        with bl.Live.load(place) as live:
+        with bl.Live.load(path) as live:
             assert state_of(live) == states[sum(end <= cut for end in ends)]
 
 
-def test_zeros_at_the_end_are_cut_but_damage_before_it_is_told(saved):
-    """A file system may leave zeros after a crash. A change that was acknowledged never goes in silence."""
-    place, states = saved
-    journal = journal_of(place)
+def test_zeros_at_the_end_are_removed_but_earlier_damage_is_an_error(saved):
+    """A file system can leave zeros after a crash. An acknowledged change is never dropped silently."""
+    path, states = saved
+    journal = journal_of(path)
     data = journal.read_bytes()
     journal.write_bytes(data + bytes(100))
-    with bl.Live.load(place) as live:
+    with bl.Live.load(path) as live:
         assert state_of(live) == states[-1]
-    spoiled = bytearray(data)
-    spoiled[len(saved_overlay.MAGIC) + 12] ^= 1
-    journal.write_bytes(spoiled)
+    damaged = bytearray(data)
+    damaged[len(saved_overlay.MAGIC) + 12] ^= 1
+    journal.write_bytes(damaged)
     with pytest.raises(InputError, match="is damaged at byte 20, before its end"):
-        bl.Live.load(place)
+        bl.Live.load(path)
     journal.unlink()
     with pytest.raises(InputError, match="cannot be read: No such file or directory"):
-        bl.Live.load(place)
+        bl.Live.load(path)
 
 
 class KilledError(BaseException):
-    """Stands for a kill: nothing after it is done."""
+    """A simulated kill; no `except Exception` handles it."""
 
 
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("step", ["begin", "write_state", "new_folder", "go_on"])
-def test_killed_anywhere_in_a_save_every_change_is_there(saved, monkeypatch, step, overwrite):
-    """The old state with its journal, or the new one with its own: never one without the other's changes."""
-    place, states = saved
-    live = bl.Live.load(place)
+def test_a_kill_at_any_step_of_a_save_loses_no_change(saved, monkeypatch, step, overwrite):
+    """Either the old state is loaded with its journal, or the new state with its journal."""
+    path, states = saved
+    live = bl.Live.load(path)
 
     def die(*_, **__):
         raise KilledError
 
     with monkeypatch.context() as patch:
-        patch.setattr(saved_overlay.OverlayJournal, "go_on", die)  # a process that is dead cleans nothing up
+        patch.setattr(saved_overlay.OverlayJournal, "go_on", die)  # a killed process does not clean up
         if step != "go_on":
             patch.setattr(saved_overlay.OverlayJournal if step == "begin" else saved_overlay, step, die)
         with pytest.raises(KilledError):
             live.save(overwrite=overwrite)
     live._journal.close()
-    with bl.Live.load(place) as again:
+    with bl.Live.load(path) as again:
         assert state_of(again) == states[-1]
-        assert len(saved_overlay.journals_in(place)) == 1, "no litter stays"
+        assert len(saved_overlay.journals_in(path)) == 1, "no old journal remains"
 
 
-def full(*_, **__):
-    """A disk without room."""
+def disk_full(*_, **__):
+    """A system call on a full disk."""
     raise OSError(28, "No space left on device")
 
 
-@pytest.mark.parametrize("place", ["live", "other"])
-def test_a_save_that_fails_keeps_the_journal_on(saved, tmp_path, monkeypatch, place):
-    """Into its own folder or another: what changes afterwards is kept, and no lock stays behind."""
-    home, _ = saved
-    live = bl.Live.load(home)
+@pytest.mark.parametrize("folder", ["live", "other"])
+def test_after_a_failed_save_the_journal_continues(saved, tmp_path, monkeypatch, folder):
+    """In the same folder or another one: later changes are kept, and no lock remains."""
+    path, _ = saved
+    live = bl.Live.load(path)
     with monkeypatch.context() as patch:
-        patch.setattr(saved_overlay, "write_state", full)
+        patch.setattr(saved_overlay, "write_state", disk_full)
         with pytest.raises((InputError, StorageError), match=r"cannot write .*No space left"):
-            live.save(tmp_path / place, overwrite=True)
+            live.save(tmp_path / folder, overwrite=True)
     live.leave(live.named("somebody"))
     after = state_of(live)
     live.close()
-    with bl.Live.load(home) as again:
+    with bl.Live.load(path) as again:
         assert state_of(again) == after
         again.save(tmp_path / "other")
         again.join([0])
         moved = state_of(again)
-    with bl.Live.load(tmp_path / "other") as there, bl.Live.load(home) as left:
-        assert state_of(there) == moved
-        assert state_of(left) == after, "what is saved elsewhere is kept there"
+    with bl.Live.load(tmp_path / "other") as other, bl.Live.load(path) as old:
+        assert state_of(other) == moved
+        assert state_of(old) == after, "changes after a save to another folder are kept only there"
 
 
-def test_a_folder_of_other_things_is_refused(tmp_path):
+def test_a_folder_with_other_files_and_a_file_are_refused(tmp_path):
     (tmp_path / "letters.txt").write_text("mine")
     with pytest.raises(InputError, match=r"holds 'letters\.txt', which is not part of a live overlay"):
         bl.maintain(INTEREST).save(tmp_path)
@@ -177,10 +177,10 @@ def test_a_folder_of_other_things_is_refused(tmp_path):
         bl.maintain(INTEREST).save(tmp_path / "letters.txt")
 
 
-def test_a_refused_join_leaves_no_topic_behind(tmp_path):
-    """Topics are made by changes that happen, so that the journal of those makes the same ones."""
-    places = bl.Weights.euclidean([[0.0], [1.0], [2.0]])
-    live = bl.maintain(bl.Interest.from_lists([["a", "b"], ["b"], ["a"]]), places)
+def test_a_refused_join_creates_no_topic(tmp_path):
+    """Only applied changes create topics, so that the journal creates the same topics again."""
+    weights = bl.Weights.euclidean([[0.0], [1.0], [2.0]])
+    live = bl.maintain(bl.Interest.from_lists([["a", "b"], ["b"], ["a"]]), weights)
     live.save(tmp_path / "live")
     with pytest.raises(InputError, match="give its point"):
         live.join(["ghost"], at=None)
@@ -193,8 +193,8 @@ def test_a_refused_join_leaves_no_topic_behind(tmp_path):
         assert state_of(again) == state_of(live)
 
 
-def test_named_sites_and_weights_to_every_node_come_back(tmp_path):
-    """A new site is new after loading too; what is given for nodes that are not there does no harm."""
+def test_loading_restores_named_sites_and_dense_weights(tmp_path):
+    """Also sites that joins created; weights to unknown nodes are ignored."""
     named = bl.maintain(INTEREST, bl.Weights.sites([0] * 15 + [1] * 15), sites=["fra", "nyc"])
     named.save(tmp_path / "sites")
     for at in ("nyc", "sin", "sin", 0):
@@ -214,41 +214,40 @@ def test_named_sites_and_weights_to_every_node_come_back(tmp_path):
             assert again.site_ids == live.site_ids
 
 
-def test_one_process_at_a_time(saved):
-    place, _ = saved
-    with bl.Live.load(place), pytest.raises(InputError, match="is open already"):
-        bl.Live.load(place)
+def test_an_open_overlay_cannot_be_loaded_again(saved):
+    path, _ = saved
+    with bl.Live.load(path), pytest.raises(InputError, match="is open already"):
+        bl.Live.load(path)
 
 
-def test_another_overlay_is_not_overwritten_unasked(saved):
-    place, _ = saved
+def test_another_overlay_is_overwritten_only_on_request(saved):
+    path, _ = saved
     other = bl.maintain(INTEREST)
     with pytest.raises(InputError, match="holds a live overlay already"):
-        other.save(place)
-    other.save(place, overwrite=True)
+        other.save(path)
+    other.save(path, overwrite=True)
     other.close()
-    assert bl.Live.load(place).counts.total() == 0
+    assert bl.Live.load(path).counts.total() == 0
     with pytest.raises(InputError, match="give a path"):
         bl.maintain(INTEREST).save()
 
 
 def test_a_full_disk_refuses_further_changes(saved, monkeypatch):
-    """A change that could not be kept is not acknowledged, and nothing goes on as if it had been."""
-    place, states = saved
-    live = bl.Live.load(place)
-
+    """A change that cannot be written is not acknowledged, and the overlay must be loaded again."""
+    path, states = saved
+    live = bl.Live.load(path)
     with monkeypatch.context() as patch:
-        patch.setattr(saved_overlay.os, "fsync", full)
+        patch.setattr(saved_overlay.os, "fsync", disk_full)
         with pytest.raises(StorageError, match="could not be written: No space left"):
             live.leave(live.named("somebody"))
     with pytest.raises(StorageError, match="load it again"):
         live.join([0])
     live.close()
-    with bl.Live.load(place) as again:
+    with bl.Live.load(path) as again:
         assert state_of(again) == states[-1]
 
 
-def test_nothing_and_nonsense_are_refused(tmp_path):
+def test_a_missing_folder_and_a_folder_without_a_state_are_refused(tmp_path):
     with pytest.raises(InputError, match="cannot be opened"):
         bl.Live.load(tmp_path / "nowhere")
     (tmp_path / saved_overlay.STATE).mkdir()
@@ -256,7 +255,7 @@ def test_nothing_and_nonsense_are_refused(tmp_path):
         bl.Live.load(tmp_path)
 
 
-def test_weights_and_options_come_back(tmp_path):
+def test_loading_restores_weights_and_options(tmp_path):
     weights = bl.workload.weights(nodes=30, kind="planar", seed=0)
     live = bl.maintain(INTEREST, weights, rho=float("inf"), coverage=2, backups="greedy", seed=7)
     live.save(tmp_path / "live")
@@ -269,20 +268,20 @@ def test_weights_and_options_come_back(tmp_path):
 
 
 def test_killed_a_hundred_times_nothing_is_lost(tmp_path):
-    """Killed while it loads, changes or saves, it goes on where it was, as if nobody had killed it."""
+    """A process is killed while it loads, changes or saves; the result is that of a run without kills."""
     script = Path(__file__).parents[2] / "benchmarks" / "_kills.py"
     done = subprocess.run([sys.executable, script, tmp_path, "100", "0"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    found = json.loads(done.stdout)
-    assert (found["lost"], found["twice"]) == (0, 0)
-    assert found["same_as_without_kills"]
-    assert found["changes"] > 100
+    counts = json.loads(done.stdout)
+    assert (counts["lost"], counts["twice"]) == (0, 0)
+    assert counts["same_as_without_kills"]
+    assert counts["changes"] > 100
 
 
-def test_the_journal_is_plain_to_read(saved):
-    """Length, checksum, JSON: anybody can read it."""
-    place, _ = saved
-    data = journal_of(place).read_bytes()
+def test_the_journal_is_a_first_line_and_records_of_json(saved):
+    """A record is a length, a checksum and a JSON text."""
+    path, _ = saved
+    data = journal_of(path).read_bytes()
     assert data.startswith(b"broadloom journal 1\n")
     number, requests, _ = json.loads(record_file.record_at(data, len(saved_overlay.MAGIC)))
     assert number == 0

@@ -1,4 +1,4 @@
-"""A live overlay by its promises: every topic connected after every change, whatever the changes are."""
+"""Live overlays: every topic is connected after every change, and wrong changes are refused."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ class Churn(RuleBasedStateMachine):
         backups=st.sampled_from(["primal-dual", "greedy"]),
     )
     def begin(self, lists, method, backups):
-        """Any interest, any method."""
+        """Start from any interest with any method."""
         interest = bl.Interest.from_lists(lists, topics=8)
         self.live = bl.maintain(interest, method=method, backups=backups, coverage=2)
         self.wants = {node: set(topics) for node, topics in enumerate(lists)}
@@ -41,28 +41,28 @@ class Churn(RuleBasedStateMachine):
 
     @rule(node=consumes(nodes))
     def leave(self, node):
-        """A node leaves, and its links alone."""
+        """A node leaves, and only its own links are removed."""
         if node in self.wants:
             before = {tuple(edge) for edge in self.live.edges.tolist()}
             change = self.live.leave(node)
             del self.wants[node]
             after = {tuple(edge) for edge in self.live.edges.tolist()}
             added, removed = (
-                {tuple(edge) for edge in some.tolist()} for some in (change.added, change.removed)
+                {tuple(edge) for edge in edges.tolist()} for edges in (change.added, change.removed)
             )
             assert after == (before - removed) | added
-            assert removed == {edge for edge in before if node in edge}, "edges go only with their node"
+            assert removed == {edge for edge in before if node in edge}, "only edges of the node are removed"
 
     @rule(node=nodes, topics=TOPICS)
     def resubscribe(self, node, topics):
-        """A node changes all its topics."""
+        """A node replaces its topics."""
         if node in self.wants:
             self.live.resubscribe(node, topics)
             self.wants[node] = set(topics)
 
     @rule(topics=st.lists(TOPICS, min_size=1, max_size=4))
     def several_at_once(self, topics):
-        """Nodes join, and the first leaves, in one call."""
+        """Nodes join and the first of them leaves, in one call."""
         first = self.live._dynamics.next_id
         events = [(0, "join", first + i, own) for i, own in enumerate(topics)]
         self.live.apply([*events, (0, "leave", first, ())])
@@ -70,12 +70,12 @@ class Churn(RuleBasedStateMachine):
 
     @rule()
     def rebaseline(self):
-        """A fresh start."""
+        """Rebuild the overlay."""
         self.live.rebaseline()
 
     @invariant()
     def everything_holds(self):
-        """What must be true after each change."""
+        """Topics, degrees and backups are correct after each change."""
         if not hasattr(self, "live"):
             return
         interest, edges = self.live.interest, self.live.edges
@@ -91,7 +91,7 @@ class Churn(RuleBasedStateMachine):
             assert node not in backups
 
     def backups_cover(self, node, own):
-        """Each topic is covered twice, or as often as it can be."""
+        """Assert that each topic is covered twice, or as often as possible."""
         backups = self.live.backups(node).tolist()
         for topic in own if self.live.method == "shadow" else ():
             others = sum(topic in wants for other, wants in self.wants.items() if other != node)
@@ -104,8 +104,8 @@ TestChurn = Churn.TestCase
 
 @pytest.mark.parametrize("popularity", ["unif", "zipf", "expo"])
 @pytest.mark.parametrize("weighted", [False, True])
-def test_a_thousand_rounds_of_churn(popularity, weighted):
-    """Topic-connected after every single change, by a check that shares nothing with the builder."""
+def test_every_topic_is_connected_in_a_thousand_rounds_of_churn(popularity, weighted):
+    """After every single change, by a check that shares no code with maintenance."""
     interest = bl.workload.interest(
         nodes=60, topics=30, popularity=popularity, sizes=(3, 12), size_law="power", seed=5
     )
@@ -121,7 +121,7 @@ def test_a_thousand_rounds_of_churn(popularity, weighted):
     assert live.metrics()["topic_connected"]
 
 
-def test_the_same_seed_gives_the_same_overlay_and_batches_are_single_changes():
+def test_the_same_seed_gives_the_same_overlay_in_batches_and_single_changes():
     interest = bl.workload.interest(nodes=50, topics=20, sizes=(2, 6), seed=1)
     events = bl.workload.churn(interest, rounds=120, change=0.3, seed=2)
     one, other = bl.maintain(interest, seed=3), bl.maintain(interest, seed=3)
@@ -134,43 +134,43 @@ def test_the_same_seed_gives_the_same_overlay_and_batches_are_single_changes():
     assert different.edges.tolist() != one.edges.tolist()
 
 
-def test_rooms_grow_in_between(monkeypatch):
-    """However little room there is at first, the outcome is the same."""
+def test_the_result_does_not_depend_on_the_spare_capacity_of_arrays(monkeypatch):
+    """Arrays that are full at the start grow, and the overlay is the same."""
     interest = bl.workload.interest(nodes=30, topics=15, sizes=(2, 5), seed=1)
     events = bl.workload.churn(interest, rounds=300, join=0.7, change=0.2, seed=2)
-    roomy = bl.maintain(interest)
-    roomy.apply(events)
+    spacious = bl.maintain(interest)
+    spacious.apply(events)
     monkeypatch.setattr(dynamics, "SPARE", 1.0)
     monkeypatch.setattr(dynamics, "SPARE_MINIMUM", 1)
     tight = bl.maintain(interest)
     tight.apply(events)
-    assert tight.edges.tolist() == roomy.edges.tolist()
+    assert tight.edges.tolist() == spacious.edges.tolist()
 
 
 def test_a_shadow_that_is_too_small_falls_back_to_all_nodes(monkeypatch):
-    """It cannot happen by the rules; if it did, the topic would be connected all the same, and counted."""
+    """The rules exclude this case; if it occurs, the topic is connected all the same, and it is counted."""
     live = bl.maintain(bl.Interest.from_lists([[0]] * 5), edges=[(0, 1), (0, 2), (0, 3), (0, 4)])
     detach = dynamics.detach
 
-    def blind(w, rules, v, topics, leaves):
-        fell = detach(w, rules, v, topics, leaves)
-        return fell._replace(shadow=fell.shadow[:2], labels=fell.labels[:, :2].copy())
+    def detach_with_small_shadow(w, rules, v, topics, leaves):
+        detached = detach(w, rules, v, topics, leaves)
+        return detached._replace(shadow=detached.shadow[:2], labels=detached.labels[:, :2].copy())
 
-    monkeypatch.setattr(dynamics, "detach", blind)
+    monkeypatch.setattr(dynamics, "detach", detach_with_small_shadow)
     change = live.leave(0)
     assert change.fallbacks == 2
     assert live.counts["fallbacks"] == 2
     assert bl.is_topic_connected(live.interest, live.edges)
 
 
-def test_repair_edges_leave_out_those_of_the_node_that_left():
+def test_repair_edges_do_not_count_the_links_of_the_node_that_left():
     live = bl.maintain(bl.Interest.from_lists([[0]] * 3), edges=[(0, 1), (0, 2)])
     change = live.leave(0)
     assert (len(change.added), len(change.removed), change.repair_edges) == (1, 2, 1)
     assert change.repair_ratio == 0.5
 
 
-def test_the_naive_candidates_are_those_that_are_there():
+def test_the_naive_candidates_are_the_present_nodes():
     live = bl.maintain(bl.Interest.from_lists([[0]] * 4), method="naive")
     live.leave(1)
     assert live.leave(0).shadow.tolist() == [2, 3]
@@ -178,14 +178,14 @@ def test_the_naive_candidates_are_those_that_are_there():
 
 
 def test_links_that_no_topic_needs_any_more_are_removed():
-    """Node 0 drops the topic that it shared with node 1, and the link goes with it."""
+    """Node 0 drops the topic that it shared with node 1, and their link is removed."""
     live = bl.maintain(bl.Interest.from_lists([[0, 1], [0], [1]]), edges=[(0, 1), (0, 2)])
     change = live.resubscribe(0, [1])
     assert change.removed.tolist() == [[0, 1]]
     assert live.edges.tolist() == [[0, 2]]
 
 
-def test_topics_by_name_may_be_new():
+def test_a_join_can_name_new_topics():
     live = bl.maintain(bl.Interest.from_lists([["a"], ["a"]]))
     assert live.join(["a", "b"]).added.tolist() == [[0, 2]]
     assert live.join(["b"]).added.tolist() == [[2, 3]]
@@ -193,18 +193,18 @@ def test_topics_by_name_may_be_new():
     assert live.join([f"topic-{i}" for i in range(300)]).added.tolist() == []
 
 
-def test_backups_that_cover_more_often_than_there_are_nodes_are_all_nodes():
-    """However large the coverage is, it takes no more room and no more time than all pairs of nodes."""
+def test_with_a_huge_coverage_all_nodes_with_common_topics_are_backups():
+    """The coverage can exceed the number of nodes; memory and time are bounded by all pairs of nodes."""
     interest = bl.workload.interest(nodes=20, topics=5, sizes=(2, 4), seed=1)
     live, most = bl.maintain(interest, coverage=10**9), bl.maintain(interest, coverage=20)
     own = [set(live.topics_of(node).tolist()) for node in range(20)]
     assert live.backups(0).tolist() == [node for node in range(1, 20) if own[node] & own[0]]
-    for some in (live, most):
-        some.apply(bl.workload.churn(interest, rounds=50, change=0.3, seed=2))
+    for overlay in (live, most):
+        overlay.apply(bl.workload.churn(interest, rounds=50, change=0.3, seed=2))
     assert live.edges.tolist() == most.edges.tolist()
 
 
-def test_names_are_found_and_used_again():
+def test_the_name_of_a_node_that_left_can_be_used_again():
     live = bl.maintain(bl.Interest.from_lists([[0], [0]], node_ids=["x", "y"]))
     node = live.join([0], name="z").node
     assert (live.named("z"), live.name_of(node)) == (2, "z")
@@ -217,11 +217,12 @@ def test_names_are_found_and_used_again():
 
 
 def fresh_edges_of(live):
+    """The edges of a fresh build by low-oda."""
     plan = live.plan()
     return bl.link(plan.interest, algorithm="low-oda").edges
 
 
-def test_quality_drifts_and_a_rebaseline_brings_it_back():
+def test_quality_drifts_and_a_rebaseline_restores_it():
     interest = bl.workload.interest(nodes=150, topics=40, sizes=(3, 12), seed=1)
     live = bl.maintain(interest)
     assert not live.rebuild_due(max_degree=0, mean_degree=0)
@@ -237,14 +238,14 @@ def test_quality_drifts_and_a_rebaseline_brings_it_back():
     assert drift.max_degree <= 1.15 * drift.fresh_max_degree
     assert drift.mean_degree <= 1.02 * drift.fresh_mean_degree
     fresh = {tuple(edge) for edge in live.nodes[fresh_edges_of(live)].tolist()}
-    assert len(before ^ after) < len(before ^ fresh), "fewer changes than a fresh build"
+    assert len(before ^ after) < len(before ^ fresh), "fewer changed links than by a fresh build"
     assert live.counts["rebaseline"] == 1
     live.leave(int(live.nodes[0]))
     assert bl.is_topic_connected(live.interest, live.edges)
 
 
 @pytest.mark.parametrize(
-    ("wrong", "words"),
+    ("change", "message"),
     [
         (lambda live: live.leave(9), "node 9 is not there; ids go up to 2"),
         (lambda live: live.leave(-1), "give a whole number from 0"),
@@ -263,19 +264,19 @@ def test_quality_drifts_and_a_rebaseline_brings_it_back():
         (lambda live: live.rebuild_due(max_degree=-1), "give a number from 0"),
     ],
 )
-def test_wrong_changes_are_refused(wrong, words):
-    with pytest.raises(InputError, match=words):
-        wrong(bl.maintain(bl.Interest.from_lists([[0], [0, 1], [1]])))
+def test_wrong_changes_are_refused(change, message):
+    with pytest.raises(InputError, match=message):
+        change(bl.maintain(bl.Interest.from_lists([[0], [0, 1], [1]])))
 
 
-def test_events_have_no_places_so_joins_with_weights_are_refused_before_anything_changes():
+def test_join_events_are_refused_if_links_have_weights_and_nothing_changes():
     live = bl.maintain(bl.Interest.from_lists([[0], [0]]), bl.Weights.euclidean([[0.0], [1.0]]))
     with pytest.raises(InputError, match=r"use join\(topics, at=\.\.\.\)"):
         live.apply([(0, "leave", 0, []), (1, "join", None, [0])])
     assert live.nodes.tolist() == [0, 1]
 
 
-def test_a_batch_with_a_fault_changes_nothing():
+def test_a_batch_with_an_invalid_event_changes_nothing():
     live = bl.maintain(bl.Interest.from_lists([[0], [0, 1], [1]]))
     before = live.edges.tolist()
     with pytest.raises(InputError, match="node 3 is not there"):
@@ -285,7 +286,7 @@ def test_a_batch_with_a_fault_changes_nothing():
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"method": "shadows"}, r"did you mean 'shadow'\?"),
         ({"rho": 0.5}, "rho is 0.5; give a number from 1"),
@@ -295,13 +296,13 @@ def test_a_batch_with_a_fault_changes_nothing():
         ({"weights": bl.Weights.uniform(2)}, "3 nodes but weights for 2"),
     ],
 )
-def test_wrong_options_are_refused(options, words):
-    with pytest.raises(InputError, match=words):
+def test_wrong_options_are_refused(options, message):
+    with pytest.raises(InputError, match=message):
         bl.maintain(bl.Interest.from_lists([[0], [0, 1], [1]]), **options)
 
 
 @pytest.mark.parametrize(
-    ("weights", "at", "words"),
+    ("weights", "at", "message"),
     [
         (bl.Weights.euclidean([[0.0], [1.0]]), None, "give its point: 1 finite numbers"),
         (bl.Weights.euclidean([[0.0], [1.0]]), [np.nan], "give its point"),
@@ -312,15 +313,15 @@ def test_wrong_options_are_refused(options, words):
         (bl.Weights.dense([[0, 5], [5, 0]]), {0: 1.0, 1: 0.0}, "the weight to node 1 is 0.0"),
     ],
 )
-def test_a_wrong_place_is_refused_and_changes_nothing(weights, at, words):
+def test_a_wrong_location_is_refused_and_changes_nothing(weights, at, message):
     live = bl.maintain(bl.Interest.from_lists([[0], [0]]), weights)
-    with pytest.raises(InputError, match=words):
+    with pytest.raises(InputError, match=message):
         live.join([0], at=at)
     assert live.nodes.tolist() == [0, 1]
     assert live.leave(0).kind == "leave"
 
 
-def test_weights_choose_the_near_node():
+def test_with_weights_a_new_node_is_linked_to_the_nearest():
     live = bl.maintain(bl.Interest.from_lists([[0], [0]]), bl.Weights.euclidean([[0.0], [10.0]]))
     assert live.join([0], at=[9.0]).added.tolist() == [[1, 2]]
     assert live.join([0], at=[0.5]).added.tolist() == [[0, 3]]
