@@ -68,7 +68,7 @@ def test_the_same_seed_gives_the_same_result(name):
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("m", [0, 1, 2])
-def test_few_subscribers(name, m):
+def test_every_algorithm_accepts_very_few_subscribers(name, m):
     problem = bl.AssignmentProblem(
         [0.0],
         [[1.0], [2.0]],

@@ -105,7 +105,7 @@ def test_a_spanning_tree_is_not_always_the_cheapest_tree():
 
 
 @pytest.mark.parametrize("core", CORES)
-def test_awkward_markets(core):
+def test_awkward_markets_cost_nothing(core):
     """No users, one broker, no channels, channels without readers."""
     empty = bl.MarketProblem(np.empty((0, 3)), np.empty((0, 3)), np.empty((0, 2)), np.zeros((2, 2)), 1)
     assert market_cost(empty, [], core).total == 0

@@ -82,8 +82,8 @@ def test_a_rectangle_touches_the_cells_of_its_points(axes, cells, seed):
     assert touched.shape == (5, cells**axes)
 
 
-def test_cells_at_borders():
-    """A border belongs to the cell above it, the last border to the last cell; NaN touches no cell."""
+def test_a_border_belongs_to_the_cell_above_it():
+    """The last border belongs to the last cell; NaN touches no cell."""
     grid = bl.Grid.over([0], [1], [2])
     assert grid.channel_of([[0.0], [0.5], [1.0], [1.1], [np.nan]]).tolist() == [0, 1, 1, -1, -1]
     rows = grid.touched([[0.0], [0.5], [1.0], [2.0], [np.nan]], [[0.5], [0.5], [1.0], [3.0], [np.nan]])
@@ -148,7 +148,7 @@ def tables(tmp_path):
     return tmp_path
 
 
-def test_a_market_from_tables(tables):
+def test_a_market_is_read_from_tables(tables):
     market = read_market_problem(tables, channels=16)
     assert (market.user_count, market.broker_count, market.channel_count) == (10, 3, 16)
     assert market.user_ids[0] == "u0"
@@ -236,7 +236,7 @@ def test_capacities_that_sum_to_1_are_shares(tables):
     assert market.capacity == pytest.approx(3.0 * market.demand.sum() * np.array(shares))
 
 
-def test_rates_from_functions():
+def test_rates_are_means_of_density_functions():
     """The rate of a cell is the mean of the function over it."""
     grid = bl.Grid.over([0, 0], [2, 1], [2, 1])
     assert grid.rates([lambda at: at[:, 0], lambda at: np.ones(len(at))]).tolist() == [[0.5, 1.5], [1, 1]]
@@ -252,7 +252,7 @@ def test_a_user_named_twice_is_refused():
         bl.summarize(log, ["a", "a"], ["x"])
 
 
-def test_generated_markets():
+def test_generated_markets_have_the_requested_capacity_and_prices():
     """Twice the demand as capacity, the requested ratio of prices, and the same market for the same seed."""
     one, other = (bl.workload.market(users=200, brokers=5, channels=16, ratio=10, seed=3) for _ in range(2))
     assert np.array_equal(one.rates, other.rates)

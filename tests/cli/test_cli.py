@@ -49,21 +49,9 @@ def test_tables_with_every_kind_of_weights_are_generated_and_linked(run, tmp_pat
 
 
 def test_the_same_seed_gives_the_same_bytes(run, tmp_path):
+    generate = ("generate", "--nodes", 20, "--topics", 9, "--sizes", 1, 3, "--seed", 7)
     for name in ("one", "two"):
-        run(
-            "generate",
-            "--nodes",
-            20,
-            "--topics",
-            9,
-            "--sizes",
-            1,
-            3,
-            "--seed",
-            7,
-            "-o",
-            tmp_path / name / "t",
-        )
+        run(*generate, "-o", tmp_path / name / "t")
         run("link", tmp_path / name / "t", "-o", tmp_path / name / "p")
     for file in (tmp_path / "one").rglob("*.*"):
         assert file.read_bytes() == (tmp_path / "two" / file.relative_to(tmp_path / "one")).read_bytes()

@@ -328,7 +328,7 @@ def test_faults_after_a_change_show_in_the_exit_code(run, two_plans, monkeypatch
 
 @pytest.mark.needs("mosquitto")
 @pytest.mark.xdist_group("mosquitto")
-def test_diff_rehearses(run, two_plans):
+def test_diff_can_rehearse_the_change(run, two_plans):
     _, old, new = two_plans
     code, out, _ = run("deploy", "diff", old, new, "--rehearse", "--rate", 100, "--json")
     assert code == 0

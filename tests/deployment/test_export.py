@@ -126,7 +126,7 @@ def test_nats_refuses_trees_that_close_a_ring_and_names_the_remedy():
 
 @pytest.mark.needs("nats-server")
 @pytest.mark.parametrize("several", [False, True])
-def test_nats_accepts_the_files(several, tmp_path):
+def test_nats_server_accepts_the_exported_files(several, tmp_path):
     wiring = RING if several else Wiring(RING.brokers, RING.wants, {}, RING.links[:1])
     variables = {f"BROADLOOM_{i}_PASSWORD": "p" for i in (1, 2)}
     variables |= {f"BROADLOOM_{i}_URL_{b}": "nats-leaf://u:p@127.0.0.1:7422" for i in (1, 2) for b in "abc"}
@@ -174,7 +174,7 @@ def test_wrong_settings_are_refused(wrong):
         Settings(**wrong)
 
 
-def test_addresses():
+def test_addresses_are_split_into_host_and_port():
     assert Settings().host_and_port("a", 1) == ("a", 1)
     assert Settings("[::1]:5{broker}").host_and_port("7", 1) == ("[::1]", 57)
     assert Settings(addresses={"a": "[::1]"}).host_and_port("a", 9) == ("[::1]", 9)

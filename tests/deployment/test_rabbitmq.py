@@ -26,7 +26,7 @@ def ring():
     return Wiring(tuple("0123"), wants, {}, tuple(links))
 
 
-def test_four_nodes():
+def test_four_nodes_deliver_each_message_once():
     wiring = ring()
     outcome = rehearse_rabbitmq(wiring, sample_messages(wiring, 50))
     assert outcome.ok, outcome.record()

@@ -127,7 +127,7 @@ def test_balancing_spreads_equal_trees():
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_awkward_shapes(name):
+def test_trees_span_awkward_shapes(name):
     interest = Interest.from_lists(SHAPES[name])
     trees = plan_trees(link(interest, algorithm="gm"))
     subscribers = np.diff(interest.node_start)

@@ -50,7 +50,7 @@ def agrees(interests, state, edges, groups=None):
 
 
 @given(overlays())
-def test_contributions_after_each_edge(instance):
+def test_contributions_equal_the_twin_after_each_edge(instance):
     interests, topics, edges, _ = instance
     state = components_of(Interest.from_lists(interests, topics=topics))
     for i, (u, v) in enumerate(edges):
@@ -61,7 +61,7 @@ def test_contributions_after_each_edge(instance):
 
 
 @given(overlays())
-def test_contributions_with_edges_and_parts_at_the_start(instance):
+def test_contributions_equal_the_twin_with_initial_edges_and_parts(instance):
     interests, topics, edges, parts = instance
     interest = Interest.from_lists(interests, topics=topics)
     state = components_of(interest, np.array(edges, np.int32).reshape(-1, 2), np.array(parts, np.int32))

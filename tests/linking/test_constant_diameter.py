@@ -35,7 +35,7 @@ def test_equals_its_twin_on_larger_instances(name, seed):
 
 
 @family
-def test_two_hops_at_most(name):
+def test_every_topic_has_a_diameter_of_at_most_two_hops(name):
     """Paper 2, Lemma 7: each topic has a centre that is linked to all its other subscribers."""
     interests, _ = instances.scattered(30, 10, seed=5, most=6)
     edges = edges_of(bl.link(bl.Interest.from_lists(interests, topics=10), algorithm=name))

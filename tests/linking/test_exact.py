@@ -67,7 +67,7 @@ def test_bounds_are_below_and_every_algorithm_above(instance):
 
 
 @pytest.mark.parametrize("shape", SHAPES)
-def test_awkward_shapes(shape):
+def test_awkward_shapes_are_solved_to_the_optimum(shape):
     interest = bl.Interest.from_lists(SHAPES[shape])
     plan = bl.link(interest, algorithm="exact")
     assert plan.notes["optimal"]

@@ -66,7 +66,7 @@ def test_same_seed_same_overlay_for_any_number_of_threads(monkeypatch):
     assert first.lower_bound == again.lower_bound
 
 
-def test_uniform_weights_count_edges():
+def test_with_uniform_weights_there_are_no_more_edges_than_by_gm():
     interest, _ = random_instance(60, 12)
     plan = bl.link(interest, algorithm="broadloom", effort=2)
     assert plan.lower_bound <= len(plan.edges) <= len(bl.link(interest, algorithm="gm").edges)

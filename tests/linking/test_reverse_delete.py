@@ -42,7 +42,7 @@ def test_equals_its_twin_on_larger_overlays(seed):
     assert np.array_equal(np.array(edges)[kept], expected)
 
 
-def test_last_edge_first_by_default():
+def test_the_last_edge_is_tried_first_by_default():
     interest = Interest.from_lists([[0], [0], [0]])
     assert reverse_delete(interest, [(0, 1), (1, 2), (0, 2)]).tolist() == [True, True, False]
     assert reverse_delete(interest, [(0, 1), (1, 2), (0, 2)], [0, 1, 2]).tolist() == [False, True, True]
@@ -61,7 +61,7 @@ def test_heaviest_first_breaks_ties_by_the_smallest_edge():
 
 
 @pytest.mark.parametrize("lists", [[], [[]], [[0]], [[], []], [[0], [1]]])
-def test_nothing_to_remove(lists):
+def test_an_interest_without_edges_is_accepted(lists):
     interest = Interest.from_lists(lists)
     assert reverse_delete(interest, []).tolist() == []
     assert is_topic_connected(interest, [])
