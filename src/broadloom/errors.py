@@ -11,6 +11,8 @@ The command line prints the first four kinds as one line. Its exit code is 2 for
 `MissingExtraError`, and 3 for a `StorageError` or an `UnreachableError`, after which a retry can succeed.
 """
 
+import shutil
+
 
 class BroadloomError(Exception):
     """Base of all errors that Broadloom raises on purpose.
@@ -83,7 +85,8 @@ def error_from_os(action: str, error: OSError) -> InputError | StorageError:
 
     Returns:
         An `InputError` if a path does not exist or is of the wrong kind, or if the error has no number, which
-        means that a library found the content damaged; otherwise a `StorageError`.
+        means that a library found the content damaged; otherwise a `StorageError`. A copy of a folder that
+        failed (`shutil.Error`) is a `StorageError` with the reason of its first file.
 
     Examples:
         >>> error_from_os("edges.csv cannot be read", FileNotFoundError(2, "No such file or directory"))
@@ -91,6 +94,8 @@ def error_from_os(action: str, error: OSError) -> InputError | StorageError:
         >>> error_from_os("cannot write /plans", OSError(28, "No space left on device"))
         StorageError('cannot write /plans: No space left on device')
     """
+    if isinstance(error, shutil.Error):
+        return StorageError(f"{action}: {error.args[0][0][-1]}")
     wrong_path = isinstance(
         error, (FileNotFoundError, FileExistsError, IsADirectoryError, NotADirectoryError)
     )

@@ -1,6 +1,6 @@
 """List of verbs, and exit codes.
 
-0 done; 1 a check failed; 2 bad input; 3 something outside failed (broker, cluster, disk) and another try may
+0 done; 1 a check failed; 2 bad input; 3 something outside failed (broker, cluster, disk) and another try can
 help. Codes 2 and 3 come with one line on standard error; any other error is a bug and shows a traceback.
 """
 

@@ -281,7 +281,7 @@ class EventFeed:
             reason = self._untimely(seq)
             if reason is None:
                 try:
-                    change = self.live.execute([self._request(values)])[0]
+                    change = self.live._execute([self._request(values)])[0]
                 except InputError as error:
                     reason = str(error)
                 else:

@@ -112,7 +112,7 @@ class Live:
         Raises:
             InputError: a topic is unknown or occurs twice, the name is taken, or the position is invalid.
         """
-        return self.execute([ChangeRequest(JOIN, None, self._check_topics(topics), name, at)])[0]
+        return self._execute([ChangeRequest(JOIN, None, self._check_topics(topics), name, at)])[0]
 
     def leave(self, node: int) -> Change:
         """A node leaves.
@@ -120,7 +120,7 @@ class Live:
         Raises:
             InputError: the node does not exist.
         """
-        return self.execute([ChangeRequest(LEAVE, check_count(node, "node"))])[0]
+        return self._execute([ChangeRequest(LEAVE, check_count(node, "node"))])[0]
 
     def resubscribe(self, node: int, topics: Iterable[Topic]) -> Change:
         """Replace the topics of a node.
@@ -132,7 +132,7 @@ class Live:
             InputError: the node does not exist, or a topic is unknown or occurs twice.
         """
         request = ChangeRequest(RESUBSCRIBE, check_count(node, "node"), self._check_topics(topics))
-        return self.execute([request])[0]
+        return self._execute([request])[0]
 
     def apply(self, events: Iterable[Sequence[Any]]) -> list[Change]:
         """Apply many changes in one call, such as those of `broadloom.workload.churn`: all of them, or none.
@@ -152,7 +152,7 @@ class Live:
             >>> len(changes), live.metrics()["topic_connected"]
             (20, True)
         """
-        return self.execute([self._request(event) for event in events])
+        return self._execute([self._request(event) for event in events])
 
     def rebaseline(self) -> Change:
         """Move to an overlay about as good as a fresh build, with as few changes as possible.
@@ -161,10 +161,12 @@ class Live:
         degree or, if links have weights, its total weight. Links that stay are not touched; backups are
         chosen again.
         """
-        return self.execute([ChangeRequest(REBASELINE)])[0]
+        return self._execute([ChangeRequest(REBASELINE)])[0]
 
-    def execute(self, requests: Sequence[ChangeRequest]) -> list[Change]:
-        """Check all requests, run them in order, and write them to the journal, if there is one.
+    def _execute(self, requests: Sequence[ChangeRequest]) -> list[Change]:
+        """Check the nodes of all requests, run them in order, and write them to the journal, if there is one.
+
+        Kinds and topics were checked where the requests were made.
 
         Raises:
             InputError: a request is wrong; nothing has changed then.

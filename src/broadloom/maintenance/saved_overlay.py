@@ -167,7 +167,7 @@ def _replay(live: Live, journal: OverlayJournal) -> None:
     """Run the changes in the journal again; the results must equal those at the time."""
     name = str(_record(journal.folder / STATE)["journal"])
     for entry in read_entries(journal.folder / name):
-        if entry.number != changes_of(live) or checksum(live.execute(entry.requests)) != entry.checksum:
+        if entry.number != changes_of(live) or checksum(live._execute(entry.requests)) != entry.checksum:
             raise InputError(
                 f"{journal.folder / name} does not follow from its state: it is damaged, or of another "
                 "version of broadloom; load and save it with the version that wrote it"
@@ -179,8 +179,12 @@ def _record(folder: Path) -> dict[str, Any]:
     path = folder / RECORD
     try:
         record = json.loads(path.read_text())
-    except (OSError, ValueError) as error:
-        raise InputError(f"{folder.parent} holds no live overlay: {path.name} cannot be read") from error
+    except OSError as error:
+        raise error_from_os(
+            f"{folder.parent} holds no live overlay: {path.name} cannot be read", error
+        ) from error
+    except ValueError as error:
+        raise InputError(f"{folder.parent} holds no live overlay: {path.name} is damaged") from error
     if record.get("format") != FORMAT:
         raise InputError(f"{path} has format {record.get('format')}, this version reads {FORMAT}")
     return dict(record)

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from broadloom.errors import InternalError
+from broadloom.errors import InputError, InternalError, error_from_os
 
 LEDGER_FILE = "ingest.json"
 
@@ -84,9 +84,21 @@ class RowLedger:
 
     @classmethod
     def load(cls, folder: Path) -> RowLedger:
-        """Read a ledger that `save` wrote."""
-        record = json.loads((folder / LEDGER_FILE).read_text())
-        return cls(tuple(TableAccount(**account) for account in record["tables"]), tuple(record["notes"]))
+        """Read a ledger that `save` wrote.
+
+        Raises:
+            InputError: the file does not exist or is damaged.
+            StorageError: the file cannot be read.
+        """
+        path = folder / LEDGER_FILE
+        try:
+            record = json.loads(path.read_text())
+            accounts = tuple(TableAccount(**account) for account in record["tables"])
+            return cls(accounts, tuple(record["notes"]))
+        except OSError as error:
+            raise error_from_os(f"{path} cannot be read", error) from error
+        except (ValueError, KeyError, TypeError, AttributeError, InternalError) as error:
+            raise InputError(f"{path} is damaged, or was edited: {error}") from error
 
 
 class Reason:

@@ -20,18 +20,25 @@ HEAD = struct.Struct("<II")
 
 
 def start_journal(path: Path, magic: bytes, records: Sequence[bytes] = ()) -> None:
-    """Create a journal, or replace one: the old file stays until the new one is on the disk."""
+    """Create a journal, or replace one: the old file stays until the new one is on the disk.
+
+    Raises:
+        StorageError: the file cannot be written.
+    """
     draft = path.with_name(f"{path.name}.new")
-    with draft.open("wb") as file:
-        file.write(magic + b"".join(map(_framed, records)))
-        file.flush()
-        os.fsync(file.fileno())
-    draft.rename(path)
-    folder = os.open(path.parent, os.O_RDONLY)
     try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
+        with draft.open("wb") as file:
+            file.write(magic + b"".join(map(_framed, records)))
+            file.flush()
+            os.fsync(file.fileno())
+        draft.rename(path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise error_from_os(f"{path} cannot be written", error) from error
 
 
 def append_record(file: int, text: bytes) -> None:
@@ -106,9 +113,13 @@ def lock_folder(folder: Path) -> int:
     """Lock a folder and return its handle; the operating system releases the lock if this process dies.
 
     Raises:
-        InputError: another handle holds the lock.
+        InputError: the folder does not exist, or another handle holds the lock.
+        StorageError: the folder cannot be opened.
     """
-    handle = os.open(folder, os.O_RDONLY)
+    try:
+        handle = os.open(folder, os.O_RDONLY)
+    except OSError as error:
+        raise error_from_os(f"{folder} cannot be opened", error) from error
     try:
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:

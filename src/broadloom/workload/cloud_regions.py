@@ -22,6 +22,11 @@ class Region(NamedTuple):
     latitude: float
     longitude: float
 
+    @property
+    def place(self) -> str:
+        """The city; an older name, kept for callers."""
+        return self.city
+
 
 REGIONS: tuple[Region, ...] = (
     Region("aws/us-east-1", "Ashburn", 39.04, -77.49),

@@ -418,6 +418,21 @@ def test_the_plan_versions_of_a_stream_are_followed(tmp_path):
     assert source.poll() is None
 
 
+@pytest.mark.parametrize("kind", [bl.InputError, bl.StorageError])
+def test_an_unreadable_version_leaves_the_first_plan(tmp_path, monkeypatch, kind):
+    plan = bl.link(bl.Interest.from_lists([["x"]] * 2), algorithm="gm")
+    plan.save(tmp_path / "versions" / f"{1:012d}")
+    source = PlanVersions(tmp_path, plan)
+
+    def unreadable(_):
+        raise kind("permission denied")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("broadloom.plans.Plan.load", unreadable)
+        assert source.poll() is plan
+    assert source.poll().interest.node_count == 2
+
+
 @pytest.mark.parametrize(
     ("options", "message"),
     [

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 from typing import Protocol
 
-from broadloom.errors import InputError
+from broadloom.errors import InputError, StorageError
 from broadloom.maintenance import EventFeed, RefusedEvent, compile_kernels, event_of, maintain
 from broadloom.mqtt.topic_filters import FilterIndex
 from broadloom.plans import Plan
@@ -59,7 +59,7 @@ class PlanVersions:
             return first
         try:
             plan = Plan.load(self._folder / f"{newest:012d}")
-        except InputError as error:  # the stream deletes old versions, perhaps this one
+        except (InputError, StorageError) as error:  # the stream deletes old versions, perhaps this one
             LOG.warning("version %d cannot be read: %s", newest, error)
             return first
         self._last = newest
