@@ -19,11 +19,12 @@ settings.register_profile(
 settings.load_profile("broadloom")
 
 
-def pytest_configure() -> None:
+def pytest_configure(config: pytest.Config) -> None:
     """Prepare the processes that tests start: the PATH of servers, SIGINT, and `make test-optimized`."""
     os.environ["PATH"] += os.pathsep + "/usr/sbin"  # Debian keeps servers off the PATH of a plain user
-    if os.environ.get("BROADLOOM_OPTIMIZE") == "1":
-        os.environ["PYTHONOPTIMIZE"] = "1"  # children run with -O; this process keeps its asserts
+    starts_workers = config.getoption("numprocesses", None) and not hasattr(config, "workerinput")
+    if os.environ.get("BROADLOOM_OPTIMIZE") == "1" and not starts_workers:
+        os.environ["PYTHONOPTIMIZE"] = "1"  # children run with -O; the processes of pytest keep their asserts
     if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # inherited from a background shell
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
