@@ -1,12 +1,14 @@
 """Spark sessions: errors in one line, and a running session that is used as it is."""
 
+import re
 import subprocess
 import sys
 import zipfile
 
 import pytest
+from py4j.protocol import Py4JError
 
-from broadloom import InputError, MissingExtraError, UnreachableError
+from broadloom import InputError, MissingExtraError, StorageError, UnreachableError
 from broadloom.pipeline import spark_session as module
 from broadloom.pipeline.spark_session import SparkEngine, package_zip, parse_conf, session
 
@@ -55,6 +57,55 @@ def test_master_and_remote_exclude_each_other():
         SparkEngine(master="yarn", remote="sc://host")
     with pytest.raises(InputError, match="sc://host:port"):
         SparkEngine(remote="host")
+
+
+def test_a_wrong_master_or_size_of_memory_is_refused_before_the_start():
+    for master in ("lokal[2]", "yarns", "http://head:7077"):
+        with pytest.raises(InputError, match=r"the master is .*; give local"):
+            SparkEngine(master=master)
+    for memory in ("abc", "4gb", "-1g", ""):
+        with pytest.raises(InputError, match=r"spark\.driver\.memory is .*; give a size"):
+            SparkEngine(conf={"spark.driver.memory": memory})
+    SparkEngine(conf={"spark.driver.memory": "4096M", "spark.executor.memory": "4gb"})
+
+
+@pytest.mark.parametrize(
+    ("trace", "words"),
+    [
+        (
+            "Job aborted (executor driver): java.io.IOException: No space left on device\n\tat x",
+            "file: No space left on device",
+        ),
+        (
+            "Task failed.\nCaused by: java.io.FileNotFoundException: /out/a (Permission denied)",
+            r"file: /out/a \(Permission denied\)",
+        ),
+    ],
+)
+def test_a_disk_that_fails_under_spark_is_a_storage_error(trace, words):
+    error = module.storage_error(Py4JError(trace))
+    assert isinstance(error, StorageError)
+    assert re.search(words + "$", str(error))
+
+
+def test_other_errors_are_not_storage_errors():
+    assert module.storage_error(Py4JError("java.io.IOException: incorrect header check")) is None
+    assert module.storage_error(ValueError("No space left on device")) is None
+
+
+def test_errors_of_spark_are_classified_by_their_cause():
+    call = "An error occurred while calling None.org.apache.spark.api.java.JavaSparkContext.\n: "
+    for trace, kind, reason in (
+        ("java.lang.IllegalArgumentException: spark.x should be int", InputError, "spark.x should be int"),
+        (
+            "java.lang.IllegalStateException: stopped\n\tat y\nCaused by: java.net.ConnectException: refused",
+            UnreachableError,
+            "refused",
+        ),
+    ):
+        error = module.spark_error("Spark does not start", Py4JError(call + trace))
+        assert type(error) is kind
+        assert str(error) == f"Spark does not start: {reason}"
 
 
 def test_an_address_where_nothing_listens_is_refused_at_once():
@@ -106,4 +157,32 @@ except UnreachableError as error:
 def test_a_jvm_that_dies_is_an_error_in_one_line():
     done = subprocess.run([sys.executable, "-c", KILLED_JVM], capture_output=True, text=True, check=True)
     assert done.stdout.startswith("the connection to Spark is lost: ")
+    assert done.stdout.count("\n") == 1
+
+
+WRONG_SETTING = """
+import sys
+from broadloom import InputError
+from broadloom.pipeline import SparkEngine, session
+from broadloom.pipeline.spark_session import parse_conf
+try:
+    with session(SparkEngine(master=sys.argv[1], conf=parse_conf(sys.argv[2:]))):
+        pass
+except InputError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["local[x]"], "Could not parse Master URL: 'local[x]'"),
+        (["local[1]", "spark.sql.shuffle.partitions=abc"], "spark.sql.shuffle.partitions"),
+    ],
+)
+def test_a_setting_that_spark_refuses_is_a_wrong_input(arguments, words):
+    command = [sys.executable, "-c", WRONG_SETTING, *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.startswith("Spark does not start: ")
+    assert words in done.stdout
     assert done.stdout.count("\n") == 1

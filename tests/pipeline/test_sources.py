@@ -1,12 +1,13 @@
 """Raw sources: the kind of each file, and the errors for files that cannot be used."""
 
+import errno
 import gzip
 
 import pyarrow as pa
 import pyarrow.parquet
 import pytest
 
-from broadloom import InputError
+from broadloom import InputError, StorageError
 from broadloom.pipeline.ingest.raw_sources import RawSource, count_lines, find_files
 
 
@@ -76,6 +77,17 @@ def test_a_truncated_parquet_file_is_refused(tmp_path):
     (tmp_path / "cut.parquet").write_bytes((tmp_path / "whole.parquet").read_bytes()[:-10])
     with pytest.raises(InputError, match=r"cut\.parquet is truncated or damaged"):
         find_files([RawSource(str(tmp_path))])
+
+
+def test_a_parquet_file_on_a_failing_disk_is_a_storage_error(tmp_path, monkeypatch):
+    def fail(_):
+        raise OSError(errno.EIO, "Input/output error")
+
+    path = tmp_path / "rows.parquet"
+    pa.parquet.write_table(pa.table({"node": ["a"], "topic": ["t"]}), path)
+    monkeypatch.setattr(pa.parquet, "read_schema", fail)
+    with pytest.raises(StorageError, match=r"rows\.parquet cannot be read: Input/output error"):
+        find_files([RawSource(str(path))])
 
 
 def test_missing_files_and_unknown_kinds_are_refused(tmp_path):

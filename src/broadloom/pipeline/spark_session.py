@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from broadloom.errors import BroadloomError, InputError, MissingExtraError, UnreachableError
+from broadloom.errors import BroadloomError, InputError, MissingExtraError, StorageError, UnreachableError
 from broadloom.pipeline.java import java_home
 
 if TYPE_CHECKING:
@@ -40,6 +40,25 @@ LONG_JOB = (
 )
 # Inputs above this size are long jobs.
 LONG_JOB_BYTES = 80_000_000
+
+# Masters and sizes of memory that make the JVM end at its start, with a reason only on stderr.
+_MASTER = re.compile(r"yarn$|spark://|k8s://|local")
+_MEMORY = {
+    "spark.driver.memory": re.compile(r"\d+[kmgt]?", re.IGNORECASE),
+    "spark.executor.memory": re.compile(r"\d+([kmgtp]?b|[kmgtp])?", re.IGNORECASE),
+}
+
+# Parts of a Java stack trace.
+_CAUSE = re.compile(r"^(?:: |Caused by: )[\w.$]+: (.+)$", re.MULTILINE)
+_WRONG_SETTING = re.compile(
+    r"^: (?:[\w.]*(?:IllegalArgument|NumberFormat|Analysis)Exception: "
+    r"|.*Could not parse Master URL|.*Invalid master URL)",
+    re.MULTILINE,
+)
+_STORAGE_FAULT = re.compile(
+    r"[^:\n]*(?:No space left on device|Disk quota exceeded|Read-only file system|Input/output error"
+    r"|Permission denied)\)?"
+)
 
 
 @dataclass(frozen=True)
@@ -71,6 +90,13 @@ class SparkEngine:
             )
         if self.remote and not self.remote.startswith("sc://"):
             raise InputError(f"the remote is {self.remote!r}; give a Spark Connect address, sc://host:port")
+        if self.master and not _MASTER.match(self.master):
+            raise InputError(
+                f"the master is {self.master!r}; give local[N], spark://host:port, yarn or k8s://..."
+            )
+        for name, pattern in _MEMORY.items():
+            if name in self.conf and not pattern.fullmatch(self.conf[name]):
+                raise InputError(f"{name} is {self.conf[name]!r}; give a size like 4g")
 
     @property
     def is_local(self) -> bool:
@@ -92,8 +118,9 @@ def session(engine: SparkEngine | None = None, spark: SparkSession | None = None
     it is not stopped. Otherwise a session is started, and stopped when the block ends.
 
     Raises:
-        InputError: a session is running with other settings than the engine's.
+        InputError: a session is running with other settings than the engine's, or Spark refuses a setting.
         MissingExtraError: pyspark or Java is not installed.
+        StorageError: Spark cannot read or write a file, for example because a disk is full.
         UnreachableError: the cluster does not answer, or the JVM does not start or dies.
     """
     running = spark or _running()
@@ -108,10 +135,14 @@ def session(engine: SparkEngine | None = None, spark: SparkSession | None = None
         started = (_connect if wanted.remote else _launch)(wanted, Path(folder))
         logging.root.addFilter(_is_not_py4j_noise)
         try:
+            _check_settings(started)
             yield started
         except BroadloomError:
             raise
         except Exception as error:
+            fault = storage_error(error)
+            if fault is not None:
+                raise fault from error
             if _answers(started):
                 raise
             raise UnreachableError(f"the connection to Spark is lost: {_first_line(error)}") from error
@@ -140,6 +171,51 @@ def _stop(spark: SparkSession) -> None:
     except Exception:
         if _answers(spark):
             raise
+
+
+def _check_settings(spark: SparkSession) -> None:
+    """Raise if a setting of Spark SQL is wrong; Spark itself checks them only at the first query."""
+    from pyspark.errors import IllegalArgumentException
+
+    try:
+        spark.conf.get("spark.sql.session.timeZone")
+    except IllegalArgumentException as error:
+        raise spark_error("Spark does not start", error) from error
+
+
+def spark_error(action: str, error: Exception) -> InputError | StorageError | UnreachableError:
+    """Convert an error of Spark to one with the message "<action>: <reason>".
+
+    Returns:
+        An `InputError` if the master or a setting is wrong, a `StorageError` if a disk failed, otherwise an
+        `UnreachableError`.
+    """
+    from pyspark.errors import AnalysisException, IllegalArgumentException, PySparkValueError
+
+    fault = storage_error(error)
+    if fault is not None:
+        return fault
+    trace = _java_trace(error)
+    causes = _CAUSE.findall(trace)
+    wrong = isinstance(error, (AnalysisException, IllegalArgumentException, PySparkValueError))
+    kind = InputError if wrong or _WRONG_SETTING.search(trace) else UnreachableError
+    return kind(f"{action}: {causes[-1] if causes else _first_line(error)}")
+
+
+def storage_error(error: Exception) -> StorageError | None:
+    """A `StorageError` if Spark failed because of a disk, for example a full one; otherwise None."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    if not isinstance(error, (PySparkException, Py4JError)):
+        return None
+    found = _STORAGE_FAULT.search(_java_trace(error))
+    return StorageError(f"Spark cannot read or write a file: {found[0].strip()}") if found else None
+
+
+def _java_trace(error: Exception) -> str:
+    """The text of an error with its causes in Java, which pyspark keeps in a private attribute."""
+    return f"{error}\n{getattr(error, '_stackTrace', '')}"
 
 
 def need_spark() -> None:
@@ -227,7 +303,7 @@ def _launch(engine: SparkEngine, folder: Path) -> SparkSession:
     try:
         started = builder.getOrCreate()
     except (PySparkException, Py4JError, OSError) as error:
-        raise UnreachableError(f"Spark does not start: {_first_line(error)}") from error
+        raise spark_error("Spark does not start", error) from error
     if not engine.is_local:
         started.sparkContext.addPyFile(str(package_zip(folder)))
     return started
@@ -247,7 +323,7 @@ def _connect(engine: SparkEngine, folder: Path) -> SparkSession:
             started.conf.set(name, value)
         started.addArtifacts(str(package_zip(folder)), pyfile=True)
     except PySparkException as error:
-        raise UnreachableError(f"no Spark Connect at {engine.remote}: {_first_line(error)}") from error
+        raise spark_error(f"Spark Connect at {engine.remote} does not start a session", error) from error
     return started
 
 

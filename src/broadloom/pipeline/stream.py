@@ -24,7 +24,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 
 from broadloom.checks import check_count
-from broadloom.errors import BroadloomError, InputError, MissingExtraError, UnreachableError, error_from_os
+from broadloom.errors import BroadloomError, InputError, MissingExtraError, error_from_os
 from broadloom.maintenance import (
     EventFeed,
     EventRow,
@@ -36,7 +36,7 @@ from broadloom.maintenance import (
     read_state,
     write_state,
 )
-from broadloom.pipeline.spark_session import SparkEngine, session
+from broadloom.pipeline.spark_session import SparkEngine, session, spark_error
 from broadloom.progress import stage
 from broadloom.storage import lock_folder, new_folder
 
@@ -84,7 +84,7 @@ def maintain_on_spark(
     Raises:
         InputError: `output` was made from other events or is in use, or its checkpoint is too old.
         MissingExtraError: Spark has no connector to Kafka.
-        StorageError: `output` cannot be written.
+        StorageError: `output` cannot be written, or another disk failed.
         UnreachableError: Spark stopped the stream.
     """
     if engine is not None and engine.remote:
@@ -122,8 +122,7 @@ def _apply_batches(rows: DataFrame, state: StreamState, checkpoint: Path, once: 
     except StreamingQueryException as error:
         if state.fault is not None and not isinstance(state.fault, PySparkException):
             raise state.fault from error
-        first = str(error).strip().partition("\n")[0]
-        raise UnreachableError(f"Spark stopped the stream: {first}") from error
+        raise spark_error("Spark stopped the stream", error) from error
     finally:
         query.stop()
 

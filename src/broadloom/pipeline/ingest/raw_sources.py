@@ -268,11 +268,13 @@ def _parquet_schema(path: Path) -> pa.Schema:
     try:
         return pa.parquet.read_schema(path)
     except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno is not None:
+            raise error_from_os(f"{path} cannot be read", error) from error
         raise InputError(f"{path} is truncated or damaged: {str(error).partition(chr(10))[0]}") from error
 
 
 def _keys(head: str) -> list[str]:
-    """The keys of all lines that are JSON objects, and "client", which only later lines may have."""
+    """The keys of all lines that are JSON objects, and "client", which only later lines can have."""
     keys: dict[str, None] = {}
     for line in head.split("\n"):
         try:
