@@ -93,7 +93,7 @@ def test_keeps_a_maximum_degree(instance, limit):
     plan = bl.link(interest, weights, "broadloom", max_degree=limit)
     assert plan.overlay.degrees().max(initial=0) <= limit
     assert plan.lower_bound <= plan.total_weight <= greedy.total_weight
-    assert plan.notes["why"] == "the guided search knows no maximum degree"
+    assert plan.notes["why"] == "the guided search does not support max_degree"
 
 
 @pytest.mark.parametrize("effort", [0, -1, 21, 1.5, "2", True])

@@ -57,7 +57,7 @@ def test_events_are_sorted_and_each_is_applied_or_quarantined():
     assert reasons == [
         "not a JSON object",
         "duplicate: its seq was applied before",
-        "node is there already",
+        "node exists already",
         "unknown node",
     ]
     late = list(feed.take([event(0, "join", "e")]))

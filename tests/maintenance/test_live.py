@@ -212,7 +212,7 @@ def test_the_name_of_a_node_that_left_can_be_used_again():
     assert live.named("z") is None
     assert live.join([0], name="z").node == 3
     assert live.interest.node_ids == ("x", "y", "left-2", "z")
-    with pytest.raises(InputError, match="there is a node 'x' already"):
+    with pytest.raises(InputError, match="node 'x' exists already"):
         live.join([0], name="x")
 
 
@@ -247,17 +247,17 @@ def test_quality_drifts_and_a_rebaseline_restores_it():
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda live: live.leave(9), "node 9 is not there; ids go up to 2"),
+        (lambda live: live.leave(9), "node 9 does not exist; ids go up to 2"),
         (lambda live: live.leave(-1), "give a whole number from 0"),
         (lambda live: live.leave("1"), "give a whole number from 0"),
-        (lambda live: (live.leave(0), live.leave(0)), "node 0 is not there; it left"),
-        (lambda live: live.join([5]), "topic 5 is not there; give an index from 0 to 1"),
+        (lambda live: (live.leave(0), live.leave(0)), "node 0 does not exist; it left"),
+        (lambda live: live.join([5]), "topic 5 does not exist; give an index from 0 to 1"),
         (lambda live: live.join([0, 0]), "topic 0 is given twice"),
         (lambda live: live.join("ab"), "give a list of topics"),
-        (lambda live: live.join([True]), "topic True is not there"),
+        (lambda live: live.join([True]), "topic True does not exist"),
         (lambda live: live.join([0], at=[1.0]), "links have no weights"),
-        (lambda live: live.resubscribe(0, [2.5]), r"topic 2\.5 is not there"),
-        (lambda live: live.backups(7), "node 7 is not there"),
+        (lambda live: live.resubscribe(0, [2.5]), r"topic 2\.5 does not exist"),
+        (lambda live: live.backups(7), "node 7 does not exist"),
         (lambda live: live.apply([(0, "fly", 0, [])]), "event 0 is a 'fly'"),
         (lambda live: live.apply([(0, "join", 7, [])]), "expects node id 7, but the next id is 3"),
         (lambda live: live.apply([3]), r"give \(seq, kind, node, topics\)"),
@@ -279,7 +279,7 @@ def test_join_events_are_refused_if_links_have_weights_and_nothing_changes():
 def test_a_batch_with_an_invalid_event_changes_nothing():
     live = bl.maintain(bl.Interest.from_lists([[0], [0, 1], [1]]))
     before = live.edges.tolist()
-    with pytest.raises(InputError, match="node 3 is not there"):
+    with pytest.raises(InputError, match="node 3 does not exist"):
         live.apply([(0, "join", None, [0]), (1, "leave", 3, []), (2, "leave", 3, [])])
     assert live.edges.tolist() == before
     assert len(live.nodes) == 3

@@ -88,7 +88,7 @@ def broadloom(interest: Interest, weights: Weights, options: GuidedOptions, seed
             interest, weights, overlay, options, "the instance is too large for the guided search"
         )
     if options.max_degree is not None:
-        return _unguided(interest, weights, overlay, options, "the guided search knows no maximum degree")
+        return _unguided(interest, weights, overlay, options, "the guided search does not support max_degree")
     best = overlay[reverse_delete(interest, overlay, heaviest_first(weights, overlay))]
     ascent = Ascent(interest, weights, overlay)
     rng = np.random.default_rng(seed)

@@ -121,7 +121,7 @@ def check_topics(topics: object, count: int) -> tuple[Topic, ...]:
         (2, 'news')
         >>> check_topics([3], 3)
         Traceback (most recent call last):
-        broadloom.errors.InputError: topic 3 is not there; give an index from 0 to 2, or a text
+        broadloom.errors.InputError: topic 3 does not exist; give an index from 0 to 2, or a text
     """
     if isinstance(topics, str) or not isinstance(topics, Iterable):
         raise InputError(f"the topics are {topics!r}; give a list of topics")
@@ -152,7 +152,7 @@ def _check_topic(topic: object, count: int) -> Topic:
     except TypeError:
         index = -1
     if not 0 <= index < count:
-        raise InputError(f"topic {topic!r} is not there; give an index from 0 to {count - 1}, or a text")
+        raise InputError(f"topic {topic!r} does not exist; give an index from 0 to {count - 1}, or a text")
     return index
 
 
@@ -176,7 +176,7 @@ def check_nodes(requests: Iterable[ChangeRequest], present: Mapping[int, object]
                 reason = (
                     f"it left; {len(present):,} nodes are present" if known else f"ids go up to {next_id - 1}"
                 )
-                raise InputError(f"node {node} is not there; {reason}")
+                raise InputError(f"node {node} does not exist; {reason}")
             if request.kind == LEAVE:
                 gone.add(node)
 

@@ -46,7 +46,7 @@ UNKNOWN_KIND = "unknown kind"
 ENDINGS = (".parquet", ".csv", ".jsonl", ".json", ".ndjson")
 # Reasons for which a feed refuses an event.
 UNKNOWN_NODE = "unknown node"
-THERE_ALREADY = "node is there already"
+EXISTS_ALREADY = "node exists already"
 DUPLICATE = "duplicate: its seq was applied before"
 LATE = "late: a later seq was applied before"
 # Columns of the tables of a run.
@@ -304,7 +304,7 @@ class EventFeed:
         node = self.live.named(name)
         if kind == JOIN:
             if node is not None:
-                raise InputError(THERE_ALREADY)
+                raise InputError(EXISTS_ALREADY)
             return ChangeRequest(JOIN, None, topics, name, _position(self.live, values.get("at")))
         if node is None:
             raise InputError(UNKNOWN_NODE)

@@ -416,7 +416,7 @@ class Live:
             if not is_text(name):
                 raise InputError(f"the name of a node is {name!r}; give a text")
             if name in self._ids or name in taken:
-                raise InputError(f"there is a node {name!r} already; give each node a name of its own")
+                raise InputError(f"node {name!r} exists already; give each node a name of its own")
             taken.add(name)
 
     def _check_position(self, request: ChangeRequest) -> ChangeRequest:

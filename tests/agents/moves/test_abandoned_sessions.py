@@ -59,7 +59,7 @@ def test_an_abandoned_session_is_counted_and_listed_also_after_a_restart(world, 
         (listed,) = page["abandoned_last"]
         assert (listed["client"], listed["broker"], listed["forward"]) == ("a", "h", True)
         ended = world.agent.registry.moves[move.id]
-        assert (ended.state, ended.note) == (MoveState.REDIRECTED, "what waited at 'h' was left there")
+        assert (ended.state, ended.note) == (MoveState.REDIRECTED, "messages waiting at 'h' were abandoned")
         assert saved_state(world) == before
 
 

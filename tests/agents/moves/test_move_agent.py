@@ -178,7 +178,7 @@ def test_a_client_is_told_to_connect_only_when_it_is_ready_and_then_the_move_can
     world.step()
     orders = [parse(ConnectOrder, data) for _, topic, data in world.gateway.sent if topic.endswith("connect")]
     assert world.number in [order.number for order in orders if order.move == move.id]
-    with pytest.raises(InputError, match="told to go; it is too late"):
+    with pytest.raises(InputError, match="ordered to move; it is too late"):
         world.agent.cancel(move.id)
     world.reply(move, "failed")
     assert world.state(move) is MoveState.FAILED

@@ -67,7 +67,7 @@ def test_a_cycle_of_full_brokers_is_reported_with_advice():
     assert plan.steps == ()
     assert [move.client for move in plan.blocked] == ["0", "1"]
     assert plan.advice == (
-        "2 users wait for each other's room; 1 more capacity at '1', or 1 at a spare broker, "
+        "2 users wait for each other's capacity; 1 more capacity at '1', or 1 at a spare broker, "
         "would let '0' move"
     )
     assert "2 blocked" in plan.summary()

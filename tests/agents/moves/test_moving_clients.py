@@ -340,7 +340,7 @@ def test_a_client_can_answer_by_calls_and_move_without_a_request(tmp_path):
                 if act is not None:
                     act(requests["f"])
                 assert wait_for(lambda: agent.registry.moves[move].state is state)  # noqa: B023
-            assert agent.registry.moves[move].note == "the client would not go"
+            assert agent.registry.moves[move].note == "the client declined to move"
             assert client.home == "h"
             for call in (agent.replicate, agent.connect):
                 with pytest.raises(InputError, match=f"move {move} is failed"):

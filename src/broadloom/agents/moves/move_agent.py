@@ -61,7 +61,7 @@ DAY = 24 * 3600
 MOST_STAY = float(DAY)  # seconds after which a staying client is asked again at the latest
 # `Resident.heard` is up to a day too early, and then a broker keeps a session for a day.
 LEAST_FORGET = 2 * DAY + SESSION_SECONDS
-LEAVING = "the client has been told to go"
+LEAVING = "the client has been ordered to move"
 T = TypeVar("T")
 
 
@@ -283,7 +283,7 @@ class MoveAgent:
             self._inbox.put(lambda: self._send_off(move.id, message.number))
             return [] if move.note == LEAVING else [replace(move, since=now, note=LEAVING)]
         if move.state in PREPARED and message.answer in ("decline", "failed"):
-            reason = "would not go" if message.answer == "decline" else "could not connect"
+            reason = "declined to move" if message.answer == "decline" else "could not connect"
             return self._end_move(move, MoveState.FAILED, now, f"the client {reason}")
         return []  # outdated
 
@@ -319,7 +319,7 @@ class MoveAgent:
             stray.last for stray in self.registry.strays_of(move.client)
         ):
             left = self.registry.abandoned.get((move.client, move.home))
-            note = f"what waited at {move.home!r} was left there" if left and left.forward else ""
+            note = f"messages waiting at {move.home!r} were abandoned" if left and left.forward else ""
             self._save([move.to(MoveState.REDIRECTED, now, note)])
 
     def _ask_to_move(self, move: Move, now: float) -> None:
@@ -591,5 +591,5 @@ class MoveAgent:
         if move.is_over or move.state is MoveState.CONNECTED or move.note == LEAVING:
             reason = LEAVING if move.note == LEAVING else f"move {move_id} is {move.state}"
             raise InputError(f"{reason}; it is too late to cancel it")
-        self._save(self._end_move(move, MoveState.CANCELLED, self.now(), "given up by the operator"))
+        self._save(self._end_move(move, MoveState.CANCELLED, self.now(), "cancelled by the operator"))
         return self.registry.moves[move_id]

@@ -198,7 +198,7 @@ class _MoveOrder:
         user = min(self.remaining, key=lambda one: (shortage[one], one))
         name, broker = self.problem.user_ids[user], self.problem.broker_ids[self.goal[user]]
         return (
-            f"{len(self.remaining):,} users wait for each other's room; "
+            f"{len(self.remaining):,} users wait for each other's capacity; "
             f"{shortage[user]:.6g} more capacity at {broker!r}, "
             f"or {self.problem.demand[user]:.6g} at a spare broker, would let {name!r} move"
         )

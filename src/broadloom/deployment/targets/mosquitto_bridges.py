@@ -39,22 +39,22 @@ notifications false
 restart_timeout 1 30
 """
 _ACL_RULES = """\
-# Who may use the control topics by which clients are moved; written by broadloom.
-# Put these lines at the end of each broker's acl_file. Clients log in by their own names:
-# their listener has `use_username_as_clientid true`, and the agent has a listener of its own without it.
+# Rights on the control topics by which clients are moved; written by broadloom.
+# Put these lines at the end of each broker's acl_file. Each client logs in with its own name: the listener of
+# clients has `use_username_as_clientid true`, and the agent has a separate listener without it.
 user {agent}
 topic readwrite {root}/#
 topic readwrite {own}to/#
 topic read #
 
-# The link agent carries all topics but those, and probes of its own, which no `#` of anybody else's matches.
+# The link agent carries all other topics, and its own probes, which no `#` of another client matches.
 user {links}
 topic readwrite #
 topic readwrite {own}#
 topic deny {root}/#
 topic deny {own}to/#
 
-# A client speaks for itself only, and hears only what is said to it.
+# A client sends only under its own name, and receives only what is addressed to it.
 pattern write {root}/from/%u/+
 pattern read {root}/to/%u/+
 pattern read {own}to/%u/+
