@@ -10,8 +10,8 @@ CONFTEST = Path(__file__).with_name("conftest.py").read_text()
 @pytest.fixture
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     """Run one test with a marker under our conftest.py; returns its outcome and its report."""
-    monkeypatch.delenv("BROADLOOM_CI", raising=False)
-    monkeypatch.delenv("BROADLOOM_DATA", raising=False)
+    for name in ("BROADLOOM_CI", "BROADLOOM_DATA", "BROADLOOM_OPTIMIZE", "PYTHONOPTIMIZE"):
+        monkeypatch.delenv(name, raising=False)
     (pytester.path / "tests").mkdir()
     (pytester.path / "tests" / "conftest.py").write_text(CONFTEST)
     pytester.makeini("[pytest]\nmarkers =\n  needs\n  data\n  spark")
