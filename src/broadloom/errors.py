@@ -42,9 +42,9 @@ class MissingExtraError(BroadloomError, ImportError):
     """An optional package or program is not installed; the message says how to install it.
 
     Examples:
-        >>> raise MissingExtraError("paho-mqtt is missing; run: pip install 'broadloom[deploy]'")
+        >>> raise missing_extra("paho-mqtt", "deploy")
         Traceback (most recent call last):
-        broadloom.errors.MissingExtraError: paho-mqtt is missing; run: pip install 'broadloom[deploy]'
+        broadloom.errors.MissingExtraError: paho-mqtt is not installed; run: pip install "broadloom[deploy]"
     """
 
 
@@ -78,6 +78,23 @@ class InternalError(BroadloomError, RuntimeError):
         Traceback (most recent call last):
         broadloom.errors.InternalError: gm left topic 'alarms' disconnected; please report this
     """
+
+
+def missing_extra(package: str, extra: str, reason: str = "") -> MissingExtraError:
+    """The error for a package of an extra that is not installed; all such messages have this form.
+
+    Args:
+        package: the name of the package on the package index, or of what it contains.
+        extra: the extra of Broadloom that installs it.
+        reason: what needs the package, or where it was searched.
+
+    Examples:
+        >>> print(missing_extra("OR-tools", "lp", "slp1 and slp need it"))
+        OR-tools is not installed (slp1 and slp need it); run: pip install "broadloom[lp]"
+    """
+    why = f" ({reason})" if reason else ""
+    # Double quotes: the command prompt of Windows does not know single ones.
+    return MissingExtraError(f'{package} is not installed{why}; run: pip install "broadloom[{extra}]"')
 
 
 def error_from_os(action: str, error: OSError) -> InputError | StorageError:

@@ -203,5 +203,7 @@ def test_a_load_sample_is_drawn_until_its_program_has_a_solution(seed):
 def test_missing_or_tools_is_a_missing_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "ortools.pdlp", None)
     problem = bl.AssignmentProblem([0], [[1], [2]], [-1, -1], [[1], [2]], [[0], [1]], [[1], [2]])
-    with pytest.raises(bl.MissingExtraError, match=r"OR-tools, which is not installed; run: pip install"):
+    with pytest.raises(
+        bl.MissingExtraError, match=r'^OR-tools is not installed .*; run: pip install "broadloom\[lp\]"$'
+    ):
         bl.assign(problem, "slp1")

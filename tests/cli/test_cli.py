@@ -14,6 +14,7 @@ import pytest
 import broadloom as bl
 from broadloom import Plan
 from broadloom.cli import main
+from broadloom.errors import missing_extra
 
 
 @pytest.fixture
@@ -309,7 +310,7 @@ def test_a_closed_pipe_is_not_a_failed_check(tables, tmp_path):
     ("error", "code"),
     [
         (bl.InputError("k is 0; give a number from 1"), 2),
-        (bl.MissingExtraError("paho-mqtt is missing; run: pip install 'broadloom[deploy]'"), 2),
+        (missing_extra("paho-mqtt", "deploy"), 2),
         (FileNotFoundError(2, "No such file or directory", "edges.csv"), 2),
         (bl.StorageError("cannot write plan: No space left on device"), 3),
         (bl.UnreachableError("rome:8883 refused the connection; is the broker running?"), 3),

@@ -123,7 +123,9 @@ def test_settings_are_texts_with_an_equals_sign():
 
 def test_missing_spark_is_an_error_in_one_line(monkeypatch):
     monkeypatch.setattr(module, "find_spec", lambda _: None)
-    with pytest.raises(MissingExtraError, match=r"pip install 'broadloom\[spark\]'"):
+    with pytest.raises(
+        MissingExtraError, match=r'^pyspark is not installed; run: pip install "broadloom\[spark\]"$'
+    ):
         module.need_spark()
 
 

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from broadloom.errors import InputError, MissingExtraError, UnreachableError
+from broadloom.errors import InputError, UnreachableError, missing_extra
 from broadloom.mqtt.endpoint import ANONYMOUS, Address, Login
 from broadloom.mqtt.topic_filters import QosFilters
 
@@ -38,7 +38,7 @@ def need_paho() -> Any:
     try:
         import paho.mqtt.client as paho
     except ImportError as error:
-        raise MissingExtraError("paho-mqtt is missing; run: pip install 'broadloom[deploy]'") from error
+        raise missing_extra("paho-mqtt", "deploy") from error
     return paho
 
 

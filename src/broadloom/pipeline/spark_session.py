@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from broadloom.errors import BroadloomError, InputError, MissingExtraError, StorageError, UnreachableError
+from broadloom.errors import BroadloomError, InputError, StorageError, UnreachableError, missing_extra
 from broadloom.pipeline.java import java_home
 
 if TYPE_CHECKING:
@@ -221,9 +221,7 @@ def _java_trace(error: Exception) -> str:
 def need_spark() -> None:
     """Raise `MissingExtraError` if pyspark is not installed."""
     if find_spec("pyspark") is None:
-        raise MissingExtraError(
-            "the pipeline needs Spark, which is not installed; run: pip install 'broadloom[spark]'"
-        )
+        raise missing_extra("pyspark", "spark")
 
 
 def task_count(spark: SparkSession, parts: int) -> int:
@@ -312,7 +310,7 @@ def _launch(engine: SparkEngine, folder: Path) -> SparkSession:
 def _connect(engine: SparkEngine, folder: Path) -> SparkSession:
     """A session on a Spark Connect server."""
     if find_spec("grpc") is None:
-        raise MissingExtraError("Spark Connect needs more packages; run: pip install 'pyspark[connect]'")
+        raise missing_extra("grpcio", "spark", "Spark Connect needs it")
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 

@@ -15,7 +15,7 @@ from scipy.sparse import coo_array
 
 from broadloom.assignment.subscribers.content_filters import Corners, extend, holds, is_inside
 from broadloom.assignment.subscribers.load_flow import CandidateBrokers
-from broadloom.errors import MissingExtraError
+from broadloom.errors import missing_extra
 from broadloom.kernels import k_means, kernel, thread_count
 from broadloom.model import DensityArrays, measure_of
 
@@ -297,10 +297,7 @@ def _solver(tolerance: float, iterations: int):  # type: ignore[no-untyped-def] 
         from ortools.pdlp import solvers_pb2
         from ortools.pdlp.python import pdlp
     except ImportError as error:
-        raise MissingExtraError(
-            "slp1 and slp solve linear programs with OR-tools, which is not installed; "
-            "run: pip install 'broadloom[lp]'"
-        ) from error
+        raise missing_extra("OR-tools", "lp", "slp1 and slp solve linear programs with it") from error
     parameters = solvers_pb2.PrimalDualHybridGradientParams()
     optimality = parameters.termination_criteria.simple_optimality_criteria
     optimality.eps_optimal_relative = optimality.eps_optimal_absolute = tolerance

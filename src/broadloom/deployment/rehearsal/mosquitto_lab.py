@@ -285,7 +285,7 @@ def require_mosquitto() -> str:
     program = shutil.which("mosquitto", path=path)
     if program is None:
         raise MissingExtraError(
-            "mosquitto is missing, and a rehearsal runs it; run: apt-get install mosquitto"
+            "mosquitto is not installed (a rehearsal runs it); run: apt-get install mosquitto"
         )
     return program
 

@@ -60,7 +60,10 @@ class RabbitLab(BrokerLab):
 
     def __init__(self, wiring: Wiring) -> None:
         if not SERVER.exists() or shutil.which("epmd") is None:
-            raise MissingExtraError(f"{SERVER} or epmd is missing; run: apt-get install rabbitmq-server")
+            raise MissingExtraError(
+                f"{SERVER} or epmd is not installed (a rehearsal runs them); "
+                "run: apt-get install rabbitmq-server"
+            )
         if len(wiring.brokers) > MOST_NODES:
             raise InputError(
                 f"the plan has {len(wiring.brokers)} brokers; rehearse at most {MOST_NODES} on RabbitMQ"
