@@ -20,6 +20,7 @@ LAYERS = (
     "errors",
     "progress",
     "checks",
+    "notebook",
     "kernels",
     "storage",
     "mqtt",

@@ -1,6 +1,7 @@
 """Broadloom plans, deploys and maintains the overlay of a wide-area publish/subscribe system."""
 
 from broadloom import measures, workload
+from broadloom._version import VERSION
 from broadloom.agents.moves import MovePlan, MoveRequest, MovingClient, plan_moves, run_moves
 from broadloom.assignment import assign
 from broadloom.catalogue import algorithms
@@ -27,6 +28,8 @@ from broadloom.model import (
 )
 from broadloom.mqtt import Login
 from broadloom.plans import AssignmentResult, MarketResult, Plan
+
+__version__ = VERSION
 
 __all__ = [
     "AssignmentProblem",

@@ -4,6 +4,10 @@ from dataclasses import fields
 from typing import Any
 
 from broadloom import assignment, linking, maintenance
+from broadloom.errors import InputError
+from broadloom.model import nearest_name
+
+STAGES = ("link", "assign", "maintain")
 
 
 def algorithms(stage: str | None = None) -> list[dict[str, Any]]:
@@ -12,10 +16,17 @@ def algorithms(stage: str | None = None) -> list[dict[str, Any]]:
     Args:
         stage: return only the algorithms of this stage: "link", "assign" or "maintain".
 
+    Raises:
+        InputError: there is no such stage; the message suggests the nearest one.
+
     Examples:
         >>> [row["objective"] for row in algorithms("link") if row["name"] == "gm"]
         ['edges']
     """
+    if not (stage is None or isinstance(stage, str)):
+        raise InputError(f"the stage is {stage!r:.40}; give one of {', '.join(STAGES)}")
+    if not (stage is None or stage in STAGES):
+        raise InputError(f"no stage {stage!r}{nearest_name(stage, STAGES)}; there are {', '.join(STAGES)}")
     return [
         {
             "name": algorithm.name,

@@ -110,6 +110,23 @@ def repeated(values: NDArray[np.generic]) -> NDArray[np.bool_]:
     return mask
 
 
+def same_value(one: object, other: object) -> bool:
+    """Whether two values are equal: arrays by shape and entries, lists and tuples item by item, NaN to NaN.
+
+    Examples:
+        >>> same_value((np.arange(2), "a"), [np.array([0, 1]), "a"]), same_value(np.arange(2), np.arange(3))
+        (True, False)
+    """
+    if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
+        is_float = one.dtype.kind == "f" and other.dtype.kind == "f"
+        return np.array_equal(one, other, equal_nan=is_float)
+    if isinstance(one, (list, tuple)) and isinstance(other, (list, tuple)):
+        return len(one) == len(other) and all(map(same_value, one, other))
+    if isinstance(one, float) and isinstance(other, float) and one != one:
+        return other != other
+    return bool(one == other)
+
+
 def seeded_generator(seed: object) -> np.random.Generator:
     """A random number generator; raises if the seed is not a whole number from 0."""
     return np.random.default_rng(check_count(seed, "seed"))

@@ -108,6 +108,15 @@ def test_the_algorithms_command_lists_the_algorithms(run):
     assert "gm" in [row["name"] for row in json.loads(out)["algorithms"]]
 
 
+def test_the_algorithms_command_takes_a_stage(run):
+    code, out, _ = run("algorithms", "maintain", "--json")
+    assert code == 0
+    assert [row["name"] for row in json.loads(out)["algorithms"]] == ["shadow", "naive"]
+    code, out, err = run("algorithms", "maintian")
+    assert (code, out) == (2, "")
+    assert "no stage 'maintian' (did you mean 'maintain'?); there are link, assign, maintain" in err
+
+
 def test_every_command_has_help_with_an_example(run):
     code, out, _ = run("--help")
     assert code == 0
@@ -321,7 +330,7 @@ def test_a_closed_pipe_is_not_a_failed_check(tables, tmp_path):
 def test_each_kind_of_error_has_its_exit_code(run, monkeypatch, error, code):
     """An expected error is one line on standard error; by the exit code a script knows whether to retry."""
 
-    def fail():
+    def fail(_):
         raise error
 
     monkeypatch.setattr("broadloom.cli.inspect.bl.algorithms", fail)
@@ -335,7 +344,7 @@ def test_each_kind_of_error_has_its_exit_code(run, monkeypatch, error, code):
 def test_a_bug_shows_a_traceback(monkeypatch, error):
     """An error in Broadloom is not reported as a mistake of the user."""
 
-    def fail():
+    def fail(_):
         raise error
 
     monkeypatch.setattr("broadloom.cli.inspect.bl.algorithms", fail)

@@ -283,6 +283,17 @@ def test_the_command_starts_from_a_plan_and_uses_weights(tables, tmp_path, capsy
     assert list(record["quarantined"]) == ["the new node is at None; give its point: 2 finite numbers"]
 
 
+def test_the_command_takes_an_algorithm_as_the_other_stages_do(tables, tmp_path, capsys):
+    """`--algorithm` and its older name `--method` run the same; two different names are refused."""
+    command = ("maintain", tables, "--events", tables)
+    for number, option in enumerate(("--algorithm", "--method", "-a")):
+        assert run(*command, option, "naive", "-o", tmp_path / str(number), "--quiet") == 0
+        record = json.loads((tmp_path / str(number) / "plan.json").read_text())
+        assert record["algorithm"] == "naive"
+    assert run(*command, "--algorithm", "shadow", "--method", "naive", "-o", tmp_path / "out") == 2
+    assert "give only algorithm" in capsys.readouterr().err
+
+
 def test_bad_input_is_one_line_and_exit_code_2(tables, tmp_path, capsys):
     assert run("maintain", tables, "--events", tmp_path / "none.csv", "-o", tmp_path / "out") == 2
     assert run("maintain", tables, "--events", tables, "--method", "x", "-o", tmp_path / "out") == 2

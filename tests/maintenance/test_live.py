@@ -289,6 +289,9 @@ def test_a_batch_with_an_invalid_event_changes_nothing():
     ("options", "message"),
     [
         ({"method": "shadows"}, r"did you mean 'shadow'\?"),
+        ({"algorithm": "shadows"}, r"did you mean 'shadow'\?"),
+        ({"algorithm": 3}, "algorithm is 3; give the name of an algorithm"),
+        ({"algorithm": "shadow", "method": "naive"}, "algorithm is 'shadow' but method is 'naive'"),
         ({"rho": 0.5}, "rho is 0.5; give a number from 1"),
         ({"coverage": 0}, "coverage is 0"),
         ({"backups": "best"}, "give one of primal-dual, greedy"),
@@ -299,6 +302,18 @@ def test_a_batch_with_an_invalid_event_changes_nothing():
 def test_wrong_options_are_refused(options, message):
     with pytest.raises(InputError, match=message):
         bl.maintain(bl.Interest.from_lists([[0], [0, 1], [1]]), **options)
+
+
+@pytest.mark.parametrize(
+    "options", [{"algorithm": "naive"}, {"method": "naive"}, {"algorithm": "naive", "method": "naive"}]
+)
+def test_method_is_another_name_of_algorithm(options):
+    """Each spelling, and the third position, starts the same algorithm."""
+    interest = bl.Interest.from_lists([[0], [0, 1], [1]])
+    live = bl.maintain(interest, **options)
+    assert (live.algorithm, live.method) == ("naive", "naive")
+    assert bl.maintain(interest, None, "naive").algorithm == "naive"
+    assert bl.maintain(interest).algorithm == "shadow"
 
 
 @pytest.mark.parametrize(

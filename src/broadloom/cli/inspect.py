@@ -147,12 +147,18 @@ def _refuse_assignment(plan: Path) -> None:
         )
 
 
-def algorithms(as_json: Json = False, quiet: Quiet = False) -> None:
+def algorithms(
+    stage: Annotated[
+        str | None, typer.Argument(help="Only this stage: link, assign or maintain.", show_default=False)
+    ] = None,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
     """List the algorithms: name, stage, problem, paper, objective, options.
 
-    Example: broadloom algorithms
+    Example: broadloom algorithms link
     """
-    rows = bl.algorithms()
+    rows = bl.algorithms(stage)
     table = Table(
         "name", "stage", "problem", "paper", "objective", "rule", "options", box=None, pad_edge=False
     )

@@ -17,6 +17,7 @@ from broadloom.maintenance import (
     EventFeed,
     RoundLog,
     compile_kernels,
+    one_algorithm,
     read_events,
     write_state,
 )
@@ -31,7 +32,10 @@ def maintain(
         str, typer.Option(help="A file or folder of events; with --stream a folder to watch, or kafka://...")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the plan and the rounds.")],
-    method: Annotated[str, typer.Option(help="shadow or naive.")] = "shadow",
+    algorithm: Annotated[
+        str | None, typer.Option("--algorithm", "-a", help="shadow (the default) or naive.")
+    ] = None,
+    method: Annotated[str | None, typer.Option(help="An older name of --algorithm.", hidden=True)] = None,
     rho: Annotated[
         float, typer.Option(help="How many times worse than the best a link can be, to keep degrees low.")
     ] = 3,
@@ -68,7 +72,8 @@ def maintain(
             "--rebaseline works together with --fresh-every; give, for example, --fresh-every 50"
         )
     with progress(quiet):
-        options = {"method": method, "rho": rho, "coverage": coverage, "backups": backups, "seed": seed}
+        chosen = one_algorithm(algorithm, method)
+        options = {"algorithm": chosen, "rho": rho, "coverage": coverage, "backups": backups, "seed": seed}
 
         def start() -> bl.Live:
             problem = read_link_problem(tables, weights)

@@ -17,7 +17,14 @@ from broadloom.maintenance.event_feed import (
     read_events,
 )
 from broadloom.maintenance.live import Live
-from broadloom.maintenance.methods import METHODS, NaiveOptions, ShadowOptions, compile_kernels, maintain
+from broadloom.maintenance.methods import (
+    METHODS,
+    NaiveOptions,
+    ShadowOptions,
+    compile_kernels,
+    maintain,
+    one_algorithm,
+)
 from broadloom.maintenance.saved_overlay import changes_of, read_state, write_state
 
 __all__ = [
@@ -45,6 +52,7 @@ __all__ = [
     "events_of",
     "fresh_edges",
     "maintain",
+    "one_algorithm",
     "read_events",
     "read_state",
     "write_state",

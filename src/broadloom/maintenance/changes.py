@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from broadloom.checks import check_count, check_number
 from broadloom.errors import InputError
 from broadloom.model import EUCLIDEAN, SITES, UNIFORM, WeightArrays
+from broadloom.notebook import PREVIEW_ROWS, html_summary
 
 # The kinds of changes.
 JOIN = "join"
@@ -72,6 +73,14 @@ class Change:
     def repair_ratio(self) -> float:
         """Repair edges over the number of links before the change."""
         return self.repair_edges / max(self.edges_before, 1)
+
+    def _repr_html_(self) -> str:
+        facts = {"kind": self.kind, "node": str(self.node), "links added": len(self.added)}
+        facts |= {"links removed": len(self.removed), "seconds": self.seconds}
+        added = [("add", *pair) for pair in self.added.tolist()]
+        removed = [("remove", *pair) for pair in self.removed.tolist()]
+        rows = [(what, str(u), str(v)) for what, u, v in added + removed]
+        return html_summary("Change", facts, ("step", "u", "v"), rows[:PREVIEW_ROWS], len(rows))
 
     def __repr__(self) -> str:
         links = f"{len(self.added)} links added, {len(self.removed)} removed"

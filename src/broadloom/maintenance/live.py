@@ -38,6 +38,7 @@ from broadloom.maintenance.dynamics import (
     rebaseline_edges,
 )
 from broadloom.model import Interest, Overlay
+from broadloom.notebook import html_summary
 from broadloom.plans import Plan
 
 if TYPE_CHECKING:
@@ -235,6 +236,11 @@ class Live:
         return tuple(self._topic_ids)
 
     @property
+    def algorithm(self) -> str:
+        """The name of the algorithm, "shadow" or "naive"; `method` is an older name."""
+        return self.method
+
+    @property
     def weights_kind(self) -> str:
         """The kind of the weights of links: uniform, dense, euclidean or sites."""
         return self._dynamics.weights_kind
@@ -382,6 +388,17 @@ class Live:
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+    def _repr_html_(self) -> str:
+        facts: dict[str, object] = {
+            "algorithm": self.algorithm,
+            "nodes": self.node_count,
+            "links": self.edge_count,
+            "mean degree": self.mean_degree,
+            "max degree": self.max_degree,
+            "weights": self.weights_kind,
+        }
+        return html_summary("Live", facts | {f"{kind}s": self.counts[kind] for kind in (JOIN, LEAVE)})
 
     def __repr__(self) -> str:
         return f"Live({self.method}, {self.node_count:,} nodes, {self.edge_count:,} edges)"

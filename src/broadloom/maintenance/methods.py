@@ -99,13 +99,14 @@ def options_of(method: str, **options: Any) -> NaiveOptions:
 def maintain(
     interest: Interest,
     weights: Weights | None = None,
-    method: str = "shadow",
+    algorithm: str | None = None,
     rho: float = 3,
     coverage: int = 3,
     seed: int = 0,
     edges: ArrayLike | None = None,
     backups: str = "primal-dual",
     sites: Sequence[str] = (),
+    method: str | None = None,
 ) -> Live:
     """Keep an overlay topic-connected while nodes join, leave and change their topics, without a rebuild.
 
@@ -114,19 +115,22 @@ def maintain(
         weights: the costs of links. With weights, links are chosen by weight per contribution, as in grmaw,
             and a node that joins needs a position. None: all links weigh 1, and degrees stay low, as in
             low-oda.
-        method: "shadow" (repairs among few nodes, in microseconds) or "naive" (among all nodes).
+        algorithm: "shadow" (repairs among few nodes, in microseconds; the default) or "naive" (among all
+            nodes).
         rho: how many times worse than the best link the chosen one can be, to keep the maximum degree low.
         coverage: for "shadow": how often the backups of a node cover each of its topics.
         seed: the seed of the choice of backups.
         edges: the links to start from, pairs of node indices; None: those of a fresh build.
         backups: for "shadow": the rule that chooses backups, "primal-dual" or "greedy".
         sites: for weights by site: the name of each site, by number, so that a join can name one.
+        method: an older name of `algorithm`.
 
     Returns:
         The live overlay; see `broadloom.Live`.
 
     Raises:
-        InputError: the edges leave a topic disconnected, or an option is wrong.
+        InputError: the edges leave a topic disconnected, an option is wrong, or `algorithm` and `method`
+            differ.
 
     Examples:
         >>> import broadloom as bl
@@ -135,14 +139,15 @@ def maintain(
         >>> change.node, change.added.tolist()
         (3, [[2, 3]])
     """
+    chosen = one_algorithm(algorithm, method)
     link_weights = fitting_weights(interest, weights)
     seed = check_count(seed, "seed")
     _check_sites(link_weights, sites)
     options_of(
         "shadow", rho=rho, coverage=coverage, backups=backups
-    )  # checked even if the method ignores them
-    shadow_options = {"coverage": coverage, "backups": backups} if method != "naive" else {}
-    options = options_of(method, rho=rho, **shadow_options)
+    )  # checked even if the algorithm ignores them
+    shadow_options = {"coverage": coverage, "backups": backups} if chosen != "naive" else {}
+    options = options_of(chosen, rho=rho, **shadow_options)
     rules = options.rules(by_weight=not link_weights.is_uniform)
     with stage("fresh build"):
         links = fresh_edges(interest, link_weights, rules) if edges is None else _check_edges(interest, edges)
@@ -154,7 +159,26 @@ def maintain(
     dynamics = OverlayDynamics(rules, present, interest.topic_count, interest.node_count)
     dynamics.build_backups()
     names = OverlayNames(interest.topic_ids, dict(enumerate(interest.node_ids)), sites)
-    return Live(dynamics, method, options, seed, names, Counter())
+    return Live(dynamics, chosen, options, seed, names, Counter())
+
+
+def one_algorithm(algorithm: str | None, method: str | None) -> str:
+    """The name of the algorithm, given by `algorithm` or by its older name `method`; "shadow" by default.
+
+    Examples:
+        >>> one_algorithm(None, "naive"), one_algorithm(None, None)
+        ('naive', 'shadow')
+        >>> one_algorithm("shadow", "naive")
+        Traceback (most recent call last):
+        broadloom.errors.InputError: algorithm is 'shadow' but method is 'naive'; give only algorithm
+    """
+    for name, value in (("algorithm", algorithm), ("method", method)):
+        if not (value is None or isinstance(value, str)):
+            raise InputError(f"{name} is {value!r:.40}; give the name of an algorithm")
+    if algorithm is not None and method is not None and algorithm != method:
+        raise InputError(f"algorithm is {algorithm!r} but method is {method!r}; give only algorithm")
+    chosen = method if algorithm is None else algorithm
+    return "shadow" if chosen is None else chosen
 
 
 def _check_sites(weights: Weights, sites: Sequence[str]) -> None:
@@ -183,7 +207,7 @@ def compile_kernels() -> None:
     """Compile or load the kernels of changes, so that the first change is as fast as the others."""
     small = Interest.from_lists([[0, 1], [0, 1], [1], [0]])
     for method in ("shadow", "naive"):
-        live = maintain(small, method=method, edges=[(0, 1), (0, 2), (0, 3)])
+        live = maintain(small, algorithm=method, edges=[(0, 1), (0, 2), (0, 3)])
         live.join([0, 1])
         live.resubscribe(1, [1])
         live.leave(0)

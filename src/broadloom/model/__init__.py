@@ -1,6 +1,6 @@
 """Inputs of the stages: frozen values over read-only arrays, and the tables that they are read from."""
 
-from broadloom.model.algorithm import Algorithm, NoOptions, find_algorithm
+from broadloom.model.algorithm import Algorithm, NoOptions, find_algorithm, nearest_name
 from broadloom.model.assignment_problem import (
     ASSIGNMENT_LIMITS,
     AssignmentProblem,
@@ -10,6 +10,7 @@ from broadloom.model.assignment_problem import (
     write_assignment_problem,
 )
 from broadloom.model.channels import Grid, summarize
+from broadloom.model.cloud_regions import INNER_MS, REGIONS, Region, region_latency, region_points
 from broadloom.model.density import Density, DensityArrays, measure_of
 from broadloom.model.graphs import Adjacency, Interest, Overlay
 from broadloom.model.link_problem import WEIGHT_SOURCES, LinkProblem, read_link_problem, write_link_problem
@@ -43,9 +44,11 @@ __all__ = [
     "CORES",
     "DENSE",
     "EUCLIDEAN",
+    "INNER_MS",
     "LEDGER_FILE",
     "LOAD_TOLERANCE",
     "PRICE_TOLERANCE",
+    "REGIONS",
     "SITES",
     "UNIFORM",
     "WEIGHT_KINDS",
@@ -63,6 +66,7 @@ __all__ = [
     "NoOptions",
     "Overlay",
     "Reason",
+    "Region",
     "RowLedger",
     "TableAccount",
     "TrafficReader",
@@ -74,10 +78,13 @@ __all__ = [
     "fill_missing",
     "find_algorithm",
     "measure_of",
+    "nearest_name",
     "raise_to_floor",
     "read_assignment_problem",
     "read_link_problem",
     "read_market_problem",
+    "region_latency",
+    "region_points",
     "summarize",
     "symmetrised",
     "weight_of",

@@ -58,7 +58,7 @@ class Algorithm:
                 owners = ", ".join(other.name for other in others if name in other.option_names)
                 elsewhere = f"; {name} is an option of {owners}" if owners else ""
                 raise InputError(
-                    f"{self.name} has no option {name!r}{_nearest(name, known)}; {listed}{elsewhere}"
+                    f"{self.name} has no option {name!r}{nearest_name(name, known)}; {listed}{elsewhere}"
                 )
         return self.options(**options)
 
@@ -73,11 +73,18 @@ def find_algorithm(name: str, algorithms: Iterable[Algorithm]) -> Algorithm:
         raise InputError(f"the algorithm is {name!r}; give its name")
     by_name = {algorithm.name: algorithm for algorithm in algorithms}
     if name not in by_name:
-        raise InputError(f"no algorithm {name!r}{_nearest(name, by_name)}; there are {', '.join(by_name)}")
+        raise InputError(
+            f"no algorithm {name!r}{nearest_name(name, by_name)}; there are {', '.join(by_name)}"
+        )
     return by_name[name]
 
 
-def _nearest(name: str, names: Iterable[str]) -> str:
-    """A hint at the known name that is most similar; empty if none is."""
+def nearest_name(name: str, names: Iterable[str]) -> str:
+    """A hint at the known name that is most similar, for error messages; empty if none is.
+
+    Examples:
+        >>> nearest_name("grmav", ["gm", "grmaw"])
+        " (did you mean 'grmaw'?)"
+    """
     close = difflib.get_close_matches(name, list(names), n=1)
     return f" (did you mean {close[0]!r}?)" if close else ""

@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import check_count, check_ids, check_number, lock_array, raise_for_first
+from broadloom.checks import check_count, check_ids, check_number, lock_array, raise_for_first, same_value
 from broadloom.errors import InputError
 from broadloom.model.density import Density, DensityArrays, density_from_table, density_table
+from broadloom.notebook import html_summary
 from broadloom.storage import new_folder
 from broadloom.storage.tables import list_column, list_matrix, read_table, require_table, write_table
 
@@ -201,6 +202,31 @@ class AssignmentProblem:
             max_latency=bounds,
             subscriber_ids=ids,
         )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, AssignmentProblem):
+            return NotImplemented
+        names = [field.name for field in fields(self) if not field.name.endswith("_ids")]
+        same = all(same_value(getattr(self, name), getattr(other, name)) for name in names)
+        return same and self._all_ids() == other._all_ids()
+
+    def __hash__(self) -> int:
+        return hash((self.subscriber_count, self.broker_count, self.alpha, self.beta, self.beta_max))
+
+    def _all_ids(self) -> list[tuple[str, ...]]:
+        """The ids of brokers and subscribers; their indices if they have none."""
+        pairs = ((self.broker_ids, self.broker_count), (self.subscriber_ids, self.subscriber_count))
+        return [tuple(map(str, range(count))) if ids is None else ids for ids, count in pairs]
+
+    def _repr_html_(self) -> str:
+        counts: dict[str, object] = {
+            "subscribers": self.subscriber_count,
+            "brokers": self.broker_count,
+            "leaves": len(self.leaves),
+            "dimensions": self.dimensions,
+        }
+        limits = {"rectangles per filter": self.alpha, "beta": self.beta, "beta_max": self.beta_max}
+        return html_summary("AssignmentProblem", counts | limits)
 
     def __repr__(self) -> str:
         return (

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import check_count, lock_array, raise_for_first, repeated
+from broadloom.checks import check_count, lock_array, raise_for_first, repeated, same_value
 from broadloom.errors import InputError
 from broadloom.kernels import kernel
 from broadloom.storage.tables import list_column, list_matrix
@@ -119,6 +119,14 @@ class Density:
             lock_array(array)
         object.__setattr__(self, "edges", lines)
         object.__setattr__(self, "mass", weights)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Density):
+            return NotImplemented
+        return same_value((self.edges, self.mass), (other.edges, other.mass))
+
+    def __hash__(self) -> int:
+        return hash(self.mass.shape)
 
     @classmethod
     def from_events(cls, points: ArrayLike, bins: int = 32) -> Density:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -14,15 +14,19 @@ from scipy.sparse import csr_array
 
 from broadloom.checks import and_more, check_count, check_ids, lock_array, raise_for_first, repeated
 from broadloom.errors import InputError
-from broadloom.storage.tables import indices_in
+from broadloom.notebook import PREVIEW_ROWS, html_summary
+from broadloom.storage.tables import as_table, indices_in
+
+if TYPE_CHECKING:
+    from scipy.sparse import sparray, spmatrix
 
 
 @dataclass(frozen=True, eq=False)
 class Interest:
     """Subscriptions of nodes (brokers) to topics, in compressed rows by node and by topic.
 
-    Nodes and topics are dense indices, with string ids. Make an interest with `from_lists`, `from_pairs` or
-    `from_table`, which check their arguments.
+    Nodes and topics are dense indices, with string ids. Make an interest with `from_lists`,
+    `from_pairs`, `from_table` or `from_matrix`, which check their arguments.
 
     Attributes:
         node_ids: the id of each node, by index.
@@ -118,25 +122,57 @@ class Interest:
 
     @classmethod
     def from_table(
-        cls, subscriptions: pa.Table, nodes: pa.Table | None = None, topics: pa.Table | None = None
+        cls, subscriptions: object, nodes: object | None = None, topics: object | None = None
     ) -> Interest:
         """Interest from the canonical table `subscriptions`, and optionally `nodes` and `topics`.
 
-        With `nodes` (column node), indices follow its rows, and it can have nodes without topics; likewise
-        for `topics` (column topic).
+        Each is an Arrow table or record batch, a DataFrame of pandas or Polars, or any other table with the
+        Arrow C interface (`__arrow_c_stream__` or `__arrow_c_array__`).
+
+        Args:
+            subscriptions: columns `node` and `topic`, one row per subscription.
+            nodes: column `node`: indices follow its rows, and it can have nodes without topics.
+            topics: column `topic`, likewise.
 
         Raises:
-            InputError: a column is missing, or as for `from_pairs`.
+            InputError: a value is not a table, a column is missing, or as for `from_pairs`.
 
         Examples:
             >>> import pyarrow as pa
             >>> Interest.from_table(pa.table({"node": ["a", "b"], "topic": ["x", "x"]}))
             Interest(2 nodes, 1 topics, 2 subscriptions)
         """
-        pairs = {name: _column(subscriptions, "subscriptions", name) for name in ("node", "topic")}
+        table = as_table(subscriptions, "subscriptions")
+        pairs = {name: _column(table, "subscriptions", name) for name in ("node", "topic")}
         known_nodes = None if nodes is None else _column(nodes, "nodes", "node").to_pylist()
         known_topics = None if topics is None else _column(topics, "topics", "topic").to_pylist()
         return cls.from_pairs(pairs["node"], pairs["topic"], known_nodes, known_topics)
+
+    @classmethod
+    def from_matrix(
+        cls,
+        matrix: ArrayLike | sparray | spmatrix,
+        node_ids: Sequence[object] | None = None,
+        topic_ids: Sequence[object] | None = None,
+    ) -> Interest:
+        """Interest from a matrix with one row per node and one column per topic.
+
+        Args:
+            matrix: a SciPy sparse matrix or array, or a dense one, of true and false or 1 and 0.
+            node_ids: the id of each node; its index by default.
+            topic_ids: the id of each topic; its index by default.
+
+        Raises:
+            InputError: not two axes, or an entry that is neither 0 nor 1.
+
+        Examples:
+            >>> interest = Interest.from_matrix([[1, 0, 1], [0, 0, 1]], topic_ids=["a", "b", "c"])
+            >>> interest.topics_of(0), interest.topic_ids
+            (array([0, 2], dtype=int32), ('a', 'b', 'c'))
+        """
+        rows, columns, (n, m) = _ones(matrix)
+        start = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=n))))
+        return cls.from_rows(start, columns, m if topic_ids is None else _sized(topic_ids, m), node_ids)
 
     def to_table(self) -> pa.Table:
         """The canonical table `subscriptions`.
@@ -244,6 +280,19 @@ class Interest:
 
     __hash__ = None  # type: ignore[assignment]
 
+    def _repr_html_(self) -> str:
+        counts = {
+            "nodes": self.node_count,
+            "topics": self.topic_count,
+            "subscriptions": self.subscription_count,
+            "topics per node": self.subscription_count / max(self.node_count, 1),
+        }
+        first = [
+            (self.node_ids[u], ", ".join(self.topic_ids[t] for t in self.topics_of(u)[:PREVIEW_ROWS]))
+            for u in range(min(self.node_count, PREVIEW_ROWS))
+        ]
+        return html_summary("Interest", counts, ("node", "topics"), first, self.node_count)
+
     def __repr__(self) -> str:
         return (
             f"Interest({self.node_count:,} nodes, {self.topic_count:,} topics, "
@@ -276,11 +325,14 @@ def _id_column(values: object, kind: str) -> pa.Array:
         column = values if isinstance(values, pa.ChunkedArray) else pa.array(values, from_pandas=True)
     except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
         raise InputError(f"{kind} ids are of several types, or beyond 64 bits; use strings") from error
-    column = column.combine_chunks() if isinstance(column, pa.ChunkedArray) else column
+    chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if pa.types.is_string_view(column.type):
-        column = column.cast(pa.string())
+        values = _without_views(column.type.value_type)
+        chunks = [chunk.dictionary.cast(values).take(chunk.indices) for chunk in chunks]
+        column = pa.chunked_array(chunks, values)
+    if isinstance(column, pa.ChunkedArray):
+        column = column.combine_chunks()
+    column = column.cast(_without_views(column.type))
     if pa.types.is_null(column.type) and len(column) == 0:
         return column.cast(pa.string())
     missing = np.asarray(column.is_null())
@@ -296,6 +348,11 @@ def _id_column(values: object, kind: str) -> pa.Array:
     ):
         raise InputError(f"{kind} ids are {column.type} ({column[0]}, ...); use strings or whole numbers")
     return column
+
+
+def _without_views(kind: pa.DataType) -> pa.DataType:
+    """The type, but strings instead of string views, for which Arrow has few functions."""
+    return pa.string() if pa.types.is_string_view(kind) else kind
 
 
 def _in_range(values: Sequence[object], topics: int) -> tuple[NDArray[np.int64], int]:
@@ -367,8 +424,47 @@ def _check_no_repeats(
     )
 
 
-def _column(table: pa.Table, name: str, column: str) -> pa.ChunkedArray:
+def _ones(matrix: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[int, int]]:
+    """The rows and columns of the entries that are 1, in the order of the rows, and the matrix's shape."""
+    from scipy.sparse import coo_array, issparse
+
+    if hasattr(matrix, "columns") or isinstance(matrix, np.ma.MaskedArray):
+        raise InputError(
+            f"the matrix is a {type(matrix).__name__}; give a plain array of 0 and 1 and the ids as node_ids "
+            "and topic_ids, or use from_table for rows of node and topic"
+        )
+    is_sparse = issparse(matrix)
+    try:
+        array: Any = matrix if is_sparse else np.asarray(matrix)
+    except (TypeError, ValueError) as error:
+        raise InputError(f"the matrix is not one of numbers: {error}") from error
+    if len(array.shape) != 2:
+        raise InputError(f"the matrix has shape {array.shape}; give one row per node, one column per topic")
+    if array.dtype.kind not in "biuf":
+        raise InputError(f"the matrix is of {array.dtype}; give 0 and 1, or false and true")
+    sparse: Any = coo_array(array) if is_sparse else None
+    rows, columns = sparse.coords if is_sparse else np.nonzero(array)
+    values = sparse.data if is_sparse else array[rows, columns]
+    raise_for_first(
+        ~((values == 0) | (values == 1)),
+        lambda i: f"the entry of node {rows[i]} and topic {columns[i]} is {values[i]}",
+        "give 0 or 1",
+    )
+    rows, columns = (np.asarray(index, np.int64)[values == 1] for index in (rows, columns))
+    order = np.lexsort((columns, rows))
+    return rows[order], columns[order], array.shape
+
+
+def _sized(topic_ids: Sequence[object], count: int) -> Sequence[object]:
+    """The topic ids, if there is one per topic."""
+    if isinstance(topic_ids, str) or len(topic_ids) != count:
+        raise InputError(f"{count:,} topics but {len(topic_ids):,} topic ids; give one id per topic")
+    return topic_ids
+
+
+def _column(value: object, name: str, column: str) -> pa.ChunkedArray:
     """A column of a canonical table."""
+    table = as_table(value, name)
     if column not in table.column_names:
         raise InputError(f"table {name} has no column {column!r} (it has {', '.join(table.column_names)})")
     return table.column(column)
@@ -465,6 +561,13 @@ class Overlay:
         return self.node_count == other.node_count and np.array_equal(self.edges, other.edges)
 
     __hash__ = None  # type: ignore[assignment]
+
+    def _repr_html_(self) -> str:
+        degrees = self.degrees()
+        most = int(degrees.max(initial=0))
+        mean = float(degrees.mean()) if self.node_count else 0.0
+        facts = {"nodes": self.node_count, "links": self.edge_count, "mean degree": mean, "max degree": most}
+        return html_summary("Overlay", facts)
 
     def __repr__(self) -> str:
         return f"Overlay({self.node_count:,} nodes, {self.edge_count:,} edges)"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import InitVar, dataclass, replace
+from dataclasses import InitVar, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
@@ -12,10 +12,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import check_ids, lock_array, raise_for_first
+from broadloom.checks import check_ids, lock_array, raise_for_first, same_value
 from broadloom.errors import InputError
 from broadloom.kernels import kernel
 from broadloom.model.channels import Grid, read_traffic, summarize
+from broadloom.notebook import html_summary
 from broadloom.storage.tables import require_table
 
 # Routing of traffic through the core. "mst": a minimum spanning tree per source and channel; "pair": the
@@ -136,6 +137,24 @@ class MarketProblem:
     def limit(self) -> NDArray[np.float64]:
         """The load above which a broker is overloaded: its capacity, plus a tolerance for rounding."""
         return _read_only(self.capacity * (1 + LOAD_TOLERANCE))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, MarketProblem):
+            return NotImplemented
+        names = [field.name for field in fields(self)]
+        return all(same_value(getattr(self, name), getattr(other, name)) for name in names)
+
+    def __hash__(self) -> int:
+        return hash((self.user_count, self.broker_count, self.channel_count))
+
+    def _repr_html_(self) -> str:
+        counts: dict[str, object] = {
+            "users": self.user_count,
+            "brokers": self.broker_count,
+            "channels": self.channel_count,
+        }
+        sums = {"demand": float(self.demand.sum()), "capacity": float(self.capacity.sum())}
+        return html_summary("MarketProblem", counts | sums)
 
     def __repr__(self) -> str:
         return (

@@ -5,16 +5,21 @@ Also the preparation of measured matrices: `symmetrised`, `fill_missing`, `raise
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import and_more, check_count, lock_array, raise_for_first
+from broadloom.checks import and_more, check_count, check_ids, lock_array, raise_for_first
 from broadloom.errors import InputError
 from broadloom.kernels import inner_kernel, kernel
+from broadloom.model.graphs import Interest
+from broadloom.notebook import html_summary
+
+if TYPE_CHECKING:
+    import networkx as nx
 
 WEIGHT_KINDS = ("uniform", "dense", "euclidean", "sites")
 UNIFORM, DENSE, EUCLIDEAN, SITES = range(len(WEIGHT_KINDS))
@@ -192,6 +197,46 @@ class Weights:
             )
         return cls("sites", len(site), table=table, site=site, inner=float(inner), outer=float(outer))
 
+    @classmethod
+    def from_networkx(
+        cls,
+        graph: nx.Graph,
+        nodes: Interest | Sequence[object],
+        weight: str | None = "weight",
+        missing: str = "refuse",
+    ) -> Weights:
+        """Weights from the edges of a NetworkX graph.
+
+        The two directions of a directed graph count by their mean, or by the only one there is; of parallel
+        edges the lightest counts; an edge from a node to itself is ignored.
+
+        Args:
+            graph: a NetworkX graph of any kind. It can have more nodes than the interest, such as routers:
+                shortest paths can pass through them.
+            nodes: the interest that the weights are for, or the ids of its nodes in their order. An id names
+                the graph's node with the same text: `"7"` is the node `"7"` or the node `7`.
+            weight: the name of the edge attribute with the weight; None: every edge weighs 1.
+            missing: "refuse" pairs of nodes without an edge, or give them the length of their shortest
+                "path".
+
+        Raises:
+            InputError: a node is missing in the graph or is there twice, an edge has no weight above 0, or a
+                pair of nodes has no edge (or path).
+
+        Examples:
+            >>> import networkx as nx
+            >>> graph = nx.Graph()
+            >>> graph.add_weighted_edges_from([("rome", "router", 2), ("router", "oslo", 9)])
+            >>> Weights.from_networkx(graph, ["oslo", "rome"], missing="path").of([0], [1])
+            array([11.])
+        """
+        from broadloom.model.networkx_weights import weights_matrix
+
+        if not isinstance(nodes, Interest) and (isinstance(nodes, str) or not isinstance(nodes, Iterable)):
+            raise InputError(f"nodes is {nodes!r:.40}; give an interest, or a list of node ids")
+        ids = nodes.node_ids if isinstance(nodes, Interest) else check_ids(list(nodes), "node")
+        return cls.dense(weights_matrix(graph, ids, weight, missing), ids)
+
     @property
     def is_uniform(self) -> bool:
         """Whether the kind is "uniform", so that every link weighs 1."""
@@ -269,15 +314,25 @@ class Weights:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Weights):
             return NotImplemented
+        no_points = self.points.size == 0 and other.points.size == 0  # without nodes, axes do not matter
         return (
             (self.kind, self.node_count, self.inner, self.outer)
             == (other.kind, other.node_count, other.inner, other.outer)
             and np.array_equal(self.table, other.table)
-            and np.array_equal(self.points, other.points)
+            and (no_points or np.array_equal(self.points, other.points))
             and np.array_equal(self.site, other.site)
         )
 
     __hash__ = None  # type: ignore[assignment]
+
+    def _repr_html_(self) -> str:
+        facts: dict[str, object] = {"kind": self.kind, "nodes": self.node_count}
+        if self.kind == "euclidean":
+            facts["coordinates per node"] = self.points.shape[1]
+        if self.kind == "sites":
+            facts |= {"sites": len(np.unique(self.site)), "inside a site": self.inner}
+            facts["between sites"] = "by a table" if len(self.table) else self.outer
+        return html_summary("Weights", facts)
 
     def __repr__(self) -> str:
         return f"Weights({self.kind}, {self.node_count:,} nodes)"

@@ -15,6 +15,7 @@ from broadloom.plans.market_result import (
     saved_market_metrics,
 )
 from broadloom.plans.plan import Plan, read_link_record
+from broadloom.plans.positions import map_positions, plane_positions, site_names
 from broadloom.plans.stage_result import StageResult
 
 __all__ = [
@@ -26,9 +27,12 @@ __all__ = [
     "filters_table",
     "is_assignment",
     "is_market",
+    "map_positions",
     "overloaded_brokers",
+    "plane_positions",
     "read_assignment_record",
     "read_link_record",
     "saved_market_metrics",
+    "site_names",
     "write_assignment_record",
 ]

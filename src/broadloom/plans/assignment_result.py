@@ -17,6 +17,7 @@ from broadloom import measures
 from broadloom.checks import lock_array
 from broadloom.errors import InputError
 from broadloom.model import AssignmentProblem, ContentFilter, assignment_tables, read_assignment_problem
+from broadloom.notebook import PREVIEW_ROWS
 from broadloom.plans.stage_result import StageResult, write_plan_json
 from broadloom.storage import read_plan_json
 from broadloom.storage.tables import list_column, require_table
@@ -131,6 +132,23 @@ class AssignmentResult(StageResult):
     @property
     def _objective(self) -> float:
         return self.bandwidth
+
+    @property
+    def _decision(self) -> NDArray[np.int32]:
+        return self.broker_of
+
+    def _stage_values(self) -> tuple[object, ...]:
+        return (self.broker_of, self.filters, self.problem)
+
+    def _facts(self) -> dict[str, object]:
+        return {name: self._metrics[name] for name in ("bandwidth", "lbf", "delay_rms", "delay_max")}
+
+    def _repr_html_(self) -> str:
+        problem = self.problem
+        brokers = problem.broker_ids or range(problem.broker_count)
+        subscribers = problem.subscriber_ids or range(problem.subscriber_count)
+        first = [(subscribers[j], brokers[b]) for j, b in enumerate(self.broker_of[:PREVIEW_ROWS].tolist())]
+        return self._html(("subscriber", "broker"), first, problem.subscriber_count)
 
     def _fault(self) -> str | None:
         broken = [promise for promise in ("nesting", "alpha") if promise in self._metrics["violated"]]

@@ -17,9 +17,10 @@ from broadloom import measures
 from broadloom.checks import lock_array, raise_for_first
 from broadloom.errors import InputError
 from broadloom.model import LOAD_TOLERANCE, MarketProblem, check_core
+from broadloom.notebook import PREVIEW_ROWS
 from broadloom.plans.stage_result import StageResult
 from broadloom.storage import read_plan_json
-from broadloom.storage.tables import require_table
+from broadloom.storage.tables import read_table, require_table
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,12 +102,12 @@ class MarketResult(StageResult):
         )
 
     @classmethod
-    def load(cls, path: str | Path, problem: MarketProblem) -> MarketResult:
+    def load(cls, path: str | Path, problem: MarketProblem | None = None) -> MarketResult:
         """Read a result that `save` wrote.
 
         Args:
             path: the folder of the result.
-            problem: the market problem, which is not saved with the result.
+            problem: the market problem; None: the one in the folder. Folders of version 0.1 hold none.
 
         Raises:
             InputError: there is no result at `path`, it is damaged, or it has other users or brokers.
@@ -119,6 +120,8 @@ class MarketResult(StageResult):
                 f"{folder / 'plan.json'} is not the record of a market; "
                 "it was written by another stage, or is damaged"
             )
+        if problem is None:
+            problem = _saved_problem(folder, record)
         if table["user"].to_pylist() != list(problem.user_ids):
             raise InputError(
                 f"{folder} assigns other users than this market has; give the market that it was made from"
@@ -134,11 +137,27 @@ class MarketResult(StageResult):
     def _objective(self) -> float:
         return self.cost
 
+    @property
+    def _decision(self) -> NDArray[np.int32]:
+        return self.broker_of
+
+    def _stage_values(self) -> tuple[object, ...]:
+        return (self.broker_of, self.core, self.problem)
+
+    def _facts(self) -> dict[str, object]:
+        return {"core": self.core, "cost": self.cost, "feasible": self.feasible}
+
+    def _repr_html_(self) -> str:
+        users = self.problem.user_ids
+        brokers = self.problem.broker_ids
+        first = [(users[i], brokers[b]) for i, b in enumerate(self.broker_of[:PREVIEW_ROWS].tolist())]
+        return self._html(("user", "broker"), first, len(users))
+
     def _fault(self) -> str | None:
         return None if self.feasible else "a broker is overloaded"
 
     def _own_record(self) -> dict[str, Any]:
-        return {"kind": "market", "core": self.core}
+        return {"kind": "market", "core": self.core, "channels": self.problem.channel_count}
 
     def _tables(self) -> dict[str, pa.Table]:
         users = pa.array(self.problem.user_ids, pa.string())
@@ -151,10 +170,75 @@ class MarketResult(StageResult):
             ),
             "loads": pa.table({"broker": brokers, "load": load, "capacity": self.problem.capacity}),
             "flows": pa.table({"u": brokers.take(u), "v": brokers.take(v), "rate": self.flows[u, v]}),
+            **_problem_tables(self.problem),
         }
 
     def __repr__(self) -> str:
         return f"MarketResult({self.algorithm}, {self.problem!r})"
+
+
+def _problem_tables(problem: MarketProblem) -> dict[str, pa.Table]:
+    """The market problem as tables: rates and wants as lists of channels, prices as lists of numbers."""
+    sender, channel = np.nonzero(problem.rates)
+    start, wanted = problem.wanted
+    sends = np.concatenate(([0], np.cumsum(np.bincount(sender, minlength=problem.user_count))))
+    users = {
+        "user": pa.array(problem.user_ids, pa.string()),
+        "wants": pa.LargeListArray.from_arrays(start, pa.array(wanted, pa.int32())),
+        "sends": pa.LargeListArray.from_arrays(sends, pa.array(channel, pa.int32())),
+        "rates": pa.LargeListArray.from_arrays(sends, problem.rates[sender, channel]),
+        "access": _rows_of_numbers(problem.access),
+    }
+    brokers = {
+        "broker": pa.array(problem.broker_ids, pa.string()),
+        "capacity": problem.capacity,
+        "core": _rows_of_numbers(problem.core),
+    }
+    return {"market_users": pa.table(users), "market_brokers": pa.table(brokers)}
+
+
+def _rows_of_numbers(matrix: NDArray[np.float64]) -> pa.Array:
+    """A column with one list per row of the matrix; offsets have 64 bits, for very many users."""
+    rows, width = matrix.shape
+    return pa.LargeListArray.from_arrays(np.arange(rows + 1, dtype=np.int64) * width, matrix.ravel())
+
+
+def _saved_problem(folder: Path, record: Mapping[str, Any]) -> MarketProblem:
+    """The market problem that `_problem_tables` wrote."""
+    users = read_table(folder, "market_users")
+    brokers = read_table(folder, "market_brokers")
+    if users is None or brokers is None or "channels" not in record:
+        raise InputError(
+            f"{folder} does not hold its market: an older version wrote it; pass the market as problem"
+        )
+    shape = (users.num_rows, record["channels"])
+    try:
+        wants = np.zeros(shape, np.bool_)
+        wants[_list_entries(users["wants"])] = True
+        rates = np.zeros(shape)
+        rates[_list_entries(users["sends"])] = _flat(users["rates"])
+        return MarketProblem(
+            rates,
+            wants,
+            _flat(users["access"]).reshape(users.num_rows, brokers.num_rows),
+            _flat(brokers["core"]).reshape(brokers.num_rows, brokers.num_rows),
+            brokers["capacity"].to_numpy(),
+            tuple(users["user"].to_pylist()),
+            tuple(brokers["broker"].to_pylist()),
+        )
+    except (KeyError, TypeError, ValueError, IndexError, pa.ArrowException) as error:
+        raise InputError(f"{folder}: the market of the plan is damaged: {error}") from error
+
+
+def _flat(column: pa.ChunkedArray) -> NDArray[Any]:
+    """The values of all lists of a column."""
+    return np.asarray(column.combine_chunks().flatten())
+
+
+def _list_entries(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The row and the value of each entry of the lists of a column."""
+    sizes = np.asarray(pc.list_value_length(column.combine_chunks()))
+    return np.repeat(np.arange(len(sizes)), sizes), _flat(column).astype(np.int64)
 
 
 def is_market(folder: str | Path) -> bool:

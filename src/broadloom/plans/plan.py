@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
@@ -18,9 +18,15 @@ from broadloom import measures
 from broadloom.checks import lock_array, raise_for_first
 from broadloom.errors import InputError
 from broadloom.model import Interest, Overlay, Weights
+from broadloom.notebook import PREVIEW_ROWS
+from broadloom.plans import conversions
 from broadloom.plans.stage_result import StageResult
 from broadloom.storage import read_plan_json, to_json_value
 from broadloom.storage.tables import indices_in, require_table
+
+if TYPE_CHECKING:
+    import networkx as nx
+    from matplotlib.axes import Axes
 
 FORMAT = 1
 TABLES = ("nodes", "topics", "subscriptions", "edges", "weights")
@@ -55,6 +61,8 @@ class Plan(StageResult):
         >>> plan = bl.link(bl.Interest.from_lists([[0], [0], [0]]), algorithm="gm")
         >>> plan.edges.tolist()
         [[0, 1], [0, 2]]
+        >>> plan == bl.link(plan.interest, algorithm="gm")
+        True
     """
 
     interest: Interest
@@ -161,6 +169,139 @@ class Plan(StageResult):
             tables["nodes"],
         )
 
+    def to_networkx(self) -> nx.Graph:
+        """The plan as an undirected NetworkX graph.
+
+        Nodes are named by their ids, or by their indices (whole numbers) if the interest has no other ids.
+
+        A node has the attributes `topics` (list of topic ids) and, where they are known, `site`, its
+        coordinates `x`, `y`, ..., `lat`, `lon`, and `pos` (the pair for drawing: longitude and latitude, or
+        the first two coordinates). A link has `weight`, `rank` (the order of selection), and `topics`: those
+        that its ends share.
+
+        Raises:
+            MissingExtraError: networkx is not installed.
+
+        Examples:
+            >>> import broadloom as bl
+            >>> graph = bl.link(bl.Interest.from_lists([["a"], ["a"], ["a"]]), algorithm="gm").to_networkx()
+            >>> list(graph.edges(data=True))[0]
+            (0, 1, {'weight': 1.0, 'rank': 0, 'topics': ['a']})
+        """
+        return conversions.networkx_graph(self)
+
+    def to_table(self) -> pa.Table:
+        """The links as an Arrow table with the columns of the canonical table `edges`: u, v, weight, rank.
+
+        `plan.to_table().to_pandas()` is a DataFrame of pandas, `polars.from_arrow(plan.to_table())` one of
+        Polars.
+
+        Examples:
+            >>> import broadloom as bl
+            >>> plan = bl.link(bl.Interest.from_lists([[0], [0]], node_ids=["rome", "oslo"]), algorithm="gm")
+            >>> plan.to_table().to_pylist()
+            [{'u': 'rome', 'v': 'oslo', 'weight': 1.0, 'rank': 0}]
+        """
+        names = pa.array(self.interest.node_ids, pa.string())
+        edges = {
+            "u": names.take(self.edges[:, 0]),
+            "v": names.take(self.edges[:, 1]),
+            "weight": self.edge_weights,
+            "rank": np.arange(len(self.edges), dtype=np.int32),
+        }
+        return pa.table(edges)
+
+    def to_geojson(
+        self, positions: ArrayLike | Mapping[str, Sequence[float]] | None = None
+    ) -> dict[str, Any]:
+        """The plan as a GeoJSON feature collection (RFC 7946): one point per broker, one line per link.
+
+        A link across the antimeridian is two lines. Brokers without a position, and their links, have the
+        geometry null.
+
+        Args:
+            positions: latitude and longitude of the nodes in degrees: one pair per node, or pairs by node id.
+                None: those of the columns `lat` and `lon` of the nodes table, else those of sites named like
+                cloud regions.
+
+        Returns:
+            Values that `json.dump` writes.
+
+        Raises:
+            InputError: no node has a position, or one is out of range.
+
+        Examples:
+            >>> import broadloom as bl
+            >>> plan = bl.link(bl.Interest.from_lists([[0], [0]], node_ids=["rome", "oslo"]), algorithm="gm")
+            >>> world = plan.to_geojson({"rome": (41.9, 12.5), "oslo": (59.9, 10.8)})
+            >>> world["features"][2]["geometry"]
+            {'type': 'LineString', 'coordinates': [[12.5, 41.9], [10.8, 59.9]]}
+        """
+        return conversions.geojson(self, positions)
+
+    def to_graphml(self, path: str | Path) -> None:
+        """Write the plan as a GraphML file, which Gephi, yEd and `networkx.read_graphml` open.
+
+        Nodes and links have the attributes of `to_networkx`, without `pos`; topics are a JSON list. An
+        existing file is replaced.
+
+        Raises:
+            InputError: a node id or a site has a character that XML cannot hold, or the path is wrong.
+            StorageError: the file cannot be written.
+        """
+        conversions.write_graphml(self, path)
+
+    def plot(
+        self,
+        ax: Axes | None = None,
+        positions: ArrayLike | Mapping[str, Sequence[float]] | None = None,
+        labels: bool | None = None,
+    ) -> Axes:
+        """Draw the plan with matplotlib; each site has a colour.
+
+        Args:
+            ax: the axes to draw on; None: those of a new figure.
+            positions: x and y of the nodes: one pair per node, or pairs by node id. None: longitude and
+                latitude if all nodes have them, else their coordinates, else a layout of NetworkX.
+            labels: whether to write the ids of the nodes; None: if there are at most 30.
+
+        Returns:
+            The axes.
+
+        Raises:
+            MissingExtraError: matplotlib is not installed, or networkx where a layout is needed.
+            InputError: a position is not a pair of finite numbers.
+        """
+        return conversions.draw(self, ax, positions, labels)
+
+    @property
+    def _decision(self) -> NDArray[np.int32]:
+        return self.edges
+
+    def _stage_values(self) -> tuple[object, ...]:
+        nodes = self._nodes_table()
+        columns = [(name, nodes.column(name).to_pylist()) for name in sorted(nodes.column_names)]
+        return (self.overlay, self.interest, self.weights, columns)
+
+    def _nodes_table(self) -> pa.Table:
+        """The table of the nodes; only their ids if there are no further columns."""
+        if self.nodes is not None:
+            return self.nodes
+        return pa.table({"node": pa.array(self.interest.node_ids, pa.string())})
+
+    def _facts(self) -> dict[str, object]:
+        degrees = self.overlay.degrees()
+        return {
+            "total weight": self.total_weight,
+            "mean degree": float(degrees.mean()) if len(degrees) else 0.0,
+            "max degree": int(degrees.max(initial=0)),
+        }
+
+    def _repr_html_(self) -> str:
+        first = self.to_table().slice(0, PREVIEW_ROWS).to_pylist()
+        rows = [tuple(row.values()) for row in first]
+        return self._html(("u", "v", "weight", "rank"), rows, len(self.edges))
+
     def _fault(self) -> str | None:
         return None if self.is_topic_connected() else "the plan leaves a topic disconnected"
 
@@ -170,17 +311,11 @@ class Plan(StageResult):
 
     def _tables(self) -> dict[str, pa.Table]:
         names = pa.array(self.interest.node_ids, pa.string())
-        edges = {
-            "u": names.take(self.edges[:, 0]),
-            "v": names.take(self.edges[:, 1]),
-            "weight": self.edge_weights,
-            "rank": np.arange(len(self.edges), dtype=np.int32),
-        }
         return {
-            "nodes": pa.table({"node": names}) if self.nodes is None else self.nodes,
+            "nodes": self._nodes_table(),
             "topics": pa.table({"topic": pa.array(self.interest.topic_ids, pa.string())}),
             "subscriptions": self.interest.to_table(),
-            "edges": pa.table(edges),
+            "edges": self.to_table(),
             "weights": _weights_table(self.weights).add_column(0, "node", names),
         }
 

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+from numpy.typing import NDArray
 
 from broadloom._version import VERSION
+from broadloom.checks import same_value
 from broadloom.errors import InputError, InternalError
+from broadloom.notebook import html_summary
 from broadloom.storage import new_folder, to_json_value
 from broadloom.storage.tables import write_table
 
@@ -26,6 +30,9 @@ class StageResult(ABC):
         options: the options that the algorithm ran with.
         lower_bound: a proven lower bound of the objective, or None.
         notes: further facts that the algorithm reports.
+
+    Two results are equal if everything is: the problem, the decision, the algorithm with its seed and
+    options, the bound and the notes. So a loaded result equals the saved one.
     """
 
     algorithm: str
@@ -47,6 +54,15 @@ class StageResult(ABC):
     @abstractmethod
     def _fault(self) -> str | None:
         """A description of the promise that this result breaks, or None; checked by independent code."""
+
+    @property
+    @abstractmethod
+    def _decision(self) -> NDArray[np.integer[Any]]:
+        """The array that the stage decides: links, or the broker of each subscriber or user."""
+
+    @abstractmethod
+    def _stage_values(self) -> tuple[object, ...]:
+        """The values that only this stage has, for `==`; the decision first."""
 
     @abstractmethod
     def _tables(self) -> dict[str, pa.Table]:
@@ -108,6 +124,35 @@ class StageResult(ABC):
             for name, table in self._tables().items():
                 write_table(folder, name, table)
             write_plan_json(folder, self._own_record() | run)
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, StageResult) or type(other) is not type(self):
+            return NotImplemented
+        return self._run_values() == other._run_values() and same_value(
+            self._stage_values(), other._stage_values()
+        )
+
+    def __hash__(self) -> int:
+        decision = np.asarray(self._decision, np.int64).tobytes()
+        return hash((type(self).__name__, self.algorithm, self.seed, decision))
+
+    def _run_values(self) -> tuple[object, ...]:
+        """The values that every stage has, for `==`; options and notes as `plan.json` holds them."""
+        mappings = (to_json_value(self.options), to_json_value(self.notes))
+        return (self.algorithm, self.seed, self.lower_bound, *mappings)
+
+    def _html(self, header: tuple[str, ...], rows: Sequence[tuple[object, ...]], total: int) -> str:
+        """The summary and the first rows of the decision, for notebooks."""
+        facts = {"algorithm": self.algorithm, "seed": self.seed, "lower bound": self.lower_bound}
+        return html_summary(self.summary(), facts | self._facts(), header, rows, total)
+
+    @abstractmethod
+    def summary(self) -> str:
+        """The result in a sentence."""
+
+    @abstractmethod
+    def _facts(self) -> dict[str, object]:
+        """What the stage shows in a notebook besides the summary."""
 
     def _lock_mappings(self, convert: Callable[[Any], Any] = dict) -> None:
         """Replace `options` and `notes` by read-only copies."""

@@ -15,12 +15,10 @@ from broadloom import measures
 from broadloom.maintenance import maintain
 from broadloom.measures.overlay_measures import LARGE_SEARCHES, LARGE_TOPIC
 from broadloom.model import Interest
-from broadloom.plans import Plan
+from broadloom.plans import Plan, map_positions, plane_positions, site_names
 from broadloom.progress import stage
 from broadloom.report.record_values import certificate, short
 from broadloom.storage import to_json_value
-from broadloom.storage.tables import coordinate_columns
-from broadloom.workload import REGIONS
 
 # The largest number of subscriptions in a page; topics with the fewest subscribers are left out.
 MOST_SUBSCRIPTIONS = 1_000_000
@@ -31,8 +29,6 @@ MOST_REPAIRS = 250
 MOST_COPIED = 500_000
 # The largest number of brokers whose backups are listed: each has dozens.
 MOST_BROKERS = 5000
-# Names of the columns of latitude and longitude in a nodes table.
-DEGREES = (("lat", "lon"), ("latitude", "longitude"), ("lat", "lng"))
 
 
 def shown_topics(interest: Interest, most: int = MOST_SUBSCRIPTIONS) -> NDArray[np.int64]:
@@ -167,10 +163,11 @@ def positions(plan: Plan) -> dict[str, Any]:
         >>> positions(Plan(interest, bl.Weights.uniform(2), overlay, "", nodes=nodes))
         {'kind': 'map', 'x': [2.4, None], 'y': [48.9, None]}
     """
-    degrees = _degrees(plan)
+    degrees = map_positions(plan)
+    degrees[~np.all(np.abs(degrees) <= (90, 180), axis=1)] = np.nan
     if np.isfinite(degrees).any():
         return {"kind": "map", "x": short(degrees[:, 1]), "y": short(degrees[:, 0])}
-    plane = _plane(plan)
+    plane = plane_positions(plan)
     if plane is not None:
         return {"kind": "plane", "x": short(plane[:, 0]), "y": short(plane[:, 1])}
     return {"kind": "none"}
@@ -198,44 +195,3 @@ def with_positions_of(plan: Plan, others: Iterable[Plan]) -> Plan:
     return replace(
         plan, nodes=nodes.set_column(column, "node", pa.array(plan.interest.node_ids, pa.string()))
     )
-
-
-def site_names(plan: Plan) -> list[str] | None:
-    """The site of each broker, or None if sites are unknown; "" for a broker without a site."""
-    if plan.nodes is not None and "site" in plan.nodes.column_names:
-        return ["" if site is None else str(site) for site in plan.nodes.column("site").to_pylist()]
-    if plan.weights.kind == "sites":
-        return [f"site-{site}" for site in plan.weights.site.tolist()]
-    return None
-
-
-def _degrees(plan: Plan) -> NDArray[np.float64]:
-    """Latitude and longitude of each broker; NaN if they are unknown or out of range."""
-    known = np.full((plan.interest.node_count, 2), np.nan)
-    for columns in DEGREES:
-        if plan.nodes is not None and set(columns) <= set(plan.nodes.column_names):
-            known = np.stack([_numbers(plan.nodes.column(name)) for name in columns], axis=1)
-            break
-    else:
-        regions = {region.name: (region.latitude, region.longitude) for region in REGIONS}
-        for broker, site in enumerate(site_names(plan) or ()):
-            known[broker] = regions.get(site, (np.nan, np.nan))
-    known[~np.all(np.abs(known) <= (90, 180), axis=1)] = np.nan
-    return known
-
-
-def _plane(plan: Plan) -> NDArray[np.float64] | None:
-    """The first two network coordinates of each broker, if all have them."""
-    if plan.weights.kind == "euclidean" and plan.weights.points.shape[1] >= 2:
-        return plan.weights.points[:, :2]
-    if plan.nodes is None or len(axes := coordinate_columns(plan.nodes)) < 2:
-        return None
-    points = np.stack([_numbers(plan.nodes.column(axis)) for axis in axes[:2]], axis=1)
-    return points if np.isfinite(points).all() else None
-
-
-def _numbers(column: pa.ChunkedArray) -> NDArray[np.float64]:
-    """A column as doubles; NaN for each value that is not a number."""
-    if not (pa.types.is_integer(column.type) or pa.types.is_floating(column.type)):
-        return np.full(len(column), np.nan)
-    return np.array(column.cast(pa.float64()).to_pylist(), np.float64)

@@ -16,12 +16,11 @@ from broadloom.checks import seeded_generator
 from broadloom.errors import InputError
 from broadloom.measures.content_measures import delays
 from broadloom.model import LEDGER_FILE, RowLedger
-from broadloom.plans import AssignmentResult, Plan, is_assignment
+from broadloom.plans import AssignmentResult, Plan, is_assignment, site_names
 from broadloom.report.overlay_record import (
     interest_record,
     overlay_record,
     positions,
-    site_names,
     with_positions_of,
 )
 from broadloom.report.record_values import certificate, short

@@ -107,6 +107,42 @@ def list_matrix(table: pa.Table, name: str, column: str) -> NDArray[np.float64]:
     return np.asarray(lists.flatten(), np.float64).reshape(len(size), width)
 
 
+def as_table(value: object, name: str) -> pa.Table:
+    """The value as an Arrow table; `name` is its name in messages.
+
+    It is an Arrow table, record batch or reader, a DataFrame of pandas or Polars, or any other object with
+    the Arrow C interface (`__arrow_c_stream__` or `__arrow_c_array__`).
+
+    Raises:
+        InputError: it is something else, or a column has values that Arrow cannot hold.
+
+    Examples:
+        >>> as_table(pa.record_batch({"node": ["a"]}), "nodes").num_rows
+        1
+        >>> as_table([("a", "x")], "subscriptions")
+        Traceback (most recent call last):
+        broadloom.errors.InputError: table subscriptions is a list; give a table of Arrow, pandas or Polars
+    """
+    if isinstance(value, pa.Table):
+        return value
+    kind = type(value)
+    known = any(hasattr(kind, name) for name in ("__arrow_c_stream__", "__arrow_c_array__"))
+    if not (known or _is_pandas(value)):
+        hint = "collect it first" if hasattr(kind, "collect") else "give a table of Arrow, pandas or Polars"
+        raise InputError(f"table {name} is a {kind.__name__}; {hint}")
+    try:
+        return pa.Table.from_pandas(value, preserve_index=False) if _is_pandas(value) else pa.table(value)
+    except (pa.ArrowException, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise InputError(f"table {name}, a {kind.__name__}, is not a table of columns: {reason}") from error
+
+
+def _is_pandas(value: object) -> bool:
+    """Whether the value is a DataFrame of pandas, whose index is not a column."""
+    kind = type(value)
+    return kind.__name__ == "DataFrame" and kind.__module__.partition(".")[0] == "pandas"
+
+
 def coordinate_columns(table: pa.Table) -> list[str]:
     """The names of the coordinate columns of a nodes table, in order: x, y, z, x3, x4, ..."""
     names = ["x", "y", "z", *(f"x{axis}" for axis in range(3, table.num_columns + 3))]

@@ -1,7 +1,7 @@
 """Seeded generators of interest, link weights, churn, subscribers and markets."""
 
+from broadloom.model import REGIONS, Region, region_latency
 from broadloom.workload.assignment_workload import first_geography, market, subscribers
-from broadloom.workload.cloud_regions import REGIONS, Region, region_latency
 from broadloom.workload.device_logs import devices
 from broadloom.workload.interest_workload import ChurnEvent, churn, events_table, interest, write
 from broadloom.workload.link_weights import mean_weight, read_matrix, weights, weights_or_none

@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom.errors import InputError
+from broadloom.model.cloud_regions import REGIONS, region_latency, region_points
 from broadloom.storage import new_folder
-from broadloom.workload.cloud_regions import REGIONS, region_latency, region_points
 
 LINES, KINDS = ("line1", "line2", "line3", "line4"), ("temperature", "alarm", "state")
 PINGS = 5

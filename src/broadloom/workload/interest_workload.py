@@ -14,8 +14,8 @@ from numpy.typing import NDArray
 from broadloom.checks import check_count, seeded_generator
 from broadloom.errors import InputError
 from broadloom.model import Interest, Weights, write_link_problem
+from broadloom.model.cloud_regions import REGIONS
 from broadloom.progress import stage
-from broadloom.workload.cloud_regions import REGIONS
 
 # Names of popularity laws; the papers use the short ones.
 POPULARITIES = {

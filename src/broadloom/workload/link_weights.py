@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from broadloom.checks import check_count, seeded_generator
 from broadloom.errors import InputError, StorageError
 from broadloom.model import Weights, fill_missing, raise_to_floor, symmetrised
-from broadloom.workload.cloud_regions import INNER_MS, REGIONS, region_latency
+from broadloom.model.cloud_regions import INNER_MS, REGIONS, region_latency
 
 # With more nodes than this, the mean weight is that of the pairs among this many evenly spaced nodes.
 MEAN_NODES = 10_000

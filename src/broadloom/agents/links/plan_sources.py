@@ -84,7 +84,7 @@ class EventFile:
 
     def __init__(self, plan: Plan, path: Path, method: str = "shadow", seed: int = 0) -> None:
         compile_kernels()  # otherwise the first events would be slow
-        live = maintain(plan.interest, plan.weights, edges=plan.edges, method=method, seed=seed)
+        live = maintain(plan.interest, plan.weights, edges=plan.edges, algorithm=method, seed=seed)
         self._feed = EventFeed(live)
         self._path = path
         self._new = True
