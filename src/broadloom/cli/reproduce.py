@@ -32,8 +32,10 @@ def reproduce(
 
     Example: broadloom reproduce 1 fig4 --quick
     """
+    from broadloom.papers import figures_of, need_papers
+
+    need_papers()
     engine = engine_of(master, remote, conf)
-    from broadloom.papers import figures_of
     from broadloom.papers.reproduction import reproduce as run
 
     with progress(quiet):

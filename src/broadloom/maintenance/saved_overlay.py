@@ -27,7 +27,7 @@ from broadloom.maintenance.dynamics import OverlayDynamics, Snapshot, weights_wi
 from broadloom.maintenance.live import Live, OverlayNames
 from broadloom.maintenance.methods import options_of
 from broadloom.plans import Plan
-from broadloom.storage import append_record, lock_folder, new_folder, read_records, start_journal
+from broadloom.storage import BINARY, append_record, lock_folder, new_folder, read_records, start_journal
 from broadloom.storage.tables import require_table, write_table
 
 STATE = "state"
@@ -224,7 +224,7 @@ class OverlayJournal:
     def go_on(self, name: str, number: int) -> None:
         """Append to the journal of this name from now on, after `number` changes; remove other journals."""
         try:
-            file = os.open(self.folder / name, os.O_RDWR | os.O_APPEND)
+            file = os.open(self.folder / name, os.O_RDWR | os.O_APPEND | BINARY)
             os.fsync(self._lock)  # the state that names it is on the disk before the old journal is removed
         except OSError as error:
             self._fault = f"{self.folder / name} cannot be opened: {error.strerror}; load it again"

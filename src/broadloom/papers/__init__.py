@@ -1,6 +1,8 @@
 """Figures, tables and claims of the five papers, to compare with our results; one module per paper."""
 
-from broadloom.errors import InputError
+from importlib.util import find_spec
+
+from broadloom.errors import InputError, missing_extra
 from broadloom.papers import (
     paper1_weighted_overlays,
     paper2_low_degree,
@@ -10,7 +12,7 @@ from broadloom.papers import (
 )
 from broadloom.papers.figures import Figure
 
-__all__ = ["FIGURES", "Figure", "figures_of"]
+__all__ = ["FIGURES", "Figure", "figures_of", "need_papers"]
 
 FIGURES: tuple[Figure, ...] = (
     *paper1_weighted_overlays.FIGURES,
@@ -40,3 +42,10 @@ def figures_of(paper: int | None = None, name: str | None = None) -> tuple[Figur
         known = ", ".join(figure.name for figure in of_paper)
         raise InputError(f"paper {paper} has no {name!r} here; there are {known}")
     return chosen
+
+
+def need_papers() -> None:
+    """Raise `MissingExtraError` if a package is missing that runs or draws the experiments."""
+    for package in ("pyspark", "matplotlib"):
+        if find_spec(package) is None:
+            raise missing_extra(package, "papers")

@@ -13,7 +13,6 @@ import json
 import os
 import threading
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -22,8 +21,7 @@ import pyarrow as pa
 import pyarrow.parquet
 from pyspark.sql import SparkSession
 
-from broadloom.errors import missing_extra
-from broadloom.papers import FIGURES
+from broadloom.papers import FIGURES, need_papers
 from broadloom.papers.figures import Case, Figure, FigureRows, Panel
 from broadloom.papers.paper1_weighted_overlays import latency_sources
 from broadloom.pipeline import SparkEngine, session
@@ -87,8 +85,7 @@ def reproduce(
     Raises:
         MissingExtraError: matplotlib is not installed.
     """
-    if find_spec("matplotlib") is None:  # before the first case: the cases can run for hours
-        raise missing_extra("matplotlib", "papers")
+    need_papers()  # before the first case: the cases can run for hours
     folder = Path(output).absolute()
     (folder / "cases").mkdir(parents=True, exist_ok=True)
     reduced = {figure: quick if isinstance(quick, bool) else figure.paper in quick for figure in figures}

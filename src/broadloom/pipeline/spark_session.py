@@ -380,11 +380,13 @@ def _logging() -> str:
 
 
 def _cores() -> int:
-    return len(os.sched_getaffinity(0))
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _memory() -> int:
-    """A quarter of the machine's memory, at least 1 GiB and at most 8 GiB."""
+    """A quarter of the machine's memory, at least 1 GiB and at most 8 GiB; 2 GiB if it is unknown."""
+    if not hasattr(os, "sysconf"):  # Windows
+        return 2 * GIB
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return min(max(total // 4, GIB), 8 * GIB)
 

@@ -1,15 +1,16 @@
 """Atomic folders: a new folder appears complete or not at all."""
 
 import ctypes
-import fcntl
 import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from broadloom.errors import BroadloomError, InputError, error_from_os
+from broadloom.storage.folder_locks import forget_lock, lock_handle, sync_path
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
@@ -68,28 +69,26 @@ def _check_replaceable(path: Path, overwrite: bool, endings: tuple[str, ...]) ->
 @contextmanager
 def _locked(folder: Path) -> Iterator[None]:
     """Hold a lock on the folder; the operating system releases it if this process dies."""
-    handle = os.open(folder, os.O_RDONLY)
+    handle = lock_handle(folder, wait=True)
     try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
         yield
     finally:
         os.close(handle)
+        forget_lock(folder)
 
 
 def _remove_abandoned(path: Path) -> None:
     """Remove scratch folders of processes that died: those without a lock."""
     for scratch in path.parent.glob(f".{path.name}.*.new"):
         try:
-            handle = os.open(scratch, os.O_RDONLY)
-        except FileNotFoundError:  # another process has just renamed it
+            handle = lock_handle(scratch)
+        except (FileNotFoundError, BlockingIOError):  # another process has just renamed it, or uses it
             continue
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             shutil.rmtree(scratch, ignore_errors=True)
-        except BlockingIOError:
-            continue
         finally:
             os.close(handle)
+            forget_lock(scratch)
 
 
 def _umask() -> int:
@@ -102,11 +101,7 @@ def _umask() -> int:
 def _sync(folder: Path) -> None:
     """Flush every file of the folder, and the folder's entries, to the disk."""
     for path in (*folder.rglob("*"), folder):
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        sync_path(path)
 
 
 def _move_to(scratch: Path, path: Path) -> None:
@@ -122,6 +117,8 @@ def _move_to(scratch: Path, path: Path) -> None:
 
 def _exchange(one: Path, other: Path) -> bool:
     """Swap two paths atomically; returns false if the operating system cannot do this."""
+    if sys.platform != "linux":
+        return False
     rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
     if rename is None:
         return False

@@ -7,7 +7,6 @@ truncated by a crash; it was never acknowledged, and `read_records` drops it.
 
 from __future__ import annotations
 
-import fcntl
 import os
 import struct
 import zlib
@@ -15,6 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from broadloom.errors import InputError, error_from_os
+from broadloom.storage.folder_locks import lock_handle, sync_path
 
 HEAD = struct.Struct("<II")
 
@@ -31,12 +31,8 @@ def start_journal(path: Path, magic: bytes, records: Sequence[bytes] = ()) -> No
             file.write(magic + b"".join(map(_framed, records)))
             file.flush()
             os.fsync(file.fileno())
-        draft.rename(path)
-        folder = os.open(path.parent, os.O_RDONLY)
-        try:
-            os.fsync(folder)
-        finally:
-            os.close(folder)
+        draft.replace(path)
+        sync_path(path.parent)
     except OSError as error:
         raise error_from_os(f"{path} cannot be written", error) from error
 
@@ -117,12 +113,8 @@ def lock_folder(folder: Path) -> int:
         StorageError: the folder cannot be opened.
     """
     try:
-        handle = os.open(folder, os.O_RDONLY)
+        return lock_handle(folder)
+    except BlockingIOError as error:
+        raise InputError(f"{folder} is open already, here or in another process; close it first") from error
     except OSError as error:
         raise error_from_os(f"{folder} cannot be opened", error) from error
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError as error:
-        os.close(handle)
-        raise InputError(f"{folder} is open already, here or in another process; close it first") from error
-    return handle

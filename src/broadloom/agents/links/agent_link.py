@@ -50,6 +50,7 @@ from broadloom.mqtt.packets import (
     acknowledgement,
 )
 from broadloom.mqtt.reserved_topics import INTERNAL_PREFIX
+from broadloom.storage import BINARY
 
 LOG = logging.getLogger("broadloom.live")
 WAITING, CLEANING, SENT, RELEASED, DROPPED = range(5)  # states of a message in flight
@@ -449,7 +450,7 @@ class PacketStore:
 
 def _mapped(path: Path) -> mmap.mmap:
     """Map a file into memory."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | BINARY, 0o600)
     try:
         _allocate(handle)
         return mmap.mmap(handle, _BYTES)
@@ -461,7 +462,7 @@ def _allocate(handle: int) -> None:
     """Allocate the whole file: writing to an unallocated page on a full disk would kill the process."""
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(handle, 0, _BYTES)
-    else:  # macOS
+    else:  # macOS, Windows
         _fill(handle)
 
 

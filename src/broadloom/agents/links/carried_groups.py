@@ -33,7 +33,7 @@ from broadloom.deployment import Hop, widest
 from broadloom.errors import InputError, StorageError
 from broadloom.mqtt.client_session import BrokerRefusedError, watched_task
 from broadloom.mqtt.packets import Publish
-from broadloom.storage import append_record, lock_folder, read_records, start_journal
+from broadloom.storage import BINARY, append_record, lock_folder, read_records, start_journal
 
 LOG = logging.getLogger("broadloom.live")
 ADD, DROP, MARK, BOTH, LEAVE, FORGET = "add", "drop", "mark", "both", "leave", "forget"
@@ -380,7 +380,7 @@ class LinkJournal:
 
     def _compact(self, folder: Path, text: bytes) -> None:
         start_journal(folder / JOURNAL_FILE, JOURNAL_MAGIC, [text])
-        old, self._file = self._file, os.open(folder / JOURNAL_FILE, os.O_WRONLY | os.O_APPEND)
+        old, self._file = self._file, os.open(folder / JOURNAL_FILE, os.O_WRONLY | os.O_APPEND | BINARY)
         if old >= 0:
             os.close(old)
 

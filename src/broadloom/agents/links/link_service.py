@@ -6,6 +6,7 @@ import asyncio
 import logging
 import signal
 import ssl
+import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -133,7 +134,10 @@ async def serve_links(
     """
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(name, run.stop)
+        if sys.platform == "win32":
+            signal.signal(name, lambda *_: loop.call_soon_threadsafe(run.stop))
+        else:
+            loop.add_signal_handler(name, run.stop)
     await run_links(run, metrics, ready)
 
 

@@ -32,6 +32,7 @@ from broadloom.deployment import Hop
 from broadloom.errors import StorageError
 from broadloom.mqtt.client_session import ClientSession, SessionHandler
 from broadloom.mqtt.packets import FAILED, Publish
+from broadloom.storage import BINARY
 
 _CLAIM = struct.Struct("<QB")
 LOG = logging.getLogger("broadloom.live")
@@ -64,7 +65,7 @@ class SwapGuard:
                 whole = len(data) // _CLAIM.size * _CLAIM.size
                 self._claims = dict(_CLAIM.iter_unpack(data[:whole]))
                 os.truncate(path, whole)
-            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | BINARY, 0o600)
 
     def claim(self, hop: Hop, key: int) -> bool:
         """Claim a message for a hop; true if the hop can carry it.

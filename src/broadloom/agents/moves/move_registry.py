@@ -16,7 +16,7 @@ from typing import Any, get_args
 
 from broadloom.errors import InputError, StorageError
 from broadloom.mqtt.topic_filters import QosFilters
-from broadloom.storage import append_record, lock_folder, read_records, start_journal
+from broadloom.storage import BINARY, append_record, lock_folder, read_records, start_journal
 
 KEPT = 10_000  # number of ended moves, and of abandoned sessions, that are kept
 FILE = "moves"
@@ -420,9 +420,9 @@ class MoveJournal:
         start_journal(self._path, MAGIC, [json.dumps([plain(change)]).encode() for change in changes])
         if self._file >= 0:
             os.close(self._file)
-        self._file = os.open(self._path, os.O_RDWR | os.O_APPEND)
+        self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | BINARY)
         self._records = 0
-        os.fchmod(self._file, 0o600)
+        self._path.chmod(0o600)
         size = os.fstat(self._file).st_size
         self._limit = size + max(size, MOST_BYTES)  # so that a large file is not compacted all the time
 

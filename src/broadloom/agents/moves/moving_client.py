@@ -421,7 +421,7 @@ class MovingClient:
                 file.write(broker)
                 file.flush()
                 os.fsync(file.fileno())
-            draft.rename(self._memory)
+            draft.replace(self._memory)
 
     # Received messages.
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import random
 import re
 import shutil
-import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import threading
 import time
@@ -25,6 +24,8 @@ from broadloom.deployment.targets import mosquitto_bridges
 from broadloom.deployment.targets.mosquitto_bridges import MESH
 from broadloom.deployment.wiring import WiredLink, Wiring
 from broadloom.errors import MissingExtraError, UnreachableError
+from broadloom.mqtt.paho import need_paho
+from broadloom.storage import forget_lock, lock_handle
 
 HOST = "127.0.0.1"
 # Below the ports that the system assigns to clients, so that no client takes a broker's port.
@@ -61,8 +62,7 @@ class BrokerLab(ABC):
     def __enter__(self) -> Self:
         _sweep()
         self._folder = Path(tempfile.mkdtemp(prefix=PREFIX))
-        self._lock = os.open(self._folder, os.O_RDONLY)  # the system releases it if this process is killed
-        fcntl.flock(self._lock, fcntl.LOCK_EX)
+        self._lock = lock_handle(self._folder, wait=True)  # the system releases it if this process is killed
         try:
             self._begin()
         except BaseException:
@@ -76,6 +76,7 @@ class BrokerLab(ABC):
         finally:
             shutil.rmtree(self._folder, ignore_errors=True)
             os.close(self._lock)
+            forget_lock(self._folder)
 
     @abstractmethod
     def _begin(self) -> None:
@@ -97,6 +98,7 @@ class MosquittoLab(BrokerLab):
     """
 
     def __init__(self, wiring: Wiring, cuttable: Iterable[WiredLink] = ()) -> None:
+        need_paho()  # before any broker starts
         self._program = require_mosquitto()
         self.wiring = wiring
         self._cuttable = [link[:2] for link in cuttable]
@@ -125,7 +127,10 @@ class MosquittoLab(BrokerLab):
     def stop(self, broker: str, kill: bool = False) -> None:
         """Stop a broker as its operator would, or kill it."""
         process = self._processes.pop(broker)
-        process.send_signal(signal.SIGKILL if kill else signal.SIGTERM)
+        if kill:
+            process.kill()
+        else:
+            process.terminate()
         _wait_for(process)
         for link in self.wiring.links:
             if link.peer == broker:
@@ -145,7 +150,7 @@ class MosquittoLab(BrokerLab):
         folder = self._folder_of(broker)
         folder.mkdir(exist_ok=True)
         listen = _LISTEN.format(
-            port=self.ports[broker], host=HOST, folder=folder, user="root" if os.geteuid() == 0 else "nobody"
+            port=self.ports[broker], host=HOST, folder=folder, user="root" if _is_root() else "nobody"
         )
         settings = Settings(addresses=self._addresses(broker), tls=False)
         text = mosquitto_bridges.broker_file(wiring, broker, settings, _BRIDGE)
@@ -258,17 +263,20 @@ def _sweep() -> None:
     """Remove the folders of laboratories that were killed: no process holds a lock on them."""
     for folder in Path(tempfile.gettempdir()).glob(f"{PREFIX}*"):
         try:
-            handle = os.open(folder, os.O_RDONLY)
-        except OSError:
+            if time.time() - folder.stat().st_mtime <= SWEEP_SECONDS:  # one that is being created
+                continue
+            handle = lock_handle(folder)
+        except OSError:  # removed by another process, not ours to open, or in use
             continue
         try:
-            if time.time() - os.fstat(handle).st_mtime > SWEEP_SECONDS:  # not one that is being created
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(folder, ignore_errors=True)
-        except BlockingIOError:
-            continue
+            shutil.rmtree(folder, ignore_errors=True)
         finally:
             os.close(handle)
+            forget_lock(folder)
+
+
+def _is_root() -> bool:
+    return sys.platform != "win32" and os.geteuid() == 0
 
 
 def _saved_at(path: Path) -> int:

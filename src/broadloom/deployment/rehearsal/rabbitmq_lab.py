@@ -8,6 +8,7 @@ import os
 import shutil
 import signal
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -29,6 +30,7 @@ from broadloom.deployment.rehearsal.mosquitto_lab import (
 from broadloom.deployment.targets import rabbitmq_federation
 from broadloom.deployment.wiring import Hop, Wiring
 from broadloom.errors import InputError, MissingExtraError, UnreachableError
+from broadloom.mqtt.paho import need_paho
 from broadloom.progress import stage
 
 # Not the wrapper on PATH, which changes to another user.
@@ -59,6 +61,7 @@ class RabbitLab(BrokerLab):
     """
 
     def __init__(self, wiring: Wiring) -> None:
+        need_paho()  # before any node starts
         if not SERVER.exists() or shutil.which("epmd") is None:
             raise MissingExtraError(
                 f"{SERVER} or epmd is not installed (a rehearsal runs them); "
@@ -187,16 +190,24 @@ class RabbitLab(BrokerLab):
         return listens(self.ports[broker])
 
     def _end(self) -> None:
-        for process in reversed(self._processes):  # the process group: the node is a child of a shell
-            for kind in (signal.SIGTERM, signal.SIGKILL):
-                try:
-                    os.killpg(process.pid, kind)
-                    process.wait(10)
-                    break
-                except subprocess.TimeoutExpired:
-                    continue
-                except ProcessLookupError:
-                    break
+        for process in reversed(self._processes):
+            _stop_group(process)
+
+
+def _stop_group(process: subprocess.Popen[bytes]) -> None:
+    """Stop a process and its children: a node is a child of a shell."""
+    if sys.platform == "win32":
+        process.kill()
+        return
+    for kind in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, kind)
+            process.wait(10)
+            return
+        except subprocess.TimeoutExpired:
+            continue
+        except ProcessLookupError:
+            return
 
 
 def _cluster(broker: str) -> str:
