@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from assign_strategies import problems
 from hypothesis import given, settings
 
 import broadloom as bl
 import naive_assign as naive
+from assign_strategies import problems
 from broadloom.assignment import ALGORITHMS
 from broadloom.assignment.subscribers import candidates_in_time, least_lbf
 

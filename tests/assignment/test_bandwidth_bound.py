@@ -4,10 +4,10 @@ import itertools
 
 import numpy as np
 import pytest
-from assign_strategies import problems
 from hypothesis import given, settings
 
 import broadloom as bl
+from assign_strategies import problems
 from broadloom.assignment.subscribers.bandwidth_bound import lower_bound
 from broadloom.assignment.subscribers.load_flow import candidates_in_time, load_limits
 from broadloom.measures.content_measures import union_measure

@@ -1,12 +1,12 @@
 """Bundles and kinds of interchangeable subscribers, and the completion of a sample's assignment."""
 
 import numpy as np
-from assign_strategies import problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import broadloom as bl
 import naive_assign as naive
+from assign_strategies import problems
 from broadloom.assignment.subscribers.annealing import (
     allot,
     broker_by_rank,

@@ -3,11 +3,11 @@
 import networkx as nx
 import numpy as np
 import pytest
-from assign_strategies import problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import broadloom as bl
+from assign_strategies import problems
 from broadloom.assignment.subscribers.greedy_assignment import OrderOptions, gr_star, guarded_greedy
 from broadloom.assignment.subscribers.load_flow import (
     candidates_in_time,

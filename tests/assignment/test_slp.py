@@ -4,13 +4,13 @@ import sys
 
 import numpy as np
 import pytest
-from assign_strategies import problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import linprog
 
 import broadloom as bl
 import naive_assign as naive
+from assign_strategies import problems
 from broadloom.assignment.subscribers.linear_program import (
     PreliminaryFilters,
     ProgramSample,

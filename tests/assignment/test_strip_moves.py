@@ -2,11 +2,11 @@
 
 import numpy as np
 import pytest
-from assign_strategies import problems
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import naive_assign as naive
+from assign_strategies import problems
 from broadloom.assignment.subscribers.annealing import PlacementSearch
 from broadloom.assignment.subscribers.greedy_assignment import guarded_greedy
 from broadloom.assignment.subscribers.load_flow import candidates_in_time, least_lbf, load_limits
