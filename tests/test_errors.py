@@ -4,10 +4,25 @@ import shutil
 
 import pytest
 
+import broadloom as bl
 from broadloom import InputError, StorageError
 from broadloom.errors import error_from_os
 from broadloom.model import RowLedger, TableAccount
 from broadloom.storage import lock_folder, start_journal
+
+
+@pytest.mark.parametrize(
+    ("stage", "message"),
+    [
+        ("lnk", "no stage 'lnk' (did you mean 'link'?); there are link, assign, maintain"),
+        ("typo", "no stage 'typo'; there are link, assign, maintain"),
+        (3, "the stage is 3; give one of link, assign, maintain"),
+    ],
+)
+def test_an_unknown_stage_is_refused(stage, message):
+    with pytest.raises(InputError) as raised:
+        bl.algorithms(stage)
+    assert str(raised.value) == message
 
 
 def test_a_failed_copy_of_a_folder_is_a_storage_error_with_the_first_reason():

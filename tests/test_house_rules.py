@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 import broadloom as bl
+from broadloom._version import VERSION
 
 SOURCE = Path(bl.__file__).parent
 FILES = sorted(file for file in SOURCE.rglob("*.py"))
@@ -105,6 +106,10 @@ def test_public_names_are_exactly_these():
     assert set(bl.__all__) == PUBLIC_NAMES
     assert list(bl.__all__) == sorted(bl.__all__)
     assert all(hasattr(bl, name) for name in bl.__all__)
+
+
+def test_the_version_is_public():
+    assert bl.__version__ == VERSION
 
 
 @pytest.mark.parametrize("name", sorted(bl.__all__))

@@ -82,7 +82,7 @@ def test_ids_of_a_matrix_must_fit():
         Interest.from_matrix([[1, 0]], topic_ids=["a"])
     with pytest.raises(InputError, match="1 nodes but 2 node ids"):
         Interest.from_matrix([[1, 0]], node_ids=["a", "b"])
-    with pytest.raises(InputError, match="2 topics but 2 topic ids; give one id per topic"):
+    with pytest.raises(InputError, match="topic_ids is 'ab'; give a list of ids"):
         Interest.from_matrix([[1, 0]], topic_ids="ab")
 
 
@@ -296,6 +296,8 @@ def _graph(*edges, kind=nx.Graph):
         (_graph(("a", "b", 1)), ["a", "b"], {"weight": "rtt"}, "has no 'rtt'; give each edge"),
         (_graph(("a", "b", 1)), ["a", "a"], {}, "'a' appears twice"),
         (_graph(("a", "b", 1)), 3, {}, "nodes is 3; give an interest, or a list"),
+        (_graph(("a", "b", 1)), ["a", "b"], {"weight": ["w"]}, "weight is .'w'.; give the name"),
+        (_graph(("a", "b", 1)), ["a", "b"], {"missing": 3}, "no rule 3"),
         (np.eye(2), ["a", "b"], {}, "the graph is a ndarray; give a NetworkX graph"),
     ],
 )

@@ -219,6 +219,8 @@ def test_brokers_without_a_position_and_their_links_have_no_geometry():
         ([(0, np.inf)] * 3, "longitudes -180 to 180"),
         ({"d": (0, 0)}, "position of 'd', which is not a node"),
         ("abc", "not pairs of numbers"),
+        ([(10**400, 0)] * 3, "not pairs of numbers"),
+        (np.ma.masked_array(np.zeros((3, 2)), mask=True), "no geographic positions"),
     ],
 )
 def test_wrong_or_missing_positions_are_one_line(positions, message):
@@ -278,13 +280,17 @@ def test_any_id_that_xml_can_hold_survives_and_others_are_refused(tmp_path_facto
 
 
 def test_a_graphml_file_that_cannot_be_written_is_an_error_of_ours(tmp_path, monkeypatch):
-    with pytest.raises(InputError, match="cannot write"):
-        _plan().to_graphml(tmp_path / "missing" / "plan.graphml")
+    (tmp_path / "file").write_text("x")
+    for wrong in (tmp_path / "file" / "plan.graphml", tmp_path, 3):
+        with pytest.raises(InputError, match=r"cannot write|not a file|give the path of a file"):
+            _plan().to_graphml(wrong)
+    _plan().to_graphml(tmp_path / "new folder" / "plan.graphml")
+    assert [path.name for path in (tmp_path / "new folder").iterdir()] == ["plan.graphml"]
 
     def full(*_args, **_options):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("pathlib.Path.open", full)
+    monkeypatch.setattr("pathlib.Path.write_bytes", full)
     with pytest.raises(StorageError, match="No space left on device"):
         _plan().to_graphml(tmp_path / "plan.graphml")
 
@@ -353,6 +359,10 @@ def test_a_plot_makes_its_own_axes_if_there_are_none():
 def test_a_plot_refuses_a_node_without_a_position(axes):
     with pytest.raises(InputError, match="node 'b' has no position"):
         _plan().plot(ax=axes, positions={"a": (0, 0), "c": (1, 1)})
+    with pytest.raises(InputError, match="labels is 'no'; give true or false"):
+        _plan().plot(ax=axes, labels="no")
+    with pytest.raises(InputError, match="ax is a int; give axes of matplotlib"):
+        _plan().plot(ax=3)
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,9 @@ def weights_matrix(
     """The weights between the nodes with these ids, as a symmetric matrix; see `Weights.from_networkx`."""
     if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
         raise InputError(f"the graph is a {type(graph).__name__}; give a NetworkX graph")
-    if missing not in MISSING_RULES:
+    if not (weight is None or isinstance(weight, str)):
+        raise InputError(f"weight is {weight!r:.40}; give the name of an edge attribute, or None")
+    if not isinstance(missing, str) or missing not in MISSING_RULES:
         raise InputError(f"no rule {missing!r} for missing pairs; there are {', '.join(MISSING_RULES)}")
     number = {node: index for index, node in enumerate(graph.nodes)}
     rows = _rows_of(ids, number)

@@ -12,9 +12,10 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import raise_for_first
-from broadloom.errors import InputError, error_from_os, missing_extra
+from broadloom.checks import check_flag, raise_for_first
+from broadloom.errors import InputError, missing_extra
 from broadloom.plans.positions import coordinates, map_positions, plane_positions, site_names
+from broadloom.storage import write_file
 
 if TYPE_CHECKING:
     import networkx as nx
@@ -98,11 +99,7 @@ def write_graphml(plan: Plan, path: str | Path) -> None:
     for (u, v), values in zip(plan.edges.tolist(), links, strict=True):
         ends = {"source": ids[u], "target": ids[v]}
         _add_data(ElementTree.SubElement(graph, "edge", ends), "edge", values, keys)
-    try:
-        with Path(path).open("wb") as file:
-            ElementTree.ElementTree(root).write(file, encoding="utf-8", xml_declaration=True)
-    except OSError as error:
-        raise error_from_os(f"cannot write {path}", error) from error
+    write_file(path, ElementTree.tostring(root, encoding="utf-8", xml_declaration=True))
 
 
 def draw(
@@ -117,6 +114,9 @@ def draw(
         from matplotlib.collections import LineCollection
     except ImportError as error:
         raise missing_extra("matplotlib", "plot", "Plan.plot draws with it") from error
+    if not (ax is None or hasattr(ax, "add_collection")):
+        raise InputError(f"ax is a {type(ax).__name__}; give axes of matplotlib, or None")
+    shown = None if labels is None else check_flag(labels, "labels")
     points, on_map = _drawn_positions(plan, positions)
     axes = pyplot.subplots()[1] if ax is None else ax
     pairs = [(tuple(points[u]), tuple(points[v])) for u, v in plan.edges.tolist()]
@@ -126,7 +126,7 @@ def draw(
     number = {site: index for index, site in enumerate(sorted(set(sites)))}
     colors = [f"C{number[site] % 10}" for site in sites]
     axes.scatter(points[:, 0], points[:, 1], s=30, c=colors, zorder=2)
-    if (len(points) <= MOST_LABELS) if labels is None else labels:
+    if (len(points) <= MOST_LABELS) if shown is None else shown:
         for name, point in zip(plan.interest.node_ids, points, strict=True):
             axes.annotate(
                 name, tuple(point), (4, 4), textcoords="offset points", fontsize="small", parse_math=False
@@ -227,8 +227,8 @@ def _points_of(plan: Plan, positions: ArrayLike | Mapping[str, Sequence[float]])
             raise InputError(f"there is a position of {unknown[0]!r}, which is not a node of the plan")
         positions = [texts.get(node, (np.nan, np.nan)) for node in ids]
     try:
-        points = np.array(positions, np.float64)
-    except (TypeError, ValueError) as error:
+        points = np.array(np.ma.filled(positions, np.nan), np.float64)
+    except (TypeError, ValueError, OverflowError) as error:
         raise InputError("positions are not pairs of numbers; give two numbers per node") from error
     if points.shape != (len(ids), 2) and not (points.size == 0 and not ids):
         raise InputError(

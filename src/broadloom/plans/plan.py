@@ -248,6 +248,14 @@ class Plan(StageResult):
         Raises:
             InputError: a node id or a site has a character that XML cannot hold, or the path is wrong.
             StorageError: the file cannot be written.
+
+        Examples:
+            >>> import broadloom as bl, networkx as nx, tempfile
+            >>> plan = bl.link(bl.Interest.from_lists([["a"], ["a"]], node_ids=["u", "v"]), algorithm="gm")
+            >>> with tempfile.TemporaryDirectory() as folder:
+            ...     plan.to_graphml(f"{folder}/plan.graphml")
+            ...     nx.read_graphml(f"{folder}/plan.graphml").edges["u", "v"]
+            {'weight': 1.0, 'rank': 0, 'topics': '["a"]'}
         """
         conversions.write_graphml(self, path)
 
@@ -271,6 +279,13 @@ class Plan(StageResult):
         Raises:
             MissingExtraError: matplotlib is not installed, or networkx where a layout is needed.
             InputError: a position is not a pair of finite numbers.
+
+        Examples:
+            >>> import broadloom as bl
+            >>> from matplotlib.figure import Figure
+            >>> plan = bl.link(bl.Interest.from_lists([[0], [0], [0]]), algorithm="gm")
+            >>> plan.plot(ax=Figure().subplots()).get_title()
+            'gm: 3 brokers, 2 links'
         """
         return conversions.draw(self, ax, positions, labels)
 

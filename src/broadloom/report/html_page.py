@@ -5,13 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-import os
 from html import escape
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
-from broadloom.errors import InputError, error_from_os
+from broadloom.storage import write_file
 
 _PAGE = """<!doctype html>
 <html lang="en">
@@ -91,13 +90,4 @@ def write_page(page: str, path: Path) -> None:
         InputError: `path` exists and is not a file, or one of its parents is not a folder.
         StorageError: the file cannot be written.
     """
-    path = path.resolve()
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path} exists and is not a file; choose another path")
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        draft = path.with_name(f".{path.name}.{os.getpid()}.new")
-        draft.write_text(page, "utf-8")
-        draft.replace(path)
-    except OSError as error:
-        raise error_from_os(f"cannot write {path}", error) from error
+    write_file(path, page.encode())

@@ -3,7 +3,7 @@
 The tables are not exported here, because they load pyarrow.
 """
 
-from broadloom.storage.documents import read_plan_json, read_toml, to_json_value
+from broadloom.storage.documents import read_plan_json, read_toml, to_json_value, write_file
 from broadloom.storage.folder_locks import BINARY, forget_lock, lock_handle
 from broadloom.storage.folders import new_folder
 from broadloom.storage.journal import append_record, lock_folder, read_records, start_journal
@@ -20,4 +20,5 @@ __all__ = [
     "read_toml",
     "start_journal",
     "to_json_value",
+    "write_file",
 ]

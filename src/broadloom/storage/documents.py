@@ -1,8 +1,9 @@
-"""JSON and TOML documents: plan records and configuration files."""
+"""JSON and TOML documents: plan records and configuration files; writing of single files."""
 
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -47,6 +48,27 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise error_from_os(f"{path} cannot be read", error) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not TOML: {error}") from error
+
+
+def write_file(path: str | Path, content: bytes) -> None:
+    """Write a file by one rename, and the folders above it; a symbolic link keeps pointing to the file.
+
+    Raises:
+        InputError: `path` is not a path or exists and is not a file, or one of its parents is not a folder.
+        StorageError: the file cannot be written.
+    """
+    if not isinstance(path, (str, Path)):
+        raise InputError(f"the path is {path!r:.40}; give the path of a file")
+    target = Path(path).resolve()
+    if target.exists() and not target.is_file():
+        raise InputError(f"{target} exists and is not a file; choose another path")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        draft = target.with_name(f".{target.name}.{os.getpid()}.new")
+        draft.write_bytes(content)
+        draft.replace(target)
+    except OSError as error:
+        raise error_from_os(f"cannot write {target}", error) from error
 
 
 def to_json_value(value: Any) -> Any:
