@@ -207,6 +207,8 @@ class AssignmentProblem:
         if not isinstance(other, AssignmentProblem):
             return NotImplemented
         names = [field.name for field in fields(self) if not field.name.endswith("_ids")]
+        if not self.subscriber_count and not other.subscriber_count:
+            names = [name for name in names if name not in ("lo", "hi")]  # only their shapes could differ
         same = all(same_value(getattr(self, name), getattr(other, name)) for name in names)
         return same and self._all_ids() == other._all_ids()
 
