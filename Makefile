@@ -11,7 +11,7 @@ RUN := $(VENV)/bin/
 INSTALL := $(RUN)python -m pip install --quiet --disable-pip-version-check --no-build-isolation
 LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
 
-.PHONY: help setup demo test test-optimized test-rabbitmq test-kills lint docs report-ui lock clean
+.PHONY: help setup demo test test-optimized test-pythons test-rabbitmq test-kills lint docs report-ui lock release clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
@@ -56,6 +56,9 @@ test-optimized: setup ## run all tests with Python's -O in the processes that th
 	@tools/system-packages $(SYSTEM_PACKAGES)
 	BROADLOOM_OPTIMIZE=1 $(RUN)pytest -n 2 $(TESTS)
 
+test-pythons: setup ## test the wheel on Python 3.11, 3.12 and 3.13, those that are installed
+	$(RUN)python tools/test-pythons
+
 test-rabbitmq: setup ## run the tests that start four RabbitMQ nodes (minutes)
 	@tools/system-packages rabbitmq-server
 	$(RUN)pytest -m rabbitmq
@@ -68,6 +71,7 @@ lint: setup ## check style, format and types
 	$(RUN)ruff check
 	$(RUN)ruff format --check
 	$(RUN)mypy
+	$(RUN)mypy --platform win32 --cache-dir .mypy_cache/win32
 
 docs: setup ## build the documentation into site/
 	$(RUN)mkdocs build --strict
@@ -79,6 +83,9 @@ lock: ## update requirements/*.txt with uv (to the newest versions: make lock UP
 	$(LOCK) requirements/build.in -o requirements/build.txt
 	$(LOCK) pyproject.toml --extra spark --extra lp --extra deploy --extra papers --extra networkx --extra plot --group dev --group docs requirements/dev.in -o requirements/dev.txt
 	$(LOCK) requirements/java.in -o requirements/java.txt
+
+release: setup ## build the wheel and the source distribution into dist/, and test them
+	$(RUN)python tools/release dist
 
 clean: ## remove all outputs except .venv
 	rm -rf demo site build dist artefacts report-ui/node_modules .cache .coverage .pytest_cache .mypy_cache .ruff_cache .hypothesis spark-warehouse

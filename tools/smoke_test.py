@@ -26,8 +26,13 @@ EXTRAS = {
     "reproduce 1 fig4 --quick": "papers",
     "assign people -a slp1 -o out": "lp",
     "deploy rehearse linked": "deploy",
-    "migrate agent agent.toml": "deploy",
+    "migrate agent agent.toml --quiet": "deploy",
 }
+AGENT = """
+token_file = "token"
+login = { user = "agent", password_file = "token" }
+brokers.a.address = "127.0.0.1:1"
+"""
 MEASURES = ("total_weight", "mean_degree", "max_degree", "max_diameter", "mean_routing_cost")
 # Digests of the links and measures of each algorithm on `problem`, the same on every Python.
 DIGESTS = {
@@ -151,7 +156,9 @@ def check_extras(_):
     """Without its extra, a command ends with code 2 and one line that names the extra."""
     Path("logs").mkdir()
     Path("pipeline.toml").write_text("")
-    Path("agent.toml").write_text("")
+    Path("agent.toml").write_text(AGENT)
+    Path("token").write_text("0123456789abcdef" * 4)
+    Path("token").chmod(0o600)
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         list(pool.map(_check_extra, EXTRAS.items()))
 

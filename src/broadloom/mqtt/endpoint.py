@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import ssl
+import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -164,7 +165,7 @@ def read_secret(path: str | Path) -> str:
         raise InputError(f"the secret in {file} cannot be read: {reason}") from error
     except OSError as error:
         raise StorageError(f"the secret in {file} cannot be read: {error.strerror}") from error
-    if mode & 0o077:
+    if mode & 0o077 and sys.platform != "win32":  # which has no such bits
         raise InputError(f"other users can read the secret in {file}; run: chmod 600 {file}")
     if not text:
         raise InputError(f"{file} is empty; put the secret there, in one line")
