@@ -6,7 +6,8 @@ Approximation in Topic-based Publish-Subscribe Overlay Network Design".
 
 Everything is recomputed from scratch at each step, in plain Python. `interests[v]` holds the topics of node
 `v`, `weights[u][v]` is symmetric, an edge is `(u, v)` with `u < v`, and an overlay lists its edges in order
-of selection. Ties go to the smallest edge or node, `w / mu` is a double division.
+of selection. Ties go to the smallest edge or node, or to the first one in another order; `w / mu` is a
+double division.
 """
 
 import math
@@ -18,6 +19,31 @@ Edge = tuple[int, int]
 Edges = Sequence[Edge]
 Interests = Sequence[Collection[int]]
 Weights = Sequence[Sequence[float]]
+Order = Callable[[Edge, int], tuple[int, ...]]  # of equally good edges; the number is that of the draw
+
+
+# Ties.
+
+
+def smallest(edge: Edge, _draw: int) -> tuple[int, ...]:
+    """The order of ties by `(u, v)`."""
+    return edge
+
+
+def at_random(seed: int) -> Order:
+    """A random order of the edges for each draw, by two rounds of SplitMix64 on 64-bit numbers."""
+    step, modulus = 0x9E3779B97F4A7C15, 1 << 64
+
+    def mixed(z: int) -> int:
+        z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % modulus
+        z = (z ^ (z >> 27)) * 0x94D049BB133111EB % modulus
+        return z ^ (z >> 31)
+
+    def order(edge: Edge, draw: int) -> tuple[int, ...]:
+        pair = edge[0] * 2**32 + edge[1]
+        return (mixed((mixed((seed + pair * step) % modulus) + draw * step) % modulus), *edge)
+
+    return order
 
 
 # The model: topic-connected components and contributions (paper 1, III and VI).
@@ -94,33 +120,35 @@ def to_merge(interests: Interests, edges: Edges) -> int:
 # Paper 1: least total weight.
 
 
-def trmaw(interests: Interests, weights: Weights) -> list[Edge]:
+def trmaw(interests: Interests, weights: Weights, ties: Order = smallest) -> list[Edge]:
     """TrMAW (paper 1, Alg. 1): the union of a minimum spanning tree per topic.
 
-    Topic by topic, ascending; within a topic in the order in which a Kruskal over (weight, u, v) takes them;
-    an edge of several trees once, where it first occurs.
+    Topic by topic, ascending; within a topic in the order in which a Kruskal over (weight, u, v) takes them,
+    or over another order of ties, the same for all topics; an edge of several trees once, where it first
+    occurs.
     """
     union: dict[Edge, None] = {}
     for t in topics(interests):
         tree: list[Edge] = []
-        for _, u, v in sorted((weights[u][v], u, v) for u, v in combinations(subscribers(interests, t), 2)):
+        among = combinations(subscribers(interests, t), 2)
+        for u, v in sorted(among, key=lambda e: (weights[e[0]][e[1]], ties(e, 0))):
             if not any({u, v} <= tcc for tcc in components(interests, tree, t)):
                 tree.append((u, v))
         union.update(dict.fromkeys(tree))
     return list(union)
 
 
-def gm(interests: Interests) -> list[Edge]:
+def gm(interests: Interests, ties: Order = smallest) -> list[Edge]:
     """GM, Greedy-Merge (paper 2, I-B; paper 1, IX-F): add the edge with the highest contribution."""
     edges: list[Edge] = []
     while mu := contributions(interests, edges):
-        edges.append(min(mu, key=lambda e: (-mu[e], e)))
+        edges.append(min(mu, key=lambda e: (-mu[e], ties(e, mu[e]))))
     return edges
 
 
-def grmaw(interests: Interests, weights: Weights) -> list[Edge]:
+def grmaw(interests: Interests, weights: Weights, ties: Order = smallest) -> list[Edge]:
     """GrMAW (paper 1, Alg. 2): add the edge with the lowest w(e) / mu_E(e)."""
-    return grmaw_from(interests, weights)
+    return grmaw_from(interests, weights, ties=ties)
 
 
 def grmaw_from(
@@ -129,6 +157,7 @@ def grmaw_from(
     edges: Edges = (),
     candidates: Iterable[Edge] | None = None,
     groups: Sequence[int] | None = None,
+    ties: Order = smallest,
 ) -> list[Edge]:
     """GrMAW (paper 1, Alg. 2) over some candidates, starting with some edges: the edges that it adds.
 
@@ -138,7 +167,7 @@ def grmaw_from(
     candidates = pairs(interests) if candidates is None else list(candidates)
     added: list[Edge] = []
     while mu := contributions(interests, [*edges, *added], candidates, groups):
-        added.append(min(mu, key=lambda e: (weights[e[0]][e[1]] / mu[e], e)))
+        added.append(min(mu, key=lambda e: (weights[e[0]][e[1]] / mu[e], ties(e, mu[e]))))
     return added
 
 
@@ -222,23 +251,27 @@ def dcmaw(
 # Paper 2: low degree, constant diameter.
 
 
-def minmax_oda(interests: Interests) -> list[Edge]:
+def minmax_oda(interests: Interests, ties: Order = smallest) -> list[Edge]:
     """MinMax-ODA (paper 2, I-B): the highest contribution among those that raise the maximum degree least."""
     edges: list[Edge] = []
     while mu := contributions(interests, edges):
         spared = sparing(mu, degrees(interests, edges))
-        edges.append(min(spared, key=lambda e: (-mu[e], e)))
+        edges.append(min(spared, key=lambda e: (-mu[e], ties(e, mu[e]))))
     return edges
 
 
-def low_oda(interests: Interests, k: float = 3) -> list[Edge]:
-    """Low-ODA (paper 2, Alg. 1): e1 as MinMax-ODA, e2 as GM; e1 if w(e1) >= w(e2) / k, else e2."""
+def low_oda(interests: Interests, k: float = 3, strict: bool = False, ties: Order = smallest) -> list[Edge]:
+    """Low-ODA (paper 2, Alg. 1): e1 as MinMax-ODA, e2 as GM; e1 if w(e1) >= w(e2) / k, else e2.
+
+    If strict, e1 only if w(e1) > w(e2) / k, as the paper's text says.
+    """
     edges: list[Edge] = []
     while mu := contributions(interests, edges):
         spared = sparing(mu, degrees(interests, edges))
-        e1 = min(spared, key=lambda e: (-mu[e], e))
-        e2 = min(mu, key=lambda e: (-mu[e], e))
-        edges.append(e1 if mu[e1] * k >= mu[e2] else e2)
+        e1 = min(spared, key=lambda e: (-mu[e], ties(e, mu[e])))
+        e2 = min(mu, key=lambda e: (-mu[e], ties(e, mu[e])))
+        near = mu[e1] * k > mu[e2] if strict else mu[e1] * k >= mu[e2]
+        edges.append(e1 if near else e2)
     return edges
 
 
@@ -249,29 +282,33 @@ def sparing(candidates: Iterable[Edge], degree: Sequence[int]) -> list[Edge]:
     return [(u, v) for u, v in candidates if degree[u] < most and degree[v] < most] or candidates
 
 
-def cd_oda(interests: Interests) -> list[Edge]:
+def cd_oda(interests: Interests, ties: Order = smallest) -> list[Edge]:
     """CD-ODA (paper 2, VI): stars around the node with the largest n_u."""
-    return stars(interests, lambda n, _: n)
+    return stars(interests, lambda n, _: n, ties)
 
 
-def cd_oda_1(interests: Interests) -> list[Edge]:
+def cd_oda_1(interests: Interests, ties: Order = smallest) -> list[Edge]:
     """CD-ODA-I (paper 2, VI-A): stars around the node with the largest w_u."""
-    return stars(interests, lambda _, w: w)
+    return stars(interests, lambda _, w: w, ties)
 
 
-def cd_oda_2(interests: Interests) -> list[Edge]:
+def cd_oda_2(interests: Interests, ties: Order = smallest) -> list[Edge]:
     """CD-ODA-II (paper 2, VI-B): stars around the node with the largest density d_u = w_u / n_u, exactly."""
-    return stars(interests, lambda n, w: Fraction(w, n))
+    return stars(interests, lambda n, w: Fraction(w, n), ties)
 
 
-def stars(interests: Interests, score: Callable[[int, int], Fraction | int]) -> list[Edge]:
+def stars(
+    interests: Interests, score: Callable[[int, int], Fraction | int], ties: Order = smallest
+) -> list[Edge]:
     """Until all topics are covered: link the node of highest score(n_u, w_u) to all its neighbours.
 
     n_u counts the nodes that share an uncovered topic with u, w_u sums the subscribers of u's uncovered
     topics; u itself counts in both, as in the formulas of paper 2, VI. Neighbours are linked in ascending
-    order, an edge once; a topic with a single subscriber yields no edge.
+    order, an edge once; a topic with a single subscriber yields no edge. Ties are in the order of the pairs
+    (u, u), with a draw per star.
     """
     uncovered = set(topics(interests))
+    count = 0
     edges: dict[Edge, None] = {}
     while uncovered:
         star: dict[int, list[int]] = {}
@@ -281,7 +318,8 @@ def stars(interests: Interests, score: Callable[[int, int], Fraction | int]) -> 
             if active:
                 star[u] = [v for v, other in enumerate(interests) if active & set(other)]
                 size[u] = sum(len(subscribers(interests, t)) for t in active)
-        u = min(star, key=lambda u: (-score(len(star[u]), size[u]), u))
+        u = min(star, key=lambda u: (-score(len(star[u]), size[u]), ties((u, u), count)))
+        count += 1
         edges.update(dict.fromkeys((min(u, v), max(u, v)) for v in star[u] if v != u))
         uncovered -= set(interests[u])
     return list(edges)

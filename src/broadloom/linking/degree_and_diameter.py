@@ -17,10 +17,11 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.checks import and_more, check_count, check_number
+from broadloom.checks import and_more, check_count, check_flag, check_number
 from broadloom.errors import InputError
 from broadloom.kernels import WORD, bit_of, by_word, inner_kernel, kernel, lowest, pack_rows, popcount
 from broadloom.linking._bands import SEGMENT, any_from, count_bits
+from broadloom.linking._ties import SMALLEST, TieOptions, TieRule, check_ties, priority_of, tie_rule
 from broadloom.linking.link_result import LinkResult, without_repetition
 from broadloom.linking.topic_components import (
     EDGES_ADDED,
@@ -31,7 +32,7 @@ from broadloom.linking.topic_components import (
     contribution,
 )
 from broadloom.measures import components_per_topic
-from broadloom.model import UNIFORM, Interest, NoOptions, WeightArrays, Weights, weight_of
+from broadloom.model import UNIFORM, Interest, WeightArrays, Weights, weight_of
 
 OBJECTIVES = ("edges", "weight")
 
@@ -61,13 +62,21 @@ class LowDegreeOptions:
             higher k gives a lower maximum degree and more edges. 1 is nearly gm, infinity is minmax-oda.
         objective: the key of an edge: "edges", its contribution; "weight", its weight per contribution.
         max_degree: no node gets more links than this; None: no limit.
+        strict: whether the chosen edge must be less than k times worse. Paper 2 prints "at least" in Alg. 1,
+            which is the default, and "greater" in its text; with the latter, k = 1 is gm.
+        ties: the choice among equally good links: "smallest", the smallest pair of indices; "random", drawn
+            from the seed.
     """
 
     k: float = 3
     objective: str = "edges"
     max_degree: int | None = None
+    strict: bool = False
+    ties: str = "smallest"
 
     def __post_init__(self) -> None:
+        check_flag(self.strict, "strict")
+        check_ties(self.ties)
         check_number(self.k, "k", minimum=1, finite=False)
         if self.objective not in OBJECTIVES:
             raise InputError(f"objective is {self.objective!r}; give one of {', '.join(OBJECTIVES)}")
@@ -75,19 +84,28 @@ class LowDegreeOptions:
             check_count(self.max_degree, "max_degree", minimum=1)
 
 
-def minmax_oda(interest: Interest, weights: Weights, options: NoOptions, seed: int) -> LinkResult:  # noqa: ARG001
+def minmax_oda(interest: Interest, weights: Weights, options: TieOptions, seed: int) -> LinkResult:  # noqa: ARG001
     """Add the highest contribution among the pairs that raise the maximum degree least."""
-    return LinkResult(low_degree_edges(interest, Weights.uniform(interest.node_count), math.inf))
+    ties = tie_rule(options.ties, seed)
+    return LinkResult(low_degree_edges(interest, Weights.uniform(interest.node_count), math.inf, ties=ties))
 
 
-def low_oda(interest: Interest, weights: Weights, options: LowDegreeOptions, seed: int) -> LinkResult:  # noqa: ARG001
+def low_oda(interest: Interest, weights: Weights, options: LowDegreeOptions, seed: int) -> LinkResult:
     """Add the edge of minmax-oda, unless it is more than k times worse than the best of all."""
     by = weights if options.objective == "weight" else Weights.uniform(interest.node_count)
-    return LinkResult(low_degree_edges(interest, by, options.k, options.max_degree))
+    ties = tie_rule(options.ties, seed)
+    edges = low_degree_edges(interest, by, options.k, options.max_degree, strict=options.strict, ties=ties)
+    return LinkResult(edges)
 
 
 def low_degree_edges(
-    interest: Interest, weights: Weights, k: float, max_degree: int | None = None
+    interest: Interest,
+    weights: Weights,
+    k: float,
+    max_degree: int | None = None,
+    *,
+    strict: bool = False,
+    ties: TieRule = SMALLEST,
 ) -> NDArray[np.int32]:
     """The edges of Low-ODA by weight per contribution, in order.
 
@@ -102,7 +120,7 @@ def low_degree_edges(
     attempts = [(weights, more_k) for more_k in (k, *HIGHER_K) if more_k >= k]
     for by, more_k in (*attempts, (Weights.uniform(n), math.inf)):
         components = components_of(interest)
-        rule = DegreeRule(float(more_k), limit, most=0)
+        rule = DegreeRule(float(more_k), limit, most=0, strict=bool(strict), ties=ties)
         edges = grow(components, by.arrays(), rule, np.zeros(n, np.int64))
         if components.tally[TO_MERGE] == 0:
             return edges
@@ -128,19 +146,23 @@ class DegreeRule(NamedTuple):
         k: how many times worse than the best pair the chosen one can be; 0: always the best pair.
         limit: no node gets more links than this.
         most: the maximum degree at the start.
+        strict: whether the chosen pair must be less than k times worse.
+        ties: the rule for ties.
     """
 
     k: float
     limit: int
     most: int
+    strict: bool = False
+    ties: TieRule = SMALLEST
 
 
 def grow(
     components: Components, weights: WeightArrays, rule: DegreeRule, degree: NDArray[np.int64]
 ) -> NDArray[np.int32]:
     """Add pairs by the rule until no pair contributes; the edges, in order. `degree` is updated."""
-    every = new_partners(components)
-    sparing = new_partners(components)
+    every = new_partners(components, rule.ties)
+    sparing = new_partners(components, rule.ties)
     return _grow(components, weights, every, sparing, rule, degree)
 
 
@@ -158,7 +180,9 @@ def _grow(
     Most steps do not compute e2: by its bound, e1 is good enough. An e2 that does not raise the maximum
     degree is e1 as well.
     """
-    k, limit, most = rule
+    k = rule.k
+    limit = rule.limit
+    most = rule.most
     edges = np.empty((c.tally[TO_MERGE], 2), np.int32)
     added = 0
     while c.tally[TO_MERGE] > 0:
@@ -168,7 +192,8 @@ def _grow(
             u2, v2, mu2 = best_pair(every, c, weights, degree, limit)
             if mu2 == 0:
                 break
-            if mu1 == 0 or not mu2 * w1 <= k * mu1 * weight_of(weights, u2, v2):
+            worst = k * mu1 * weight_of(weights, u2, v2)
+            if mu1 == 0 or not (mu2 * w1 < worst if rule.strict else mu2 * w1 <= worst):
                 u1, v1 = u2, v2
         add_edge(c, u1, v1)
         edges[added, 0], edges[added, 1] = u1, v1
@@ -181,11 +206,12 @@ def _grow(
     return edges[:added]
 
 
-# The best remaining pair, by weight per contribution, then (u, v). A pair's key w/mu only rises, since its
-# contribution only falls. So each node u keeps the few best partners v > u that it once found. The first
-# one's key is a lower bound for the whole row of u, and a tournament tree holds the row of the lowest bound.
-# If that bound is still its pair's key, the pair is the best of all. If not, the pair moves back in its row,
-# and a row that has used up its partners is scanned again. Memory is linear in the nodes.
+# The best remaining pair, by weight per contribution, then priority (0 unless ties are random), then (u, v).
+# A pair's key w/mu only rises, since its contribution only falls. So each node u keeps the few best partners
+# v > u that it once found. The first one's key is a lower bound for the whole row of u, and a tournament tree
+# holds the row of the lowest bound. If that bound is still its pair's key, the pair is the best of all. If
+# not, the pair moves back in its row, and a row that has used up its partners is scanned again. Memory is
+# linear in the nodes.
 
 
 class Partners(NamedTuple):
@@ -197,6 +223,8 @@ class Partners(NamedTuple):
     Attributes:
         key: per row the keys of its partners, ascending; there are rows for a power of two of nodes.
         partner: per row the partners with these keys.
+        priority: per row the priorities of the partners at these keys, ascending among equal keys; used only
+            if ties are random.
         winner: the tournament tree over the rows, its root at 1, row `u` at `len(key) + u`.
         members: the nodes that can still be partners, ascending.
         subscribed: the words of the members, one row per word, when they were last refreshed.
@@ -204,19 +232,22 @@ class Partners(NamedTuple):
         bounds: bounds on the contribution of each member, in the row that is scanned.
         state: the number of members, the number of rows to scan before they are refreshed, and the number of
             edges added when they were last refreshed.
+        ties: the rule for ties.
     """
 
     key: NDArray[np.float64]
     partner: NDArray[np.int64]
+    priority: NDArray[np.uint64]
     winner: NDArray[np.int64]
     members: NDArray[np.int64]
     subscribed: NDArray[np.uint64]
     outside: NDArray[np.uint64]
     bounds: NDArray[np.int32]
     state: NDArray[np.int64]
+    ties: TieRule
 
 
-def new_partners(c: Components) -> Partners:
+def new_partners(c: Components, ties: TieRule = SMALLEST) -> Partners:
     """No partners yet: every row is scanned when it comes first in the tree."""
     nodes = len(c.topic_start) - 1
     size = 1 << max(nodes - 1, 0).bit_length()
@@ -230,12 +261,14 @@ def new_partners(c: Components) -> Partners:
     return Partners(
         key,
         np.full(key.shape, NONE),
+        np.zeros(key.shape, np.uint64),
         winner,
         np.arange(nodes),
         by_word(c.subscribed),
         by_word(c.outside),
         np.empty(nodes, np.int32),
         np.array([nodes, 0, 0], np.int64),
+        ties,
     )
 
 
@@ -245,6 +278,10 @@ def start_from(partners: Partners, others: Partners) -> None:
     for u in range(len(partners.key)):
         for i in range(PARTNERS + 1):
             partners.key[u, i], partners.partner[u, i] = others.key[u, i], others.partner[u, i]
+    if partners.ties.random:
+        for u in range(len(partners.key)):
+            for i in range(PARTNERS + 1):
+                partners.priority[u, i] = others.priority[u, i]
     for i in range(len(partners.winner)):
         partners.winner[i] = others.winner[i]
     for u in range(len(partners.members)):
@@ -281,7 +318,7 @@ def best_pair(
             now = weight_of(weights, u, v) / mu if mu > 0 else np.inf
             if now == key:
                 return u, v, mu
-            _move_back(partners, u, now)
+            _move_back(partners, u, now, priority_of(partners.ties, u, v, mu))
         i = (len(partners.key) + u) >> 1
         while i > 0:
             _replay_match(partners, i)
@@ -292,20 +329,29 @@ def best_pair(
 def _replay_match(partners: Partners, i: int) -> None:
     """Decide the match at node `i` of the tree; the earlier row wins a draw."""
     first, second = partners.winner[2 * i], partners.winner[2 * i + 1]
-    partners.winner[i] = first if partners.key[first, 0] <= partners.key[second, 0] else second
+    second_wins = partners.key[first, 0] > partners.key[second, 0]
+    if partners.ties.random and partners.key[first, 0] == partners.key[second, 0]:
+        second_wins = partners.priority[first, 0] > partners.priority[second, 0]
+    partners.winner[i] = second if second_wins else first
 
 
 @inner_kernel
-def _move_back(partners: Partners, u: int, now: float) -> None:
+def _move_back(partners: Partners, u: int, now: float, priority: np.uint64) -> None:
     """Give the first partner of a row its current key; drop it if other pairs can be better."""
     key = partners.key
     partner = partners.partner
     v = partners.partner[u, 0]
     for i in range(PARTNERS):
-        if now < key[u, i + 1] or (now == key[u, i + 1] and v < partner[u, i + 1]):
+        if now < key[u, i + 1] or (
+            now == key[u, i + 1] and (priority, v) < (partners.priority[u, i + 1], partner[u, i + 1])
+        ):
             key[u, i], partner[u, i] = now, v
+            if partners.ties.random:
+                partners.priority[u, i] = priority
             return
         key[u, i], partner[u, i] = key[u, i + 1], partner[u, i + 1]
+        if partners.ties.random:
+            partners.priority[u, i] = partners.priority[u, i + 1]
         if partner[u, i] == NONE:
             return
 
@@ -326,6 +372,7 @@ def _scan_row(
     seen = key[u, 0]
     for i in range(PARTNERS + 1):
         key[u, i], partner[u, i] = np.inf, NONE
+    random = partners.ties.random
     enough = 1  # with equal weights, the least contribution of a better partner
     _refresh_members(partners, c, degree, limit)
     position = _position_of(partners, c, u)
@@ -341,25 +388,46 @@ def _scan_row(
             if most < enough or degree[v] >= limit:
                 continue
             w = weight_of(weights, u, v)
+            if w > key[u, last] * most * TOLERANCE or not _precedes_last(partners, u, v, w, most):
+                continue
             if w <= seen * most * TOLERANCE:  # the bound can be loose: compute the contribution
                 most = contribution(c, u, v)
-            if w < key[u, last] * most * TOLERANCE and most > 0 and w / most < key[u, last]:
-                _insert(partners, u, v, w / most)
-                if weights.kind == UNIFORM and partner[u, last] != NONE:
-                    enough = int(np.rint(1.0 / key[u, last])) + 1
+                if most == 0 or not _precedes_last(partners, u, v, w, most):
+                    continue
+            _insert(partners, u, v, w / most, priority_of(partners.ties, u, v, most))
+            if weights.kind == UNIFORM and partner[u, last] != NONE:
+                enough = int(np.rint(1.0 / key[u, last])) + (0 if random else 1)
     key[u, PARTNERS] = key[u, last]
+    if random:
+        partners.priority[u, PARTNERS] = partners.priority[u, last]
 
 
 @inner_kernel
-def _insert(partners: Partners, u: int, v: int, new: float) -> None:
+def _precedes_last(partners: Partners, u: int, v: int, w: float, mu: int) -> bool:
+    """Whether a partner of this weight and contribution comes before the last one of its row."""
+    key = w / mu
+    last = partners.key[u, PARTNERS - 1]
+    if key != last:
+        return key < last
+    return priority_of(partners.ties, u, v, mu) < partners.priority[u, PARTNERS - 1]
+
+
+@inner_kernel
+def _insert(partners: Partners, u: int, v: int, new: float, priority: np.uint64) -> None:
     """Insert a partner larger than the others into a row, replacing its last one."""
     key = partners.key
     partner = partners.partner
     i = PARTNERS - 1
-    while i > 0 and key[u, i - 1] > new:
+    while i > 0 and (
+        key[u, i - 1] > new or (key[u, i - 1] == new and partners.priority[u, i - 1] > priority)
+    ):
         key[u, i], partner[u, i] = key[u, i - 1], partner[u, i - 1]
+        if partners.ties.random:
+            partners.priority[u, i] = partners.priority[u, i - 1]
         i -= 1
     key[u, i], partner[u, i] = new, v
+    if partners.ties.random:
+        partners.priority[u, i] = priority
 
 
 @inner_kernel
@@ -405,28 +473,28 @@ def _position_of(partners: Partners, c: Components, u: int) -> int:
     return low
 
 
-def cd_oda(interest: Interest, weights: Weights, options: NoOptions, seed: int) -> LinkResult:  # noqa: ARG001
+def cd_oda(interest: Interest, weights: Weights, options: TieOptions, seed: int) -> LinkResult:  # noqa: ARG001
     """Stars around the node with the largest n_u (paper 2, VI)."""
-    return _stars(interest, BY_NODES)
+    return _stars(interest, BY_NODES, tie_rule(options.ties, seed))
 
 
-def cd_oda_1(interest: Interest, weights: Weights, options: NoOptions, seed: int) -> LinkResult:  # noqa: ARG001
+def cd_oda_1(interest: Interest, weights: Weights, options: TieOptions, seed: int) -> LinkResult:  # noqa: ARG001
     """Stars around the node with the largest w_u (paper 2, VI-A)."""
-    return _stars(interest, BY_SUBSCRIPTIONS)
+    return _stars(interest, BY_SUBSCRIPTIONS, tie_rule(options.ties, seed))
 
 
-def cd_oda_2(interest: Interest, weights: Weights, options: NoOptions, seed: int) -> LinkResult:  # noqa: ARG001
+def cd_oda_2(interest: Interest, weights: Weights, options: TieOptions, seed: int) -> LinkResult:  # noqa: ARG001
     """Stars around the node with the largest w_u / n_u (paper 2, VI-B)."""
-    return _stars(interest, BY_DENSITY)
+    return _stars(interest, BY_DENSITY, tie_rule(options.ties, seed))
 
 
-def _stars(interest: Interest, score: int) -> LinkResult:
+def _stars(interest: Interest, score: int, ties: TieRule) -> LinkResult:
     """The stars around the nodes of the highest score, each edge once."""
     words = -(-interest.node_count // WORD)
     members = pack_rows(interest.node_start, interest.nodes, words)
     topic_start = interest.topic_start
     topics = interest.topics
-    centres = _centres(topic_start, topics, interest.node_start, interest.nodes, members, score)
+    centres = _centres(topic_start, topics, interest.node_start, interest.nodes, members, score, ties)
     return LinkResult(without_repetition(_star_edges(topic_start, topics, members, centres)))
 
 
@@ -438,6 +506,7 @@ def _centres(
     nodes: NDArray[np.int32],
     members: NDArray[np.uint64],
     score: int,
+    ties: TieRule,
 ) -> NDArray[np.int64]:
     """The centres of the stars, in order; only nodes that share a topic with the last one score again."""
     n = len(topic_start) - 1
@@ -456,7 +525,7 @@ def _centres(
                 subscriptions[u] = (node_start[own + 1] - node_start[own]).sum()
                 reached[u] = 1 if score == BY_SUBSCRIPTIONS else _union_size(members, own)
                 stale[u] = False
-        centre = _highest(reached, subscriptions, score)
+        centre = _highest(reached, subscriptions, score, ties, count)
         centres[count] = centre
         count += 1
         for t in topics[topic_start[centre] : topic_start[centre + 1]]:
@@ -486,13 +555,22 @@ def _union(members: NDArray[np.uint64], topics: NDArray[np.int32], word: int) ->
 
 
 @kernel
-def _highest(reached: NDArray[np.int64], subscriptions: NDArray[np.int64], score: int) -> int:
-    """The first node of the highest score; a node without an uncovered topic scores 0."""
+def _highest(
+    reached: NDArray[np.int64], subscriptions: NDArray[np.int64], score: int, ties: TieRule, star: int
+) -> int:
+    """The first node of the highest score; a node without an uncovered topic scores 0.
+
+    If ties are random, the node of the lowest priority; each star draws new priorities.
+    """
     best, best_over, best_under = 0, -1, 1
     for u in range(len(reached)):
         over = reached[u] if score == BY_NODES else subscriptions[u]
         under = max(reached[u], 1) if score == BY_DENSITY else 1
-        if over * best_under > best_over * under:
+        if over * best_under > best_over * under or (
+            ties.random
+            and over * best_under == best_over * under
+            and priority_of(ties, u, u, star) < priority_of(ties, best, best, star)
+        ):
             best, best_over, best_under = u, over, under
     return best
 

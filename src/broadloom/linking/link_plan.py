@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from broadloom.checks import check_count, check_flag, check_number
 from broadloom.errors import InputError, InternalError
+from broadloom.linking._ties import TieOptions
 from broadloom.linking.degree_and_diameter import (
     LowDegreeOptions,
     cd_oda,
@@ -21,13 +22,14 @@ from broadloom.linking.degree_and_diameter import (
 )
 from broadloom.linking.divide_and_conquer import DivideOptions, dcmaw
 from broadloom.linking.exact_overlay import ExactOptions, exact
-from broadloom.linking.greedy_overlays import GreedyOptions, gm, grmaw, merge_by_weight, trmaw
+from broadloom.linking.greedy_overlays import GreedyOptions, gm, grmaw, merge_by_weight
 from broadloom.linking.guided_search import GuidedOptions, broadloom
 from broadloom.linking.lagrangian_bound import lagrangian_bound
 from broadloom.linking.link_result import LinkResult
 from broadloom.linking.local_search import ROUNDS, improved_edges, topic_bits
 from broadloom.linking.primal_dual import pdmaw, pdrdmaw
 from broadloom.linking.topic_components import components_of
+from broadloom.linking.topic_trees import trmaw
 from broadloom.measures import is_topic_connected
 from broadloom.model import Algorithm, Interest, Overlay, Weights, find_algorithm
 from broadloom.plans import Plan
@@ -338,7 +340,15 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         broadloom,
         GuidedOptions,
     ),
-    Algorithm("trmaw", "link", "1, Alg. 1", "total weight", "a minimum spanning tree for each topic", trmaw),
+    Algorithm(
+        "trmaw",
+        "link",
+        "1, Alg. 1",
+        "total weight",
+        "a minimum spanning tree for each topic",
+        trmaw,
+        TieOptions,
+    ),
     Algorithm(
         "gm",
         "link",
@@ -389,6 +399,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         "maximum degree",
         "add the highest contribution among the edges that raise the maximum degree least",
         minmax_oda,
+        TieOptions,
     ),
     Algorithm(
         "low-oda",
@@ -406,6 +417,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         "degree at diameter 2",
         "stars around the node that shares topics with the most nodes",
         cd_oda,
+        TieOptions,
     ),
     Algorithm(
         "cd-oda-1",
@@ -414,6 +426,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         "degree at diameter 2",
         "stars around the node whose topics have the most subscribers",
         cd_oda_1,
+        TieOptions,
     ),
     Algorithm(
         "cd-oda-2",
@@ -422,6 +435,7 @@ ALGORITHMS: tuple[Algorithm, ...] = (
         "degree at diameter 2",
         "stars around the node with the most subscribers per neighbour",
         cd_oda_2,
+        TieOptions,
     ),
     Algorithm(
         "exact",
