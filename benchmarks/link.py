@@ -28,6 +28,8 @@ POPULARITIES = ("unif", "zipf", "expo")
 FLOOR = Task("popcount")
 # The algorithms of the size and latency sections; the others have sections of their own.
 COMPARED = ("trmaw", "gm", "grmaw", "pdmaw", "pdrdmaw", "minmax-oda", "low-oda", "cd-oda-2", "broadloom")
+# The algorithms of the section on ties.
+TIED = ("trmaw", "gm", "minmax-oda", "low-oda", "cd-oda-2")
 # Above this many pairs of subscribers over all topics, trees written with SciPy or NetworkX take too long.
 SCIPY_PAIRS, NETWORKX_PAIRS = 300_000_000, 3_000_000
 # Options with which our own algorithm takes about ten seconds at 1000 nodes and 200 topics.
@@ -89,6 +91,88 @@ def compared(instance: Instance, rounds: int) -> Iterator[dict[str, Any]]:
                 "weight": found["total_weight"],
                 "max degree": found["max_degree"],
             }
+
+
+def ties(quick: bool) -> Section:
+    """Random ties against the smallest pair: time and degrees, with weights that tie."""
+    section = Section("Random ties against the smallest pair")
+    shapes = ((250, 200),) if quick else ((1000, 200), (4000, 1000), (16000, 1000))
+    cases = [(name, "uniform") for name in available(TIED)] + [("grmaw", "sites")]
+    for (nodes, topics), weights in product(shapes, ("uniform", "sites")):
+        names = [name for name, by in cases if by == weights]
+        instance = Instance(nodes, topics, "zipf", weights)
+        pairs = [(link(name), link(name, ties="random")) for name in names]
+        found = measure(instance, [task for pair in pairs for task in pair], rounds=3 if nodes < 16000 else 1)
+        for name, smallest, random in zip(names, found[::2], found[1::2], strict=True):
+            times = random["cpu_s"] / smallest["cpu_s"]
+            section.rows.append(
+                instance.row()
+                | {
+                    "algorithm": name,
+                    "smallest CPU s": smallest["cpu_s"],
+                    "random CPU s": random["cpu_s"],
+                    "random / smallest": times,
+                    "smallest edges": smallest["edges"],
+                    "random edges": random["edges"],
+                    "smallest max degree": smallest["max_degree"],
+                    "random max degree": random["max_degree"],
+                }
+            )
+            section.claim(f"{name} at {nodes:,} nodes ({weights}): random / smallest", times, at_most=2)
+    return section
+
+
+def degrees(quick: bool) -> Section:
+    """Paper 2, section V: degrees with both rules for ties, and with both readings of Low-ODA's rule."""
+    section = Section("Degrees on the instances of paper 2, section V")
+    low = [{"k": k, "strict": strict} for strict in (False, True) for k in (1, 3, 8)]
+    for nodes, rule in product((100,) if quick else (100, 400, 1000), ("smallest", "random")):
+        interests = [paper_2(nodes, seed) for seed in range(3 if quick else 20)]
+        gm, minmax = (plans_of(interests, name, ties=rule) for name in ("gm", "minmax-oda"))
+        row = {"nodes": nodes, "ties": rule}
+        section.rows.append(row | {"algorithm": "gm"} | degrees_of(gm))
+        section.rows.append(row | {"algorithm": "minmax-oda"} | degrees_of(minmax))
+        for options in low:
+            plans = plans_of(interests, "low-oda", ties=rule, **options)
+            section.rows.append(
+                row
+                | {"algorithm": "low-oda"}
+                | options
+                | degrees_of(plans)
+                | {"as gm": share_of_equals(plans, gm), "as minmax-oda": share_of_equals(plans, minmax)}
+            )
+        what = f"at {nodes} nodes, ties {rule}"
+        first, last = section.rows[-3], section.rows[-1]
+        section.claim(f"strict low-oda with k = 1 is gm {what}", first["as gm"], at_least=1)
+        section.claim(f"strict low-oda with k = 8 is minmax-oda {what}", last["as minmax-oda"], at_least=0.9)
+    return section
+
+
+def plans_of(interests: list[bl.Interest], algorithm: str, **options: Any) -> list[bl.Plan]:
+    """A plan per interest, each with another seed."""
+    return [bl.link(one, None, algorithm, seed, **options) for seed, one in enumerate(interests)]
+
+
+def degrees_of(plans: list[bl.Plan]) -> dict[str, float]:
+    """The maximum degrees and the mean degree of some plans."""
+    most = [int(plan.overlay.degrees().max()) for plan in plans]
+    return {
+        "least max degree": min(most),
+        "mean max degree": sum(most) / len(most),
+        "most max degree": max(most),
+        "mean degree": sum(float(plan.overlay.degrees().mean()) for plan in plans) / len(plans),
+    }
+
+
+def share_of_equals(plans: list[bl.Plan], others: list[bl.Plan]) -> float:
+    """The share of plans with the same edges in the same order as the others."""
+    pairs = zip(plans, others, strict=True)
+    return sum(plan.edges.tolist() == other.edges.tolist() for plan, other in pairs) / len(plans)
+
+
+def paper_2(nodes: int, seed: int) -> bl.Interest:
+    """An interest of paper 2, section V: 100 topics of Zipf's popularity, 10 per node."""
+    return bl.workload.interest(nodes, 100, popularity="zipf", alpha=0.5, sizes=(10, 10), seed=seed)
 
 
 def twin(quick: bool) -> Section:
@@ -356,6 +440,8 @@ SECTIONS = {
     "exact": exact,
     "twin": twin,
     "latency": latency,
+    "ties": ties,
+    "degrees": degrees,
     "sizes": sizes,
 }
 

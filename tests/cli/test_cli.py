@@ -209,8 +209,16 @@ COMMANDS = {
     "no algorithm": (["link", "TABLES", "-a", "gmm", "-o", "x"], "no algorithm 'gmm' (did you mean 'gm'?)"),
     "no option": (["link", "TABLES", "-O", "k=2", "-a", "gm", "-o", "x"], "gm has no option 'k'"),
     "an option of other algorithms": (
-        ["link", "TABLES", "-O", "max-degree=2", "-a", "trmaw", "-o", "x"],
+        ["link", "TABLES", "-O", "max-degree=2", "-a", "pdmaw", "-o", "x"],
         "it has no options; max_degree is an option of broadloom, gm, grmaw, low-oda",
+    ),
+    "no rule for ties": (
+        ["link", "TABLES", "-O", "ties=largest", "-a", "gm", "-o", "x"],
+        "ties is 'largest'; give one of smallest, random",
+    ),
+    "ties of another algorithm": (
+        ["link", "TABLES", "-O", "ties=random", "-a", "dcmaw", "-o", "x"],
+        "ties is an option of trmaw, gm, grmaw, minmax-oda, low-oda, cd-oda, cd-oda-1, cd-oda-2",
     ),
     "no value": (["link", "TABLES", "-O", "k", "-o", "x"], "option 'k' is not of the form name=value"),
     "no weights": (["link", "TABLES", "--weights", "gold", "-o", "x"], "no weights 'gold'"),
@@ -360,6 +368,16 @@ def test_a_pipe_gets_no_colour_and_no_progress():
     assert done.returncode == 0
     assert "\x1b" not in done.stdout
     assert done.stderr == ""
+
+
+def test_random_ties_and_the_strict_rule_are_those_of_python(run, tables, tmp_path):
+    options = ("--option", "ties=random", "--option", "strict=true", "--option", "k=1", "--seed", "5")
+    code, _, _ = run("link", tables, "-a", "low-oda", *options, "-o", tmp_path / "plan")
+    assert code == 0
+    plan = bl.Plan.load(tmp_path / "plan")
+    same = bl.link(plan.interest, plan.weights, "low-oda", 5, ties="random", strict=True, k=1)
+    assert plan.options == same.options
+    assert plan.edges.tolist() == same.edges.tolist()
 
 
 def test_infinity_is_a_number_and_an_error_of_the_system_names_the_file(run, tables, tmp_path):
