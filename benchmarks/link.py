@@ -96,11 +96,13 @@ def compared(instance: Instance, rounds: int) -> Iterator[dict[str, Any]]:
 def ties(quick: bool) -> Section:
     """Random ties against the smallest pair: time and degrees, with weights that tie."""
     section = Section("Random ties against the smallest pair")
-    shapes = ((250, 200),) if quick else ((1000, 200), (4000, 1000), (16000, 1000))
+    many, few = (20, 100), (2, 4)
+    shapes = [(1000, 200, many), (4000, 1000, many), (16000, 1000, many), (16000, 1000, few)]
+    shapes = [(250, 200, many)] if quick else shapes
     cases = [(name, "uniform") for name in available(TIED)] + [("grmaw", "sites")]
-    for (nodes, topics), weights in product(shapes, ("uniform", "sites")):
+    for (nodes, topics, each), weights in product(shapes, ("uniform", "sites")):
         names = [name for name, by in cases if by == weights]
-        instance = Instance(nodes, topics, "zipf", weights)
+        instance = Instance(nodes, topics, "zipf", weights, each)
         pairs = [(link(name), link(name, ties="random")) for name in names]
         found = measure(instance, [task for pair in pairs for task in pair], rounds=3 if nodes < 16000 else 1)
         for name, smallest, random in zip(names, found[::2], found[1::2], strict=True):
@@ -108,6 +110,7 @@ def ties(quick: bool) -> Section:
             section.rows.append(
                 instance.row()
                 | {
+                    "topics per node": "{} to {}".format(*each),
                     "algorithm": name,
                     "smallest CPU s": smallest["cpu_s"],
                     "random CPU s": random["cpu_s"],
@@ -118,7 +121,8 @@ def ties(quick: bool) -> Section:
                     "random max degree": random["max_degree"],
                 }
             )
-            section.claim(f"{name} at {nodes:,} nodes ({weights}): random / smallest", times, at_most=2)
+            what = f"{name} at {nodes:,} nodes, {each[0]} to {each[1]} topics each ({weights})"
+            section.claim(f"{what}: random / smallest", times, at_most=2)
     return section
 
 

@@ -60,6 +60,8 @@ from broadloom.model import Interest, WeightArrays, Weights, weight_of
 # Screening compares w <= theta * mu, which is not rounded as w / mu <= theta is; this factor allows for that.
 TOLERANCE = 1 + 1e-12
 
+SORTED_FIRST = 16  # of the pairs of one contribution, this part is merged before the others are sorted
+
 
 @dataclass(frozen=True)
 class GreedyOptions:
@@ -251,13 +253,18 @@ class _ByContributionAndPriority:
         return _collect_contributions(self._components, counter, int(last), rows, self._priorities.rule)
 
     def merge(self, band: Band, last: float) -> NDArray[np.int32]:
-        """For each contribution from the highest down to `last`, merge its pairs in the order of priority."""
+        """For each contribution from the highest down to `last`, merge its pairs in the order of priority.
+
+        First those of the lowest priorities: after them most of the others need not be sorted.
+        """
         edges = [np.empty((0, 2), np.int32)]
         for mu in range(int(band.pairs[2].max(initial=0)), int(last) - 1, -1):
-            ties = self._priorities.rule if mu == last else self._priorities.without_limit
-            level, priority = _level(self._components, band, mu, ties)
-            order = level[np.argsort(priority, kind="stable")]
-            edges.append(_merge_level(self._components, band, order, mu))
+            rule = self._priorities.rule if mu == last else self._priorities.without_limit
+            for share in (SORTED_FIRST, 1):
+                ties = rule._replace(limit=np.uint64(int(rule.limit) // share))
+                level, priority = _level(self._components, band, mu, ties)
+                order = level[np.argsort(priority, kind="stable")]
+                edges.append(_merge_level(self._components, band, order, mu))
         return np.concatenate(edges)
 
 
@@ -284,11 +291,11 @@ def _level(c: Components, band: Band, mu: int, ties: TieRule) -> tuple[NDArray[n
     for i in range(len(us)):
         if bounds[i] == mu:
             u, v = int(us[i]), int(vs[i])
-            now = contribution(c, u, v)
-            bounds[i] = now
-            if now == mu:
-                level[size], priority[size] = i, priority_of(ties, u, v, mu)
-                if priority[size] <= ties.limit:
+            drawn = priority_of(ties, u, v, mu)
+            if drawn <= ties.limit:
+                bounds[i] = contribution(c, u, v)
+                if bounds[i] == mu:
+                    level[size], priority[size] = i, drawn
                     size += 1
     return level[:size].copy(), priority[:size].copy()
 
