@@ -18,15 +18,17 @@ COPY report-ui report-ui
 COPY src src
 RUN pip wheel --no-deps --no-build-isolation --wheel-dir /wheels .
 
-# Names of extras, separated by commas: lp adds 150 MB, and spark also needs Java.
+# Names of extras, separated by commas; spark also needs java.
 ARG EXTRAS=deploy
-RUN python -m venv /opt/broadloom \
-    && /opt/broadloom/bin/pip install --constraint versions.txt "$(echo /wheels/*.whl)[$EXTRAS]" \
-    && /opt/broadloom/bin/pip uninstall --yes pip \
-    && find /opt/broadloom -name '*.py' -exec touch --date=@315532800 {} +
+# Times in whole seconds: layers keep no more, and numba knows its files again by the time of their source.
+RUN python -m venv --without-pip /opt/broadloom \
+    && pip --python /opt/broadloom/bin/python install --no-compile --constraint versions.txt \
+        "$(echo /wheels/*.whl)[$EXTRAS]" \
+    && find /opt/broadloom -type d -name tests -prune -exec rm -rf {} + \
+    && find /opt/broadloom -name '*.py' -exec touch --date=@315532800 {} + \
+    && python -m compileall -q -j 0 /opt/broadloom/lib
 
-# Kernels for any processor of the architecture, compiled here: those of the build machine might not run
-# elsewhere. Numba knows its files again by the time of the source, which layers keep in whole seconds.
+# Kernels for any processor of the architecture: those for the build machine might not run elsewhere.
 ENV NUMBA_CPU_NAME=generic NUMBA_CACHE_DIR=/var/cache/broadloom
 RUN /opt/broadloom/bin/broadloom compile
 

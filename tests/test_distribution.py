@@ -1,11 +1,17 @@
-"""Distribution: extras are named in one way and documented."""
+"""Distribution: extras are named in one way and documented; units, image and workflow match the package."""
 
 import ast
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
+import pytest
+
 import broadloom
+import distribution
+from broadloom.cli import main
 
 ROOT = Path(__file__).parents[1]
 SOURCE = Path(broadloom.__file__).parent
@@ -52,3 +58,60 @@ def test_pages_name_only_extras_that_exist_and_in_the_same_form():
         assert "'broadloom[" not in text, f"{page.name}: use double quotes, as the errors do"
         for names in re.findall(r"broadloom\[([a-z,]+)\]", text):
             assert set(names.split(",")) <= EXTRAS, page.name
+
+
+UNITS = sorted((ROOT / "packaging" / "systemd").glob("*.service"))
+
+
+def _settings(unit: Path) -> dict[str, str]:
+    """The variables in the file of settings that a unit names, whose sample is next to the unit."""
+    name = re.search(r"^EnvironmentFile=/etc/broadloom/(\w+\.env)$", unit.read_text(), re.MULTILINE).group(1)
+    lines = (unit.parent / name).read_text().splitlines()
+    return dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.stem)
+def test_units_run_a_verb_with_options_that_it_has(unit, capsys):
+    command = re.search(
+        r"^ExecStart=/opt/broadloom/bin/broadloom (.*)$", unit.read_text(), re.MULTILINE
+    ).group(1)
+    settings = _settings(unit)
+    for name in re.findall(r"\$\{?([A-Z_]+)", command):
+        assert name in {*settings, "STATE_DIRECTORY"}, f"{name} is in no file of settings"
+    verb = re.match(r"[a-z ]+", command).group().split()
+    with pytest.raises(SystemExit, match=r"^0$"):
+        main([*verb, "--help"])
+    said = capsys.readouterr().out
+    for option in re.findall(r"--[a-z-]+", f"{command} {settings['OPTIONS']}"):
+        assert option in said, option
+
+
+@pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.stem)
+def test_units_are_valid(unit, tmp_path):
+    """`systemd-analyze verify` accepts each unit, with a program and settings that exist."""
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("not installed: systemd-analyze")
+    text = unit.read_text().replace("/opt/broadloom/bin/broadloom", "/bin/true")
+    copy = tmp_path / unit.name
+    copy.write_text(text.replace("/etc/broadloom", str(unit.parent)))
+    done = subprocess.run([analyze, "verify", copy], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert unit.name not in done.stderr
+
+
+def test_the_image_gets_what_the_wheel_is_built_from():
+    """Each path that the Dockerfile copies exists, and .dockerignore lets it through."""
+    copied = re.findall(r"^COPY (?!--from)(.*) \S+$", (ROOT / "Dockerfile").read_text(), re.MULTILINE)
+    paths = [path for line in copied for path in line.split()]
+    passed = {line[1:] for line in (ROOT / ".dockerignore").read_text().splitlines() if line.startswith("!")}
+    assert all((ROOT / path).exists() for path in paths)
+    assert {path.partition("/")[0] for path in paths} == passed
+    assert set(paths) >= set(distribution.SOURCES)
+
+
+def test_the_workflow_tests_each_python_of_the_classifiers():
+    versions = {name.rpartition(" ")[2] for name in PROJECT["classifiers"] if re.search(r":: 3\.\d+$", name)}
+    text = (ROOT / ".github" / "workflows" / "checks.yml").read_text()
+    assert set(re.search(r"python: \[(.*)\]", text).group(1).replace('"', "").split(", ")) == versions
+    assert set(distribution.PYTHONS) == versions
