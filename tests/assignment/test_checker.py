@@ -88,8 +88,8 @@ def test_several_boxes_together_can_cover_a_rectangle(problem):
         ({"beta": "3"}, "beta is '3'; give a number from 1"),
         ({"beta": None}, "beta is None; give a number from 1"),
         ({"beta_max": np.nan}, "beta_max is nan; give a number"),
-        ({"max_latency": "x"}, "max_latency is not an array of numbers"),
-        ({"capacity": ["x"] * 4}, "capacity is not an array of numbers"),
+        ({"max_latency": "x"}, "max_latency are 'x'; give an array of numbers"),
+        ({"capacity": ["x"] * 4}, "capacity are text; give numbers"),
         ({"capacity": [1e308] * 4}, "the sum of the capacities overflows"),
         ({"hi": np.full((3, 2), 1e155)}, "volumes overflow; give smaller coordinates"),
         ({"lo": np.full((3, 2), -1e308), "hi": np.full((3, 2), 1e308)}, "volumes overflow"),
@@ -114,11 +114,11 @@ def test_a_saved_result_can_be_loaded(problem, tmp_path):
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: bl.Density([["a", "b"]], [1]), "edges and mass are not arrays of numbers"),
+        (lambda: bl.Density([["a", "b"]], [1]), "edges of axis 0 of the density are text; give numbers"),
         (lambda: bl.Density([[0, 1, 2]], [1e308, 1e308]), "mass or grid overflows"),
         (lambda: bl.Density([[-1e308, 1e308]], [1]), "mass or grid overflows"),
         (lambda: bl.Density.from_events([[1.0], [2.0]], bins=0), "bins is 0; give a whole number from 1"),
-        (lambda: bl.Density.from_events([["a"]]), "events are not an array of numbers"),
+        (lambda: bl.Density.from_events([["a"]]), "events are text; give numbers"),
     ],
 )
 def test_bad_arguments_of_a_density_are_input_errors(make, message):

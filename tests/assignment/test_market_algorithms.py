@@ -179,7 +179,7 @@ def test_a_user_moves_on_if_another_one_fits_nowhere():
 def test_wrong_options_are_refused():
     problem = bl.workload.market(users=5, brokers=2, channels=4)
     for options, message in (
-        ({"core": "ring"}, "no core 'ring'"),
+        ({"core": "ring"}, "core is 'ring'"),
         ({"breath": 3}, "did you mean 'breaths'"),
         ({"breaths": -1}, "breaths is -1"),
         ({"algorithm": "migration", "start": "elsewhere"}, "no start 'elsewhere'"),

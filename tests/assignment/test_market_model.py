@@ -248,7 +248,7 @@ def test_rates_are_means_of_density_functions():
 
 def test_a_user_named_twice_is_refused():
     log = pa.table({"publisher": ["a"], "topic": ["x"], "at": [0], "bytes": [1]})
-    with pytest.raises(bl.InputError, match="1 users appear twice"):
+    with pytest.raises(bl.InputError, match="user id 'a' appears twice"):
         bl.summarize(log, ["a", "a"], ["x"])
 
 

@@ -121,9 +121,9 @@ def test_geography_does_not_depend_on_subscribers():
     ("arguments", "message"),
     [
         ({"set": 4}, "no workload set 4; there are 1, 2, 3"),
-        ({"interest_skew": "medium"}, "interest_skew is 'medium'; give low or high"),
-        ({"latency": "slow"}, "no latency setting 'slow'; there are tight, loose"),
-        ({"subscribers": -1}, "-1 subscribers, 100 brokers, 1 levels; give at least 0, 1 and 1"),
+        ({"interest_skew": "medium"}, "interest_skew is 'medium'; give one of low, high"),
+        ({"latency": "slow"}, "latency is 'slow'; give one of tight, loose"),
+        ({"subscribers": -1}, "subscribers is -1; give a whole number from 0"),
         ({"set": 1, "brokers": 7, "subscribers": 3}, "none of 400 geographies"),
     ],
 )

@@ -181,10 +181,10 @@ def test_a_written_workload_can_be_read(tmp_path, kind):
 
 
 BAD = {
-    "popularity": (lambda: interest(popularity="pareto"), "no popularity 'pareto'"),
+    "popularity": (lambda: interest(popularity="pareto"), "popularity is 'pareto'"),
     "sizes": (lambda: interest(sizes=(9, 3)), "subscription sizes 9 to 3"),
     "too many": (lambda: interest(topics=5, sizes=(6, 9)), "start at 6, above the 5 topics"),
-    "law": (lambda: interest(size_law="normal"), "no size law 'normal'"),
+    "law": (lambda: interest(size_law="normal"), "size_law is 'normal'"),
     "nodes": (lambda: interest(nodes=-1), "nodes is -1"),
     "topics": (lambda: interest(topics=-1), "topics is -1"),
     "alpha": (lambda: interest(popularity="zipf", alpha=math.nan), "alpha is nan"),

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.checks import and_more, check_count, check_flag, check_number
+from broadloom.checks import and_more, check_choice, check_count, check_flag, check_number
 from broadloom.errors import InputError
 from broadloom.kernels import WORD, bit_of, by_word, inner_kernel, kernel, lowest, pack_rows, popcount
 from broadloom.linking._bands import SEGMENT, any_from, count_bits
@@ -78,8 +78,7 @@ class LowDegreeOptions:
         check_flag(self.strict, "strict")
         check_ties(self.ties)
         check_number(self.k, "k", minimum=1, finite=False)
-        if self.objective not in OBJECTIVES:
-            raise InputError(f"objective is {self.objective!r}; give one of {', '.join(OBJECTIVES)}")
+        check_choice(self.objective, "objective", OBJECTIVES)
         if self.max_degree is not None:
             check_count(self.max_degree, "max_degree", minimum=1)
 

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.checks import check_count, check_flag
+from broadloom.checks import check_choice, check_count, check_flag, check_text, ordered_list
 from broadloom.errors import InputError
 from broadloom.kernels import k_means, kernel
 from broadloom.linking._bands import in_threads
@@ -71,21 +71,19 @@ class DivideOptions:
     thin: bool = False
 
     def __post_init__(self) -> None:
-        if self.by is not None and self.by not in list(DIVISIONS):
-            raise InputError(f"by is {self.by!r}; give one of {', '.join(DIVISIONS)}")
+        if self.by is not None:
+            check_choice(self.by, "by", DIVISIONS)
         if self.by is not None and self.part_of_node is not None:
             raise InputError("by and part_of_node exclude each other; give one of them")
+        check_text(self.conquer, "conquer")
         check_flag(self.thin, "thin")
         check_count(self.part_size, "part_size", minimum=1)
         check_count(self.representatives, "representatives", minimum=1)
         if self.parts_at_a_time is not None:
             check_count(self.parts_at_a_time, "parts_at_a_time", minimum=2)
         if self.part_of_node is not None:
-            if not isinstance(self.part_of_node, (tuple, list, np.ndarray)):
-                raise InputError(f"part_of_node is {self.part_of_node!r}; give the part of each node")
-            numbers = tuple(
-                check_count(part, f"the part of node {u}") for u, part in enumerate(self.part_of_node)
-            )
+            parts = ordered_list(self.part_of_node, "the parts of nodes")
+            numbers = tuple(check_count(part, f"the part of node {u}") for u, part in enumerate(parts))
             object.__setattr__(self, "part_of_node", numbers)
 
 

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.checks import check_count, check_flag, check_number
+from broadloom.checks import check_count, check_flag, check_instance, check_number
 from broadloom.errors import InputError, InternalError
 from broadloom.linking._ties import TieOptions
 from broadloom.linking.degree_and_diameter import (
@@ -279,6 +279,8 @@ def link_change(before: Plan, after: Plan) -> LinkChange:
         >>> link_change(*plans)
         LinkChange(added=[('a', 'c')], removed=[('b', 'c')])
     """
+    for plan in (before, after):
+        check_instance(plan, Plan, "a plan", "give what bl.link or Plan.load returns")
     old = _named_links(before)
     new = _named_links(after)
     return LinkChange(

@@ -51,8 +51,18 @@ from broadloom.maintenance.changes import (
     Change,
     JoinPosition,
     check_join_position,
+    trusted_change,
 )
-from broadloom.model import DENSE, EUCLIDEAN, SITES, WEIGHT_KINDS, Interest, WeightArrays, Weights
+from broadloom.model import (
+    DENSE,
+    EUCLIDEAN,
+    SITES,
+    WEIGHT_KINDS,
+    Interest,
+    WeightArrays,
+    Weights,
+    trusted_weights,
+)
 from broadloom.plans import Plan
 from broadloom.progress import stage
 
@@ -93,6 +103,10 @@ class OverlayDynamics:
         self.next_id = next_id
         self._spare_subscribers = 0  # a lower bound, over all topics, on the spare capacity for subscribers
         self._build_arrays(present)
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state for copies and pickles, without the compiled kernel, which is looked up again."""
+        return {name: value for name, value in vars(self).items() if name != "_attach"}
 
     @cached_property
     def _attach(self) -> Callable[..., tuple[Nodes, Nodes]]:
@@ -165,7 +179,7 @@ class OverlayDynamics:
         self.next_id += 1
         added, candidates = self._attach(self._arrays, self._weights, self.rules, v, topics)
         seconds = time.perf_counter() - start
-        return Change(
+        return trusted_change(
             node=node,
             added=self._ids[added],
             removed=np.empty((0, 2), np.int64),
@@ -189,7 +203,7 @@ class OverlayDynamics:
         if not self.rules.naive:
             replace_backup(self._arrays, self.rules.coverage, self.rules.greedy, v)
         self._subscriptions -= len(topics)
-        return Change(
+        return trusted_change(
             node=node,
             added=self._ids[added],
             removed=self._ids[_star(v, broken.near)],
@@ -211,7 +225,16 @@ class OverlayDynamics:
         if not len(dropped) and not len(gained):
             no_links = np.empty((0, 2), np.int64)
             no_nodes = np.empty(0, np.int64)
-            return Change(node, no_links, no_links, no_nodes, 0.0, 0.0, RESUBSCRIBE, before)
+            return trusted_change(
+                node=node,
+                added=no_links,
+                removed=no_links,
+                shadow=no_nodes,
+                seconds=0.0,
+                backup_seconds=0.0,
+                kind=RESUBSCRIBE,
+                edges_before=before,
+            )
         degree = int(self._arrays.links.sizes[0, self._position[node]])
         self._reserve(subscriptions=len(gained), links=len(dropped) * degree + len(gained))
         self._subscriptions += len(gained) - len(dropped)
@@ -229,7 +252,7 @@ class OverlayDynamics:
         shadow = np.union1d(broken.shadow if len(dropped) else [], candidates if len(gained) else []).astype(
             int
         )
-        return Change(
+        return trusted_change(
             node=node,
             added=self._ids[np.concatenate((repaired, joined))],
             removed=self._ids[removed],
@@ -259,7 +282,7 @@ class OverlayDynamics:
         added, removed = (
             np.array(sorted(links), np.int32).reshape(-1, 2) for links in (new - old, old - new)
         )
-        return Change(
+        return trusted_change(
             node=-1,
             added=self._ids[added],
             removed=self._ids[removed],
@@ -405,7 +428,7 @@ def weights_with_capacity(weights: WeightArrays, nodes: NDArray[np.int64], capac
 
 def as_weights(arrays: WeightArrays, count: int) -> Weights:
     """The arrays as `Weights` among `count` nodes."""
-    return Weights(
+    return trusted_weights(
         WEIGHT_KINDS[arrays.kind], count, arrays.table, arrays.points, arrays.site, arrays.inner, arrays.outer
     )
 

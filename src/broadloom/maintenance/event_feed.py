@@ -19,6 +19,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet
 
+from broadloom.checks import is_text
 from broadloom.errors import InputError, error_from_os
 from broadloom.maintenance.changes import (
     JOIN,
@@ -29,7 +30,6 @@ from broadloom.maintenance.changes import (
     UNSUBSCRIBE,
     Change,
     ChangeRequest,
-    is_text,
 )
 from broadloom.maintenance.dynamics import Drift
 from broadloom.maintenance.live import Live

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import copy
 import time
 from collections import Counter
 from collections.abc import Iterable, Sequence
+from dataclasses import is_dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from broadloom.checks import check_count, check_number
+from broadloom.checks import check_count, check_flag, check_instance, check_number, check_path, is_text, shown
 from broadloom.errors import InputError
 from broadloom.maintenance.changes import (
     JOIN,
@@ -27,7 +29,6 @@ from broadloom.maintenance.changes import (
     Topic,
     check_nodes,
     check_topics,
-    is_text,
 )
 from broadloom.maintenance.dynamics import (
     Drift,
@@ -37,7 +38,7 @@ from broadloom.maintenance.dynamics import (
     fresh_edges,
     rebaseline_edges,
 )
-from broadloom.model import Interest, Overlay
+from broadloom.model import Interest, trusted_overlay
 from broadloom.notebook import html_summary
 from broadloom.plans import Plan
 
@@ -87,6 +88,10 @@ class Live:
         names: OverlayNames,
         counts: Counter[str],
     ) -> None:
+        made = isinstance(dynamics, OverlayDynamics) and isinstance(names, OverlayNames)
+        if not (made and isinstance(counts, Counter) and isinstance(method, str) and is_dataclass(options)):
+            raise InputError("a live overlay is made by broadloom.maintain or Live.load; use one of them")
+        check_count(seed, "seed")
         self.method = method
         self.options = options
         self.seed = seed
@@ -153,6 +158,8 @@ class Live:
             >>> len(changes), live.metrics()["topic_connected"]
             (20, True)
         """
+        if isinstance(events, (str, bytes)) or not isinstance(events, Iterable):
+            raise InputError(f"the events are {shown(events)}; give a list of (seq, kind, node, topics)")
         return self._execute([self._request(event) for event in events])
 
     def rebaseline(self) -> Change:
@@ -260,6 +267,7 @@ class Live:
 
     def named(self, name: str) -> int | None:
         """The id of the node with this name, or None."""
+        check_instance(name, str, "the name of a node", "give a text")
         return self._ids.get(name)
 
     def backups(self, node: int) -> NDArray[np.int64]:
@@ -280,7 +288,7 @@ class Live:
         return Plan(
             Interest.from_rows(contents.topic_start, contents.topics, self._topic_ids, names),
             as_weights(present.weights, count),
-            Overlay(count, contents.edges),
+            trusted_overlay(count, contents.edges),
             self.method,
             self.seed,
             options,
@@ -338,10 +346,10 @@ class Live:
         check_number(max_degree, "max_degree")
         check_number(mean_degree, "mean_degree")
         check_number(total_weight, "total_weight")
-        drift = self.drift() if drift is None else drift
+        drift = self.drift() if drift is None else check_instance(drift, Drift, "drift", "give live.drift()")
         if self._dynamics.rules.by_weight:
-            return drift.heavier_than(total_weight)
-        return drift.exceeds(max_degree, mean_degree)
+            return bool(drift.heavier_than(total_weight))
+        return bool(drift.exceeds(max_degree, mean_degree))
 
     # Storage.
 
@@ -363,7 +371,7 @@ class Live:
             save,
         )  # it loads live overlays, so it imports this module
 
-        save(self, path, overwrite)
+        save(self, None if path is None else check_path(path), check_flag(overwrite, "overwrite"))
 
     @classmethod
     def load(cls, path: str | Path) -> Live:
@@ -375,13 +383,30 @@ class Live:
         """
         from broadloom.maintenance.saved_overlay import load
 
-        return load(path)
+        return load(check_path(path))
 
     def close(self) -> None:
         """Close the journal; later changes are not saved."""
         if self._journal is not None:
             self._journal.close()
             self._journal = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """The state for copies and pickles: a copy is a live overlay of its own, without a journal.
+
+        Raises:
+            InputError: changes are written to a journal, which two overlays cannot share.
+        """
+        if self._journal is not None:
+            raise InputError(
+                "this live overlay writes its changes to a journal, which a copy cannot share; "
+                "close() it before you copy or pickle it"
+            )
+        return vars(self)
+
+    def __copy__(self) -> Live:
+        """As `copy.deepcopy`: a change of a copy never changes the original."""
+        return copy.deepcopy(self)
 
     def __enter__(self) -> Live:
         return self
@@ -410,9 +435,10 @@ class Live:
         try:
             seq, kind, node, topics = event
         except (TypeError, ValueError) as error:
-            raise InputError(f"an event is {event!r}; give (seq, kind, node, topics)") from error
-        if kind not in (JOIN, *OF_A_NODE):
-            raise InputError(f"event {seq} is a {kind!r}; give one of {', '.join((JOIN, *OF_A_NODE))}")
+            raise InputError(f"an event is {shown(event)}; give (seq, kind, node, topics)") from error
+        if not isinstance(kind, str) or kind not in (JOIN, *OF_A_NODE):
+            known = ", ".join((JOIN, *OF_A_NODE))
+            raise InputError(f"event {shown(seq)} is a {shown(kind)}; give one of {known}")
         if kind == JOIN and self._dynamics.rules.by_weight:
             raise InputError(f"event {seq} joins a node, but links have weights; use join(topics, at=...)")
         index = None if node is None else check_count(node, "node")
@@ -431,7 +457,7 @@ class Live:
         taken: set[str] = set()
         for name in (request.name for request in requests if request.name is not None):
             if not is_text(name):
-                raise InputError(f"the name of a node is {name!r}; give a text")
+                raise InputError(f"the name of a node is {shown(name)}; give a text")
             if name in self._ids or name in taken:
                 raise InputError(f"node {name!r} exists already; give each node a name of its own")
             taken.add(name)

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from broadloom.checks import and_more, check_count, check_number, seeded_generator
+from broadloom.checks import and_more, check_choice, check_count, check_ids, check_number, seeded_generator
 from broadloom.errors import InputError
 from broadloom.linking import fitting_weights
 from broadloom.maintenance._overlay_arrays import OverlayContents
@@ -60,8 +60,7 @@ class ShadowOptions(NaiveOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count(self.coverage, "coverage", minimum=1)
-        if self.backups not in BACKUPS:
-            raise InputError(f"backups is {self.backups!r}; give one of {', '.join(BACKUPS)}")
+        check_choice(self.backups, "backups", BACKUPS)
 
     def rules(self, by_weight: bool) -> RepairRules:
         """The options in the form that kernels take."""
@@ -183,6 +182,7 @@ def one_algorithm(algorithm: str | None, method: str | None) -> str:
 
 def _check_sites(weights: Weights, sites: Sequence[str]) -> None:
     """Check that there are weights by site, and a unique name for each site."""
+    check_ids(sites, "site")
     if sites and weights.kind != "sites":
         raise InputError(f"there are names of sites, but the weights are {weights.kind}; leave them out")
     count = max(len(weights.table), int(weights.site.max(initial=-1)) + 1)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import lock_array
+from broadloom.checks import check_instance, lock_array
 from broadloom.errors import InputError
 from broadloom.kernels import kernel
 from broadloom.model import Interest, Overlay, Weights
@@ -47,6 +47,7 @@ def is_topic_connected(interest: Interest, edges: Overlay | ArrayLike) -> bool:
 
 def as_overlay(interest: Interest, edges: Overlay | ArrayLike) -> Overlay:
     """The edges as an overlay over the interest's nodes; an `InputError` if the numbers of nodes differ."""
+    check_instance(interest, Interest, "the interest", "make one with Interest.from_lists")
     overlay = edges if isinstance(edges, Overlay) else Overlay.from_edges(interest.node_count, edges)
     if overlay.node_count != interest.node_count:
         raise InputError(
@@ -60,6 +61,7 @@ def link_weights(overlay: Overlay, weights: Weights | None) -> NDArray[np.float6
     """The weight of each link of an overlay; 1 each without weights."""
     if weights is None:
         return np.ones(overlay.edge_count)
+    check_instance(weights, Weights, "weights", "make them with Weights.dense, or give None")
     if weights.node_count != overlay.node_count:
         raise InputError(
             f"the overlay has {overlay.node_count:,} nodes, the weights {weights.node_count:,}; "
@@ -77,10 +79,13 @@ class Forests(NamedTuple):
 
 
 def spanning_forests(interest: Interest, edges: NDArray[np.int32], prices: NDArray[np.float64]) -> Forests:
-    """A spanning forest of each topic's sub-overlay, of the earliest edges; the arrays become read-only."""
-    for array in (edges, prices):
+    """A spanning forest of each topic's sub-overlay, of the earliest edges."""
+    locked_edges, locked_prices = edges.view(), prices.view()
+    for array in (locked_edges, locked_prices):
         lock_array(array)  # the kernel would be compiled a second time for writeable arrays
-    return _spanning_forests(interest.topic_start, interest.topics, interest.topic_count, edges, prices)
+    return _spanning_forests(
+        interest.topic_start, interest.topics, interest.topic_count, locked_edges, locked_prices
+    )
 
 
 @kernel

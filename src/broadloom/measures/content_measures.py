@@ -6,7 +6,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.model import AssignmentProblem, ContentFilter
+from broadloom.checks import check_instance
+from broadloom.model import AssignmentProblem, ContentFilter, check_assignment, check_filters
 
 # Sums of the same distances in a different order differ by less than this, relatively.
 ROUNDING = 1e-9
@@ -29,7 +30,10 @@ def content_metrics(
         >>> content_metrics(problem, np.array([0], np.int32), [one])["bandwidth"]
         4.0
     """
-    return metrics_of_tally(problem, filters, tally(problem, broker_of, filters))
+    check_instance(problem, AssignmentProblem, "the problem", "make one with AssignmentProblem")
+    assignment = check_assignment(problem, broker_of)
+    boxes = check_filters(problem, filters)
+    return metrics_of_tally(problem, boxes, tally(problem, assignment, boxes))
 
 
 class ContentTally(NamedTuple):

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from broadloom.checks import check_instance, integer_array
 from broadloom.errors import InputError
 from broadloom.kernels import kernel
 from broadloom.model import MarketProblem, check_core
@@ -103,6 +104,7 @@ class _RoutedMarket(NamedTuple):
 def _route(problem: MarketProblem, broker_of: ArrayLike, core: str) -> _RoutedMarket:
     """Route every message of an assignment, channel by channel."""
     check_core(core)
+    check_instance(problem, MarketProblem, "the market", "make one with MarketProblem")
     chosen = _checked(problem, broker_of)
     brokers, channels = problem.broker_count, problem.channel_count
     load = np.zeros(brokers)
@@ -138,7 +140,7 @@ def _route(problem: MarketProblem, broker_of: ArrayLike, core: str) -> _RoutedMa
 
 def _checked(problem: MarketProblem, broker_of: ArrayLike) -> NDArray[np.int32]:
     """The assignment as an array, with one broker of the market per user."""
-    chosen = np.array(broker_of, np.int32)
+    chosen = integer_array(broker_of, "brokers of users")
     if chosen.shape != (problem.user_count,):
         raise InputError(
             f"{problem.user_count:,} users but an assignment of shape {chosen.shape}; "
@@ -149,7 +151,7 @@ def _checked(problem: MarketProblem, broker_of: ArrayLike) -> NDArray[np.int32]:
             f"the assignment has brokers {chosen.min()} to {chosen.max()}; "
             f"give brokers from 0 to {problem.broker_count - 1}"
         )
-    return chosen
+    return chosen.astype(np.int32)
 
 
 @kernel

@@ -51,6 +51,7 @@ def metrics(
         0.6666666666666666
     """
     overlay = as_overlay(interest, edges)
+    seeded_generator(seed)
     lengths_of = Weights.uniform(interest.node_count) if weights is None else weights
     degree = overlay.degrees()
     prices = link_weights(overlay, lengths_of)

@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import check_count, raise_for_first
+from broadloom.checks import check_count, index_array
 from broadloom.kernels import kernel, over_ranges
 from broadloom.measures.connectivity import as_overlay, link_weights
-from broadloom.model import Interest, Overlay, Weights
+from broadloom.model import Interest, Overlay, Weights, trusted_overlay
 
 # Relative difference of sums of the same weights in another order: prune only beyond this.
 _SLACK = 1e-12
@@ -41,7 +41,7 @@ def topic_diameters(
         interest: the topics of each node.
         edges: the overlay.
         weights: the length of each link; None: 1 each, so diameters are in hops.
-        topics: the topics to measure; None: all.
+        topics: the topics to measure, or a mask with one truth value per topic; None: all.
         searches: the limit of searches per topic, which makes diameters lower bounds; None: as many as exact
             diameters take. Most graphs need a few dozen, a ring needs one from every node.
 
@@ -56,12 +56,8 @@ def topic_diameters(
         array([2., 1.])
     """
     overlay = as_overlay(interest, edges)
-    chosen = np.arange(interest.topic_count) if topics is None else np.asarray(topics, np.int64)
-    raise_for_first(
-        (chosen < 0) | (chosen >= interest.topic_count),
-        lambda i: f"topic {chosen[i]} does not exist",
-        f"topics are 0 to {interest.topic_count - 1}",
-    )
+    count = interest.topic_count
+    chosen = np.arange(count) if topics is None else index_array(topics, count, "topic")
     graph = _whole_graph(overlay, link_weights(overlay, weights))
     limit = np.iinfo(np.int64).max if searches is None else check_count(searches, "searches", minimum=1)
     result = np.zeros(len(chosen))
@@ -81,7 +77,7 @@ def graph_diameter(node_count: int, edges: NDArray[np.int32], lengths: NDArray[n
         >>> graph_diameter(3, np.array([[0, 1], [1, 2]], np.int32), np.array([1.0, 5.0]))
         6.0
     """
-    graph = _whole_graph(Overlay(node_count, edges), lengths)
+    graph = _whole_graph(trusted_overlay(node_count, edges.copy()), lengths)
     return float(_diameter(graph, np.iinfo(np.int64).max))
 
 

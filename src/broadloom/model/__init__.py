@@ -6,13 +6,15 @@ from broadloom.model.assignment_problem import (
     AssignmentProblem,
     ContentFilter,
     assignment_tables,
+    check_assignment,
+    check_filters,
     read_assignment_problem,
     write_assignment_problem,
 )
 from broadloom.model.channels import Grid, summarize
 from broadloom.model.cloud_regions import INNER_MS, REGIONS, Region, region_latency, region_points
 from broadloom.model.density import Density, DensityArrays, measure_of
-from broadloom.model.graphs import Adjacency, Interest, Overlay
+from broadloom.model.graphs import Adjacency, Interest, Overlay, trusted_overlay
 from broadloom.model.link_problem import WEIGHT_SOURCES, LinkProblem, read_link_problem, write_link_problem
 from broadloom.model.market_problem import (
     CORES,
@@ -28,6 +30,8 @@ from broadloom.model.row_ledger import LEDGER_FILE, Reason, RowLedger, TableAcco
 from broadloom.model.weights import (
     DENSE,
     EUCLIDEAN,
+    HEAVIEST,
+    LIGHTEST,
     SITES,
     UNIFORM,
     WEIGHT_KINDS,
@@ -36,6 +40,7 @@ from broadloom.model.weights import (
     fill_missing,
     raise_to_floor,
     symmetrised,
+    trusted_weights,
     weight_of,
 )
 
@@ -44,8 +49,10 @@ __all__ = [
     "CORES",
     "DENSE",
     "EUCLIDEAN",
+    "HEAVIEST",
     "INNER_MS",
     "LEDGER_FILE",
+    "LIGHTEST",
     "LOAD_TOLERANCE",
     "PRICE_TOLERANCE",
     "REGIONS",
@@ -73,7 +80,9 @@ __all__ = [
     "WeightArrays",
     "Weights",
     "assignment_tables",
+    "check_assignment",
     "check_core",
+    "check_filters",
     "check_has_points",
     "fill_missing",
     "find_algorithm",
@@ -87,6 +96,8 @@ __all__ = [
     "region_points",
     "summarize",
     "symmetrised",
+    "trusted_overlay",
+    "trusted_weights",
     "weight_of",
     "write_assignment_problem",
     "write_link_problem",

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+from broadloom.checks import shown
 from broadloom.errors import InputError
 
 
@@ -70,7 +71,7 @@ def find_algorithm(name: str, algorithms: Iterable[Algorithm]) -> Algorithm:
         InputError: the name is unknown; the message suggests the nearest known one.
     """
     if not isinstance(name, str):
-        raise InputError(f"the algorithm is {name!r}; give its name")
+        raise InputError(f"the algorithm is {shown(name)}; give its name")
     by_name = {algorithm.name: algorithm for algorithm in algorithms}
     if name not in by_name:
         raise InputError(

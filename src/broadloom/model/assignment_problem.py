@@ -13,7 +13,23 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import check_count, check_ids, check_number, lock_array, raise_for_first, same_value
+from broadloom.checks import (
+    check_count,
+    check_ids,
+    check_number,
+    check_range,
+    frozen_array,
+    index_array,
+    integer_array,
+    lock_array,
+    number_array,
+    ordered_list,
+    plain_array,
+    raise_for_first,
+    restore_frozen,
+    same_value,
+    shown,
+)
 from broadloom.errors import InputError
 from broadloom.model.density import Density, DensityArrays, density_from_table, density_table
 from broadloom.notebook import html_summary
@@ -83,13 +99,14 @@ class AssignmentProblem:
     subscriber_ids: tuple[str, ...] | None = None
 
     def __post_init__(self) -> None:
-        k = np.size(self.publisher)
-        d = np.shape(self.lo)[-1] if np.size(self.lo) else None
         self._set(publisher=_numbers(self.publisher, "publisher", 1))
+        k = len(self.publisher)
+        self._set(lo=_numbers(self.lo, "lo", 2))
+        d = self.lo.shape[1] if self.lo.size else None
         self._set(broker_place=_numbers(self.broker_place, "broker_place", 2, k))
         self._set(broker_parent=_tree(self.broker_parent, len(self.broker_place)))
         self._set(subscriber_place=_numbers(self.subscriber_place, "subscriber_place", 2, k))
-        self._set(lo=_numbers(self.lo, "lo", 2), hi=_numbers(self.hi, "hi", 2, d))
+        self._set(hi=_numbers(self.hi, "hi", 2, d))
         n, m = len(self.broker_place), len(self.subscriber_place)
         _check_rectangles(self.lo, self.hi, m)
         self._set(beta=check_number(self.beta, "beta", minimum=1))
@@ -186,13 +203,23 @@ class AssignmentProblem:
             >>> problem.replace(alpha=1).alpha
             1
         """
-        return AssignmentProblem(
-            **{field.name: getattr(self, field.name) for field in fields(self)} | changes
-        )
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        unknown = [name for name in changes if name not in values]
+        if unknown:
+            raise InputError(f"a problem has no {shown(unknown[0])}; it has {', '.join(values)}")
+        return AssignmentProblem(**values | changes)
 
     def subset(self, subscribers: ArrayLike) -> AssignmentProblem:
-        """The problem of some of the subscribers, in this order, with the same brokers."""
-        chosen = np.asarray(subscribers)
+        """The problem of some of the subscribers, in this order, with the same brokers.
+
+        Args:
+            subscribers: indices of subscribers; or a mask: one truth value per subscriber. An index can occur
+                several times if subscribers have no ids.
+
+        Raises:
+            InputError: a subscriber does not exist, or a mask has another length.
+        """
+        chosen = index_array(subscribers, self.subscriber_count, "subscriber")
         bounds = None if self.max_latency is None else self.max_latency[chosen]
         ids = None if self.subscriber_ids is None else [self.subscriber_ids[j] for j in chosen]
         return self.replace(
@@ -230,6 +257,9 @@ class AssignmentProblem:
         limits = {"rectangles per filter": self.alpha, "beta": self.beta, "beta_max": self.beta_max}
         return html_summary("AssignmentProblem", counts | limits)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        restore_frozen(self, state)
+
     def __repr__(self) -> str:
         return (
             f"AssignmentProblem({self.subscriber_count:,} subscribers, {self.broker_count:,} brokers, "
@@ -239,9 +269,11 @@ class AssignmentProblem:
 
 def _numbers(values: ArrayLike, name: str, axes: int, width: int | None = None) -> NDArray[np.float64]:
     """A read-only copy as doubles; raises if the shape is wrong or a number is not finite."""
-    array = _as_doubles(values, name)
-    if axes == 2 and len(np.atleast_1d(array)) == 0:
-        array = array.reshape(0, array.shape[-1] if width is None and array.ndim == 2 else width or 0)
+    array = number_array(values, name)
+    if axes == 2 and array.shape == (0,):
+        array = array.reshape(0, width or 0)
+    elif axes == 2 and array.ndim == 2 and len(array) == 0 and width is not None:
+        array = array.reshape(0, width)
     if array.ndim != axes or (width is not None and array.shape[-1] != width):
         expected = f"({'rows, ' if axes == 2 else ''}{'k' if width is None else width})"
         raise InputError(f"{name} has shape {array.shape}; expected {expected}")
@@ -254,22 +286,16 @@ def _numbers(values: ArrayLike, name: str, axes: int, width: int | None = None) 
     return array
 
 
-def _as_doubles(values: ArrayLike, name: str) -> NDArray[np.float64]:
-    try:
-        return np.array(values, np.float64, order="C")
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} is not an array of numbers: {error}") from error
-
-
 def _tree(parents: ArrayLike, n: int) -> NDArray[np.int32]:
     """The parents as int32, if each is a broker or -1 and there is no cycle."""
-    array = np.array(parents)
+    array = plain_array(parents, "parents")
     if array.shape != (n,):
         raise InputError(f"{n:,} brokers but parents of shape {array.shape}; give one parent per broker")
     if n == 0:
         raise InputError("there are no brokers; give at least one")
     if not np.issubdtype(array.dtype, np.integer):
         raise InputError(f"parents are {array.dtype}; give broker indices, or -1 below the publisher")
+    array = integer_array(array, "parents")
     raise_for_first(
         (array < -1) | (array >= n),
         lambda b: f"broker {b} has parent {array[b]}",
@@ -338,7 +364,7 @@ def _latency_bounds(values: ArrayLike | None, m: int) -> NDArray[np.float64] | N
     """One bound per subscriber; NaN where `max_delay` applies."""
     if values is None:
         return None
-    array = _as_doubles(values, "max_latency")
+    array = number_array(values, "max_latency")
     if array.ndim == 0:
         array = np.full(m, array)
     if array.shape != (m,):
@@ -354,7 +380,7 @@ def _latency_bounds(values: ArrayLike | None, m: int) -> NDArray[np.float64] | N
 
 def _shares(capacity: ArrayLike | None, is_leaf: NDArray[np.bool_]) -> NDArray[np.float64]:
     """The share of the whole capacity of each leaf, 0 for inner brokers."""
-    array = np.ones(len(is_leaf)) if capacity is None else _as_doubles(capacity, "capacity")
+    array = np.ones(len(is_leaf)) if capacity is None else number_array(capacity, "capacity")
     if array.shape != is_leaf.shape:
         raise InputError(
             f"{len(is_leaf):,} brokers but capacity has shape {array.shape}; give one per broker"
@@ -378,9 +404,62 @@ def _shares(capacity: ArrayLike | None, is_leaf: NDArray[np.bool_]) -> NDArray[n
 def _checked_ids(ids: Sequence[object] | None, count: int, kind: str) -> tuple[str, ...] | None:
     if ids is None:
         return None
-    if len(ids) != count:
-        raise InputError(f"{count:,} {kind}s but {len(ids):,} {kind} ids; give one id per {kind}")
-    return check_ids(ids, kind)
+    listed = ordered_list(ids, f"{kind} ids")
+    if len(listed) != count:
+        raise InputError(f"{count:,} {kind}s but {len(listed):,} {kind} ids; give one id per {kind}")
+    return check_ids(listed, kind)
+
+
+def check_assignment(problem: AssignmentProblem, broker_of: ArrayLike) -> NDArray[np.int32]:
+    """An assignment as a read-only array of int32, if it has one broker of the problem per subscriber."""
+    if type(broker_of) is np.ndarray and broker_of.dtype == np.int32:
+        array = frozen_array(broker_of)
+    else:
+        array = frozen_array(integer_array(broker_of, "brokers of subscribers"))
+    if array.shape != (problem.subscriber_count,):
+        raise InputError(
+            f"{problem.subscriber_count:,} subscribers but an assignment of shape {array.shape}; "
+            "give one broker per subscriber"
+        )
+    check_range(array, problem.broker_count, "broker")
+    return frozen_array(array.astype(np.int32, copy=False))
+
+
+def check_filters(problem: AssignmentProblem, filters: object) -> tuple[ContentFilter, ...]:
+    """Filters with read-only corners, if there is one per broker, and each is a list of rectangles."""
+    listed = ordered_list(filters, "filters")
+    if len(listed) != problem.broker_count:
+        raise InputError(
+            f"{problem.broker_count:,} brokers but {len(listed):,} filters; give one filter per broker"
+        )
+    return tuple(_rectangles(problem, broker, boxes) for broker, boxes in enumerate(listed))
+
+
+def _rectangles(problem: AssignmentProblem, broker: int, boxes: object) -> ContentFilter:
+    """The rectangles of a broker's filter."""
+    rectangles = []
+    for box in list(boxes) if isinstance(boxes, np.ndarray) else ordered_list(boxes, f"filter {broker}"):
+        corners = list(box) if isinstance(box, (tuple, list, np.ndarray)) else []
+        sides = [_corner(corner, broker) for corner in corners]
+        if len(sides) != 2 or any(side.shape != (problem.dimensions,) for side in sides):
+            raise InputError(
+                f"a rectangle of broker {broker} is {shown(box)}; give (lo, hi), each of "
+                f"{problem.dimensions} numbers"
+            )
+        lo, hi = sides
+        if not ((lo <= hi) & np.isfinite(lo) & np.isfinite(hi)).all():
+            raise InputError(
+                f"a rectangle of broker {broker} goes from {lo.tolist()} to {hi.tolist()}; "
+                "give finite numbers, lo at most hi"
+            )
+        rectangles.append((lo, hi))
+    return tuple(rectangles)
+
+
+def _corner(corner: object, broker: int) -> NDArray[np.float64]:
+    if type(corner) is np.ndarray and corner.dtype == np.float64:
+        return frozen_array(corner)
+    return frozen_array(number_array(corner, f"corners of broker {broker}"))
 
 
 ASSIGNMENT_LIMITS = ("max_delay", "alpha", "beta", "beta_max")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -12,7 +13,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import check_count, raise_for_first
+from broadloom.checks import (
+    MAX_CELLS,
+    check_count,
+    check_ids,
+    check_instance,
+    check_number,
+    check_positive,
+    number_array,
+    ordered_list,
+    raise_for_first,
+    shown,
+)
 from broadloom.errors import InputError
 from broadloom.storage.tables import indices_in, read_table, require_table
 
@@ -43,6 +55,26 @@ class Grid:
     hi: tuple[float, ...]
     cells: tuple[int, ...]
 
+    def __post_init__(self) -> None:
+        lo = ordered_list(self.lo, "lower borders")
+        hi = ordered_list(self.hi, "upper borders")
+        cells = ordered_list(self.cells, "cells")
+        if not len(lo) == len(hi) == len(cells) or not lo:
+            raise InputError(
+                f"borders {shown(lo)}, {shown(hi)} and cells {shown(cells)}; give one of each per axis"
+            )
+        for axis, (low, high, count) in enumerate(zip(lo, hi, cells, strict=True)):
+            lo[axis], hi[axis] = (
+                check_number(border, f"a border of axis {axis}", -np.inf) for border in (low, high)
+            )
+            if not (lo[axis] < hi[axis] and np.isfinite(hi[axis] - lo[axis])):
+                raise InputError(f"axis {axis} goes from {low} to {high}; give finite numbers that ascend")
+            cells[axis] = check_count(count, f"the number of cells of axis {axis}", 1, MAX_CELLS)
+        if math.prod(cells) > MAX_CELLS:
+            raise InputError(f"cells {shown(cells)} are more than {MAX_CELLS:,}; give fewer")
+        for name, values in (("lo", lo), ("hi", hi), ("cells", cells)):
+            object.__setattr__(self, name, tuple(values))
+
     @classmethod
     def over(cls, lo: Sequence[float], hi: Sequence[float], cells: Sequence[int]) -> Grid:
         """A grid over a box.
@@ -51,13 +83,7 @@ class Grid:
             InputError: the three arguments differ in length or are empty, a border is not finite, an upper
                 border is not above the lower one, or an axis has no cell.
         """
-        if not len(lo) == len(hi) == len(cells) or not len(lo):
-            raise InputError(f"borders {lo}, {hi} and cells {cells}; give one of each per axis")
-        for axis, (low, high, count) in enumerate(zip(lo, hi, cells, strict=True)):
-            if not (np.isfinite(low) and np.isfinite(high) and low < high):
-                raise InputError(f"axis {axis} goes from {low} to {high}; give finite numbers that ascend")
-            check_count(count, f"the number of cells of axis {axis}", minimum=1)
-        return cls(tuple(map(float, lo)), tuple(map(float, hi)), tuple(map(int, cells)))
+        return cls(lo, hi, cells)  # type: ignore[arg-type]
 
     @classmethod
     def covering(cls, points: NDArray[np.float64], channels: int) -> Grid:
@@ -67,7 +93,13 @@ class Grid:
             >>> Grid.covering(np.array([[0.0, 5.0], [8.0, 5.0]]), 16)
             Grid(lo=(0.0, 5.0), hi=(8.0, 6.0), cells=(4, 4))
         """
-        known = points[~np.isnan(points).any(axis=1)]
+        rows = number_array(points, "points")
+        if rows.ndim != 2 or not rows.shape[1]:
+            raise InputError(f"points have shape {rows.shape}; give one row of coordinates per point")
+        if np.isinf(rows).any():
+            raise InputError("a point is infinitely far away; give finite coordinates, or NaN")
+        check_count(channels, "channels", 1, MAX_CELLS)
+        known = rows[~np.isnan(rows).any(axis=1)]
         low, high = known.min(axis=0, initial=np.inf), known.max(axis=0, initial=-np.inf)
         low, high = np.where(np.isfinite(low), low, 0.0), np.where(np.isfinite(high), high, 1.0)
         high = np.where(high > low, high, low + 1.0)
@@ -131,16 +163,21 @@ class Grid:
             >>> Grid.over([0], [1], [2]).rates([lambda at: np.maximum(2 * at[:, 0] - 1, 0)]).tolist()
             [[0.0, 0.5]]
         """
+        functions = ordered_list(densities, "densities")
         fine = [count * check_count(samples, "samples", minimum=1) for count in self.cells]
+        if math.prod(fine) > MAX_CELLS:
+            raise InputError(f"{samples} samples per axis make {math.prod(fine):,} points; give fewer")
         axes = [
             low + (high - low) * (np.arange(count) + 0.5) / count
             for low, high, count in zip(self.lo, self.hi, fine, strict=True)
         ]
         points = np.stack([one.ravel() for one in np.meshgrid(*axes, indexing="ij")], axis=1)
-        rates = np.zeros((len(densities), self.channel_count))
+        rates = np.zeros((len(functions), self.channel_count))
         channel = self.channel_of(points)
-        for user, density in enumerate(densities):
-            values = np.asarray(density(points), np.float64)
+        for user, density in enumerate(functions):
+            if not callable(density):
+                raise InputError(f"the density of user {user} is {shown(density)}; give a function")
+            values = number_array(density(points.copy()), f"the values of the density of user {user}")
             if values.shape != (len(points),) or not (np.isfinite(values) & (values >= 0)).all():
                 raise InputError(f"the density of user {user} is not a finite number from 0 at each point")
             rates[user] = np.bincount(channel, values, minlength=self.channel_count)
@@ -152,7 +189,7 @@ class Grid:
         return (rows - lo) / (hi - lo) * self.cells
 
     def _rows(self, values: ArrayLike, name: str) -> NDArray[np.float64]:
-        rows = np.asarray(values, np.float64)
+        rows = number_array(values, name)
         if rows.ndim != 2 or rows.shape[1] != len(self.lo):
             raise InputError(f"{name} have shape {rows.shape}; expected ({name.split()[-1]}, {len(self.lo)})")
         return rows
@@ -179,8 +216,10 @@ def summarize(
         >>> summarize(log, ["a", "b"], ["x", "y"]).tolist()
         [[3.0, 2.0], [0.0, 0.0]]
     """
-    if len(set(users)) < len(users):
-        raise InputError(f"{len(users) - len(set(users)):,} users appear twice; list each one once")
+    check_instance(messages, pa.Table, "the log", "give a pyarrow.Table of messages")
+    users = check_ids(users, "user")
+    if not isinstance(channels, Grid):
+        channels = check_ids(channels, "topic")
     for column in ("publisher", "at", "bytes", "point" if isinstance(channels, Grid) else "topic"):
         if column not in messages.column_names:
             raise InputError(
@@ -190,16 +229,18 @@ def summarize(
         messages.column("publisher"), users, "publisher", "make it a user or drop its messages"
     )
     channel = _channel_of(messages, channels)
-    size = messages.column("bytes").to_numpy().astype(np.float64)
+    size = number_array(messages.column("bytes").to_numpy(), "bytes")
     raise_for_first(
         ~(np.isfinite(size) & (size >= 0)),
         lambda row: f"message {row} has {size[row]} bytes",
         "give 0 or more",
     )
     count = channels.channel_count if isinstance(channels, Grid) else len(channels)
+    if len(users) * count > MAX_CELLS:
+        raise InputError(f"{len(users):,} users and {count:,} channels are too many for memory; give fewer")
     total = np.bincount(sender * count + channel, size, minlength=len(users) * count)
     return total.reshape(len(users), count) / (
-        _duration(messages) if seconds is None else _check_duration(seconds)
+        _duration(messages) if seconds is None else check_positive(seconds, "seconds")
     )
 
 
@@ -214,7 +255,7 @@ def _channel_of(messages: pa.Table, channels: Grid | Sequence[str]) -> NDArray[n
         lambda row: f"message {row} is at {points[row]}",
         f"give {axes} coordinates",
     )
-    channel = channels.channel_of(np.array(points, np.float64).reshape(-1, axes))
+    channel = channels.channel_of(number_array(points, "points").reshape(-1, axes))
     raise_for_first(
         channel < 0,
         lambda row: f"message {row} is at {points[row]}, outside of the grid",
@@ -246,13 +287,6 @@ def _duration(messages: pa.Table) -> float:
     return (pc.max(at).as_py() - pc.min(at).as_py()) / 1e6 or 1.0
 
 
-def _check_duration(seconds: float) -> float:
-    if not (np.isfinite(seconds) and seconds > 0):
-        raise InputError(f"seconds is {seconds}; give a finite number above 0")
-    return seconds
-
-
-MAX_CELLS = 1 << 28  # of the matrix of users and channels, which then takes two gigabytes
 Flows = tuple[NDArray[np.float64], NDArray[np.bool_]]
 
 

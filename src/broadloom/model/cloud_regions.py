@@ -5,6 +5,8 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from broadloom.checks import check_instance, check_number, ordered_list, shown
+
 EARTH_RADIUS_KM = 6371.0
 # Light in fibre covers 200 km per millisecond, and cables are about 1.5 times as long as the great circle:
 # rtt_ms = BASE_MS + km * MS_PER_KM, with MS_PER_KM = 2 * 1.5 / 200.
@@ -105,7 +107,7 @@ def region_latency(regions: tuple[Region, ...] = REGIONS) -> NDArray[np.float64]
         >>> round(float(region_latency()[london, tokyo]))
         144
     """
-    latitude, longitude = np.radians([(region.latitude, region.longitude) for region in regions]).T
+    latitude, longitude = _angles(regions)
     north = np.sin((latitude[:, None] - latitude) / 2) ** 2
     east = np.sin((longitude[:, None] - longitude) / 2) ** 2
     half = north + np.cos(latitude[:, None]) * np.cos(latitude) * east
@@ -124,7 +126,18 @@ def region_points(regions: tuple[Region, ...] = REGIONS) -> NDArray[np.float64]:
         >>> region_points()[:1].round()
         array([[ 16., -72.,  60.]])
     """
-    latitude, longitude = np.radians([(region.latitude, region.longitude) for region in regions]).T
+    latitude, longitude = _angles(regions)
     flat = np.cos(latitude)
     points = np.stack([flat * np.cos(longitude), flat * np.sin(longitude), np.sin(latitude)], axis=1)
     return EARTH_RADIUS_KM * MS_PER_KM * points
+
+
+def _angles(regions: object) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """The latitude and the longitude of each region, in radians."""
+    listed = ordered_list(regions, "regions")
+    for region in listed:
+        check_instance(region, Region, "a region", "give broadloom.workload.Region")
+        check_number(region.latitude, f"the latitude of {shown(region.name)}", -90, 90)
+        check_number(region.longitude, f"the longitude of {shown(region.name)}", -180, 180)
+    angles = np.radians([(region.latitude, region.longitude) for region in listed]).reshape(-1, 2)
+    return angles[:, 0], angles[:, 1]

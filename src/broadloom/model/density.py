@@ -10,7 +10,17 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import check_count, lock_array, raise_for_first, repeated, same_value
+from broadloom.checks import (
+    MAX_CELLS,
+    check_count,
+    lock_array,
+    number_array,
+    ordered_list,
+    raise_for_first,
+    repeated,
+    restore_frozen,
+    same_value,
+)
 from broadloom.errors import InputError
 from broadloom.kernels import kernel
 from broadloom.storage.tables import list_column, list_matrix
@@ -94,11 +104,12 @@ class Density:
     mass: NDArray[np.float64]
 
     def __init__(self, edges: Sequence[ArrayLike], mass: ArrayLike) -> None:
-        try:
-            lines = tuple(np.array(line, np.float64) for line in edges)
-            weights = np.array(mass, np.float64)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"the density's edges and mass are not arrays of numbers: {error}") from error
+        axes = list(edges) if isinstance(edges, np.ndarray) and edges.ndim else edges
+        lines = tuple(
+            number_array(line, f"edges of axis {axis} of the density")
+            for axis, line in enumerate(ordered_list(axes, "the density's edges"))
+        )
+        weights = number_array(mass, "the density's mass")
         for axis, line in enumerate(lines):
             if (
                 line.ndim != 1
@@ -136,13 +147,17 @@ class Density:
             >>> Density.from_events([[0.0], [1.0], [1.0], [4.0]], bins=2).mass.tolist()
             [0.75, 0.25]
         """
-        try:
-            sample = np.array(points, np.float64)
-        except (TypeError, ValueError) as error:
-            raise InputError(f"events are not an array of numbers: {error}") from error
-        if sample.ndim != 2 or not len(sample) or not np.isfinite(sample).all():
+        sample = number_array(points, "events")
+        if sample.ndim != 2 or not sample.size or not np.isfinite(sample).all():
             raise InputError(f"events have shape {sample.shape}; give rows of finite coordinates")
-        counts, edges = np.histogramdd(sample, bins=check_count(bins, "bins", minimum=1))
+        bins = check_count(bins, "bins", minimum=1)
+        if bins ** sample.shape[1] > MAX_CELLS:
+            raise InputError(f"{bins} bins on {sample.shape[1]} axes are too many for memory; give fewer")
+        with np.errstate(over="ignore", invalid="ignore"):
+            span = np.ptp(sample, axis=0)
+        if not np.isfinite(span).all():
+            raise InputError("events are so far apart that distances overflow; give smaller coordinates")
+        counts, edges = np.histogramdd(sample, bins=bins)
         return cls(edges, counts / len(sample))
 
     @property
@@ -159,8 +174,21 @@ class Density:
         return DensityArrays(np.concatenate(self.edges), start.astype(np.int64), cumulative.ravel())
 
     def measure(self, lo: ArrayLike, hi: ArrayLike) -> float:
-        """The mass of the events inside a rectangle."""
-        return float(measure_of(self.arrays(), np.array(lo, np.float64), np.array(hi, np.float64)))
+        """The mass of the events inside a rectangle.
+
+        Raises:
+            InputError: a corner has another number of coordinates, a NaN, or is above the other on an axis.
+        """
+        low, high = (number_array(corner, "corners") for corner in (lo, hi))
+        if low.shape != (self.dimensions,) or high.shape != (self.dimensions,) or not (low <= high).all():
+            raise InputError(
+                f"a rectangle goes from {low.tolist()} to {high.tolist()}; give two corners of "
+                f"{self.dimensions} numbers, the lower one first"
+            )
+        return float(measure_of(self.arrays(), low, high))
+
+    def __setstate__(self, state: dict[str, object]) -> None:
+        restore_frozen(self, state)
 
     def __repr__(self) -> str:
         return f"Density({' x '.join(map(str, self.mass.shape))} cells)"

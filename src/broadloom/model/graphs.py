@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,7 +12,22 @@ import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_array
 
-from broadloom.checks import and_more, check_count, check_ids, lock_array, raise_for_first, repeated
+from broadloom.checks import (
+    MAX_INDEX,
+    and_more,
+    check_count,
+    check_ids,
+    check_index,
+    frozen_array,
+    index_array,
+    integer_array,
+    ordered_list,
+    plain_array,
+    raise_for_first,
+    repeated,
+    restore_frozen,
+    shown,
+)
 from broadloom.errors import InputError
 from broadloom.notebook import PREVIEW_ROWS, html_summary
 from broadloom.storage.tables import as_table, indices_in
@@ -54,8 +69,12 @@ class Interest:
     nodes: NDArray[np.int32]
 
     def __post_init__(self) -> None:
-        for array in (self.topic_start, self.topics, self.node_start, self.nodes):
-            lock_array(array)
+        nodes, topics = check_ids(self.node_ids, "node"), check_ids(self.topic_ids, "topic")
+        checked = Interest.from_rows(self.topic_start, self.topics, topics, nodes)
+        for name in ("node_start", "nodes"):
+            if not np.array_equal(integer_array(getattr(self, name), name), getattr(checked, name)):
+                raise InputError(f"{name} does not follow from the topics; make an interest with from_rows")
+        vars(self).update(vars(checked))
 
     @classmethod
     def from_lists(
@@ -79,11 +98,13 @@ class Interest:
             >>> Interest.from_lists([["weather", "news"], ["news"]]).topic_ids
             ('news', 'weather')
         """
+        if isinstance(lists, (str, bytes, Set, Mapping)) or not isinstance(lists, Iterable):
+            raise InputError(f"the topics of all nodes are {shown(lists)}; give one list of topics per node")
         rows = [_topic_list(node, row) for node, row in enumerate(lists)]
         start = np.concatenate(([0], np.cumsum([len(row) for row in rows], dtype=np.int64)))
         flat = [topic for row in rows for topic in row]
         codes, topic_ids = (
-            _numbered(flat, "topic") if topics is None else _in_range(flat, check_count(topics, "topics"))
+            _numbered(flat, "topic") if topics is None else _in_range(flat, _topic_count(topics))
         )
         return cls.from_rows(start, codes, topic_ids, node_ids)
 
@@ -112,10 +133,10 @@ class Interest:
             >>> Interest.from_pairs(["b", "a", "b"], ["x", "x", "y"]).topics_of(1)
             array([0, 1], dtype=int32)
         """
-        if len(nodes) != len(topics):
-            raise InputError(f"{len(nodes):,} nodes but {len(topics):,} topics; give one of each per row")
         rows, all_nodes = _numbered(nodes, "node", node_ids)
         columns, all_topics = _numbered(topics, "topic", topic_ids)
+        if len(rows) != len(columns):
+            raise InputError(f"{len(rows):,} nodes but {len(columns):,} topics; give one of each per row")
         order = np.lexsort((columns, rows))
         start = np.concatenate(([0], np.cumsum(np.bincount(rows, minlength=len(all_nodes)))))
         return cls.from_rows(start, columns[order], all_topics, all_nodes)
@@ -205,7 +226,12 @@ class Interest:
             >>> Interest.from_rows([0, 2, 3], [1, 0, 1], topic_ids=2).topics_of(0)
             array([0, 1], dtype=int32)
         """
-        starts, columns = np.array(start, np.int64, ndmin=1), np.array(topics, ndmin=1)
+        starts = frozen_array(integer_array(start, "row starts"))
+        columns = integer_array(topics, "topic indices")
+        if starts.ndim != 1 or columns.ndim != 1:
+            raise InputError(
+                f"row starts have shape {starts.shape}, topic indices {columns.shape}; give one list of each"
+            )
         n = len(starts) - 1
         ids = tuple(map(str, range(n))) if node_ids is None else check_ids(node_ids, "node")
         if len(ids) != n:
@@ -214,12 +240,24 @@ class Interest:
         names = _names(topic_ids)
         rows = np.repeat(np.arange(n, dtype=np.int32), counts)
         _check_columns(rows, columns, len(names), ids)
-        columns = _sorted_rows(rows, columns.astype(np.int32))
-        _check_no_repeats(rows, columns, ids, names)
-        by_topic = csr_array((np.ones(len(rows), np.int8), columns, starts), shape=(n, len(names))).tocsc()
-        return cls(
-            ids, names, starts, columns, by_topic.indptr.astype(np.int64), by_topic.indices.astype(np.int32)
+        sorted_columns = _sorted_rows(rows, columns.astype(np.int32))
+        _check_no_repeats(rows, sorted_columns, ids, names)
+        by_topic = csr_array(
+            (np.ones(len(rows), np.int8), sorted_columns, starts), shape=(n, len(names))
+        ).tocsc()
+        interest = object.__new__(cls)
+        restore_frozen(
+            interest,
+            {
+                "node_ids": ids,
+                "topic_ids": names,
+                "topic_start": starts,
+                "topics": sorted_columns,
+                "node_start": by_topic.indptr.astype(np.int64),
+                "nodes": by_topic.indices.astype(np.int32),
+            },
         )
+        return interest
 
     @property
     def node_count(self) -> int:
@@ -238,35 +276,35 @@ class Interest:
 
     def topics_of(self, node: int) -> NDArray[np.int32]:
         """The topics of a node, ascending."""
-        _check_index(node, self.node_count, "node")
-        return self.topics[self.topic_start[node] : self.topic_start[node + 1]]
+        index = check_index(node, self.node_count, "node")
+        return self.topics[self.topic_start[index] : self.topic_start[index + 1]]
 
     def nodes_of(self, topic: int) -> NDArray[np.int32]:
         """The subscribers of a topic, ascending."""
-        _check_index(topic, self.topic_count, "topic")
-        return self.nodes[self.node_start[topic] : self.node_start[topic + 1]]
+        index = check_index(topic, self.topic_count, "topic")
+        return self.nodes[self.node_start[index] : self.node_start[index + 1]]
 
     def subset(self, nodes: ArrayLike) -> Interest:
         """The interest of some of the nodes, in this order, over the same topics.
+
+        Args:
+            nodes: node indices, each once; or a mask: one truth value per node.
+
+        Raises:
+            InputError: a node does not exist or occurs twice, or a mask has another length.
 
         Examples:
             >>> Interest.from_lists([[0], [0, 1], [1]]).subset([2, 1]).node_ids
             ('2', '1')
         """
-        chosen = np.asarray(nodes, np.int64)
-        raise_for_first(
-            (chosen < 0) | (chosen >= self.node_count),
-            lambda i: f"node {chosen[i]} does not exist",
-            f"nodes are 0 to {self.node_count - 1}",
-        )
-        rows = [self.topics_of(int(u)) for u in chosen]
+        chosen = index_array(nodes, self.node_count, "node")
+        rows = [self.topics[self.topic_start[u] : self.topic_start[u + 1]] for u in chosen]
         start = np.concatenate(([0], np.cumsum([len(row) for row in rows], dtype=np.int64)))
         topics = np.concatenate([*rows, np.empty(0, np.int32)])
         return Interest.from_rows(start, topics, self.topic_ids, [self.node_ids[u] for u in chosen])
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self.__post_init__()
+        restore_frozen(self, state)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Interest):
@@ -321,9 +359,16 @@ def _numbered(
 
 def _id_column(values: object, kind: str) -> pa.Array:
     """Ids as one Arrow array of whole numbers or of strings, none missing or empty."""
+    column: Any = values
+    if not isinstance(values, (pa.Array, pa.ChunkedArray, list)) and not _is_plain_column(values):
+        column = ordered_list(values, f"{kind} ids")
     try:
-        column = values if isinstance(values, pa.ChunkedArray) else pa.array(values, from_pandas=True)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError) as error:
+        column = pa.array(column, from_pandas=True) if isinstance(column, (list, np.ndarray)) else column
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"a {kind} id is {shown(error.object)}, which is not valid Unicode; give other text"
+        ) from error
+    except (pa.ArrowException, TypeError, OverflowError) as error:
         raise InputError(f"{kind} ids are of several types, or beyond 64 bits; use strings") from error
     chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
     if pa.types.is_dictionary(column.type):
@@ -335,24 +380,27 @@ def _id_column(values: object, kind: str) -> pa.Array:
     column = column.cast(_without_views(column.type))
     if pa.types.is_null(column.type) and len(column) == 0:
         return column.cast(pa.string())
+    is_text = pa.types.is_string(column.type) or pa.types.is_large_string(column.type)
     missing = np.asarray(column.is_null())
-    if pa.types.is_string(column.type) or pa.types.is_large_string(column.type):
-        missing |= np.asarray(pc.fill_null(pc.equal(column, ""), True))
+    if is_text:
+        missing = missing | np.asarray(pc.fill_null(pc.equal(column, ""), True))
     raise_for_first(
         missing, lambda row: f"row {row} has no {kind} (it is {column[row]})", f"give each row a {kind}"
     )
-    if (
-        pa.types.is_floating(column.type)
-        or pa.types.is_boolean(column.type)
-        or pa.types.is_nested(column.type)
-    ):
-        raise InputError(f"{kind} ids are {column.type} ({column[0]}, ...); use strings or whole numbers")
+    if not (is_text or pa.types.is_integer(column.type)):
+        first = shown(column[0].as_py())
+        raise InputError(f"{kind} ids are {column.type} ({first}, ...); use strings or whole numbers")
     return column
 
 
 def _without_views(kind: pa.DataType) -> pa.DataType:
     """The type, but strings instead of string views, for which Arrow has few functions."""
     return pa.string() if pa.types.is_string_view(kind) else kind
+
+
+def _is_plain_column(values: object) -> bool:
+    """Whether Arrow converts a NumPy array as it is: one axis, no mask, and the byte order of the machine."""
+    return type(values) is np.ndarray and values.ndim == 1 and values.dtype.isnative
 
 
 def _in_range(values: Sequence[object], topics: int) -> tuple[NDArray[np.int64], int]:
@@ -369,39 +417,36 @@ def _in_range(values: Sequence[object], topics: int) -> tuple[NDArray[np.int64],
 
 
 def _topic_list(node: int, topics: Iterable[object]) -> list[object]:
-    if isinstance(topics, str) or not isinstance(topics, Iterable):
-        raise InputError(f"the topics of node {node} are {topics!r}; give a list of topics")
-    return list(topics)
+    if isinstance(topics, (str, bytes, Mapping)) or not isinstance(topics, Iterable):
+        raise InputError(f"the topics of node {node} are {shown(topics)}; give a list of topics")
+    return list(topics) if isinstance(topics, Set) else ordered_list(topics, f"the topics of node {node}")
+
+
+def _topic_count(topics: object) -> int:
+    return check_count(topics, "topics", maximum=MAX_INDEX)
 
 
 def _names(topic_ids: int | Sequence[object]) -> tuple[str, ...]:
     """Topic ids, or the numbers below their count."""
     if isinstance(topic_ids, (int, np.integer)):
-        return tuple(map(str, range(check_count(topic_ids, "topics"))))
+        return tuple(map(str, range(_topic_count(topic_ids))))
     return check_ids(topic_ids, "topic")
-
-
-def _check_index(index: int, count: int, kind: str) -> None:
-    if not 0 <= index < count:
-        raise IndexError(f"{kind} {index} does not exist: {kind}s are 0 to {count - 1}")
 
 
 def _row_sizes(start: NDArray[np.int64], total: int) -> NDArray[np.int64]:
     """The number of topics of each row; raises unless the rows cover all topics."""
     counts = np.diff(start)
-    if start.ndim != 1 or not len(start) or start[0] != 0 or start[-1] != total or (counts < 0).any():
+    if not len(start) or start[0] != 0 or start[-1] != total or (counts < 0).any():
         raise InputError(f"row starts do not ascend from 0 to the {total:,} subscriptions")
     return counts
 
 
 def _check_columns(
-    rows: NDArray[np.int32], columns: NDArray[np.generic], topics: int, ids: tuple[str, ...]
+    rows: NDArray[np.int32], columns: NDArray[np.int64], topics: int, ids: tuple[str, ...]
 ) -> None:
-    """Raise unless topic indices are whole numbers in range."""
-    if columns.size and not np.issubdtype(columns.dtype, np.integer):
-        raise InputError(f"topic indices are {columns.dtype}; give whole numbers")
+    """Raise unless topic indices are in range."""
     raise_for_first(
-        (columns < 0) | (columns >= topics),  # type: ignore[operator]
+        (columns < 0) | (columns >= topics),
         lambda row: f"node {ids[rows[row]]!r} subscribes to topic {columns[row]}",
         f"topics are 0 to {topics - 1}",
     )
@@ -503,7 +548,7 @@ class Overlay:
     edges: NDArray[np.int32]
 
     def __post_init__(self) -> None:
-        lock_array(self.edges)
+        vars(self).update(vars(Overlay.from_edges(self.node_count, self.edges)))
 
     @classmethod
     def from_edges(cls, node_count: int, edges: ArrayLike) -> Overlay:
@@ -512,27 +557,25 @@ class Overlay:
         Raises:
             InputError: not pairs of whole numbers, an unknown node, a loop, or a repeated edge.
         """
-        node_count = check_count(node_count, "nodes")
-        try:
-            pairs = np.asarray(edges)
-        except ValueError as error:
-            raise InputError("edges are of different lengths; give pairs of node indices") from error
-        if pairs.size == 0:
-            return cls(node_count, np.empty((0, 2), np.int32))
+        count = check_count(node_count, "nodes", maximum=MAX_INDEX)
+        pairs = plain_array(edges, "edges")
+        if pairs.size == 0 and pairs.shape in ((0,), (0, 2)):
+            return trusted_overlay(count, np.empty((0, 2), np.int32))
         if pairs.ndim != 2 or pairs.shape[1] != 2 or not np.issubdtype(pairs.dtype, np.integer):
             raise InputError(f"edges are {pairs.dtype} of shape {pairs.shape}; give pairs of node indices")
+        pairs = integer_array(pairs, "edges")
         low, high = pairs.min(axis=1), pairs.max(axis=1)
         raise_for_first(
-            (low < 0) | (high >= node_count),
+            (low < 0) | (high >= count),
             lambda i: f"edge {i} is {tuple(pairs[i].tolist())}",
-            f"nodes are 0 to {node_count - 1}",
+            f"nodes are 0 to {count - 1}",
         )
         raise_for_first(low == high, lambda i: f"edge {i} links node {low[i]} to itself", "link two nodes")
-        code = low.astype(np.int64) * node_count + high
+        code = low * count + high
         raise_for_first(
             repeated(code), lambda i: f"edge {i} repeats {(int(low[i]), int(high[i]))}", "give each edge once"
         )
-        return cls(node_count, np.stack((low, high), axis=1).astype(np.int32))
+        return trusted_overlay(count, np.stack((low, high), axis=1).astype(np.int32))
 
     @property
     def edge_count(self) -> int:
@@ -554,8 +597,7 @@ class Overlay:
         return Adjacency(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data)
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self.__post_init__()
+        restore_frozen(self, state)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Overlay):
@@ -573,3 +615,10 @@ class Overlay:
 
     def __repr__(self) -> str:
         return f"Overlay({self.node_count:,} nodes, {self.edge_count:,} edges)"
+
+
+def trusted_overlay(node_count: int, edges: NDArray[np.int32]) -> Overlay:
+    """An overlay of edges that our own code made, not checked again; they become read-only."""
+    overlay = object.__new__(Overlay)
+    restore_frozen(overlay, {"node_count": node_count, "edges": edges})
+    return overlay

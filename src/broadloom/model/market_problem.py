@@ -12,7 +12,22 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import check_ids, lock_array, raise_for_first, same_value
+from broadloom.checks import (
+    check_choice,
+    check_count,
+    check_flag,
+    check_ids,
+    check_number,
+    check_positive,
+    frozen_array,
+    lock_array,
+    number_array,
+    ordered_list,
+    plain_array,
+    raise_for_first,
+    restore_frozen,
+    same_value,
+)
 from broadloom.errors import InputError
 from broadloom.kernels import kernel
 from broadloom.model.channels import Grid, read_traffic, summarize
@@ -79,7 +94,7 @@ class MarketProblem:
             raise InputError(f"{users:,} users but no brokers; give at least one broker")
         rates = _numbers(self.rates, "rates", ("user", "channel"), (users, channels))
         core = _numbers(self.core, "core", ("broker", "broker"), (brokers, brokers))
-        limits = np.asarray(self.capacity, np.float64)
+        limits = number_array(self.capacity, "capacity")
         capacity = _numbers(
             np.full(brokers, limits) if limits.ndim == 0 else limits, "capacity", ("broker",), (brokers,)
         )
@@ -87,7 +102,7 @@ class MarketProblem:
             "rates": _wanted_by_others(rates, wants),
             "wants": wants,
             "access": access,
-            "core": _metric(core, close),
+            "core": _metric(core, check_flag(close, "close")),
             "capacity": capacity,
         }
         for name, array in arrays.items():
@@ -156,6 +171,9 @@ class MarketProblem:
         sums = {"demand": float(self.demand.sum()), "capacity": float(self.capacity.sum())}
         return html_summary("MarketProblem", counts | sums)
 
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        restore_frozen(self, state)
+
     def __repr__(self) -> str:
         return (
             f"MarketProblem({self.user_count:,} users, {self.broker_count:,} brokers, "
@@ -165,8 +183,7 @@ class MarketProblem:
 
 def check_core(core: str) -> None:
     """Raise if a name is not one of `CORES`."""
-    if core not in CORES:
-        raise InputError(f"no core {core!r}; there are {', '.join(CORES)}")
+    check_choice(core, "core", CORES)
 
 
 def _read_only(array: A) -> A:
@@ -178,9 +195,7 @@ def _numbers(
     values: ArrayLike, name: str, axes: tuple[str, ...], shape: tuple[int | None, ...]
 ) -> NDArray[np.float64]:
     """An array of finite numbers from 0, of the expected shape; copied unless it is read-only."""
-    array = np.asarray(values, np.float64, order="C")
-    if array.flags.writeable:
-        array = array.copy()
+    array = _as_doubles(values, name)
     if array.ndim != len(axes) or any(
         expected not in (None, size) for expected, size in zip(shape, array.shape, strict=True)
     ):
@@ -198,11 +213,20 @@ def _numbers(
     return array
 
 
+def _as_doubles(values: ArrayLike, name: str) -> NDArray[np.float64]:
+    """A new array of doubles; the array itself if nobody can write to it."""
+    if type(values) is np.ndarray and values.dtype == np.float64 and values.flags.c_contiguous:
+        return frozen_array(values)
+    return number_array(values, name)
+
+
 def _flags(values: ArrayLike) -> NDArray[np.bool_]:
     """The matrix `wants` as booleans."""
-    array = np.asarray(values)
+    array = plain_array(values, "wants")
     if array.ndim != 2:
         raise InputError(f"wants have shape {array.shape}; expected (users, channels)")
+    if array.dtype.kind not in "biu":
+        array = number_array(array, "wants")
     wants = array.astype(np.bool_, order="C")
     raise_for_first(
         (wants != array).ravel(),
@@ -260,11 +284,12 @@ def _shortest_paths(prices: NDArray[np.float64]) -> NDArray[np.float64]:
 
 def _ids(ids: Sequence[object], count: int, kind: str) -> tuple[str, ...]:
     """The ids as text; indices if there are no ids."""
-    if not len(ids):
+    listed = ordered_list(ids, f"{kind} ids")
+    if not listed:
         return tuple(map(str, range(count)))
-    if len(ids) != count:
-        raise InputError(f"{count:,} {kind}s but {len(ids):,} {kind} ids; give one id per {kind}")
-    return check_ids(ids, kind)
+    if len(listed) != count:
+        raise InputError(f"{count:,} {kind}s but {len(listed):,} {kind} ids; give one id per {kind}")
+    return check_ids(listed, kind)
 
 
 # Reads the messages of a folder. Arguments: the folder, the ids of users, the corners of their subscriptions,
@@ -299,10 +324,9 @@ def read_market_problem(
         InputError: a table or column is missing, or something in it is wrong.
     """
     path = Path(folder)
-    if channels < 1 or not headroom > 0 or not core_price >= 0:
-        raise InputError(
-            f"{channels} channels, headroom {headroom}, core price {core_price}; give 1, above 0, from 0"
-        )
+    check_count(channels, "channels", minimum=1)
+    check_positive(headroom, "headroom")
+    check_number(core_price, "core_price")
     subscribers = require_table(path, "subscribers")
     brokers = require_table(path, "brokers")
     users = subscribers.column("subscriber").to_pylist()

@@ -12,7 +12,24 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import and_more, check_count, check_ids, lock_array, raise_for_first
+from broadloom.checks import (
+    MAX_INDEX,
+    and_more,
+    check_choice,
+    check_count,
+    check_ids,
+    check_number,
+    check_positive,
+    check_range,
+    index_array,
+    integer_array,
+    number_array,
+    ordered_list,
+    plain_array,
+    raise_for_first,
+    repeated,
+    restore_frozen,
+)
 from broadloom.errors import InputError
 from broadloom.kernels import inner_kernel, kernel
 from broadloom.model.graphs import Interest
@@ -99,8 +116,24 @@ class Weights:
     outer: float = 1.0
 
     def __post_init__(self) -> None:
-        for array in (self.table, self.points, self.site):
-            lock_array(array)
+        between = self.table if plain_array(self.table, "table").size else None
+        makers: dict[str, Callable[[], Weights]] = {
+            "uniform": lambda: Weights.uniform(self.node_count),
+            "dense": lambda: Weights.dense(self.table),
+            "euclidean": lambda: Weights.euclidean(self.points),
+            "sites": lambda: Weights.sites(self.site, self.inner, self.outer, between),
+        }
+        checked = makers[check_choice(self.kind, "the kind of weights", WEIGHT_KINDS)]()
+        used = {"dense": ("table",), "euclidean": ("points",), "sites": ("table", "site")}
+        for name in ("table", "points", "site"):
+            if name not in used.get(self.kind, ()) and plain_array(getattr(self, name), name).size:
+                raise InputError(f"{self.kind} weights have no {name}; leave it out")
+        for name in ("inner", "outer"):
+            check_number(getattr(self, name), f"the {name} weight of sites", LIGHTEST, HEAVIEST)
+        count = check_count(self.node_count, "nodes")
+        if count != checked.node_count:
+            raise InputError(f"{count:,} nodes but weights of {checked.node_count:,}; give the same number")
+        vars(self).update(vars(checked) | {"inner": float(self.inner), "outer": float(self.outer)})
 
     @classmethod
     def uniform(cls, node_count: int) -> Weights:
@@ -110,7 +143,7 @@ class Weights:
             >>> Weights.uniform(3).of([0], [2])
             array([1.])
         """
-        return cls("uniform", check_count(node_count, "nodes"))
+        return trusted_weights("uniform", check_count(node_count, "nodes", maximum=MAX_INDEX))
 
     @classmethod
     def dense(cls, matrix: ArrayLike, names: Sequence[str] | None = None) -> Weights:
@@ -128,8 +161,8 @@ class Weights:
             array([5.])
         """
         table = _square(matrix, "weights")
-        _check_table(table, "node", names)
-        return cls("dense", len(table), table=table)
+        _check_table(table, "node", _listed_names(names, len(table)))
+        return trusted_weights("dense", len(table), table=table)
 
     @classmethod
     def euclidean(cls, points: ArrayLike, names: Sequence[str] | None = None) -> Weights:
@@ -146,16 +179,17 @@ class Weights:
             >>> Weights.euclidean([[0, 0], [3, 4]]).of([0], [1])
             array([5.])
         """
-        rows = _numbers(points, "points")
+        rows = number_array(points, "points")
         if rows.ndim != 2:
             raise InputError(f"points have shape {rows.shape}; give one row of coordinates per node")
+        names = _listed_names(names, len(rows))
         raise_for_first(
             np.any(~np.isfinite(rows), axis=1),
             lambda u: f"node {_name(u, names)} is at {rows[u].tolist()}",
             "coordinates are finite numbers",
         )
         _check_apart(rows, names)
-        return cls("euclidean", len(rows), points=rows)
+        return trusted_weights("euclidean", len(rows), points=rows)
 
     @classmethod
     def sites(
@@ -183,8 +217,7 @@ class Weights:
         """
         site, table = _site_numbers(site_of_node), np.empty((0, 0))
         for name, value in (("inner", inner), ("outer", outer)):
-            if not LIGHTEST <= value <= HEAVIEST:
-                raise InputError(f"the {name} weight of sites is {value}; give a number {RANGE}")
+            check_number(value, f"the {name} weight of sites", LIGHTEST, HEAVIEST)
         if between is not None:
             table = _square(between, "weights between sites")
             inside = table.diagonal().copy()
@@ -195,7 +228,9 @@ class Weights:
                 lambda u: f"node {u} is at site {site[u]}",
                 f"the table between sites has sites 0 to {len(table) - 1}",
             )
-        return cls("sites", len(site), table=table, site=site, inner=float(inner), outer=float(outer))
+        return trusted_weights(
+            "sites", len(site), table=table, site=site, inner=float(inner), outer=float(outer)
+        )
 
     @classmethod
     def from_networkx(
@@ -249,16 +284,22 @@ class Weights:
         )
 
     def of(self, u: ArrayLike, v: ArrayLike) -> NDArray[np.float64]:
-        """The weight of each pair (u[i], v[i])."""
-        ends = [np.array(end, np.int64, ndmin=1) for end in (u, v)]
-        if ends[0].shape != ends[1].shape:
+        """The weight of each pair (u[i], v[i]).
+
+        Args:
+            u: the index of one end of each pair, or one index.
+            v: the index of the other end.
+
+        Raises:
+            InputError: not two lists of whole numbers of the same length, or a node that does not exist.
+        """
+        ends = [np.array(integer_array(end, "nodes"), ndmin=1) for end in (u, v)]
+        if ends[0].ndim > 1 or ends[1].ndim > 1:
+            raise InputError(f"nodes have shapes {ends[0].shape} and {ends[1].shape}; give two lists")
+        if len(ends[0]) != len(ends[1]):
             raise InputError(f"{len(ends[0])} nodes against {len(ends[1])}; give the same number of each")
         for end in ends:
-            raise_for_first(
-                (end < 0) | (end >= self.node_count),
-                lambda i, end=end: f"node {end[i]} does not exist",  # type: ignore[misc]
-                f"nodes are 0 to {self.node_count - 1}",
-            )
+            check_range(end, self.node_count, "node")
         return _weights_of(self.arrays(), *ends)
 
     def matrix(self) -> NDArray[np.float64]:
@@ -272,12 +313,19 @@ class Weights:
     def subset(self, nodes: ArrayLike) -> Weights:
         """The weights among some of the nodes, in this order.
 
+        Args:
+            nodes: node indices, each once; or a mask: one truth value per node.
+
+        Raises:
+            InputError: a node does not exist or occurs twice, or a mask has another length.
+
         Examples:
             >>> Weights.euclidean([[0], [1], [5]]).subset([2, 0]).of([0], [1])
             array([5.])
         """
-        chosen = np.asarray(nodes, np.int64)
-        return Weights(
+        chosen = index_array(nodes, self.node_count, "node")
+        raise_for_first(repeated(chosen), lambda i: f"node {chosen[i]} is given twice", "give each node once")
+        return trusted_weights(
             self.kind,
             len(chosen),
             table=self.table[np.ix_(chosen, chosen)] if self.kind == "dense" else self.table,
@@ -294,8 +342,7 @@ class Weights:
             >>> Weights.euclidean([[0], [4]]).scaled(0.5).of([0], [1])
             array([2.])
         """
-        if not (np.isfinite(factor) and factor > 0):
-            raise InputError(f"the factor of the weights is {factor}; give a finite number above 0")
+        factor = check_positive(factor, "the factor of the weights")
         with np.errstate(over="ignore", under="ignore"):  # the constructors check the result
             table = self.table * factor
             points = self.points * factor
@@ -308,8 +355,7 @@ class Weights:
         return Weights.sites(site, self.inner * factor, self.outer * factor, between)
 
     def __setstate__(self, state: dict[str, object]) -> None:
-        self.__dict__.update(state)
-        self.__post_init__()
+        restore_frozen(self, state)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Weights):
@@ -338,17 +384,43 @@ class Weights:
         return f"Weights({self.kind}, {self.node_count:,} nodes)"
 
 
-def _numbers(values: ArrayLike, name: str) -> NDArray[np.float64]:
-    """A copy of the values as doubles."""
-    try:
-        return np.array(values, np.float64, order="C")
-    except (TypeError, ValueError) as error:
-        raise InputError(f"{name} are not a matrix of numbers: {error}") from error
+def trusted_weights(
+    kind: str,
+    node_count: int,
+    table: NDArray[np.float64] | None = None,
+    points: NDArray[np.float64] | None = None,
+    site: NDArray[np.int32] | None = None,
+    inner: float = 1.0,
+    outer: float = 1.0,
+) -> Weights:
+    """Weights of arrays that our own code made, not checked again; the arrays become read-only."""
+    weights = object.__new__(Weights)
+    state = {
+        "kind": kind,
+        "node_count": node_count,
+        "table": np.empty((0, 0)) if table is None else table,
+        "points": np.empty((0, 0)) if points is None else points,
+        "site": np.empty(0, np.int32) if site is None else site,
+        "inner": inner,
+        "outer": outer,
+    }
+    restore_frozen(weights, state)
+    return weights
+
+
+def _listed_names(names: Sequence[str] | None, count: int) -> Sequence[str] | None:
+    """The names of nodes for error messages, if there is one per node."""
+    if names is None:
+        return None
+    listed = ordered_list(names, "names")
+    if len(listed) != count:
+        raise InputError(f"{count:,} nodes but {len(listed):,} names; give one name per node")
+    return listed
 
 
 def _square(matrix: ArrayLike, name: str) -> NDArray[np.float64]:
     """A copy of the matrix as doubles, if it is square."""
-    table = _numbers(matrix, name)
+    table = number_array(matrix, name)
     if table.ndim != 2 or table.shape[0] != table.shape[1]:
         raise InputError(f"{name} have shape {table.shape}; give a square matrix")
     return table
@@ -411,11 +483,12 @@ def _check_apart(points: NDArray[np.float64], names: Sequence[str] | None) -> No
 
 def _site_numbers(site_of_node: ArrayLike) -> NDArray[np.int32]:
     """The sites as int32, if they are whole numbers from 0."""
-    site = np.array(site_of_node)
+    site = plain_array(site_of_node, "sites")
     if site.ndim != 1:
         raise InputError(f"sites have shape {site.shape}; give one site number per node")
     if site.size and not np.issubdtype(site.dtype, np.integer):
         raise InputError(f"sites are {site.dtype} ({site[0]!r}, ...); give whole numbers from 0")
+    site = integer_array(site, "sites")
     raise_for_first(
         (site < 0) | (site > np.iinfo(np.int32).max),
         lambda u: f"node {u} is at site {site[u]}",
@@ -435,8 +508,7 @@ def symmetrised(matrix: NDArray[np.float64], rule: str) -> NDArray[np.float64]:
         "max": np.fmax,
         "refuse": lambda a, _: a,
     }
-    if rule not in rules:
-        raise InputError(f"no rule {rule!r} for the two directions; there are {', '.join(rules)}")
+    check_choice(rule, "the rule for the two directions", rules)
     reverse = matrix.T
     both = ~np.isnan(matrix) & ~np.isnan(reverse)
     known = np.where(np.isnan(matrix), reverse, matrix)
@@ -447,8 +519,7 @@ def fill_missing(
     matrix: NDArray[np.float64], rule: str, names: Sequence[str] | None = None
 ) -> NDArray[np.float64]:
     """The matrix with missing pairs (NaN) filled by the rule "path" (shortest paths); "refuse" raises."""
-    if rule not in ("refuse", "path"):
-        raise InputError(f"no rule {rule!r} for missing pairs; there are refuse, path")
+    check_choice(rule, "the rule for missing pairs", ("refuse", "path"))
     n = len(matrix)
     holes = np.isnan(matrix)
     np.fill_diagonal(holes, False)
@@ -473,8 +544,7 @@ def raise_to_floor(matrix: NDArray[np.float64], floor: float | None) -> NDArray[
     """The matrix with values below the floor raised to it; raises if a value is negative."""
     if floor is None:
         return matrix
-    if not (np.isfinite(floor) and floor > 0):
-        raise InputError(f"floor is {floor}; give a finite number above 0")
+    floor = check_positive(floor, "floor")
     n = len(matrix)
     raise_for_first(
         (matrix < 0).ravel(),

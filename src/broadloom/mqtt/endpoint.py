@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+from broadloom.checks import is_text, shown
 from broadloom.errors import InputError, StorageError
 
 LAST_PORT = 65_535
@@ -45,6 +46,8 @@ class Address(NamedTuple):
             InputError: the address is malformed or contains a login.
         """
         expected = "host:port" if default_port is None else "host or host:port"
+        if not isinstance(text, str):
+            raise InputError(f"{what} is {shown(text)}; give {expected}")
         if "@" in text:  # the error must not repeat what can be a password
             raise InputError(f"{what} contains a login; give {expected} only")
         host, colon, port = text.rpartition(":")
@@ -94,6 +97,19 @@ class Login:
     ca: str | None = None
     certificate: tuple[str, str] | None = None
 
+    def __post_init__(self) -> None:
+        for name in ("user", "password", "ca"):
+            if not _is_optional_text(getattr(self, name)):  # the error must not show a password
+                raise InputError(f"the login's {name} is not a text; give a string, or None")
+        files = self.certificate
+        if files is not None:
+            pair = tuple(files) if isinstance(files, (tuple, list)) else ()
+            if len(pair) != 2 or not all(file is not None and _is_optional_text(file) for file in pair):
+                raise InputError(
+                    f"the login's certificate is {shown(files)}; give the files of a certificate and its key"
+                )
+            object.__setattr__(self, "certificate", pair)
+
     def tls(self) -> ssl.SSLContext | None:
         """The TLS context of this login; None: no TLS.
 
@@ -101,6 +117,11 @@ class Login:
             InputError: a file cannot be used for TLS.
         """
         return None if self.ca is None else tls_context(self.ca, self.certificate)
+
+
+def _is_optional_text(value: object) -> bool:
+    """Whether a value is None, or a text that can be sent and can name a file."""
+    return value is None or (isinstance(value, str) and "\0" not in value and (not value or is_text(value)))
 
 
 ANONYMOUS = Login()

@@ -36,7 +36,7 @@ from broadloom.linking import (
     rows_of,
     run,
 )
-from broadloom.model import Interest, Weights, find_algorithm
+from broadloom.model import Interest, Weights, find_algorithm, trusted_weights
 from broadloom.pipeline.spark_session import SparkEngine, session, task_count
 from broadloom.plans import Plan
 from broadloom.progress import stage
@@ -245,7 +245,7 @@ def read_parts(batch: pa.RecordBatch, topic_count: int, frame: Weights) -> Itera
         number, *lists = (batch.column(name)[row] for name in PART_SCHEMA.names)
         nodes, starts, topics, sites, points, table, joined = (np.array(value.values) for value in lists)
         interest = Interest.from_rows(starts, topics, topic_count)
-        weights = Weights(
+        weights = trusted_weights(
             frame.kind,
             len(nodes),
             table=table.reshape(len(nodes), -1) if frame.kind == "dense" else frame.table,

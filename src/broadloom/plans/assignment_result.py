@@ -14,9 +14,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from broadloom import measures
-from broadloom.checks import lock_array
+from broadloom.checks import check_instance, check_path
 from broadloom.errors import InputError
-from broadloom.model import AssignmentProblem, ContentFilter, assignment_tables, read_assignment_problem
+from broadloom.model import (
+    AssignmentProblem,
+    ContentFilter,
+    assignment_tables,
+    check_assignment,
+    check_filters,
+    read_assignment_problem,
+)
 from broadloom.notebook import PREVIEW_ROWS
 from broadloom.plans.stage_result import StageResult, write_plan_json
 from broadloom.storage import read_plan_json
@@ -57,20 +64,12 @@ class AssignmentResult(StageResult):
     notes: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        if self.broker_of.shape != (self.problem.subscriber_count,):
-            raise InputError(
-                f"{self.problem.subscriber_count:,} subscribers but an assignment of shape "
-                f"{self.broker_of.shape}; give one broker per subscriber"
-            )
-        if len(self.filters) != self.problem.broker_count:
-            raise InputError(
-                f"{self.problem.broker_count:,} brokers but {len(self.filters):,} filters; give one filter "
-                "per broker"
-            )
-        lock_array(self.broker_of)
-        for side in (side for boxes in self.filters for box in boxes for side in box):
-            lock_array(side)
-        self._lock_mappings()
+        problem = check_instance(
+            self.problem, AssignmentProblem, "the problem", "make one with AssignmentProblem"
+        )
+        object.__setattr__(self, "broker_of", check_assignment(problem, self.broker_of))
+        object.__setattr__(self, "filters", check_filters(problem, self.filters))
+        self._check_run()
 
     @cached_property
     def _metrics(self) -> dict[str, Any]:
@@ -104,7 +103,7 @@ class AssignmentResult(StageResult):
         Raises:
             InputError: there is no assignment at `path`, or it is damaged.
         """
-        folder = Path(path)
+        folder = check_path(path)
         record = read_assignment_record(folder)
         problem = read_assignment_problem(folder)
         ids = pa.array(problem.broker_ids, pa.string())

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from broadloom import measures
-from broadloom.checks import lock_array, raise_for_first
+from broadloom.checks import check_instance, check_path, integer_array, lock_array, raise_for_first
 from broadloom.errors import InputError
 from broadloom.model import LOAD_TOLERANCE, MarketProblem, check_core
 from broadloom.notebook import PREVIEW_ROWS
@@ -56,8 +56,8 @@ class MarketResult(StageResult):
 
     def __post_init__(self) -> None:
         check_core(self.core)
-        problem = self.problem
-        broker_of = np.array(self.broker_of, np.int32)
+        problem = check_instance(self.problem, MarketProblem, "the market", "make one with MarketProblem")
+        broker_of = integer_array(self.broker_of, "brokers of users")
         if broker_of.shape != (problem.user_count,):
             raise InputError(
                 f"{problem.user_count:,} users but an assignment of shape {broker_of.shape}; "
@@ -68,9 +68,10 @@ class MarketResult(StageResult):
             lambda i: f"user {problem.user_ids[i]!r} is at broker {broker_of[i]}",
             f"brokers are 0 to {problem.broker_count - 1}",
         )
-        lock_array(broker_of)
-        object.__setattr__(self, "broker_of", broker_of)
-        self._lock_mappings()
+        assignment = broker_of.astype(np.int32)
+        lock_array(assignment)
+        object.__setattr__(self, "broker_of", assignment)
+        self._check_run()
 
     @cached_property
     def _metrics(self) -> dict[str, Any]:
@@ -112,7 +113,8 @@ class MarketResult(StageResult):
         Raises:
             InputError: there is no result at `path`, it is damaged, or it has other users or brokers.
         """
-        folder = Path(path)
+        folder = check_path(path)
+        check_instance(problem, MarketProblem, "the market", "give the market that the result was made from")
         record = read_plan_json(folder)
         table = require_table(folder, "assignment")
         if record.get("kind") != "market":

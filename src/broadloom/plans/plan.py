@@ -15,7 +15,7 @@ import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from broadloom import measures
-from broadloom.checks import lock_array, raise_for_first
+from broadloom.checks import check_instance, check_path, lock_array, raise_for_first
 from broadloom.errors import InputError
 from broadloom.model import Interest, Overlay, Weights
 from broadloom.notebook import PREVIEW_ROWS
@@ -76,19 +76,24 @@ class Plan(StageResult):
     nodes: pa.Table | None = None
 
     def __post_init__(self) -> None:
+        check_instance(self.interest, Interest, "the interest", "make one with Interest.from_lists")
+        check_instance(self.weights, Weights, "weights", "make them with Weights.uniform")
+        check_instance(self.overlay, Overlay, "the overlay", "make one with Overlay.from_edges")
         count = self.interest.node_count
         for name, other in (("weights", self.weights.node_count), ("overlay", self.overlay.node_count)):
             if other != count:
                 raise InputError(
                     f"the interest has {count:,} nodes but the {name} {other:,}; give the same number"
                 )
-        if self.lower_bound is not None and not (np.isfinite(self.lower_bound) and self.lower_bound >= 0):
-            raise InputError(f"the lower bound is {self.lower_bound}; give a finite number from 0")
-        if self.nodes is not None and tuple(self.nodes.column("node").to_pylist()) != self.interest.node_ids:
+        if self.nodes is not None and _node_names(self.nodes) != self.interest.node_ids:
             raise InputError(
                 "the nodes table has other nodes than the interest, or in another order; give the same nodes"
             )
-        self._lock_mappings(to_json_value)
+        self._check_run()
+
+    @staticmethod
+    def _plain_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
+        return dict(to_json_value(values))
 
     @property
     def edges(self) -> NDArray[np.int32]:
@@ -149,7 +154,7 @@ class Plan(StageResult):
         Raises:
             InputError: there is no plan at `path`, or it was written by a newer version, or is damaged.
         """
-        folder = Path(path)
+        folder = check_path(path)
         record = read_link_record(folder)
         tables = {name: require_table(folder, name) for name in TABLES}
         interest = Interest.from_table(tables["subscriptions"], tables["nodes"], tables["topics"])
@@ -336,6 +341,14 @@ class Plan(StageResult):
 
     def __repr__(self) -> str:
         return f"Plan({self.algorithm}, {self.interest.node_count:,} nodes, {len(self.edges):,} edges)"
+
+
+def _node_names(nodes: object) -> tuple[str, ...]:
+    """The column `node` of a table of nodes."""
+    table = check_instance(nodes, pa.Table, "the table of nodes", "give a pyarrow.Table with a column node")
+    if "node" not in table.column_names:
+        raise InputError(f"the table of nodes has no column 'node'; it has {', '.join(table.column_names)}")
+    return tuple(table.column("node").to_pylist())
 
 
 def read_link_record(folder: Path) -> dict[str, Any]:

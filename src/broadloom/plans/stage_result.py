@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -14,7 +14,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from broadloom._version import VERSION
-from broadloom.checks import same_value
+from broadloom.checks import (
+    check_count,
+    check_flag,
+    check_instance,
+    check_number,
+    check_path,
+    is_text,
+    same_value,
+    shown,
+)
 from broadloom.errors import InputError, InternalError
 from broadloom.notebook import html_summary
 from broadloom.storage import new_folder, to_json_value
@@ -108,6 +117,8 @@ class StageResult(ABC):
         Raises:
             InputError: the result breaks a promise of its stage, or `path` exists and `overwrite` is false.
         """
+        target = check_path(path)
+        check_flag(overwrite, "overwrite")
         fault = self._fault()
         if fault is not None:
             raise InputError(f"{fault}; only a valid plan can be saved")
@@ -120,7 +131,7 @@ class StageResult(ABC):
             "gap": self.gap,
             "metrics": self.metrics(),
         }
-        with new_folder(Path(path), overwrite) as folder:
+        with new_folder(target, overwrite) as folder:
             for name, table in self._tables().items():
                 write_table(folder, name, table)
             write_plan_json(folder, self._own_record() | run)
@@ -154,10 +165,22 @@ class StageResult(ABC):
     def _facts(self) -> dict[str, object]:
         """What the stage shows in a notebook besides the summary."""
 
-    def _lock_mappings(self, convert: Callable[[Any], Any] = dict) -> None:
-        """Replace `options` and `notes` by read-only copies."""
+    def _check_run(self) -> None:
+        """Check the algorithm, the seed and the bound; replace `options` and `notes` by read-only copies."""
+        if not isinstance(self.algorithm, str) or not (self.algorithm == "" or is_text(self.algorithm)):
+            raise InputError(f"the algorithm is {shown(self.algorithm)}; give its name")
+        object.__setattr__(self, "seed", check_count(self.seed, "seed"))
+        if self.lower_bound is not None:
+            bound = check_number(self.lower_bound, "the lower bound")
+            object.__setattr__(self, "lower_bound", bound)
         for name in ("options", "notes"):
-            object.__setattr__(self, name, MappingProxyType(convert(getattr(self, name))))
+            values = check_instance(getattr(self, name), Mapping, name, "give a dict")  # type: ignore[type-abstract]
+            object.__setattr__(self, name, MappingProxyType(self._plain_mapping(values)))
+
+    @staticmethod
+    def _plain_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
+        """A copy of options or notes."""
+        return dict(values)
 
     def __getstate__(self) -> dict[str, Any]:
         return vars(self) | {"options": dict(self.options), "notes": dict(self.notes)}
@@ -167,7 +190,7 @@ class StageResult(ABC):
         self.__post_init__()
 
     def __post_init__(self) -> None:
-        self._lock_mappings()
+        self._check_run()
 
 
 def relative_gap(bound: float | None, objective: float) -> float | None:

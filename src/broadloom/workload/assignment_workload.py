@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom.assignment.subscribers import candidates_in_time, least_lbf
+from broadloom.checks import MAX_INDEX, check_choice, check_count, check_positive
 from broadloom.errors import InputError
 from broadloom.kernels import k_means
 from broadloom.model import AssignmentProblem, Grid, MarketProblem
@@ -89,9 +90,10 @@ def subscribers(
         AssignmentProblem(500 subscribers, 10 brokers, 2 dimensions)
     """
     words = (interest_skew, broad_interests)
-    workload = _SubscriberWorkload(set, subscribers, brokers, levels, words, latency, seed)
-    workload.check()
-    return workload.problem(workload.first_geography() if geography is None else geography)
+    workload = _SubscriberWorkload(set, subscribers, brokers, levels, words, latency, seed).checked()
+    if geography is None:
+        return workload.problem(workload.first_geography())
+    return workload.problem(check_count(geography, "geography"))
 
 
 def first_geography(
@@ -111,8 +113,7 @@ def first_geography(
         0
     """
     words = (interest_skew, broad_interests)
-    workload = _SubscriberWorkload(set, subscribers, brokers, levels, words, latency, seed)
-    workload.check()
+    workload = _SubscriberWorkload(set, subscribers, brokers, levels, words, latency, seed).checked()
     return workload.first_geography()
 
 
@@ -127,20 +128,22 @@ class _SubscriberWorkload(NamedTuple):
     latency: str | None
     seed: int
 
-    def check(self) -> None:
-        """Raise an `InputError` for a parameter out of its range."""
+    def checked(self) -> "_SubscriberWorkload":
+        """The parameters as plain numbers; raises an `InputError` for one out of its range."""
         for name, word in zip(("interest_skew", "broad_interests"), self.words, strict=True):
-            if word not in _LEVELS:
-                raise InputError(f"{name} is {word!r}; give low or high")
-        if self.subscribers < 0 or self.brokers < 1 or self.levels < 1:
-            raise InputError(
-                f"{self.subscribers} subscribers, {self.brokers} brokers, {self.levels} levels; "
-                "give at least 0, 1 and 1"
-            )
-        if self.number not in LIMITS:
-            raise InputError(f"no workload set {self.number}; there are {', '.join(map(str, LIMITS))}")
-        if self.latency is not None and self.latency not in MULTI_LEVEL:
-            raise InputError(f"no latency setting {self.latency!r}; there are {', '.join(MULTI_LEVEL)}")
+            check_choice(word, name, _LEVELS)
+        number = check_count(self.number, "set")
+        if number not in LIMITS:
+            raise InputError(f"no workload set {number}; there are {', '.join(map(str, LIMITS))}")
+        if self.latency is not None:
+            check_choice(self.latency, "latency", MULTI_LEVEL)
+        return self._replace(
+            number=number,
+            subscribers=check_count(self.subscribers, "subscribers", maximum=MAX_INDEX),
+            brokers=check_count(self.brokers, "brokers", 1, MAX_INDEX),
+            levels=check_count(self.levels, "levels", minimum=1),
+            seed=check_count(self.seed, "seed"),
+        )
 
     @property
     def limits(self) -> WorkloadLimits:
@@ -346,14 +349,15 @@ def market(
         >>> market(users=20, brokers=3, channels=8)
         MarketProblem(20 users, 3 brokers, 8 channels)
     """
-    if access not in ACCESS:
-        raise InputError(f"access is {access!r}; give one of {', '.join(ACCESS)}")
-    if users < 0 or brokers < 1 or channels < 1:
-        raise InputError(f"{users} users, {brokers} brokers, {channels} channels; give 0, 1 and 1 or more")
-    if width is not None and not 0 < width <= 1:
+    check_choice(access, "access", ACCESS)
+    users = check_count(users, "users", maximum=MAX_INDEX)
+    brokers = check_count(brokers, "brokers", 1, MAX_INDEX)
+    channels = check_count(channels, "channels", 1, MAX_INDEX)
+    seed = check_count(seed, "seed")
+    if width is not None and check_positive(width, "width") > 1:
         raise InputError(f"width is {width}; give a share of the content space, above 0 and at most 1")
-    if not (np.isfinite(ratio) and ratio > 0 and np.isfinite(headroom) and headroom > 0):
-        raise InputError(f"ratio {ratio} and headroom {headroom}; give finite numbers above 0")
+    check_positive(ratio, "ratio")
+    check_positive(headroom, "headroom")
     senders, readers, positions = (np.random.default_rng([seed, stream]) for stream in range(3))
     grid = Grid.over((0.0,), (1.0,), (channels,))
     rates = clipped_quadratics(senders.uniform(-1, 1, (users, 3)), channels)

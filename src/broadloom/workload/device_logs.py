@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.errors import InputError
+from broadloom.checks import MAX_INDEX, check_count, check_number, check_path, seeded_generator
 from broadloom.model.cloud_regions import REGIONS, region_latency, region_points
 from broadloom.storage import new_folder
 
@@ -72,18 +72,16 @@ def devices(
         ...     sum(devices(f"{folder}/raw", brokers=3, subscriptions=1000).values()) > 0
         True
     """
+    target = check_path(folder, "the folder")
     for name, share in (("wild", wild), ("bad", bad), ("repeated", repeated)):
-        if not 0 <= share <= 1:
-            raise InputError(f"the share {name} is {share}; give a number from 0 to 1")
-    if brokers < 1 or min(subscriptions, subscribers) < 0:
-        raise InputError(
-            f"{brokers} brokers, {subscriptions} subscriptions, {subscribers} subscribers; "
-            "give at least 1, 0 and 0"
-        )
-    rng = np.random.default_rng(seed)
+        check_number(share, f"the share {name}", 0, 1)
+    brokers = check_count(brokers, "brokers", 1, MAX_INDEX)
+    subscriptions = check_count(subscriptions, "subscriptions")
+    subscribers = check_count(subscribers, "subscribers", maximum=MAX_INDEX)
+    rng = seeded_generator(seed)
     site = np.sort(rng.permutation(brokers) % len(REGIONS))
     names = [f"{_short(s)}-{number}" for number, s in enumerate(site.tolist())]
-    with new_folder(Path(folder)) as scratch:
+    with new_folder(target) as scratch:
         _write_brokers(scratch, names, site)
         _write_pings(scratch, np.unique(site), rng)
         rows = _DeviceRows(names, site, wild, bad, repeated, rng)

@@ -11,7 +11,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from broadloom.checks import check_count, seeded_generator
+from broadloom.checks import (
+    MAX_INDEX,
+    check_choice,
+    check_count,
+    check_flag,
+    check_instance,
+    check_number,
+    check_path,
+    index_array,
+    ordered_list,
+    seeded_generator,
+    shown,
+)
 from broadloom.errors import InputError
 from broadloom.model import Interest, Weights, write_link_problem
 from broadloom.model.cloud_regions import REGIONS
@@ -26,6 +38,7 @@ POPULARITIES = {
     "expo": "exponential",
 }
 SIZE_LAWS = ("uniform", "power")
+EVENT_KINDS = ("join", "leave", "subscribe", "unsubscribe")
 
 # How many random numbers are drawn at a time: it bounds the memory and does not change the result.
 _BLOCK = 4_000_000
@@ -66,6 +79,12 @@ def interest(
     shares = topic_shares(topics, popularity, alpha, rate)
     rng = seeded_generator(seed)
     wanted = _draw_sizes(rng, nodes, sizes, size_law, gamma, topics)
+    most = int(wanted.max(initial=0))
+    possible = np.count_nonzero(shares)
+    if most > possible:
+        raise InputError(
+            f"a node wants {most} topics, but only {possible} have a chance; give a flatter popularity"
+        )
     with stage("draw subscriptions", nodes) as report:
         drawn = draw_topics(rng, wanted, shares, report)
     return Interest.from_rows(np.concatenate(([0], np.cumsum(wanted))), drawn, topics)
@@ -73,20 +92,22 @@ def interest(
 
 def topic_shares(topics: int, popularity: str, alpha: float = 2.0, rate: float = 5.0) -> NDArray[np.float64]:
     """The probability of each topic in a draw; they add up to 1."""
-    topics = check_count(topics, "topics")
-    if popularity not in POPULARITIES:
-        raise InputError(f"no popularity {popularity!r}; give one of {', '.join(POPULARITIES)}")
+    topics = check_count(topics, "topics", maximum=MAX_INDEX)
+    check_choice(popularity, "popularity", POPULARITIES)
     for name, value in (("alpha", alpha), ("rate", rate)):
-        if not np.isfinite(value):
-            raise InputError(f"{name} is {value}; give a finite number")
+        check_number(value, name, -np.inf)
     ranks = np.arange(1, topics + 1, dtype=np.float64)
     kind = POPULARITIES[popularity]
-    if kind == "zipf":
-        shares = ranks**-alpha
-    elif kind == "exponential":
-        shares = np.exp(-rate * (ranks - 1) / topics) if topics else ranks
-    else:
-        shares = np.ones(topics)
+    with np.errstate(over="ignore", under="ignore"):
+        if kind == "zipf":
+            shares = ranks**-alpha
+        elif kind == "exponential":
+            shares = np.exp(-rate * (ranks - 1) / topics) if topics else ranks
+        else:
+            shares = np.ones(topics)
+        if not np.isfinite(shares.sum()):
+            name, value = ("alpha", alpha) if kind == "zipf" else ("rate", rate)
+            raise InputError(f"{name} is {value}; give a number for which the shares are finite")
     return shares / shares.sum() if topics else shares
 
 
@@ -94,24 +115,27 @@ def _draw_sizes(
     rng: np.random.Generator, nodes: int, sizes: tuple[int, int], size_law: str, gamma: float, topics: int
 ) -> NDArray[np.int64]:
     """The number of topics of each node."""
-    nodes = check_count(nodes, "nodes")
-    if not (isinstance(sizes, (tuple, list)) and len(sizes) == 2):
-        raise InputError(f"subscription sizes are {sizes!r}; give the fewest and the most")
+    nodes = check_count(nodes, "nodes", maximum=MAX_INDEX)
+    sizes = tuple(ordered_list(sizes, "subscription sizes"))
+    if len(sizes) != 2:
+        raise InputError(f"subscription sizes are {shown(sizes)}; give the fewest and the most")
     low, high = (check_count(size, "a subscription size") for size in sizes)
     if low > high:
         raise InputError(f"subscription sizes {low} to {high}; give the fewest, then the most")
     if low > topics:
         raise InputError(f"subscription sizes start at {low}, above the {topics} topics; give a smaller one")
-    if size_law not in SIZE_LAWS:
-        raise InputError(f"no size law {size_law!r}; give one of {', '.join(SIZE_LAWS)}")
+    check_choice(size_law, "size_law", SIZE_LAWS)
+    check_number(gamma, "gamma", -np.inf)
     high = min(high, topics)
     if size_law == "uniform":
         return rng.integers(low, high + 1, nodes)
     if low == 0:
         raise InputError("subscription sizes start at 0, but the size law is power; give 1 or more")
     values = np.arange(low, high + 1)
-    chance = (values / low) ** -gamma
-    if not np.isfinite(chance.sum()):
+    with np.errstate(over="ignore", under="ignore"):
+        chance = (values / low) ** -gamma
+        total = chance.sum()
+    if not np.isfinite(total):
         raise InputError(f"gamma is {gamma}; give a number for which the shares of all sizes are finite")
     return rng.choice(values, nodes, p=chance / chance.sum())
 
@@ -134,7 +158,8 @@ def draw_topics(
     blocks = []
     for first in range(0, len(wanted), rows):
         size = wanted[first : first + rows]
-        keys = rng.standard_exponential((len(size), topics)) / shares
+        with np.errstate(divide="ignore", over="ignore"):  # topics without a chance come last
+            keys = rng.standard_exponential((len(size), topics)) / shares
         best = np.argpartition(keys, min(most, topics - 1), axis=1)[:, :most]
         order = np.argsort(np.take_along_axis(keys, best, axis=1), axis=1)
         ranked = np.take_along_axis(best, order, axis=1).astype(np.int32)
@@ -181,9 +206,9 @@ def churn(
         >>> [(event.kind, event.node) for event in events]
         [('join', 2), ('join', 3), ('join', 4)]
     """
+    check_instance(interest, Interest, "the interest", "make one with Interest.from_lists")
     for name, chance in (("join", join), ("change", change)):
-        if not 0 <= chance <= 1:
-            raise InputError(f"{name} is {chance}; give a chance from 0 to 1")
+        check_number(chance, name, 0, 1)
     rounds = check_count(rounds, "rounds")
     rng = seeded_generator(seed)
     popularity = np.diff(interest.node_start).astype(np.float64)
@@ -256,17 +281,32 @@ def write(
         in_regions: whether the weights' sites are the cloud regions, so that they get their names.
         overwrite: replace an existing folder.
     """
+    target = check_path(folder, "the folder")
+    check_instance(interest, Interest, "the interest", "make one with Interest.from_lists")
+    check_flag(in_regions, "in_regions")
+    check_flag(overwrite, "overwrite")
     tables: dict[str, pa.Table] = {}
     if weights is not None:
+        check_instance(weights, Weights, "weights", "make them with Weights.dense, or give None")
+        if weights.node_count != interest.node_count:
+            raise InputError(
+                f"the interest has {interest.node_count:,} nodes, the weights {weights.node_count:,}; "
+                "give the same number"
+            )
+        if in_regions and (weights.kind != "sites" or weights.site.max(initial=-1) >= len(REGIONS)):
+            raise InputError("in_regions is true, but the weights are not those of regions; leave it out")
         tables = _weight_tables(interest, weights, in_regions)
-    if events:
-        tables["events"] = events_table(interest, events)
-    write_link_problem(folder, interest, tables, overwrite)
+    changes = ordered_list(events, "events")
+    if changes:
+        tables["events"] = events_table(interest, tuple(changes))
+    write_link_problem(target, interest, tables, overwrite)
 
 
 def events_table(interest: Interest, events: tuple[ChurnEvent, ...]) -> pa.Table:
     """The canonical table `events`; nodes that join are named `joined-<index>`."""
+    check_instance(interest, Interest, "the interest", "make one with Interest.from_lists")
     count = interest.node_count
+    events = tuple(_checked_event(interest, event) for event in ordered_list(events, "events"))
     names = [interest.node_ids[e.node] if e.node < count else f"joined-{e.node}" for e in events]
     return pa.table(
         {
@@ -278,6 +318,21 @@ def events_table(interest: Interest, events: tuple[ChurnEvent, ...]) -> pa.Table
                 pa.list_(pa.string()),
             ),
         }
+    )
+
+
+def _checked_event(interest: Interest, event: object) -> ChurnEvent:
+    """An event with a kind, a node and known topics."""
+    values = list(event) if isinstance(event, (tuple, list)) else []
+    if len(values) != 4:
+        raise InputError(f"an event is {shown(event)}; give (seq, kind, node, topics)")
+    seq, kind, node, topics = values
+    chosen = index_array(ordered_list(topics, "the topics of an event"), interest.topic_count, "topic")
+    return ChurnEvent(
+        check_count(seq, "seq"),
+        check_choice(kind, "the kind of an event", EVENT_KINDS),
+        check_count(node, "node", maximum=MAX_INDEX),
+        tuple(chosen.tolist()),
     )
 
 

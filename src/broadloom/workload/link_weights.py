@@ -9,7 +9,14 @@ from zipfile import BadZipFile
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.checks import check_count, seeded_generator
+from broadloom.checks import (
+    MAX_INDEX,
+    check_count,
+    check_instance,
+    check_path,
+    check_positive,
+    seeded_generator,
+)
 from broadloom.errors import InputError, StorageError
 from broadloom.model import Weights, fill_missing, raise_to_floor, symmetrised
 from broadloom.model.cloud_regions import INNER_MS, REGIONS, region_latency
@@ -39,31 +46,35 @@ def weights(
         >>> weights(nodes=50, kind="planar", mean=1.0)
         Weights(euclidean, 50 nodes)
     """
+    check_path(kind, "the kind of weights")
     make = KINDS.get(str(kind), from_file)
     known = [name for name in inspect.signature(make).parameters if name not in ("nodes", "path", "seed")]
     for name in options:
         if name not in known:
             choices = ", ".join(known) or "no options"
             raise InputError(f"weights of kind {kind} have no option {name!r}; they have {choices}")
-    count = None if nodes is None else check_count(nodes, "nodes")
+    count = None if nodes is None else check_count(nodes, "nodes", maximum=MAX_INDEX)
+    seeded_generator(seed)
     if make is from_file:
         result = from_file(count, Path(kind), seed, **options)  # type: ignore[arg-type]
     else:
         result = make(1000 if count is None else count, seed, **options)
     if mean is None:
         return result
-    if not (np.isfinite(mean) and mean > 0):
-        raise InputError(f"mean is {mean}; give a finite number above 0")
-    return result.scaled(mean / mean_weight(result))
+    return result.scaled(check_positive(mean, "mean") / mean_weight(result))
 
 
 def weights_or_none(
     nodes: int | None, kind: str, mean: float | None, seed: int, options: Mapping[str, object]
 ) -> Weights | None:
     """As `weights`; None for the kind "none". Options that are None are ignored."""
+    check_instance(options, Mapping, "options", "give a dict")  # type: ignore[type-abstract]
     chosen = {name: value for name, value in options.items() if value is not None}
-    if kind != "none":
+    if not isinstance(kind, str) or kind != "none":
         return weights(nodes, kind, mean, seed, **chosen)
+    seeded_generator(seed)
+    if nodes is not None:
+        check_count(nodes, "nodes")
     if chosen or mean is not None:
         name = [*chosen, "mean"][0]
         raise InputError(f"{name} is an option of weights, but the kind of weights is none; leave {name} out")
@@ -93,9 +104,8 @@ def sites(
         >>> sites(6, site_size=2).site
         array([0, 0, 1, 1, 2, 2], dtype=int32)
     """
-    if site_size < 1:
-        raise InputError(f"site_size is {site_size}; give 1 or more")
-    return Weights.sites(np.arange(nodes) // site_size, inner, outer)
+    size = check_count(site_size, "site_size", minimum=1)
+    return Weights.sites(np.arange(nodes) // size, inner, outer)
 
 
 def regions(nodes: int, seed: int = 0) -> Weights:
@@ -146,6 +156,7 @@ def from_file(
 
 def read_matrix(path: Path) -> NDArray[np.float64]:
     """The square matrix of numbers in an `.npz` or `.csv` file; NaN where a field is empty."""
+    path = check_path(path)
     readers = {".npz": _read_npz, ".csv": _read_csv}
     if path.suffix not in readers:
         raise InputError(
@@ -210,6 +221,7 @@ def _is_number(text: str) -> bool:
 
 def mean_weight(weights: Weights) -> float:
     """The mean weight over all pairs, or over those of `MEAN_NODES` evenly spaced nodes if there are more."""
+    check_instance(weights, Weights, "weights", "make them with Weights.dense")
     n = weights.node_count
     if n < 2:
         return 1.0

@@ -16,6 +16,7 @@ from dataclasses import asdict, dataclass, replace
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeVar
 
+from broadloom.checks import number_array, shown
 from broadloom.errors import InputError
 from broadloom.mqtt.reserved_topics import CONTROL_ROOT
 from broadloom.mqtt.topic_filters import QosFilters, is_valid_filter, is_wild
@@ -95,6 +96,10 @@ class MoveRequest:
     foreign: str
     address: str
     ttl: float
+
+    def __post_init__(self) -> None:
+        for name, value in vars(self).items():
+            object.__setattr__(self, name, _field("a request to move", name, value))
 
 
 @dataclass(frozen=True)
@@ -190,7 +195,7 @@ def check_client(name: object) -> str:
         broadloom.errors.InputError: client is 'a/b'; give 1 to 128 letters, digits or _.~-, not broadloom-...
     """
     if not isinstance(name, str) or not _CLIENT.fullmatch(name) or name.startswith(f"{CONTROL_ROOT}-"):
-        raise InputError(f"client is {name!r:.80}; give 1 to 128 letters, digits or _.~-, not broadloom-...")
+        raise InputError(f"client is {shown(name)}; give 1 to 128 letters, digits or _.~-, not broadloom-...")
     return name
 
 
@@ -246,7 +251,7 @@ def _field(message: str, name: str, value: Any) -> Any:
     except (TypeError, ValueError, OverflowError):
         ok = False
     if not ok:
-        raise InputError(f"{message} has {name} {value!r:.60}; expected {expected}")
+        raise InputError(f"{message} has {name} {shown(value)}; expected {expected}")
     return build(value)
 
 
@@ -317,12 +322,9 @@ def check_place(place: Sequence[float] | None) -> tuple[float, ...] | None:
         Traceback (most recent call last):
         broadloom.errors.InputError: place is [nan]; give 1 to 16 finite numbers
     """
-    try:
-        axes = None if place is None else list(map(float, place))
-    except (TypeError, ValueError, OverflowError):
-        axes = []
+    axes = None if place is None else number_array(place, "coordinates of the place").tolist()
     if not _is_place(axes):
-        raise InputError(f"place is {place!r:.60}; give 1 to {MOST_AXES} finite numbers")
+        raise InputError(f"place is {shown(place)}; give 1 to {MOST_AXES} finite numbers")
     return None if axes is None else tuple(axes)
 
 

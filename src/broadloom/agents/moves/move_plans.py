@@ -24,7 +24,16 @@ from numpy.typing import ArrayLike, NDArray
 from broadloom._version import VERSION
 from broadloom.agents.moves.move_registry import NEXT, MoveState
 from broadloom.assignment.market import MovingCost
-from broadloom.checks import check_count
+from broadloom.checks import (
+    check_count,
+    check_flag,
+    check_instance,
+    check_number,
+    check_path,
+    check_text,
+    ordered_list,
+    shown,
+)
 from broadloom.errors import InputError, StorageError
 from broadloom.model import LOAD_TOLERANCE, MarketProblem
 from broadloom.plans import MarketResult
@@ -65,9 +74,7 @@ def plan_moves(
         [('1', '0')]
     """
     check_count(at_once, "at_once", minimum=1)
-    start, goal = (
-        MarketResult(problem, np.asarray(brokers, np.int32), core) for brokers in (present, planned)
-    )
+    start, goal = (MarketResult(problem, brokers, core) for brokers in (present, planned))  # type: ignore[arg-type]
     if not goal.feasible:
         over = goal.metrics()["overload"]
         raise InputError(f"the plan overloads a broker by {over:.6g}; plan within the capacities")
@@ -222,6 +229,26 @@ class PlannedMove(NamedTuple):
     demand: float
 
 
+def _planned_moves(moves: object, name: str) -> tuple[PlannedMove, ...]:
+    """Moves, each from five values: three names and two numbers."""
+    planned = []
+    for move in ordered_list(moves, name):
+        values = list(move) if isinstance(move, (tuple, list)) else []
+        if len(values) != len(PlannedMove._fields):
+            raise InputError(f"a move is {shown(move)}; give ({', '.join(PlannedMove._fields)})")
+        client, home, to, gain, demand = values
+        planned.append(
+            PlannedMove(
+                check_text(client, "client"),
+                check_text(home, "home"),
+                check_text(to, "to"),
+                check_number(gain, "gain", -math.inf),
+                check_number(demand, "demand"),
+            )
+        )
+    return tuple(planned)
+
+
 @dataclass(frozen=True)
 class MovePlan:
     """Moves in steps; those of one step can be made at the same time.
@@ -253,9 +280,22 @@ class MovePlan:
     key: str = field(default_factory=lambda: secrets.token_hex(8), compare=False)
 
     def __post_init__(self) -> None:
-        steps = tuple(tuple(PlannedMove(*move) for move in step) for step in self.steps)
+        steps = tuple(_planned_moves(step, "a step") for step in ordered_list(self.steps, "the steps"))
         object.__setattr__(self, "steps", steps)
-        object.__setattr__(self, "blocked", tuple(PlannedMove(*move) for move in self.blocked))
+        object.__setattr__(self, "blocked", _planned_moves(self.blocked, "blocked"))
+        check_instance(self.advice, str, "advice", "give a text")
+        check_instance(self.key, str, "key", "give a text")
+        for name in ("cost_before", "cost_after"):
+            object.__setattr__(self, name, check_number(getattr(self, name), name))
+        for name in ("load", "capacity"):
+            given = check_instance(getattr(self, name), Mapping, name, "give a dict")  # type: ignore[type-abstract]
+            values = {
+                check_text(broker, f"a broker of {name}"): check_number(
+                    value, f"{name} of {shown(broker)}", -math.inf
+                )
+                for broker, value in given.items()
+            }
+            object.__setattr__(self, name, values)
 
     @property
     def move_count(self) -> int:
@@ -284,7 +324,7 @@ class MovePlan:
         Raises:
             InputError: `path` exists already.
         """
-        with new_folder(Path(path), overwrite) as folder:
+        with new_folder(check_path(path), check_flag(overwrite, "overwrite")) as folder:
             (folder / FILE).write_text(json.dumps(self.record(), indent=2) + "\n")
 
     @classmethod
@@ -295,7 +335,7 @@ class MovePlan:
             InputError: it does not exist, or is not a plan of moves.
             StorageError: it cannot be read.
         """
-        file = Path(path) / FILE
+        file = check_path(path) / FILE
         try:
             content = json.loads(file.read_text())
             steps = tuple(tuple(PlannedMove(**move) for move in step) for step in content["steps"])
@@ -359,6 +399,15 @@ def run_moves(
         >>> dict(bl.run_moves(plan, Willing()))
         {'redirected': 1}
     """
+    check_instance(plan, MovePlan, "the plan", "give what bl.plan_moves or MovePlan.load_from returns")
+    for name, function in (
+        ("mover.request_to_move", getattr(mover, "request_to_move", None)),
+        ("mover.move", getattr(mover, "move", None)),
+        ("stop", stop),
+        ("sleep", sleep),
+    ):
+        if not callable(function):
+            raise InputError(f"{name} is {shown(function)}; give a function")
     run = _PlanRun(plan, mover, stop, sleep)
     with stage("move clients", plan.move_count) as done:
         for number, step in enumerate(plan.steps):

@@ -47,6 +47,7 @@ from broadloom.agents.moves.control_messages import (
     to_client,
     with_topics,
 )
+from broadloom.checks import check_flag, check_instance, check_number, check_path, check_text, shown
 from broadloom.errors import InputError, StorageError
 from broadloom.mqtt.endpoint import Address, Login
 from broadloom.mqtt.paho import (
@@ -151,16 +152,24 @@ class MovingClient:
         patience: float = CONNECT_SECONDS,
     ) -> None:
         self.name = check_client(name)
-        self._addresses = {broker: Address.parse(address) for broker, address in brokers.items()}
+        check_instance(brokers, Mapping, "brokers", "give a dict of names and addresses")  # type: ignore[type-abstract]
+        self._addresses = {
+            check_text(broker, "a broker"): Address.parse(address) for broker, address in brokers.items()
+        }
+        for argument, function in (("heard", heard), ("policy", policy), ("identify", identify)):
+            if not callable(function):
+                raise InputError(f"{argument} is {shown(function)}; give a function")
         self._heard = heard
         self._policy = policy
-        self._login = login or Login()
+        self._login = (
+            Login() if login is None else check_instance(login, Login, "login", "give a broadloom.Login")
+        )
         self._place = check_place(place)
-        self._memory = memory
+        self._memory = None if memory is None else check_path(memory, "memory")
         self._identify = identify
-        self._learn = learn
-        self._patience = patience
-        self.home = self._load_home(home)
+        self._learn = check_flag(learn, "learn")
+        self._patience = check_number(patience, "patience", maximum=threading.TIMEOUT_MAX)
+        self.home = self._load_home(check_text(home, "home"))
         self._filters: dict[str, int] = {}
         self._sends: dict[str, None] = {}  # topics in order of their first message
         self._seen = SeenMessages()
@@ -219,18 +228,20 @@ class MovingClient:
 
     def wait_until_ready(self, seconds: float = CONNECT_SECONDS) -> bool:
         """Wait until the broker has acknowledged the subscriptions; false if that takes longer."""
-        return self._ready.wait(seconds)
+        return self._ready.wait(check_number(seconds, "seconds", maximum=threading.TIMEOUT_MAX))
 
     def subscribe(self, *filters: str, qos: int = 1) -> None:
         """Subscribe to more filters, at the home broker and at each broker that the client moves to."""
         for text in filters:
             if not is_client_filter(text):
                 raise InputError(
-                    f"{text!r:.80} is not a filter for clients; "
+                    f"{shown(text)} is not a filter for clients; "
                     f"give an MQTT filter that is not shared and not below {CONTROL_ROOT}/"
                 )
-        if qos not in QUALITIES:
-            raise InputError(f"qos is {qos!r}; give 0 or 1, since message ids prevent duplicates as 2 would")
+        if type(qos) is not int or qos not in QUALITIES:
+            raise InputError(
+                f"qos is {shown(qos)}; give 0 or 1, since message ids prevent duplicates as 2 would"
+            )
         if len({*self._filters, *filters}) > MOST_FILTERS:
             raise InputError(f"more than {MOST_FILTERS:,} filters; give fewer to a client that can be moved")
         more = self._filters | dict.fromkeys(filters, qos)
@@ -242,6 +253,8 @@ class MovingClient:
 
     def unsubscribe(self, *filters: str) -> None:
         """Unsubscribe from filters, also at brokers that the client moves to."""
+        for text in filters:
+            check_text(text, "a filter")
         self._filters = {text: qos for text, qos in self._filters.items() if text not in filters}
         with self._lock:
             if self._client is not None and self._client.is_connected() and filters:
@@ -260,7 +273,8 @@ class MovingClient:
         Args:
             move: the id of the move, from the request.
         """
-        self._work.put(lambda: self._answer(move, ACCEPT))
+        key = check_text(move, "the id of a move")
+        self._work.put(lambda: self._answer(key, ACCEPT))
 
     def decline(self, move: str) -> None:
         """Decline a request, also after accepting it, as long as the client has not moved.
@@ -268,7 +282,8 @@ class MovingClient:
         Args:
             move: the id of the move, from the request.
         """
-        self._work.put(lambda: self._answer(move, DECLINE))
+        key = check_text(move, "the id of a move")
+        self._work.put(lambda: self._answer(key, DECLINE))
 
     def connect(self, broker: str) -> None:
         """Move to a broker without a request; the queue at the previous broker is forwarded.
@@ -276,8 +291,8 @@ class MovingClient:
         Raises:
             InputError: the client does not know the broker.
         """
-        if broker not in self._addresses:
-            raise InputError(f"no broker {broker!r:.80}; there are {', '.join(self._addresses)}")
+        if not isinstance(broker, str) or broker not in self._addresses:
+            raise InputError(f"no broker {shown(broker)}; there are {', '.join(self._addresses)}")
         self._work.put(lambda: broker == self.home or self._move_to(broker))
 
     def publish(self, topic: str, payload: bytes) -> str:
@@ -289,7 +304,7 @@ class MovingClient:
         """
         if not is_client_topic(topic):
             raise InputError(
-                f"{topic!r:.80} is not a topic to publish to; "
+                f"{shown(topic)} is not a topic to publish to; "
                 f"give one without wildcards, not below {CONTROL_ROOT}/"
             )
         if not isinstance(payload, bytes):
@@ -318,7 +333,7 @@ class MovingClient:
 
     def wait_until_confirmed(self, seconds: float = CONNECT_SECONDS) -> bool:
         """Wait until brokers have acknowledged all messages; false if that takes longer."""
-        end = time.monotonic() + seconds
+        end = time.monotonic() + check_number(seconds, "seconds")
         while self.unconfirmed():
             if time.monotonic() > end:
                 return False

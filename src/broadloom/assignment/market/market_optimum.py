@@ -28,6 +28,7 @@ from scipy.sparse import csr_array
 
 from broadloom.assignment.market.cost_ledger import Core, assignment_cost, core_of, open_ledger
 from broadloom.assignment.market.packing import MarketOptions, check_capacities
+from broadloom.checks import MAX_INDEX, check_count, check_positive
 from broadloom.errors import InputError
 from broadloom.kernels import kernel
 from broadloom.model import MarketProblem
@@ -74,10 +75,9 @@ class IlpOptions(MarketOptions):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.nodes < 1:
-            raise InputError(f"nodes is {self.nodes}; give 1 or more")
-        if self.seconds is not None and not self.seconds > 0:
-            raise InputError(f"seconds is {self.seconds}; give a number above 0")
+        check_count(self.nodes, "nodes", 1, MAX_INDEX)
+        if self.seconds is not None:
+            check_positive(self.seconds, "seconds")
 
 
 def ilp(problem: MarketProblem, options: IlpOptions, seed: int) -> MarketResult:  # noqa: ARG001

@@ -37,6 +37,7 @@ from broadloom.assignment.market.cost_ledger import (
 from broadloom.assignment.market.market_optimum import lower_bound
 from broadloom.assignment.market.migration import LEAST_GAIN, MoveSearch, move_users, unknown_prices
 from broadloom.assignment.market.packing import MarketOptions, greedy_assignment, largest_first, random
+from broadloom.checks import check_count
 from broadloom.errors import InputError
 from broadloom.kernels import kernel
 from broadloom.model import MarketProblem
@@ -85,8 +86,7 @@ class MarketSearchOptions(MarketOptions):
     def __post_init__(self) -> None:
         super().__post_init__()
         for name in ("breaths", "bound"):
-            if getattr(self, name) < 0:
-                raise InputError(f"{name} is {getattr(self, name)}; give 0 or more")
+            check_count(getattr(self, name), name)
 
 
 def broadloom(problem: MarketProblem, options: MarketSearchOptions, seed: int) -> MarketResult:

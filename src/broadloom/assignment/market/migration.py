@@ -32,6 +32,7 @@ from broadloom.assignment.market.packing import (
     random,
 )
 from broadloom.assignment.market.steiner_mixing import steiner_mixing
+from broadloom.checks import check_count
 from broadloom.errors import InputError
 from broadloom.kernels import kernel
 from broadloom.model import MarketProblem
@@ -69,8 +70,7 @@ class MigrationOptions(MarketOptions):
                 f"no start {self.start!r}; give one of {', '.join(STARTS)}, or the broker of each user"
             )
         for name in ("tries", "rounds"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is {getattr(self, name)}; give 1 or more")
+            check_count(getattr(self, name), name, minimum=1)
 
 
 def migration(problem: MarketProblem, options: MigrationOptions, seed: int) -> MarketResult:
