@@ -11,8 +11,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import networkx
 import numpy as np
 import pyarrow as pa
+from matplotlib.figure import Figure
 
 import broadloom as bl
 import hostile_values as hv
@@ -204,6 +206,14 @@ workload_subscribers = {
     "seed": seed,
 }
 
+positions = hv.Argument(  # a node without a position can be masked
+    lambda: np.array(POINTS, float),
+    lambda clean: [
+        v for v in hv.numbers(POINTS, nan=True).wrong(clean) if not isinstance(v, np.ma.MaskedArray)
+    ],
+    hv.numbers(POINTS).same,
+    optional=True,
+)
 box = {
     "lo": hv.ordered(hv.numbers([0, 0])),
     "hi": hv.ordered(hv.numbers([4, 4])),
@@ -461,6 +471,14 @@ CALLS: dict[str, Call] = {
             "node_ids": node_ids,
         },
     ),
+    "Interest.from_matrix": Call(
+        bl.Interest.from_matrix,
+        {
+            "matrix": hv.numbers([[1, 0, 1], [0, 1, 1]], minimum=0),
+            "node_ids": hv.ids(["a", "b"], optional=True),
+            "topic_ids": hv.ids(["x", "y", "z"], optional=True),
+        },
+    ),
     "Interest.from_pairs": Call(
         bl.Interest.from_pairs,
         {
@@ -616,7 +634,11 @@ CALLS: dict[str, Call] = {
         bl.MarketResult, {"problem": market, "broker_of": at_brokers, "core": core, **result_fields}
     ),
     "MarketResult.load": Call(
-        bl.MarketResult.load, {"path": hv.path(saved(MARKET_RESULT.save)), "problem": market}
+        bl.MarketResult.load,
+        {
+            "path": hv.path(saved(MARKET_RESULT.save)),
+            "problem": hv.thing(lambda: MARKET, PROBLEM, optional=True),
+        },
     ),
     "MarketResult.save": Call(written(MARKET_RESULT.save), saving),
     "MovePlan": Call(
@@ -741,6 +763,16 @@ CALLS: dict[str, Call] = {
             ),
         },
     ),
+    "Plan.plot": Call(
+        lambda **arguments: PLAN.plot(**arguments).get_title(),
+        {
+            "ax": hv.thing(lambda: Figure().subplots(), optional=True),
+            "positions": positions,
+            "labels": hv.Argument(lambda: True, hv.flag(True).wrong, hv.flag(True).same, optional=True),
+        },
+    ),
+    "Plan.to_geojson": Call(PLAN.to_geojson, {"positions": positions}),
+    "Plan.to_graphml": Call(PLAN.to_graphml, {"path": hv.path(new_path)}),
     "Plan.load": Call(bl.Plan.load, {"path": hv.path(saved(PLAN.save))}),
     "Plan.save": Call(written(PLAN.save), saving),
     "Weights": Call(
@@ -771,6 +803,17 @@ CALLS: dict[str, Call] = {
         {
             "points": hv.numbers(POINTS),
             "names": hv.Argument(lambda: ["a"] * 4, lambda _: NAMES, optional=True),
+        },
+    ),
+    "Weights.from_networkx": Call(
+        bl.Weights.from_networkx,
+        {
+            "graph": hv.thing(lambda: networkx.path_graph(4), PLAN, INTEREST),
+            "nodes": hv.ids(["0", "1", "3"], more=True),
+            "weight": hv.Argument(
+                lambda: None, lambda _: [3, b"x", "typo", [], object(), hv.SURROGATE], optional=True
+            ),
+            "missing": hv.choice("path"),
         },
     ),
     "Weights.of": Call(
@@ -845,7 +888,8 @@ CALLS: dict[str, Call] = {
         {
             "interest": interest,
             "weights": hv.thing(lambda: BY_SITE, INTEREST, MATRIX, bl.Weights.uniform(3), optional=True),
-            "method": hv.choice("shadow"),
+            "algorithm": hv.choice("shadow", optional=True),
+            "method": hv.choice("shadow", optional=True),
             "rho": hv.number(3.0, minimum=1),
             "coverage": hv.count(2, minimum=1),
             "seed": seed,

@@ -4,6 +4,7 @@ from dataclasses import fields
 from typing import Any
 
 from broadloom import assignment, linking, maintenance
+from broadloom.checks import shown
 from broadloom.errors import InputError
 from broadloom.model import nearest_name
 
@@ -24,7 +25,7 @@ def algorithms(stage: str | None = None) -> list[dict[str, Any]]:
         ['edges']
     """
     if not (stage is None or isinstance(stage, str)):
-        raise InputError(f"the stage is {stage!r:.40}; give one of {', '.join(STAGES)}")
+        raise InputError(f"the stage is {shown(stage)}; give one of {', '.join(STAGES)}")
     if not (stage is None or stage in STAGES):
         raise InputError(f"no stage {stage!r}{nearest_name(stage, STAGES)}; there are {', '.join(STAGES)}")
     return [

@@ -10,7 +10,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike
 
-from broadloom.checks import and_more, check_choice, check_count, check_ids, check_number, seeded_generator
+from broadloom.checks import (
+    and_more,
+    check_choice,
+    check_count,
+    check_ids,
+    check_number,
+    seeded_generator,
+    shown,
+)
 from broadloom.errors import InputError
 from broadloom.linking import fitting_weights
 from broadloom.maintenance._overlay_arrays import OverlayContents
@@ -173,7 +181,7 @@ def one_algorithm(algorithm: str | None, method: str | None) -> str:
     """
     for name, value in (("algorithm", algorithm), ("method", method)):
         if not (value is None or isinstance(value, str)):
-            raise InputError(f"{name} is {value!r:.40}; give the name of an algorithm")
+            raise InputError(f"{name} is {shown(value)}; give the name of an algorithm")
     if algorithm is not None and method is not None and algorithm != method:
         raise InputError(f"algorithm is {algorithm!r} but method is {method!r}; give only algorithm")
     chosen = method if algorithm is None else algorithm

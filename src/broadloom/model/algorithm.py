@@ -7,6 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
+import numpy as np
+
 from broadloom.checks import shown
 from broadloom.errors import InputError
 
@@ -61,7 +63,12 @@ class Algorithm:
                 raise InputError(
                     f"{self.name} has no option {name!r}{nearest_name(name, known)}; {listed}{elsewhere}"
                 )
-        return self.options(**options)
+        return self.options(**{name: _plain_scalar(value) for name, value in options.items()})
+
+
+def _plain_scalar(value: Any) -> Any:
+    """A NumPy scalar or an array without axes as a Python value; other values as they are."""
+    return value.item() if isinstance(value, (np.generic, np.ndarray)) and value.ndim == 0 else value
 
 
 def find_algorithm(name: str, algorithms: Iterable[Algorithm]) -> Algorithm:

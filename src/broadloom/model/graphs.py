@@ -502,11 +502,10 @@ def _ones(matrix: Any) -> tuple[NDArray[np.int64], NDArray[np.int64], tuple[int,
 
 def _sized(topic_ids: Sequence[object], count: int) -> Sequence[object]:
     """The topic ids, if there is one per topic."""
-    if isinstance(topic_ids, str) or not hasattr(topic_ids, "__len__"):
-        raise InputError(f"topic_ids is {topic_ids!r:.40}; give a list of ids")
-    if len(topic_ids) != count:
-        raise InputError(f"{count:,} topics but {len(topic_ids):,} topic ids; give one id per topic")
-    return topic_ids
+    listed = ordered_list(topic_ids, "topic ids")
+    if len(listed) != count:
+        raise InputError(f"{count:,} topics but {len(listed):,} topic ids; give one id per topic")
+    return listed
 
 
 def _column(value: object, name: str, column: str) -> pa.ChunkedArray:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.checks import and_more, raise_for_first
+from broadloom.checks import and_more, check_choice, raise_for_first, shown
 from broadloom.errors import InputError
 
 if TYPE_CHECKING:
@@ -24,9 +24,8 @@ def weights_matrix(
     if not all(hasattr(graph, name) for name in ("nodes", "edges", "is_directed")):
         raise InputError(f"the graph is a {type(graph).__name__}; give a NetworkX graph")
     if not (weight is None or isinstance(weight, str)):
-        raise InputError(f"weight is {weight!r:.40}; give the name of an edge attribute, or None")
-    if not isinstance(missing, str) or missing not in MISSING_RULES:
-        raise InputError(f"no rule {missing!r} for missing pairs; there are {', '.join(MISSING_RULES)}")
+        raise InputError(f"weight is {shown(weight)}; give the name of an edge attribute, or None")
+    check_choice(missing, "missing", MISSING_RULES)
     number = {node: index for index, node in enumerate(graph.nodes)}
     rows = _rows_of(ids, number)
     lightest = _lightest(graph, number, weight)
@@ -93,10 +92,10 @@ def _positive(value: Any, start: object, end: object, weight: str | None) -> flo
     """The weight of an edge, if it is a finite number above 0."""
     is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
     if not (is_number and 0 < value < np.inf):
-        state = f"has no {weight!r}" if value is None else f"has {weight} {value!r:.40}"
+        state = f"has no {weight!r}" if value is None else f"has {weight} {shown(value)}"
         raise InputError(
-            f"the edge of {start!r:.40} and {end!r:.40} {state}; give each edge a finite number above 0, or "
-            "weight=None to count edges"
+            f"the edge of {shown(start)} and {shown(end)} {state}; give each edge a finite number above 0, "
+            "or weight=None to count edges"
         )
     return float(value)
 

@@ -5,7 +5,7 @@ Also the preparation of measured matrices: `symmetrised`, `fill_missing`, `raise
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -267,9 +267,7 @@ class Weights:
         """
         from broadloom.model.networkx_weights import weights_matrix
 
-        if not isinstance(nodes, Interest) and (isinstance(nodes, str) or not isinstance(nodes, Iterable)):
-            raise InputError(f"nodes is {nodes!r:.40}; give an interest, or a list of node ids")
-        ids = nodes.node_ids if isinstance(nodes, Interest) else check_ids(list(nodes), "node")
+        ids = nodes.node_ids if isinstance(nodes, Interest) else check_ids(nodes, "node")
         return cls.dense(weights_matrix(graph, ids, weight, missing), ids)
 
     @property

@@ -12,7 +12,7 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import check_flag, raise_for_first
+from broadloom.checks import check_flag, number_array, raise_for_first
 from broadloom.errors import InputError, missing_extra
 from broadloom.plans.positions import coordinates, map_positions, plane_positions, site_names
 from broadloom.storage import write_file
@@ -226,10 +226,9 @@ def _points_of(plan: Plan, positions: ArrayLike | Mapping[str, Sequence[float]])
         if unknown:
             raise InputError(f"there is a position of {unknown[0]!r}, which is not a node of the plan")
         positions = [texts.get(node, (np.nan, np.nan)) for node in ids]
-    try:
-        points = np.array(np.ma.filled(positions, np.nan), np.float64)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise InputError("positions are not pairs of numbers; give two numbers per node") from error
+    if isinstance(positions, np.ma.MaskedArray) and positions.dtype.kind in "iuf":
+        positions = np.where(np.ma.getmaskarray(positions), np.nan, positions.data)
+    points = number_array(positions, "positions")
     if points.shape != (len(ids), 2) and not (points.size == 0 and not ids):
         raise InputError(
             f"positions have shape {points.shape}; give two numbers for each of {len(ids):,} nodes"

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from broadloom.checks import check_path
 from broadloom.errors import InputError, error_from_os
 
 
@@ -57,9 +58,7 @@ def write_file(path: str | Path, content: bytes) -> None:
         InputError: `path` is not a path or exists and is not a file, or one of its parents is not a folder.
         StorageError: the file cannot be written.
     """
-    if not isinstance(path, (str, Path)):
-        raise InputError(f"the path is {path!r:.40}; give the path of a file")
-    target = Path(path).resolve()
+    target = check_path(path).resolve()
     if target.exists() and not target.is_file():
         raise InputError(f"{target} exists and is not a file; choose another path")
     try:

@@ -354,10 +354,12 @@ def market(
     brokers = check_count(brokers, "brokers", 1, MAX_INDEX)
     channels = check_count(channels, "channels", 1, MAX_INDEX)
     seed = check_count(seed, "seed")
-    if width is not None and check_positive(width, "width") > 1:
-        raise InputError(f"width is {width}; give a share of the content space, above 0 and at most 1")
-    check_positive(ratio, "ratio")
-    check_positive(headroom, "headroom")
+    if width is not None:
+        width = check_positive(width, "width")
+        if width > 1:
+            raise InputError(f"width is {width}; give a share of the content space, above 0 and at most 1")
+    ratio = check_positive(ratio, "ratio")
+    headroom = check_positive(headroom, "headroom")
     senders, readers, positions = (np.random.default_rng([seed, stream]) for stream in range(3))
     grid = Grid.over((0.0,), (1.0,), (channels,))
     rates = clipped_quadratics(senders.uniform(-1, 1, (users, 3)), channels)
