@@ -227,9 +227,9 @@ def ordered_list(values: object, name: str) -> list[Any]:
             array that has not one axis.
 
     Examples:
-        >>> ordered_list({"b", "a"}, "node ids")
+        >>> ordered_list("abc", "node ids")
         Traceback (most recent call last):
-        broadloom.errors.InputError: node ids are a set; give a list
+        broadloom.errors.InputError: node ids are 'abc'; give a list
     """
     if isinstance(values, (list, tuple)):
         return list(values)
@@ -239,7 +239,7 @@ def ordered_list(values: object, name: str) -> list[Any]:
         _refuse_masked(values, name)
         return list(values)
     if isinstance(values, (str, bytes, bytearray, Set, Mapping)) or not isinstance(values, Iterable):
-        raise InputError(f"{name} are a {type(values).__name__}; give a list")
+        raise InputError(f"{name} are {shown(values)}; give a list")
     to_list = getattr(values, "to_pylist", None)  # an Arrow column
     return list(values) if to_list is None else list(to_list())
 

@@ -88,7 +88,7 @@ BAD_OPTIONS = [
     ("", {}, "no algorithm ''"),
     ("exact", {"time_limit": "1s"}, "time_limit is '1s'"),
     ("dcmaw", {"thin": "no", "by": "random"}, "thin is 'no'; give true or false"),
-    ("dcmaw", {"part_of_node": 5}, "part_of_node is 5"),
+    ("dcmaw", {"part_of_node": 5}, "part_of_node are 5; give a list"),
     ("broadloom", {"effort": 0}, "effort is 0"),
     ("grmaw", {"previous": [[0, 1]]}, "previous is a list"),
     ("grmaw", {"improve": "no"}, "improve is 'no'"),

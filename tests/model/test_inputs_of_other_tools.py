@@ -82,7 +82,7 @@ def test_ids_of_a_matrix_must_fit():
         Interest.from_matrix([[1, 0]], topic_ids=["a"])
     with pytest.raises(InputError, match="1 nodes but 2 node ids"):
         Interest.from_matrix([[1, 0]], node_ids=["a", "b"])
-    with pytest.raises(InputError, match="topic_ids is 'ab'; give a list of ids"):
+    with pytest.raises(InputError, match="topic ids are 'ab'; give a list"):
         Interest.from_matrix([[1, 0]], topic_ids="ab")
 
 
@@ -286,18 +286,23 @@ def _graph(*edges, kind=nx.Graph):
         (_graph(("a", "b", 1)), ["a", "c"], {}, "the graph has no node 'c'; name its nodes by the ids"),
         (_graph((1, "1", 1)), ["1"], {}, "a number and a text as node '1'"),
         (_graph(("a", "b", 1), ("b", "c", 1)), ["a", "b", "c"], {}, "'a' and 'c' have no edge; connect them"),
-        (_graph(("a", "b", 1), ("c", "d", 1)), "abcd", {}, "nodes is 'abcd'; give an interest"),
+        (_graph(("a", "b", 1), ("c", "d", 1)), "abcd", {}, "node ids are 'abcd'; give a list"),
         (_graph(("a", "b", 1), ("c", "d", 1)), ["a", "c"], {"missing": "path"}, "have no path"),
-        (_graph(("a", "b", 1)), ["a", "b"], {"missing": "guess"}, "no rule 'guess'"),
+        (
+            _graph(("a", "b", 1)),
+            ["a", "b"],
+            {"missing": "guess"},
+            "missing is 'guess'; give one of refuse, path",
+        ),
         (_graph(("a", "b", 0)), ["a", "b"], {}, "the edge of 'a' and 'b' has weight 0"),
         (_graph(("a", "b", -1)), ["a", "b"], {}, "has weight -1"),
         (_graph(("a", "b", np.nan)), ["a", "b"], {}, "has weight nan"),
         (_graph(("a", "b", "3")), ["a", "b"], {}, "has weight '3'"),
         (_graph(("a", "b", 1)), ["a", "b"], {"weight": "rtt"}, "has no 'rtt'; give each edge"),
         (_graph(("a", "b", 1)), ["a", "a"], {}, "'a' appears twice"),
-        (_graph(("a", "b", 1)), 3, {}, "nodes is 3; give an interest, or a list"),
+        (_graph(("a", "b", 1)), 3, {}, "node ids are 3; give a list"),
         (_graph(("a", "b", 1)), ["a", "b"], {"weight": ["w"]}, "weight is .'w'.; give the name"),
-        (_graph(("a", "b", 1)), ["a", "b"], {"missing": 3}, "no rule 3"),
+        (_graph(("a", "b", 1)), ["a", "b"], {"missing": 3}, "missing is 3; give one of refuse, path"),
         (np.eye(2), ["a", "b"], {}, "the graph is a ndarray; give a NetworkX graph"),
     ],
 )

@@ -82,7 +82,7 @@ class DivideOptions:
         if self.parts_at_a_time is not None:
             check_count(self.parts_at_a_time, "parts_at_a_time", minimum=2)
         if self.part_of_node is not None:
-            parts = ordered_list(self.part_of_node, "the parts of nodes")
+            parts = ordered_list(self.part_of_node, "part_of_node")
             numbers = tuple(check_count(part, f"the part of node {u}") for u, part in enumerate(parts))
             object.__setattr__(self, "part_of_node", numbers)
 
