@@ -7,7 +7,7 @@ import itertools
 import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,7 @@ WEIGHTS = bl.Weights.dense(MATRIX)
 BY_SITE = bl.Weights.sites([0, 0, 1, 1])
 OVERLAY = bl.Overlay.from_edges(NODES, EDGES)
 PLAN = bl.Plan(INTEREST, WEIGHTS, OVERLAY, "by hand")
+ON_MAP = replace(PLAN, nodes=pa.table({"node": list("0123"), "lat": [1, 2, 3, 4], "lon": [1, 2, 3, 4]}))
 PROBLEM = bl.AssignmentProblem(
     [0, 0], [[1, 0], [0, 1]], [-1, -1], [[2, 0], [0, 2], [2, 2]], [[0]] * 3, [[1]] * 3
 )
@@ -771,7 +772,7 @@ CALLS: dict[str, Call] = {
             "labels": hv.Argument(lambda: True, hv.flag(True).wrong, hv.flag(True).same, optional=True),
         },
     ),
-    "Plan.to_geojson": Call(PLAN.to_geojson, {"positions": positions}),
+    "Plan.to_geojson": Call(ON_MAP.to_geojson, {"positions": positions}),
     "Plan.to_graphml": Call(PLAN.to_graphml, {"path": hv.path(new_path)}),
     "Plan.load": Call(bl.Plan.load, {"path": hv.path(saved(PLAN.save))}),
     "Plan.save": Call(written(PLAN.save), saving),
@@ -887,7 +888,7 @@ CALLS: dict[str, Call] = {
         lambda **arguments: bl.maintain(**arguments),
         {
             "interest": interest,
-            "weights": hv.thing(lambda: BY_SITE, INTEREST, MATRIX, bl.Weights.uniform(3), optional=True),
+            "weights": hv.thing(lambda: BY_SITE, INTEREST, MATRIX, bl.Weights.uniform(3)),
             "algorithm": hv.choice("shadow", optional=True),
             "method": hv.choice("shadow", optional=True),
             "rho": hv.number(3.0, minimum=1),

@@ -122,6 +122,10 @@ def test_clean_arguments_are_accepted(name):
     assert accepted, result
     again = outcome(name, CALLS[name].clean())[1]
     assert facts(result) == facts(again)
+    for parameter, argument in CALLS[name].arguments.items():
+        if argument.optional:
+            accepted, result = outcome(name, CALLS[name].clean() | {parameter: None})
+            assert accepted, f"{parameter}=None: {result}"
 
 
 @pytest.mark.parametrize("name", NAMES)

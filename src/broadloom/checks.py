@@ -261,6 +261,8 @@ def plain_array(values: object, name: str) -> NDArray[Any]:
     try:
         return np.asarray(values)
     except ValueError as error:
+        if "inhomogeneous" not in str(error):
+            raise InputError(f"{name} are {shown(values)}; give an array of numbers") from error
         raise InputError(f"{name} have rows of different lengths; give the same number in each") from error
     except (TypeError, OverflowError, RuntimeError) as error:
         raise InputError(f"{name} are {shown(values)}; give an array of numbers") from error

@@ -218,8 +218,8 @@ def test_brokers_without_a_position_and_their_links_have_no_geometry():
         ([(91, 0)] * 3, r"node 'a' is at latitude 91.0, longitude 0.0 \(and 2 more like it\)"),
         ([(0, np.inf)] * 3, "longitudes -180 to 180"),
         ({"d": (0, 0)}, "position of 'd', which is not a node"),
-        ("abc", "not pairs of numbers"),
-        ([(10**400, 0)] * 3, "not pairs of numbers"),
+        ("abc", "positions are 'abc'; give an array of numbers"),
+        ([(10**400, 0)] * 3, "give an array of numbers"),
         (np.ma.masked_array(np.zeros((3, 2)), mask=True), "no geographic positions"),
     ],
 )
@@ -282,7 +282,7 @@ def test_any_id_that_xml_can_hold_survives_and_others_are_refused(tmp_path_facto
 def test_a_graphml_file_that_cannot_be_written_is_an_error_of_ours(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("x")
     for wrong in (tmp_path / "file" / "plan.graphml", tmp_path, 3):
-        with pytest.raises(InputError, match=r"cannot write|not a file|give the path of a file"):
+        with pytest.raises(InputError, match=r"cannot write|not a file|the path is 3"):
             _plan().to_graphml(wrong)
     _plan().to_graphml(tmp_path / "new folder" / "plan.graphml")
     assert [path.name for path in (tmp_path / "new folder").iterdir()] == ["plan.graphml"]

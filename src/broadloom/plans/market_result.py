@@ -114,7 +114,10 @@ class MarketResult(StageResult):
             InputError: there is no result at `path`, it is damaged, or it has other users or brokers.
         """
         folder = check_path(path)
-        check_instance(problem, MarketProblem, "the market", "give the market that the result was made from")
+        if problem is not None:
+            check_instance(
+                problem, MarketProblem, "the market", "give the market that the result was made from"
+            )
         record = read_plan_json(folder)
         table = require_table(folder, "assignment")
         if record.get("kind") != "market":
