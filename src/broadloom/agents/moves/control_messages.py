@@ -322,7 +322,10 @@ def check_place(place: Sequence[float] | None) -> tuple[float, ...] | None:
         Traceback (most recent call last):
         broadloom.errors.InputError: place is [nan]; give 1 to 16 finite numbers
     """
-    axes = None if place is None else number_array(place, "coordinates of the place").tolist()
+    try:
+        axes = None if place is None else number_array(place, "place").tolist()
+    except InputError:
+        axes = []
     if not _is_place(axes):
         raise InputError(f"place is {shown(place)}; give 1 to {MOST_AXES} finite numbers")
     return None if axes is None else tuple(axes)

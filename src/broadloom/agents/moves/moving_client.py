@@ -168,7 +168,7 @@ class MovingClient:
         self._memory = None if memory is None else check_path(memory, "memory")
         self._identify = identify
         self._learn = check_flag(learn, "learn")
-        self._patience = check_number(patience, "patience", maximum=threading.TIMEOUT_MAX)
+        self._patience = check_number(patience, "patience", finite=False)
         self.home = self._load_home(check_text(home, "home"))
         self._filters: dict[str, int] = {}
         self._sends: dict[str, None] = {}  # topics in order of their first message
@@ -228,7 +228,8 @@ class MovingClient:
 
     def wait_until_ready(self, seconds: float = CONNECT_SECONDS) -> bool:
         """Wait until the broker has acknowledged the subscriptions; false if that takes longer."""
-        return self._ready.wait(check_number(seconds, "seconds", maximum=threading.TIMEOUT_MAX))
+        limit = check_number(seconds, "seconds", finite=False)
+        return self._ready.wait(min(limit, threading.TIMEOUT_MAX))
 
     def subscribe(self, *filters: str, qos: int = 1) -> None:
         """Subscribe to more filters, at the home broker and at each broker that the client moves to."""
@@ -333,7 +334,7 @@ class MovingClient:
 
     def wait_until_confirmed(self, seconds: float = CONNECT_SECONDS) -> bool:
         """Wait until brokers have acknowledged all messages; false if that takes longer."""
-        end = time.monotonic() + check_number(seconds, "seconds")
+        end = time.monotonic() + check_number(seconds, "seconds", finite=False)
         while self.unconfirmed():
             if time.monotonic() > end:
                 return False
