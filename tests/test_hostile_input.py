@@ -6,8 +6,10 @@ The arguments of the caller stay as they were, and writeable; what is made from 
 from __future__ import annotations
 
 import copy
+import os
 import pickle
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -22,6 +24,15 @@ import hostile_values as hv
 from public_calls import CALLS, RECORDS, live, parameters_of, public_callables
 
 NAMES = sorted(CALLS)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def elsewhere(tmp_path_factory):
+    """A drawn text can be the path of a file: write it into a folder of its own."""
+    before = Path.cwd()
+    os.chdir(tmp_path_factory.mktemp("hostile"))
+    yield
+    os.chdir(before)
 
 
 def facts(value: Any) -> Any:
