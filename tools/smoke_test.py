@@ -2,8 +2,8 @@
 
     python -I smoke_test.py VERSION [PART...]
 
-Parts: import, link, help, readme, tables, extras, algorithms; by default all, in this order. It uses only the
-standard library and the package.
+Parts: import, link, help, readme, tables, extras, algorithms, compiled; by default all, in this order. It
+uses only the standard library and the package.
 """
 
 import hashlib
@@ -103,6 +103,12 @@ def check_algorithms(_):
         compare("maintain", live.plan())
 
 
+def check_compiled(version):
+    """Kernels that are compiled even for a small instance give the same links and measures."""
+    environment = {**os.environ, "BROADLOOM_KERNELS": "compiled"}
+    subprocess.run([sys.executable, "-I", __file__, version, "link"], check=True, env=environment)
+
+
 def compare(name, plan):
     """Compare a plan with the recorded digest."""
     found = digest(plan)
@@ -188,6 +194,7 @@ PARTS = {
     "tables": check_tables,
     "extras": check_extras,
     "algorithms": check_algorithms,
+    "compiled": check_compiled,
 }
 
 if __name__ == "__main__":
