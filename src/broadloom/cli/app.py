@@ -22,6 +22,9 @@ from broadloom.cli import (
     reproduce,
     run,
 )
+from broadloom.cli import (
+    compile as compile_verb,
+)
 from broadloom.errors import InputError, MissingExtraError, StorageError, UnreachableError
 
 Version = Annotated[bool, typer.Option("--version", help="Print the version.")]
@@ -67,6 +70,7 @@ app.add_typer(deploy.app, name="deploy")
 app.add_typer(migrate.app, name="migrate")
 app.command("reproduce")(reproduce.reproduce)
 app.command("algorithms")(inspect.algorithms)
+app.command("compile")(compile_verb.compile_all)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -22,8 +22,6 @@ from broadloom.cli.common import (
     show,
 )
 from broadloom.errors import InputError
-from broadloom.model import read_assignment_problem, read_market_problem
-from broadloom.plans import assignment_summary, read_assignment_record
 
 
 def assign(
@@ -58,6 +56,9 @@ def assign(
 
     Example: broadloom assign tables --algorithm slp -o plan
     """
+    from broadloom.model import read_assignment_problem
+    from broadloom.plans import assignment_summary, read_assignment_record
+
     keep_apart(output, tables)
     limits = {"max_delay": max_delay, "alpha": alpha, "beta": beta, "beta_max": beta_max}
     options = parse_options(option or [])
@@ -134,6 +135,8 @@ def market(
 
     Example: broadloom market tables --core pair -o plan
     """
+    from broadloom.model import read_market_problem
+
     engine, options = engine_if_asked(master, remote, conf), parse_options(option or [])
     sizes = channels, headroom, core_price
     with progress(quiet):

@@ -12,23 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
-from rich.table import Table
 
 from broadloom.errors import InputError
-from broadloom.progress import watched_by
-from broadloom.storage import to_json_value
+from broadloom.progress import Silent, watched_by
 
 if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
+    from rich.table import Table
+
     from broadloom.pipeline import SparkEngine
 
 PIPE_CLOSED = 141  # the shell's code for a program that was ended by SIGPIPE
@@ -45,6 +36,10 @@ def show(
     record: Mapping[str, Any], text: str, as_json: bool, quiet: bool, table: Table | None = None
 ) -> None:
     """Print a result: the record as JSON, or the text and the table."""
+    from rich.console import Console
+
+    from broadloom.storage import to_json_value
+
     try:
         if as_json:
             print(json.dumps(to_json_value(record)))
@@ -71,6 +66,8 @@ def keep_apart(output: Path, *inputs: Path) -> None:
 
 def measures_table(metrics: Mapping[str, Any]) -> Table:
     """A table of measures with two columns."""
+    from rich.table import Table
+
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, value in metrics.items():
         shown = (
@@ -88,13 +85,24 @@ def measures_table(metrics: Mapping[str, Any]) -> Table:
 def progress(quiet: bool) -> Iterator[None]:
     """Draw one bar per stage of the work in the block, if standard error is a terminal."""
     if quiet or not sys.stderr.isatty():
-        yield
+        with watched_by(Silent()):
+            yield
         return
     with _bars() as bars, watched_by(_Bars(bars)):
         yield
 
 
 def _bars() -> Progress:
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
     columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
     times = (TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn())
     return Progress(*columns, *times, console=Console(stderr=True), transient=True)

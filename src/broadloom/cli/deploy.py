@@ -1,59 +1,30 @@
 """`broadloom deploy`: export, rehearse, diff, session and live."""
 
-import asyncio
+from __future__ import annotations
+
 import json
-import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Table
 
 import broadloom as bl
-from broadloom.agents.links import (
-    EventFile,
-    FixedPlan,
-    LinkAgent,
-    LinkRun,
-    PlanVersions,
-    PublishedTopic,
-    link_summary,
-    serve_links,
-    settings_endpoints,
-    take_down_links,
-)
-from broadloom.checks import check_count, check_number
 from broadloom.cli.common import Force, Json, Quiet, keep_apart, progress, show
-from broadloom.deployment import (
-    TARGETS,
-    Deployment,
-    Publication,
-    Settings,
-    Tree,
-    Wiring,
-    addresses_of,
-    check,
-    compare_exports,
-    export,
-    export_record,
-    plan_trees,
-    read_publications,
-    sample_messages,
-    save_export,
-    target_named,
-    wire,
-)
-from broadloom.deployment.rehearsal import compare as run_alternatives
-from broadloom.deployment.rehearsal import rehearse, rehearse_change, rehearse_live_change, rehearse_rabbitmq
-from broadloom.deployment.rehearsal.rehearsals import RATE
-from broadloom.deployment.targets import mosquitto_bridges
 from broadloom.errors import InputError
-from broadloom.mqtt.endpoint import LAST_PORT
-from broadloom.mqtt.paho import update_session
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from broadloom.agents.links import LinkAgent
+    from broadloom.deployment import Publication, Tree, Wiring
 
 PlanFolder = Annotated[Path, typer.Argument(help="The folder of a plan.")]
-To = Annotated[str, typer.Option("--to", help=f"One of {', '.join(target.name for target in TARGETS)}.")]
+# Values of heavy modules, which would make --help slow; a test compares them.
+TARGET_NAMES = "mosquitto, rabbitmq, nats"
+RATE = 300.0
+
+To = Annotated[str, typer.Option("--to", help=f"One of {TARGET_NAMES}.")]
 Messages = Annotated[
     Path | None,
     typer.Option(
@@ -104,6 +75,8 @@ def export_plan(
 
     Example: broadloom deploy export --to mosquitto plan -o conf
     """
+    from broadloom.deployment import Settings, addresses_of, export, export_record, save_export, target_named
+
     keep_apart(output, plan, *(() if messages is None else (messages,)))
     if plan.resolve() in output.resolve().parents:
         raise InputError(f"{output} is inside of the plan {plan}; choose another output")
@@ -143,6 +116,11 @@ def rehearse_plan(
 
     Example: broadloom deploy rehearse plan --json
     """
+    from broadloom.checks import check_count
+    from broadloom.deployment import check, sample_messages
+    from broadloom.deployment.rehearsal import compare as run_alternatives
+    from broadloom.deployment.rehearsal import rehearse, rehearse_rabbitmq
+
     loaded = bl.Plan.load(plan)
     with progress(quiet):
         _, wiring, sent = deployed(loaded, messages, least, slack)
@@ -198,6 +176,9 @@ def diff_plans(
 
     Example: broadloom deploy diff --to mosquitto plan new-plan --rehearse
     """
+    from broadloom.checks import check_number
+    from broadloom.deployment import Deployment, Settings, addresses_of, compare_exports, export, target_named
+
     target, plans = target_named(to), [bl.Plan.load(folder) for folder in (old, new)]
     if rehearse and to == "nats":
         raise InputError("no rehearsal on nats; choose mosquitto or rabbitmq, or leave --rehearse out")
@@ -221,6 +202,8 @@ def diff_plans(
 
 
 def _rehearse_change(old: Wiring, new: Wiring, to: str, rate: float, at_once: bool) -> dict[str, Any]:
+    from broadloom.deployment.rehearsal import rehearse_change, rehearse_live_change
+
     if _is_rabbitmq(to):
         return rehearse_live_change(old, new, rate)
     return rehearse_change(old, new, rate, at_once=at_once)
@@ -259,6 +242,10 @@ def see_to_session(
 
     Example: broadloom deploy session rome:8883 r.broadloom-oslo:rome --open=t/1 --open=t/2
     """
+    from broadloom.deployment import Settings
+    from broadloom.deployment.targets import mosquitto_bridges
+    from broadloom.mqtt.paho import update_session
+
     settings = Settings(
         addresses={broker: broker}, tls=tls, certificates=certificates, credentials=credentials, qos=qos
     )
@@ -283,6 +270,8 @@ def deployed(
     plan: bl.Plan, messages: Path | None, least: str, slack: float, elsewhere: Sequence[str] = ()
 ) -> tuple[list[Tree], Wiring, list[Publication]]:
     """The trees of a plan, their wiring, and its publications."""
+    from broadloom.deployment import plan_trees, read_publications, wire
+
     sent = [] if messages is None else read_publications(messages, plan.interest, elsewhere)
     trees = plan_trees(plan, sent, least, slack)
     return trees, wire(plan, trees, sent), sent
@@ -334,6 +323,25 @@ def live(
 
     Example: broadloom deploy live plan --state live --events events.jsonl --address '{broker}.example.org'
     """
+    import asyncio
+    import logging
+
+    from broadloom.agents.links import (
+        EventFile,
+        FixedPlan,
+        LinkAgent,
+        LinkRun,
+        PlanVersions,
+        PublishedTopic,
+        link_summary,
+        serve_links,
+        settings_endpoints,
+        take_down_links,
+    )
+    from broadloom.checks import check_number
+    from broadloom.deployment import Settings, addresses_of, read_publications
+    from broadloom.mqtt.endpoint import LAST_PORT
+
     if events is not None and follow is not None:
         raise InputError("changes come from --events or from --follow; give one of them")
     loaded = bl.Plan.load(plan)
@@ -390,6 +398,8 @@ def _failure(one: Record) -> str:
 
 def _comparison_table(rows: Sequence[Record]) -> Table | None:
     """A table that compares the plan with common wirings."""
+    from rich.table import Table
+
     if not rows:
         return None
     names = ["wiring", "links", "messages_on_links", "bytes_on_links"]

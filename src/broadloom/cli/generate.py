@@ -5,9 +5,8 @@ from typing import Annotated
 
 import typer
 
-from broadloom import workload
+import broadloom as bl
 from broadloom.cli.common import Force, Json, Quiet, Seed, progress, show
-from broadloom.model.assignment_problem import write_assignment_problem
 
 
 def generate(
@@ -55,13 +54,13 @@ def generate(
     """
     options = {"site_size": site_size, "missing": missing, "floor": floor}
     with progress(quiet):
-        made = workload.weights_or_none(nodes, weights, mean, seed, options)
+        made = bl.workload.weights_or_none(nodes, weights, mean, seed, options)
         count = nodes if made is None else made.node_count
-        interest = workload.interest(
+        interest = bl.workload.interest(
             1000 if count is None else count, topics, popularity, alpha, rate, sizes, size_law, gamma, seed
         )
-        events = workload.churn(interest, churn, join, change, seed) if churn else ()
-        workload.write(output, interest, made, events, weights == "regions", force)
+        events = bl.workload.churn(interest, churn, join, change, seed) if churn else ()
+        bl.workload.write(output, interest, made, events, weights == "regions", force)
     record = {
         "output": str(output),
         "nodes": interest.node_count,
@@ -94,7 +93,7 @@ def devices(
 
     Example: broadloom devices -o raw; broadloom ingest raw -o tables
     """
-    planted = workload.devices(output, brokers, subscriptions, wild, bad, repeated, seed, subscribers)
+    planted = bl.workload.devices(output, brokers, subscriptions, wild, bad, repeated, seed, subscribers)
     faults = sum(planted.values()) - planted["repeated"]
     text = (
         f"{subscriptions:,} device subscriptions at {brokers:,} brokers, {faults:,} of them bad -> {output}"
@@ -128,11 +127,13 @@ def subscribers(
 
     Example: broadloom subscribers --set 1 -o tables; broadloom assign tables -o plan
     """
+    from broadloom.model.assignment_problem import write_assignment_problem
+
     arguments = (number, subscribers, brokers, levels, interest_skew, broad_interests, latency, seed)
     with progress(quiet):
         if geography is None:
-            geography = workload.first_geography(*arguments)
-        problem = workload.subscribers(*arguments, geography)
+            geography = bl.workload.first_geography(*arguments)
+        problem = bl.workload.subscribers(*arguments, geography)
         write_assignment_problem(output, problem, force)
     record = {
         "output": str(output),

@@ -4,7 +4,6 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from broadloom.cli.common import Conf, Force, Json, Master, Quiet, Remote, engine_of, progress, show
 
@@ -33,6 +32,8 @@ def ingest(
 
     Example: broadloom ingest nodes.csv emqx=dump.json mosquitto@berlin=berlin.log latency=pings.csv -o tables
     """
+    from rich.table import Table
+
     engine = engine_of(master, remote, conf)
     from broadloom.pipeline.ingest import ingest as run_ingest
 

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 import broadloom as bl
 from broadloom.cli.common import (
@@ -22,19 +21,11 @@ from broadloom.cli.common import (
     show,
 )
 from broadloom.errors import InputError
-from broadloom.measures import disconnected_topics
-from broadloom.plans import (
-    is_assignment,
-    is_market,
-    overloaded_brokers,
-    read_link_record,
-    saved_market_metrics,
-)
-from broadloom.report import TITLE, html_of, record_of_folders, write_page
 
 if TYPE_CHECKING:
     from broadloom.pipeline import SparkEngine
 
+TITLE = "Broadloom: the plan"  # as in broadloom.report, which is slow to load; a test compares them
 PlanFolder = Annotated[Path, typer.Argument(help="The folder of a plan.")]
 
 
@@ -52,6 +43,9 @@ def verify(
 
     Example: broadloom verify plan
     """
+    from broadloom.measures import disconnected_topics
+    from broadloom.plans import is_assignment, is_market
+
     engine = engine_if_asked(master, remote, conf)
     if engine is not None:
         return _verify_on_spark(plan, engine, as_json, quiet)
@@ -75,6 +69,8 @@ def verify(
 
 
 def _verify_market(plan: Path, as_json: bool, quiet: bool) -> int:
+    from broadloom.plans import overloaded_brokers
+
     over = overloaded_brokers(plan)
     text = (
         f"{len(over):,} brokers are overloaded: {', '.join(over[:5])}" if over else "no broker is overloaded"
@@ -113,6 +109,8 @@ def measure(
 
     Example: broadloom measure plan --json
     """
+    from broadloom.plans import is_assignment, is_market, saved_market_metrics
+
     engine = engine_if_asked(master, remote, conf)
     if engine is not None:
         _measure_on_spark(plan, engine, as_json, quiet)
@@ -130,6 +128,7 @@ def measure(
 
 def _measure_on_spark(plan: Path, engine: SparkEngine, as_json: bool, quiet: bool) -> None:
     from broadloom.pipeline import measure_on_spark
+    from broadloom.plans import read_link_record
 
     _refuse_assignment(plan)
     record = read_link_record(plan)
@@ -141,6 +140,8 @@ def _measure_on_spark(plan: Path, engine: SparkEngine, as_json: bool, quiet: boo
 
 
 def _refuse_assignment(plan: Path) -> None:
+    from broadloom.plans import is_assignment, is_market
+
     if is_assignment(plan) or is_market(plan):
         raise InputError(
             f"{plan} is an assignment, which is inspected without Spark; leave out the options of Spark"
@@ -158,6 +159,8 @@ def algorithms(
 
     Example: broadloom algorithms link
     """
+    from rich.table import Table
+
     rows = bl.algorithms(stage)
     table = Table(
         "name", "stage", "problem", "paper", "objective", "rule", "options", box=None, pad_edge=False
@@ -181,6 +184,8 @@ def report(
 
     Example: broadloom report plan -o report.html; broadloom report before after -o change.html
     """
+    from broadloom.report import html_of, record_of_folders, write_page
+
     if output.exists() and not force:
         raise InputError(f"{output} exists already; choose another output, or replace it with --force")
     with progress(quiet):

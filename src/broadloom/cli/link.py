@@ -25,10 +25,9 @@ from broadloom.cli.common import (
     show,
 )
 from broadloom.errors import InputError
-from broadloom.linking import finish
-from broadloom.model import LinkProblem, read_link_problem
 
 if TYPE_CHECKING:
+    from broadloom.model import LinkProblem
     from broadloom.pipeline import SparkEngine
 
 
@@ -73,6 +72,9 @@ def link(
 
     Example: broadloom link tables --algorithm gm -o plan
     """
+    from broadloom.linking import finish
+    from broadloom.model import read_link_problem
+
     keep_apart(output, tables)
     today = None if previous is None else bl.Plan.load(previous)
     with progress(quiet):

@@ -1,29 +1,19 @@
 """`broadloom maintain`: events from a file or a stream, applied to an overlay that stays topic-connected."""
 
+from __future__ import annotations
+
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.table import Column, Table
 
 import broadloom as bl
-from broadloom.checks import check_count
 from broadloom.cli.common import Conf, Force, Json, Master, Quiet, Seed, engine_of, keep_apart, progress, show
 from broadloom.errors import InputError
-from broadloom.maintenance import (
-    OF_EVENTS,
-    REBASELINE,
-    EventFeed,
-    RoundLog,
-    compile_kernels,
-    one_algorithm,
-    read_events,
-    write_state,
-)
-from broadloom.model import read_link_problem
-from broadloom.storage import new_folder
-from broadloom.storage.tables import write_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def maintain(
@@ -64,6 +54,20 @@ def maintain(
 
     Example: broadloom generate --churn 1000 -o tables; broadloom maintain tables --events tables -o out
     """
+    from broadloom.checks import check_count
+    from broadloom.kernels import numba_is_loaded
+    from broadloom.maintenance import (
+        EventFeed,
+        RoundLog,
+        load_kernels,
+        one_algorithm,
+        read_events,
+        write_state,
+    )
+    from broadloom.model import read_link_problem
+    from broadloom.storage import new_folder
+    from broadloom.storage.tables import write_table
+
     keep_apart(output, tables)
     check_count(fresh_every, "fresh-every")
     _refuse_unused(stream, once=once, master=master, conf=conf)
@@ -94,8 +98,9 @@ def maintain(
             text = f"{record['applied']:,} events in {record['batches']:,} batches -> {output}"
             show(record, text, as_json, quiet)
             return
-        compile_kernels()  # otherwise the first rounds would be slow
         rounds, feed = RoundLog(), EventFeed(start())
+        if numba_is_loaded():
+            load_kernels()  # otherwise the first rounds would be slow
         rounds.run(feed, read_events(Path(events)), fresh_every, rebaseline)
         record = {"output": str(output)} | rounds.summary() | {"metrics": feed.live.metrics()}
         with new_folder(output, overwrite=force) as folder:
@@ -148,6 +153,10 @@ def _words(record: dict[str, Any], applied: int, output: Path) -> str:
 
 def _table(record: dict[str, Any]) -> Table:
     """A table of the rounds, with one row per kind of event."""
+    from rich.table import Column, Table
+
+    from broadloom.maintenance import OF_EVENTS, REBASELINE
+
     kinds = [kind for kind in (*OF_EVENTS, REBASELINE) if kind in record]
     columns = list(record[kinds[0]]) if kinds else []
     first = Column(min_width=max(map(len, kinds), default=0))

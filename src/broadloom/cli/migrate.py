@@ -1,38 +1,27 @@
 """`broadloom migrate`: the move agent, tables of live clients, plans of moves, and the moves themselves."""
 
-import logging
+from __future__ import annotations
+
 import os
 import signal
 import threading
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
-import pyarrow as pa
 import typer
-from rich.table import Table
-from rich.text import Text
 
-from broadloom.agents.links import embed_links
-from broadloom.agents.moves import (
-    NEXT,
-    PORT,
-    TOKEN,
-    AgentConfig,
-    MovePlan,
-    MoveState,
-    Operator,
-    live_tables,
-    plan_moves,
-    run_moves,
-    save_tables,
-    serving,
-)
-from broadloom.checks import check_number
 from broadloom.cli.common import Force, Json, Quiet, keep_apart, progress, show
 from broadloom.errors import InputError
-from broadloom.model import MarketProblem, read_market_problem
-from broadloom.mqtt.endpoint import read_secret
-from broadloom.storage.tables import indices_in, require_table
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from broadloom.agents.moves import Operator
+    from broadloom.model import MarketProblem
+
+# Values of heavy modules, which would make --help slow; a test compares them.
+PORT = 8780
+TOKEN = "BROADLOOM_TOKEN"  # noqa: S105 (the name of an environment variable)
 
 AgentUrl = Annotated[str, typer.Option("--agent", help="The URL of the agent.")]
 TokenFile = Annotated[
@@ -59,6 +48,11 @@ def agent(
 
     Example: broadloom migrate agent agent.toml
     """
+    import logging
+
+    from broadloom.agents.links import embed_links
+    from broadloom.agents.moves import AgentConfig, serving
+
     level = logging.INFO if verbose else logging.ERROR if quiet else logging.WARNING
     logging.basicConfig(level=level, format="%(asctime)s %(levelname)s %(message)s")
     over = threading.Event()
@@ -86,6 +80,9 @@ def summarize(
 
     Example: broadloom migrate summarize -o live; broadloom market live -o planned
     """
+    from broadloom.agents.moves import live_tables, save_tables
+    from broadloom.checks import check_number
+
     summary = _operator(agent, token_file).summarize(check_number(seconds, "seconds", minimum=0.001))
     tables = live_tables(*summary, seconds)
     save_tables(output, tables, force)
@@ -112,6 +109,9 @@ def plan(
 
     Example: broadloom migrate plan live planned -o moves
     """
+    from broadloom.agents.moves import plan_moves
+    from broadloom.model import read_market_problem
+
     keep_apart(output, tables, planned)
     with progress(quiet):
         problem = read_market_problem(tables, headroom=headroom, core_price=core_price)
@@ -136,6 +136,8 @@ def run(
 
     Example: broadloom migrate run moves
     """
+    from broadloom.agents.moves import MovePlan, MoveState, run_moves
+
     found, operator = MovePlan.load_from(moves), _operator(agent, token_file)
     stopped = threading.Event()
     before = signal.signal(signal.SIGINT, lambda *_: stopped.set())
@@ -162,6 +164,11 @@ def moves(
 
     Example: broadloom migrate moves --all
     """
+    from rich.table import Table
+    from rich.text import Text
+
+    from broadloom.agents.moves import NEXT, MoveState
+
     found = _operator(agent, token_file).moves()
     listed = [one for one in found if everything or MoveState(one["state"]) in NEXT]
     table = Table(box=None, pad_edge=False)
@@ -194,6 +201,8 @@ def cancel(
 
 
 def _table(ended: dict[str, int]) -> Table:
+    from rich.table import Table
+
     table = Table(show_header=False, box=None, pad_edge=False)
     for name, count in sorted(ended.items()):
         table.add_row(name.replace("_", " "), f"{count:,}")
@@ -201,6 +210,9 @@ def _table(ended: dict[str, int]) -> Table:
 
 
 def _operator(url: str, token_file: Path | None) -> Operator:
+    from broadloom.agents.moves import Operator
+    from broadloom.mqtt.endpoint import read_secret
+
     token = read_secret(token_file) if token_file else os.environ.get(TOKEN, "")
     if not token:
         raise InputError(f"the token is missing; give --token-file, or set {TOKEN} in the environment")
@@ -209,6 +221,10 @@ def _operator(url: str, token_file: Path | None) -> Operator:
 
 def _assignment(folder: Path, problem: MarketProblem) -> Any:
     """The broker of each user of a market, from a table `assignment`."""
+    import pyarrow as pa
+
+    from broadloom.storage.tables import indices_in, require_table
+
     table = require_table(folder, "assignment")
     if not {"user", "broker"} <= set(table.column_names):
         raise InputError(f"{folder}: assignment has no columns user and broker")

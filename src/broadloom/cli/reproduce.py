@@ -1,12 +1,16 @@
 """`broadloom reproduce`: the figures and tables of the papers, compared with the originals."""
 
+from __future__ import annotations
+
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.table import Table
 
 from broadloom.cli.common import Conf, Json, Master, Quiet, Remote, engine_of, progress, show
+
+if TYPE_CHECKING:
+    from rich.table import Table
 
 
 def reproduce(
@@ -50,6 +54,8 @@ def reproduce(
 
 
 def _claims(claims: list[dict[str, object]]) -> Table:
+    from rich.table import Table
+
     table = Table("figure", "claim", "theirs", "ours", "verdict", box=None, pad_edge=False)
     for claim in claims:
         shown = [claim[name] for name in ("figure", "claim", "theirs", "ours", "verdict")]

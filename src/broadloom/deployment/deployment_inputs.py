@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 
 from broadloom.checks import check_count, check_flag, raise_for_first
 from broadloom.errors import InputError
@@ -18,7 +16,9 @@ from broadloom.model import Interest
 from broadloom.mqtt.endpoint import Address
 from broadloom.mqtt.topic_filters import is_wild
 from broadloom.plans import Plan
-from broadloom.storage.tables import indices_in, require_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True)
@@ -136,6 +136,11 @@ def publications(
         >>> publications(table, Interest.from_lists([["x"], ["x"]]))
         [Publication(broker=0, topic='x', rate=4.0), Publication(broker=1, topic='x', rate=2.0)]
     """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from broadloom.storage.tables import indices_in
+
     for column in ("publisher", "at", "bytes", "topic"):
         if column not in messages.column_names:
             raise InputError(
@@ -168,11 +173,16 @@ def publications(
 
 def read_publications(folder: Path, interest: Interest, elsewhere: Collection[str] = ()) -> list[Publication]:
     """The publications in the table `messages` of a folder."""
+    from broadloom.storage.tables import require_table
+
     return publications(require_table(folder, "messages"), interest, elsewhere)
 
 
 def _seconds(messages: pa.Table) -> float:
     """The seconds that the log covers; 1 if all messages have the same time."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     at = messages.column("at").cast(pa.timestamp("us")).cast(pa.int64())
     if at.null_count:
         raise InputError(f"{at.null_count:,} messages have no time; fill in the column at")

@@ -13,8 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
-from scipy.sparse.csgraph import dijkstra
 
 from broadloom.checks import check_number
 from broadloom.deployment.deployment_inputs import Publication
@@ -277,6 +275,9 @@ def shortest_path_tree(group: TreeGroup, distance: NDArray[np.float64], root: in
 
 def _distances(group: TreeGroup) -> NDArray[np.float64]:
     """The distances between all members over the group's links."""
+    from scipy.sparse import csr_array
+    from scipy.sparse.csgraph import dijkstra
+
     count = len(group.members)
     graph = csr_array((group.lengths, (group.ends[:, 0], group.ends[:, 1])), shape=(count, count))
     return np.asarray(dijkstra(graph, directed=False))

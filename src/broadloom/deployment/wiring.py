@@ -9,7 +9,6 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-from scipy.sparse.csgraph import minimum_spanning_tree
 
 from broadloom.deployment.deployment_inputs import Publication
 from broadloom.deployment.trees import Tree, filter_groups
@@ -329,6 +328,8 @@ ALTERNATIVES: dict[str, Callable[[Plan, Iterable[Publication]], Wiring]] = {
 
 
 def _minimum_tree(plan: Plan) -> list[tuple[int, int]]:
+    from scipy.sparse.csgraph import minimum_spanning_tree
+
     u, v = minimum_spanning_tree(plan.weights.matrix()).nonzero()
     return sorted((min(pair), max(pair)) for pair in zip(u.tolist(), v.tolist(), strict=True))
 

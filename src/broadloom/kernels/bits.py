@@ -1,12 +1,6 @@
 """Bit sets: sets of topics as packed 64-bit words."""
 
-from collections.abc import Callable
-from typing import Any, cast
-
 import numpy as np
-from llvmlite import ir
-from numba import types
-from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from broadloom.kernels.jit import inner_kernel, kernel
@@ -14,24 +8,34 @@ from broadloom.kernels.jit import inner_kernel, kernel
 WORD = 64
 WORDS_AT_ONCE = 4  # words per node that kernels count in one step
 
-
-def _popcount(typing: Any, word: Any) -> Any:  # noqa: ARG001
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        return builder.ctpop(arguments[0])
-
-    return types.int64(types.uint64), generate
-
-
-def _lowest(typing: Any, word: Any) -> Any:  # noqa: ARG001
-    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:  # noqa: ARG001
-        return builder.cttz(arguments[0], ir.Constant(ir.IntType(1), 0))
-
-    return types.int64(types.uint64), generate
+# Masks of a word.
+EVEN_BITS = np.uint64(0x5555555555555555)
+EVEN_PAIRS = np.uint64(0x3333333333333333)
+EVEN_HALF_BYTES = np.uint64(0x0F0F0F0F0F0F0F0F)
+ONE_PER_BYTE = np.uint64(0x0101010101010101)
 
 
-# The number of set bits of a word, and the index of its lowest set bit (64 for an empty word); kernels only.
-popcount = cast(Callable[[Any], int], intrinsic(_popcount))
-lowest = cast(Callable[[Any], int], intrinsic(_lowest))
+def _plain_popcount(word: np.uint64) -> int:
+    return int(word).bit_count()
+
+
+def _plain_lowest(word: np.uint64) -> int:
+    return (int(word) ^ (int(word) - 1)).bit_length() - 1 if word else WORD
+
+
+@inner_kernel(plain=_plain_popcount)
+def popcount(word: np.uint64) -> int:
+    """The number of set bits of a word. LLVM knows this pattern: it becomes one instruction."""
+    counts = word - ((word >> np.uint64(1)) & EVEN_BITS)
+    counts = (counts & EVEN_PAIRS) + ((counts >> np.uint64(2)) & EVEN_PAIRS)
+    counts = (counts + (counts >> np.uint64(4))) & EVEN_HALF_BYTES
+    return np.int64((counts * ONE_PER_BYTE) >> np.uint64(56))  # type: ignore[return-value]
+
+
+@inner_kernel(plain=_plain_lowest)
+def lowest(word: np.uint64) -> int:
+    """The index of the lowest set bit of a word; 64 for an empty word. It becomes one instruction too."""
+    return popcount((word & (~word + np.uint64(1))) - np.uint64(1))
 
 
 @inner_kernel

@@ -1,115 +1,391 @@
-"""Numba options and on-disk cache: every kernel of the package is compiled by `kernel` or `inner_kernel`.
+"""Kernels: functions that run as plain Python on small inputs and are compiled by numba for all others.
 
-This is the only module that uses private parts of numba (`CACHE_PARTS`, `OPTIONS`, `INNER_OPTIONS`);
-tests/test_kernels.py fails if a new version of numba does not have them.
+Numba takes half a second to import and up to a second to compile one kernel, while plain Python plans five
+brokers in milliseconds. So a call with small arrays runs the function as it is, and numba is imported when
+the first larger call comes, or when the small calls of the process have taken too long together
+(`PlainLimits`). Both give the same result; tests compare them.
 """
 
-import fcntl
+import functools
 import hashlib
 import os
-from collections.abc import Callable
-from contextlib import suppress
-from functools import lru_cache
+import shutil
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar, cast, overload
 
-import numba
+import numpy as np
+
+from broadloom.errors import InputError, StorageError
+from broadloom.folder_locks import lock_handle, unlock_handle
+from broadloom.progress import notice, stage
 
 F = TypeVar("F", bound=Callable[..., object])
 
-# Distributed workers can switch the on-disk cache off: other projects have seen crashes of processes that
-# filled one cache at the same time.
+# auto; compiled: never run a kernel as plain Python; plain: never compile, to debug a kernel.
+MODES = ("auto", "compiled", "plain")
+MODE = os.environ.get("BROADLOOM_KERNELS", "auto")
+if MODE not in MODES:
+    raise InputError(f"BROADLOOM_KERNELS is {MODE!r}; set it to {', '.join(MODES[:-1])} or {MODES[-1]}")
+
+PACKAGE = Path(__file__).parents[1]
+
+# Whether machine code is kept on disk for the next process. Workers of a cluster can switch it off.
 CACHE = os.environ.get("BROADLOOM_KERNEL_CACHE", "1") != "0"
 
+
+class PlainLimits(NamedTuple):
+    """The most array elements of a call that runs as plain Python, and the most seconds of all such calls."""
+
+    elements: int
+    seconds: float
+
+
+# Loading the kernels of a stage from disk takes about a second; compiling them takes half a minute.
+WARM_LIMITS = PlainLimits(20_000, 0.5)
+COLD_LIMITS = PlainLimits(100_000, 5.0)
+
 # No kernel is called from C, and each wrapper takes time to compile.
-OPTIONS = {"cache": CACHE, "nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
+OPTIONS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 INNER_OPTIONS = {"forceinline": True, "_nrt": False, "no_cpython_wrapper": True}
 
-# The private attributes of numba's cache file that `_share_cache` uses.
-CACHE_PARTS = ("_load_index", "_source_stamp", "_cache_path", "load", "save")
 
-
-def kernel(function: F) -> F:
-    """Compile `function` at its first call, and keep the machine code on disk for the next process.
+@overload
+def kernel(function: F) -> F: ...
+@overload
+def kernel(*, cost: int) -> Callable[[F], F]: ...
+def kernel(function: Any = None, *, cost: int = 1) -> Any:
+    """Run `function` as plain Python on small inputs, and compile it at its first call with a larger one.
 
     Kernels release the interpreter's lock, so plain threads run them in parallel. No fastmath: the same
-    input gives the same bits on every machine.
+    input gives the same bits on every machine. `cost` is the work per array element; 1 is about 20
+    microseconds of plain Python.
     """
-    return _share_cache(numba.njit(**OPTIONS)(function))
+    if function is None:
+        return functools.partial(Kernel, cost=cost)
+    return Kernel(function)
 
 
-def inner_kernel(function: F) -> F:
+@overload
+def inner_kernel(function: F) -> F: ...
+@overload
+def inner_kernel(*, plain: Callable[..., object]) -> Callable[[F], F]: ...
+def inner_kernel(function: Any = None, *, plain: Any = None) -> Any:
     """Compile `function` into the kernels that call it; it must neither create nor return arrays.
 
     A real call would pass every array of a tuple and count a reference to each, which takes longer than a
-    short function itself. Only kernels can call it; a call from Python crashes.
+    short function itself. `plain` is a faster function for plain Python with the same result.
     """
-    return _share_cache(numba.njit(**OPTIONS, **INNER_OPTIONS)(function))
+    if function is None:
+        return functools.partial(InnerKernel, plain=plain)
+    return InnerKernel(function)
+
+
+class InnerKernel:
+    """A function that is compiled into other kernels; a call from Python runs it as plain Python."""
+
+    options: Mapping[str, object] = OPTIONS | INNER_OPTIONS
+
+    def __init__(self, function: Callable[..., Any], plain: Callable[..., Any] | None = None) -> None:
+        functools.update_wrapper(self, function)
+        self.function = function
+        self._plain = plain or function
+        self._dispatcher: Any = None
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the function as plain Python."""
+        return self._plain(*arguments)
+
+    def __reduce__(self) -> str:
+        return self.function.__qualname__  # pickled by name, as functions are
+
+    @property
+    def dispatcher(self) -> Any:
+        """Numba's object for the function, made at the first use."""
+        if self._dispatcher is None:
+            self._dispatcher = _njit(self.function, self.options)
+        return self._dispatcher
+
+
+class Kernel(InnerKernel):
+    """A function that chooses between plain Python and compiled code at each call, until it is compiled."""
+
+    options = OPTIONS
+
+    def __init__(self, function: Callable[..., Any], cost: int = 1) -> None:
+        super().__init__(function)
+        self.is_compiled = False
+        self._cost = cost
+
+    def __call__(self, *arguments: Any) -> Any:
+        """Run the function, compiled or as plain Python."""
+        if self.is_compiled and MODE != "plain":
+            return self.dispatcher(*arguments)
+        if _thread.runs_plain_python:
+            return self.function(*arguments)
+        if self._is_small(arguments):
+            return _run_plain_python(self.function, arguments)
+        self.is_compiled = True
+        return self.dispatcher(*arguments)
+
+    def _is_small(self, arguments: tuple[Any, ...]) -> bool:
+        """Whether a call with these arguments runs as plain Python."""
+        if MODE != "auto":
+            return MODE == "plain"
+        elements = _elements(arguments) * self._cost
+        if elements <= WARM_LIMITS.elements and _plain_seconds <= WARM_LIMITS.seconds:
+            return True
+        name = f"{self.function.__module__.rpartition('.')[2]}.{self.function.__qualname__}"
+        limits = WARM_LIMITS if name in _kernels_on_disk() else COLD_LIMITS
+        return elements <= limits.elements and _plain_seconds <= limits.seconds
+
+
+class _ThreadState(threading.local):
+    """Whether this thread is inside of a kernel that runs as plain Python."""
+
+    runs_plain_python = False
+
+
+_thread = _ThreadState()
+_plain_seconds = 0.0  # the time that kernels have run as plain Python in this process
+
+
+def _elements(arguments: tuple[Any, ...]) -> int:
+    """The number of array elements in arguments; tuples of arrays count too."""
+    total = 0
+    for argument in arguments:
+        if isinstance(argument, np.ndarray):
+            total += argument.size
+        elif isinstance(argument, tuple):
+            total += _elements(argument)
+    return total
+
+
+def _run_plain_python(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    """Call a function as plain Python; kernels that it calls run as plain Python too."""
+    global _plain_seconds
+    start = time.thread_time()
+    _thread.runs_plain_python = True
+    try:
+        with np.errstate(all="ignore"):  # compiled code does not warn of an overflow either
+            return function(*arguments)
+    finally:
+        _thread.runs_plain_python = False
+        _plain_seconds += time.thread_time() - start
+
+
+@contextmanager
+def always_compiled() -> Iterator[None]:
+    """Compile, or load from disk, every kernel that the block calls."""
+    global MODE
+    before = MODE
+    MODE = "compiled"
+    try:
+        yield
+    finally:
+        MODE = before
+
+
+def compiled_count() -> int:
+    """The number of kernels that this process has compiled; those that it loaded from disk do not count."""
+    return _Compilation.count
+
+
+def folder_of_kernels() -> Path:
+    """The folder that keeps compiled kernels.
+
+    Raises:
+        InputError: the setting BROADLOOM_KERNEL_CACHE=0 forbids to keep them.
+        StorageError: no folder can be written.
+    """
+    if not CACHE:
+        raise InputError("BROADLOOM_KERNEL_CACHE is 0, so kernels are not kept; set it to 1, or remove it")
+    folder = _cache_folder()
+    if folder is None:
+        tried = " and ".join(map(str, _cache_parents()))
+        raise StorageError(f"{tried} cannot be written; set NUMBA_CACHE_DIR to a folder for compiled kernels")
+    return folder
+
+
+def numba_is_loaded() -> bool:
+    """Whether a kernel of this process has been compiled or loaded from disk."""
+    return "numba" in sys.modules
 
 
 def compiled_for(kernel: F, *arguments: object) -> F:
-    """The machine code of a kernel for arguments of these types, for a call that is repeated very often.
+    """The kernel, for a call that is repeated very often with arguments of exactly these types.
 
-    It saves the look-up of types, which takes microseconds for a tuple of many arrays. Calls do not check the
-    types: the arguments must have exactly the types of `arguments`.
+    If the kernel is compiled, this is its machine code for these types; it saves the lookup of types, which
+    takes microseconds for a tuple of many arrays. Calls do not check the types.
     """
-    code: F = kernel.compile(tuple(map(numba.typeof, arguments)))  # type: ignore[attr-defined]
+    chosen = cast(Kernel, kernel)
+    if not chosen.is_compiled:
+        return kernel
+    code: F = chosen.dispatcher.compile(tuple(map(_numba().typeof, arguments)))
     return code
 
 
-def cache_file_of(kernel: Any) -> Any:
-    """Numba's object for a kernel's files on disk, or None if the kernel is not cached."""
-    return getattr(getattr(kernel, "_cache", None), "_cache_file", None)
+@cache
+def _numba() -> Any:
+    """The module numba; imported late, since that takes half a second."""
+    import numba
+    from numba.core import event
+    from numba.extending import typeof_impl
+
+    @typeof_impl.register(InnerKernel)  # type: ignore[untyped-decorator]
+    def type_of_kernel(kernel: InnerKernel, context: Any) -> Any:
+        return typeof_impl(kernel.dispatcher, context)
+
+    class Listener(event.Listener):  # type: ignore[misc]
+        def on_start(self, event: Any) -> None:
+            _compilation.start(event.kind)
+
+        def on_end(self, event: Any) -> None:
+            _compilation.end(event.kind)
+
+    for kind in (LOCK, COMPILE):
+        event.register(kind, Listener())
+    return numba
 
 
-def _share_cache(kernel: Any) -> Any:
-    """Make a kernel's cache on disk safe across versions of the package and between processes.
+# Events of numba: a thread waits for or holds its lock; a function is compiled (not loaded from disk).
+LOCK = "numba:compiler_lock"
+COMPILE = "numba:compile"
 
-    Numba checks only the file that defines a kernel, but kernels of other files are compiled into it; so the
-    stamp of all kernel files is added. Numba fails on cached types that no longer exist; so an unreadable
-    index counts as empty. Numba saves a kernel in several steps, between which another process can use the
-    same file name; so loading and saving hold a lock.
+
+class _Compilation(threading.local):
+    """Compilation of a kernel by this thread: its progress, and a lock while its machine code is saved.
+
+    Numba saves a kernel right after its compilation, in two steps; between them another process could use the
+    same file name.
     """
-    file = cache_file_of(kernel)
-    if file is None or not all(hasattr(file, part) for part in CACHE_PARTS):
-        return kernel
-    load_index = file._load_index
 
-    def load_index_or_nothing() -> Any:
+    count = 0  # of this process
+
+    def __init__(self) -> None:
+        self.depth = 0  # of numba's lock
+        self.shown: ExitStack | None = None
+        self.saving: ExitStack | None = None
+        self.saving_depth = 0
+
+    def start(self, kind: str) -> None:
+        """Called when numba starts something."""
+        if kind == LOCK:
+            self.depth += 1
+        elif self.shown is None:
+            _Compilation.count += 1
+            if _Compilation.count == 1:
+                notice(NOTICE)
+            self.shown = ExitStack()
+            self.shown.enter_context(stage(f"compiling kernels, once ({_Compilation.count} so far)"))
+
+    def end(self, kind: str) -> None:
+        """Called when numba has done something."""
+        if kind == COMPILE:
+            if self.saving is None:
+                self.saving = ExitStack()
+                self.saving.enter_context(_locked(_cache_folder()))
+                self.saving_depth = self.depth
+            return
+        self.depth -= 1
+        if self.saving is not None and self.depth < self.saving_depth:
+            self.saving.close()
+            self.saving = None
+        if self.shown is not None and self.depth == 0:
+            self.shown.close()
+            self.shown = None
+
+
+NOTICE = (
+    "Broadloom compiles its kernels for this machine; this happens once and takes up to a minute."
+    " `broadloom compile` does it beforehand."
+)
+_compilation = _Compilation()
+
+
+def _njit(function: Callable[..., Any], options: Mapping[str, object]) -> Any:
+    """Numba's object for a function; its machine code is kept in `_cache_folder`."""
+    numba = _numba()
+    folder = _cache_folder()
+    if folder is None:
+        return numba.njit(**options)(function)
+    setting = numba.config.CACHE_DIR
+    numba.config.CACHE_DIR = str(folder)
+    try:
+        return numba.njit(cache=True, **options)(function)
+    finally:
+        numba.config.CACHE_DIR = setting
+
+
+@cache
+def _cache_folder() -> Path | None:
+    """The folder for the machine code of this version of the package; None if nothing can be written.
+
+    Numba checks only the file that defines a kernel, but kernels of other files are compiled into it. So the
+    folder's name has a hash of all files with kernels. Folders of earlier versions are removed.
+    """
+    if not CACHE:
+        return None
+    owner = hashlib.sha256(str(PACKAGE).encode()).hexdigest()[:8]
+    for parent in _cache_parents():
+        folder = parent / f"kernels-{owner}-{_stamp_of_kernel_files()}"
         try:
-            return load_index()
-        except Exception:  # unpickling of types that no longer exist fails in many ways
-            return {}
-
-    file._load_index = load_index_or_nothing
-    file._source_stamp = file._source_stamp, _stamp_of_kernel_files()
-    file.load = _with_lock(file.load, file._cache_path)
-    file.save = _with_lock(file.save, file._cache_path)
-    return kernel
-
-
-def _with_lock(function: Callable[..., Any], folder: str) -> Callable[..., Any]:
-    """The function, run while no other process runs it on the same folder."""
-
-    def locked(*arguments: Any) -> Any:
-        try:
-            handle = os.open(folder, os.O_RDONLY)
-        except OSError:  # the folder does not exist yet
-            return function(*arguments)
-        try:
-            with suppress(OSError):  # some network disks have no locks
-                fcntl.flock(handle, fcntl.LOCK_EX)
-            return function(*arguments)
-        finally:
-            with suppress(OSError):  # closing is not enough if a child process has inherited the handle
-                fcntl.flock(handle, fcntl.LOCK_UN)
-            os.close(handle)
-
-    return locked
+            if not folder.exists():
+                folder.mkdir(parents=True, exist_ok=True)
+                for earlier in parent.glob(f"kernels-{owner}-*"):
+                    if earlier != folder:
+                        shutil.rmtree(earlier, ignore_errors=True)
+        except OSError:
+            continue
+        if os.access(folder, os.W_OK):
+            return folder
+    return None
 
 
-@lru_cache
+@cache
+def _kernels_on_disk() -> frozenset[str]:
+    """The names of the kernels whose machine code was on disk when this process first asked."""
+    folder = _cache_folder()
+    files = () if folder is None else folder.rglob("*.nbi")  # like module.function-12.py311.nbi
+    return frozenset(file.name.rpartition("-")[0] for file in files)
+
+
+def _cache_parents() -> Iterator[Path]:
+    """The folders that can hold the cache, best first."""
+    setting = os.environ.get("NUMBA_CACHE_DIR")
+    if setting:
+        yield Path(setting)
+        return
+    yield PACKAGE / "__pycache__"
+    if sys.platform == "win32":
+        yield Path(os.environ.get("LOCALAPPDATA", "~/AppData/Local")).expanduser() / "broadloom"
+    elif sys.platform == "darwin":
+        yield Path("~/Library/Caches/broadloom").expanduser()
+    else:
+        yield Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "broadloom"
+
+
 def _stamp_of_kernel_files() -> str:
     """A hash of all files of the package that use `broadloom.kernels`."""
-    texts = (file.read_bytes() for file in sorted(Path(__file__).parents[1].rglob("*.py")))
-    return hashlib.sha256(b"".join(text for text in texts if b"broadloom.kernels" in text)).hexdigest()
+    texts = (file.read_bytes() for file in sorted(PACKAGE.rglob("*.py")))
+    kernels = b"".join(text for text in texts if b"broadloom.kernels" in text)
+    return hashlib.sha256(kernels).hexdigest()[:16]
+
+
+@contextmanager
+def _locked(folder: Path | None) -> Iterator[None]:
+    """Run the block while no other process runs one on the same folder."""
+    handle = None
+    if folder is not None:
+        with suppress(OSError):  # some network disks have no locks
+            handle = lock_handle(folder, wait=True)
+    try:
+        yield
+    finally:
+        if handle is not None:
+            unlock_handle(handle)

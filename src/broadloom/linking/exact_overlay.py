@@ -13,11 +13,10 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_array
 
 from broadloom.checks import check_count, check_number
 from broadloom.errors import InputError
@@ -25,6 +24,9 @@ from broadloom.kernels import kernel
 from broadloom.linking.link_result import LinkResult
 from broadloom.model import Interest, Weights
 from broadloom.progress import stage
+
+if TYPE_CHECKING:
+    from scipy.sparse import csr_array
 
 Bools = NDArray[np.bool_]
 Floats = NDArray[np.float64]
@@ -260,6 +262,8 @@ class LinkProgram:
 
     def rows(self) -> tuple[csr_array, Floats]:
         """The inequalities as a matrix, one row each, and the least value of each row."""
+        from scipy.sparse import csr_array
+
         start = np.cumsum([0, *map(len, self.needs)])
         columns = np.concatenate([np.array(key, np.int64) for key in self.needs])
         matrix = csr_array((np.ones(len(columns)), columns, start), shape=(len(self.needs), len(self.pairs)))

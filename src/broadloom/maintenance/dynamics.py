@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
-from functools import cached_property
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -102,16 +101,19 @@ class OverlayDynamics:
         self.topic_count = topic_count
         self.next_id = next_id
         self._spare_subscribers = 0  # a lower bound, over all topics, on the spare capacity for subscribers
+        self._attach_kernel = attach
         self._build_arrays(present)
 
     def __getstate__(self) -> dict[str, Any]:
         """The state for copies and pickles, without the compiled kernel, which is looked up again."""
-        return {name: value for name, value in vars(self).items() if name != "_attach"}
+        return vars(self) | {"_attach_kernel": attach}
 
-    @cached_property
-    def _attach(self) -> Callable[..., tuple[Nodes, Nodes]]:
-        """The kernel of joins, for fixed types: a join is so fast that the lookup of types would show."""
-        return compiled_for(attach, self._arrays, self._weights, self.rules, 0, np.empty(0, np.int32))
+    def _attach(self, v: int, topics: Nodes) -> tuple[Nodes, Nodes]:
+        """Run the kernel of joins, for fixed types: a join is so fast that the lookup of types would show."""
+        arguments = self._arrays, self._weights, self.rules, v, topics
+        if self._attach_kernel is attach:
+            self._attach_kernel = compiled_for(attach, *arguments)
+        return self._attach_kernel(*arguments)
 
     @property
     def max_degree(self) -> int:
@@ -177,7 +179,7 @@ class OverlayDynamics:
         self._ids[v] = node
         self._position[node] = v
         self.next_id += 1
-        added, candidates = self._attach(self._arrays, self._weights, self.rules, v, topics)
+        added, candidates = self._attach(v, topics)
         seconds = time.perf_counter() - start
         return trusted_change(
             node=node,

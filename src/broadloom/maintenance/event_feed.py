@@ -13,11 +13,9 @@ import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.parquet
 
 from broadloom.checks import is_text
 from broadloom.errors import InputError, error_from_os
@@ -35,6 +33,9 @@ from broadloom.maintenance.dynamics import Drift
 from broadloom.maintenance.live import Live
 from broadloom.progress import stage
 
+if TYPE_CHECKING:
+    import pyarrow as pa
+
 # Kinds of events, and the faults of an event by itself.
 EVENT_KINDS = (JOIN, LEAVE, SUBSCRIBE, UNSUBSCRIBE)
 NOT_JSON = "not a JSON object"
@@ -50,13 +51,13 @@ EXISTS_ALREADY = "node exists already"
 DUPLICATE = "duplicate: its seq was applied before"
 LATE = "late: a later seq was applied before"
 # Columns of the tables of a run.
-LINKS = {"seq": pa.int64(), "action": pa.string(), "u": pa.string(), "v": pa.string()}
+LINKS = {"seq": "int64", "action": "string", "u": "string", "v": "string"}
 OF_EVENTS = (JOIN, LEAVE, RESUBSCRIBE)
 FRESH = ("fresh_max_degree", "fresh_mean_degree")
-_WHOLE = pa.int64()
-_NUMBER = pa.float64()
+_WHOLE = "int64"
+_NUMBER = "float64"
 ROUNDS = (
-    {"seq": _WHOLE, "kind": pa.string(), "node": pa.string()}
+    {"seq": _WHOLE, "kind": "string", "node": "string"}
     | dict.fromkeys(("added", "removed", "repair_edges"), _WHOLE)
     | {"repair_ratio": _NUMBER, "shadow": _WHOLE, "ms": _NUMBER, "backup_ms": _NUMBER}
     | {"nodes": _WHOLE, "edges": _WHOLE, "max_degree": _WHOLE, "mean_degree": _NUMBER}
@@ -106,6 +107,8 @@ def events_of(name: str, data: bytes) -> list[EventRow]:
         >>> events_of("e.csv", b'seq,kind,node\n1,leave,a\n2\n')[0].values
         {'seq': 1, 'kind': 'leave', 'node': 'a'}
     """
+    import pyarrow as pa
+
     ending = Path(name.removesuffix(".gz")).suffix
     if ending not in ENDINGS:
         raise InputError(f"{name} has an unknown ending; files of events end with {', '.join(ENDINGS)}")
@@ -205,6 +208,9 @@ def _of_csv(data: bytes) -> Iterator[EventRow]:
 
 
 def _of_parquet(data: bytes) -> Iterator[EventRow]:
+    import pyarrow as pa
+    import pyarrow.parquet
+
     table = pyarrow.parquet.read_table(pa.BufferReader(data))
     for row in table.to_pylist(maps_as_pydicts="lossy"):
         yield _event(json.dumps(row, default=str), row)
@@ -373,6 +379,8 @@ class RoundLog:
 
     def tables(self) -> dict[str, pa.Table]:
         """The tables."""
+        import pyarrow as pa
+
         links = {
             name: pa.array([row[i] for row in self.links], kind)
             for i, (name, kind) in enumerate(LINKS.items())
@@ -467,4 +475,6 @@ def _numbers(rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
 
 def _rounds_table(rows: Sequence[dict[str, Any]]) -> pa.Table:
     """A table with one row per round, always with the same columns."""
+    import pyarrow as pa
+
     return pa.table({name: pa.array([row.get(name) for row in rows], kind) for name, kind in ROUNDS.items()})

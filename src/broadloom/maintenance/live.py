@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from broadloom.checks import check_count, check_flag, check_instance, check_number, check_path, is_text, shown
@@ -280,6 +279,8 @@ class Live:
 
     def plan(self) -> Plan:
         """The overlay of the present nodes as a plan; the column `id` of its nodes has their ids."""
+        import pyarrow as pa
+
         present = self._dynamics.present()
         contents = present.contents
         count = len(present.ids)

@@ -20,6 +20,7 @@ from broadloom.checks import (
     shown,
 )
 from broadloom.errors import InputError
+from broadloom.kernels import always_compiled
 from broadloom.linking import fitting_weights
 from broadloom.maintenance._overlay_arrays import OverlayContents
 from broadloom.maintenance._repair import RepairRules
@@ -211,11 +212,12 @@ def _check_edges(interest: Interest, edges: ArrayLike) -> np.ndarray:
     return links
 
 
-def compile_kernels() -> None:
-    """Compile or load the kernels of changes, so that the first change is as fast as the others."""
+def load_kernels() -> None:
+    """Compile the kernels of changes, or load them from disk, so that the first change is not slow."""
     small = Interest.from_lists([[0, 1], [0, 1], [1], [0]])
-    for method in ("shadow", "naive"):
-        live = maintain(small, algorithm=method, edges=[(0, 1), (0, 2), (0, 3)])
-        live.join([0, 1])
-        live.resubscribe(1, [1])
-        live.leave(0)
+    with always_compiled():
+        for algorithm in ("shadow", "naive"):
+            live = maintain(small, algorithm=algorithm, edges=[(0, 1), (0, 2), (0, 3)])
+            live.join([0, 1])
+            live.resubscribe(1, [1])
+            live.leave(0)

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 
 from broadloom._version import VERSION
 from broadloom.errors import InputError, StorageError, error_from_os
@@ -28,7 +27,6 @@ from broadloom.maintenance.live import Live, OverlayNames
 from broadloom.maintenance.methods import options_of
 from broadloom.plans import Plan
 from broadloom.storage import BINARY, append_record, lock_folder, new_folder, read_records, start_journal
-from broadloom.storage.tables import require_table, write_table
 
 STATE = "state"
 RECORD = "live.json"
@@ -115,6 +113,10 @@ def write_state(folder: Path, live: Live, journal: str | None = None) -> None:
 
     `journal` is the name of the journal for the changes after this state, if there is one.
     """
+    import pyarrow as pa
+
+    from broadloom.storage.tables import write_table
+
     plan = live.plan()
     present = live._dynamics.present()
     plan.save(folder, overwrite=True)
@@ -136,6 +138,8 @@ def write_state(folder: Path, live: Live, journal: str | None = None) -> None:
 
 def read_state(folder: Path) -> Live:
     """The live overlay that `write_state` wrote, without a journal."""
+    from broadloom.storage.tables import require_table
+
     record = _record(folder)
     plan = Plan.load(folder)
     options = options_of(plan.algorithm, **{k: np.inf if v is None else v for k, v in plan.options.items()})

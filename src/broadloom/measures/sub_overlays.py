@@ -87,7 +87,7 @@ def _whole_graph(overlay: Overlay, lengths: NDArray[np.float64]) -> Graph:
     return Graph(near.start, near.neighbours, lengths[near.edge])
 
 
-@kernel
+@kernel(cost=10)
 def _diameters(
     topics: NDArray[np.int64],
     node_start: NDArray[np.int64],

@@ -6,11 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
 from broadloom.checks import (
@@ -34,7 +32,9 @@ from broadloom.errors import InputError
 from broadloom.model.density import Density, DensityArrays, density_from_table, density_table
 from broadloom.notebook import html_summary
 from broadloom.storage import new_folder
-from broadloom.storage.tables import list_column, list_matrix, read_table, require_table, write_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # More rectangles per filter would make exact volumes of unions slow; the paper uses 3.
 MAX_RECTANGLES = 16
@@ -479,6 +479,8 @@ def read_assignment_problem(
     Raises:
         InputError: a table or column is missing, or something in it is wrong.
     """
+    from broadloom.storage.tables import list_matrix, read_table, require_table
+
     path = Path(folder)
     publisher = require_table(path, "publisher")
     brokers = require_table(path, "brokers")
@@ -511,6 +513,8 @@ def read_assignment_problem(
 
 def write_assignment_problem(folder: str | Path, problem: AssignmentProblem, overwrite: bool = False) -> None:
     """Write a problem as one atomic folder of tables."""
+    from broadloom.storage.tables import write_table
+
     with new_folder(Path(folder), overwrite) as scratch:
         for name, table in assignment_tables(problem).items():
             write_table(scratch, name, table)
@@ -518,6 +522,10 @@ def write_assignment_problem(folder: str | Path, problem: AssignmentProblem, ove
 
 def assignment_tables(problem: AssignmentProblem) -> dict[str, pa.Table]:
     """The tables of a problem."""
+    import pyarrow as pa
+
+    from broadloom.storage.tables import list_column
+
     brokers = pa.array(problem.broker_ids or map(str, range(problem.broker_count)), pa.string())
     subscriber_ids = pa.array(
         problem.subscriber_ids or map(str, range(problem.subscriber_count)), pa.string()
@@ -552,6 +560,8 @@ def assignment_tables(problem: AssignmentProblem) -> dict[str, pa.Table]:
 
 def _parents(brokers: pa.Table) -> NDArray[np.int32]:
     """The index of each broker's parent, -1 for children of the publisher."""
+    import pyarrow.compute as pc
+
     if "parent" not in brokers.column_names:
         return np.full(brokers.num_rows, -1, np.int32)
     parent = brokers["parent"].combine_chunks()

@@ -7,10 +7,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
 
 from broadloom.checks import (
@@ -26,7 +25,9 @@ from broadloom.checks import (
     shown,
 )
 from broadloom.errors import InputError
-from broadloom.storage.tables import indices_in, read_table, require_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 DensityFunction = Callable[[NDArray[np.float64]], ArrayLike]
 
@@ -216,6 +217,8 @@ def summarize(
         >>> summarize(log, ["a", "b"], ["x", "y"]).tolist()
         [[3.0, 2.0], [0.0, 0.0]]
     """
+    import pyarrow as pa
+
     check_instance(messages, pa.Table, "the log", "give a pyarrow.Table of messages")
     users = check_ids(users, "user")
     if not isinstance(channels, Grid):
@@ -268,6 +271,10 @@ def _message_indices(
     column: pa.ChunkedArray, ids: Sequence[str], kind: str, expected: str
 ) -> NDArray[np.int64]:
     """The index among the ids of each value in a column of messages."""
+    import pyarrow as pa
+
+    from broadloom.storage.tables import indices_in
+
     found = indices_in(column.cast(pa.string()), pa.array(list(ids), pa.string()))
     raise_for_first(
         found < 0, lambda row: f"message {row}: {kind} {column[row].as_py()!r} is unknown", expected
@@ -277,6 +284,9 @@ def _message_indices(
 
 def _duration(messages: pa.Table) -> float:
     """The seconds from the first message to the last one; 1 if that is zero."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     if not messages.num_rows:
         return 1.0
     at = messages.column("at").cast(pa.timestamp("us")).cast(pa.int64())
@@ -304,6 +314,8 @@ def read_traffic(folder: Path, users: list[str], points: bool = False) -> Flows 
     Raises:
         InputError: a user is unknown, a rate is not a number from 0, or the matrix is too large.
     """
+    from broadloom.storage.tables import read_table
+
     histograms = read_table(folder, "histograms")
     messages = read_table(folder, "messages") if histograms is None and not points else None
     if messages is not None:
@@ -317,6 +329,10 @@ def read_traffic(folder: Path, users: list[str], points: bool = False) -> Flows 
 
 def _by_topic(folder: Path, users: list[str], sent: pa.Table) -> Flows:
     """Rates and wants with each topic as a channel."""
+    import pyarrow as pa
+
+    from broadloom.storage.tables import indices_in, require_table
+
     subscriptions = require_table(folder, "subscriptions")
     node = subscriptions.column("node")
     wanted = subscriptions.column("topic")
@@ -380,6 +396,9 @@ def _rows(
     table: pa.Table, name: str, one: tuple[str, list[str]], other: tuple[str, list[str]]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float64]]:
     """Two columns of ids as indices, and the rate."""
+    import pyarrow as pa
+
+    from broadloom.storage.tables import indices_in
 
     def index(column: str, ids: list[str]) -> NDArray[np.int64]:
         values = table.column(column)

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from broadloom.checks import (
@@ -23,7 +22,9 @@ from broadloom.checks import (
 )
 from broadloom.errors import InputError
 from broadloom.kernels import kernel
-from broadloom.storage.tables import list_column, list_matrix
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class DensityArrays(NamedTuple):
@@ -196,6 +197,10 @@ class Density:
 
 def density_table(density: Density) -> pa.Table:
     """The canonical table of a density, with one row per cell."""
+    import pyarrow as pa
+
+    from broadloom.storage.tables import list_column
+
     corners = [
         np.stack([side.ravel() for side in np.meshgrid(*sides, indexing="ij")], axis=1)
         for sides in ([line[:-1] for line in density.edges], [line[1:] for line in density.edges])
@@ -206,6 +211,8 @@ def density_table(density: Density) -> pa.Table:
 
 def density_from_table(table: pa.Table | None) -> Density | None:
     """The density in a table of cells; cells without a row have no events. None for an empty table."""
+    from broadloom.storage.tables import list_matrix
+
     if table is None or table.num_rows == 0:
         return None
     lo, hi = (list_matrix(table, "density", side) for side in ("lo", "hi"))

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import csr_array
 
 from broadloom.checks import (
     MAX_INDEX,
@@ -29,11 +26,14 @@ from broadloom.checks import (
     shown,
 )
 from broadloom.errors import InputError
+from broadloom.kernels import group_by
 from broadloom.notebook import PREVIEW_ROWS, html_summary
-from broadloom.storage.tables import as_table, indices_in
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from scipy.sparse import sparray, spmatrix
+
+FEW_VALUES = 10_000  # up to this many ids, plain Python is as quick as pyarrow
 
 
 @dataclass(frozen=True, eq=False)
@@ -163,6 +163,8 @@ class Interest:
             >>> Interest.from_table(pa.table({"node": ["a", "b"], "topic": ["x", "x"]}))
             Interest(2 nodes, 1 topics, 2 subscriptions)
         """
+        from broadloom.storage.tables import as_table
+
         table = as_table(subscriptions, "subscriptions")
         pairs = {name: _column(table, "subscriptions", name) for name in ("node", "topic")}
         known_nodes = None if nodes is None else _column(nodes, "nodes", "node").to_pylist()
@@ -202,6 +204,8 @@ class Interest:
             >>> Interest.from_lists([["x"], ["x"]]).to_table().column("node").to_pylist()
             ['0', '1']
         """
+        import pyarrow as pa
+
         owners = np.repeat(np.arange(self.node_count), np.diff(self.topic_start))
         nodes, topics = (pa.array(ids, pa.string()) for ids in (self.node_ids, self.topic_ids))
         return pa.table({"node": nodes.take(owners), "topic": topics.take(self.topics)})
@@ -242,9 +246,7 @@ class Interest:
         _check_columns(rows, columns, len(names), ids)
         sorted_columns = _sorted_rows(rows, columns.astype(np.int32))
         _check_no_repeats(rows, sorted_columns, ids, names)
-        by_topic = csr_array(
-            (np.ones(len(rows), np.int8), sorted_columns, starts), shape=(n, len(names))
-        ).tocsc()
+        node_start, by_topic = group_by(sorted_columns, len(names))
         interest = object.__new__(cls)
         restore_frozen(
             interest,
@@ -253,8 +255,8 @@ class Interest:
                 "topic_ids": names,
                 "topic_start": starts,
                 "topics": sorted_columns,
-                "node_start": by_topic.indptr.astype(np.int64),
-                "nodes": by_topic.indices.astype(np.int32),
+                "node_start": node_start,
+                "nodes": rows[by_topic],
             },
         )
         return interest
@@ -342,6 +344,15 @@ def _numbered(
     values: object, kind: str, known: Sequence[object] | None = None
 ) -> tuple[NDArray[np.int64], tuple[str, ...]]:
     """The index of each value among the known ids, or among the distinct values in ascending order."""
+    if known is None and _is_plain(values):
+        distinct = sorted(set(values))
+        index = {value: i for i, value in enumerate(distinct)}
+        return np.array([index[value] for value in values], np.int64), check_ids(distinct, kind)
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from broadloom.storage.tables import indices_in
+
     column = _id_column(values, kind)
     if known is None:
         distinct = pc.unique(column)
@@ -357,8 +368,21 @@ def _numbered(
     return found, ids
 
 
+def _is_plain(values: object) -> TypeGuard[list[Any]]:
+    """Whether the values are a short list of whole numbers, or of texts: no reason to load pyarrow."""
+    if type(values) is not list or len(values) > FEW_VALUES:
+        return False
+    kinds = set(map(type, values))
+    if kinds == {int}:
+        return all(abs(value) < 2**63 for value in values)
+    return kinds == {str} and all(value and value.isascii() for value in values)
+
+
 def _id_column(values: object, kind: str) -> pa.Array:
     """Ids as one Arrow array of whole numbers or of strings, none missing or empty."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
     column: Any = values
     if not isinstance(values, (pa.Array, pa.ChunkedArray, list)) and not _is_plain_column(values):
         column = ordered_list(values, f"{kind} ids")
@@ -395,6 +419,8 @@ def _id_column(values: object, kind: str) -> pa.Array:
 
 def _without_views(kind: pa.DataType) -> pa.DataType:
     """The type, but strings instead of string views, for which Arrow has few functions."""
+    import pyarrow as pa
+
     return pa.string() if pa.types.is_string_view(kind) else kind
 
 
@@ -510,6 +536,8 @@ def _sized(topic_ids: Sequence[object], count: int) -> Sequence[object]:
 
 def _column(value: object, name: str, column: str) -> pa.ChunkedArray:
     """A column of a canonical table."""
+    from broadloom.storage.tables import as_table
+
     table = as_table(value, name)
     if column not in table.column_names:
         raise InputError(f"table {name} has no column {column!r} (it has {', '.join(table.column_names)})")
@@ -587,13 +615,11 @@ class Overlay:
 
     def adjacency(self) -> Adjacency:
         """The neighbours of each node, ascending, and the edge to each of them."""
-        m = self.edge_count
-        n = self.node_count
-        ends = self.edges.astype(np.int64)
-        rows, columns = np.concatenate((ends, ends[:, ::-1])).T
-        matrix = csr_array((np.tile(np.arange(m, dtype=np.int32), 2), (rows, columns)), shape=(n, n))
-        matrix.sort_indices()
-        return Adjacency(matrix.indptr.astype(np.int64), matrix.indices.astype(np.int32), matrix.data)
+        ends = np.concatenate((self.edges, self.edges[:, ::-1]))
+        by_neighbour = group_by(ends[:, 1], self.node_count)[1]
+        start, order = group_by(ends[by_neighbour, 0], self.node_count)
+        order = by_neighbour[order]
+        return Adjacency(start, ends[order, 1], (order % max(self.edge_count, 1)).astype(np.int32))
 
     def __setstate__(self, state: dict[str, object]) -> None:
         restore_frozen(self, state)

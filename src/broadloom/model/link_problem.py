@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from broadloom.checks import raise_for_first, repeated
@@ -15,7 +14,9 @@ from broadloom.errors import InputError
 from broadloom.model.graphs import Interest
 from broadloom.model.weights import Weights, fill_missing, raise_to_floor, symmetrised
 from broadloom.storage import new_folder
-from broadloom.storage.tables import coordinate_columns, indices_in, read_table, require_table, write_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 WEIGHT_SOURCES = ("auto", "latency", "coordinates", "sites", "uniform")
 
@@ -63,6 +64,10 @@ def read_link_problem(
     Raises:
         InputError: a table or column is missing, something in it is wrong, or an option does not apply.
     """
+    import pyarrow as pa
+
+    from broadloom.storage.tables import read_table, require_table
+
     path = Path(folder)
     nodes = read_table(path, "nodes")
     latency = read_table(path, "latency")
@@ -92,6 +97,10 @@ def write_link_problem(
 
     `tables` can include `nodes`; by default that table has only the interest's node ids.
     """
+    import pyarrow as pa
+
+    from broadloom.storage.tables import write_table
+
     interest_tables = {
         "nodes": pa.table({"node": pa.array(interest.node_ids, pa.string())}),
         "topics": pa.table({"topic": pa.array(interest.topic_ids, pa.string())}),
@@ -114,6 +123,8 @@ def _check_options(source: str, of_latency: dict[str, object], of_sites: dict[st
 
 def _source(requested: str, latency: pa.Table | None, nodes: pa.Table) -> str:
     """The source of the weights; "auto" is resolved by the tables that exist."""
+    from broadloom.storage.tables import coordinate_columns
+
     if requested not in WEIGHT_SOURCES:
         raise InputError(f"no weights {requested!r}; there are {', '.join(WEIGHT_SOURCES)}")
     if requested != "auto":
@@ -126,6 +137,11 @@ def _source(requested: str, latency: pa.Table | None, nodes: pa.Table) -> str:
 
 
 def _from_coordinates(nodes: pa.Table, folder: Path) -> Weights:
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from broadloom.storage.tables import coordinate_columns
+
     columns = coordinate_columns(nodes)
     if not columns:
         raise InputError(
@@ -140,6 +156,11 @@ def _from_coordinates(nodes: pa.Table, folder: Path) -> Weights:
 
 def _site_numbers(nodes: pa.Table, folder: Path | str) -> tuple[NDArray[np.int32], list[str]]:
     """The site of each node as a number, and the sites' names in ascending order."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from broadloom.storage.tables import indices_in
+
     if "site" not in nodes.column_names:
         raise InputError(f"{folder}: table nodes has no column 'site'; add it or choose other weights")
     column = nodes.column("site")
@@ -169,12 +190,20 @@ def _from_latency(latency: pa.Table, nodes: pa.Table, missing: str, floor: float
 
 def _any_known(latency: pa.Table, names: list[str]) -> bool:
     """Whether any row of the latency table has one of these names."""
+    import pyarrow as pa
+
+    from broadloom.storage.tables import indices_in
+
     known = pa.array(names, pa.string())
     return any(np.any(indices_in(latency.column(side), known) >= 0) for side in ("src", "dst"))
 
 
 def _matrix(latency: pa.Table, names: list[str], missing: str, floor: float | None) -> NDArray[np.float64]:
     """The latency table as a symmetric matrix: the mean of both directions of each pair."""
+    import pyarrow as pa
+
+    from broadloom.storage.tables import indices_in
+
     src, dst = (latency.column(side).to_pylist() for side in ("src", "dst"))
     values = latency.column("rtt_ms").to_numpy().astype(np.float64)
     u, v = (indices_in(latency.column(side), pa.array(names, pa.string())) for side in ("src", "dst"))

@@ -6,10 +6,9 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import InitVar, dataclass, fields, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from broadloom.checks import (
@@ -32,7 +31,9 @@ from broadloom.errors import InputError
 from broadloom.kernels import kernel
 from broadloom.model.channels import Grid, read_traffic, summarize
 from broadloom.notebook import html_summary
-from broadloom.storage.tables import require_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Routing of traffic through the core. "mst": a minimum spanning tree per source and channel; "pair": the
 # shortest path from each source to each destination, so one tree per source; "tree": one tree for all.
@@ -323,6 +324,8 @@ def read_market_problem(
     Raises:
         InputError: a table or column is missing, or something in it is wrong.
     """
+    from broadloom.storage.tables import require_table
+
     path = Path(folder)
     check_count(channels, "channels", minimum=1)
     check_positive(headroom, "headroom")
@@ -391,6 +394,8 @@ def _traffic(
     folder: Path, users: list[str], corners: NDArray[np.float64], channels: int
 ) -> tuple[Grid, NDArray[np.float64]]:
     """The grid over corners and messages, and each user's rates in its cells (a `TrafficReader`)."""
+    from broadloom.storage.tables import require_table
+
     messages = require_table(folder, "messages")
     axes = corners.shape[1]
     check_has_points(messages.column_names, folder)

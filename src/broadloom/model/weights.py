@@ -45,6 +45,7 @@ UNIFORM, DENSE, EUCLIDEAN, SITES = range(len(WEIGHT_KINDS))
 SYMMETRY_TOLERANCE = 1e-9
 # The range of weights, so that their sums and squares are finite.
 LIGHTEST, HEAVIEST = 1e-100, 1e100
+FEW_POINTS = 100  # up to this many, all distances are computed
 RANGE = f"from {LIGHTEST:g} to {HEAVIEST:g}"
 
 
@@ -456,27 +457,35 @@ def _check_apart(points: NDArray[np.float64], names: Sequence[str] | None) -> No
     """Raise if two points have distance 0, or are so far apart that the distance overflows."""
     if len(points) < 2:
         return
-    from scipy.spatial import KDTree  # a heavy import, needed only here
-
     if points.shape[1] == 0:
         raise InputError("points have no coordinates, so all nodes are at one point; give at least one")
     with np.errstate(over="ignore"):
         span = np.sqrt(np.sum((points.max(axis=0) - points.min(axis=0)) ** 2))
     if not span <= HEAVIEST:
         raise InputError(f"points are {span:g} apart; weights are {RANGE}, so use another unit")
-    distance, nearest = map(np.asarray, KDTree(points).query(points, k=2))
+    distance, nearest = _nearest_others(points)
 
     def describe(u: int) -> str:
-        other = nearest[u][nearest[u] != u][0]
-        return (
-            f"nodes {_name(u, names)} and {_name(other, names)} are at the same point, {points[u].tolist()}"
-        )
+        pair = f"nodes {_name(u, names)} and {_name(nearest[u], names)}"
+        return f"{pair} are at the same point, {points[u].tolist()}"
 
-    raise_for_first(distance[:, 1] == 0, describe, "weights are above 0, so give each node another point")
-    if distance[:, 1].min() < LIGHTEST:
-        raise InputError(
-            f"two points are {distance[:, 1].min():g} apart; weights are {RANGE}, so use another unit"
-        )
+    raise_for_first(distance == 0, describe, "weights are above 0, so give each node another point")
+    if distance.min() < LIGHTEST:
+        raise InputError(f"two points are {distance.min():g} apart; weights are {RANGE}, so use another unit")
+
+
+def _nearest_others(points: NDArray[np.float64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """The distance from each point to the nearest other point, and that point."""
+    if len(points) <= FEW_POINTS:
+        distances = np.sqrt(((points[:, None] - points) ** 2).sum(axis=2))
+        np.fill_diagonal(distances, np.inf)
+        nearest = distances.argmin(axis=1)
+        return distances[np.arange(len(points)), nearest], nearest
+    from scipy.spatial import KDTree  # a heavy import, needed only here
+
+    distance, two = map(np.asarray, KDTree(points).query(points, k=2))
+    itself = two[:, 0] == np.arange(len(points))
+    return distance[:, 1], np.where(itself, two[:, 1], two[:, 0])
 
 
 def _site_numbers(site_of_node: ArrayLike) -> NDArray[np.int32]:

@@ -6,11 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from broadloom import measures
@@ -27,7 +25,9 @@ from broadloom.model import (
 from broadloom.notebook import PREVIEW_ROWS
 from broadloom.plans.stage_result import StageResult, write_plan_json
 from broadloom.storage import read_plan_json
-from broadloom.storage.tables import list_column, require_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 FORMAT = 1
 
@@ -103,6 +103,11 @@ class AssignmentResult(StageResult):
         Raises:
             InputError: there is no assignment at `path`, or it is damaged.
         """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        from broadloom.storage.tables import require_table
+
         folder = check_path(path)
         record = read_assignment_record(folder)
         problem = read_assignment_problem(folder)
@@ -154,6 +159,8 @@ class AssignmentResult(StageResult):
         return f"filters violate {' and '.join(broken)}" if broken else None
 
     def _tables(self) -> dict[str, pa.Table]:
+        import pyarrow as pa
+
         tables = assignment_tables(self.problem)
         subscribers = tables["subscribers"]["subscriber"]
         brokers = tables["brokers"]["broker"]
@@ -179,6 +186,10 @@ def assignment_summary(algorithm: str, metrics: Mapping[str, Any]) -> str:
 
 def filters_table(filters: Sequence[ContentFilter], brokers: pa.Array | pa.ChunkedArray) -> pa.Table:
     """Filters as a table, one row per rectangle."""
+    import pyarrow as pa
+
+    from broadloom.storage.tables import list_column
+
     owner = np.repeat(np.arange(len(filters)), [len(boxes) for boxes in filters])
     sides = [[box[side] for boxes in filters for box in boxes] for side in (0, 1)]
     return pa.table({"broker": brokers.take(owner), "lo": list_column(sides[0]), "hi": list_column(sides[1])})

@@ -6,11 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from broadloom import measures
@@ -20,7 +18,9 @@ from broadloom.model import LOAD_TOLERANCE, MarketProblem, check_core
 from broadloom.notebook import PREVIEW_ROWS
 from broadloom.plans.stage_result import StageResult
 from broadloom.storage import read_plan_json
-from broadloom.storage.tables import read_table, require_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 @dataclass(frozen=True, eq=False)
@@ -113,6 +113,11 @@ class MarketResult(StageResult):
         Raises:
             InputError: there is no result at `path`, it is damaged, or it has other users or brokers.
         """
+        import pyarrow as pa
+        import pyarrow.compute as pc
+
+        from broadloom.storage.tables import require_table
+
         folder = check_path(path)
         if problem is not None:
             check_instance(
@@ -165,6 +170,8 @@ class MarketResult(StageResult):
         return {"kind": "market", "core": self.core, "channels": self.problem.channel_count}
 
     def _tables(self) -> dict[str, pa.Table]:
+        import pyarrow as pa
+
         users = pa.array(self.problem.user_ids, pa.string())
         brokers = pa.array(self.problem.broker_ids, pa.string())
         u, v = np.nonzero(np.triu(self.flows, 1))
@@ -184,6 +191,8 @@ class MarketResult(StageResult):
 
 def _problem_tables(problem: MarketProblem) -> dict[str, pa.Table]:
     """The market problem as tables: rates and wants as lists of channels, prices as lists of numbers."""
+    import pyarrow as pa
+
     sender, channel = np.nonzero(problem.rates)
     start, wanted = problem.wanted
     sends = np.concatenate(([0], np.cumsum(np.bincount(sender, minlength=problem.user_count))))
@@ -204,12 +213,18 @@ def _problem_tables(problem: MarketProblem) -> dict[str, pa.Table]:
 
 def _rows_of_numbers(matrix: NDArray[np.float64]) -> pa.Array:
     """A column with one list per row of the matrix; offsets have 64 bits, for very many users."""
+    import pyarrow as pa
+
     rows, width = matrix.shape
     return pa.LargeListArray.from_arrays(np.arange(rows + 1, dtype=np.int64) * width, matrix.ravel())
 
 
 def _saved_problem(folder: Path, record: Mapping[str, Any]) -> MarketProblem:
     """The market problem that `_problem_tables` wrote."""
+    import pyarrow as pa
+
+    from broadloom.storage.tables import read_table
+
     users = read_table(folder, "market_users")
     brokers = read_table(folder, "market_brokers")
     if users is None or brokers is None or "channels" not in record:
@@ -242,6 +257,8 @@ def _flat(column: pa.ChunkedArray) -> NDArray[Any]:
 
 def _list_entries(column: pa.ChunkedArray) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """The row and the value of each entry of the lists of a column."""
+    import pyarrow.compute as pc
+
     sizes = np.asarray(pc.list_value_length(column.combine_chunks()))
     return np.repeat(np.arange(len(sizes)), sizes), _flat(column).astype(np.int64)
 
@@ -265,6 +282,11 @@ def saved_market_metrics(folder: str | Path) -> dict[str, Any]:
 
 def overloaded_brokers(folder: str | Path) -> list[str]:
     """The ids of the overloaded brokers, computed from the tables of a saved market."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    from broadloom.storage.tables import require_table
+
     users = require_table(Path(folder), "assignment")
     brokers = require_table(Path(folder), "loads")
     names = brokers["broker"]

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import ArrayLike, NDArray
 
 from broadloom import measures
@@ -22,10 +21,10 @@ from broadloom.notebook import PREVIEW_ROWS
 from broadloom.plans import conversions
 from broadloom.plans.stage_result import StageResult
 from broadloom.storage import read_plan_json, to_json_value
-from broadloom.storage.tables import indices_in, require_table
 
 if TYPE_CHECKING:
     import networkx as nx
+    import pyarrow as pa
     from matplotlib.axes import Axes
 
 FORMAT = 1
@@ -154,6 +153,8 @@ class Plan(StageResult):
         Raises:
             InputError: there is no plan at `path`, or it was written by a newer version, or is damaged.
         """
+        from broadloom.storage.tables import require_table
+
         folder = check_path(path)
         record = read_link_record(folder)
         tables = {name: require_table(folder, name) for name in TABLES}
@@ -207,6 +208,8 @@ class Plan(StageResult):
             >>> plan.to_table().to_pylist()
             [{'u': 'rome', 'v': 'oslo', 'weight': 1.0, 'rank': 0}]
         """
+        import pyarrow as pa
+
         names = pa.array(self.interest.node_ids, pa.string())
         edges = {
             "u": names.take(self.edges[:, 0]),
@@ -305,6 +308,8 @@ class Plan(StageResult):
 
     def _nodes_table(self) -> pa.Table:
         """The table of the nodes; only their ids if there are no further columns."""
+        import pyarrow as pa
+
         if self.nodes is not None:
             return self.nodes
         return pa.table({"node": pa.array(self.interest.node_ids, pa.string())})
@@ -330,6 +335,8 @@ class Plan(StageResult):
         return {"format": FORMAT, "weights": weights}
 
     def _tables(self) -> dict[str, pa.Table]:
+        import pyarrow as pa
+
         names = pa.array(self.interest.node_ids, pa.string())
         return {
             "nodes": self._nodes_table(),
@@ -345,6 +352,8 @@ class Plan(StageResult):
 
 def _node_names(nodes: object) -> tuple[str, ...]:
     """The column `node` of a table of nodes."""
+    import pyarrow as pa
+
     table = check_instance(nodes, pa.Table, "the table of nodes", "give a pyarrow.Table with a column node")
     if "node" not in table.column_names:
         raise InputError(f"the table of nodes has no column 'node'; it has {', '.join(table.column_names)}")
@@ -369,6 +378,10 @@ def read_link_record(folder: Path) -> dict[str, Any]:
 
 def _edge_indices(edges: pa.Table, interest: Interest) -> ArrayLike:
     """The edges of a plan's table as pairs of node indices, in the order of their rank."""
+    import pyarrow as pa
+
+    from broadloom.storage.tables import indices_in
+
     edges = edges.sort_by("rank")
     names = pa.array(interest.node_ids, pa.string())
     ranks = edges.column("rank").to_numpy()
@@ -388,6 +401,8 @@ def _edge_indices(edges: pa.Table, interest: Interest) -> ArrayLike:
 
 def _weights_table(weights: Weights) -> pa.Table:
     """One row per node: its point, its site, or its weights to later nodes."""
+    import pyarrow as pa
+
     n = weights.node_count
     if weights.kind == "uniform":
         return pa.table({"weight": np.ones(n)})

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom.model import REGIONS
-from broadloom.storage.tables import coordinate_columns
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -54,6 +53,8 @@ def map_positions(plan: Plan) -> NDArray[np.float64]:
 
 def plane_positions(plan: Plan) -> NDArray[np.float64] | None:
     """The first two network coordinates of each broker, if all have them."""
+    from broadloom.storage.tables import coordinate_columns
+
     if plan.weights.kind == "euclidean" and plan.weights.points.shape[1] >= 2:
         return plan.weights.points[:, :2]
     if plan.nodes is None or len(axes := coordinate_columns(plan.nodes)) < 2:
@@ -67,6 +68,8 @@ def coordinates(plan: Plan) -> dict[str, NDArray[np.float64]]:
 
     They are the points of the weights, else columns of the nodes table.
     """
+    from broadloom.storage.tables import coordinate_columns
+
     if plan.weights.kind == "euclidean":
         points = plan.weights.points
         names = ["x", "y", "z", *(f"x{axis}" for axis in range(3, points.shape[1]))]

@@ -7,10 +7,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from broadloom._version import VERSION
@@ -27,7 +26,9 @@ from broadloom.checks import (
 from broadloom.errors import InputError, InternalError
 from broadloom.notebook import html_summary
 from broadloom.storage import new_folder, to_json_value
-from broadloom.storage.tables import write_table
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 
 class StageResult(ABC):
@@ -117,6 +118,8 @@ class StageResult(ABC):
         Raises:
             InputError: the result breaks a promise of its stage, or `path` exists and `overwrite` is false.
         """
+        from broadloom.storage.tables import write_table
+
         target = check_path(path)
         check_flag(overwrite, "overwrite")
         fault = self._fault()

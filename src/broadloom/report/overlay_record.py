@@ -8,7 +8,6 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from broadloom import measures
@@ -185,6 +184,8 @@ def with_positions_of(plan: Plan, others: Iterable[Plan]) -> Plan:
         >>> positions(with_positions_of(after, [replace(before, nodes=nodes)]))
         {'kind': 'map', 'x': [2.4, 8.7, None], 'y': [48.9, 50.1, None]}
     """
+    import pyarrow as pa
+
     on_map = next((other for other in others if positions(other)["kind"] == "map"), None)
     if on_map is None or on_map.nodes is None or positions(plan)["kind"] != "none":
         return plan

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from broadloom._version import VERSION
@@ -25,7 +24,6 @@ from broadloom.report.overlay_record import (
 )
 from broadloom.report.record_values import certificate, short
 from broadloom.storage import to_json_value
-from broadloom.storage.tables import read_table, require_table
 
 FORMAT = 1
 TITLE = "Broadloom: the plan"
@@ -185,6 +183,8 @@ def market_record(folder: Path, name: str) -> dict[str, Any]:
 
 
 def _market_record(folder: Path, name: str, record: dict[str, Any]) -> dict[str, Any]:
+    from broadloom.storage.tables import require_table
+
     assignment, flows = require_table(folder, "assignment"), require_table(folder, "flows")
     brokers = sorted({*assignment["broker"].to_pylist(), *flows["u"].to_pylist(), *flows["v"].to_pylist()})
     number = {broker: i for i, broker in enumerate(brokers)}
@@ -246,6 +246,10 @@ def rows_record(folder: Path) -> dict[str, Any] | None:
 
 def _examples(folder: Path) -> list[dict[str, str]]:
     """A few quarantined rows per table and reason, sorted."""
+    import pyarrow.compute as pc
+
+    from broadloom.storage.tables import read_table
+
     table = read_table(folder, "quarantine")
     if table is None:
         return []

@@ -3,8 +3,8 @@
 The tables are not exported here, because they load pyarrow.
 """
 
+from broadloom.folder_locks import BINARY, forget_lock, lock_handle
 from broadloom.storage.documents import read_plan_json, read_toml, to_json_value, write_file
-from broadloom.storage.folder_locks import BINARY, forget_lock, lock_handle
 from broadloom.storage.folders import new_folder
 from broadloom.storage.journal import append_record, lock_folder, read_records, start_journal
 

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from broadloom.errors import BroadloomError, InputError, error_from_os
-from broadloom.storage.folder_locks import forget_lock, lock_handle, sync_path
+from broadloom.folder_locks import forget_lock, lock_handle, sync_path
 
 _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2

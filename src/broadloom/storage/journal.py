@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from broadloom.errors import InputError, error_from_os
-from broadloom.storage.folder_locks import lock_handle, sync_path
+from broadloom.folder_locks import lock_handle, sync_path
 
 HEAD = struct.Struct("<II")
 

@@ -59,12 +59,20 @@ def read_table(folder: Path, name: str) -> pa.Table | None:
     if path is None:
         return None
     try:
-        table = _read_csv(path, name) if path.suffix == ".csv" else pyarrow.parquet.read_table(path)
+        table = _read_csv(path, name) if path.suffix == ".csv" else _read_parquet(path)
     except (pa.ArrowInvalid, pa.ArrowKeyError, UnicodeDecodeError) as error:
         raise InputError(f"{path} cannot be read: {' '.join(str(error).split())}") from error
     except OSError as error:
         raise error_from_os(f"{path} cannot be read", error) from error
     return _typed(table, name, path)
+
+
+def _read_parquet(path: Path) -> pa.Table:
+    """A Parquet file, or a folder of them."""
+    if path.is_dir():
+        return pyarrow.parquet.read_table(path)
+    with pyarrow.parquet.ParquetFile(path) as file:  # for one file: `read_table` would load pandas
+        return file.read()
 
 
 def require_table(folder: Path, name: str) -> pa.Table:

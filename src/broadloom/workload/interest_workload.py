@@ -3,12 +3,13 @@
 Topics are drawn by popularity, without replacement; the number of topics per node follows a law of sizes.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from broadloom.checks import (
@@ -28,6 +29,9 @@ from broadloom.errors import InputError
 from broadloom.model import Interest, Weights, write_link_problem
 from broadloom.model.cloud_regions import REGIONS
 from broadloom.progress import stage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 # Names of popularity laws; the papers use the short ones.
 POPULARITIES = {
@@ -304,6 +308,8 @@ def write(
 
 def events_table(interest: Interest, events: tuple[ChurnEvent, ...]) -> pa.Table:
     """The canonical table `events`; nodes that join are named `joined-<index>`."""
+    import pyarrow as pa
+
     check_instance(interest, Interest, "the interest", "make one with Interest.from_lists")
     count = interest.node_count
     events = tuple(_checked_event(interest, event) for event in ordered_list(events, "events"))
@@ -337,6 +343,8 @@ def _checked_event(interest: Interest, event: object) -> ChurnEvent:
 
 
 def _weight_tables(interest: Interest, weights: Weights, in_regions: bool) -> dict[str, pa.Table]:
+    import pyarrow as pa
+
     names = pa.array(interest.node_ids, pa.string())
     if weights.kind == "uniform":
         return {}
@@ -364,6 +372,8 @@ def _site_labels(weights: Weights, in_regions: bool) -> list[str]:
 
 def _latency_table(ids: list[str] | tuple[str, ...], matrix: np.ndarray, inner: bool) -> pa.Table:
     """The upper triangle of a matrix as rows; with its diagonal if `inner`."""
+    import pyarrow as pa
+
     u, v = np.triu_indices(len(ids), 0 if inner else 1)
     names = pa.array(ids, pa.string())
     return pa.table({"src": names.take(u), "dst": names.take(v), "rtt_ms": matrix[u, v]})

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Protocol
 
 from broadloom.errors import InputError, StorageError
-from broadloom.maintenance import EventFeed, RefusedEvent, compile_kernels, event_of, maintain
+from broadloom.maintenance import EventFeed, RefusedEvent, event_of, load_kernels, maintain
 from broadloom.mqtt.topic_filters import FilterIndex
 from broadloom.plans import Plan
 
@@ -83,7 +83,7 @@ class EventFile:
     """
 
     def __init__(self, plan: Plan, path: Path, method: str = "shadow", seed: int = 0) -> None:
-        compile_kernels()  # otherwise the first events would be slow
+        load_kernels()  # otherwise the first events would be slow
         live = maintain(plan.interest, plan.weights, edges=plan.edges, algorithm=method, seed=seed)
         self._feed = EventFeed(live)
         self._path = path
@@ -162,7 +162,7 @@ class PlannedLinks:
         topics: Iterable[str] | None = None,
         seed: int = 0,
     ) -> None:
-        compile_kernels()  # otherwise the first client would wait for the compiler
+        load_kernels()  # otherwise the first client would wait for the compiler
         self._live = maintain(plan.interest, plan.weights, edges=plan.edges, seed=seed)
         self._topics = None if topics is None else FilterIndex(topics)
         self._node_of = {broker: node for node, broker in enumerate(plan.interest.node_ids)}

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from broadloom.agents.moves.move_registry import Resident
@@ -28,9 +27,9 @@ from broadloom.mqtt.paho import TICK, connect, new_client, stop_client, user_pro
 from broadloom.mqtt.reserved_topics import CONTROL_ROOT, MESSAGE_ID, MOVE_AGENT
 from broadloom.mqtt.topic_filters import covers, is_wild
 from broadloom.storage import new_folder
-from broadloom.storage.tables import write_table
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from paho.mqtt.client import Client
 
 UP_SECONDS = 30.0  # time limit for a broker to accept the agent
@@ -189,6 +188,8 @@ def live_tables(
         >>> tables["subscribers"].column("place").to_pylist()
         [[1.0, 2.0]]
     """
+    import pyarrow as pa
+
     clients = sorted(residents, key=lambda one: one.client)
     names = [one.client for one in clients]
     known, topics = set(names), {one.topic for one in sent}
@@ -217,6 +218,8 @@ def live_tables(
 
 def save_tables(folder: Path, tables: Mapping[str, pa.Table], overwrite: bool = False) -> None:
     """Write tables as a folder that appears by one atomic rename."""
+    from broadloom.storage.tables import write_table
+
     with new_folder(folder, overwrite) as scratch:
         for name, table in tables.items():
             write_table(scratch, name, table)
@@ -253,6 +256,8 @@ def _topics_of(resident: Resident, topics: set[str]) -> list[str]:
 
 
 def _text_table(names: tuple[str, str], rows: Sequence[tuple[str, str]]) -> pa.Table:
+    import pyarrow as pa
+
     one, other = names
     return pa.table(
         {
@@ -263,6 +268,8 @@ def _text_table(names: tuple[str, str], rows: Sequence[tuple[str, str]]) -> pa.T
 
 
 def _broker_table(sites: Mapping[str, Site]) -> pa.Table:
+    import pyarrow as pa
+
     places = pa.array([list(site.place) for site in sites.values()], pa.list_(pa.float64()))
     columns = {"broker": pa.array(list(sites), pa.string()), "place": places}
     if any(site.capacity is not None for site in sites.values()):
@@ -271,6 +278,8 @@ def _broker_table(sites: Mapping[str, Site]) -> pa.Table:
 
 
 def _message_table(sent: Sequence[SentTraffic]) -> pa.Table:
+    import pyarrow as pa
+
     return pa.table(
         {
             "publisher": pa.array([one.publisher for one in sent], pa.string()),
@@ -318,6 +327,8 @@ def traffic_table(rates: Rates, wants: Iterable[tuple[str, str]]) -> pa.Table:
 
 
 def _table(names: Collection[str], rates: Rates) -> pa.Table:
+    import pyarrow as pa
+
     one, other = names
     rows = sorted((pair, rate) for pair, rate in rates.items() if rate > 0)
     return pa.table(

@@ -17,14 +17,14 @@ channel is opened at its price. Any split of the prices among the users gives a 
 cheapest broker with its shares; steps of an exponentiated subgradient improve the split.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import csr_array
 
 from broadloom.assignment.market.cost_ledger import Core, assignment_cost, core_of, open_ledger
 from broadloom.assignment.market.packing import MarketOptions, check_capacities
@@ -34,6 +34,9 @@ from broadloom.kernels import kernel
 from broadloom.model import MarketProblem
 from broadloom.plans import MarketResult
 from broadloom.progress import stage
+
+if TYPE_CHECKING:
+    from scipy.optimize import LinearConstraint
 
 # Above this many variables integer programming takes too long.
 MOST_VARIABLES = 200_000
@@ -82,6 +85,8 @@ class IlpOptions(MarketOptions):
 
 def ilp(problem: MarketProblem, options: IlpOptions, seed: int) -> MarketResult:  # noqa: ARG001
     """The assignment of least cost, or the best one found before a limit; with a proven lower bound."""
+    from scipy.optimize import milp
+
     check_capacities(problem)
     if not problem.user_count:
         return MarketResult(problem, np.empty(0, np.int32), options.core, lower_bound=0.0)
@@ -110,6 +115,8 @@ def ilp(problem: MarketProblem, options: IlpOptions, seed: int) -> MarketResult:
 
 def _reason_without_solution(problem: MarketProblem, message: str) -> str:
     """Why there is no assignment: the least possible overload of a broker, or the solver's message."""
+    from scipy.optimize import Bounds, LinearConstraint, milp
+
     users, brokers = problem.user_count, problem.broker_count
     each = np.kron(np.eye(users), np.ones(brokers))
     load = np.kron(problem.demand, np.eye(brokers))
@@ -135,6 +142,8 @@ class _IntegerProgram:
     """The integer program: prices of its variables, bounds, and constraints; forbidden overloads add more."""
 
     def __init__(self, problem: MarketProblem, core: Core) -> None:
+        from scipy.optimize import Bounds
+
         self._problem = problem
         self._total = problem.rates.sum(axis=0)
         self._channels = np.flatnonzero((self._total > 0) & problem.wants.any(axis=0))
@@ -262,6 +271,9 @@ class _IntegerProgram:
 
     def constraints(self) -> LinearConstraint:
         """All constraints as one matrix."""
+        from scipy.optimize import LinearConstraint
+        from scipy.sparse import csr_array
+
         rows, lows, highs = zip(*self._rows, strict=True)
         start = np.concatenate(([0], np.cumsum([len(row) for row in rows])))
         columns = [column for row in rows for column in row]

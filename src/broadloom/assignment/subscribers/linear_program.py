@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
 
 from broadloom.assignment.subscribers.content_filters import Corners, extend, holds, is_inside
 from broadloom.assignment.subscribers.load_flow import CandidateBrokers
@@ -236,6 +235,8 @@ class AssignmentProgram:
         broker: NDArray[np.int64],
         inside: NDArray[np.int64],
     ) -> None:
+        from scipy.sparse import coo_array
+
         n, boxes = len(sample.limit), len(volume)
         counted, plain = np.flatnonzero(sample.counts), np.flatnonzero(~sample.counts)
         x_subscriber, x_broker = np.nonzero(sample.may_serve[counted])

@@ -185,7 +185,7 @@ class _Strip(NamedTuple):
     rest_hi: NDArray[np.float64]
 
 
-@kernel
+@kernel(cost=5)
 def strip_moves(
     state: SearchState,
     order: NDArray[np.int64],
@@ -367,7 +367,7 @@ def rebalance(state: SearchState, order: NDArray[np.int64]) -> None:
         _tighten(arrays, placement, b)
 
 
-@kernel
+@kernel(cost=5)
 def recluster(state: SearchState, key: NDArray[np.float64]) -> None:
     """Cluster the members of each broker again, in the order of their keys; keep a result that costs less."""
     arrays, placement = state.arrays, state.placement

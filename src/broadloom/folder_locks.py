@@ -34,6 +34,10 @@ if sys.platform == "win32":
                 raise BlockingIOError(errno.EWOULDBLOCK, "the lock is held", str(folder)) from error
             return handle
 
+    def unlock_handle(handle: int) -> None:
+        """Release a lock and close its handle."""
+        os.close(handle)
+
     def forget_lock(folder: Path) -> None:
         """Remove what the lock of a folder, now released, left on the disk."""
         _lock_file(folder).unlink(missing_ok=True)
@@ -68,6 +72,11 @@ else:
             os.close(handle)
             raise
         return handle
+
+    def unlock_handle(handle: int) -> None:
+        """Release a lock and close its handle, even if a forked process has inherited it."""
+        fcntl.flock(handle, fcntl.LOCK_UN)
+        os.close(handle)
 
     def forget_lock(folder: Path) -> None:
         """Remove what the lock of a folder, now released, left on the disk: nothing."""
