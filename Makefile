@@ -39,8 +39,8 @@ $(VENV)/java.done: $(VENV)/broadloom.done requirements/java.txt
 	@touch $@
 
 $(VENV)/kernels.done: $(VENV)/broadloom.done
-	@echo "Compiling the kernels (a minute or two, once)"
-	@tools/compile-kernels $(VENV)
+	@echo "Compiling the kernels (two minutes, once)"
+	@$(RUN)broadloom compile
 	@touch $@
 
 demo: setup ## generate raw inputs for 200 brokers and run the whole pipeline on them

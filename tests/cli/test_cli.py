@@ -303,8 +303,8 @@ def test_ctrl_c_prints_one_line_and_exits_with_130(tables, tmp_path):
     """No output is written."""
     code = (
         "import signal, sys, threading, os, time\n"
-        "import broadloom.cli.link as link\n"
-        "link.read_link_problem = lambda *_: (os.kill(os.getpid(), signal.SIGINT), time.sleep(9))\n"
+        "import broadloom.model as model\n"
+        "model.read_link_problem = lambda *_: (os.kill(os.getpid(), signal.SIGINT), time.sleep(9))\n"
         "from broadloom.cli import main\n"
         "main(sys.argv[1:])\n"
     )

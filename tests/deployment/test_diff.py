@@ -322,7 +322,7 @@ def test_faults_after_a_change_show_in_the_exit_code(run, two_plans, monkeypatch
     clean = {"missing": 0, "duplicates": 0, "unexpected": 0}
     record = {"lost": 1, "doubled": 1, "expected": 9, "unexpected": 0} | wrong
     record["afterwards"] = clean | record.get("afterwards", {})
-    monkeypatch.setattr("broadloom.cli.deploy.rehearse_change", lambda *_, **__: record)
+    monkeypatch.setattr("broadloom.deployment.rehearsal.rehearse_change", lambda *_, **__: record)
     assert run("deploy", "diff", *two_plans[1:], "--rehearse")[0] == code
 
 

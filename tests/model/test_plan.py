@@ -17,8 +17,8 @@ from hypothesis import given, settings
 
 import broadloom as bl
 from broadloom import InputError, Interest, InternalError, Overlay, Plan, StorageError, Weights
-from broadloom.plans import stage_result
 from broadloom.storage import folders, new_folder
+from broadloom.storage import tables as stored_tables
 from strategies import instances
 
 
@@ -84,7 +84,7 @@ def test_a_full_disk_is_a_storage_error(tmp_path, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(stage_result, "write_table", full)
+    monkeypatch.setattr(stored_tables, "write_table", full)
     with pytest.raises(StorageError, match=f"cannot write {path}: No space left on device"):
         _plan().save(path, overwrite=True)
     assert list(tmp_path.iterdir()) == [path]
@@ -99,7 +99,7 @@ def test_a_folder_below_a_file_is_bad_input(tmp_path):
 
 SLOW_SAVE = """
 import sys, time
-import broadloom.plans.stage_result as module
+import broadloom.storage.tables as module
 from broadloom import Interest, link
 write = module.write_table
 def slowly(folder, name, table):

@@ -132,6 +132,7 @@ def publications(
 
     Examples:
         >>> log = {"publisher": ["0", "1", "0"], "at": [0, 1, 2_000_000], "bytes": [6, 4, 2]}
+        >>> import pyarrow as pa
         >>> table = pa.table(log | {"topic": ["x", "x", "x"]})
         >>> publications(table, Interest.from_lists([["x"], ["x"]]))
         [Publication(broker=0, topic='x', rate=4.0), Publication(broker=1, topic='x', rate=2.0)]

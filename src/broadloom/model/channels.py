@@ -213,6 +213,7 @@ def summarize(
 
     Example:
         >>> sent = {"publisher": ["a", "a"], "topic": ["x", "y"]}
+        >>> import pyarrow as pa
         >>> log = pa.table(sent | {"at": [0, 2_000_000], "bytes": [6, 4]})
         >>> summarize(log, ["a", "b"], ["x", "y"]).tolist()
         [[3.0, 2.0], [0.0, 0.0]]
@@ -361,6 +362,7 @@ def _by_level(matrix: pa.Table, users: list[str]) -> Flows:
     all receivers with at least the higher rate.
 
     Examples:
+        >>> import pyarrow as pa
         >>> matrix = pa.table({"src": ["a", "a"], "dst": ["b", "c"], "rate": [2.0, 5.0]})
         >>> rates, wants = _by_level(matrix, ["a", "b", "c"])
         >>> rates[0].tolist(), wants[1].tolist(), wants[2].tolist()

@@ -156,6 +156,7 @@ def positions(plan: Plan) -> dict[str, Any]:
 
     Examples:
         >>> import broadloom as bl
+        >>> import pyarrow as pa
         >>> nodes = pa.table({"node": ["0", "1"], "lat": [48.9, None], "lon": [2.4, None]})
         >>> interest = bl.Interest.from_lists([[0], [0]])
         >>> overlay = bl.Overlay.from_edges(2, [(0, 1)])
@@ -179,6 +180,7 @@ def with_positions_of(plan: Plan, others: Iterable[Plan]) -> Plan:
 
     Examples:
         >>> import broadloom as bl
+        >>> import pyarrow as pa
         >>> nodes = pa.table({"node": ["0", "1"], "lat": [48.9, 50.1], "lon": [2.4, 8.7]})
         >>> before, after = (bl.link(bl.Interest.from_lists([[0]] * n), algorithm="gm") for n in (2, 3))
         >>> positions(with_positions_of(after, [replace(before, nodes=nodes)]))
