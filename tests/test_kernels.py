@@ -52,12 +52,13 @@ def plan_record(plan: bl.Plan) -> list[object]:
     return [plan.edges.tolist(), plan.lower_bound, plan.metrics(), plan.notes]
 
 
-@given(instance=instances(), seed=st.integers(0, 3))
-@settings(max_examples=15)
-@pytest.mark.parametrize("algorithm", [row["name"] for row in bl.algorithms("link")])
-def test_every_link_algorithm_is_the_same_in_plain_python(algorithm, instance, seed):
+@given(instance=instances(), seed=st.integers(0, 3), ties=st.sampled_from(["smallest", "random"]))
+@settings(max_examples=20)
+@pytest.mark.parametrize("algorithm", bl.algorithms("link"), ids=lambda row: row["name"])
+def test_every_link_algorithm_is_the_same_in_plain_python(algorithm, instance, seed, ties):
     """Same edges, bounds and metrics, bit for bit."""
-    same_both_ways(lambda: plan_record(bl.link(*instance, algorithm, seed)))
+    options = {"ties": ties} if "ties" in algorithm["options"] else {}
+    same_both_ways(lambda: plan_record(bl.link(*instance, algorithm["name"], seed, **options)))
 
 
 @given(instance=instances())

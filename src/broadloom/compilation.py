@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import fields
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -71,8 +72,10 @@ def _link_steps() -> Iterator[Step]:
             if algorithm.name == "exact":
                 small = None if weights is None else weights.subset(range(EXACT_NODES))
                 yield partial(link, few, small, algorithm.name)
-            else:
-                yield partial(link, interest, weights, algorithm.name)
+                continue
+            yield partial(link, interest, weights, algorithm.name)
+            if "ties" in {field.name for field in fields(algorithm.options)}:
+                yield partial(link, interest, weights, algorithm.name, ties="random")
         yield partial(_improve_and_measure, interest, weights)
 
 
