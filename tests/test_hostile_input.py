@@ -248,7 +248,7 @@ def test_any_values_give_a_right_result_or_an_error_of_ours(name, data):
             arguments[parameter] = listed[data.draw(st.integers(0, len(listed) - 1))]
         elif kind == "drawn":
             drawn = data.draw(VALUES)
-            if not (parameter in WORK and isinstance(drawn, int) and drawn > 100):
+            if not (parameter in WORK and isinstance(drawn, (int, float)) and drawn > 0):
                 arguments[parameter] = drawn
         harmless = harmless and not hasattr(arguments[parameter], "__next__")
     same = {parameter: hv.plain(value) for parameter, value in arguments.items()}
