@@ -3,6 +3,7 @@
 `tools/smoke_test.py` runs there: it knows neither the repository nor the packages of the developers.
 """
 
+import sys
 import tarfile
 from pathlib import Path
 
@@ -24,9 +25,8 @@ def built(tmp_path_factory) -> tuple[Path, Path]:
 def python(built, tmp_path_factory) -> Path:
     """The interpreter of an environment that has the wheel."""
     folder = tmp_path_factory.mktemp("environment")
-    interpreter = distribution.find_python("3.11") or distribution.find_python("3.12")
     try:
-        return distribution.new_environment(interpreter, folder / "venv", built[0], locked=True)
+        return distribution.new_environment(sys.executable, folder / "venv", built[0], locked=True)
     except SystemExit as error:
         if CI:
             raise
