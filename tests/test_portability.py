@@ -7,11 +7,8 @@ that, so that only Broadloom sees the imitation.
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-import broadloom
 
 IMITATION = '''
 import fcntl, importlib, importlib.abc, importlib.util, io, os, pkgutil, sys, types
@@ -151,9 +148,6 @@ again.join(["a", "b"])
 again.close()
 """
 
-KERNELS = (Path(broadloom.__file__).parent / "kernels" / "jit.py").read_text()
-as_on_windows = pytest.mark.skipif("\nimport fcntl\n" in KERNELS, reason="the kernels import fcntl")
-
 
 def _run(code: str, *arguments: str, folder) -> None:
     done = subprocess.run(
@@ -162,11 +156,10 @@ def _run(code: str, *arguments: str, folder) -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.parametrize("system", [pytest.param("win32", marks=as_on_windows), "darwin"])
+@pytest.mark.parametrize("system", ["win32", "darwin"])
 def test_every_module_is_imported_without_what_other_systems_lack(system, tmp_path):
     _run(IMPORT_ALL, system, folder=tmp_path)
 
 
-@as_on_windows
 def test_folders_and_journals_work_as_windows_locks_and_renames(tmp_path):
     _run(USE_FOLDERS, folder=tmp_path)
