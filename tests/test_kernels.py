@@ -317,3 +317,36 @@ print(json.dumps([first, compiled_count() - first]))
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)[1] == 0
+
+
+def test_functions_of_others_are_compiled_without_a_word(monkeypatch):
+    """Functions of users are neither counted nor announced, and the setting of the cache is kept."""
+    import numba
+
+    monkeypatch.setattr(jit, "MODE", "compiled")
+    jit.Kernel(_total)((np.ones(2), 1))
+    before = jit.compiled_count()
+    assert numba.njit(lambda x: x + 1)(1) == 2
+    assert jit.compiled_count() == before
+    assert os.environ.get("NUMBA_CACHE_DIR", "") == numba.config.CACHE_DIR
+
+
+def test_kernels_that_start_in_several_threads_are_set_up_once(tmp_path):
+    """Eight threads call a kernel for the first time, at once."""
+    code = """
+import threading
+import numpy as np
+from broadloom.kernels import group_by
+start, results = threading.Barrier(8), []
+def call():
+    start.wait()
+    results.append(group_by(np.array([1, 0, 1], np.int32), 2)[1].tolist())
+threads = [threading.Thread(target=call) for _ in range(8)]
+[thread.start() for thread in threads]
+[thread.join() for thread in threads]
+assert results == [[1, 0, 2]] * 8, results
+import numba
+print(len(numba.core.event._registered["numba:compile"]), repr(numba.config.CACHE_DIR))
+"""
+    done = run_python(code, tmp_path / "cache")
+    assert done.stdout == f"1 {str(tmp_path / 'cache')!r}\n", done.stderr

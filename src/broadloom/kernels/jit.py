@@ -243,10 +243,16 @@ def _numba() -> Any:
 
     class Listener(event.Listener):  # type: ignore[misc]
         def on_start(self, event: Any) -> None:
-            _compilation.start(event.kind)
+            if event.kind == LOCK:
+                _compilation.lock_requested()
+            elif event.data["dispatcher"].py_func in _functions:
+                _compilation.start()
 
         def on_end(self, event: Any) -> None:
-            _compilation.end(event.kind)
+            if event.kind == LOCK:
+                _compilation.lock_released()
+            elif event.data["dispatcher"].py_func in _functions:
+                _compilation.end()
 
     for kind in (LOCK, COMPILE):
         event.register(kind, Listener())
@@ -273,25 +279,28 @@ class _Compilation(threading.local):
         self.saving: ExitStack | None = None
         self.saving_depth = 0
 
-    def start(self, kind: str) -> None:
-        """Called when numba starts something."""
-        if kind == LOCK:
-            self.depth += 1
-        elif self.shown is None:
+    def lock_requested(self) -> None:
+        """Called before this thread waits for numba's lock."""
+        self.depth += 1
+
+    def start(self) -> None:
+        """Called when the compilation of a kernel starts."""
+        if self.shown is None:
             _Compilation.count += 1
             if _Compilation.count == 1:
                 notice(NOTICE)
             self.shown = ExitStack()
             self.shown.enter_context(stage(f"compiling kernels, once ({_Compilation.count} so far)"))
 
-    def end(self, kind: str) -> None:
-        """Called when numba has done something."""
-        if kind == COMPILE:
-            if self.saving is None:
-                self.saving = ExitStack()
-                self.saving.enter_context(_locked(_cache_folder()))
-                self.saving_depth = self.depth
-            return
+    def end(self) -> None:
+        """Called when a kernel has been compiled, before it is saved."""
+        if self.saving is None:
+            self.saving = ExitStack()
+            self.saving.enter_context(_locked(_cache_folder()))
+            self.saving_depth = self.depth
+
+    def lock_released(self) -> None:
+        """Called after this thread has released numba's lock."""
         self.depth -= 1
         if self.saving is not None and self.depth < self.saving_depth:
             self.saving.close()
@@ -306,20 +315,24 @@ NOTICE = (
     " `broadloom compile` does it beforehand."
 )
 _compilation = _Compilation()
+_setting_up = threading.Lock()  # held while numba is imported and its settings are changed
+_functions: set[Callable[..., Any]] = set()  # those of kernels; numba compiles others too
 
 
 def _njit(function: Callable[..., Any], options: Mapping[str, object]) -> Any:
     """Numba's object for a function; its machine code is kept in `_cache_folder`."""
-    numba = _numba()
-    folder = _cache_folder()
-    if folder is None:
-        return numba.njit(**options)(function)
-    setting = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = str(folder)
-    try:
-        return numba.njit(cache=True, **options)(function)
-    finally:
-        numba.config.CACHE_DIR = setting
+    with _setting_up:
+        numba = _numba()
+        folder = _cache_folder()
+        _functions.add(function)
+        if folder is None:
+            return numba.njit(**options)(function)
+        setting = numba.config.CACHE_DIR
+        numba.config.CACHE_DIR = str(folder)
+        try:
+            return numba.njit(cache=True, **options)(function)
+        finally:
+            numba.config.CACHE_DIR = setting
 
 
 @cache
