@@ -11,13 +11,15 @@ RUN := $(VENV)/bin/
 INSTALL := $(RUN)python -m pip install --quiet --disable-pip-version-check --no-build-isolation
 LOCK := $(UV) pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate $(UPGRADE)
 
-.PHONY: help setup demo test test-optimized test-pythons test-rabbitmq test-kills lint docs report-ui lock release clean
+.PHONY: help setup kernels demo test test-optimized test-pythons test-rabbitmq test-kills lint docs report-ui lock release clean
 .DELETE_ON_ERROR:
 
 help: ## list the targets
 	@sed -n 's/^\([a-z-]*\):.*## /  \1\t/p' Makefile | expand -t 18
 
-setup: $(VENV)/java.done $(VENV)/kernels.done ## create .venv: hashed packages, Broadloom itself, Java if it is missing
+setup: $(VENV)/java.done ## create .venv: hashed packages, Broadloom itself, Java if it is missing
+
+kernels: $(VENV)/kernels.done ## compile the kernels
 
 $(VENV)/venv.done: tools/make-venv
 	@tools/make-venv $(PYTHON) $(VENV)
@@ -43,16 +45,16 @@ $(VENV)/kernels.done: $(VENV)/broadloom.done
 	@$(RUN)broadloom compile
 	@touch $@
 
-demo: setup ## generate raw inputs for 200 brokers and run the whole pipeline on them
+demo: setup kernels ## generate raw inputs for 200 brokers and run the whole pipeline on them
 	@test -d demo/raw || $(RUN)broadloom devices --brokers 200 --subscriptions 500000 --subscribers 10000 --seed 0 \
 		-o demo/raw
 	$(RUN)broadloom run examples/demo.toml
 
-test: setup ## run all tests (with COVERAGE=--cov: and measure which lines they run)
+test: setup kernels ## run all tests (with COVERAGE=--cov: and measure which lines they run)
 	@tools/system-packages $(SYSTEM_PACKAGES)
 	$(RUN)pytest -n 2 $(TESTS) $(COVERAGE)
 
-test-optimized: setup ## run all tests with Python's -O in the processes that they start
+test-optimized: setup kernels ## run all tests with Python's -O in the processes that they start
 	@tools/system-packages $(SYSTEM_PACKAGES)
 	BROADLOOM_OPTIMIZE=1 $(RUN)pytest -n 2 $(TESTS)
 
