@@ -1,7 +1,7 @@
 """Numba options and on-disk cache, bit sets, threads, k-means."""
 
+from broadloom.kernels.arrays import group_by, sum_in_order
 from broadloom.kernels.bits import WORD, WORDS_AT_ONCE, bit_of, by_word, lowest, pack_rows, popcount
-from broadloom.kernels.grouping import group_by
 from broadloom.kernels.jit import (
     always_compiled,
     compiled_count,
@@ -32,5 +32,6 @@ __all__ = [
     "over_ranges",
     "pack_rows",
     "popcount",
+    "sum_in_order",
     "thread_count",
 ]

@@ -29,7 +29,7 @@ F = TypeVar("F", bound=Callable[..., object])
 
 # auto; compiled: never run a kernel as plain Python; plain: never compile, to debug a kernel.
 MODES = ("auto", "compiled", "plain")
-MODE = os.environ.get("BROADLOOM_KERNELS", "auto")
+MODE = os.environ.get("BROADLOOM_KERNELS") or "auto"
 if MODE not in MODES:
     raise InputError(f"BROADLOOM_KERNELS is {MODE!r}; set it to {', '.join(MODES[:-1])} or {MODES[-1]}")
 
@@ -40,15 +40,18 @@ CACHE = os.environ.get("BROADLOOM_KERNEL_CACHE", "1") != "0"
 
 
 class PlainLimits(NamedTuple):
-    """The most array elements of a call that runs as plain Python, and the most seconds of all such calls."""
+    """The most work of a call that runs as plain Python, and the most seconds of all such calls.
 
-    elements: int
+    Work is counted in array elements.
+    """
+
+    work: int
     seconds: float
 
 
 # Loading the kernels of a stage from disk takes about a second; compiling them takes half a minute.
 WARM_LIMITS = PlainLimits(20_000, 0.5)
-COLD_LIMITS = PlainLimits(100_000, 5.0)
+COLD_LIMITS = PlainLimits(150_000, 5.0)
 
 # No kernel is called from C, and each wrapper takes time to compile.
 OPTIONS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
@@ -58,13 +61,14 @@ INNER_OPTIONS = {"forceinline": True, "_nrt": False, "no_cpython_wrapper": True}
 @overload
 def kernel(function: F) -> F: ...
 @overload
-def kernel(*, cost: int) -> Callable[[F], F]: ...
-def kernel(function: Any = None, *, cost: int = 1) -> Any:
+def kernel(*, cost: int | Callable[..., float]) -> Callable[[F], F]: ...
+def kernel(function: Any = None, *, cost: int | Callable[..., float] = 1) -> Any:
     """Run `function` as plain Python on small inputs, and compile it at its first call with a larger one.
 
     Kernels release the interpreter's lock, so plain threads run them in parallel. No fastmath: the same
-    input gives the same bits on every machine. `cost` is the work per array element; 1 is about 20
-    microseconds of plain Python.
+    input gives the same bits on every machine. `cost` is the work per array element; 1 is about 10
+    microseconds of plain Python. If the work grows faster than the arrays, `cost` is a function that gives
+    the work of a call from its arguments.
     """
     if function is None:
         return functools.partial(Kernel, cost=cost)
@@ -117,7 +121,7 @@ class Kernel(InnerKernel):
 
     options = OPTIONS
 
-    def __init__(self, function: Callable[..., Any], cost: int = 1) -> None:
+    def __init__(self, function: Callable[..., Any], cost: int | Callable[..., float] = 1) -> None:
         super().__init__(function)
         self.is_compiled = False
         self._cost = cost
@@ -135,14 +139,16 @@ class Kernel(InnerKernel):
 
     def _is_small(self, arguments: tuple[Any, ...]) -> bool:
         """Whether a call with these arguments runs as plain Python."""
-        if MODE != "auto":
-            return MODE == "plain"
-        elements = _elements(arguments) * self._cost
-        if elements <= WARM_LIMITS.elements and _plain_seconds <= WARM_LIMITS.seconds:
+        if _compiling_blocks or MODE == "compiled":
+            return False
+        if MODE == "plain":
+            return True
+        work = self._cost(*arguments) if callable(self._cost) else _elements(arguments) * self._cost
+        if work <= WARM_LIMITS.work and _plain_seconds <= WARM_LIMITS.seconds:
             return True
         name = f"{self.function.__module__.rpartition('.')[2]}.{self.function.__qualname__}"
         limits = WARM_LIMITS if name in _kernels_on_disk() else COLD_LIMITS
-        return elements <= limits.elements and _plain_seconds <= limits.seconds
+        return work <= limits.work and _plain_seconds <= limits.seconds
 
 
 class _ThreadState(threading.local):
@@ -153,6 +159,7 @@ class _ThreadState(threading.local):
 
 _thread = _ThreadState()
 _plain_seconds = 0.0  # the time that kernels have run as plain Python in this process
+_compiling_blocks = 0  # blocks of `always_compiled` that run now
 
 
 def _elements(arguments: tuple[Any, ...]) -> int:
@@ -170,8 +177,8 @@ def _run_plain_python(function: Callable[..., Any], arguments: tuple[Any, ...]) 
     """Call a function as plain Python; kernels that it calls run as plain Python too."""
     global _plain_seconds
     start = time.thread_time()
-    _thread.runs_plain_python = True
     try:
+        _thread.runs_plain_python = True
         with np.errstate(all="ignore"):  # compiled code does not warn of an overflow either
             return function(*arguments)
     finally:
@@ -182,13 +189,14 @@ def _run_plain_python(function: Callable[..., Any], arguments: tuple[Any, ...]) 
 @contextmanager
 def always_compiled() -> Iterator[None]:
     """Compile, or load from disk, every kernel that the block calls."""
-    global MODE
-    before = MODE
-    MODE = "compiled"
+    global _compiling_blocks
+    with _setting_up:
+        _compiling_blocks += 1
     try:
         yield
     finally:
-        MODE = before
+        with _setting_up:
+            _compiling_blocks -= 1
 
 
 def compiled_count() -> int:

@@ -165,7 +165,7 @@ def grow(
     return _grow(components, weights, every, sparing, rule, degree)
 
 
-@kernel
+@kernel(cost=10)
 def _grow(
     c: Components,
     weights: WeightArrays,

@@ -423,7 +423,13 @@ def _sample_keys(c: Components, weights: WeightArrays, rows: NDArray[np.int64]) 
     return keys[0, :size].copy()
 
 
-@kernel
+def _collect_work(*arguments: Any) -> float:
+    """The work of `_collect_keys`, which looks at the later nodes of each row."""
+    components, _, _, _, rows, _ = arguments
+    return (rows[1] - rows[0]) * (len(components.topic_start) - 1) / 2
+
+
+@kernel(cost=_collect_work)
 def _collect_keys(
     c: Components,
     weights: WeightArrays,

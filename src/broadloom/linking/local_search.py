@@ -446,7 +446,7 @@ def improved_edges(
     return edges, rounds
 
 
-@kernel
+@kernel(cost=30)
 def _list_replacements(
     table: LinkTable, members: TopicMembers, weights: WeightArrays, edges: NDArray[np.int32]
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -530,7 +530,7 @@ def _most_promising_first(
     return Replacements(pairs[trials], cost[trials], starts, edge[entries])
 
 
-@kernel
+@kernel(cost=8)
 def _replace_edges(
     table: LinkTable,
     edges: NDArray[np.int32],

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from broadloom.checks import check_instance, integer_array
 from broadloom.errors import InputError
-from broadloom.kernels import kernel
+from broadloom.kernels import kernel, sum_in_order
 from broadloom.model import MarketProblem, check_core
 
 
@@ -214,8 +214,8 @@ def _route_over_spanning_trees(
     tree = _spanning_tree(prices, members)
     is_member = np.zeros(len(rates), np.bool_)
     is_member[members] = True
-    _add_flow(flows, tree.node[1:], tree.node[tree.parent[1:]], np.sum(rates[is_member]))
-    shared = np.sum(tree.price)
+    _add_flow(flows, tree.node[1:], tree.node[tree.parent[1:]], sum_in_order(rates[is_member]))
+    shared = sum_in_order(tree.price)
     # The cheapest connection of each step's branch to the source, and the two ends of that link.
     offer, one, other = np.empty(k), np.empty(k, np.int64), np.empty(k, np.int64)
     cost = 0.0

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from broadloom.errors import InputError
-from broadloom.kernels import kernel
+from broadloom.kernels import kernel, sum_in_order
 from broadloom.measures import MarketCost
 from broadloom.model import CORES, MarketProblem, check_core
 
@@ -189,7 +189,7 @@ def price_channel(core: Core, ledger: CostLedger, channel: int) -> None:
     out = np.empty(len(ledger.load))
     source_prices(core, ledger.readers[:, channel] > 0, out)
     ledger.message_price[:, channel] = out
-    ledger.cost[channel] = np.sum(ledger.sent[:, channel] * out)
+    ledger.cost[channel] = sum_in_order(ledger.sent[:, channel] * out)
 
 
 @kernel
@@ -235,7 +235,7 @@ def _cost_after_move(core: Core, ledger: CostLedger, home: int, to: int, channel
     member[to] = True
     out = np.empty(len(member))
     source_prices(core, member, out)
-    return np.sum(ledger.sent[:, channel] * out) + rate * (out[to] - out[home])
+    return sum_in_order(ledger.sent[:, channel] * out) + rate * (out[to] - out[home])
 
 
 @kernel
@@ -310,7 +310,7 @@ def _prices_of_spanning_trees(
     """Members share one minimum spanning tree; for another source it changes along one path at a time."""
     order, parent, edge = spanning_tree(prices, member)
     k = len(order)
-    total = np.sum(edge)
+    total = sum_in_order(edge)
     link = np.empty(k)
     for b in range(len(member)):
         if member[b] or k == 0:

@@ -19,6 +19,7 @@ cheapest broker with its shares; steps of an exponentiated subgradient improve t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -30,7 +31,7 @@ from broadloom.assignment.market.cost_ledger import Core, assignment_cost, core_
 from broadloom.assignment.market.packing import MarketOptions, check_capacities
 from broadloom.checks import MAX_INDEX, check_count, check_positive
 from broadloom.errors import InputError
-from broadloom.kernels import kernel
+from broadloom.kernels import kernel, sum_in_order
 from broadloom.model import MarketProblem
 from broadloom.plans import MarketResult
 from broadloom.progress import stage
@@ -417,10 +418,12 @@ def _split_value(facility: FacilityProblem, shares: NDArray[np.float64]) -> tupl
         total += min(lowest, elsewhere[i])
         apart += second - lowest if kept > 1 else 0.0
     temperature = max(apart / users, 1e-300) * TEMPERATURE
+    weight = np.empty(kept)
     for i in range(users):
         low = min(cost[i].min(), elsewhere[i])
-        weight = np.exp(-(cost[i] - low) / temperature)
-        chosen[i] = weight / (weight.sum() + np.exp(-(elsewhere[i] - low) / temperature))
+        for b in range(kept):
+            weight[b] = math.exp(-(cost[i, b] - low) / temperature)
+        chosen[i] = weight / (sum_in_order(weight) + math.exp(-(elsewhere[i] - low) / temperature))
     return total, chosen
 
 
@@ -429,8 +432,10 @@ def _shift_shares(
     facility: FacilityProblem, chosen: NDArray[np.float64], step: float, shares: NDArray[np.float64]
 ) -> None:
     """Move shares towards the users that choose the broker, where they count."""
+    grow = np.empty(chosen.shape[1])
     for i in range(len(facility.near)):
-        grow = np.exp(step * chosen[i])
+        for b in range(len(grow)):
+            grow[b] = math.exp(step * chosen[i, b])
         for at in range(facility.start[i], facility.start[i + 1]):
             shares[at] = shares[at] * grow + 1e-300
     _normalise(facility, shares)

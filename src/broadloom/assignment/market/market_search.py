@@ -39,7 +39,7 @@ from broadloom.assignment.market.migration import LEAST_GAIN, MoveSearch, move_u
 from broadloom.assignment.market.packing import MarketOptions, greedy_assignment, largest_first, random
 from broadloom.checks import check_count
 from broadloom.errors import InputError
-from broadloom.kernels import kernel
+from broadloom.kernels import kernel, sum_in_order
 from broadloom.model import MarketProblem
 from broadloom.plans import MarketResult
 from broadloom.progress import stage
@@ -340,7 +340,7 @@ def approximate_channel_prices(core: Core, ledger: CostLedger) -> NDArray[np.flo
         inside = np.flatnonzero(member)
         if len(inside) == 0:
             continue
-        rate = np.sum(ledger.sent[:, t])
+        rate = sum_in_order(ledger.sent[:, t])
         tree = ledger.message_price[inside[0], t]
         saved = _savings(core, member, inside, tree)
         for q in range(len(inside)):
@@ -399,7 +399,7 @@ def _savings_in_spanning_tree(
                     near[order[p]] = True
             if q > 0:
                 near[order[parent[q]]] = True
-            saved[order[q]] -= np.sum(spanning_tree(prices, near)[2])
+            saved[order[q]] -= sum_in_order(spanning_tree(prices, near)[2])
 
 
 @kernel

@@ -34,7 +34,7 @@ from broadloom.assignment.market.packing import (
 from broadloom.assignment.market.steiner_mixing import steiner_mixing
 from broadloom.checks import check_count
 from broadloom.errors import InputError
-from broadloom.kernels import kernel
+from broadloom.kernels import kernel, sum_in_order
 from broadloom.model import MarketProblem
 from broadloom.plans import MarketResult
 from broadloom.progress import stage
@@ -134,7 +134,7 @@ def unknown_prices(problem: MarketProblem) -> ChannelPrices:
     return ChannelPrices(np.zeros(shape), np.full(shape, -1), np.zeros(shape[1], np.int64))
 
 
-@kernel
+@kernel(cost=8)
 def move_users(search: MoveSearch, order: NDArray[np.int64], tries: int, margin: float) -> int:
     """Users in order: each moves to the best of its `tries` most promising brokers, if the cost falls.
 
@@ -142,7 +142,7 @@ def move_users(search: MoveSearch, order: NDArray[np.int64], tries: int, margin:
     """
     traffic, ledger = search.traffic, search.ledger
     moves = 0
-    rounding = ROUNDING * np.sum(ledger.cost)
+    rounding = ROUNDING * sum_in_order(ledger.cost)
     estimates, brokers = np.empty(tries), np.empty(tries, np.int64)
     for user in order:
         found = _shortlist(search, user, margin, estimates, brokers)
@@ -231,5 +231,5 @@ def exact_channel_price(core: Core, ledger: CostLedger, broker: int, channel: in
     member[broker] = not inside
     out = np.empty(len(member))
     source_prices(core, member, out)
-    other = np.sum(ledger.sent[:, channel] * out)
+    other = sum_in_order(ledger.sent[:, channel] * out)
     return ledger.cost[channel] - other if inside else other - ledger.cost[channel]

@@ -192,7 +192,7 @@ def _columns_of(
     return lo, hi, np.array(measures)
 
 
-@kernel
+@kernel(cost=15)
 def _incidence(
     lo: Corners,
     hi: Corners,

@@ -185,7 +185,7 @@ class _Strip(NamedTuple):
     rest_hi: NDArray[np.float64]
 
 
-@kernel(cost=5)
+@kernel(cost=15)
 def strip_moves(
     state: SearchState,
     order: NDArray[np.int64],
@@ -367,7 +367,7 @@ def rebalance(state: SearchState, order: NDArray[np.int64]) -> None:
         _tighten(arrays, placement, b)
 
 
-@kernel(cost=5)
+@kernel(cost=15)
 def recluster(state: SearchState, key: NDArray[np.float64]) -> None:
     """Cluster the members of each broker again, in the order of their keys; keep a result that costs less."""
     arrays, placement = state.arrays, state.placement
@@ -376,7 +376,7 @@ def recluster(state: SearchState, key: NDArray[np.float64]) -> None:
         if placement.load[b] == 0:
             continue
         members = _members(placement, b)
-        members = members[np.argsort(key[members])]
+        members = members[np.argsort(key[members], kind="mergesort")]
         lo, hi = np.empty((len(members), d)), np.empty((len(members), d))
         for i in range(len(members)):
             set_box(lo, hi, i, arrays.lo[members[i]], arrays.hi[members[i]])

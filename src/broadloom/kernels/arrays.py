@@ -1,9 +1,9 @@
-"""Grouping by counting sort."""
+"""Grouping by counting sort, and sums with the same bits in plain Python and in compiled code."""
 
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels.jit import kernel
+from broadloom.kernels.jit import inner_kernel, kernel
 
 
 @kernel
@@ -23,3 +23,16 @@ def group_by(keys: NDArray[np.int32], count: int) -> tuple[NDArray[np.int64], ND
         order[end[keys[item]]] = item
         end[keys[item]] += 1
     return start, order
+
+
+def _plain_sum(values: NDArray[np.float64]) -> float:
+    return float(np.cumsum(values)[-1]) if len(values) else 0.0
+
+
+@inner_kernel(plain=_plain_sum)
+def sum_in_order(values: NDArray[np.float64]) -> float:
+    """The sum of a vector, added from the first value to the last; `np.sum` adds in another order."""
+    total = 0.0
+    for value in values:
+        total += value
+    return total
