@@ -5,6 +5,7 @@ import os
 import re
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
@@ -16,6 +17,8 @@ from numba.core.cpu import CPUTargetOptions
 
 import broadloom as bl
 from broadloom.kernels import group_by, jit, lowest, popcount
+from broadloom.linking import greedy_overlays, topic_trees
+from broadloom.measures import sub_overlays
 from broadloom.progress import Silent, watched_by
 from strategies import instances
 
@@ -147,19 +150,61 @@ def test_grouping_equals_a_stable_sort(keys):
         assert start.tolist() == [sum(key < group for key in keys) for group in range(8)]
 
 
+@given(instance=instances(), choices=st.randoms(use_true_random=False))
+@settings(max_examples=10)
+@pytest.mark.parametrize("algorithm", ["broadloom", "gm", "grmaw", "pdrdmaw", "low-oda", "cd-oda-2"])
+def test_kernels_can_mix_plain_python_and_compiled_code(algorithm, instance, choices):
+    """Each call of a kernel chooses anew, as in a run in which some kernels are on disk."""
+
+    def call(self, *arguments):
+        if jit._thread.runs_plain_python or choices.random() < 0.5:
+            return self.function(*arguments)
+        return self.dispatcher(*arguments)
+
+    expected = in_mode("compiled", lambda: plan_record(bl.link(*instance, algorithm)))
+    with pytest.MonkeyPatch.context() as patch, np.errstate(all="ignore"):
+        patch.setattr(jit.Kernel, "__call__", call)
+        assert plan_record(bl.link(*instance, algorithm)) == expected
+
+
+def test_the_work_of_pairs_counts(monkeypatch):
+    """Many nodes of one topic have small arrays and much work, which must not run as plain Python."""
+    asked = []
+    monkeypatch.setattr(jit, "MODE", "auto")
+    monkeypatch.setattr(jit, "_plain_seconds", 0.0)
+    monkeypatch.setattr(jit, "_kernels_on_disk", frozenset)
+    is_small = jit.Kernel._is_small
+
+    def recorded(self, arguments):
+        small = is_small(self, arguments)
+        asked.append((self.__name__, small))
+        return small
+
+    monkeypatch.setattr(jit.Kernel, "_is_small", recorded)
+    for kernel in (topic_trees._spanning_tree, greedy_overlays._collect_keys, sub_overlays._diameters):
+        monkeypatch.setattr(kernel, "is_compiled", False)
+    interest = bl.Interest.from_lists([["all"]] * 2500)
+    bl.link(interest, bl.workload.weights(nodes=2500, kind="planar", seed=0), "trmaw")
+    plan = bl.link(interest, bl.workload.weights(nodes=2500, kind="planar", seed=0), "grmaw")
+    bl.measures.topic_diameters(interest, plan.overlay)
+    for name in ("_spanning_tree", "_collect_keys", "_diameters"):
+        assert (name, False) in asked
+        assert (name, True) not in asked
+
+
 def test_small_calls_run_as_plain_python_and_large_ones_compiled(monkeypatch):
     """By the number of array elements, times the kernel's cost; and by the time of all plain calls."""
     monkeypatch.setattr(jit, "MODE", "auto")
     monkeypatch.setattr(jit, "_plain_seconds", 0.0)
     monkeypatch.setattr(jit, "_kernels_on_disk", lambda: frozenset({"test_kernels._total"}))
     runs_plain = jit.Kernel(_total)
-    small = np.zeros(jit.WARM_LIMITS.elements)
+    small = np.zeros(jit.WARM_LIMITS.work)
     assert runs_plain((small, 1)) == 0
     assert not runs_plain.is_compiled
     assert jit.Kernel(_total, cost=2)._is_small(((small[1:], 1),)) is False
     monkeypatch.setattr(jit, "_kernels_on_disk", frozenset)
     assert jit.Kernel(_total, cost=2)._is_small(((small[1:], 1),))  # compiling would take longer
-    assert runs_plain((np.zeros(jit.COLD_LIMITS.elements + 1), 1)) == 0
+    assert runs_plain((np.zeros(jit.COLD_LIMITS.work + 1), 1)) == 0
     assert runs_plain.is_compiled
     monkeypatch.setattr(jit, "_plain_seconds", jit.COLD_LIMITS.seconds + 1)
     assert jit.Kernel(_total)._is_small(((small, 1),)) is False
@@ -217,15 +262,18 @@ def test_kernels_are_saved_under_a_lock(tmp_path, monkeypatch):
     held = []
     locked = jit._locked
 
+    @contextmanager
     def recorded(folder):
-        held.append(str(folder))
-        return locked(folder)
+        with locked(folder):
+            held.append(folder)
+            yield
+            held.remove(folder)
 
     save = IndexDataCacheFile.save
     saved = []
 
     def checked(self, key, data):
-        assert held, "saved without the lock"
+        assert held == [tmp_path], "saved without the lock"
         saved.append(key)
         save(self, key, data)
 
@@ -239,8 +287,8 @@ def test_kernels_are_saved_under_a_lock(tmp_path, monkeypatch):
     assert kernel((np.ones(2, np.int8), 1)) == 2
     assert jit.compiled_count() == before + 2
     assert len(saved) == 2
-    assert len(held) >= 2
-    assert jit._compilation.saving is None, "the lock is released"
+    assert not held, "the lock is released"
+    assert jit._compilation.saving is None
     assert jit._compilation.shown is None
 
 
@@ -265,6 +313,29 @@ def test_a_cache_that_cannot_be_written_is_done_without(tmp_path):
     assert "KERNEL_CACHE is 0" in run_python(code, tmp_path, BROADLOOM_KERNEL_CACHE="0").stdout
 
 
+def test_kernels_of_another_user_are_copied(tmp_path, monkeypatch):
+    """Numba reads only folders that it can write; the copy is for this process alone."""
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "shared"))
+    monkeypatch.setattr(jit, "_temporary", None)
+    jit._cache_folder.cache_clear()
+    try:
+        shared = jit._cache_folder()
+        assert shared.is_relative_to(tmp_path / "shared")
+        (shared / "total.nbi").write_text("machine code")
+        assert jit.folder_of_kernels() == shared
+        access = os.access
+        monkeypatch.setattr(os, "access", lambda path, mode: path != shared and access(path, mode))
+        jit._cache_folder.cache_clear()
+        copied = jit._cache_folder()
+        assert copied != shared
+        assert (copied / "total.nbi").read_text() == "machine code"
+        with pytest.raises(bl.StorageError, match="cannot be written; set NUMBA_CACHE_DIR"):
+            jit.folder_of_kernels()
+        jit._temporary.cleanup()
+    finally:
+        jit._cache_folder.cache_clear()
+
+
 def test_a_wrong_setting_is_refused(tmp_path):
     """Instead of being ignored."""
     done = run_python("import broadloom as bl; bl.Interest", tmp_path, mode="fast")
@@ -280,7 +351,7 @@ def test_the_user_is_told_once_that_kernels_are_compiled(monkeypatch, capsys):
     kernel = jit.Kernel(_total)
     kernel((np.ones(2), 1))
     kernel((np.ones(2, np.int16), 1))
-    assert capsys.readouterr().err.count("compiles its kernels for this machine") == 1
+    assert capsys.readouterr().err.count("compiles the kernels that this needs, once") == 1
     monkeypatch.setattr(jit._Compilation, "count", 0)
     with watched_by(Silent()):
         kernel((np.ones(2, np.int32), 1))

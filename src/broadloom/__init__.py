@@ -38,7 +38,6 @@ if TYPE_CHECKING:
     from broadloom.mqtt import Login
     from broadloom.plans import AssignmentResult, MarketResult, Plan
 
-__version__ = VERSION
 
 __all__ = [
     "AssignmentProblem",

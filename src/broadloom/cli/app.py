@@ -75,6 +75,9 @@ app.command("compile")(compile_verb.compile_all)
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command line and leave with its exit code."""
+    if (sys.argv[1:] if arguments is None else arguments) == ["--version"]:  # quick, without typer's work
+        print(f"broadloom {VERSION}")
+        sys.exit(0)
     try:
         code = app(arguments, prog_name="broadloom", standalone_mode=False)
     except (InputError, MissingExtraError, typer.TyperException) as error:

@@ -11,6 +11,7 @@ import hashlib
 import os
 import shutil
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -214,7 +215,7 @@ def folder_of_kernels() -> Path:
     if not CACHE:
         raise InputError("BROADLOOM_KERNEL_CACHE is 0, so kernels are not kept; set it to 1, or remove it")
     folder = _cache_folder()
-    if folder is None:
+    if folder is None or _temporary is not None:
         tried = " and ".join(map(str, _cache_parents()))
         raise StorageError(f"{tried} cannot be written; set NUMBA_CACHE_DIR to a folder for compiled kernels")
     return folder
@@ -319,8 +320,8 @@ class _Compilation(threading.local):
 
 
 NOTICE = (
-    "Broadloom compiles its kernels for this machine; this happens once and takes up to a minute."
-    " `broadloom compile` does it beforehand."
+    "Broadloom compiles the kernels that this needs, once; it can take a minute."
+    " `broadloom compile` compiles all of them beforehand."
 )
 _compilation = _Compilation()
 _setting_up = threading.Lock()  # held while numba is imported and its settings are changed
@@ -348,24 +349,51 @@ def _cache_folder() -> Path | None:
     """The folder for the machine code of this version of the package; None if nothing can be written.
 
     Numba checks only the file that defines a kernel, but kernels of other files are compiled into it. So the
-    folder's name has a hash of all files with kernels. Folders of earlier versions are removed.
+    folder's name has a hash of all files with kernels. Folders of earlier versions are removed. Numba reads
+    only folders that it can write, so one that another user has filled is copied.
     """
+    global _temporary
     if not CACHE:
         return None
     owner = hashlib.sha256(str(PACKAGE).encode()).hexdigest()[:8]
+    version = f"kernels-{owner}-{_stamp_of_kernel_files()}"
+    processor = os.environ.get("NUMBA_CPU_NAME", "host")
+    name = f"{version}-{sys.implementation.cache_tag}-{processor}"
+    filled: Path | None = None  # a folder that can only be read
     for parent in _cache_parents():
-        folder = parent / f"kernels-{owner}-{_stamp_of_kernel_files()}"
+        folder = parent / name
         try:
             if not folder.exists():
-                folder.mkdir(parents=True, exist_ok=True)
+                _make_folder(folder, filled)
                 for earlier in parent.glob(f"kernels-{owner}-*"):
-                    if earlier != folder:
+                    if not earlier.name.startswith(version):
                         shutil.rmtree(earlier, ignore_errors=True)
         except OSError:
             continue
         if os.access(folder, os.W_OK):
             return folder
-    return None
+        filled = filled or folder
+    if filled is None:
+        return None
+    _temporary = tempfile.TemporaryDirectory(prefix="broadloom-")
+    folder = Path(_temporary.name, name)
+    _make_folder(folder, filled)
+    return folder
+
+
+_temporary: tempfile.TemporaryDirectory[str] | None = None  # holds the cache if nothing else can be written
+
+
+def _make_folder(folder: Path, source: Path | None) -> None:
+    """Create a folder for kernels, with those of another folder if there is one; it appears as a whole."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    if source is None:
+        folder.mkdir(exist_ok=True)
+        return
+    with tempfile.TemporaryDirectory(dir=folder.parent, prefix=".kernels-") as scratch:
+        copy = shutil.copytree(source, Path(scratch, "copy"))
+        with suppress(FileExistsError):  # another process was quicker
+            copy.rename(folder)
 
 
 @cache
@@ -384,11 +412,13 @@ def _cache_parents() -> Iterator[Path]:
         return
     yield PACKAGE / "__pycache__"
     if sys.platform == "win32":
-        yield Path(os.environ.get("LOCALAPPDATA", "~/AppData/Local")).expanduser() / "broadloom"
+        base = os.environ.get("LOCALAPPDATA") or "~/AppData/Local"
     elif sys.platform == "darwin":
-        yield Path("~/Library/Caches/broadloom").expanduser()
+        base = "~/Library/Caches"
     else:
-        yield Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "broadloom"
+        base = os.environ.get("XDG_CACHE_HOME") or "~/.cache"
+    with suppress(RuntimeError):  # a user without a home
+        yield Path(base).expanduser() / "broadloom"
 
 
 def _stamp_of_kernel_files() -> str:

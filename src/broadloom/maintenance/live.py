@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import is_dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from broadloom.checks import check_count, check_flag, check_instance, check_number, check_path, is_text, shown
-from broadloom.errors import InputError
+from broadloom.errors import BroadloomError, InputError, InternalError
 from broadloom.maintenance.changes import (
     JOIN,
     LEAVE,
@@ -57,6 +57,18 @@ class OverlayNames(NamedTuple):
     topics: Sequence[str]
     nodes: dict[int, str]
     sites: Sequence[str] = ()
+
+
+class InterruptedDynamics:
+    """The dynamics of an overlay whose last change was interrupted: every use raises an error."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise InternalError(
+            "a change of this overlay was interrupted, so its links may be wrong; "
+            "open it again from its folder, or build it again"
+        )
 
 
 class Live:
@@ -187,6 +199,11 @@ class Live:
         changes: list[Change] = []
         try:
             changes += map(self._run, checked)
+        except BroadloomError:
+            raise
+        except BaseException:  # Ctrl-C in the middle of a change
+            self._dynamics = cast(OverlayDynamics, InterruptedDynamics())
+            raise
         finally:
             if self._journal is not None and (done := checked[: len(changes)]):
                 self._journal.append(done, changes)
