@@ -173,6 +173,7 @@ def test_the_work_of_pairs_counts(monkeypatch):
     monkeypatch.setattr(jit, "MODE", "auto")
     monkeypatch.setattr(jit, "_plain_seconds", 0.0)
     monkeypatch.setattr(jit, "_kernels_on_disk", frozenset)
+    monkeypatch.setattr(jit, "numba_is_loaded", lambda: False)
     is_small = jit.Kernel._is_small
 
     def recorded(self, arguments):
@@ -197,6 +198,7 @@ def test_small_calls_run_as_plain_python_and_large_ones_compiled(monkeypatch):
     monkeypatch.setattr(jit, "MODE", "auto")
     monkeypatch.setattr(jit, "_plain_seconds", 0.0)
     monkeypatch.setattr(jit, "_kernels_on_disk", lambda: frozenset({"test_kernels._total"}))
+    monkeypatch.setattr(jit, "numba_is_loaded", lambda: False)
     runs_plain = jit.Kernel(_total)
     small = np.zeros(jit.WARM_LIMITS.work)
     assert runs_plain((small, 1)) == 0

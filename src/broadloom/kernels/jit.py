@@ -50,7 +50,8 @@ class PlainLimits(NamedTuple):
     seconds: float
 
 
-# Loading the kernels of a stage from disk takes about a second; compiling them takes half a minute.
+# Loading the kernels of a stage from disk takes about a second; compiling them takes half a minute. The cold
+# limits hold until a process loads numba; then it compiles the rest too, for the next process.
 WARM_LIMITS = PlainLimits(20_000, 0.5)
 COLD_LIMITS = PlainLimits(150_000, 5.0)
 
@@ -148,7 +149,7 @@ class Kernel(InnerKernel):
         if work <= WARM_LIMITS.work and _plain_seconds <= WARM_LIMITS.seconds:
             return True
         name = f"{self.function.__module__.rpartition('.')[2]}.{self.function.__qualname__}"
-        limits = WARM_LIMITS if name in _kernels_on_disk() else COLD_LIMITS
+        limits = WARM_LIMITS if numba_is_loaded() or name in _kernels_on_disk() else COLD_LIMITS
         return work <= limits.work and _plain_seconds <= limits.seconds
 
 
