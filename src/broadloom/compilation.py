@@ -34,10 +34,10 @@ class CompiledKernels(NamedTuple):
 
 
 def compile_kernels() -> CompiledKernels:
-    """Compile every kernel for this machine, so that no later call waits for the compiler.
+    """Compile the kernels of all algorithms for this machine, so that no later call waits for the compiler.
 
     Kernels that are compiled already are only loaded. The algorithms run on small instances; those whose
-    optional package is missing are left out.
+    optional package is missing are left out. So are two kernels that only Spark's workers run.
 
     Returns:
         The number of kernels that were compiled now, and the folder that keeps them.
@@ -49,7 +49,7 @@ def compile_kernels() -> CompiledKernels:
     Examples:
         >>> import broadloom as bl
         >>> bl.compile_kernels()  # doctest: +SKIP
-        CompiledKernels(compiled=96, folder=PosixPath('...'))
+        CompiledKernels(compiled=99, folder=PosixPath('...'))
     """
     folder = folder_of_kernels()
     before = compiled_count()

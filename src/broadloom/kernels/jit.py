@@ -59,6 +59,15 @@ COLD_LIMITS = PlainLimits(150_000, 5.0)
 OPTIONS = {"nogil": True, "error_model": "numpy", "no_cfunc_wrapper": True}
 INNER_OPTIONS = {"forceinline": True, "_nrt": False, "no_cpython_wrapper": True}
 
+# Events of numba: a thread waits for or holds its lock; a function is compiled (not loaded from disk).
+LOCK = "numba:compiler_lock"
+COMPILE = "numba:compile"
+
+NOTICE = (
+    "Broadloom compiles the kernels that this needs, once; it can take a minute."
+    " `broadloom compile` compiles all of them beforehand."
+)
+
 
 @overload
 def kernel(function: F) -> F: ...
@@ -162,6 +171,7 @@ class _ThreadState(threading.local):
 _thread = _ThreadState()
 _plain_seconds = 0.0  # the time that kernels have run as plain Python in this process
 _compiling_blocks = 0  # blocks of `always_compiled` that run now
+_temporary: tempfile.TemporaryDirectory[str] | None = None  # holds the cache if nothing else can be written
 
 
 def _elements(arguments: tuple[Any, ...]) -> int:
@@ -269,11 +279,6 @@ def _numba() -> Any:
     return numba
 
 
-# Events of numba: a thread waits for or holds its lock; a function is compiled (not loaded from disk).
-LOCK = "numba:compiler_lock"
-COMPILE = "numba:compile"
-
-
 class _Compilation(threading.local):
     """Compilation of a kernel by this thread: its progress, and a lock while its machine code is saved.
 
@@ -320,10 +325,6 @@ class _Compilation(threading.local):
             self.shown = None
 
 
-NOTICE = (
-    "Broadloom compiles the kernels that this needs, once; it can take a minute."
-    " `broadloom compile` compiles all of them beforehand."
-)
 _compilation = _Compilation()
 _setting_up = threading.Lock()  # held while numba is imported and its settings are changed
 _functions: set[Callable[..., Any]] = set()  # those of kernels; numba compiles others too
@@ -380,9 +381,6 @@ def _cache_folder() -> Path | None:
     folder = Path(_temporary.name, name)
     _make_folder(folder, filled)
     return folder
-
-
-_temporary: tempfile.TemporaryDirectory[str] | None = None  # holds the cache if nothing else can be written
 
 
 def _make_folder(folder: Path, source: Path | None) -> None:
