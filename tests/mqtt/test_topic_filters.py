@@ -56,6 +56,33 @@ def test_overlapping_filters_have_a_common_topic(one, other):
         assert naive_ingest.matches(other, found)
 
 
+@given(FILTERS, FILTERS)
+def test_a_common_filter_matches_exactly_what_both_match(one, other):
+    """Also for `$` topics, which no leading wildcard matches, and for `a/#`, which matches `a`."""
+    both = {
+        topic for topic in TOPICS if naive_ingest.matches(one, topic) and naive_ingest.matches(other, topic)
+    }
+    found = filters.common_filter(one, other)
+    assert (found is None) == (filters.common_topic(one, other) is None)
+    assert both == {topic for topic in TOPICS if found is not None and naive_ingest.matches(found, topic)}
+    assert found is None or filters.is_valid_filter(found)
+
+
+@given(st.text(alphabet="ab/+#\0$", max_size=6))
+def test_a_topic_filter_is_a_valid_filter_with_a_wildcard(text):
+    wild = any(level in ("+", "#") for level in text.split("/"))
+    assert filters.is_filter(text) == (wild and naive_ingest.is_filter(text))
+
+
+@given(st.sets(FILTERS, min_size=1, max_size=8))
+def test_a_discarded_filter_is_no_longer_found(texts):
+    gone, *others = sorted(texts)
+    index = filters.FilterIndex([gone, *others])
+    index.discard(gone)
+    for text in texts:
+        assert sorted(index.meeting(text)) == sorted(filters.FilterIndex(others).meeting(text))
+
+
 @given(st.lists(FILTERS, max_size=8, unique=True))
 def test_groups_are_the_connected_components_of_overlaps(texts):
     groups = filters.groups(texts)
@@ -71,6 +98,7 @@ def test_groups_are_the_connected_components_of_overlaps(texts):
                 reached.add(text)
                 pending += set(filters.FilterIndex(members).meeting(text)) & members
         assert reached == members
+        assert name == min(members, key=lambda text: (len(text), text))
 
 
 @given(st.text(alphabet="ab/+#\0$\n", max_size=6))

@@ -5,9 +5,11 @@ from broadloom.mqtt.endpoint import Address, Endpoint, Login, login_from_environ
 from broadloom.mqtt.paho import close_sockets, need_paho, update_session
 from broadloom.mqtt.topic_filters import (
     FilterIndex,
+    common_filter,
     common_topic,
     covers,
     groups,
+    is_filter,
     is_valid_filter,
     is_wild,
     topics_of,
@@ -22,9 +24,11 @@ __all__ = [
     "Login",
     "SessionHandler",
     "close_sockets",
+    "common_filter",
     "common_topic",
     "covers",
     "groups",
+    "is_filter",
     "is_valid_filter",
     "is_wild",
     "login_from_environment",

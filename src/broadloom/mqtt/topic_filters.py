@@ -57,6 +57,19 @@ class FilterIndex:
                     yield from _ends(cast("_Node", node.get("/#", {})))
                 todo.extend((child, depth + 1) for child in _steps(node, levels[depth], depth == 0))
 
+    def discard(self, text: str) -> None:
+        """Remove an indexed topic or filter."""
+        path: list[tuple[_Node, str]] = []
+        node = self._root
+        for level in text.split("/"):
+            path.append((node, f"/{level}"))
+            node = cast("_Node", node[f"/{level}"])
+        del node[_END]
+        for parent, key in reversed(path):
+            if parent[key]:
+                break
+            del parent[key]
+
 
 def is_valid_filter(text: str) -> bool:
     """Whether a text is a valid MQTT topic filter or topic.
@@ -82,6 +95,16 @@ def is_wild(text: str) -> bool:
     return "#" in text or "+" in text
 
 
+def is_filter(text: str) -> bool:
+    """Whether a text is a valid MQTT topic filter with a wildcard, not a topic or any other text.
+
+    Examples:
+        >>> [is_filter(text) for text in ("a/+/b", "#", "a/b", "c#", "a/#/b")]
+        [True, True, False, False, False]
+    """
+    return is_wild(text) and is_valid_filter(text)
+
+
 def covers(wide: str, narrow: str) -> bool:
     """Whether the filter `wide` matches every topic that the topic or filter `narrow` matches.
 
@@ -101,6 +124,34 @@ def covers(wide: str, narrow: str) -> bool:
     return len(wide_levels) == len(levels) and all(
         one == other or (one == "+" and other != "#") for one, other in zip(wide_levels, levels, strict=True)
     )
+
+
+def common_filter(first: str, second: str) -> str | None:
+    """The topic or filter that matches exactly the topics that both filters match; None: no common topic.
+
+    Examples:
+        >>> common_filter("a/#", "+/b/+"), common_filter("a/#", "a"), common_filter("#", "$SYS/x")
+        ('a/b/+', 'a', None)
+    """
+    if {first[:1], second[:1]} in ({"$", "+"}, {"$", "#"}):
+        return None
+    short, long = sorted((first.split("/"), second.split("/")), key=lambda levels: len(_fixed(levels)))
+    head = _fixed(short)
+    rest = _fixed(long)[len(head) :]
+    if rest and short[-1] != "#":
+        return None
+    common: list[str] = []
+    for one, other in zip(head, long, strict=False):
+        if one != other and "+" not in (one, other):
+            return None
+        common.append(other if one == "+" else one)
+    tail = ["#"] if short[-1] == long[-1] == "#" else []
+    return "/".join([*common, *rest, *tail])
+
+
+def _fixed(levels: list[str]) -> list[str]:
+    """The levels without a `#` at the end."""
+    return levels[:-1] if levels[-1] == "#" else levels
 
 
 def common_topic(first: str, second: str, level: str = "any") -> str | None:
@@ -147,18 +198,21 @@ def groups(filters: Iterable[str]) -> dict[str, str]:
     """
     texts = list(filters)
     tree = FilterIndex(texts)
-    parent = {text: text for text in texts}
-    for text in filter(is_wild, texts):
-        for other in tree.meeting(text):
-            one, two = sorted((_root(parent, text), _root(parent, other)), key=lambda name: (len(name), name))
-            parent[two] = one
-    return {text: _root(parent, text) for text in texts}
-
-
-def _root(parent: dict[str, str], text: str) -> str:
-    while parent[text] != text:
-        parent[text] = text = parent[parent[text]]
-    return text
+    group_of = {text: text for text in texts}
+    grouped: set[str] = set()
+    for start in filter(is_wild, texts):
+        members = {start}
+        todo = [] if start in grouped else [start]
+        while todo:
+            found = list(tree.meeting(todo.pop()))
+            members.update(found)
+            todo.extend(filter(is_wild, found))
+            for text in found:  # each is found once, so that filters that all overlap take linear time
+                tree.discard(text)
+        if start not in grouped:
+            grouped.update(members)
+            group_of.update(dict.fromkeys(members, min(members, key=lambda name: (len(name), name))))
+    return group_of
 
 
 def _ends(node: _Node) -> Iterator[str]:
