@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 import broadloom as bl
 import hostile_values as hv
+from broadloom.deployment import FleetBroker, FleetLinks
 from broadloom.maintenance.live import OverlayNames
 
 NODES, TOPICS = 4, 3
@@ -46,6 +47,7 @@ MARKET = bl.MarketProblem(
 MARKET_RESULT = bl.MarketResult(MARKET, [0, 1, 0])
 GRID = bl.Grid.over([0, 0], [4, 4], [2, 2])
 DENSITY = bl.Density([[0, 1, 2]], [3.0, 1.0])
+BROKERS = (FleetBroker("rome", "10.0.0.1"), FleetBroker("oslo", "10.0.0.7:8884"))
 MOVES = [[("meter-1", "rome", "oslo", 2.0, 1.0)]]
 MESSAGES = pa.table({"publisher": ["a", "b"], "topic": ["x", "y"], "at": [0, 2_000_000], "bytes": [6, 4]})
 TEMPORARY = tempfile.TemporaryDirectory(prefix="broadloom-calls-")
@@ -377,6 +379,23 @@ CALLS: dict[str, Call] = {
         bl.Density.from_events, {"points": hv.numbers([[0.0], [1.0], [4.0]]), "bins": hv.count(2, minimum=1)}
     ),
     "Density.measure": Call(DENSITY.measure, {"lo": hv.numbers([0.5]), "hi": hv.numbers([2.0], inf=True)}),
+    "Fleet": Call(
+        bl.Fleet,
+        {
+            "brokers": hv.Argument(
+                lambda: list(BROKERS),
+                lambda _: [3, "x", [], ["rome"], [None], {}, {"rome": BROKERS[0]}, [*BROKERS] * 2, object()],
+                lambda clean: [tuple(clean), iter(clean)],
+            ),
+            "links": hv.thing(FleetLinks, PLAN, optional=True),
+            "path": hv.path(new_path, optional=True),
+        },
+    ),
+    "Fleet.load": Call(bl.Fleet.load, {"path": hv.path(saved(bl.Fleet(BROKERS).save))}),
+    "Fleet.save": Call(
+        lambda path, overwrite: bl.Fleet(BROKERS).save(path, overwrite),
+        {"path": hv.path(new_path), "overwrite": hv.flag(False)},
+    ),
     "Grid": Call(bl.Grid, box),
     "Grid.channel_of": Call(GRID.channel_of, {"points": rows}),
     "Grid.covering": Call(

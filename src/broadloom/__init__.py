@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from broadloom.assignment.assignment_plan import assign  # mypy cannot find it in the folder
     from broadloom.catalogue import algorithms
     from broadloom.compilation import compile_kernels
+    from broadloom.deployment import Fleet
     from broadloom.errors import (
         BroadloomError,
         InputError,
@@ -45,6 +46,7 @@ __all__ = [
     "BroadloomError",
     "Change",
     "Density",
+    "Fleet",
     "Grid",
     "InputError",
     "Interest",
@@ -87,6 +89,7 @@ _SOURCES = {
     "BroadloomError": "broadloom.errors",
     "Change": "broadloom.maintenance",
     "Density": "broadloom.model",
+    "Fleet": "broadloom.deployment",
     "Grid": "broadloom.model",
     "InputError": "broadloom.errors",
     "Interest": "broadloom.model",

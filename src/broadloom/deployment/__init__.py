@@ -18,15 +18,29 @@ from broadloom.deployment.exports import (
     save_export,
     target_named,
 )
+from broadloom.deployment.fleet_file import (
+    FLEET_FILE,
+    Fleet,
+    FleetBroker,
+    FleetLinks,
+    FleetLogin,
+    FleetTls,
+)
 from broadloom.deployment.loop_checks import check
 from broadloom.deployment.rollout import Batch, Deployment, changes, order
 from broadloom.deployment.trees import Tree, filter_groups, plan_trees
 from broadloom.deployment.wiring import Hop, SampleMessage, WiredLink, Wiring, sample_messages, widest, wire
 
 __all__ = [
+    "FLEET_FILE",
     "TARGETS",
     "Batch",
     "Deployment",
+    "Fleet",
+    "FleetBroker",
+    "FleetLinks",
+    "FleetLogin",
+    "FleetTls",
     "Hop",
     "Publication",
     "SampleMessage",

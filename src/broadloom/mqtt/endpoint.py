@@ -84,7 +84,7 @@ class Login:
     Attributes:
         user: the user name; None: anonymous.
         password: the password; never shown.
-        ca: the file of trusted certificates, which enables TLS; None: no TLS.
+        ca: the file of trusted certificates, which enables TLS; empty: the system's; None: no TLS.
         certificate: the client's certificate file and key file, if brokers require them.
 
     Examples:
@@ -116,7 +116,7 @@ class Login:
         Raises:
             InputError: a file cannot be used for TLS.
         """
-        return None if self.ca is None else tls_context(self.ca, self.certificate)
+        return None if self.ca is None else tls_context(self.ca or None, self.certificate)
 
 
 def _is_optional_text(value: object) -> bool:

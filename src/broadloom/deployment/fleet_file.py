@@ -1,0 +1,539 @@
+"""Fleet file: the brokers that an operator runs, how to reach them, and what links carry (`fleet.toml`).
+
+It refers to secrets (a file that only its owner can read, or an environment variable) and contains none.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import ssl
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit
+
+from broadloom.checks import (
+    check_choice,
+    check_count,
+    check_flag,
+    check_instance,
+    check_number,
+    check_path,
+    check_positive,
+    check_text,
+    ordered_list,
+    shown,
+)
+from broadloom.errors import InputError
+from broadloom.model import nearest_name
+from broadloom.mqtt.endpoint import Address, Endpoint, Login, read_secret, tls_context
+from broadloom.mqtt.topic_filters import is_valid_filter
+from broadloom.storage import read_toml, write_file
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+T = TypeVar("T")
+FLEET_FILE = "fleet.toml"
+KINDS = ("mosquitto", "emqx", "nats", "rabbitmq")
+PUBLISHERS = ("anywhere", "observed")
+EVERYTHING = "#"
+TLS_PORT, PLAIN_PORT, NATS_PORT = 8883, 1883, 4222
+# The names that each section can have.
+_SECTIONS = ("defaults", "brokers", "links")
+_DEFAULTS = ("kind", "tls", "login", "api_login")
+_BROKER = (
+    "address",
+    "kind",
+    "tls",
+    "login",
+    "site",
+    "position",
+    "capacity",
+    "subscriptions",
+    "api_login",
+    "config",
+)
+_LINKS = ("carry", "publishers", "max_degree")
+_TLS = ("ca", "certificate", "key")
+_LOGIN = ("user", "password_file", "password_env")
+_SECRETS = ("password", "passwd", "pass", "secret", "token", "password_hash")
+
+
+@dataclass(frozen=True)
+class FleetTls:
+    """TLS files of the connections to a broker.
+
+    Attributes:
+        ca: the file of trusted certificates; None: the system's.
+        certificate: the client's certificate file, if the broker requires one.
+        key: the file of its key.
+    """
+
+    ca: str | None = None
+    certificate: str | None = None
+    key: str | None = None
+
+    def __post_init__(self) -> None:
+        for name in _TLS:
+            _check_optional_text(getattr(self, name), f"tls.{name}")
+        if (self.certificate is None) != (self.key is None):
+            raise InputError("tls has one of certificate and key; give both, or neither")
+
+
+@dataclass(frozen=True)
+class FleetLogin:
+    """Login at a broker: a user name, and where the password is.
+
+    Attributes:
+        user: the user name.
+        password_file: a file that only its owner can read, with the password in one line.
+        password_env: an environment variable with the password.
+    """
+
+    user: str
+    password_file: str | None = None
+    password_env: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_line(self.user, "login.user")
+        _check_optional_text(self.password_file, "login.password_file")
+        if (self.password_file is None) == (self.password_env is None):
+            raise InputError("login has no password, or two; give either password_file or password_env")
+        if self.password_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.password_env):
+            # The error must not repeat what can be a password.
+            raise InputError("login.password_env is not the name of an environment variable; give its name")
+
+    def password(self) -> str:
+        """Read the password.
+
+        Raises:
+            InputError: the file does not exist or others can read it, or the variable is not set.
+            StorageError: the file cannot be read.
+        """
+        if self.password_file is not None:
+            return read_secret(self.password_file)
+        password = os.environ.get(self.password_env or "")
+        if not password:
+            raise InputError(f"the environment variable {self.password_env} is not set; set the password")
+        return password
+
+
+@dataclass(frozen=True)
+class FleetBroker:
+    """Broker of a fleet.
+
+    Attributes:
+        name: the broker's id in plans and tables.
+        address: `host` or `host:port`, as written.
+        kind: mosquitto, emqx, nats or rabbitmq.
+        tls: the TLS files; None: connections are plain text.
+        login: the login of Broadloom's connections; None: anonymous.
+        site: the location, such as a data centre or a cloud region.
+        position: latitude and longitude in degrees.
+        capacity: messages per second.
+        subscriptions: where subscriptions are found: the path of `mosquitto.db` or of a log, or the URL of an
+            admin API.
+        api_login: the login at the admin API.
+        config: the path of the broker's configuration file, if it is on this machine.
+    """
+
+    name: str
+    address: str
+    kind: str = "mosquitto"
+    tls: FleetTls | None = field(default_factory=FleetTls)
+    login: FleetLogin | None = None
+    site: str | None = None
+    position: tuple[float, float] | None = None
+    capacity: float | None = None
+    subscriptions: str | None = None
+    api_login: FleetLogin | None = None
+    config: str | None = None
+
+    def __post_init__(self) -> None:
+        _check_broker_name(self.name)
+        check_choice(self.kind, "kind", KINDS)
+        for name, kind in (("tls", FleetTls), ("login", FleetLogin), ("api_login", FleetLogin)):
+            if getattr(self, name) is not None:
+                check_instance(getattr(self, name), kind, name, f"give a {kind.__name__}, or None")
+        Address.parse(self.address, self.default_port, "address")
+        if self.site is not None:
+            _check_line(self.site, "site")
+        if self.position is not None:
+            object.__setattr__(self, "position", _checked_position(self.position))
+        if self.capacity is not None:
+            check_positive(self.capacity, "capacity")
+        if self.subscriptions is not None:
+            _check_source(self.subscriptions)
+        _check_optional_text(self.config, "config")
+
+    @property
+    def default_port(self) -> int:
+        """The port of an address without one."""
+        if self.kind == "nats":
+            return NATS_PORT
+        return PLAIN_PORT if self.tls is None else TLS_PORT
+
+    def host_and_port(self) -> Address:
+        """The host and the port."""
+        return Address.parse(self.address, self.default_port, f"the address of broker {self.name!r}")
+
+    def tls_context(self) -> ssl.SSLContext | None:
+        """The TLS context of connections; None: plain text.
+
+        Raises:
+            InputError: a file cannot be used for TLS.
+        """
+        return None if self.tls is None else tls_context(self.tls.ca, self._certificate())
+
+    def mqtt_login(self) -> Login:
+        """The login of connections, with the password from its file or variable, and the TLS files.
+
+        An empty `ca` of the result means the system's certificates.
+
+        Raises:
+            InputError: the secret cannot be used.
+            StorageError: the secret cannot be read.
+        """
+        ca = None if self.tls is None else self.tls.ca or ""
+        if self.login is None:
+            return Login(ca=ca, certificate=self._certificate())
+        return Login(self.login.user, self.login.password(), ca, self._certificate())
+
+    def endpoint(self) -> Endpoint:
+        """The endpoint for MQTT sessions.
+
+        Raises:
+            InputError: the secret or a TLS file cannot be used.
+            StorageError: the secret cannot be read.
+        """
+        address = self.host_and_port()
+        return Endpoint(address.hostname, address.port, self.tls_context(), self.mqtt_login())
+
+    def _certificate(self) -> tuple[str, str] | None:
+        if self.tls is None or self.tls.certificate is None or self.tls.key is None:
+            return None
+        return self.tls.certificate, self.tls.key
+
+
+@dataclass(frozen=True)
+class FleetLinks:
+    """What the links of a fleet carry.
+
+    Attributes:
+        carry: the topic filters to carry; `#`: everything that clients want.
+        publishers: "anywhere": any broker can publish any topic; "observed": those that were seen.
+        max_degree: the most links that a broker can have; None: no limit.
+    """
+
+    carry: tuple[str, ...] = (EVERYTHING,)
+    publishers: str = "anywhere"
+    max_degree: int | None = None
+
+    def __post_init__(self) -> None:
+        carry = tuple(ordered_list(self.carry, "carry"))
+        if not carry:
+            raise InputError('carry is empty; give topic filters, or leave it out to carry everything ("#")')
+        for text in carry:
+            if not isinstance(text, str) or not is_valid_filter(text):
+                raise InputError(f"carry has {shown(text)}; give MQTT topic filters, such as sensors/#")
+            if text.startswith("$"):
+                raise InputError(
+                    f"carry has {shown(text)}; topics that begin with $ stay at their broker, so leave it out"
+                )
+        object.__setattr__(self, "carry", carry)
+        check_choice(self.publishers, "publishers", PUBLISHERS)
+        if self.max_degree is not None:
+            check_count(self.max_degree, "max_degree", 1)
+
+
+class Fleet:
+    """Brokers that an operator runs, and what the links between them carry: the content of `fleet.toml`.
+
+    Args:
+        brokers: the brokers.
+        links: what links carry.
+        path: the file that it was read from.
+
+    Attributes:
+        brokers: the brokers by their names, in the order of the file.
+        links: what links carry.
+        path: the file that it was read from; None: made in Python.
+
+    Raises:
+        InputError: there is no broker, or two have the same name or address.
+
+    Examples:
+        >>> import broadloom as bl
+        >>> from broadloom.deployment import FleetBroker
+        >>> fleet = bl.Fleet([FleetBroker("rome", "mqtt.example.org"), FleetBroker("oslo", "10.0.0.7:1884")])
+        >>> fleet.brokers["rome"].host_and_port()
+        Address(host='mqtt.example.org', port=8883)
+        >>> fleet
+        Fleet(brokers=['rome', 'oslo'])
+    """
+
+    def __init__(
+        self, brokers: Iterable[FleetBroker], links: FleetLinks | None = None, path: str | Path | None = None
+    ) -> None:
+        by_name: dict[str, FleetBroker] = {}
+        by_address: dict[Address, str] = {}
+        for broker in ordered_list(brokers, "brokers"):
+            check_instance(broker, FleetBroker, "a broker", "give a FleetBroker")
+            if broker.name in by_name:
+                raise InputError(f"broker {broker.name!r} appears twice; give each broker a unique name")
+            by_name[broker.name] = broker
+            address = broker.host_and_port()
+            other = by_address.setdefault(address._replace(host=address.host.lower()), broker.name)
+            if other != broker.name:
+                raise InputError(
+                    f"brokers {other!r} and {broker.name!r} have the same address {address}; list each once"
+                )
+        if not by_name:
+            raise InputError("the fleet has no brokers; give at least one, with its address")
+        if links is not None:
+            check_instance(links, FleetLinks, "links", "give FleetLinks, or None")
+        self.brokers: Mapping[str, FleetBroker] = MappingProxyType(by_name)
+        self.links = links or FleetLinks()
+        self.path = None if path is None else check_path(path)
+
+    @classmethod
+    def load(cls, path: str | Path = FLEET_FILE) -> Fleet:
+        """Read a fleet file; relative paths in it start at its folder.
+
+        Raises:
+            InputError: the file is missing, is not TOML, or has an unknown name or a wrong value.
+            StorageError: the file cannot be read.
+
+        Examples:
+            >>> import tempfile
+            >>> import broadloom as bl
+            >>> file = Path(tempfile.mkdtemp()) / "fleet.toml"
+            >>> _ = file.write_text('brokers.rome = { address = "10.0.0.7", tls = false }')
+            >>> bl.Fleet.load(file).nodes_table().to_pylist()
+            [{'node': 'rome', 'kind': 'mosquitto', 'address': '10.0.0.7:1883'}]
+        """
+        file = check_path(path)
+        if not file.exists():
+            raise InputError(f"{file} does not exist; write it with: broadloom init")
+        return _FleetReader(file).fleet()
+
+    def save(self, path: str | Path = FLEET_FILE, overwrite: bool = False) -> None:
+        """Write the fleet file; paths below its folder are written relative to it.
+
+        Raises:
+            InputError: the file exists and `overwrite` is false, or `path` is not a path.
+            StorageError: the file cannot be written.
+
+        Examples:
+            >>> import tempfile
+            >>> import broadloom as bl
+            >>> from broadloom.deployment import FleetBroker
+            >>> file = Path(tempfile.mkdtemp()) / "fleet.toml"
+            >>> fleet = bl.Fleet([FleetBroker("rome", "10.0.0.7")])
+            >>> fleet.save(file)
+            >>> bl.Fleet.load(file) == fleet
+            True
+        """
+        from broadloom.deployment.fleet_text import fleet_text
+
+        file = check_path(path)
+        if not check_flag(overwrite, "overwrite") and file.exists():
+            raise InputError(f"{file} exists; choose another path, or overwrite it")
+        write_file(file, fleet_text(self, file.absolute().parent).encode())
+
+    def nodes_table(self) -> pa.Table:
+        """The table `nodes`: node, kind, address, and site, lat, lon and capacity where they are known.
+
+        Examples:
+            >>> import broadloom as bl
+            >>> from broadloom.deployment import FleetBroker
+            >>> bl.Fleet([FleetBroker("rome", "10.0.0.7", site="eu-south-1")]).nodes_table().column_names
+            ['node', 'kind', 'address', 'site']
+        """
+        import pyarrow as pa
+
+        brokers = list(self.brokers.values())
+        columns: dict[str, list[Any]] = {
+            "node": [broker.name for broker in brokers],
+            "kind": [broker.kind for broker in brokers],
+            "address": [str(broker.host_and_port()) for broker in brokers],
+            "site": [broker.site for broker in brokers],
+            "lat": [broker.position and broker.position[0] for broker in brokers],
+            "lon": [broker.position and broker.position[1] for broker in brokers],
+            "capacity": [None if broker.capacity is None else float(broker.capacity) for broker in brokers],
+        }
+        return pa.table(
+            {name: column for name, column in columns.items() if any(v is not None for v in column)}
+        )
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Fleet):
+            return NotImplemented
+        return list(self.brokers.items()) == list(other.brokers.items()) and self.links == other.links
+
+    def __hash__(self) -> int:
+        return hash((tuple(self.brokers.items()), self.links))
+
+    def __repr__(self) -> str:
+        return f"Fleet(brokers={shown(list(self.brokers))})"
+
+
+class _FleetReader:
+    """Reader of one fleet file; its errors name the file, the section and the field."""
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._folder = file.absolute().parent
+
+    def fleet(self) -> Fleet:
+        content = read_toml(self._file)
+        self._check_names(content, _SECTIONS, "")
+        defaults = self._table(content.get("defaults", {}), "[defaults]")
+        self._check_names(defaults, _DEFAULTS, "[defaults]")
+        shared = self._values(defaults, "[defaults]")
+        if "kind" in shared:
+            self._made(lambda: check_choice(shared["kind"], "kind", KINDS), "[defaults]")
+        brokers = self._table(content.get("brokers", {}), "[brokers]")
+        if not brokers:
+            raise InputError(f"{self._file} has no brokers; add a section [brokers.NAME] with an address")
+        listed = [self._broker(name, section, shared) for name, section in brokers.items()]
+        section = self._table(content.get("links", {}), "[links]")
+        self._check_names(section, _LINKS, "[links]")
+        links = self._made(lambda: FleetLinks(**section), "[links]")
+        return self._made(lambda: Fleet(listed, links, self._file), "")
+
+    def _broker(self, name: str, section: Any, shared: Mapping[str, Any]) -> FleetBroker:
+        where = f"[brokers.{name}]" if name.isprintable() else "[brokers]"
+        self._made(lambda: _check_broker_name(name), "[brokers]")
+        known = self._table(section, where)
+        self._check_names(known, _BROKER, where)
+        if "address" not in known:
+            raise InputError(f'{self._file} {where} has no address; give address = "host:port"')
+        values = {**shared, **self._values(known, where)}
+        return self._made(lambda: FleetBroker(name, **values), where)
+
+    def _values(self, section: Mapping[str, Any], where: str) -> dict[str, Any]:
+        """The values of a section: TLS and logins as objects, paths from the folder of the file."""
+        values = dict(section)
+        if "tls" in values:
+            values["tls"] = self._tls(values["tls"], where)
+        for name in ("login", "api_login"):
+            if name in values:
+                values[name] = self._login(values[name], name, where)
+        for name in ("subscriptions", "config"):
+            if isinstance(values.get(name), str):
+                values[name] = self._resolved(values[name])
+        return values
+
+    def _tls(self, value: Any, where: str) -> FleetTls | None:
+        if isinstance(value, bool):
+            return FleetTls() if value else None
+        if not isinstance(value, dict):
+            raise InputError(
+                f"{self._file} {where}: tls is {shown(value)}; give true, false, or a table such as "
+                '{ ca = "ca.crt" }'
+            )
+        self._check_names(value, _TLS, f"{where} tls")
+        return self._made(lambda: FleetTls(**self._paths(value, _TLS)), where)
+
+    def _login(self, value: Any, name: str, where: str) -> FleetLogin | None:
+        if value is False:
+            return None
+        place = f"{where} {name}"
+        if not isinstance(value, dict):  # the error must not repeat what can be a password
+            raise InputError(
+                f"{self._file} {place} is not a table; give false (anonymous), or a table such as "
+                '{ user = "broadloom", password_file = "secrets/broadloom" }'
+            )
+        self._check_names(value, _LOGIN, place)
+        if "user" not in value:
+            raise InputError(f'{self._file} {place} has no user; give user = "..."')
+        paths = self._paths(value, ("password_file",))
+        return self._made(lambda: FleetLogin(**paths), where)
+
+    def _paths(self, value: Mapping[str, Any], names: Iterable[str]) -> dict[str, Any]:
+        resolved = {name: self._resolved(value[name]) for name in names if isinstance(value.get(name), str)}
+        return {**value, **resolved}
+
+    def _resolved(self, text: str) -> str:
+        """A path that starts at the folder of the file; URLs and empty texts stay as they are."""
+        if not text or "://" in text:
+            return text
+        return str(self._folder / Path(text).expanduser())
+
+    def _table(self, value: Any, where: str) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise InputError(f"{self._file} {where} is not a section; write {where} and its values below it")
+        return value
+
+    def _check_names(self, section: Mapping[str, Any], known: Iterable[str], where: str) -> None:
+        place = f"{self._file} {where}".rstrip()
+        for name in section:
+            if name in known:
+                continue
+            if name.lower() in _SECRETS:
+                raise InputError(
+                    f"{place} has a {name}; secrets do not belong in this file: write it to a file that only "
+                    "you can read and give password_file, or give the name of a variable as password_env"
+                )
+            hint = nearest_name(name, known)
+            raise InputError(f"{place}: unknown name {shown(name)}{hint}; there are {', '.join(known)}")
+
+    def _made(self, make: Callable[[], T], where: str) -> T:
+        """What a function returns; its errors name the file and the section."""
+        try:
+            return make()
+        except InputError as error:
+            raise InputError(f"{self._file} {where}".rstrip() + f": {error}") from error
+
+
+def _check_broker_name(name: object) -> None:
+    """Raise unless a name can be a broker's id: a text of one line, without spaces at its ends."""
+    _check_line(name, "a broker's name")
+
+
+def _check_line(value: object, name: str) -> None:
+    """Raise unless a value is a text of printable characters, without spaces at its ends."""
+    text = check_text(value, name)
+    if not text.isprintable() or text != text.strip():
+        raise InputError(
+            f"{name} is {shown(text)}; give a text without line breaks, and no spaces at its ends"
+        )
+
+
+def _check_optional_text(value: object, name: str) -> None:
+    """Raise unless a value is None or can name a file."""
+    if value is not None and (not isinstance(value, str) or not value.isprintable() or not value):
+        raise InputError(f"{name} is {shown(value)}; give the path of a file")
+
+
+def _check_source(value: object) -> None:
+    """Raise unless a value is a path or the URL of an admin API, without a login."""
+    _check_optional_text(value, "subscriptions")
+    text = str(value)
+    if "://" not in text:
+        return
+    expected = "give a path, or a URL such as http://host:8222"
+    try:
+        parts = urlsplit(text)
+        has_login = "@" in parts.netloc
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        has_login, is_good = "@" in text, False
+    if has_login:  # the error must not repeat what can be a password
+        raise InputError("subscriptions contains a login; give it as api_login")
+    if not is_good:
+        raise InputError(f"subscriptions is {shown(text)}; {expected}")
+
+
+def _checked_position(value: object) -> tuple[float, float]:
+    """Latitude and longitude."""
+    pair = ordered_list(value, "position")
+    if len(pair) != 2:
+        raise InputError(f"position is {shown(value)}; give latitude and longitude, such as [41.9, 12.5]")
+    latitude = check_number(pair[0], "the latitude in position", -90, 90)
+    return latitude, check_number(pair[1], "the longitude in position", -180, 180)

@@ -1,0 +1,1 @@
+"""Discovery of running fleets: checks of brokers before links are planned."""
