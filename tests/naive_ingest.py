@@ -22,6 +22,27 @@ def matches(text: str, topic: str) -> bool:
     return len(wanted) == len(levels)
 
 
+def overlap(one: str, other: str, topics: list[str]) -> bool:
+    """Whether some topic of a list is matched by both filters; a topic without a wildcard matches itself."""
+    return any(matches(one, topic) and matches(other, topic) for topic in topics)
+
+
+def group_of(filters: list[str], topics: list[str]) -> dict[str, frozenset[str]]:
+    """The group of each filter: all filters that it can be reached from, one overlap after the other."""
+    groups = {}
+    for start in filters:
+        group, grown = set(), {start}
+        while grown:
+            group |= grown
+            grown = {
+                text
+                for text in filters
+                if text not in group and any(overlap(text, one, topics) for one in group)
+            }
+        groups[start] = frozenset(group)
+    return groups
+
+
 def is_filter(text: str) -> bool:
     """Whether a text is a topic filter."""
     levels = text.split("/")

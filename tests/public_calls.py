@@ -564,6 +564,7 @@ CALLS: dict[str, Call] = {
             ),
         },
     ),
+    "Interest.grouped": Call(INTEREST.grouped, {}),
     "Interest.nodes_of": Call(INTEREST.nodes_of, {"topic": hv.count(1, below=TOPICS)}),
     "Interest.subset": Call(INTEREST.subset, {"nodes": hv.indices([0, 2], NODES, mask=True)}),
     "Interest.topics_of": Call(INTEREST.topics_of, {"node": hv.count(1, below=NODES)}),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -43,7 +43,7 @@ def verify(
 
     Example: broadloom verify plan
     """
-    from broadloom.measures import disconnected_topics
+    from broadloom.measures import disconnected_topics, filters_text
     from broadloom.plans import is_assignment, is_market
 
     engine = engine_if_asked(master, remote, conf)
@@ -56,14 +56,16 @@ def verify(
     if is_market(plan):
         return _verify_market(plan, as_json, quiet)
     loaded = bl.Plan.load(plan)
-    broken = disconnected_topics(loaded.interest, loaded.overlay)
-    names = [loaded.interest.topic_ids[topic] for topic in broken]
-    record = {"topic_connected": not names, "topics": loaded.interest.topic_count, "disconnected": names}
+    interest = loaded.interest.grouped()
+    filters = loaded.interest.filter_count
+    names = [interest.topic_ids[topic] for topic in disconnected_topics(interest, loaded.overlay)]
+    record: dict[str, Any] = {"topic_connected": not names, "topics": interest.topic_count}
+    record |= {"topic_filters": filters} if filters else {}
+    record |= {"disconnected": names}
+    topics = f"{interest.topic_count:,} topics{filters_text(filters)}"
+    text = f"every one of {topics} is connected"
     if names:
-        few = ", ".join(names[:5])
-        text = f"{len(names):,} of {loaded.interest.topic_count:,} topics are not connected: {few}"
-    else:
-        text = f"every one of {loaded.interest.topic_count:,} topics is connected"
+        text = f"{len(names):,} of {topics} are not connected: {', '.join(names[:5])}"
     show(record, text, as_json, quiet)
     return 1 if names else 0
 

@@ -47,7 +47,8 @@ def link(
     """Build an overlay in which every topic's subscribers are connected among themselves.
 
     Args:
-        interest: the topics of each node.
+        interest: the topics of each node. Topic filters and topics that overlap are connected as one topic
+            (`Interest.grouped`); the plan keeps the interest as it is.
         weights: the weights of the links; None: all links weigh 1.
         algorithm: one of `broadloom.algorithms("link")`; None: "broadloom", or "gm" if all
             links weigh the same.
@@ -108,7 +109,7 @@ def run(
 ) -> Plan:
     """A verified plan of one algorithm: an entry of `ALGORITHMS`, or a copy of it with another `run`."""
     settings = algorithm.with_options(options, ALGORITHMS)
-    result = algorithm.run(interest, weights, settings, seed)
+    result = algorithm.run(interest.grouped(), weights, settings, seed)
     overlay = Overlay.from_edges(interest.node_count, result.edges)
     if not is_topic_connected(interest, overlay):
         raise InternalError(f"{algorithm.name} left a topic disconnected; please report this")
@@ -160,7 +161,7 @@ def improve(plan: Plan, *, exchange: bool = True, rounds: int = ROUNDS, seconds:
     if not plan.is_topic_connected():
         raise InputError("the plan leaves a topic disconnected; improve a plan that connects every topic")
     edges, used = improved_edges(
-        plan.interest,
+        plan.interest.grouped(),
         plan.weights,
         plan.edges,
         rounds if exchange else 0,
@@ -245,6 +246,7 @@ def warm_start(
     Returns:
         The edges, not yet verified; the notes have the number of rounds.
     """
+    interest = interest.grouped()
     kept = still_useful(interest, previous)
     added = merge_by_weight(components_of(interest, kept), weights.arrays())
     edges, used = improved_edges(interest, weights, np.concatenate((kept, added)), rounds, max_degree)
@@ -257,7 +259,7 @@ def still_useful(interest: Interest, previous: Plan) -> NDArray[np.int32]:
     today = np.array([index.get(name, -1) for name in previous.interest.node_ids], np.int32)
     edges = np.sort(today[previous.edges], axis=1) if len(previous.edges) else previous.edges
     edges = edges[edges[:, 0] >= 0]
-    bits = topic_bits(interest)
+    bits = topic_bits(interest.grouped())
     return edges[(bits[edges[:, 0]] & bits[edges[:, 1]]).any(axis=1)]
 
 
@@ -309,7 +311,7 @@ def lower_bound(
     pairs of all topics, only the smallest topics count, and the bound is weaker.
 
     Args:
-        interest: the topics of each node.
+        interest: the topics of each node; topic filters and topics that overlap count as one topic.
         weights: the weights of the links; None: all links weigh 1, and the bound is on the number of links.
         iterations: the number of steps of the ascent.
         seconds: make no further step after this time; then the result depends on the machine. The time for
@@ -329,7 +331,9 @@ def lower_bound(
     weights = fitting_weights(interest, weights)
     iterations = check_count(iterations, "iterations")
     deadline = math.inf if seconds is None else time.monotonic() + check_number(seconds, "seconds")
-    return lagrangian_bound(interest, weights, iterations, until=lambda: time.monotonic() > deadline)
+    return lagrangian_bound(
+        interest.grouped(), weights, iterations, until=lambda: time.monotonic() > deadline
+    )
 
 
 ALGORITHMS: tuple[Algorithm, ...] = (

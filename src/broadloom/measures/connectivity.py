@@ -14,15 +14,21 @@ from broadloom.model import Interest, Overlay, Weights
 def components_per_topic(interest: Interest, edges: Overlay | ArrayLike) -> NDArray[np.int64]:
     """The number of components of each topic's subscribers in the overlay; 0 for a topic without subscribers.
 
-    Costs about the sum, over the edges, of the topics of both ends.
+    Topic filters and topics that overlap share one tree (`Interest.grouped`), so each of them has the number
+    of components of all subscribers of its group. Costs about the sum, over the edges, of the topics of both
+    ends.
 
     Examples:
         >>> components_per_topic(Interest.from_lists([[0, 1], [0], [0, 1]]), [(0, 1)])
         array([2, 2])
+        >>> components_per_topic(Interest.from_lists([["a/#"], ["a/b"], ["c"]]), [(0, 2)])
+        array([2, 2, 1])
     """
     pairs = as_overlay(interest, edges).edges
-    forests = spanning_forests(interest, pairs, np.zeros(len(pairs)))
-    return np.diff(interest.node_start) - forests.links
+    grouped = interest.grouped()
+    forests = spanning_forests(grouped, pairs, np.zeros(len(pairs)))
+    components = np.diff(grouped.node_start) - forests.links
+    return components if grouped is interest else components[interest.group_of_topic]
 
 
 def disconnected_topics(interest: Interest, edges: Overlay | ArrayLike) -> NDArray[np.int64]:
@@ -38,11 +44,23 @@ def disconnected_topics(interest: Interest, edges: Overlay | ArrayLike) -> NDArr
 def is_topic_connected(interest: Interest, edges: Overlay | ArrayLike) -> bool:
     """Whether the subscribers of every topic are connected by links among themselves.
 
+    Topic filters and topics that overlap count as one topic.
+
     Examples:
         >>> is_topic_connected(Interest.from_lists([[0], [0, 1], [1]]), [(0, 1), (1, 2)])
         True
     """
     return len(disconnected_topics(interest, edges)) == 0
+
+
+def filters_text(count: int) -> str:
+    """The words that follow a count of topics if topic filters are among them; empty without filters.
+
+    Examples:
+        >>> filters_text(31)
+        ' (31 topic filters; those that overlap count as one topic)'
+    """
+    return f" ({count:,} topic filters; those that overlap count as one topic)" if count else ""
 
 
 def as_overlay(interest: Interest, edges: Overlay | ArrayLike) -> Overlay:

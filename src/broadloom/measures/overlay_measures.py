@@ -38,6 +38,9 @@ def metrics(
     its topic) are over the topics with subscribers. `diameters` is "exact", or the number of sampled topics,
     or says that diameters are lower bounds because a topic is very large.
 
+    Topic filters and topics that overlap count as one topic (`Interest.grouped`); then `topic_filters` is the
+    number of filters. `subscriptions` counts them as they are.
+
     Args:
         interest: the topics of each node.
         edges: the overlay.
@@ -51,6 +54,9 @@ def metrics(
         0.6666666666666666
     """
     overlay = as_overlay(interest, edges)
+    subscriptions = interest.subscription_count
+    filters = {"topic_filters": interest.filter_count} if interest.has_filters else {}
+    interest = interest.grouped()
     seeded_generator(seed)
     lengths_of = Weights.uniform(interest.node_count) if weights is None else weights
     degree = overlay.degrees()
@@ -65,7 +71,8 @@ def metrics(
     return {
         "nodes": interest.node_count,
         "topics": interest.topic_count,
-        "subscriptions": interest.subscription_count,
+        **filters,
+        "subscriptions": subscriptions,
         "edges": overlay.edge_count,
         "mean_degree": _mean(degree),
         "max_degree": int(degree.max(initial=0)),

@@ -15,7 +15,13 @@ from broadloom.model.channels import Grid, summarize
 from broadloom.model.cloud_regions import INNER_MS, REGIONS, Region, region_latency, region_points
 from broadloom.model.density import Density, DensityArrays, measure_of
 from broadloom.model.graphs import Adjacency, Interest, Overlay, trusted_overlay
-from broadloom.model.link_problem import WEIGHT_SOURCES, LinkProblem, read_link_problem, write_link_problem
+from broadloom.model.link_problem import (
+    WEIGHT_SOURCES,
+    LinkProblem,
+    NotCarried,
+    read_link_problem,
+    write_link_problem,
+)
 from broadloom.model.market_problem import (
     CORES,
     LOAD_TOLERANCE,
@@ -71,6 +77,7 @@ __all__ = [
     "LinkProblem",
     "MarketProblem",
     "NoOptions",
+    "NotCarried",
     "Overlay",
     "Reason",
     "Region",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import numpy as np
@@ -42,6 +43,9 @@ class Interest:
 
     Nodes and topics are dense indices, with string ids. Make an interest with `from_lists`,
     `from_pairs`, `from_table` or `from_matrix`, which check their arguments.
+
+    A topic id can be an MQTT topic filter, such as `sensors/#`. Filters and topics that overlap (some topic
+    matches both) belong together: `grouped` makes one topic of them, and `broadloom.link` connects that.
 
     Attributes:
         node_ids: the id of each node, by index.
@@ -276,6 +280,66 @@ class Interest:
         """The number of pairs of a node and a topic."""
         return len(self.topics)
 
+    @property
+    def has_filters(self) -> bool:
+        """Whether a topic id is an MQTT topic filter with a wildcard.
+
+        Examples:
+            >>> Interest.from_lists([["a/+", "b"]]).has_filters, Interest.from_lists([["c#"]]).has_filters
+            (True, False)
+        """
+        return self.filter_count > 0
+
+    @cached_property
+    def filter_count(self) -> int:
+        """The number of topic ids that are MQTT topic filters with a wildcard."""
+        joined = "\n".join(self.topic_ids)  # one quick search instead of one per topic
+        if "#" not in joined and "+" not in joined:
+            return 0
+        from broadloom.mqtt.topic_filters import is_filter
+
+        return sum(map(is_filter, self.topic_ids))
+
+    def grouped(self) -> Interest:
+        """The interest in which filters and topics that overlap are one topic, named by the shortest of them.
+
+        A group has the subscribers of all its members. It stands where its first member stood.
+
+        Returns:
+            The interest itself if nothing overlaps.
+
+        Examples:
+            >>> Interest.from_lists([["a/#"], ["a/b", "c"], ["+/b"]]).grouped().topic_ids
+            ('+/b', 'c')
+        """
+        return self._grouping[0]
+
+    @property
+    def group_of_topic(self) -> NDArray[np.int64]:
+        """The index of each topic's group among the topics of `grouped()`."""
+        return self._grouping[1]
+
+    @cached_property
+    def _grouping(self) -> tuple[Interest, NDArray[np.int64]]:
+        """The grouped interest, and the index of each topic's group in it."""
+        group_of_topic = np.arange(self.topic_count)
+        if not self.has_filters:
+            return self, frozen_array(group_of_topic)
+        from broadloom.mqtt.topic_filters import groups
+
+        names = groups(self.topic_ids)
+        group_ids = list(dict.fromkeys(names.values()))
+        if len(group_ids) == self.topic_count:
+            return self, frozen_array(group_of_topic)
+        index = {name: group for group, name in enumerate(group_ids)}
+        group_of_topic = np.array([index[names[text]] for text in self.topic_ids], np.int64)
+        rows = np.repeat(np.arange(self.node_count), np.diff(self.topic_start))
+        codes = np.unique(rows * len(group_ids) + group_of_topic[self.topics])
+        counts = np.bincount(codes // len(group_ids), minlength=self.node_count)
+        start = np.concatenate(([0], np.cumsum(counts)))
+        grouped = Interest.from_rows(start, codes % len(group_ids), group_ids, self.node_ids)
+        return grouped, frozen_array(group_of_topic)
+
     def topics_of(self, node: int) -> NDArray[np.int32]:
         """The topics of a node, ascending."""
         index = check_index(node, self.node_count, "node")
@@ -304,6 +368,9 @@ class Interest:
         start = np.concatenate(([0], np.cumsum([len(row) for row in rows], dtype=np.int64)))
         topics = np.concatenate([*rows, np.empty(0, np.int32)])
         return Interest.from_rows(start, topics, self.topic_ids, [self.node_ids[u] for u in chosen])
+
+    def __getstate__(self) -> dict[str, object]:
+        return {name: vars(self)[name] for name in self.__dataclass_fields__}  # without cached values
 
     def __setstate__(self, state: dict[str, object]) -> None:
         restore_frozen(self, state)

@@ -1,10 +1,11 @@
-"""Link problem: interest, weights and nodes, read from a folder of canonical tables."""
+"""Link problem: interest, weights, nodes and what is not carried, read from a folder of canonical tables."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 from broadloom.checks import raise_for_first, repeated
 from broadloom.errors import InputError
 from broadloom.model.graphs import Interest
+from broadloom.model.row_ledger import Reason
 from broadloom.model.weights import Weights, fill_missing, raise_to_floor, symmetrised
 from broadloom.storage import new_folder
 
@@ -19,6 +21,14 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WEIGHT_SOURCES = ("auto", "latency", "coordinates", "sites", "uniform")
+
+
+class NotCarried(NamedTuple):
+    """A subscription that no plan carries: the broker, the topic or topic filter, and the reason."""
+
+    node: str
+    topic: str
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -29,11 +39,14 @@ class LinkProblem:
         interest: the subscriptions of the nodes.
         weights: the weights of links.
         nodes: the table of the nodes, with all its columns.
+        not_carried: the subscriptions that are left out, sorted: those of the table `not_carried`, and those
+            to `$SYS` topics, which each broker has for itself.
     """
 
     interest: Interest
     weights: Weights
     nodes: pa.Table
+    not_carried: tuple[NotCarried, ...] = ()
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -51,8 +64,11 @@ def read_link_problem(
 ) -> LinkProblem:
     """The link problem in a folder of canonical tables.
 
+    A shared subscription (`$share/GROUP/FILTER`, `$queue/FILTER`) counts as its filter. Subscriptions to
+    `$SYS` topics are left out and listed in `not_carried`.
+
     Args:
-        folder: holds `subscriptions`, and optionally `nodes`, `topics` and `latency`.
+        folder: holds `subscriptions`, and optionally `nodes`, `topics`, `latency` and `not_carried`.
         weights: the source of the weights: the table "latency" (between nodes, or between sites),
             "coordinates" (x, y, ... of the nodes), "sites" (`inner` and `outer`), "uniform" (all 1); "auto":
             the first of these that the folder has.
@@ -71,7 +87,12 @@ def read_link_problem(
     path = Path(folder)
     nodes = read_table(path, "nodes")
     latency = read_table(path, "latency")
-    interest = Interest.from_table(require_table(path, "subscriptions"), nodes, read_table(path, "topics"))
+    subscriptions, internal = _plain_filters(require_table(path, "subscriptions"))
+    if nodes is None and internal:  # a broker stays, even if all its subscriptions are left out
+        names = {*subscriptions.column("node").to_pylist(), *(one.node for one in internal)}
+        nodes = pa.table({"node": pa.array(sorted(names), pa.string())})
+    topics = _with_filters(read_table(path, "topics"), subscriptions)
+    interest = Interest.from_table(subscriptions, nodes, topics)
     if nodes is None:
         nodes = pa.table({"node": pa.array(interest.node_ids, pa.string())})
     source = _source(weights, latency, nodes)
@@ -87,7 +108,8 @@ def read_link_problem(
         chosen = Weights.sites(site, 1.0 if inner is None else inner, 10.0 if outer is None else outer)
     else:
         chosen = Weights.uniform(interest.node_count)
-    return LinkProblem(interest, chosen, nodes)
+    left_out = {*_listed(read_table(path, "not_carried")), *internal}
+    return LinkProblem(interest, chosen, nodes, tuple(sorted(left_out)))
 
 
 def write_link_problem(
@@ -109,6 +131,82 @@ def write_link_problem(
     with new_folder(Path(folder), overwrite) as scratch:
         for name, table in (interest_tables | (tables or {})).items():
             write_table(scratch, name, table)
+
+
+def _plain_filters(subscriptions: pa.Table) -> tuple[pa.Table, list[NotCarried]]:
+    """The subscriptions with each filter as the broker matches it, and those that are not carried.
+
+    Rows of shared subscriptions become rows of their filters, each once.
+
+    Raises:
+        InputError: a topic has a wildcard in a position where MQTT does not allow it.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    column = subscriptions.column("topic")
+    marked = pc.match_substring_regex(column, r"^\$(?:share|queue|SYS)\b|(?:^|/)[+#](?:/|$)")
+    rows = np.flatnonzero(np.asarray(pc.fill_null(marked, False)))
+    if not len(rows):
+        return subscriptions, []
+    nodes, texts = subscriptions.column("node").to_pylist(), column.to_pylist()
+    bare = list(texts)
+    for row in rows.tolist():
+        bare[row] = _bare_filter(texts[row], row)
+    internal = [row for row in rows.tolist() if bare[row].partition("/")[0] == "$SYS"]
+    shared = {row for row in rows.tolist() if bare[row] != texts[row]}
+    seen = {(nodes[row], text) for row, text in enumerate(texts) if row not in shared}
+    left_out = set(internal)
+    for row in sorted(shared):
+        pair = (nodes[row], bare[row])
+        if pair in seen:
+            left_out.add(row)
+        seen.add(pair)
+    kept = [row for row in range(len(texts)) if row not in left_out]
+    at = subscriptions.column_names.index("topic")
+    plain = subscriptions.set_column(at, "topic", pa.array(bare, pa.string())).take(
+        pa.array(kept, pa.int64())
+    )
+    return plain, [NotCarried(str(nodes[row]), bare[row], Reason.INTERNAL) for row in internal]
+
+
+def _bare_filter(text: str, row: int) -> str:
+    """A topic or filter without the prefix of a shared subscription."""
+    from broadloom.mqtt.topic_filters import SHARED, is_valid_filter
+
+    bare = re.sub(SHARED, "", text)
+    if not is_valid_filter(bare) or bare.startswith(("$share/", "$queue/")):
+        raise InputError(
+            f"subscriptions row {row}: {text!r} is not an MQTT topic filter; "
+            "`+` and `#` stand alone between slashes, `#` only at the end, as in a/+/b/#"
+        )
+    return bare
+
+
+def _with_filters(topics: pa.Table | None, subscriptions: pa.Table) -> pa.Table | None:
+    """The table of topics, completed by the topic filters of the subscriptions."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if topics is None:
+        return None
+    from broadloom.mqtt.topic_filters import is_filter
+
+    column = subscriptions.column("topic")
+    wild = pc.unique(column.filter(pc.match_substring_regex(column, "[+#]")))
+    known = set(topics.column("topic").to_pylist())
+    filters = sorted(text for text in wild.to_pylist() if is_filter(text) and text not in known)
+    if not filters:
+        return topics
+    return pa.concat_tables([topics.select(["topic"]), pa.table({"topic": pa.array(filters, pa.string())})])
+
+
+def _listed(table: pa.Table | None) -> list[NotCarried]:
+    """The rows of the table `not_carried`."""
+    if table is None:
+        return []
+    columns = (table.column(name).to_pylist() for name in NotCarried._fields)
+    return [NotCarried(*(value or "" for value in row)) for row in zip(*columns, strict=True)]
 
 
 def _check_options(source: str, of_latency: dict[str, object], of_sites: dict[str, object]) -> None:

@@ -200,13 +200,13 @@ def groups(filters: Iterable[str]) -> dict[str, str]:
     tree = FilterIndex(texts)
     group_of = {text: text for text in texts}
     grouped: set[str] = set()
-    for start in filter(is_wild, texts):
+    for start in filter(is_filter, texts):
         members = {start}
         todo = [] if start in grouped else [start]
         while todo:
             found = list(tree.meeting(todo.pop()))
             members.update(found)
-            todo.extend(filter(is_wild, found))
+            todo.extend(filter(is_filter, found))
             for text in found:  # each is found once, so that filters that all overlap take linear time
                 tree.discard(text)
         if start not in grouped:

@@ -207,8 +207,8 @@ def _node_values(plan: Plan) -> list[dict[str, Any]]:
 
 
 def _link_values(plan: Plan) -> list[dict[str, Any]]:
-    """The weight and rank of each link, and the topics that its ends share."""
-    interest = plan.interest
+    """The weight and rank of each link, and the topics (or groups of topic filters) that its ends share."""
+    interest = plan.interest.grouped()
     result = []
     for rank, (u, v) in enumerate(plan.edges.tolist()):
         shared = np.intersect1d(interest.topics_of(u), interest.topics_of(v), assume_unique=True)

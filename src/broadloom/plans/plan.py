@@ -121,7 +121,7 @@ class Plan(StageResult):
 
     @cached_property
     def _broken_topics(self) -> int:
-        return int(np.sum(measures.components_per_topic(self.interest, self.overlay) > 1))
+        return int(np.sum(measures.components_per_topic(self.interest.grouped(), self.overlay) > 1))
 
     def summary(self) -> str:
         """The plan in a sentence.
@@ -136,14 +136,19 @@ class Plan(StageResult):
         proven = self._gap_text
         if "optimal" in self.notes:
             proven = ", optimal" if self.notes["optimal"] else f"{proven}, stopped before the best was proven"
-        connected = f"every one of {interest.topic_count:,} topics connected"
+        topics = interest.grouped().topic_count
+        connected = f"every one of {topics:,} topics connected"
         if broken:
-            connected = f"{broken:,} of {interest.topic_count:,} topics NOT connected"
+            connected = f"{broken:,} of {topics:,} topics NOT connected"
+        connected += measures.filters_text(interest.filter_count)
         counts = f"{interest.node_count:,} brokers, {len(self.edges):,} links"
         return f"{self.algorithm}: {counts}, {connected}{proven}"
 
     def is_topic_connected(self) -> bool:
-        """Whether the subscribers of every topic are connected by links among themselves."""
+        """Whether the subscribers of every topic are connected by links among themselves.
+
+        Topic filters and topics that overlap count as one topic.
+        """
         return self._broken_topics == 0
 
     @classmethod
@@ -183,7 +188,7 @@ class Plan(StageResult):
         A node has the attributes `topics` (list of topic ids) and, where they are known, `site`, its
         coordinates `x`, `y`, ..., `lat`, `lon`, and `pos` (the pair for drawing: longitude and latitude, or
         the first two coordinates). A link has `weight`, `rank` (the order of selection), and `topics`: those
-        that its ends share.
+        that its ends share; topic filters that overlap are one topic, named by the shortest.
 
         Raises:
             MissingExtraError: networkx is not installed.

@@ -35,6 +35,8 @@ REQUIRED: dict[str, dict[str, pa.DataType]] = {
     "quarantine": {"table": pa.string(), "row": pa.string(), "reason": pa.string()},
     "topics": {"topic": pa.string()},
     "weights": {"node": pa.string()},
+    "publications": {"node": pa.string(), "topic": pa.string(), "rate": pa.float64()},
+    "not_carried": {"node": pa.string(), "topic": pa.string(), "reason": pa.string()},
 }
 OPTIONAL: dict[str, dict[str, pa.DataType]] = {
     "nodes": {"site": pa.string()},
