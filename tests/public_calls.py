@@ -583,7 +583,13 @@ CALLS: dict[str, Call] = {
     "Live.backups": _node(lambda node: live().backups(node)),
     "Live.join": Call(
         lambda **arguments: live(bl.Weights.euclidean(POINTS)).join(**arguments),
-        {"topics": topics_of_node, "name": hv.text("new", optional=True), "at": hv.numbers([1, 1])},
+        {
+            "topics": topics_of_node,
+            "name": hv.text("new", optional=True),
+            "at": hv.numbers([1, 1]),
+            "address": hv.text("10.0.0.7:1883", optional=True),
+            "site": hv.text("rome", optional=True),
+        },
     ),
     "Live.leave": _node(lambda node: live().leave(node)),
     "Live.load": Call(lambda path: _loaded(path), {"path": hv.path(saved_live)}),
@@ -907,7 +913,7 @@ CALLS: dict[str, Call] = {
     "maintain": Call(
         lambda **arguments: bl.maintain(**arguments),
         {
-            "interest": interest,
+            "interest": hv.thing(lambda: INTEREST, WEIGHTS, ROWS),  # or a plan
             "weights": hv.thing(lambda: BY_SITE, INTEREST, MATRIX, bl.Weights.uniform(3)),
             "algorithm": hv.choice("shadow", optional=True),
             "method": hv.choice("shadow", optional=True),

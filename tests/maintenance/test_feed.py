@@ -142,7 +142,7 @@ def test_no_content_of_an_event_stops_the_feed(kind, rows):
         ("dense", (), '{"a": 1, "b": 2, "c": 3}', None),
         ("dense", (), {"a": 1}, "no weight to node 1"),
         ("dense", (), [1, 2, 3], "no weight to node 0"),
-        ("uniform", (), [1.0], "but links have no weights; leave it out"),
+        ("uniform", (), [1.0], None),
     ],
 )
 def test_a_location_is_written_as_in_tables_or_refused(kind, sites, at, message):
@@ -234,7 +234,7 @@ def test_the_command_rebuilds_when_a_rebuild_is_due(tables, tmp_path, capsys):
     out = tmp_path / "out"
     assert run("link", tables, "-a", "trmaw", "-q", "-o", tmp_path / "plan") == 0
     command = ("maintain", tables, "--events", tables, "--plan", tmp_path / "plan", "--fresh-every", 20)
-    assert run(*command, "--rebaseline", "-o", out, "--json") == 0
+    assert run(*command, "--weights", "uniform", "--rebaseline", "-o", out, "--json") == 0
     record = json.loads(capsys.readouterr().out)
     rounds = read_table(out, "rounds").to_pylist()
     index = [row["kind"] for row in rounds].index("rebaseline")
@@ -276,11 +276,42 @@ def test_the_command_starts_from_a_plan_and_uses_weights(tables, tmp_path, capsy
         '{"seq": 0, "kind": "join", "node": "new", "topics": ["1"], "at": [0.5, 0.5]}\n'
         '{"seq": 1, "kind": "join", "node": "nowhere", "topics": ["1"]}\n'
     )
-    command = ("maintain", tables, "--events", tmp_path / "e.jsonl", "--plan", tmp_path / "plan")
-    assert run(*command, "--weights", "auto", "-o", tmp_path / "out", "--json") == 0
+    command = ("maintain", "--events", tmp_path / "e.jsonl", "--plan", tmp_path / "plan")
+    assert run(*command, "-o", tmp_path / "out", "--json") == 0
     record = json.loads(capsys.readouterr().out)
     assert record["join"]["rounds"] == 1
     assert list(record["quarantined"]) == ["the new node is at None; give its point: 2 finite numbers"]
+    nodes = read_table(tmp_path / "out", "nodes").to_pylist()
+    assert nodes[-1] == {"node": "new", "id": 40, "x": 0.5, "y": 0.5}
+    assert nodes[:40] == [
+        row | {"id": node} for node, row in enumerate(read_table(tables, "nodes").to_pylist())
+    ]
+
+
+def test_the_command_keeps_addresses_and_names_brokers_without_one(tmp_path, capsys):
+    """From a plan alone: no tables. A broker that joins has the address of its event."""
+    tables = tmp_path / "tables"
+    tables.mkdir()
+    (tables / "nodes.csv").write_text("node,address\na,10.0.0.1:8883\nb,b.example.org\n")
+    (tables / "subscriptions.csv").write_text("node,topic\na,t\nb,t\n")
+    (tables / "latency.csv").write_text("src,dst,rtt_ms\na,b,12\n")
+    assert run("link", tables, "-q", "-o", tmp_path / "plan") == 0
+    rows = [
+        {"node": "c", "at": {"a": 5, "b": 6}, "address": "c.example.org"},
+        {"node": "d", "at": {"a": 5, "b": 6, "c": 7}},
+    ]
+    lines = [{"seq": seq, "kind": "join", "topics": ["t"]} | row for seq, row in enumerate(rows)]
+    (tmp_path / "e.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
+    command = ("maintain", "--plan", tmp_path / "plan", "--events", tmp_path / "e.jsonl")
+    assert run(*command, "-o", tmp_path / "out") == 0
+    assert "WARNING: 1 brokers without an address: d; give the field address" in capsys.readouterr().out
+    addresses = read_table(tmp_path / "out", "nodes").column("address").to_pylist()
+    assert addresses == ["10.0.0.1:8883", "b.example.org", "c.example.org", None]
+    assert bl.Plan.load(tmp_path / "out").weights.of([0, 0], [1, 2]).tolist() == [12, 5]
+    assert run(*command, "-o", tmp_path / "more", "--json") == 0
+    assert json.loads(capsys.readouterr().out)["brokers_without_address"] == ["d"]
+    assert run("maintain", "--events", tmp_path / "e.jsonl", "-o", tmp_path / "no") == 2
+    assert "there are no tables and no plan" in capsys.readouterr().err
 
 
 def test_the_command_takes_an_algorithm_as_the_other_stages_do(tables, tmp_path, capsys):

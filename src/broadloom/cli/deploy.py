@@ -327,6 +327,7 @@ def live(
     import logging
 
     from broadloom.agents.links import (
+        AddressedPlans,
         EventFile,
         FixedPlan,
         LinkAgent,
@@ -345,7 +346,8 @@ def live(
     if events is not None and follow is not None:
         raise InputError("changes come from --events or from --follow; give one of them")
     loaded = bl.Plan.load(plan)
-    settings = Settings(address, addresses_of(loaded), tls, certificates, credentials)
+    addresses = addresses_of(loaded)
+    settings = Settings(address, addresses, tls, certificates, credentials)
     sent = [] if messages is None else read_publications(messages, loaded.interest)
     named = [PublishedTopic(loaded.interest.node_ids[one.broker], one.topic, one.rate) for one in sent]
     source = (
@@ -363,7 +365,7 @@ def live(
         if down:
             await take_down_links(agent)
         else:
-            run = LinkRun(agent, source, named, least, slack)
+            run = LinkRun(agent, AddressedPlans(source, addresses), named, least, slack)
             await serve_links(run, metrics, lambda: logging.info("%d links are up", len(agent.links)))
         return agent
 

@@ -15,13 +15,17 @@ from broadloom.errors import InputError
 if TYPE_CHECKING:
     from rich.table import Table
 
+FIRST_NAMES = 10  # names of brokers that are printed
+
 
 def maintain(
-    tables: Annotated[Path, typer.Argument(help="The folder of canonical tables.")],
     events: Annotated[
         str, typer.Option(help="A file or folder of events; with --stream a folder to watch, or kafka://...")
     ],
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the plan and the rounds.")],
+    tables: Annotated[
+        Path | None, typer.Argument(help="The folder of canonical tables; not needed with --plan.")
+    ] = None,
     algorithm: Annotated[
         str | None, typer.Option("--algorithm", "-a", help="shadow (the default) or naive.")
     ] = None,
@@ -32,9 +36,16 @@ def maintain(
     coverage: Annotated[int, typer.Option(help="For shadow: how often backups cover each topic.")] = 3,
     backups: Annotated[str, typer.Option(help="For shadow: primal-dual or greedy.")] = "primal-dual",
     weights: Annotated[
-        str, typer.Option(help="Source of the weights: uniform, auto, coordinates, sites or latency.")
-    ] = "uniform",
-    plan: Annotated[Path | None, typer.Option(help="Start from the links of this plan.")] = None,
+        str | None,
+        typer.Option(
+            help="Source of the weights: plan (the default with --plan), auto (the default without it: the "
+            "first that the tables have), latency, coordinates, sites or uniform."
+        ),
+    ] = None,
+    plan: Annotated[
+        Path | None,
+        typer.Option(help="Start from this plan: its brokers with their addresses, its weights, its links."),
+    ] = None,
     fresh_every: Annotated[
         int, typer.Option(help="Compare with a fresh build after every N events; 0: never.")
     ] = 0,
@@ -52,23 +63,24 @@ def maintain(
 ) -> None:
     """Apply events to an overlay one by one; every topic stays connected, and few links change.
 
-    Example: broadloom generate --churn 1000 -o tables; broadloom maintain tables --events tables -o out
+    Example: broadloom maintain --plan plan --events events.jsonl -o out
     """
     from broadloom.checks import check_count
     from broadloom.kernels import numba_is_loaded
     from broadloom.maintenance import (
         EventFeed,
         RoundLog,
+        brokers_without_address,
         load_kernels,
+        maintain_folders,
         one_algorithm,
         read_events,
         write_state,
     )
-    from broadloom.model import read_link_problem
     from broadloom.storage import new_folder
     from broadloom.storage.tables import write_table
 
-    keep_apart(output, tables)
+    keep_apart(output, *(path for path in (tables, plan) if path is not None))
     check_count(fresh_every, "fresh-every")
     _refuse_unused(stream, once=once, master=master, conf=conf)
     if rebaseline and not fresh_every:
@@ -80,15 +92,7 @@ def maintain(
         options = {"algorithm": chosen, "rho": rho, "coverage": coverage, "backups": backups, "seed": seed}
 
         def start() -> bl.Live:
-            problem = read_link_problem(tables, weights)
-            edges = _edges(plan, problem.interest)
-            return bl.maintain(
-                problem.interest,
-                problem.weights,
-                edges=edges,
-                sites=problem.sites,
-                **options,  # type: ignore[arg-type]
-            )
+            return maintain_folders(tables, plan, weights, **options)
 
         if stream:
             checks = {"fresh_every": fresh_every, "rebaseline": rebaseline}
@@ -96,13 +100,15 @@ def maintain(
                 start, events, output, engine_of(master, None, conf or []), once=once, **checks
             )
             text = f"{record['applied']:,} events in {record['batches']:,} batches -> {output}"
-            show(record, text, as_json, quiet)
+            show(record, "\n".join([text, *_unreachable(record)]), as_json, quiet)
             return
         rounds, feed = RoundLog(), EventFeed(start())
         if numba_is_loaded():
             load_kernels()  # otherwise the first rounds would be slow
         rounds.run(feed, read_events(Path(events)), fresh_every, rebaseline)
         record = {"output": str(output)} | rounds.summary() | {"metrics": feed.live.metrics()}
+        if without := brokers_without_address(feed.live.plan()):
+            record["brokers_without_address"] = without
         with new_folder(output, overwrite=force) as folder:
             write_state(folder, feed.live)
             for name, table in rounds.tables().items():
@@ -116,16 +122,6 @@ def _refuse_unused(stream: bool, **options: object) -> None:
     used = [name for name, value in options.items() if value]
     if used and not stream:
         raise InputError(f"--{used[0]} is for a stream; add --stream, or leave it out")
-
-
-def _edges(plan: Path | None, interest: bl.Interest) -> Any:
-    """The links of a plan, between the same nodes in the same order."""
-    if plan is None:
-        return None
-    loaded = bl.Plan.load(plan)
-    if loaded.interest.node_ids != interest.node_ids:
-        raise InputError(f"{plan} has other nodes than the tables; link the tables first")
-    return loaded.edges
 
 
 def _streamed(*arguments: Any, **options: Any) -> dict[str, Any]:
@@ -148,7 +144,15 @@ def _words(record: dict[str, Any], applied: int, output: Path) -> str:
             f"maximum degree {above['max_degree_above']:.2f} ({above['last_max_degree_above']}), "
             f"mean degree {above['mean_degree_above']:.2f} ({above['last_mean_degree_above']:.2f})"
         )
-    return "\n".join(lines)
+    return "\n".join(lines + _unreachable(record))
+
+
+def _unreachable(record: dict[str, Any]) -> list[str]:
+    """A line about the brokers without an address, if others have one."""
+    names = record.get("brokers_without_address", [])
+    more = f", and {len(names) - FIRST_NAMES:,} more" if len(names) > FIRST_NAMES else ""
+    text = f"{len(names):,} brokers without an address: {', '.join(names[:FIRST_NAMES])}{more}"
+    return [f"WARNING: {text}; give the field address in their join, or the column address"] if names else []
 
 
 def _table(record: dict[str, Any]) -> Table:

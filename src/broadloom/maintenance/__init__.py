@@ -23,8 +23,10 @@ from broadloom.maintenance.methods import (
     ShadowOptions,
     load_kernels,
     maintain,
+    maintain_folders,
     one_algorithm,
 )
+from broadloom.maintenance.node_columns import brokers_without_address
 from broadloom.maintenance.saved_overlay import changes_of, read_state, write_state
 
 __all__ = [
@@ -46,12 +48,14 @@ __all__ = [
     "RoundLog",
     "SequenceSet",
     "ShadowOptions",
+    "brokers_without_address",
     "changes_of",
     "event_of",
     "events_of",
     "fresh_edges",
     "load_kernels",
     "maintain",
+    "maintain_folders",
     "one_algorithm",
     "read_events",
     "read_state",

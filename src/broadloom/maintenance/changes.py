@@ -127,6 +127,7 @@ class ChangeRequest(NamedTuple):
         topics: topics by index or by id; an unknown id creates a topic.
         name: the name of a node that joins, or None.
         at: the position of a node that joins, if links have weights.
+        columns: further columns of a node that joins: its address and its site, if they are known.
     """
 
     kind: str
@@ -134,6 +135,7 @@ class ChangeRequest(NamedTuple):
     topics: tuple[Topic, ...] = ()
     name: str | None = None
     at: Any = None
+    columns: Mapping[str, str] | None = None
 
     def to_json(self) -> list[Any]:
         """The request as JSON values."""
@@ -142,15 +144,16 @@ class ChangeRequest(NamedTuple):
             at = {"weights": [[int(node), float(weight)] for node, weight in at.items()]}
         elif at is not None:
             at = np.asarray(at).tolist()
-        return [self.kind, self.node, list(self.topics), self.name, at]
+        values = [self.kind, self.node, list(self.topics), self.name, at]
+        return [*values, dict(self.columns)] if self.columns else values
 
     @classmethod
     def from_json(cls, values: Sequence[Any]) -> ChangeRequest:
         """The request that `to_json` wrote."""
-        kind, node, topics, name, at = values
+        kind, node, topics, name, at, *columns = values
         if isinstance(at, Mapping):
             at = {node: weight for node, weight in at["weights"]}  # noqa: C416
-        return cls(kind, node, tuple(topics), name, at)
+        return cls(kind, node, tuple(topics), name, at, *columns)
 
 
 def check_topics(topics: object, count: int) -> tuple[Topic, ...]:

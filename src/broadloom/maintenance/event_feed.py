@@ -31,6 +31,7 @@ from broadloom.maintenance.changes import (
 )
 from broadloom.maintenance.dynamics import Drift
 from broadloom.maintenance.live import Live
+from broadloom.maintenance.node_columns import ADDRESS, SITE, check_columns
 from broadloom.progress import stage
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ NOT_JSON = "not a JSON object"
 FIELDS = "wrong number of fields"
 NOT_A_SEQ = "seq is not a whole number"
 NOT_TOPICS = "topics is not a list of texts"
+NOT_A_TEXT = "{} is not a text"
 NOT_A_POSITION = "at is not a list of numbers, a site, or weights by node"
 UNKNOWN_KIND = "unknown kind"
 ENDINGS = (".parquet", ".csv", ".jsonl", ".json", ".ndjson")
@@ -145,12 +147,17 @@ def fault_of(event: EventRow) -> str | None:
         (topics is not None and not (isinstance(topics, list) and all(map(is_text, topics))), NOT_TOPICS),
         (values.get("kind") in (SUBSCRIBE, UNSUBSCRIBE) and not topics, "no topics"),
         (not _is_position(values.get("at")), NOT_A_POSITION),
+        *((not _is_optional_text(values.get(name)), NOT_A_TEXT.format(name)) for name in (ADDRESS, SITE)),
     )
     return next((reason for wrong, reason in faults if wrong), None)
 
 
 def _is_seq(seq: object) -> bool:
     return isinstance(seq, int) and not isinstance(seq, bool) and -(2**63) <= seq < 2**63
+
+
+def _is_optional_text(value: object) -> bool:
+    return value is None or value == "" or is_text(value)
 
 
 def _is_position(at: object) -> bool:
@@ -311,7 +318,8 @@ class EventFeed:
         if kind == JOIN:
             if node is not None:
                 raise InputError(EXISTS_ALREADY)
-            return ChangeRequest(JOIN, None, topics, name, _position(self.live, values.get("at")))
+            columns = check_columns(values.get(ADDRESS) or None, values.get(SITE) or None)
+            return ChangeRequest(JOIN, None, topics, name, _position(self.live, values.get("at")), columns)
         if node is None:
             raise InputError(UNKNOWN_NODE)
         return ChangeRequest(kind, node, () if kind == LEAVE else topics)
@@ -323,7 +331,9 @@ def _refused(raw: str, reason: str) -> RefusedEvent:
 
 
 def _position(live: Live, at: Any) -> Any:
-    """The position of an event as `Live.join` takes it."""
+    """The position of an event as `Live.join` takes it; None if links have no weights."""
+    if live.weights_kind == "uniform":
+        return None
     if isinstance(at, Mapping):
         return {node: weight for name, weight in at.items() if (node := live.named(name)) is not None}
     if live.weights_kind != "sites":

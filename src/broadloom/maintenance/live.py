@@ -37,6 +37,15 @@ from broadloom.maintenance.dynamics import (
     fresh_edges,
     rebaseline_edges,
 )
+from broadloom.maintenance.node_columns import (
+    ID,
+    IDS_NOTE,
+    SITE,
+    SITES_NOTE,
+    NodeColumns,
+    check_columns,
+    coordinates_of,
+)
 from broadloom.model import Interest, trusted_overlay
 from broadloom.notebook import html_summary
 from broadloom.plans import Plan
@@ -52,11 +61,13 @@ class OverlayNames(NamedTuple):
         topics: the id of each topic, by index.
         nodes: the name of each present node, by id.
         sites: the name of each site, by number; empty if sites have no names.
+        columns: further columns of the nodes, such as their addresses.
     """
 
     topics: Sequence[str]
     nodes: dict[int, str]
     sites: Sequence[str] = ()
+    columns: NodeColumns | None = None
 
 
 class InterruptedDynamics:
@@ -113,11 +124,19 @@ class Live:
         self._names = names.nodes
         self._ids = {name: node for node, name in names.nodes.items()}
         self._sites = {name: site for site, name in enumerate(names.sites)}
+        self._columns = names.columns or NodeColumns()
         self._journal: Any = None
 
     # Changes.
 
-    def join(self, topics: Iterable[Topic], name: str | None = None, at: object = None) -> Change:
+    def join(
+        self,
+        topics: Iterable[Topic],
+        name: str | None = None,
+        at: object = None,
+        address: str | None = None,
+        site: str | None = None,
+    ) -> Change:
         """A node joins.
 
         Args:
@@ -125,11 +144,22 @@ class Live:
             name: its name; "joined-<id>" by default.
             at: its position, if links have weights: its point, its site (by number, or by name if sites have
                 names), or {node: weight} for every present node.
+            address: its address, `host` or `host:port`, for the table of nodes.
+            site: the name of its site, for the table of nodes; it is the position too if weights are by site.
 
         Raises:
-            InputError: a topic is unknown or occurs twice, the name is taken, or the position is invalid.
+            InputError: a topic is unknown or occurs twice, the name is taken, or the position, the address or
+                the site is invalid.
+
+        Examples:
+            >>> import broadloom as bl
+            >>> live = bl.maintain(bl.Interest.from_lists([["news"]], node_ids=["rome"]))
+            >>> _ = live.join(["news"], "oslo", address="mqtt.oslo.example.org:8883")
+            >>> live.plan().nodes.column("address").to_pylist()
+            [None, 'mqtt.oslo.example.org:8883']
         """
-        return self._execute([ChangeRequest(JOIN, None, self._check_topics(topics), name, at)])[0]
+        columns = check_columns(address, site)
+        return self._execute([ChangeRequest(JOIN, None, self._check_topics(topics), name, at, columns)])[0]
 
     def leave(self, node: int) -> Change:
         """A node leaves.
@@ -295,14 +325,33 @@ class Live:
         return self._dynamics.primaries(self._check_present(node))
 
     def plan(self) -> Plan:
-        """The overlay of the present nodes as a plan; the column `id` of its nodes has their ids."""
+        """The overlay of the present nodes as a plan.
+
+        The column `id` of its nodes has their ids. Nodes of the plan that maintenance started from keep all
+        their columns (if one of them is `id`, the note `ids` has the ids). A node that joined has its site,
+        its address and its coordinates, as far as they are known.
+        """
         import pyarrow as pa
 
         present = self._dynamics.present()
         contents = present.contents
         count = len(present.ids)
-        names = [self._names[node] for node in present.ids.tolist()]
+        ids = present.ids.tolist()
+        names = [self._names[node] for node in ids]
         options = {name: getattr(self.options, name) for name in self.options.__dataclass_fields__}
+        notes: dict[str, Any] = {"changes": dict(self.counts)}
+        nodes = pa.table({"node": pa.array(names, pa.string())})
+        if ID in self._columns:
+            notes[IDS_NOTE] = ids
+        else:
+            nodes = nodes.append_column(ID, pa.array(present.ids))
+        further = self._columns.of(ids)
+        for name in further.column_names:
+            nodes = nodes.append_column(name, further.column(name))
+        if self._sites and len(set(present.weights.site.tolist())) < len(self._sites):
+            notes[SITES_NOTE] = list(
+                self._sites
+            )  # of sites without brokers, no row of the nodes has the name
         return Plan(
             Interest.from_rows(contents.topic_start, contents.topics, self._topic_ids, names),
             as_weights(present.weights, count),
@@ -310,8 +359,8 @@ class Live:
             self.method,
             self.seed,
             options,
-            notes={"changes": dict(self.counts)},
-            nodes=pa.table({"node": pa.array(names, pa.string()), "id": present.ids}),
+            notes=notes,
+            nodes=nodes,
         )
 
     def metrics(self) -> dict[str, Any]:
@@ -482,13 +531,30 @@ class Live:
 
     def _check_position(self, request: ChangeRequest) -> ChangeRequest:
         """The join with a checked position in plain values; a site with a name keeps the name."""
-        at = request.at
         sites = self._sites
+        at = request.at
+        named = (request.columns or {}).get(SITE)
+        if sites and named is not None:
+            at = named if at is None else at
+            known = isinstance(at, int) and 0 <= at < len(sites)
+            if (self.site_ids[at] if known else at) != named:  # type: ignore[index]
+                raise InputError(f"the new node is at {at!r}, but its site is {named!r}; give one of them")
+            request = request._replace(at=at)
         if not sites or not isinstance(at, str):
             return request._replace(at=self._dynamics.check_join_position(at, len(sites)))
         if at not in sites and (not is_text(at) or self._dynamics.has_table):
             raise InputError(f"there is no site {at!r}; there are {', '.join(sites):.60}")
         return request
+
+    def _known_columns(self, request: ChangeRequest, position: Any) -> dict[str, Any]:
+        """The columns of a node that joins: those of the request, its site, and its coordinates."""
+        known: dict[str, Any] = dict(request.columns or {})
+        if self._sites and SITE in self._columns:
+            known.setdefault(SITE, request.at if isinstance(request.at, str) else self.site_ids[position])
+        if self.weights_kind == "euclidean":
+            point = coordinates_of(position)
+            known |= {name: value for name, value in point.items() if name in self._columns}
+        return known
 
     # Execution of requests.
 
@@ -502,9 +568,11 @@ class Live:
             name = request.name or self._unused(f"joined-{change.node}")
             self._names[change.node] = name
             self._ids[name] = change.node
+            self._columns.join(change.node, self._known_columns(request, position))
         elif request.kind == LEAVE:
             change = self._dynamics.leave(node)
             del self._ids[self._names.pop(node)]
+            self._columns.leave(node)
         elif request.kind == REBASELINE:
             start = time.perf_counter()
             edges = rebaseline_edges(self.plan(), self._dynamics.rules)

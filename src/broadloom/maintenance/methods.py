@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -26,9 +27,22 @@ from broadloom.maintenance._overlay_arrays import OverlayContents
 from broadloom.maintenance._repair import RepairRules
 from broadloom.maintenance.dynamics import OverlayDynamics, Snapshot, fresh_edges, weights_with_capacity
 from broadloom.maintenance.live import Live, OverlayNames
+from broadloom.maintenance.node_columns import IDS_NOTE, columns_of, sites_of
 from broadloom.measures import disconnected_topics
-from broadloom.model import Algorithm, Interest, Overlay, Weights, find_algorithm
+from broadloom.model import (
+    Algorithm,
+    Interest,
+    LinkProblem,
+    Overlay,
+    Weights,
+    find_algorithm,
+    read_link_problem,
+)
+from broadloom.plans import Plan
 from broadloom.progress import stage
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 BACKUPS = ("primal-dual", "greedy")
 
@@ -105,7 +119,7 @@ def options_of(method: str, **options: Any) -> NaiveOptions:
 
 
 def maintain(
-    interest: Interest,
+    interest: Interest | Plan,
     weights: Weights | None = None,
     algorithm: str | None = None,
     rho: float = 3,
@@ -119,16 +133,18 @@ def maintain(
     """Keep an overlay topic-connected while nodes join, leave and change their topics, without a rebuild.
 
     Args:
-        interest: the topics of each node at the start.
+        interest: the topics of each node at the start; or a plan to start from: its interest, its weights,
+            its links, the names of its sites, and all columns of its nodes, such as addresses.
         weights: the costs of links. With weights, links are chosen by weight per contribution, as in grmaw,
-            and a node that joins needs a position. None: all links weigh 1, and degrees stay low, as in
-            low-oda.
+            and a node that joins needs a position. None: those of the plan; without a plan all links weigh 1,
+            and degrees stay low, as in low-oda.
         algorithm: "shadow" (repairs among few nodes, in microseconds; the default) or "naive" (among all
             nodes).
         rho: how many times worse than the best link the chosen one can be, to keep the maximum degree low.
         coverage: for "shadow": how often the backups of a node cover each of its topics.
         seed: the seed of the choice of backups.
-        edges: the links to start from, pairs of node indices; None: those of a fresh build.
+        edges: the links to start from, pairs of node indices; None: those of the plan, or without a plan
+            those of a fresh build.
         backups: for "shadow": the rule that chooses backups, "primal-dual" or "greedy".
         sites: for weights by site: the name of each site, by number, so that a join can name one.
         method: an older name of `algorithm`.
@@ -146,8 +162,18 @@ def maintain(
         >>> change = live.join([0, 1])
         >>> change.node, change.added.tolist()
         (3, [[2, 3]])
+        >>> plan = bl.link(bl.Interest.from_lists([[0], [0], [0]]), bl.Weights.euclidean([[0], [2], [3]]))
+        >>> bl.maintain(plan).join([0], at=[3.5]).added.tolist()
+        [[2, 3]]
     """
     chosen = one_algorithm(algorithm, method)
+    columns = None
+    if isinstance(interest, Plan):
+        plan, interest = interest, interest.interest
+        sites = sites or (sites_of(plan) if weights is None else ())
+        weights = plan.weights if weights is None else weights
+        edges = plan.edges if edges is None else edges
+        columns = columns_of(plan.nodes, earlier="changes" in plan.notes and IDS_NOTE not in plan.notes)
     link_weights = fitting_weights(interest, weights)
     seed = check_count(seed, "seed")
     _check_sites(link_weights, sites)
@@ -166,8 +192,79 @@ def maintain(
     present = Snapshot(nodes, contents, weights_with_capacity(link_weights.arrays(), nodes, len(nodes)))
     dynamics = OverlayDynamics(rules, present, interest.topic_count, interest.node_count)
     dynamics.build_backups()
-    names = OverlayNames(interest.topic_ids, dict(enumerate(interest.node_ids)), sites)
+    names = OverlayNames(interest.topic_ids, dict(enumerate(interest.node_ids)), sites, columns)
     return Live(dynamics, chosen, options, seed, names, Counter())
+
+
+def maintain_folders(
+    tables: Path | None, plan: Path | None = None, weights: str | None = None, **options: Any
+) -> Live:
+    """Start maintenance from a folder of canonical tables, from a plan, or from both if they agree.
+
+    Args:
+        tables: the folder of tables; None: the plan has everything.
+        plan: the folder of the plan; None: links of a fresh build.
+        weights: the source of the weights: "plan", or one of `read_link_problem`. None: "plan" if there is a
+            plan, else "auto".
+        **options: options of `maintain`.
+
+    Raises:
+        InputError: there is neither, they differ, or one of them lacks what the weights need.
+    """
+    if plan is None:
+        if tables is None:
+            raise InputError("there are no tables and no plan; give a folder of tables, or a plan")
+        if weights == "plan":
+            raise InputError("the weights come from the plan, but there is no plan; give one")
+        problem = read_link_problem(tables, weights or "auto")
+        live = maintain(problem.interest, problem.weights, sites=problem.sites, **options)
+        live._columns = columns_of(problem.nodes)
+        return live
+    loaded = Plan.load(plan)
+    if tables is None:
+        if weights not in (None, "plan", "auto", "uniform"):
+            raise InputError(
+                f"weights from {weights} need the folder of tables; give it, or leave the weights of the plan"
+            )
+        uniform = Weights.uniform(loaded.interest.node_count) if weights == "uniform" else None
+        return maintain(loaded, uniform, **options)
+    own = weights in (None, "plan")
+    problem = read_link_problem(tables, "uniform" if own else str(weights))
+    start = replace(loaded, nodes=_agreed_nodes(loaded, problem, plan, tables))
+    if own:
+        return maintain(start, **options)
+    return maintain(start, problem.weights, sites=problem.sites, **options)
+
+
+def _agreed_nodes(plan: Plan, problem: LinkProblem, plan_path: Path, tables: Path) -> pa.Table:
+    """The nodes of a plan with the columns that only the tables have; raises if the two differ."""
+    interest = problem.interest
+    if plan.interest.node_ids != interest.node_ids:
+        raise InputError(f"{plan_path} has other nodes than the tables; link the tables first")
+    pairs = [
+        sorted(zip(*(table.column(name).to_pylist() for name in ("node", "topic")), strict=True))
+        for table in (plan.interest.to_table(), interest.to_table())
+    ]
+    if pairs[0] != pairs[1]:
+        (node, topic), *_ = sorted(set(pairs[0]) ^ set(pairs[1]))
+        raise InputError(
+            f"{plan_path} and {tables} differ: only one of them has topic {topic!r} at node {node!r}; "
+            "link the tables first, or leave the tables out"
+        )
+    nodes = problem.nodes if plan.nodes is None else plan.nodes
+    for name in problem.nodes.column_names:
+        column = problem.nodes.column(name)
+        if name not in nodes.column_names:
+            nodes = nodes.append_column(name, column)
+            continue
+        rows = zip(interest.node_ids, nodes.column(name).to_pylist(), column.to_pylist(), strict=True)
+        node = next((node for node, one, other in rows if one != other), None)
+        if node is not None:
+            raise InputError(
+                f"{plan_path} and {tables} have different values of {name!r} for node {node!r}; "
+                "link the tables first, or leave the tables out"
+            )
+    return nodes
 
 
 def one_algorithm(algorithm: str | None, method: str | None) -> str:

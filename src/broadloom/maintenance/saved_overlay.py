@@ -25,6 +25,7 @@ from broadloom.maintenance.changes import Change, ChangeRequest
 from broadloom.maintenance.dynamics import OverlayDynamics, Snapshot, weights_with_capacity
 from broadloom.maintenance.live import Live, OverlayNames
 from broadloom.maintenance.methods import options_of
+from broadloom.maintenance.node_columns import ID, IDS_NOTE, NodeColumns
 from broadloom.plans import Plan
 from broadloom.storage import BINARY, append_record, lock_folder, new_folder, read_records, start_journal
 
@@ -146,7 +147,8 @@ def read_state(folder: Path) -> Live:
     if plan.nodes is None:
         raise InputError(f"{folder} has no table nodes; it is not the state of a live overlay")
     interest = plan.interest
-    ids = plan.nodes.column("id").to_numpy()
+    own = IDS_NOTE not in plan.notes
+    ids = plan.nodes.column(ID).to_numpy() if own else np.array(plan.notes[IDS_NOTE], np.int64)
     everybody = np.arange(interest.node_count)
     index = {name: node for node, name in enumerate(interest.node_ids)}
     pairs = require_table(folder, "backups")
@@ -163,7 +165,9 @@ def read_state(folder: Path) -> Live:
     present = Snapshot(ids, contents, weights)
     dynamics = OverlayDynamics(rules, present, interest.topic_count, record["next_id"])
     node_names = dict(zip(ids.tolist(), interest.node_ids, strict=True))
-    names = OverlayNames(interest.topic_ids, node_names, record["sites"])
+    further = plan.nodes.drop_columns(["node", ID] if own else ["node"])
+    columns = NodeColumns(further if further.num_columns else None, ids.tolist())
+    names = OverlayNames(interest.topic_ids, node_names, record["sites"], columns)
     return Live(dynamics, plan.algorithm, options, plan.seed, names, Counter(record["counts"]))
 
 

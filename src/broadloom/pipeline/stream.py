@@ -31,6 +31,7 @@ from broadloom.maintenance import (
     Live,
     RoundLog,
     SequenceSet,
+    brokers_without_address,
     event_of,
     events_of,
     read_state,
@@ -79,7 +80,8 @@ def maintain_on_spark(
         rebaseline: rebuild the overlay with few changes when such a comparison calls for it.
 
     Returns:
-        `output`, `version` (the newest one), and of this run: `batches`, `applied` and `quarantined` events.
+        `output`, `version` (the newest one), and of this run: `batches`, `applied` and `quarantined` events;
+        and `brokers_without_address`, if other brokers have one.
 
     Raises:
         InputError: `output` was made from other events or is in use, or its checkpoint is too old.
@@ -105,7 +107,9 @@ def maintain_on_spark(
             rows, source = _rows(running, str(events), files_at_a_time)
             state = StreamState(folder, start, keep, done, source, comparison)
             _apply_batches(rows, state, folder / CHECKPOINT, once)
-            return {"output": str(folder), "version": state.version} | state.counts
+            record = {"output": str(folder), "version": state.version} | state.counts
+            without = state.brokers_without_address
+            return record | ({"brokers_without_address": without} if without else {})
     finally:
         os.close(lock)
 
@@ -171,6 +175,11 @@ class StreamState:
             self._batch = -1
             self._feed = EventFeed(start())
             self._publish(0)
+
+    @property
+    def brokers_without_address(self) -> list[str]:
+        """The brokers of the newest version without an address, if others have one."""
+        return brokers_without_address(self._feed.live.plan()) or []
 
     def apply(self, rows: DataFrame, batch: int) -> None:
         """Apply a batch, unless it was applied before."""

@@ -44,7 +44,7 @@ OPTIONAL: dict[str, dict[str, pa.DataType]] = {
     "brokers": {"parent": pa.string(), "capacity": pa.float64()},
     "publisher": dict.fromkeys(("max_delay", "alpha", "beta", "beta_max"), pa.float64()),
     "messages": {"point": _NUMBERS, "topic": pa.string()},
-    "events": {"topics": _TEXTS, "at": pa.string()},
+    "events": {"topics": _TEXTS, "at": pa.string(), "address": pa.string(), "site": pa.string()},
 }
 
 

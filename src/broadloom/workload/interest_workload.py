@@ -5,6 +5,7 @@ Topics are drawn by popularity, without replacement; the number of topics per no
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -281,7 +282,8 @@ def write(
         folder: the new folder; it appears complete or not at all.
         interest: the subscriptions of each node.
         weights: written as coordinates (euclidean), as sites, or as the table latency.
-        events: written as the table events, if there are any.
+        events: written as the table events, if there are any; nodes that join get a position, unless the
+            weights are a matrix of latencies.
         in_regions: whether the weights' sites are the cloud regions, so that they get their names.
         overwrite: replace an existing folder.
     """
@@ -302,7 +304,8 @@ def write(
         tables = _weight_tables(interest, weights, in_regions)
     changes = ordered_list(events, "events")
     if changes:
-        tables["events"] = events_table(interest, tuple(changes))
+        table = events_table(interest, tuple(changes))
+        tables["events"] = table if weights is None else _with_positions(table, changes, weights, in_regions)
     write_link_problem(target, interest, tables, overwrite)
 
 
@@ -325,6 +328,30 @@ def events_table(interest: Interest, events: tuple[ChurnEvent, ...]) -> pa.Table
             ),
         }
     )
+
+
+def _with_positions(
+    table: pa.Table, events: list[ChurnEvent], weights: Weights, in_regions: bool
+) -> pa.Table:
+    """The table of events with a position of each node that joins, if weights are by points or by site."""
+    import pyarrow as pa
+
+    if weights.kind not in ("euclidean", "sites") or not weights.node_count:
+        return table
+    at = [
+        _join_position(weights, node, in_regions) if kind == "join" else None for _, kind, node, _ in events
+    ]
+    return table.append_column("at", pa.array(at, pa.string()))
+
+
+def _join_position(weights: Weights, node: int, in_regions: bool) -> str:
+    """The position of a node that joins, drawn from its index; as the column `at` of the table `events`."""
+    rng = seeded_generator(node)
+    if weights.kind == "sites":
+        site = int(weights.site[rng.integers(weights.node_count)])
+        return _site_labels(weights, in_regions)[site]
+    low, high = weights.points.min(axis=0), weights.points.max(axis=0)
+    return json.dumps((low + (high - low) * rng.random(len(low))).tolist())
 
 
 def _checked_event(interest: Interest, event: object) -> ChurnEvent:

@@ -7,6 +7,7 @@ import random
 import struct
 from dataclasses import replace
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +30,7 @@ from broadloom.agents.links.link_service import (
     settings_endpoints,
     take_down_links,
 )
-from broadloom.agents.links.plan_sources import EventFile, FixedPlan, PlanVersions
+from broadloom.agents.links.plan_sources import AddressedPlans, EventFile, FixedPlan, PlanVersions
 from broadloom.agents.links.swap_guards import SwapGuard
 from broadloom.agents.links.tree_changes import Step, edges, next_step, path_between, target_hops
 from broadloom.deployment import Publication, Settings
@@ -646,3 +647,24 @@ def test_a_file_in_place_of_the_state_folder_is_refused(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(InputError, match=r"the state cannot be in .*file: File exists; give a folder"):
         LinkJournal(tmp_path / "file")
+
+
+def test_a_broker_that_joins_has_the_address_of_its_event(tmp_path, caplog):
+    """The addresses of a running agent follow its plans; a broker without one is named once."""
+    interest = bl.Interest.from_lists([["t"], ["t"]], node_ids=["a", "b"])
+    nodes = pa.table({"node": ["a", "b"], "address": ["10.0.0.1", "b.example.org:8883"]})
+    plan = replace(bl.link(interest, algorithm="gm"), nodes=nodes)
+    events = tmp_path / "events.jsonl"
+    addresses: dict[str, str] = {}
+    source = AddressedPlans(EventFile(plan, events), addresses)
+    assert addresses == {"a": "10.0.0.1", "b": "b.example.org:8883"}
+    assert source.poll() is not None
+    assert source.poll() is None
+    join = {"kind": "join", "topics": ["t"]}
+    rows = [join | {"seq": 1, "node": "c", "address": "c.example.org"}, join | {"seq": 2, "node": "d"}]
+    events.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert source.poll().interest.node_ids == ("a", "b", "c", "d")
+    assert addresses == {"a": "10.0.0.1", "b": "b.example.org:8883", "c": "c.example.org"}
+    assert [record.getMessage() for record in caplog.records].count(
+        "broker 'd' has no address in the plan; the pattern of --address is used"
+    ) == 1

@@ -11,10 +11,18 @@ from broadloom.agents.links.link_service import (
     settings_endpoints,
     take_down_links,
 )
-from broadloom.agents.links.plan_sources import EventFile, FixedPlan, PlannedLinks, PlanSource, PlanVersions
+from broadloom.agents.links.plan_sources import (
+    AddressedPlans,
+    EventFile,
+    FixedPlan,
+    PlannedLinks,
+    PlanSource,
+    PlanVersions,
+)
 from broadloom.agents.links.tree_changes import Step, edges, next_step, target_hops
 
 __all__ = [
+    "AddressedPlans",
     "EmbeddedLinks",
     "EventFile",
     "FixedPlan",

@@ -6,11 +6,20 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
 from pathlib import Path
 from typing import Protocol
 
+from broadloom.deployment import addresses_of
 from broadloom.errors import InputError, StorageError
-from broadloom.maintenance import EventFeed, RefusedEvent, event_of, load_kernels, maintain
+from broadloom.maintenance import (
+    EventFeed,
+    RefusedEvent,
+    brokers_without_address,
+    event_of,
+    load_kernels,
+    maintain,
+)
 from broadloom.mqtt.topic_filters import FilterIndex
 from broadloom.plans import Plan
 
@@ -84,7 +93,7 @@ class EventFile:
 
     def __init__(self, plan: Plan, path: Path, method: str = "shadow", seed: int = 0) -> None:
         load_kernels()  # otherwise the first events would be slow
-        live = maintain(plan.interest, plan.weights, edges=plan.edges, algorithm=method, seed=seed)
+        live = maintain(plan, algorithm=method, seed=seed)
         self._feed = EventFeed(live)
         self._path = path
         self._new = True
@@ -127,6 +136,39 @@ class EventFile:
         return [line for line in whole.decode("utf-8", "replace").split("\n") if line.strip()]
 
 
+class AddressedPlans:
+    """A source of plans that keeps the addresses of brokers up to date, for brokers that join.
+
+    The first plan is taken at once: an agent that starts again needs the addresses of its links.
+
+    Args:
+        source: the source of plans.
+        addresses: the address of each broker that has one; it gets those of each new plan.
+    """
+
+    def __init__(self, source: PlanSource, addresses: dict[str, str]) -> None:
+        self._source = source
+        self._addresses = addresses
+        self._warned: set[str] = set()
+        self._first: Plan | None = None
+        with suppress(InputError, OSError):  # the next poll reports it
+            self._first = self._polled()
+
+    def poll(self) -> Plan | None:
+        """The current plan, if it has changed since the last call."""
+        first, self._first = self._first, None
+        return self._polled() or first
+
+    def _polled(self) -> Plan | None:
+        plan = self._source.poll()
+        if plan is not None:
+            self._addresses.update(addresses_of(plan))
+            for broker in set(brokers_without_address(plan) or ()) - self._warned:
+                self._warned.add(broker)
+                LOG.warning("broker %r has no address in the plan; the pattern of --address is used", broker)
+        return plan
+
+
 class PlannedLinks:
     """Source of plans that follow moving clients; `ClientLinks` for the agent that moves them.
 
@@ -163,7 +205,7 @@ class PlannedLinks:
         seed: int = 0,
     ) -> None:
         load_kernels()  # otherwise the first client would wait for the compiler
-        self._live = maintain(plan.interest, plan.weights, edges=plan.edges, seed=seed)
+        self._live = maintain(plan, seed=seed)
         self._topics = None if topics is None else FilterIndex(topics)
         self._node_of = {broker: node for node, broker in enumerate(plan.interest.node_ids)}
         self._planned = {
