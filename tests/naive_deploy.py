@@ -51,3 +51,50 @@ def arrivals(links, broker, topic, most=200):
         if len(queue) > most:
             break
     return counts
+
+
+def publisher_links(lists, names, edges, weight):
+    """One-way hops by which every broker publishes every group: broker -> {group: receiver}, and new links.
+
+    Brokers in the order of names use their links, the lightest first; then they open the link of least weight
+    per group that is still missing. A link that another broker has opened to a broker counts as its own.
+    """
+    everything = sorted(set().union(*lists)) if lists else []
+    group_of = {text: min(_overlapping(text, everything)) for text in everything}
+    wants = [{group_of[text] for text in texts} for texts in lists]
+    linked = {u: {v for edge in edges for v in edge if u in edge and v != u} for u in range(len(lists))}
+    hops, new = {}, []
+    for b in sorted(range(len(lists)), key=lambda u: names[u]):
+        left = set(group_of.values()) - wants[b]
+        hops[b] = {}
+        for r in sorted(linked[b], key=lambda r: (weight(b, r), names[r])):
+            hops[b] |= dict.fromkeys(left & wants[r], r)
+            left -= wants[r]
+        while left:
+            useful = [r for r in range(len(lists)) if wants[r] & left]
+            r = min(useful, key=lambda r: (weight(b, r) / len(wants[r] & left), names[r]))
+            hops[b] |= dict.fromkeys(left & wants[r], r)
+            left -= wants[r]
+            new.append((min(b, r), max(b, r)))
+            linked[r].add(b)
+    return hops, new
+
+
+def _overlapping(text, everything):
+    """All filters that a chain of overlaps connects with a filter."""
+    found = {text}
+    while more := {
+        other for other in everything if other not in found and any(overlap(one, other) for one in found)
+    }:
+        found |= more
+    return found
+
+
+def overlap(one, other):
+    """Whether two filters match a common topic, tried on all topics of up to four levels of their words."""
+    words = {word for text in (one, other) for word in text.split("/") if word not in ("+", "#")} | {"z"}
+    return any(
+        matches(one, topic) and matches(other, topic)
+        for size in range(1, 5)
+        for topic in map("/".join, itertools.product(sorted(words), repeat=size))
+    )

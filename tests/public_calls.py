@@ -20,6 +20,7 @@ import broadloom as bl
 import hostile_values as hv
 from broadloom.deployment import FleetBroker, FleetLinks
 from broadloom.maintenance.live import OverlayNames
+from broadloom.model import NotCarried
 
 NODES, TOPICS = 4, 3
 ROWS = [[0, 1], [1, 2], [0, 1, 2], [2]]
@@ -48,6 +49,7 @@ MARKET_RESULT = bl.MarketResult(MARKET, [0, 1, 0])
 GRID = bl.Grid.over([0, 0], [4, 4], [2, 2])
 DENSITY = bl.Density([[0, 1, 2]], [3.0, 1.0])
 BROKERS = (FleetBroker("rome", "10.0.0.1"), FleetBroker("oslo", "10.0.0.7:8884"))
+PUBLISHERS = bl.Publishers("observed", [("0", "1")])
 MOVES = [[("meter-1", "rome", "oslo", 2.0, 1.0)]]
 MESSAGES = pa.table({"publisher": ["a", "b"], "topic": ["x", "y"], "at": [0, 2_000_000], "bytes": [6, 4]})
 TEMPORARY = tempfile.TemporaryDirectory(prefix="broadloom-calls-")
@@ -788,6 +790,45 @@ CALLS: dict[str, Call] = {
             "nodes": hv.Argument(
                 lambda: pa.table({"node": list(INTEREST.node_ids)}), lambda _: nonsense_nodes, optional=True
             ),
+            "publishers": hv.thing(
+                lambda: PUBLISHERS, "anywhere", PLAN, bl.Publishers("observed", [("z", "x")])
+            ),
+            "not_carried": hv.thing(NotCarried, PLAN, "x", []),
+        },
+    ),
+    "Publishers": Call(
+        bl.Publishers,
+        {
+            "mode": hv.choice("observed"),
+            "observed": hv.Argument(
+                lambda: [("0", "x", 2.0), ("1", "y")],
+                lambda _: [
+                    3,
+                    "ab",
+                    b"ab",
+                    {"a": "b"},
+                    [3],
+                    ["ab"],
+                    [("a",)],
+                    [("a", "x", 1.0, 2)],
+                    [("a", 3)],
+                    [(3, "x")],
+                    [("", "x")],
+                    [("a", "")],
+                    [("a", "x/#")],
+                    [("a", "x/+")],
+                    [("a", "x", -1.0)],
+                    [("a", "x", "1")],
+                    [("a", "x", float("nan"))],
+                    [("a", "x", float("inf"))],
+                    [("a", "x", True)],
+                    [("a", hv.SURROGATE)],
+                    [None],
+                    [object()],
+                    object(),
+                ],
+                lambda clean: [tuple(clean), iter(clean), [["0", "x", 2], ["1", "y", 0.0]], clean[::-1]],
+            ),
         },
     ),
     "Plan.plot": Call(
@@ -898,6 +939,7 @@ CALLS: dict[str, Call] = {
             "seed": seed,
             "improve": hv.flag(True),
             "previous": hv.thing(lambda: PLAN, INTEREST, RESULT, optional=True),
+            "publishers": hv.thing(lambda: PUBLISHERS, "anywhere", INTEREST, optional=True),
         },
     ),
     "link_change": Call(bl.link_change, {"before": plan, "after": plan}),

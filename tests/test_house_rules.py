@@ -66,6 +66,7 @@ PUBLIC_NAMES = {
     "MovingClient",
     "Overlay",
     "Plan",
+    "Publishers",
     "StorageError",
     "UnreachableError",
     "Weights",

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
         Interest,
         MarketProblem,
         Overlay,
+        Publishers,
         Weights,
         summarize,
     )
@@ -61,6 +62,7 @@ __all__ = [
     "MovingClient",
     "Overlay",
     "Plan",
+    "Publishers",
     "StorageError",
     "UnreachableError",
     "Weights",
@@ -104,6 +106,7 @@ _SOURCES = {
     "MovingClient": "broadloom.agents.moves",
     "Overlay": "broadloom.model",
     "Plan": "broadloom.plans",
+    "Publishers": "broadloom.model",
     "StorageError": "broadloom.errors",
     "UnreachableError": "broadloom.errors",
     "Weights": "broadloom.model",

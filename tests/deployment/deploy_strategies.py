@@ -4,7 +4,7 @@ from hypothesis import strategies as st
 
 import strategies
 from broadloom import Interest, Overlay, Plan, Weights, link
-from broadloom.deployment import Publication
+from broadloom.deployment import Publication, filter_groups
 
 WILD = st.sampled_from(["a/#", "a/b", "a/c", "+/b", "b/#", "b/c", "d", "#", "a/+/e", "$x/b"])
 
@@ -56,3 +56,19 @@ def wild_instances(draw):
     """A full mesh with wildcards, and publications in it."""
     plan = draw(wild_plans())
     return plan, draw(published(plan, ("a/b", "a/c", "a/x/e", "b/b", "d", "$x/b", "nobody/wants")))
+
+
+@st.composite
+def sparse_wild_plans(draw):
+    """Brokers with named positions that want filters with wildcards; each group is linked as a star."""
+    lists = draw(st.lists(st.lists(WILD, unique=True, max_size=3), min_size=1, max_size=6))
+    names = draw(st.permutations([f"broker{i}" for i in range(len(lists))]))
+    interest = Interest.from_lists(lists, node_ids=names)
+    n = interest.node_count
+    edges = set()
+    for filters in filter_groups(interest):
+        members = [node for node, texts in enumerate(lists) if set(texts) & set(filters)]
+        edges |= {(members[0], other) for other in members[1:]}
+    points = st.tuples(st.integers(0, 5), st.integers(0, 5))
+    places = draw(st.lists(points, min_size=n, max_size=n, unique=True))
+    return Plan(interest, Weights.euclidean(places), Overlay.from_edges(n, sorted(edges)), "stars")

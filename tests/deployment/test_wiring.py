@@ -23,10 +23,10 @@ from broadloom.deployment import (
 from broadloom.deployment.wiring import ALTERNATIVES, crossings, delays, delivery_hops, wanted_filters
 
 
-def wired(instance):
+def wired(instance, publishers="observed"):
     plan, sent = instance
-    trees = plan_trees(plan, sent)
-    return plan, trees, wire(plan, trees, sent)
+    trees = plan_trees(plan, sent, publishers=publishers)
+    return plan, trees, wire(plan, trees, sent, publishers)
 
 
 @given(instances())
@@ -95,7 +95,7 @@ def test_a_mesh_takes_one_hop_and_a_hub_two():
 def test_a_broker_that_only_publishes_a_topic_receives_none_of_it():
     plan = link(Interest.from_lists([["x"], ["x"], []]), algorithm="gm")
     sent = [Publication(2, "x", 1.0)]
-    wiring = wire(plan, plan_trees(plan, sent), sent)
+    wiring = wire(plan, plan_trees(plan, sent), sent, "observed")
     assert naive_deploy.arrivals(wiring.links, "2", "x") == {"2": 1, "0": 1, "1": 1}
     assert naive_deploy.arrivals(wiring.links, "0", "x") == {"0": 1, "1": 1}
 

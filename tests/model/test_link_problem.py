@@ -7,7 +7,7 @@ import pytest
 
 import broadloom as bl
 from broadloom import InputError
-from broadloom.model import NotCarried, read_link_problem
+from broadloom.model import LeftOutSubscription, read_link_problem
 
 
 def folder(path, rows, **tables):
@@ -35,9 +35,9 @@ def test_topics_of_the_brokers_themselves_are_listed_as_not_carried(tmp_path):
     assert problem.interest.topic_ids == ("$other/x", "a")
     assert problem.nodes.column("node").to_pylist() == ["q", "r"]
     assert problem.not_carried == (
-        NotCarried("q", "$SYS/#", "topic of the broker itself"),
-        NotCarried("r", "$SYS/broker/+", "topic of the broker itself"),
-        NotCarried("r", "b/#", "outside carry"),
+        LeftOutSubscription("q", "$SYS/#", "topic of the broker itself"),
+        LeftOutSubscription("r", "$SYS/broker/+", "topic of the broker itself"),
+        LeftOutSubscription("r", "b/#", "outside carry"),
     )
 
 

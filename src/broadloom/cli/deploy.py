@@ -333,7 +333,6 @@ def live(
         LinkAgent,
         LinkRun,
         PlanVersions,
-        PublishedTopic,
         link_summary,
         serve_links,
         settings_endpoints,
@@ -341,6 +340,7 @@ def live(
     )
     from broadloom.checks import check_number
     from broadloom.deployment import Settings, addresses_of, read_publications
+    from broadloom.model import PublishedTopic
     from broadloom.mqtt.endpoint import LAST_PORT
 
     if events is not None and follow is not None:

@@ -6,6 +6,7 @@ from broadloom.deployment.deployment_inputs import (
     addresses_of,
     link_name,
     publications,
+    publications_of,
     read_publications,
     safe_name,
 )
@@ -27,12 +28,14 @@ from broadloom.deployment.fleet_file import (
     FleetTls,
 )
 from broadloom.deployment.loop_checks import check
+from broadloom.deployment.publisher_links import QUICK_CELLS, PublisherLinks, filter_groups, publisher_links
 from broadloom.deployment.rollout import Batch, Deployment, changes, order
-from broadloom.deployment.trees import Tree, filter_groups, plan_trees
+from broadloom.deployment.trees import Tree, mode_of, plan_trees
 from broadloom.deployment.wiring import Hop, SampleMessage, WiredLink, Wiring, sample_messages, widest, wire
 
 __all__ = [
     "FLEET_FILE",
+    "QUICK_CELLS",
     "TARGETS",
     "Batch",
     "Deployment",
@@ -43,6 +46,7 @@ __all__ = [
     "FleetTls",
     "Hop",
     "Publication",
+    "PublisherLinks",
     "SampleMessage",
     "Settings",
     "Target",
@@ -57,9 +61,12 @@ __all__ = [
     "export_record",
     "filter_groups",
     "link_name",
+    "mode_of",
     "order",
     "plan_trees",
     "publications",
+    "publications_of",
+    "publisher_links",
     "read_publications",
     "safe_name",
     "sample_messages",

@@ -117,6 +117,12 @@ class Publication(NamedTuple):
     rate: float = 0.0
 
 
+def publications_of(plan: Plan) -> list[Publication]:
+    """The observed publications of a plan."""
+    index = {name: node for node, name in enumerate(plan.interest.node_ids)}
+    return sorted(Publication(index[one.broker], one.topic, one.rate) for one in plan.publishers.observed)
+
+
 def publications(
     messages: pa.Table, interest: Interest, elsewhere: Collection[str] = ()
 ) -> list[Publication]:

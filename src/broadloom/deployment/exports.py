@@ -41,6 +41,7 @@ class Target:
         steps: computes the steps from one export to another.
         live: a sentence on what it can change without a restart.
         shared: files that are the same for all brokers, by name.
+        adapt: the links that this kind of broker needs of a wiring.
     """
 
     name: str
@@ -50,6 +51,7 @@ class Target:
     steps: Callable[[Deployment, Deployment, bool], list[RolloutStep]]
     live: str
     shared: Mapping[str, str] = field(default_factory=dict)
+    adapt: Callable[[Wiring], Wiring] = lambda wiring: wiring
 
 
 TARGETS = (
@@ -77,6 +79,7 @@ TARGETS = (
         nats_leafnodes.read_links,
         nats_steps,
         live="NATS reads leaf nodes when it starts, and keeps nothing for a link that is away",
+        adapt=nats_leafnodes.joined,
     ),
 )
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from broadloom.checks import and_more
 from broadloom.deployment.wiring import Hop, WiredLink, Wiring
@@ -123,13 +123,15 @@ def _repeated_filters(wiring: Wiring) -> Iterator[str]:
 def _rings(wiring: Wiring) -> Iterator[str]:
     """Links that close a ring for one topic filter, or for filters that can match the same topic."""
     name_of = groups(sorted({text for link in wiring.links for text in link.out + link.into}))
-    carrying = defaultdict[str, dict[WiredLink, set[str]]](lambda: defaultdict(set))
-    for link in wiring.links:
+    carrying = defaultdict[str, dict[int, set[str]]](lambda: defaultdict(set))
+    for number, link in enumerate(wiring.links):
         for text in link.out + link.into:
-            carrying[name_of[text]][link].add(text)
-    for links in carrying.values():
-        for ring in _closed_rings(links):
-            yield _ring_fault(ring, [links[link] for link in ring])
+            carrying[name_of[text]][number].add(text)
+    for numbers in carrying.values():
+        if is_forest(wiring.links[number][:2] for number in numbers):
+            continue
+        for ring in _closed_rings(wiring.links, numbers):
+            yield _ring_fault([wiring.links[number] for number in ring], [numbers[number] for number in ring])
 
 
 def _ring_fault(ring: list[WiredLink], carried: list[set[str]]) -> str:
@@ -158,21 +160,22 @@ def _overlapping_filters(carried: list[set[str]]) -> tuple[str, str]:
     return min(pairs, default=(first, first))
 
 
-def _closed_rings(links: Iterable[WiredLink]) -> Iterator[list[WiredLink]]:
-    """The rings that links close with earlier ones."""
-    near: dict[str, list[tuple[str, WiredLink]]] = defaultdict(list)
-    for link in links:
+def _closed_rings(links: Sequence[WiredLink], numbers: Iterable[int]) -> Iterator[list[int]]:
+    """The rings that some of the links, given by their numbers, close with earlier ones."""
+    near: dict[str, list[tuple[str, int]]] = defaultdict(list)
+    for number in numbers:
+        link = links[number]
         path = _path(near, link.owner, link.peer)
         if path is None:
-            near[link.owner].append((link.peer, link))
-            near[link.peer].append((link.owner, link))
+            near[link.owner].append((link.peer, number))
+            near[link.peer].append((link.owner, number))
         else:
-            yield [link, *path]
+            yield [number, *path]
 
 
-def _path(near: dict[str, list[tuple[str, WiredLink]]], start: str, end: str) -> list[WiredLink] | None:
-    """The links between two brokers in a forest, or None."""
-    queue: list[tuple[str, str, list[WiredLink]]] = [(start, "", [])]
+def _path(near: dict[str, list[tuple[str, int]]], start: str, end: str) -> list[int] | None:
+    """The numbers of the links between two brokers in a forest, or None."""
+    queue: list[tuple[str, str, list[int]]] = [(start, "", [])]
     for broker, before, path in queue:
         if broker == end:
             return path
@@ -181,23 +184,71 @@ def _path(near: dict[str, list[tuple[str, WiredLink]]], start: str, end: str) ->
 
 
 def _missed_subscribers(wiring: Wiring) -> Iterator[str]:
-    """Brokers whose messages do not reach another broker that wants them."""
+    """Brokers whose messages do not reach another broker that wants them.
+
+    If any broker can publish any topic, every broker publishes every wanted topic filter as a whole.
+    """
+    sources = _everywhere(wiring) if wiring.anywhere else _known_sources(wiring)
+    missed = []
+    for (topic, wanted), senders in sources.items():
+        if not _all_reach(wiring, topic, wanted, senders):
+            missed += [(broker, sent, wanted, topic) for broker, sent in senders.items()]
+    position = {broker: number for number, broker in enumerate(wiring.brokers)}
+    for broker, sent, wanted, topic in sorted(missed, key=lambda row: (position[row[0]], row[1:])):
+        unreached = wiring.wanting(wanted) - _reached(wiring, broker, topic)
+        if unreached:
+            yield (
+                f"{broker!r} publishes {sent!r} but no links carry it to {min(unreached)!r}, which "
+                f"wants {wanted!r}; attach {broker!r} to the topic's tree"
+            )
+
+
+Sources = Mapping[tuple[str, str], Mapping[str, str]]
+
+
+def _known_sources(wiring: Wiring) -> Sources:
+    """By topic and wanted topic filter, the brokers that publish such messages, with what each publishes."""
     subscribed = FilterIndex({text for filters in wiring.wants.values() for text in filters})
+    sources = defaultdict[tuple[str, str], dict[str, str]](dict)
     for broker in wiring.brokers:
         for sent in (*wiring.publishes.get(broker, ()), *wiring.wants.get(broker, ())):
             for wanted in sorted(subscribed.meeting(sent)):
                 topic = sent if covers(wanted, sent) else wanted
-                missed = wiring.wanting(wanted) - _reached(wiring, broker, topic)
-                if missed:
-                    yield (
-                        f"{broker!r} publishes {sent!r} but no links carry it to {min(missed)!r}, which "
-                        f"wants {wanted!r}; attach {broker!r} to the topic's tree"
-                    )
+                sources[topic, wanted].setdefault(broker, sent)
+    return sources
+
+
+def _everywhere(wiring: Wiring) -> Sources:
+    """By wanted topic filter, all brokers."""
+    wanted = sorted({text for filters in wiring.wants.values() for text in filters})
+    return {(text, text): dict.fromkeys(wiring.brokers, text) for text in wanted}
+
+
+def _all_reach(wiring: Wiring, topic: str, wanted: str, senders: Iterable[str]) -> bool:
+    """Whether all senders of a topic reach all brokers that want a topic filter.
+
+    They do if all reach one of these brokers, and that one reaches the others. It has to, because a broker
+    that wants a topic can publish it.
+    """
+    wanting = wiring.wanting(wanted)
+    if not wanting:
+        return True
+    one = min(wanting)
+    hops = wiring.next_hops(topic)
+    back = defaultdict[str, list[str]](list)
+    for start, ends in hops.items():
+        for end in ends:
+            back[end].append(start)
+    return wanting <= _closure(hops, one) and _closure(back, one).issuperset(senders)
 
 
 def _reached(wiring: Wiring, broker: str, topic: str) -> set[str]:
     """The brokers that a message reaches, including the one where it is published."""
-    hops = wiring.next_hops(topic)
+    return _closure(wiring.next_hops(topic), broker)
+
+
+def _closure(hops: Mapping[str, Sequence[str]], broker: str) -> set[str]:
+    """The brokers to which hops lead from a broker, including itself."""
     reached = {broker}
     queue = [broker]
     for start in queue:

@@ -175,8 +175,9 @@ def common(old: Wiring, new: Wiring) -> Wiring:
 
     Examples:
         >>> one = Wiring(("a", "b"), {"a": ("x", "y")}, {"b": ("x",)}, ())
-        >>> common(one, Wiring(("a", "b", "c"), {"a": ("x",)}, {"b": ("x",), "c": ("x",)}, ()))
-        Wiring(brokers=('a', 'b', 'c'), wants={'a': ('x',)}, publishes={'b': ('x',)}, links=(), relays=True)
+        >>> both = common(one, Wiring(("a", "b", "c"), {"a": ("x",)}, {"b": ("x",), "c": ("x",)}, ()))
+        >>> both.brokers, both.wants, both.publishes
+        (('a', 'b', 'c'), {'a': ('x',)}, {'b': ('x',)})
     """
     brokers = tuple(dict.fromkeys((*old.brokers, *new.brokers)))
 
@@ -186,7 +187,8 @@ def common(old: Wiring, new: Wiring) -> Wiring:
         shared = {name: tuple(sorted(set(one.get(name, ())) & set(other.get(name, ())))) for name in brokers}
         return {name: texts for name, texts in shared.items() if texts}
 
-    return Wiring(brokers, both(old.wants, new.wants), both(old.publishes, new.publishes), ())
+    wants, publishes = both(old.wants, new.wants), both(old.publishes, new.publishes)
+    return Wiring(brokers, wants, publishes, (), anywhere=old.anywhere and new.anywhere)
 
 
 def order(old: Wiring, new: Wiring, at_once: bool = False, also: Iterable[str] = ()) -> list[Batch]:

@@ -1,7 +1,8 @@
 """Delivery trees: one tree per topic over the plan's links, of least delay or least weight.
 
 Topic filters that can match the same topic form a group and share one tree: on two trees their messages would
-loop. Brokers that publish a topic without wanting it are attached by a leaf link in one direction.
+loop. Brokers that publish a topic without wanting it are attached by a leaf link in one direction: all other
+brokers, or with observed publishers those that are known to publish it.
 """
 
 from __future__ import annotations
@@ -15,10 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom.checks import check_number
-from broadloom.deployment.deployment_inputs import Publication
+from broadloom.deployment.deployment_inputs import Publication, publications_of
+from broadloom.deployment.publisher_links import filter_groups, publisher_links
 from broadloom.errors import InputError
-from broadloom.model import Interest
-from broadloom.mqtt.topic_filters import FilterIndex, covers, groups
+from broadloom.model import ANYWHERE, Interest, Publishers
+from broadloom.mqtt.topic_filters import FilterIndex, covers
 from broadloom.plans import Plan
 
 LEAST = ("latency", "weight")
@@ -86,7 +88,11 @@ class TreeGroup(NamedTuple):
 
 
 def plan_trees(
-    plan: Plan, publications: Sequence[Publication] = (), least: str = "latency", slack: float = 0.1
+    plan: Plan,
+    publications: Sequence[Publication] | None = None,
+    least: str = "latency",
+    slack: float = 0.1,
+    publishers: str | None = None,
 ) -> list[Tree]:
     """The trees of all topics of a plan that a broker wants, in the order of topics.
 
@@ -96,10 +102,11 @@ def plan_trees(
 
     Args:
         plan: the plan.
-        publications: the brokers that publish each topic; empty: every broker that wants a topic can
-            publish it.
+        publications: the known publications; None: those of the plan.
         least: "latency", the delay from all publishers to all subscribers, or "weight", that of the tree.
         slack: if rates are known, the share by which a tree's cost can grow to relieve busy links.
+        publishers: "anywhere": any broker can publish any topic; "observed": leaf links only for the known
+            publications; None: as the plan says. Brokers that want a topic can always publish it.
 
     Raises:
         InputError: the overlay does not connect all brokers that want a topic, or a group of topic filters.
@@ -113,17 +120,21 @@ def plan_trees(
     if least not in LEAST:
         raise InputError(f"least is {least!r}; choose {' or '.join(LEAST)}")
     check_number(slack, "slack")
-    senders = _senders(plan.interest, publications)
+    known = publications_of(plan) if publications is None else publications
+    senders = _senders(plan.interest, known)
+    grouped = filter_groups(plan.interest)
+    anywhere = publisher_links(plan, grouped) if mode_of(plan, publishers) == ANYWHERE else None
     names = plan.interest.node_ids
     by_name = np.array(sorted(range(len(names)), key=names.__getitem__), np.int64)
     planned = []
     leaves = []
     trees = []
-    for filters in filter_groups(plan.interest):
+    for number, filters in enumerate(grouped):
         group = _group(plan, filters, by_name)
         if len(group.members):
-            leaves.append(_leaf_links(plan, group, senders[filters[0]]))
-            planned.append(_with_senders(group, senders[filters[0]], dict(leaves[-1]), least))
+            sent = senders[filters[0]]
+            leaves.append(_leaf_links(plan, group, sent) if anywhere is None else anywhere.leaves(number))
+            planned.append(_with_senders(group, sent, dict(leaves[-1]), least))
             trees.append(_require_tree(planned[-1]))
     if any(group.rate > 0 for group in planned):
         trees = balance_loads(planned, trees, slack)
@@ -133,17 +144,9 @@ def plan_trees(
     ]
 
 
-def filter_groups(interest: Interest) -> list[tuple[str, ...]]:
-    """The topic filters of a plan, grouped if they can match the same topic, in the order of their first.
-
-    Examples:
-        >>> filter_groups(Interest.from_lists([["a/#", "b"], ["a/c"]]))
-        [('a/#', 'a/c'), ('b',)]
-    """
-    named = defaultdict(list)
-    for text, name in groups(interest.topic_ids).items():
-        named[name].append(text)
-    return [tuple(members) for members in named.values()]
+def mode_of(plan: Plan, publishers: str | None) -> str:
+    """Where clients publish, "anywhere" or "observed": as the argument says, or the plan if it is None."""
+    return plan.publishers.mode if publishers is None else Publishers(publishers).mode
 
 
 def _senders(interest: Interest, publications: Sequence[Publication]) -> Mapping[str, dict[int, float]]:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import NamedTuple
 
 import numpy as np
 
-from broadloom.deployment.deployment_inputs import Publication
-from broadloom.deployment.trees import Tree, filter_groups
+from broadloom.deployment.deployment_inputs import Publication, publications_of
+from broadloom.deployment.publisher_links import filter_groups
+from broadloom.deployment.trees import Tree, mode_of
+from broadloom.model import ANYWHERE
 from broadloom.mqtt.topic_filters import FilterIndex, common_topic, covers, is_wild
 from broadloom.plans import Plan
 
@@ -48,6 +50,7 @@ class Wiring:
         publishes: the topics that are known to be published at each broker, in addition to those it wants.
         links: the links, in the order of their owners' and peers' ids.
         relays: whether a broker forwards what it received over a link; in a full mesh it does not.
+        anywhere: whether any broker can publish any topic; otherwise those that want it, and `publishes`.
     """
 
     brokers: tuple[str, ...]
@@ -55,12 +58,14 @@ class Wiring:
     publishes: Mapping[str, tuple[str, ...]]
     links: tuple[WiredLink, ...]
     relays: bool = True
+    anywhere: bool = False
 
     def next_hops(self, topic: str) -> Mapping[str, Sequence[str]]:
         """The brokers to which each broker sends all messages of a topic or topic filter."""
         if topic not in self._next_hops:
             hops = defaultdict[str, list[str]](list)
-            for text in (topic, *(wide for wide in self._wild if wide != topic and covers(wide, topic))):
+            wider = (wide for wide in self._wild.meeting(topic) if wide != topic and covers(wide, topic))
+            for text in (topic, *sorted(wider)):
                 for start, end in self._hops_of.get(text, ()):
                     if end not in hops[start]:
                         hops[start].append(end)
@@ -70,7 +75,7 @@ class Wiring:
     def wanting(self, topic: str) -> frozenset[str]:
         """The brokers with a subscription that matches a topic, or everything that a topic filter matches."""
         if topic not in self._wanting:
-            texts = (topic, *(wide for wide in self._wild_wants if covers(wide, topic)))
+            texts = (topic, *(wide for wide in self._wild_wants.meeting(topic) if covers(wide, topic)))
             self._wanting[topic] = frozenset().union(*(self._brokers_of.get(text, ()) for text in texts))
         return self._wanting[topic]
 
@@ -100,27 +105,38 @@ class Wiring:
         return brokers
 
     @cached_property
-    def _wild(self) -> list[str]:
-        return sorted(filter(is_wild, self._hops_of))
+    def _wild(self) -> FilterIndex:
+        return FilterIndex(filter(is_wild, self._hops_of))
 
     @cached_property
-    def _wild_wants(self) -> list[str]:
-        return sorted(filter(is_wild, self._brokers_of))
+    def _wild_wants(self) -> FilterIndex:
+        return FilterIndex(filter(is_wild, self._brokers_of))
 
 
-def wire(plan: Plan, trees: Iterable[Tree], publications: Iterable[Publication] = ()) -> Wiring:
+def wire(
+    plan: Plan,
+    trees: Iterable[Tree],
+    publications: Iterable[Publication] | None = None,
+    publishers: str | None = None,
+) -> Wiring:
     """Wire the links of some trees; each hop carries the topic filters that brokers behind its end want.
 
     So a link between brokers that both want a topic carries it in both directions, and a link to a broker
     that only publishes it carries it in one direction. Of a group of topic filters, a hop carries only
-    those that a broker behind it wants.
+    those that a broker behind it wants; with observed publishers, a link from a broker that only publishes
+    carries only those that match what it publishes.
+
+    Args:
+        plan: the plan.
+        trees: its trees.
+        publications: the known publications; None: those of the plan.
+        publishers: "anywhere" or "observed", as for `plan_trees`; None: as the plan says.
 
     Examples:
         >>> import broadloom as bl
         >>> from broadloom.deployment.trees import plan_trees
         >>> plan = bl.link(bl.Interest.from_lists([["x"], ["x"], []]), algorithm="gm")
-        >>> published = [Publication(2, "x")]
-        >>> for link in wire(plan, plan_trees(plan, published), published).links:
+        >>> for link in wire(plan, plan_trees(plan)).links:
         ...     print(link)
         WiredLink(owner='0', peer='1', out=('x',), into=('x',))
         WiredLink(owner='0', peer='2', out=(), into=('x',))
@@ -128,20 +144,26 @@ def wire(plan: Plan, trees: Iterable[Tree], publications: Iterable[Publication] 
     names = plan.interest.node_ids
     wants = wanted_filters(plan)
     publishes = defaultdict[str, list[str]](list)
-    for broker, topic, _ in publications:
+    anywhere = mode_of(plan, publishers) == ANYWHERE
+    for broker, topic, _ in publications_of(plan) if publications is None else publications:
         publishes[names[broker]].append(topic)
     carried = defaultdict[Hop, set[str]](set)
-    for tree in trees:
-        for (u, v), filters in _wanted_behind(tree, [wants[name] for name in names]).items():
-            carried[names[u], names[v]] |= filters
+    wanted = set().union(*wants.values())
+    wants_of = [wants[name] for name in names]
+    for tree in trees:  # filters of different trees do not overlap, so `widest` is needed per tree only
+        widest_of = lru_cache(widest)
+        for (u, v), filters in _wanted_behind(tree, wants_of).items():
+            carried[names[u], names[v]] |= widest_of(frozenset(filters))
+        everything = frozenset(tree.filters) & wanted
         for leaf, receiver in tree.leaves:
-            carried[names[leaf], names[receiver]] |= _matching(tree.filters, publishes[names[leaf]])
+            known = everything if anywhere else _matching(tree.filters, publishes[names[leaf]])
+            carried[names[leaf], names[receiver]] |= widest_of(known)
     links = []
     for owner, peer in sorted({(min(hop), max(hop)) for hop in carried}):
-        out, into = (tuple(sorted(widest(carried[hop]))) for hop in ((owner, peer), (peer, owner)))
+        out, into = (tuple(sorted(carried.get(hop, ()))) for hop in ((owner, peer), (peer, owner)))
         links.append(WiredLink(owner, peer, out, into))
-    known = {broker: tuple(sorted(set(topics))) for broker, topics in sorted(publishes.items())}
-    return Wiring(names, wants, known, tuple(links))
+    published = {broker: tuple(sorted(set(topics))) for broker, topics in sorted(publishes.items())}
+    return Wiring(names, wants, published, tuple(links), anywhere=anywhere)
 
 
 def wanted_filters(plan: Plan) -> dict[str, tuple[str, ...]]:
@@ -153,7 +175,7 @@ def wanted_filters(plan: Plan) -> dict[str, tuple[str, ...]]:
     }
 
 
-def widest(filters: set[str]) -> set[str]:
+def widest(filters: Set[str]) -> set[str]:
     """The topic filters that no other one of them covers."""
     wild = [text for text in filters if is_wild(text)]
     return {text for text in filters if not any(wide != text and covers(wide, text) for wide in wild)}
@@ -187,10 +209,10 @@ def _wanted_behind(tree: Tree, wants: Sequence[tuple[str, ...]]) -> dict[tuple[i
     return behind
 
 
-def _matching(filters: Iterable[str], topics: Iterable[str]) -> set[str]:
+def _matching(filters: Iterable[str], topics: Iterable[str]) -> frozenset[str]:
     """The topic filters that match one of the topics."""
     known = list(topics)
-    return {text for text in filters if any(covers(text, topic) for topic in known)}
+    return frozenset(text for text in filters if any(covers(text, topic) for topic in known))
 
 
 class SampleMessage(NamedTuple):
@@ -233,7 +255,8 @@ def sample_messages(wiring: Wiring, each: int = 1) -> dict[SampleMessage, int]:
     """For every topic, `each` messages from every broker that wants or publishes it.
 
     A topic filter with wildcards is sampled by one topic that it matches, and two topic filters that overlap
-    also by one that both match.
+    also by one that both match. If any broker can publish any topic, each one-way hop is sampled by a message
+    of one of its topics that the first broker does not want.
 
     Examples:
         >>> wiring = Wiring(("a", "b"), {"a": ("x/+",), "b": ("x/y",)}, {}, ())
@@ -249,9 +272,23 @@ def sample_messages(wiring: Wiring, each: int = 1) -> dict[SampleMessage, int]:
     for broker, published in wiring.publishes.items():
         for topic in published:
             brokers[topic].add(broker)
+    if wiring.anywhere:
+        for broker, topic in _one_way_samples(wiring):
+            brokers.setdefault(topic, set(wiring.wanting(topic))).add(broker)
     return {
-        SampleMessage(broker, topic): each for topic in sorted(topics) for broker in sorted(brokers[topic])
+        SampleMessage(broker, topic): each for topic in sorted(brokers) for broker in sorted(brokers[topic])
     }
+
+
+def _one_way_samples(wiring: Wiring) -> Iterator[tuple[str, str]]:
+    """For each hop with topic filters that its first broker does not want, this broker and such a topic."""
+    for link in wiring.links:
+        for (start, _), filters in link.carried():
+            own = FilterIndex(wiring.wants.get(start, ()))
+            alone = (text for text in filters if next(own.meeting(text), None) is None)
+            topic = next((topic for text in alone if (topic := common_topic(text, text))), None)
+            if topic is not None:
+                yield start, topic
 
 
 def delays(wiring: Wiring, messages: Iterable[SampleMessage], plan: Plan) -> dict[str, float]:

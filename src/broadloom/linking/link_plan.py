@@ -31,7 +31,7 @@ from broadloom.linking.primal_dual import pdmaw, pdrdmaw
 from broadloom.linking.topic_components import components_of
 from broadloom.linking.topic_trees import trmaw
 from broadloom.measures import is_topic_connected
-from broadloom.model import Algorithm, Interest, Overlay, Weights, find_algorithm
+from broadloom.model import Algorithm, Interest, Overlay, Publishers, Weights, find_algorithm
 from broadloom.plans import Plan
 
 
@@ -42,6 +42,7 @@ def link(
     seed: int = 0,
     improve: bool = False,
     previous: Plan | None = None,
+    publishers: Publishers | None = None,
     **options: Any,
 ) -> Plan:
     """Build an overlay in which every topic's subscribers are connected among themselves.
@@ -60,6 +61,8 @@ def link(
             keeps the limit on degrees. The two are compared by weight, whatever the algorithm minimises.
             `notes["changes"]` lists the links to add and to remove; a plan made from the previous one is
             named `<algorithm>+previous`.
+        publishers: where clients publish; None: at any broker. It does not change the links between brokers
+            that want a topic, but the one-way links that a deployment adds, and `Plan.not_carried`.
         **options: the options of the algorithm.
 
     Returns:
@@ -77,11 +80,14 @@ def link(
     seed = check_count(seed, "seed")
     if previous is not None and not isinstance(previous, Plan):
         raise InputError(f"previous is a {type(previous).__name__}; give a plan")
+    if publishers is not None:
+        check_instance(publishers, Publishers, "publishers", "make them with Publishers")
     check_flag(improve, "improve")
     chosen = find_algorithm(default_algorithm(weights) if algorithm is None else algorithm, ALGORITHMS)
     if improve or previous is not None:
         refuse_stars(chosen.name)
-    return finish(run(chosen, interest, weights, seed, options), improve, previous)
+    plan = finish(run(chosen, interest, weights, seed, options), improve, previous)
+    return plan if publishers is None else replace(plan, publishers=publishers)
 
 
 def fitting_weights(interest: Interest, weights: Weights | None) -> Weights:

@@ -18,7 +18,6 @@ from broadloom.model.graphs import Adjacency, Interest, Overlay, trusted_overlay
 from broadloom.model.link_problem import (
     WEIGHT_SOURCES,
     LinkProblem,
-    NotCarried,
     read_link_problem,
     write_link_problem,
 )
@@ -31,6 +30,17 @@ from broadloom.model.market_problem import (
     check_core,
     check_has_points,
     read_market_problem,
+)
+from broadloom.model.publishers import (
+    ANYWHERE,
+    OBSERVED,
+    LeftOutSubscription,
+    NotCarried,
+    NotCarriedFrom,
+    PublishedTopic,
+    Publishers,
+    not_carried_publications,
+    publishers_among,
 )
 from broadloom.model.row_ledger import LEDGER_FILE, Reason, RowLedger, TableAccount
 from broadloom.model.weights import (
@@ -51,6 +61,7 @@ from broadloom.model.weights import (
 )
 
 __all__ = [
+    "ANYWHERE",
     "ASSIGNMENT_LIMITS",
     "CORES",
     "DENSE",
@@ -60,6 +71,7 @@ __all__ = [
     "LEDGER_FILE",
     "LIGHTEST",
     "LOAD_TOLERANCE",
+    "OBSERVED",
     "PRICE_TOLERANCE",
     "REGIONS",
     "SITES",
@@ -74,11 +86,15 @@ __all__ = [
     "DensityArrays",
     "Grid",
     "Interest",
+    "LeftOutSubscription",
     "LinkProblem",
     "MarketProblem",
     "NoOptions",
     "NotCarried",
+    "NotCarriedFrom",
     "Overlay",
+    "PublishedTopic",
+    "Publishers",
     "Reason",
     "Region",
     "RowLedger",
@@ -95,6 +111,8 @@ __all__ = [
     "find_algorithm",
     "measure_of",
     "nearest_name",
+    "not_carried_publications",
+    "publishers_among",
     "raise_to_floor",
     "read_assignment_problem",
     "read_link_problem",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from broadloom.checks import raise_for_first, repeated
 from broadloom.errors import InputError
 from broadloom.model.graphs import Interest
+from broadloom.model.publishers import LeftOutSubscription
 from broadloom.model.row_ledger import Reason
 from broadloom.model.weights import Weights, fill_missing, raise_to_floor, symmetrised
 from broadloom.storage import new_folder
@@ -21,14 +22,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 WEIGHT_SOURCES = ("auto", "latency", "coordinates", "sites", "uniform")
-
-
-class NotCarried(NamedTuple):
-    """A subscription that no plan carries: the broker, the topic or topic filter, and the reason."""
-
-    node: str
-    topic: str
-    reason: str
 
 
 @dataclass(frozen=True)
@@ -46,7 +39,7 @@ class LinkProblem:
     interest: Interest
     weights: Weights
     nodes: pa.Table
-    not_carried: tuple[NotCarried, ...] = ()
+    not_carried: tuple[LeftOutSubscription, ...] = ()
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -133,7 +126,7 @@ def write_link_problem(
             write_table(scratch, name, table)
 
 
-def _plain_filters(subscriptions: pa.Table) -> tuple[pa.Table, list[NotCarried]]:
+def _plain_filters(subscriptions: pa.Table) -> tuple[pa.Table, list[LeftOutSubscription]]:
     """The subscriptions with each filter as the broker matches it, and those that are not carried.
 
     Rows of shared subscriptions become rows of their filters, each once.
@@ -167,7 +160,7 @@ def _plain_filters(subscriptions: pa.Table) -> tuple[pa.Table, list[NotCarried]]
     plain = subscriptions.set_column(at, "topic", pa.array(bare, pa.string())).take(
         pa.array(kept, pa.int64())
     )
-    return plain, [NotCarried(str(nodes[row]), bare[row], Reason.INTERNAL) for row in internal]
+    return plain, [LeftOutSubscription(str(nodes[row]), bare[row], Reason.INTERNAL) for row in internal]
 
 
 def _bare_filter(text: str, row: int) -> str:
@@ -201,12 +194,12 @@ def _with_filters(topics: pa.Table | None, subscriptions: pa.Table) -> pa.Table 
     return pa.concat_tables([topics.select(["topic"]), pa.table({"topic": pa.array(filters, pa.string())})])
 
 
-def _listed(table: pa.Table | None) -> list[NotCarried]:
+def _listed(table: pa.Table | None) -> list[LeftOutSubscription]:
     """The rows of the table `not_carried`."""
     if table is None:
         return []
-    columns = (table.column(name).to_pylist() for name in NotCarried._fields)
-    return [NotCarried(*(value or "" for value in row)) for row in zip(*columns, strict=True)]
+    columns = (table.column(name).to_pylist() for name in LeftOutSubscription._fields)
+    return [LeftOutSubscription(*(value or "" for value in row)) for row in zip(*columns, strict=True)]
 
 
 def _check_options(source: str, of_latency: dict[str, object], of_sites: dict[str, object]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from numpy.typing import ArrayLike, NDArray
 from broadloom import measures
 from broadloom.checks import check_instance, check_path, lock_array, raise_for_first
 from broadloom.errors import InputError
-from broadloom.model import Interest, Overlay, Weights
+from broadloom.model import Interest, NotCarried, Overlay, Publishers, Weights, not_carried_publications
 from broadloom.notebook import PREVIEW_ROWS
 from broadloom.plans import conversions
 from broadloom.plans.stage_result import StageResult
@@ -54,6 +54,9 @@ class Plan(StageResult):
         lower_bound: a proven lower bound of the total weight of any topic-connected overlay, or None.
         notes: further facts that the algorithm reports (number of parts, whether it stopped early, ...).
         nodes: the table of the nodes, with further columns (sites, coordinates, ...).
+        publishers: where clients publish; by default at any broker.
+        not_carried: the subscriptions that are left out, and with observed publishers the topic filters that
+            are not carried from some brokers, which follow from the interest and the publishers.
 
     Examples:
         >>> import broadloom as bl
@@ -73,6 +76,8 @@ class Plan(StageResult):
     lower_bound: float | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
     nodes: pa.Table | None = None
+    publishers: Publishers = field(default_factory=Publishers)
+    not_carried: NotCarried = field(default_factory=NotCarried)
 
     def __post_init__(self) -> None:
         check_instance(self.interest, Interest, "the interest", "make one with Interest.from_lists")
@@ -88,7 +93,22 @@ class Plan(StageResult):
             raise InputError(
                 "the nodes table has other nodes than the interest, or in another order; give the same nodes"
             )
+        self._check_publishers()
         self._check_run()
+
+    def _check_publishers(self) -> None:
+        """Check the publishers, and derive what is not carried from them."""
+        check_instance(self.publishers, Publishers, "publishers", "make them with Publishers")
+        check_instance(self.not_carried, NotCarried, "what is not carried", "leave it out")
+        known = set(self.interest.node_ids)
+        for one in self.publishers.observed:
+            if one.broker not in known:
+                raise InputError(
+                    f"{one.broker!r:.80} publishes {one.topic!r:.80}, but is not a node of the interest; "
+                    "name its nodes"
+                )
+        found = not_carried_publications(self.interest, self.publishers)
+        object.__setattr__(self, "not_carried", replace(self.not_carried, publications=found))
 
     @staticmethod
     def _plain_mapping(values: Mapping[str, Any]) -> dict[str, Any]:
@@ -178,6 +198,8 @@ class Plan(StageResult):
             record["lower_bound"],
             record["notes"],
             tables["nodes"],
+            _publishers_from(record, folder),
+            NotCarried.from_record(record["not_carried"]) if "not_carried" in record else NotCarried(),
         )
 
     def to_networkx(self) -> nx.Graph:
@@ -309,7 +331,7 @@ class Plan(StageResult):
     def _stage_values(self) -> tuple[object, ...]:
         nodes = self._nodes_table()
         columns = [(name, nodes.column(name).to_pylist()) for name in sorted(nodes.column_names)]
-        return (self.overlay, self.interest, self.weights, columns)
+        return (self.overlay, self.interest, self.weights, columns, self.publishers, self.not_carried)
 
     def _nodes_table(self) -> pa.Table:
         """The table of the nodes; only their ids if there are no further columns."""
@@ -325,7 +347,16 @@ class Plan(StageResult):
             "total weight": self.total_weight,
             "mean degree": float(degrees.mean()) if len(degrees) else 0.0,
             "max degree": int(degrees.max(initial=0)),
-        }
+        } | self._carrying_facts()
+
+    def _carrying_facts(self) -> dict[str, object]:
+        """The publishers and what is not carried, where they are not the default."""
+        facts: dict[str, object] = {}
+        if self.publishers != Publishers():
+            facts["publishers"] = self.publishers.mode
+        if self.not_carried:
+            facts["not carried"] = "; ".join(line.strip() for line in self.not_carried.lines())
+        return facts
 
     def _repr_html_(self) -> str:
         first = self.to_table().slice(0, PREVIEW_ROWS).to_pylist()
@@ -337,19 +368,25 @@ class Plan(StageResult):
 
     def _own_record(self) -> dict[str, Any]:
         weights = {"kind": self.weights.kind, "inner": self.weights.inner, "outer": self.weights.outer}
-        return {"format": FORMAT, "weights": weights}
+        record: dict[str, Any] = {"format": FORMAT, "weights": weights}
+        if self.publishers != Publishers():  # the record of a plan with the defaults has neither
+            record["publishers"] = self.publishers.mode
+        if self.not_carried:
+            record["not_carried"] = self.not_carried.record()
+        return record
 
     def _tables(self) -> dict[str, pa.Table]:
         import pyarrow as pa
 
         names = pa.array(self.interest.node_ids, pa.string())
+        observed = {"publications": self.publishers.to_table()} if self.publishers.observed else {}
         return {
             "nodes": self._nodes_table(),
             "topics": pa.table({"topic": pa.array(self.interest.topic_ids, pa.string())}),
             "subscriptions": self.interest.to_table(),
             "edges": self.to_table(),
             "weights": _weights_table(self.weights).add_column(0, "node", names),
-        }
+        } | observed
 
     def __repr__(self) -> str:
         return f"Plan({self.algorithm}, {self.interest.node_count:,} nodes, {len(self.edges):,} edges)"
@@ -379,6 +416,17 @@ def read_link_record(folder: Path) -> dict[str, Any]:
             f"{path} has format {record['format']}, this version reads 1 to {FORMAT}; upgrade broadloom"
         )
     return record
+
+
+def _publishers_from(record: Mapping[str, Any], folder: Path) -> Publishers:
+    """The publishers of a saved plan."""
+    from broadloom.storage.tables import read_table
+
+    if "publishers" not in record:
+        return Publishers()
+    table = read_table(folder, "publications")
+    columns = [] if table is None else [table.column(name).to_pylist() for name in ("node", "topic", "rate")]
+    return Publishers(record["publishers"], list(zip(*columns, strict=True)))
 
 
 def _edge_indices(edges: pa.Table, interest: Interest) -> ArrayLike:

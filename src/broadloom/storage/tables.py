@@ -35,7 +35,7 @@ REQUIRED: dict[str, dict[str, pa.DataType]] = {
     "quarantine": {"table": pa.string(), "row": pa.string(), "reason": pa.string()},
     "topics": {"topic": pa.string()},
     "weights": {"node": pa.string()},
-    "publications": {"node": pa.string(), "topic": pa.string(), "rate": pa.float64()},
+    "publications": {"node": pa.string(), "topic": pa.string()},
     "not_carried": {"node": pa.string(), "topic": pa.string(), "reason": pa.string()},
 }
 OPTIONAL: dict[str, dict[str, pa.DataType]] = {
@@ -44,6 +44,7 @@ OPTIONAL: dict[str, dict[str, pa.DataType]] = {
     "brokers": {"parent": pa.string(), "capacity": pa.float64()},
     "publisher": dict.fromkeys(("max_delay", "alpha", "beta", "beta_max"), pa.float64()),
     "messages": {"point": _NUMBERS, "topic": pa.string()},
+    "publications": {"rate": pa.float64()},
     "events": {"topics": _TEXTS, "at": pa.string(), "address": pa.string(), "site": pa.string()},
 }
 

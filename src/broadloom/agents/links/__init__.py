@@ -4,7 +4,6 @@ from broadloom.agents.links.embedded_links import EmbeddedLinks, LinkConfig, add
 from broadloom.agents.links.link_agent import LinkAgent
 from broadloom.agents.links.link_service import (
     LinkRun,
-    PublishedTopic,
     link_metrics,
     link_summary,
     serve_links,
@@ -32,7 +31,6 @@ __all__ = [
     "PlanSource",
     "PlanVersions",
     "PlannedLinks",
-    "PublishedTopic",
     "Step",
     "address_endpoints",
     "edges",

@@ -9,7 +9,7 @@ import ssl
 import sys
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from broadloom.checks import check_count
 from broadloom.deployment import Publication, Settings
 from broadloom.deployment.targets.mosquitto_bridges import broker_address
 from broadloom.errors import InputError
+from broadloom.model import PublishedTopic
 from broadloom.mqtt.client_session import TASK_FAILED
 from broadloom.mqtt.endpoint import Endpoint, login_from_environment, tls_context
 from broadloom.mqtt.packets import LAST_ID
@@ -36,14 +37,6 @@ _HOP_COUNTS = {
     "dropped": "messages of QoS 0 dropped because the far broker was absent or too slow",
     "refused": "messages that the far broker refused",
 }
-
-
-class PublishedTopic(NamedTuple):
-    """A topic that clients of a broker publish, and its rate."""
-
-    broker: str
-    topic: str
-    rate: float = 0.0
 
 
 class LinkRun:

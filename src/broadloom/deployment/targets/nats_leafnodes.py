@@ -10,10 +10,11 @@ from __future__ import annotations
 import re
 from collections import defaultdict
 from collections.abc import Mapping
+from dataclasses import replace
 
 from broadloom.deployment.deployment_inputs import Settings, link_name, safe_name
 from broadloom.deployment.loop_checks import is_forest
-from broadloom.deployment.wiring import WiredLink, Wiring
+from broadloom.deployment.wiring import Hop, WiredLink, Wiring
 from broadloom.errors import InputError
 from broadloom.mqtt.topic_filters import groups
 
@@ -21,6 +22,8 @@ PORT = 7422
 CERTIFICATES = "/etc/nats/certs"
 
 _MARK = "  # "
+
+Filters = tuple[str, ...]
 
 
 def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
@@ -63,16 +66,65 @@ def accounts_of(wiring: Wiring) -> list[list[str]]:
         >>> accounts_of(Wiring(("a", "b", "c"), {}, {}, tuple(WiredLink(u, v, x, x) for u, v, x in ring)))
         [['x'], ['y'], ['z']]
     """
-    accounts: list[tuple[list[str], set[tuple[str, str]]]] = []
-    for filters, links in _links_by_group(wiring).items():
+    found = _first_fit(_links_by_group(wiring))
+    return [[text for filters in account for text in filters] for account in found]
+
+
+def _first_fit(links_of: Mapping[Filters, set[Hop]]) -> list[list[Filters]]:
+    """The groups of each account: each joins the first account with which its links close no ring."""
+    accounts: list[tuple[list[Filters], set[Hop]]] = []
+    for filters, links in links_of.items():
         for members, together in accounts:
             if is_forest(together | links):
-                members.extend(filters)
+                members.append(filters)
                 together |= links
                 break
         else:
-            accounts.append((list(filters), set(links)))
+            accounts.append(([filters], set(links)))
     return [members for members, _ in accounts]
+
+
+def joined(wiring: Wiring) -> Wiring:
+    """The links that NATS needs if any broker can publish any topic; each carries all topics of its accounts.
+
+    A leaf link carries an account as a whole, in both directions. So a broker publishes every topic of an
+    account once it is linked with its trees, and one-way links that would close a ring are left out.
+
+    Examples:
+        >>> x, y = ("x",), ("y",)
+        >>> links = WiredLink("a", "b", x, x), WiredLink("a", "c", y, x), WiredLink("b", "c", y, ())
+        >>> wiring = Wiring(("a", "b", "c"), {"a": x, "b": x, "c": y}, {}, links, anywhere=True)
+        >>> [link[:2] for link in joined(wiring).links]
+        [('a', 'b'), ('a', 'c')]
+    """
+    if not wiring.anywhere:
+        return wiring
+    all_links = _links_by_group(wiring)
+    trees = {filters: _two_way(wiring, filters) for filters in all_links}
+    carried = defaultdict[Hop, set[str]](set)
+    for account in _first_fit(trees):
+        forest = set[Hop]().union(*(trees[filters] for filters in account))
+        others = set[Hop]().union(*(all_links[filters] for filters in account)) - forest
+        for edge in sorted(others):
+            if is_forest(forest | {edge}):
+                forest.add(edge)
+        for edge in forest:
+            carried[edge].update(text for filters in account for text in filters)
+    links = []
+    for owner, peer in sorted(carried):
+        both = tuple(sorted(carried[owner, peer]))
+        links.append(WiredLink(owner, peer, both, both))
+    return replace(wiring, links=tuple(links))
+
+
+def _two_way(wiring: Wiring, filters: Filters) -> set[Hop]:
+    """The ends of the links that carry a group in both directions: its tree."""
+    known = set(filters)
+    return {
+        (link.owner, link.peer)
+        for link in wiring.links
+        if not known.isdisjoint(link.out) and not known.isdisjoint(link.into)
+    }
 
 
 def account_of(wiring: Wiring) -> dict[str, str]:
@@ -101,13 +153,13 @@ def moved_topics(old: Wiring, new: Wiring) -> dict[str, tuple[str, str]]:
     }
 
 
-def _links_by_group(wiring: Wiring) -> dict[tuple[str, ...], set[tuple[str, str]]]:
+def _links_by_group(wiring: Wiring) -> dict[Filters, set[Hop]]:
     """The ends of the links of each group of topic filters that can match the same topic."""
     texts = sorted({text for link in wiring.links for text in link.out + link.into})
     members = defaultdict[str, list[str]](list)
     for text, name in groups(texts).items():
         members[name].append(text)
-    links_of = defaultdict[str, set[tuple[str, str]]](set)
+    links_of = defaultdict[str, set[Hop]](set)
     for link in wiring.links:
         for text in link.out + link.into:
             links_of[text].add(link[:2])
