@@ -139,7 +139,7 @@ def two_plans(tmp_path):
     weights = bl.workload.weights(nodes=8, kind="planar", seed=0)
     found = []
     for name in ("grmaw", "gm"):
-        found.append(bl.link(interest, weights, name))
+        found.append(bl.link(interest, weights, name, publishers=bl.Publishers("observed")))
         found[-1].save(tmp_path / name)
     return found, tmp_path / "grmaw", tmp_path / "gm"
 

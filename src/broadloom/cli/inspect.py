@@ -66,7 +66,8 @@ def verify(
     text = f"every one of {topics} is connected"
     if names:
         text = f"{len(names):,} of {topics} are not connected: {', '.join(names[:5])}"
-    show(record, text, as_json, quiet)
+    record |= {"not_carried": loaded.not_carried.record()}
+    show(record, "\n".join([text, *loaded.not_carried.lines()]), as_json, quiet)
     return 1 if names else 0
 
 

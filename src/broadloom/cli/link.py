@@ -58,6 +58,12 @@ def link(
     floor: Annotated[float | None, typer.Option(help="Raise smaller latencies to this value.")] = None,
     inner: Annotated[float | None, typer.Option(help="The weight inside a site, for sites (1).")] = None,
     outer: Annotated[float | None, typer.Option(help="The weight between sites, for sites (10).")] = None,
+    publishers: Annotated[
+        str | None,
+        typer.Option(
+            help="anywhere: any broker can publish any topic (default); observed: where it was seen."
+        ),
+    ] = None,
     seed: Seed = 0,
     master: Master = None,
     remote: Remote = None,
@@ -72,25 +78,36 @@ def link(
 
     Example: broadloom link tables --algorithm gm -o plan
     """
+    from broadloom.deployment import carried_lines, carried_record, read_link_requests
     from broadloom.linking import finish
-    from broadloom.model import read_link_problem
+    from broadloom.model import NotCarried, read_link_problem
 
     keep_apart(output, tables)
     today = None if previous is None else bl.Plan.load(previous)
+    record: dict[str, Any] = {"output": str(output)}
     with progress(quiet):
         problem = read_link_problem(tables, weights, missing, floor, inner, outer)
-        options = parse_options(option or [])
+        requests = read_link_requests(tables, problem.interest, publishers)
+        uniform = problem.weights.is_uniform
+        algorithm, options = requests.options_for(algorithm, uniform, parse_options(option or []))
         engine = engine_if_asked(master, remote, conf)
         if engine is not None:
             plan = _on_spark(problem, algorithm, seed, options, engine, output)
             plan = finish(plan, improve, today)
         else:
             plan = bl.link(problem.interest, problem.weights, algorithm, seed, improve, today, **options)
-        plan = replace(plan, nodes=problem.nodes)
+        plan = replace(
+            plan,
+            nodes=problem.nodes,
+            publishers=requests.publishers,
+            not_carried=NotCarried(problem.not_carried),
+        )
         plan.save(output, overwrite=force)
         metrics = plan.metrics()
-    record: dict[str, Any] = {"output": str(output), "algorithm": plan.algorithm}
+        carried = list(carried_lines(plan))
+        record |= carried_record(plan)
     record |= {
+        "algorithm": plan.algorithm,
         "lower_bound": plan.lower_bound,
         "gap": plan.gap,
         "notes": dict(plan.notes),
@@ -98,7 +115,7 @@ def link(
     }
     show(
         record,
-        f"{plan.summary()}{_method(plan)}{_changes(plan)} -> {output}",
+        "\n".join([f"{plan.summary()}{_method(plan)}{_changes(plan)} -> {output}", *carried]),
         as_json,
         quiet,
         measures_table(metrics),

@@ -1,12 +1,14 @@
 """Deployment of a plan to real brokers: trees, links, native configuration, and the rollout of changes."""
 
 from broadloom.deployment.deployment_inputs import (
+    LinkRequests,
     Publication,
     Settings,
     addresses_of,
     link_name,
     publications,
     publications_of,
+    read_link_requests,
     read_publications,
     safe_name,
 )
@@ -28,14 +30,19 @@ from broadloom.deployment.fleet_file import (
     FleetTls,
 )
 from broadloom.deployment.loop_checks import check
-from broadloom.deployment.publisher_links import QUICK_CELLS, PublisherLinks, filter_groups, publisher_links
+from broadloom.deployment.publisher_links import (
+    PublisherLinks,
+    carried_lines,
+    carried_record,
+    filter_groups,
+    publisher_links,
+)
 from broadloom.deployment.rollout import Batch, Deployment, changes, order
 from broadloom.deployment.trees import Tree, mode_of, plan_trees
 from broadloom.deployment.wiring import Hop, SampleMessage, WiredLink, Wiring, sample_messages, widest, wire
 
 __all__ = [
     "FLEET_FILE",
-    "QUICK_CELLS",
     "TARGETS",
     "Batch",
     "Deployment",
@@ -45,6 +52,7 @@ __all__ = [
     "FleetLogin",
     "FleetTls",
     "Hop",
+    "LinkRequests",
     "Publication",
     "PublisherLinks",
     "SampleMessage",
@@ -54,6 +62,8 @@ __all__ = [
     "WiredLink",
     "Wiring",
     "addresses_of",
+    "carried_lines",
+    "carried_record",
     "changes",
     "check",
     "compare_exports",
@@ -67,6 +77,7 @@ __all__ = [
     "publications",
     "publications_of",
     "publisher_links",
+    "read_link_requests",
     "read_publications",
     "safe_name",
     "sample_messages",

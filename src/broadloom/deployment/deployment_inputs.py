@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
 
 import numpy as np
 
 from broadloom.checks import check_count, check_flag, raise_for_first
 from broadloom.errors import InputError
-from broadloom.model import Interest
+from broadloom.model import ANYWHERE, Interest, PublishedTopic, Publishers
 from broadloom.mqtt.endpoint import Address
 from broadloom.mqtt.topic_filters import is_wild
 from broadloom.plans import Plan
@@ -183,6 +184,114 @@ def read_publications(folder: Path, interest: Interest, elsewhere: Collection[st
     from broadloom.storage.tables import require_table
 
     return publications(require_table(folder, "messages"), interest, elsewhere)
+
+
+LINKS_FILE = "links.json"
+
+
+class LinkRequests(NamedTuple):
+    """What a folder of tables asks of the link stage, besides the problem.
+
+    Attributes:
+        publishers: where clients publish.
+        max_degree: the largest number of links per broker; None: no limit.
+    """
+
+    publishers: Publishers
+    max_degree: int | None = None
+
+    def options_for(self, algorithm: str | None, uniform: bool, options: Mapping[str, Any]) -> LinkOptions:
+        """The algorithm and its options with the limit on links; an explicit option wins.
+
+        Raises:
+            InputError: the algorithm cannot keep a limit.
+        """
+        from broadloom.linking import ALGORITHMS
+
+        if self.max_degree is None or "max_degree" in options:
+            return LinkOptions(algorithm, dict(options))
+        able = [one.name for one in ALGORITHMS if "max_degree" in one.option_names]
+        chosen = algorithm or ("gm" if uniform and "gm" in able else "broadloom")
+        if chosen not in able:
+            raise InputError(
+                f"{LINKS_FILE} asks for at most {self.max_degree} links per broker (max_degree), which "
+                f"{chosen} cannot keep; choose {', '.join(able)}, or give --option max_degree=null there"
+            )
+        return LinkOptions(chosen, {**options, "max_degree": self.max_degree})
+
+
+class LinkOptions(NamedTuple):
+    """An algorithm of the link stage and its options."""
+
+    algorithm: str | None
+    options: dict[str, Any]
+
+
+def read_link_requests(folder: Path, interest: Interest, mode: str | None = None) -> LinkRequests:
+    """What a folder of tables asks of the link stage: `links.json`, and the observed publications.
+
+    These are the table `publications`; without it, the messages in the table `messages` whose publishers are
+    brokers.
+
+    Args:
+        folder: the folder of tables.
+        interest: the brokers.
+        mode: "anywhere" or "observed", instead of what `links.json` says.
+
+    Raises:
+        InputError: a table or `links.json` is wrong.
+    """
+    requested = _links_file(folder / LINKS_FILE)
+    observed = [
+        PublishedTopic(interest.node_ids[one.broker], one.topic, one.rate)
+        for one in _observed(folder, interest)
+    ]
+    limit = requested.get("max_degree")
+    return LinkRequests(
+        Publishers(mode or requested.get("publishers", ANYWHERE), observed),
+        None if limit is None else check_count(limit, f"{folder / LINKS_FILE}: max_degree", 1),
+    )
+
+
+def _links_file(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        record = json.loads(path.read_text())
+    except (ValueError, OSError) as error:
+        raise InputError(f"{path} cannot be read: {error}") from error
+    unknown = sorted(set(record) - {"publishers", "max_degree"}) if isinstance(record, dict) else [path.name]
+    if unknown:
+        raise InputError(f"{path}: {unknown[0]!r} is unknown; give publishers and max_degree")
+    return dict(record)
+
+
+def _observed(folder: Path, interest: Interest) -> list[Publication]:
+    from broadloom.storage.tables import read_table
+
+    table = read_table(folder, "publications")
+    if table is not None:
+        return _listed_publications(table, interest, folder)
+    messages = read_table(folder, "messages")
+    if messages is None or "topic" not in messages.column_names:
+        return []
+    others = set(messages.column("publisher").to_pylist()) - set(interest.node_ids)
+    return publications(messages, interest, sorted(name for name in others if name is not None))
+
+
+def _listed_publications(table: pa.Table, interest: Interest, folder: Path) -> list[Publication]:
+    """The rows of a table of publications."""
+    index = {name: node for node, name in enumerate(interest.node_ids)}
+    nodes, topics = (table.column(name).to_pylist() for name in ("node", "topic"))
+    rates = table.column("rate").to_pylist() if "rate" in table.column_names else [None] * len(nodes)
+    unknown = np.array([node not in index for node in nodes], bool)
+    raise_for_first(
+        unknown,
+        lambda row: f"{folder}: publications row {row}: {nodes[row]!r} is not a broker",
+        "name brokers of the table nodes",
+    )
+    rows = zip(nodes, topics, rates, strict=True)
+    return [Publication(index[node], topic or "", rate or 0.0) for node, topic, rate in rows]
 
 
 def _seconds(messages: pa.Table) -> float:

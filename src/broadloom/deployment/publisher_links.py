@@ -8,7 +8,7 @@ greedy set cover of the groups that remain: always the least weight per newly co
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import fsum
 from typing import Any
@@ -16,12 +16,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.model import Interest
+from broadloom.model import ANYWHERE, Interest
 from broadloom.mqtt.topic_filters import groups
 from broadloom.plans import Plan
 
 # Brokers times groups up to which `link` computes the one-way links only to tell their number.
-QUICK_CELLS = 2_000_000
+QUICK_CELLS = 400_000
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,3 +156,54 @@ def _hand_over(
     """Hand the groups that remain and that another broker wants over to it; returns those that remain."""
     receivers[broker, left & wanted[other]] = other
     return left & ~wanted[other]
+
+
+def carried_lines(plan: Plan, links: PublisherLinks | None = None) -> Iterator[str]:
+    """What a plan carries from publishers, and what it does not carry, as the lines of a text.
+
+    Args:
+        plan: the plan.
+        links: its one-way links, if they are known; None: they are computed if that is quick.
+    """
+    if plan.publishers.mode == ANYWHERE:
+        links = links or quick_publisher_links(plan)
+        if links is None:
+            yield "any broker can publish every topic, over more one-way links: see `broadloom deploy check`"
+        else:
+            yield links.summary(plan)
+            yield from _above_limit(plan, links)
+    else:
+        count = len(plan.publishers.observed)
+        yield f"brokers publish the topics that they want, and {count:,} that were observed"
+    yield from plan.not_carried.lines()
+
+
+def carried_record(plan: Plan, links: PublisherLinks | None = None) -> dict[str, Any]:
+    """The same as `carried_lines`, complete and ready for JSON."""
+    record: dict[str, Any] = {"mode": plan.publishers.mode, "observed": len(plan.publishers.observed)}
+    if plan.publishers.mode == ANYWHERE:
+        links = links or quick_publisher_links(plan)
+        record |= {} if links is None else links.record(plan)
+    return {"publishers": record, "not_carried": plan.not_carried.record()}
+
+
+def quick_publisher_links(plan: Plan) -> PublisherLinks | None:
+    """The one-way links of a plan; None if they would take more than about a second."""
+    grouped = filter_groups(plan.interest)
+    return publisher_links(plan, grouped) if plan.interest.node_count * len(grouped) <= QUICK_CELLS else None
+
+
+def _above_limit(plan: Plan, links: PublisherLinks) -> Iterator[str]:
+    """A line if one-way links exceed the limit of links per broker that the plan keeps."""
+    limit = plan.options.get("max_degree")
+    if limit is None:
+        return
+    ends = np.concatenate((plan.edges.ravel(), np.array(links.new, np.int64).ravel()))
+    degrees = np.bincount(ends, minlength=plan.interest.node_count)
+    above = np.flatnonzero(degrees > limit)
+    if len(above):
+        most = int(np.argmax(degrees))
+        yield (
+            f"  with them {len(above):,} brokers have more than {limit} links (max_degree), "
+            f"{plan.interest.node_ids[most]!r} has {degrees[most]:,}; observed publishers need fewer"
+        )

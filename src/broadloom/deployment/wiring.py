@@ -14,7 +14,7 @@ from broadloom.deployment.deployment_inputs import Publication, publications_of
 from broadloom.deployment.publisher_links import filter_groups
 from broadloom.deployment.trees import Tree, mode_of
 from broadloom.model import ANYWHERE
-from broadloom.mqtt.topic_filters import FilterIndex, common_topic, covers, is_wild
+from broadloom.mqtt.topic_filters import FilterIndex, common_topic, covers, groups, is_wild
 from broadloom.plans import Plan
 
 Hop = tuple[str, str]
@@ -249,6 +249,31 @@ def crossings(wiring: Wiring, messages: Mapping[SampleMessage, int]) -> Counter[
         for hop in delivery_hops(wiring, message).values():
             crossed[hop] += count
     return crossed
+
+
+def relayed_messages(wiring: Wiring, messages: Mapping[SampleMessage, int]) -> int:
+    """How often messages reach brokers that do not want them, but another topic filter of their group.
+
+    Examples:
+        >>> both = ("a/b", "a/c")
+        >>> links = WiredLink("a", "b", ("a/b",), ("a/+",)), WiredLink("b", "c", ("a/c",), both)
+        >>> wants = {"a": ("a/+",), "b": ("a/b",), "c": ("a/c",)}
+        >>> relayed_messages(Wiring(("a", "b", "c"), wants, {}, links), {SampleMessage("c", "a/c"): 2})
+        2
+    """
+    name_of = groups(sorted({text for filters in wiring.wants.values() for text in filters}))
+    known = FilterIndex(name_of)
+    members = defaultdict[str, set[str]](set)
+    for broker, filters in wiring.wants.items():
+        for text in filters:
+            members[name_of[text]].add(broker)
+    total = 0
+    for message, count in messages.items():
+        name = next((name_of[text] for text in known.meeting(message.topic)), None)
+        if name is not None:
+            others = members[name] - wiring.wanting(message.topic)
+            total += count * len(others.intersection(delivery_hops(wiring, message)))
+    return total
 
 
 def sample_messages(wiring: Wiring, each: int = 1) -> dict[SampleMessage, int]:

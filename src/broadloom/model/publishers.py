@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import fsum
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from broadloom.checks import check_number, is_text, shown
+from broadloom.checks import check_number, is_text, ordered_list, shown
 from broadloom.errors import InputError
 from broadloom.model.graphs import Interest
 from broadloom.mqtt.topic_filters import FilterIndex, covers, groups, is_valid_filter, is_wild
@@ -59,14 +59,10 @@ class Publishers:
     observed: Sequence[PublishedTopic] = ()
 
     def __post_init__(self) -> None:
-        if self.mode not in (ANYWHERE, OBSERVED):
+        if not isinstance(self.mode, str) or self.mode not in (ANYWHERE, OBSERVED):
             raise InputError(f"publishers are {shown(self.mode)}; choose {ANYWHERE} or {OBSERVED}")
-        if isinstance(self.observed, (str, bytes, Mapping)) or not isinstance(self.observed, Iterable):
-            raise InputError(
-                f"observed publications are {shown(self.observed)}; give a list of pairs (broker, topic)"
-            )
         rates = defaultdict[tuple[str, str], list[float]](list)
-        for number, row in enumerate(self.observed):
+        for number, row in enumerate(ordered_list(self.observed, "observed publications")):
             broker, topic, rate = _checked(row, number)
             rates[broker, topic].append(rate)
         observed = (PublishedTopic(*pair, fsum(found)) for pair, found in sorted(rates.items()))
@@ -162,9 +158,7 @@ class NotCarried:
 
     def __post_init__(self) -> None:
         for name in ("subscriptions", "publications"):
-            rows = getattr(self, name)
-            if isinstance(rows, (str, bytes, Mapping)) or not isinstance(rows, Iterable):
-                raise InputError(f"{name} that are not carried are {shown(rows)}; give a list of rows")
+            object.__setattr__(self, name, ordered_list(getattr(self, name), f"{name} not carried"))
         left_out = sorted({_left_out(row) for row in self.subscriptions})
         object.__setattr__(self, "subscriptions", tuple(left_out))
         object.__setattr__(self, "publications", tuple(map(_not_carried_from, self.publications)))

@@ -25,11 +25,13 @@ from numpy.typing import NDArray
 
 from broadloom._version import VERSION
 from broadloom.assignment import assign
+from broadloom.deployment import read_link_requests
 from broadloom.errors import BroadloomError, InputError, InternalError, error_from_os
 from broadloom.linking import ALGORITHMS, link
 from broadloom.model import (
     ASSIGNMENT_LIMITS,
     Grid,
+    NotCarried,
     RowLedger,
     find_algorithm,
     read_assignment_problem,
@@ -75,6 +77,7 @@ _SECTIONS: dict[str, dict[str, type | tuple[type, ...]]] = {
         "floor": (int, float),
         "inner": (int, float),
         "outer": (int, float),
+        "publishers": str,
         "engine": str,
         "options": dict,
     },
@@ -93,8 +96,8 @@ class RunConfig:
         ingest: wildcards, symmetric.
         assign: algorithm, seed, the limits of an assignment, engine, and the algorithm's options.
         interest: cells, the approximate number of cells that event space is cut into.
-        link: algorithm, seed, weights and their options, engine, and the algorithm's options; an engine is
-            "process" (default) or "spark".
+        link: algorithm, seed, weights and their options, publishers ("anywhere" or "observed"), engine, and
+            the algorithm's options; an engine is "process" (default) or "spark".
         report: title.
     """
 
@@ -297,6 +300,9 @@ class _Run(ExitStack):
         arguments = dict(self.config.link)
         problem_options = {name: arguments.pop(name) for name in _PROBLEM_OPTIONS if name in arguments}
         problem = read_link_problem(self.output / "interest", **problem_options)
+        requests = read_link_requests(
+            self.output / "interest", problem.interest, arguments.pop("publishers", None)
+        )
         on_spark = arguments.pop("engine", "process") == "spark"
         options = arguments.pop("options", {})
         if on_spark:
@@ -313,7 +319,9 @@ class _Run(ExitStack):
             )
         else:
             plan = link(problem.interest, problem.weights, **arguments, **options)
-        replace(plan, nodes=problem.nodes).save(folder, overwrite=True)
+        left_out = NotCarried(problem.not_carried)
+        plan = replace(plan, nodes=problem.nodes, publishers=requests.publishers, not_carried=left_out)
+        plan.save(folder, overwrite=True)
 
     def _verify(self, folder: Path) -> None:
         """Verify the plan and write the verdict; raises if the plan is wrong."""
@@ -396,8 +404,8 @@ def write_interest(folder: Path, tables: Path, assigned: Path | None = None, cel
     subscribers touches.
 
     Args:
-        folder: the output: `nodes`, `subscriptions` and `latency`, if they exist; with an assignment also
-            `content`, the rectangle of each topic that is a cell.
+        folder: the output: `nodes`, `subscriptions`, `latency`, `publications` and `not_carried`, if they
+            exist; with an assignment also `content`, the rectangle of each topic that is a cell.
         tables: the folder that ingest wrote.
         assigned: the folder of the assignment of subscribers, if there is one.
         cells: the approximate number of cells that event space is cut into.
@@ -407,7 +415,7 @@ def write_interest(folder: Path, tables: Path, assigned: Path | None = None, cel
     """
     if cells < 1:
         raise InputError(f"[interest] cells is {cells}; give a whole number from 1")
-    for name in ("nodes", "subscriptions", "latency"):
+    for name in ("nodes", "subscriptions", "latency", "publications", "not_carried"):
         if (tables / f"{name}.parquet").exists():
             link_files(tables / f"{name}.parquet", folder / f"{name}.parquet")
     if assigned is not None:

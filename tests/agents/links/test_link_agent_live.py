@@ -501,7 +501,8 @@ def test_take_down_removes_links_and_their_sessions(tmp_path):
 def test_plans_without_links_contact_no_broker(tmp_path):
     """An empty plan, one broker, and topics with at most one subscriber."""
     for lists in ([], [["x"]], [[], []], [["x"], ["y"]]):
-        plan = bl.link(bl.Interest.from_lists(lists), algorithm="gm")
+        observed = bl.Publishers("observed")
+        plan = bl.link(bl.Interest.from_lists(lists), algorithm="gm", publishers=observed)
         assert not any(target_hops(plan).values())
 
         async def scenario(plan=plan):

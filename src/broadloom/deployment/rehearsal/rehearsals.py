@@ -39,6 +39,7 @@ from broadloom.deployment.wiring import (
     crossings,
     delays,
     delivery_hops,
+    relayed_messages,
     sample_messages,
 )
 from broadloom.mqtt.endpoint import Address
@@ -111,7 +112,13 @@ def outcome(
         for start, end in hops
         if crossed[start, end] or planned[start, end]
     )
-    return RehearsalOutcome(tally.counts(), seen_by_uninterested(lab, tally.wiring), links, size)
+    return RehearsalOutcome(
+        tally.counts(),
+        seen_by_uninterested(lab, tally.wiring),
+        links,
+        size,
+        relayed=relayed_messages(tally.wiring, messages),
+    )
 
 
 def _read_logs(lab: MosquittoLab) -> None:
@@ -209,7 +216,9 @@ def _rabbitmq_outcome(
         count * size_of[message.topic] * sum(crossings(tally.wiring, {message: 1}).values())
         for message, count in messages.items()
     )
-    return RehearsalOutcome(tally.counts(), foreign, links, sent)
+    return RehearsalOutcome(
+        tally.counts(), foreign, links, sent, relayed=relayed_messages(tally.wiring, messages)
+    )
 
 
 def busiest_brokers(wiring: Wiring, count: int) -> list[str]:
