@@ -3,6 +3,7 @@
 from broadloom.formats import (
     emqx_subscriptions,
     kafka_groups,
+    mosquitto_db,
     mosquitto_log,
     nats_subscriptions,
     rabbitmq_bindings,
@@ -12,6 +13,7 @@ from broadloom.formats.dump_rows import PAGE, DumpFormat, DumpPage, DumpRow, mis
 
 # The first format whose `looks_like` accepts the beginning of a file is chosen.
 FORMATS: tuple[DumpFormat, ...] = (
+    mosquitto_db.FORMAT,
     mosquitto_log.FORMAT,
     kafka_groups.FORMAT,
     vernemq_sessions.FORMAT,

@@ -42,18 +42,23 @@ class DumpFormat:
     Attributes:
         name: the name that users give on the command line.
         summary: where such a dump comes from.
-        parse: a function from the text of a dump to its rows.
+        parse: a function from the text of a dump to its rows, or from its bytes if it is binary.
         looks_like: a function that tells whether the beginning of a file is of this kind.
+        binary: whether the dump is not text.
     """
 
     name: str
     summary: str
-    parse: Callable[[str], Iterator[DumpRow]]
+    parse: Callable[[str], Iterator[DumpRow]] | Callable[[bytes], Iterator[DumpRow]]
     looks_like: Callable[[str], bool]
+    binary: bool = False
 
     def rows(self, data: bytes) -> Iterator[DumpRow]:
         """The rows of a file; a row with bytes that are not UTF-8 becomes a bad row."""
-        for row in self.parse(data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")):
+        if self.binary:
+            yield from self.parse(data)  # type: ignore[arg-type]
+            return
+        for row in self.parse(_decoded(data)):  # type: ignore[arg-type]
             yield row if _is_text(row) else DumpRow(_escaped(row.raw), reason=Reason.NOT_UTF8)
 
 
@@ -199,6 +204,11 @@ def _next_object(text: str, at: int, key: str) -> int:
 def _skip_space(text: str, at: int) -> int:
     found = _SPACE.match(text, at)
     return found.end() if found else at
+
+
+def _decoded(data: bytes) -> str:
+    """The text of a file without a byte order mark."""
+    return data.removeprefix(b"\xef\xbb\xbf").decode("utf-8", "surrogateescape")
 
 
 def _is_text(row: DumpRow) -> bool:

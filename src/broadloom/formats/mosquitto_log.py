@@ -1,8 +1,9 @@
-"""Parser of the Mosquitto log with `log_type subscribe`, and `debug` for clients that unsubscribe.
+"""Parser of the Mosquitto log with `log_type subscribe`, and `unsubscribe` for clients that unsubscribe.
 
-A subscription is a line `<time>: <client> <qos> <filter>`. It ends with a line
-`<time>: Received UNSUBSCRIBE from <client>`, followed by one line `<time>: <tab><filter>` per filter. The log
-is a history: a row without a reason is a subscription that still exists at the end of the log.
+A subscription is a line `<time>: <client> <qos> <filter>`. It ends with a line `<time>: <client> <filter>`
+(`log_type unsubscribe`), or with `<time>: Received UNSUBSCRIBE from <client>` (`debug`), followed by one line
+`<time>: <tab><filter>` per filter; with both, a line of the first kind follows each of the second. The log is a
+history: a row without a reason is a subscription that still exists at the end of the log.
 """
 
 import re
@@ -20,6 +21,7 @@ _OTHER = (
 )
 _SUBSCRIBE = re.compile(rf"(?!(?:{_OTHER}) )(\S.*) ([012]) (\S.*)")
 _UNSUBSCRIBE = re.compile(r"Received UNSUBSCRIBE from (.+)")
+_MOST_WORDS = 100  # of the client and the filter that a line names; a longer line names neither
 _CONNECT = re.compile(r"New client connected from .* as (.+) \(p\d+, c([01]), ")
 _GONE = re.compile(
     r"(?:Client (.+?)(?: \[[^]]*\])? (?:disconnected|closed its connection|has exceeded timeout)"
@@ -85,6 +87,16 @@ class _LogState:
                 self.clean.discard(match[1])
         elif (match := _GONE.match(event)) and (match[1] or match[2]) in self.clean:
             self._end_all(match[1] or match[2])
+        else:
+            self._unsubscribe(event)
+
+    def _unsubscribe(self, event: str) -> None:
+        """End the subscription that a line `<client> <filter>` names; both can contain spaces."""
+        words = event.split(" ", _MOST_WORDS)
+        for cut in range(1, len(words)):
+            client = " ".join(words[:cut])
+            if client in self.active and (topic_filter := " ".join(words[cut:])) in self.active[client]:
+                self._end(client, topic_filter, Reason.UNSUBSCRIBED)
 
     def _end_all(self, client: str) -> None:
         for topic_filter in list(self.active.get(client, ())):
@@ -97,7 +109,7 @@ class _LogState:
 
 FORMAT = DumpFormat(
     "mosquitto",
-    "Mosquitto's log with log_type subscribe (and debug, for unsubscribe)",
+    "Mosquitto's log with log_type subscribe (and unsubscribe)",
     parse,
     lambda head: re.match(rf"\d{{9,}}: |{_DATE}: ", head) is not None,
 )

@@ -88,6 +88,7 @@ class ClientSession(asyncio.Protocol):
     Attributes:
         up: set while the session is connected and `handler.opened` has returned.
         connects: number of connections so far.
+        last_error: why the latest attempt to connect failed; None: none has failed.
         is_id_taken: returns whether the handler uses a packet id for a message.
     """
 
@@ -104,6 +105,7 @@ class ClientSession(asyncio.Protocol):
         self.client = client
         self.up = asyncio.Event()
         self.connects = 0
+        self.last_error: str | None = None
         self.is_id_taken: Callable[[int], bool] = lambda _: False
         self._endpoint = endpoint
         self._handler = handler
@@ -199,7 +201,7 @@ class ClientSession(asyncio.Protocol):
                 wait = FIRST_WAIT
                 await self._closed.wait()
             except (OSError, ProtocolError, BrokerRefusedError, TimeoutError) as error:
-                reason = str(error) or type(error).__name__
+                self.last_error = reason = str(error) or type(error).__name__
                 LOG.warning("broker %r, client %r: %s", self.broker, self.client, reason)
             except Exception:  # a bug in one session must not stop the others
                 LOG.exception("broker %r, client %r: internal error; trying again", self.broker, self.client)

@@ -1,0 +1,227 @@
+"""Listener at one broker: who publishes what, who subscribes meanwhile, and what the broker counts itself."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+from broadloom.deployment import FleetBroker
+from broadloom.errors import BroadloomError, UnreachableError
+from broadloom.mqtt import ClientSession, FilterIndex, SessionHandler, covers, groups
+from broadloom.mqtt.client_session import LOG
+from broadloom.mqtt.packets import PUBACK, Publish, acknowledgement
+
+CONNECT_SECONDS = 5.0
+MOST_TOPICS = 100_000  # per broker
+MOST_LINES = 1_000_000  # of a broker's log
+MOST_DIGESTS = 200_000  # of messages, over all brokers
+ROUND_TRIPS = 3
+EVERYTHING = "#"
+SUBSCRIPTION_COUNTS = ("$SYS/broker/subscriptions/count", "$SYS/broker/shared_subscriptions/count")
+# What a Mosquitto with `log_dest topic` publishes: subscriptions, and connections that begin and end.
+LOG_TOPICS = ("$SYS/broker/log/M/subscribe", "$SYS/broker/log/M/unsubscribe", "$SYS/broker/log/N")
+CLIENT = "broadloom-discover"
+
+
+@dataclass
+class TopicTraffic:
+    """Messages on one topic at one broker, and their bytes as packets."""
+
+    messages: int = 0
+    packet_bytes: int = 0
+
+
+@dataclass
+class Observations:
+    """What was observed at one broker.
+
+    Attributes:
+        traffic: by topic, in the order of the first message.
+        cut: messages on topics beyond the most that are kept.
+        lines: lines of the broker's log that it published meanwhile.
+        lines_cut: lines beyond the most that are kept.
+        counted: the number of subscriptions that the broker counts, shared ones included; None: unknown.
+        rtt_ms: the shortest round trip of a request from this machine.
+        seconds: the time for which we listened.
+        interruptions: how often the connection was lost while we listened.
+        problem: why the broker could not be observed.
+    """
+
+    traffic: dict[str, TopicTraffic] = field(default_factory=dict)
+    cut: int = 0
+    lines: list[str] = field(default_factory=list)
+    lines_cut: int = 0
+    counted: int | None = None
+    rtt_ms: float | None = None
+    seconds: float = 0.0
+    interruptions: int = 0
+    problem: str | None = None
+
+
+class RepeatedMessages:
+    """Topics whose messages were seen at several brokers: links or bridges between them exist already.
+
+    Two messages are the same if they have the same id, or else the same topic and payload. The digests of the
+    latest messages are kept.
+    """
+
+    def __init__(self) -> None:
+        self.topics: dict[str, set[str]] = {}
+        self._seen: dict[bytes, str] = {}
+
+    def add(self, broker: str, message: Publish) -> None:
+        """Note a message."""
+        content = str(message.key).encode() if message.key else message.payload()
+        digest = blake2b(b"%b\0%b" % (message.topic.encode(), content), digest_size=8).digest()
+        other = self._seen.setdefault(digest, broker)
+        if other != broker:
+            self.topics.setdefault(message.topic, set()).update((other, broker))
+        elif len(self._seen) > MOST_DIGESTS:
+            self._seen = dict(list(self._seen.items())[MOST_DIGESTS // 2 :])
+
+
+class BrokerListener(SessionHandler):
+    """Session at one broker that observes it.
+
+    Args:
+        broker: the broker.
+        carry: the topic filters whose publications count; empty: none.
+        repeated: shared by all listeners.
+    """
+
+    def __init__(
+        self, broker: FleetBroker, carry: Sequence[str], repeated: RepeatedMessages | None = None
+    ) -> None:
+        self.found = Observations()
+        self._broker = broker
+        self._carry = tuple(carry)
+        self._filters = listened_filters(carry)
+        self._index = FilterIndex(carry) if self._filters != self._carry else None
+        self._repeated = repeated or RepeatedMessages()
+        self._listening = False
+        self._counts: dict[str, int] = {}
+        self._session: ClientSession | None = None
+
+    async def open(self) -> None:
+        """Connect, ask for the broker's own counts, measure the round trip, and begin to listen.
+
+        A failure becomes the `problem` of what was found.
+        """
+        try:
+            endpoint = self._broker.endpoint()
+        except BroadloomError as error:
+            self.found.problem = str(error)
+            return
+        client = f"{CLIENT}-{os.getpid():x}-{time.monotonic_ns() & 0xFFFFFF:x}"
+        self._session = ClientSession(self._broker.name, client, endpoint, self, kept=False)
+        self._session.start()
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                while not self._session.up.is_set():
+                    if self._session.last_error is not None:
+                        raise UnreachableError(self._session.last_error)
+                    await asyncio.sleep(0.005)
+        except TimeoutError:
+            self.found.problem = f"{self._broker.address} does not answer within {CONNECT_SECONDS:g} s"
+        except UnreachableError as error:
+            self.found.problem = f"{self._broker.address}: {error}"
+
+    async def close(self) -> None:
+        """Disconnect."""
+        if self._session is not None:
+            await self._session.stop()
+
+    def begin(self) -> None:
+        """Count from now on."""
+        self._listening = True
+
+    def end(self, seconds: float) -> None:
+        """Count no longer."""
+        self._listening = False
+        self.found.seconds = seconds
+
+    # Callbacks of the session.
+
+    async def opened(self, session: ClientSession, connack: object) -> None:
+        """Subscribe; the broker answers requests in order, so its counts are here when the next answer is."""
+        if self._listening:
+            self.found.interruptions += 1
+        elif self._broker.kind == "mosquitto":
+            await session.subscribe(SUBSCRIPTION_COUNTS, retained=True)
+            await session.unsubscribe(SUBSCRIPTION_COUNTS)
+            self.found.counted = sum(self._counts.values()) if self._counts else None
+        for _ in range(0 if self.found.rtt_ms is not None else ROUND_TRIPS):
+            start = time.perf_counter()
+            await session.unsubscribe(SUBSCRIPTION_COUNTS[:1])
+            spent = (time.perf_counter() - start) * 1_000
+            self.found.rtt_ms = min(spent, self.found.rtt_ms or spent)
+        logged = LOG_TOPICS if self._broker.kind == "mosquitto" and self._carry else ()
+        if wanted := [*self._filters, *logged]:
+            await session.subscribe(wanted, retained=False)
+
+    def arrived(self, session: ClientSession, message: Publish) -> None:
+        """Count a message."""
+        if message.number:
+            session.send(acknowledgement(PUBACK, message.number))
+        topic = message.topic
+        if topic in SUBSCRIPTION_COUNTS:
+            text = message.payload()
+            if text.isdigit():
+                self._counts[topic] = int(text)
+        elif topic in LOG_TOPICS and len(self.found.lines) >= MOST_LINES:
+            self.found.lines_cut += 1
+        elif topic in LOG_TOPICS:
+            self.found.lines.append(message.payload().decode("utf-8", "replace"))
+        elif self._listening and not topic.startswith("$") and self._is_carried(topic):
+            self._count(message)
+
+    def _is_carried(self, topic: str) -> bool:
+        return self._index is None or next(self._index.meeting(topic), None) is not None
+
+    def _count(self, message: Publish) -> None:
+        traffic = self.found.traffic.get(message.topic)
+        if traffic is None:
+            if len(self.found.traffic) >= MOST_TOPICS:
+                self.found.cut += 1
+                return
+            traffic = self.found.traffic[message.topic] = TopicTraffic()
+        traffic.messages += 1
+        traffic.packet_bytes += len(message.raw)
+        self._repeated.add(self._broker.name, message)
+
+
+def listened_filters(carry: Sequence[str]) -> tuple[str, ...]:
+    """The filters to subscribe to: those that are carried, or everything if two of them overlap.
+
+    A broker can send a message once per filter that matches it.
+
+    Examples:
+        >>> listened_filters(["a/#", "b/+"]), listened_filters(["a/#", "+/b"]), listened_filters(["a/#", "a/b"])
+        (('a/#', 'b/+'), ('#',), ('a/#',))
+    """
+    alone = [
+        text
+        for text in dict.fromkeys(carry)
+        if not any(other != text and covers(other, text) for other in carry)
+    ]
+    return tuple(alone) if len(set(groups(alone).values())) == len(alone) else (EVERYTHING,)
+
+
+@contextmanager
+def quiet_sessions() -> Iterator[None]:
+    """Leave out what sessions of listeners log; their problems are part of the result."""
+
+    def is_other(record: logging.LogRecord) -> bool:
+        return not any(str(value).startswith(CLIENT) for value in (record.args or ()))
+
+    LOG.addFilter(is_other)
+    try:
+        yield
+    finally:
+        LOG.removeFilter(is_other)
