@@ -73,6 +73,7 @@ PUBLIC_NAMES = {
     "algorithms",
     "assign",
     "compile_kernels",
+    "discover",
     "improve",
     "is_topic_connected",
     "link",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from broadloom.catalogue import algorithms
     from broadloom.compilation import compile_kernels
     from broadloom.deployment import Fleet
+    from broadloom.discovery import discover
     from broadloom.errors import (
         BroadloomError,
         InputError,
@@ -69,6 +70,7 @@ __all__ = [
     "algorithms",
     "assign",
     "compile_kernels",
+    "discover",
     "improve",
     "is_topic_connected",
     "link",
@@ -113,6 +115,7 @@ _SOURCES = {
     "algorithms": "broadloom.catalogue",
     "assign": "broadloom.assignment.assignment_plan",
     "compile_kernels": "broadloom.compilation",
+    "discover": "broadloom.discovery",
     "improve": "broadloom.linking",
     "is_topic_connected": "broadloom.measures",
     "link": "broadloom.linking",

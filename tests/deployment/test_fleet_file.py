@@ -156,6 +156,8 @@ BROKER = '[brokers.rome]\naddress = "rome"\n'
         (BROKER + "site = 3", r"\[brokers.rome\]: site is 3"),
         (BROKER + 'subscriptions = "ftp://x"', r"\[brokers.rome\]: subscriptions is 'ftp://x'"),
         (BROKER + 'subscriptions = "http://[::"', "subscriptions is"),
+        (BROKER + "subscriptions = []", "subscriptions is empty"),
+        (BROKER + 'subscriptions = ["a.log", 3]', "subscriptions is 3"),
         (BROKER + "config = 3", "config is 3"),
         (BROKER + "[links]\ncarry = []", r"\[links\]: carry is empty"),
         (BROKER + '[links]\ncarry = "a/#"', r"\[links\]: carry are 'a/#'; give a list"),
@@ -252,7 +254,9 @@ BROKERS = st.builds(
     site=st.none() | LINE,
     position=st.none() | st.tuples(st.floats(-90, 90), st.floats(-180, 180)),
     capacity=st.none() | st.integers(1, 10**9) | st.floats(1e-3, 1e9),
-    subscriptions=OPTIONAL_FILES | st.just("https://10.0.0.7:18083/api"),
+    subscriptions=OPTIONAL_FILES
+    | st.just("https://10.0.0.7:18083/api")
+    | st.just(("/var/lib/mosquitto.db", "https://10.0.0.7:18083/api")),
     api_login=st.none() | LOGINS,
     config=OPTIONAL_FILES,
 )

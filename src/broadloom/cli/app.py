@@ -13,6 +13,7 @@ from broadloom._version import VERSION
 from broadloom.cli import (
     assign,
     deploy,
+    discover,
     generate,
     ingest,
     inspect,
@@ -56,6 +57,7 @@ def _no_verb(context: typer.Context, version: Version = False) -> None:
 
 app.command("generate")(generate.generate)
 app.command("devices")(generate.devices)
+app.command("discover")(discover.discover)
 app.command("ingest")(ingest.ingest)
 app.command("subscribers")(generate.subscribers)
 app.command("assign")(assign.assign)

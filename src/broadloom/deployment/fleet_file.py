@@ -136,7 +136,7 @@ class FleetBroker:
         position: latitude and longitude in degrees.
         capacity: messages per second.
         subscriptions: where subscriptions are found: the path of `mosquitto.db` or of a log, or the URL of an
-            admin API.
+            admin API; or several of them.
         api_login: the login at the admin API.
         config: the path of the broker's configuration file, if it is on this machine.
     """
@@ -149,7 +149,7 @@ class FleetBroker:
     site: str | None = None
     position: tuple[float, float] | None = None
     capacity: float | None = None
-    subscriptions: str | None = None
+    subscriptions: str | tuple[str, ...] | None = None
     api_login: FleetLogin | None = None
     config: str | None = None
 
@@ -166,8 +166,12 @@ class FleetBroker:
             object.__setattr__(self, "position", _checked_position(self.position))
         if self.capacity is not None:
             check_positive(self.capacity, "capacity")
-        if self.subscriptions is not None:
-            _check_source(self.subscriptions)
+        if isinstance(self.subscriptions, list):
+            object.__setattr__(self, "subscriptions", tuple(self.subscriptions))
+        if self.subscriptions == ():
+            raise InputError("subscriptions is empty; give a path or a URL, or leave it out")
+        for source in self.subscription_sources():
+            _check_source(source)
         _check_optional_text(self.config, "config")
 
     @property
@@ -176,6 +180,12 @@ class FleetBroker:
         if self.kind == "nats":
             return NATS_PORT
         return PLAIN_PORT if self.tls is None else TLS_PORT
+
+    def subscription_sources(self) -> tuple[str, ...]:
+        """The sources of subscriptions, none or more."""
+        if self.subscriptions is None:
+            return ()
+        return self.subscriptions if isinstance(self.subscriptions, tuple) else (self.subscriptions,)
 
     def host_and_port(self) -> Address:
         """The host and the port."""
@@ -427,6 +437,11 @@ class _FleetReader:
         for name in ("subscriptions", "config"):
             if isinstance(values.get(name), str):
                 values[name] = self._resolved(values[name])
+        if isinstance(values.get("subscriptions"), list):
+            sources = values["subscriptions"]
+            values["subscriptions"] = [
+                self._resolved(one) if isinstance(one, str) else one for one in sources
+            ]
         return values
 
     def _tls(self, value: Any, where: str) -> FleetTls | None:

@@ -25,7 +25,7 @@ _NOTES = {
     "api_login": "of the admin API",
     "position": "latitude, longitude",
     "capacity": "messages per second",
-    "subscriptions": "mosquitto.db, a log, or the URL of an admin API",
+    "subscriptions": "mosquitto.db, a log, or the URL of an admin API; or a list",
     "config": "the broker's own configuration, for broadloom doctor",
     "carry": "topic filters; default: everything that clients want",
     "publishers": 'any broker can publish any topic; or "observed"',
@@ -63,9 +63,12 @@ def _broker_lines(broker: FleetBroker, shared: dict[str, Any], folder: Path, not
         yield _line("position", f"[{broker.position[0]!r}, {broker.position[1]!r}]", note)
     if broker.capacity is not None:
         yield _line("capacity", repr(broker.capacity), note)
-    for name in ("subscriptions", "config"):
-        if getattr(broker, name) is not None:
-            yield _line(name, _path(getattr(broker, name), folder), note)
+    sources = [_path(source, folder) for source in broker.subscription_sources()]
+    if sources:
+        several = isinstance(broker.subscriptions, tuple)
+        yield _line("subscriptions", f"[{', '.join(sources)}]" if several else sources[0], note)
+    if broker.config is not None:
+        yield _line("config", _path(broker.config, folder), note)
 
 
 def _link_lines(links: FleetLinks) -> Iterable[str]:

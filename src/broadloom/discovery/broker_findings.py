@@ -1,4 +1,4 @@
-"""Findings about one broker: its sources merged, what is carried of them, and whether something is missing."""
+"""Findings about one broker: its sources merged, what links carry of them, and what is missing."""
 
 from __future__ import annotations
 
@@ -221,7 +221,7 @@ def _add_notes(findings: BrokerFindings) -> None:
         findings.notes.append(f"the connection was lost {seen.interruptions} times while listening")
     if seen.cut:
         findings.notes.append(
-            f"{seen.cut:,} messages were on topics beyond the first {len(seen.traffic):,}, which are not listed"
+            f"{seen.cut:,} messages on topics after the first {len(seen.traffic):,} are not listed"
         )
     if seen.lines_cut:
         findings.notes.append(f"{seen.lines_cut:,} lines of its log were left out")
@@ -239,8 +239,8 @@ def shared_group_notes(brokers: Iterable[BrokerFindings]) -> list[str]:
         for group in sorted(findings.shared_groups):
             places.setdefault(group, []).append(findings.broker.name)
     return [
-        f"the shared subscription $share/{group}/{topic_filter} exists at {', '.join(names)}: the members at each "
-        "of these brokers get their own copy of a message"
+        f"the shared subscription $share/{group}/{topic_filter} exists at {', '.join(names)}: "
+        "the members at each of these brokers get their own copy of a message"
         for (group, topic_filter), names in sorted(places.items())
         if len(names) > 1
     ]

@@ -1,4 +1,4 @@
-"""Round-trip times between the brokers of a fleet: from a table, from positions, or by way of this machine."""
+"""Round-trip times between the brokers of a fleet: from a table, by positions, or by way of this machine."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ def estimated_rtt(one: tuple[float, float], other: tuple[float, float]) -> float
 
     Examples:
         >>> estimated_rtt((41.9, 12.5), (59.9, 10.7)), estimated_rtt((0, 0), (0, 0))
-        (31.075, 1.0)
+        (31.08, 1.0)
     """
     ms = 2 * great_circle_km(one, other) * DETOUR / KM_PER_MS
     return round(EQUIPMENT_MS + ms, 3)
@@ -132,14 +132,18 @@ def _from_file(fleet: Fleet, path: Path) -> Latencies:
     kept = tuple(row for row in rows if {*row[:2]} <= known and (by_site or row[0] != row[1]))
     notes = []
     if len(kept) < len(rows):
-        notes.append(f"{len(rows) - len(kept):,} rows of {path} name others than the fleet's brokers; left out")
+        notes.append(
+            f"{len(rows) - len(kept):,} rows of {path} name others than the fleet's brokers; left out"
+        )
     if not kept:
-        raise InputError(f"{path} has no row between two brokers of the fleet; name them as the fleet file does")
+        raise InputError(
+            f"{path} has no row between two brokers of the fleet; name them as the fleet file does"
+        )
     pairs = {frozenset(row[:2]) for row in kept}
     wanted = math.comb(len(known), 2) + (len(known) if by_site else 0)
     if len(pairs) < wanted:
         notes.append(
-            f"{path} has no latency for {wanted - len(pairs):,} of {wanted:,} pairs; use `link --missing path`"
+            f"{path} lacks {wanted - len(pairs):,} of {wanted:,} pairs; give `link` the option --missing path"
         )
     return Latencies(kept, f"from {path}{', between sites' if by_site else ''}", tuple(notes))
 
@@ -166,8 +170,12 @@ def _rows(path: Path) -> list[tuple[str, str, float]]:
         except (TypeError, ValueError):
             rtt = math.nan
         if not (src and dst and math.isfinite(rtt) and rtt > 0):
-            raise InputError(f"{path}, line {number}: {src!r}, {dst!r}, {text!r}; give two names and a number above 0")
+            raise InputError(
+                f"{path}, line {number}: {src!r}, {dst!r}, {text!r}; give two names and a number above 0"
+            )
         if (first := seen.setdefault((src, dst), number)) != number:
-            raise InputError(f"{path}, lines {first} and {number}: {src!r} to {dst!r} twice; give one value per pair")
+            raise InputError(
+                f"{path}, lines {first} and {number}: {src!r} to {dst!r} twice; give one value per pair"
+            )
         rows.append((src, dst, rtt))
     return rows

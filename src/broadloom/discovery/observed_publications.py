@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from hashlib import blake2b
 
 from broadloom.deployment import FleetBroker
+from broadloom.discovery.subscription_sources import OWN_CLIENT
 from broadloom.errors import BroadloomError, UnreachableError
 from broadloom.mqtt import ClientSession, FilterIndex, SessionHandler, covers, groups
 from broadloom.mqtt.client_session import LOG
@@ -26,7 +27,6 @@ EVERYTHING = "#"
 SUBSCRIPTION_COUNTS = ("$SYS/broker/subscriptions/count", "$SYS/broker/shared_subscriptions/count")
 # What a Mosquitto with `log_dest topic` publishes: subscriptions, and connections that begin and end.
 LOG_TOPICS = ("$SYS/broker/log/M/subscribe", "$SYS/broker/log/M/unsubscribe", "$SYS/broker/log/N")
-CLIENT = "broadloom-discover"
 
 
 @dataclass
@@ -118,7 +118,7 @@ class BrokerListener(SessionHandler):
         except BroadloomError as error:
             self.found.problem = str(error)
             return
-        client = f"{CLIENT}-{os.getpid():x}-{time.monotonic_ns() & 0xFFFFFF:x}"
+        client = f"{OWN_CLIENT}-{os.getpid():x}-{time.monotonic_ns() & 0xFFFFFF:x}"
         self._session = ClientSession(self._broker.name, client, endpoint, self, kept=False)
         self._session.start()
         try:
@@ -148,7 +148,7 @@ class BrokerListener(SessionHandler):
 
     # Callbacks of the session.
 
-    async def opened(self, session: ClientSession, connack: object) -> None:
+    async def opened(self, session: ClientSession, connack: object) -> None:  # noqa: ARG002
         """Subscribe; the broker answers requests in order, so its counts are here when the next answer is."""
         if self._listening:
             self.found.interruptions += 1
@@ -202,8 +202,8 @@ def listened_filters(carry: Sequence[str]) -> tuple[str, ...]:
     A broker can send a message once per filter that matches it.
 
     Examples:
-        >>> listened_filters(["a/#", "b/+"]), listened_filters(["a/#", "+/b"]), listened_filters(["a/#", "a/b"])
-        (('a/#', 'b/+'), ('#',), ('a/#',))
+        >>> listened_filters(["a/#", "b/+"]), listened_filters(["a/#", "+/b"])
+        (('a/#', 'b/+'), ('#',))
     """
     alone = [
         text
@@ -218,7 +218,7 @@ def quiet_sessions() -> Iterator[None]:
     """Leave out what sessions of listeners log; their problems are part of the result."""
 
     def is_other(record: logging.LogRecord) -> bool:
-        return not any(str(value).startswith(CLIENT) for value in (record.args or ()))
+        return not any(str(value).startswith(OWN_CLIENT) for value in (record.args or ()))
 
     LOG.addFilter(is_other)
     try:

@@ -34,6 +34,7 @@ PAGE_ENTRIES = 1_000
 # The API of each kind of broker: what to append to an address without a path.
 API_PATHS = {"emqx": "/api/v5/subscriptions", "nats": "/connz", "rabbitmq": "/api/bindings"}
 LISTENED = "$SYS/broker/log"
+OWN_CLIENT = "broadloom-discover"  # the beginning of the id of the client that listens
 
 _HEAD_BYTES = 64 * 1024
 # Reasons of rows that stand for subscriptions which cannot be read.
@@ -100,9 +101,9 @@ def read_source(broker: FleetBroker, source: str) -> SourceFindings:
 def listened_source(lines: list[str], since: float) -> SourceFindings:
     """The source made of the lines that a Mosquitto published while we listened, in their order."""
     text = "".join(f"{line}\n" for line in lines)
-    findings = SourceFindings(LISTENED, MOSQUITTO_LOG.name, list(MOSQUITTO_LOG.rows(text.encode())), since)
-    findings.rows = [row for row in findings.rows if row.filter is not None]
-    return findings
+    rows = [row for row in MOSQUITTO_LOG.rows(text.encode()) if row.filter is not None]
+    others = [row for row in rows if not (row.client or "").startswith(OWN_CLIENT)]
+    return SourceFindings(LISTENED, LISTENED, others, since)
 
 
 def _read_file(path: Path, findings: SourceFindings) -> None:
@@ -184,14 +185,16 @@ def _age(at: float) -> str:
 def _read_api(broker: FleetBroker, findings: SourceFindings) -> None:
     if broker.kind not in API_PATHS:
         raise InputError(
-            f"broker {broker.name!r} is a {broker.kind}, which has no API of subscriptions; give mosquitto.db or a log"
+            f"{findings.source}: {broker.kind} has no API of subscriptions; give mosquitto.db or a log"
         )
     form = next(form for form in FORMATS if form.name == broker.kind)
     parts = urlsplit(findings.source)
     path = parts.path if parts.path.strip("/") else API_PATHS[broker.kind]
     query = dict(parse_qsl(parts.query))
     api = _Api(broker, urlunsplit((parts.scheme, parts.netloc, path, "", "")), query)
-    documents = {"emqx": api.emqx_pages, "nats": api.nats_pages, "rabbitmq": api.rabbitmq_bindings}[broker.kind]()
+    documents = {"emqx": api.emqx_pages, "nats": api.nats_pages, "rabbitmq": api.rabbitmq_bindings}[
+        broker.kind
+    ]()
     _take(findings, form, form.rows("\n".join(json.dumps(one) for one in documents).encode()))
     nodes = {row.node for row in findings.rows if row.node}
     if len(nodes) > 1:
@@ -229,7 +232,9 @@ class _Api:
         """All pages of the connections of a NATS server."""
         offset = 0
         for _ in range(MOST_PAGES):
-            query = {"subs": "detail", "limit": str(PAGE_ENTRIES)} | dict(self.query) | {"offset": str(offset)}
+            query = (
+                {"subs": "detail", "limit": str(PAGE_ENTRIES)} | dict(self.query) | {"offset": str(offset)}
+            )
             page = self._get(query)
             yield page
             connections = page.get("connections") if isinstance(page, dict) else None
@@ -266,13 +271,19 @@ class _Api:
             raise UnreachableError(f"{self.url} answers {error.code}{advice.get(error.code, '')}") from error
         except (OSError, ValueError) as error:  # includes URLError, a timeout and a broken answer
             reason = getattr(error, "reason", error)
-            raise UnreachableError(f"{self.url} does not answer: {str(reason) or type(error).__name__}") from error
+            raise UnreachableError(
+                f"{self.url} does not answer: {str(reason) or type(error).__name__}"
+            ) from error
         if len(text) > LARGEST_PAGE:
-            raise InputError(f"{self.url} answers with more than {LARGEST_PAGE >> 20} MiB; use `broadloom ingest`")
+            raise InputError(
+                f"{self.url} answers with more than {LARGEST_PAGE >> 20} MiB; use `broadloom ingest`"
+            )
         try:
             return json.loads(text)
         except ValueError as error:
-            raise InputError(f"{self.url} does not answer with JSON; is it the API of {self.broker.kind}?") from error
+            raise InputError(
+                f"{self.url} does not answer with JSON; is it the API of {self.broker.kind}?"
+            ) from error
 
     def _tls(self) -> ssl.SSLContext | None:
         if not self.url.startswith("https:"):
@@ -283,4 +294,6 @@ class _Api:
 def _expects(meta: Mapping[str, Any], number: int) -> bool:
     """Whether a page of EMQX without `hasnext` counts more entries than the pages so far have."""
     count, limit = meta.get("count"), meta.get("limit")
-    return "hasnext" not in meta and isinstance(count, int) and isinstance(limit, int) and count > number * limit
+    return (
+        "hasnext" not in meta and isinstance(count, int) and isinstance(limit, int) and count > number * limit
+    )

@@ -2,8 +2,8 @@
 
 A subscription is a line `<time>: <client> <qos> <filter>`. It ends with a line `<time>: <client> <filter>`
 (`log_type unsubscribe`), or with `<time>: Received UNSUBSCRIBE from <client>` (`debug`), followed by one line
-`<time>: <tab><filter>` per filter; with both, a line of the first kind follows each of the second. The log is a
-history: a row without a reason is a subscription that still exists at the end of the log.
+`<time>: <tab><filter>` per filter; with both types, lines of both kinds alternate. The log is a history: a
+row without a reason is a subscription that still exists at the end of the log.
 """
 
 import re
@@ -23,6 +23,7 @@ _SUBSCRIBE = re.compile(rf"(?!(?:{_OTHER}) )(\S.*) ([012]) (\S.*)")
 _UNSUBSCRIBE = re.compile(r"Received UNSUBSCRIBE from (.+)")
 _MOST_WORDS = 100  # of the client and the filter that a line names; a longer line names neither
 _CONNECT = re.compile(r"New client connected from .* as (.+) \(p\d+, c([01]), ")
+_START = re.compile(r"mosquitto version \S+ starting")
 _GONE = re.compile(
     r"(?:Client (.+?)(?: \[[^]]*\])? (?:disconnected|closed its connection|has exceeded timeout)"
     r"|Socket error on client (.+?), disconnecting)"
@@ -87,6 +88,9 @@ class _LogState:
                 self.clean.discard(match[1])
         elif (match := _GONE.match(event)) and (match[1] or match[2]) in self.clean:
             self._end_all(match[1] or match[2])
+        elif _START.match(event):
+            for client in self.clean:
+                self._end_all(client)
         else:
             self._unsubscribe(event)
 

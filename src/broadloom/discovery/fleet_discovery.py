@@ -72,7 +72,8 @@ class Discovery:
         for findings in self.brokers:
             quarantined.update(findings.quarantined)
         rows, used, duplicates = (
-            sum(getattr(findings, name) for findings in self.brokers) for name in ("rows", "used", "duplicates")
+            sum(getattr(findings, name) for findings in self.brokers)
+            for name in ("rows", "used", "duplicates")
         )
         written = sum(len(findings.wanted) for findings in self.brokers)
         account = TableAccount(
@@ -114,7 +115,7 @@ def discover(
     partial: bool = False,
     overwrite: bool = False,
 ) -> Discovery:
-    """Find out the subscriptions, publishers and latencies of a running fleet, and write them as tables.
+    r"""Find out the subscriptions, publishers and latencies of a running fleet, and write them as tables.
 
     It reads the sources that the fleet file names (`subscriptions`), connects to the brokers, and listens. If
     a broker's subscriptions are not all known, a plan would lose messages; then nothing is written, and the
@@ -123,8 +124,8 @@ def discover(
     Args:
         fleet: the fleet, or the path of its file.
         output: the folder for the tables; it appears by one rename.
-        listen: the seconds for which to listen to publications; by default 30 if the fleet's links are planned
-            for observed publishers, and else 0, since then any broker can publish any topic.
+        listen: the seconds for which to listen to publications; by default 30 if the fleet has
+            `publishers = "observed"`, and else 0, since then any broker can publish any topic.
         latency: a CSV file (src, dst, rtt_ms), "positions", "measured" (by way of this machine), "none", or
             "auto": by the positions if each broker has one, else none.
         partial: write the tables even if something is missing; the table `not_carried` names these brokers.
@@ -139,7 +140,7 @@ def discover(
         >>> import broadloom as bl
         >>> folder = Path(tempfile.mkdtemp())
         >>> _ = (folder / "rome.json").write_text('{"data": [{"clientid": "c1", "topic": "t/+"}]}')
-        >>> text = '[brokers.rome]\\naddress = "10.0.0.7"\\nkind = "emqx"\\nsubscriptions = "rome.json"'
+        >>> text = '[brokers.rome]\naddress = "10.0.0.7"\nkind = "emqx"\nsubscriptions = "rome.json"'
         >>> _ = (folder / "fleet.toml").write_text(text)
         >>> found = bl.discover(folder / "fleet.toml", folder / "tables")
         >>> found.summary(), found.is_complete
