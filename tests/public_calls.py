@@ -99,6 +99,14 @@ def client() -> bl.MovingClient:
     return bl.MovingClient("meter-1", {"rome": "10.0.0.1:8883", "oslo": "10.0.0.7:8883"}, "rome")
 
 
+def fleet_with_dumps() -> bl.Fleet:
+    """A fleet whose subscriptions are in files, so that nothing connects to its brokers."""
+    file = Path(TEMPORARY.name) / "dump.json"
+    file.write_text('{"data": [{"clientid": "c1", "topic": "t/+"}]}')
+    brokers = (FleetBroker(one.name, one.address, "emqx", subscriptions=str(file)) for one in BROKERS)
+    return bl.Fleet(brokers)
+
+
 class Willing:
     """A mover that executes every move at once."""
 
@@ -397,6 +405,17 @@ CALLS: dict[str, Call] = {
     "Fleet.save": Call(
         lambda path, overwrite: bl.Fleet(BROKERS).save(path, overwrite),
         {"path": hv.path(new_path), "overwrite": hv.flag(False)},
+    ),
+    "discover": Call(
+        lambda **arguments: bl.discover(**arguments).summary(),
+        {
+            "fleet": hv.thing(fleet_with_dumps, PLAN),
+            "output": hv.path(new_path),
+            "listen": hv.number(0.0, optional=True),
+            "latency": hv.choice("none"),
+            "partial": hv.flag(False),
+            "overwrite": hv.flag(False),
+        },
     ),
     "Grid": Call(bl.Grid, box),
     "Grid.channel_of": Call(GRID.channel_of, {"points": rows}),

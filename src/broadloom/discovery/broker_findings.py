@@ -80,6 +80,7 @@ class BrokerFindings:
             "filters": len(self.wanted),
             "not_carried": len(self.not_carried),
             "publications": len(seen.traffic),
+            "listened_seconds": round(seen.seconds, 6),
             "messages": sum(traffic.messages for traffic in seen.traffic.values()),
             "rtt_ms": None if seen.rtt_ms is None else round(seen.rtt_ms, 3),
             "sources": [source.record() for source in self.sources],

@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broadloom.checks import check_flag, check_instance, check_number, check_path
-from broadloom.deployment import Fleet, FleetBroker
+from broadloom.checks import check_flag, check_number, check_path
+from broadloom.deployment import Fleet
 from broadloom.discovery.broker_findings import BrokerFindings, merge_findings, shared_group_notes
 from broadloom.discovery.latencies import AUTO, CHOICES, MEASURED, Latencies, latencies
 from broadloom.discovery.observed_publications import (
@@ -147,13 +147,13 @@ def discover(
         ('1 brokers: 1 clients, 1 filters', True)
     """
     known = fleet if isinstance(fleet, Fleet) else Fleet.load(check_path(fleet, "fleet"))
-    check_instance(known, Fleet, "fleet", "give a Fleet or the path of a fleet file")
     observes = known.links.publishers == "observed"
     default = LISTEN_SECONDS if observes else 0.0
     seconds = default if listen is None else check_number(listen, "listen", 0, LONGEST_LISTEN)
     if observes and not seconds:
         raise InputError('listen is 0, but the fleet has publishers = "observed"; give the seconds to listen')
-    chosen = latency if latency in CHOICES else check_path(latency, "latency")
+    is_choice = isinstance(latency, str) and latency in CHOICES
+    chosen: str | Path = str(latency) if is_choice else check_path(latency, "latency")
     check_flag(partial, "partial")
     path = check_path(output, "output")
     if chosen not in (AUTO, MEASURED):  # a mistake is found before the time to listen
@@ -238,7 +238,7 @@ class _Observation:
             reads = [
                 loop.run_in_executor(threads, read_source, broker, source)
                 for broker in self._fleet.brokers.values()
-                for source in _sources(broker)
+                for source in broker.subscription_sources()
             ]
             try:
                 with stage("read sources", None):
@@ -249,7 +249,7 @@ class _Observation:
                 await asyncio.gather(*(listener.close() for listener in listeners))
         found = iter([read.result() for read in reads])
         for broker in self._fleet.brokers.values():
-            self.sources[broker.name] = [next(found) for _ in _sources(broker)]
+            self.sources[broker.name] = [next(found) for _ in broker.subscription_sources()]
         self.observed |= {name: listener.found for name, listener in self._listeners.items()}
 
     async def _listen(self) -> None:
@@ -258,20 +258,13 @@ class _Observation:
         if not open_ones:
             return
         start = time.monotonic()
-        for listener in open_ones:
-            listener.begin()
         with stage("listen (Ctrl-C ends it)", self._seconds) as done, suppress(asyncio.CancelledError):
             while (spent := time.monotonic() - start) < self._seconds:
                 done(round(spent, 1))
                 await asyncio.sleep(min(0.2, self._seconds - spent))
         self.listened = time.monotonic() - start
         for listener in open_ones:
-            listener.end(self.listened)
-
-
-def _sources(broker: FleetBroker) -> tuple[str, ...]:
-    """The sources of subscriptions that the fleet file names for a broker."""
-    return broker.subscription_sources()
+            listener.end()
 
 
 def _write(folder: Path, fleet: Fleet, found: Discovery) -> None:

@@ -93,8 +93,10 @@ def latencies(fleet: Fleet, choice: str | Path, measured: Mapping[str, float | N
         rows = tuple((u, v, round(times[u] + times[v], 3)) for u, v in permutations(times, 2))
         note = "a latency is the sum of the round trips from this machine to both brokers: an upper bound"
         return Latencies(rows, "measured by way of this machine", (note,))
-    sites = [broker.site for broker in brokers.values()]
-    return Latencies((), f"none; `link` weighs links {'by site' if all(sites) else 'uniformly'}")
+    with_site = sum(broker.site is not None for broker in brokers.values())
+    if 0 < with_site < len(brokers):
+        return Latencies((), "none, and some brokers have no site; use `link` with --weights uniform")
+    return Latencies((), f"none; `link` weighs links {'by site' if with_site else 'uniformly'}")
 
 
 def estimated_rtt(one: tuple[float, float], other: tuple[float, float]) -> float:

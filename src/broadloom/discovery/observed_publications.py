@@ -104,7 +104,7 @@ class BrokerListener(SessionHandler):
         self._filters = listened_filters(carry)
         self._index = FilterIndex(carry) if self._filters != self._carry else None
         self._repeated = repeated or RepeatedMessages()
-        self._listening = False
+        self._since: float | None = None
         self._counts: dict[str, int] = {}
         self._session: ClientSession | None = None
 
@@ -137,20 +137,17 @@ class BrokerListener(SessionHandler):
         if self._session is not None:
             await self._session.stop()
 
-    def begin(self) -> None:
-        """Count from now on."""
-        self._listening = True
-
-    def end(self, seconds: float) -> None:
+    def end(self) -> None:
         """Count no longer."""
-        self._listening = False
-        self.found.seconds = seconds
+        if self._since is not None:
+            self.found.seconds = time.monotonic() - self._since
+        self._since = None
 
     # Callbacks of the session.
 
     async def opened(self, session: ClientSession, connack: object) -> None:  # noqa: ARG002
         """Subscribe; the broker answers requests in order, so its counts are here when the next answer is."""
-        if self._listening:
+        if self._since is not None:
             self.found.interruptions += 1
         elif self._broker.kind == "mosquitto":
             await session.subscribe(SUBSCRIPTION_COUNTS, retained=True)
@@ -163,6 +160,7 @@ class BrokerListener(SessionHandler):
             self.found.rtt_ms = min(spent, self.found.rtt_ms or spent)
         logged = LOG_TOPICS if self._broker.kind == "mosquitto" and self._carry else ()
         if wanted := [*self._filters, *logged]:
+            self._since = self._since or time.monotonic()
             await session.subscribe(wanted, retained=False)
 
     def arrived(self, session: ClientSession, message: Publish) -> None:
@@ -178,7 +176,7 @@ class BrokerListener(SessionHandler):
             self.found.lines_cut += 1
         elif topic in LOG_TOPICS:
             self.found.lines.append(message.payload().decode("utf-8", "replace"))
-        elif self._listening and not topic.startswith("$") and self._is_carried(topic):
+        elif self._since is not None and not topic.startswith("$") and self._is_carried(topic):
             self._count(message)
 
     def _is_carried(self, topic: str) -> bool:
