@@ -70,7 +70,7 @@ def _plain_pass(raw: Path) -> tuple[int, dict[str, int], int]:
     names = [line.split(",")[0] for line in (raw / "nodes.csv").read_text().split()[1:]]
     topics = (raw / "topics.csv").read_text().split()[1:]
     files = sorted(raw.glob("subscriptions-*.csv"))
-    rows, reasons, duplicates, _ = naive_ingest.ingest(files, set(names), set(topics))
+    rows, reasons, duplicates, *_ = naive_ingest.ingest(files, set(names), set(topics), "group")
     return rows, dict(reasons), duplicates
 
 

@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections import Counter, defaultdict
+from collections import Counter
 from pathlib import Path
 
 OWN = re.compile(r"(?:[lr]\.)?(?:tco|broadloom)-|federation:")
@@ -85,12 +85,13 @@ def _reason(
 
 
 def ingest(
-    files: list[Path], nodes: set[str], topics: set[str]
-) -> tuple[int, Counter[str], int, set[tuple[str, str]]]:
-    """Rows, the count of each reason, the number of duplicates, and the pairs of node and topic."""
+    files: list[Path], nodes: set[str], topics: set[str], wildcards: str
+) -> tuple[int, Counter[str], int, set[tuple[str, str]], set[tuple[str, str]]]:
+    """Rows, the count of each reason, the number of duplicates, the pairs, and the pairs not carried."""
     rows = 0
     reasons = Counter[str]()
     seen = Counter[tuple[str, ...]]()
+    left_out = set()
     for file in files:
         lines = file.read_bytes().removesuffix(b"\n").split(b"\n")
         for line in lines[1:]:
@@ -100,13 +101,15 @@ def ingest(
                 seen[tuple(cells)] += 1
             else:
                 reasons[reason] += 1
-    wanted = defaultdict(set)
-    for _, node, text in seen:
-        wanted[text].add(node)
-    pairs = {
-        (node, topic)
-        for text, subscribers in wanted.items()
-        for topic in ([text] if text in topics else [topic for topic in topics if matches(text, topic)])
-        for node in subscribers
-    }
-    return rows, reasons, seen.total() - len(seen), pairs
+            if reason in ("topic of the broker itself", "not a topic filter", "unknown topic"):
+                _, node, topic = line.decode().split(",")
+                left_out |= {(node, topic)} if node in nodes else set()
+    pairs = {(node, text) for _, node, text in seen}
+    if wildcards == "match":
+        wild = {(node, text) for node, text in pairs if set(text) & {"+", "#"}}
+        pairs -= wild
+        for node, text in wild:
+            found = {topic for topic in topics if matches(text, topic)}
+            pairs |= {(node, topic) for topic in found}
+            left_out.add((node, text))
+    return rows, reasons, seen.total() - len(seen), pairs, left_out

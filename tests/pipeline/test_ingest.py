@@ -41,16 +41,26 @@ def account(ledger, table):
     return next(one for one in ledger.accounts if one.table == table)
 
 
-def test_ingest_equals_the_naive_ingest(raw, ingested):
-    """Rows, reasons, duplicates and interest equal those of a separate plain Python program."""
+@pytest.mark.parametrize("wildcards", ["group", "match"])
+def test_ingest_equals_the_naive_ingest(raw, ingested, spark, tmp_path, wildcards):
+    """Rows, reasons, duplicates, interest and what is not carried equal those of a plain Python program."""
     nodes = {line.split(",")[0] for line in (raw[0] / "nodes.csv").read_text().split()[1:]}
     topics = set((raw[0] / "topics.csv").read_text().split()[1:])
     files = sorted(raw[0].glob("subscriptions-*.csv"))
-    rows, reasons, duplicates, pairs = naive_ingest.ingest(files, nodes, topics)
-    found = account(ingested[1], "subscriptions")
+    folder, ledger = ingested
+    if wildcards == "match":
+        folder = tmp_path / "matched"
+        ledger = ingest([str(raw[0])], folder, wildcards="match", spark=spark)
+    rows, reasons, duplicates, pairs, left_out = naive_ingest.ingest(files, nodes, topics, wildcards)
+    found = account(ledger, "subscriptions")
     assert (found.rows, found.duplicates) == (rows, duplicates)
     assert found.quarantined == dict(reasons)
-    assert rows_of(ingested[0], "subscriptions", "node", "topic") == sorted(pairs)
+    assert rows_of(folder, "subscriptions", "node", "topic") == sorted(pairs)
+    assert rows_of(folder, "not_carried", "node", "topic") == sorted(left_out)
+    notes = [note for note in ledger.notes if note.startswith("not carried: ")]
+    counts = [int(note.split()[2].replace(",", "")) for note in notes]
+    assert sum(counts) == len(left_out)
+    assert any("topics of it that are known" in note for note in notes) == (wildcards == "match")
 
 
 def test_all_planted_faults_are_found(raw, ingested):
@@ -156,26 +166,122 @@ def test_a_folder_of_dumps_is_recognised(tmp_path, spark):
     ]
     assert found.quarantined["cut in the middle"] == 1
     assert found.duplicates == 2
-    assert ("e1", "orders") in rows_of(tmp_path / "out", "subscriptions", "node", "topic")
+    assert ("e1", "#") in rows_of(tmp_path / "out", "subscriptions", "node", "topic")
 
 
-def test_filters_that_can_match_one_topic_are_grouped(tmp_path, spark):
-    """Without known topics, filters that can match the same topic are one topic."""
-    (tmp_path / "subscriptions.csv").write_text("node,topic\na,t/#\nb,t/1\nc,+/1\nd,u/v\n")
-    ingest([str(tmp_path)], tmp_path / "out", wildcards="group", spark=spark)
+def test_filters_stay_as_clients_wrote_them(tmp_path, spark):
+    """Without `$share/<group>/`; the filters that overlap are one topic for link."""
+    (tmp_path / "subscriptions.csv").write_text(
+        "node,topic,client\na,t/#,1\nb,t/1,2\nc,$share/g/+/1,3\nd,u/v,4\nd,$queue/u/v,5\ne,$SYS/#,6\n"
+    )
+    ledger = ingest([str(tmp_path)], tmp_path / "out", spark=spark)
     assert rows_of(tmp_path / "out", "subscriptions", "node", "topic") == [
-        ("a", "+/1"),
-        ("b", "+/1"),
+        ("a", "t/#"),
+        ("b", "t/1"),
         ("c", "+/1"),
         ("d", "u/v"),
     ]
+    problem = read_link_problem(tmp_path / "out")
+    assert problem.interest.grouped().topic_ids == ("+/1", "u/v")
+    assert problem.not_carried == (("e", "$SYS/#", "topic of the broker itself"),)
+    assert problem.interest.node_ids == ("a", "b", "c", "d", "e")
+    assert ledger.notes == ("not carried: 1 subscriptions, topic of the broker itself ('$SYS/#' at e)",)
 
 
-def test_a_filter_that_matches_everything_has_a_note(tmp_path, spark):
+def test_a_filter_that_overlaps_everything_has_a_note(tmp_path, spark):
     topics = "".join(f"a,t/{number}\n" for number in range(30))
     (tmp_path / "subscriptions.csv").write_text(f"node,topic\n{topics}b,#\n")
     ledger = ingest([str(tmp_path)], tmp_path / "out", spark=spark)
-    assert ledger.notes == ("filter '#' matches 30 of 30 topics",)
+    assert ledger.notes == ("31 topics and topic filters overlap and count as one topic, named '#'",)
+    ledger = ingest([str(tmp_path / "subscriptions.csv")], tmp_path / "m", wildcards="match", spark=spark)
+    assert ledger.notes == (
+        "filter '#' matches 30 of 30 topics",
+        "not carried: 1 subscriptions, carried only as the 30 topics of it that are known ('#' at b)",
+    )
+
+
+def test_match_keeps_filters_that_match_no_known_topic(tmp_path, spark):
+    """And what overlaps them; `a/#` is replaced by `a/b` and by the part of it that `+/+/c` wants."""
+    (tmp_path / "subscriptions.csv").write_text("node,topic\nr,a/#\ns,a/b\nt,+/+/c\nt,x/+\nu,x/y/#\n")
+    ingest([str(tmp_path)], tmp_path / "out", wildcards="match", spark=spark)
+    assert rows_of(tmp_path / "out", "subscriptions", "node", "topic") == [
+        ("r", "a/+/c"),
+        ("r", "a/b"),
+        ("s", "a/b"),
+        ("t", "+/+/c"),
+        ("t", "x/+"),
+        ("u", "x/y/#"),
+    ]
+    assert rows_of(tmp_path / "out", "not_carried", "node", "topic") == [("r", "a/#")]
+
+
+def test_a_shared_subscription_at_several_brokers_has_a_note(tmp_path, spark):
+    """The same group at one broker, or groups of different names, have none."""
+    rows = (
+        "a,$share/g/t,1\na,$share/g/t,2\nb,$share/g/t,3\nb,$share/h/t,4\nc,t,5\nc,$queue/u,6\na,$queue/u,7\n"
+    )
+    (tmp_path / "subscriptions.csv").write_text(f"node,topic,client\n{rows}")
+    ledger = ingest([str(tmp_path)], tmp_path / "out", spark=spark)
+    copies = "the group of each broker receives a copy of its own"
+    assert ledger.notes == (
+        f"shared subscription '$queue/u' is at 2 brokers (a, c); {copies}",
+        f"shared subscription '$share/g/t' is at 2 brokers (a, b); {copies}",
+    )
+    assert account(ledger, "subscriptions").used == 7
+
+
+def test_further_columns_of_nodes_survive(tmp_path, spark):
+    """As text, or as numbers where they are known to be; of Parquet in their types; whatever their names."""
+    (tmp_path / "nodes.csv").write_text(
+        "broker,Address,kind,lat,lon,capacity,source,line,my rack\n"
+        "a,a.example:8883,emqx,1.5,-2,50000,x,7,r 1\nb,,,,,,,,\nc,c:1,,north,,,,,\n"
+    )
+    (tmp_path / "nodes-2.jsonl").write_text('{"node": "d", "address": "d:1883", "lat": 3, "tier": 2}\n')
+    table = pa.table({"node": ["e"], "reason": [["x", "y"]], "weight": pa.array([2], pa.int32())})
+    pa.parquet.write_table(table, tmp_path / "nodes-3.parquet")
+    ledger = ingest([str(tmp_path)], tmp_path / "out", spark=spark)
+    rows = {row["node"]: row for row in require_table(tmp_path / "out", "nodes").to_pylist()}
+    found = {
+        name: {key: value for key, value in row.items() if value is not None} for name, row in rows.items()
+    }
+    first = {"address": "a.example:8883", "kind": "emqx", "lat": 1.5, "lon": -2.0, "capacity": 50000.0}
+    assert found == {
+        "a": {"node": "a", **first, "source": "x", "line": "7", "my rack": "r 1"},
+        "b": {"node": "b"},
+        "d": {"node": "d", "address": "d:1883", "lat": 3.0, "tier": "2"},
+        "e": {"node": "e", "reason": ["x", "y"], "weight": 2},
+    }
+    assert account(ledger, "nodes").quarantined == {"lat is not a number": 1}
+    assert [name for name in read_link_problem_columns(tmp_path, spark) if name == "my rack"] == ["my rack"]
+
+
+def read_link_problem_columns(folder, spark):
+    """The columns of the nodes that link reads from the tables."""
+    (folder / "subscriptions.csv").write_text("node,topic\na,t\nb,t\n")
+    sources = [str(folder / "nodes.csv"), str(folder / "subscriptions.csv")]
+    ingest(sources, folder / "again", spark=spark)
+    return read_link_problem(folder / "again").nodes.column_names
+
+
+def test_publications_are_checked_and_their_rates_add_up(tmp_path, spark):
+    (tmp_path / "nodes.csv").write_text("node\na\nb\n")
+    rows = "a,t,1.5\na,t,2\nb,t,0\nb,u/+,1\nb,$SYS/x,1\nz,t,1\nb,t,-1\nb,t,nan\nb,t,x\nb,,1\n"
+    (tmp_path / "publications.csv").write_text(f"node,topic,rate\n{rows}")
+    ledger = ingest([str(tmp_path)], tmp_path / "out", spark=spark)
+    assert rows_of(tmp_path / "out", "publications", "node", "topic", "rate") == [
+        ("a", "t", 3.5),
+        ("b", "t", 0.0),
+    ]
+    counts = account(ledger, "publications")
+    assert (counts.rows, counts.used, counts.duplicates, counts.written) == (10, 3, 0, 2)
+    assert counts.quarantined == {
+        "no topic": 1,
+        "not a topic": 1,
+        "rate is not a finite number from 0": 2,
+        "rate is not a number": 1,
+        "topic of the broker itself": 1,
+        "unknown node": 1,
+    }
 
 
 def test_latency_is_the_median_of_samples(tmp_path, spark):

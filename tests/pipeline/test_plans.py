@@ -92,6 +92,33 @@ def test_degrees_and_diameters_one_by_one(spark, plan, broken):
         assert counted == dict(zip(made.interest.node_ids, overlay.degrees().tolist(), strict=True))
 
 
+def test_overlapping_filters_count_as_one_topic_as_in_process(spark, tmp_path, capsys):
+    """Verify and measure on Spark equal those in process, on a whole plan and on one without some links."""
+    wanted = [["a/#", "x"], ["a/b", "x"], ["+/b", "c/+"], ["c/d"], ["c/+", "x"], ["#/", "$s/+"], ["$s/t"]]
+    interest = bl.Interest.from_lists(wanted)
+    weights = workload.weights(7, "planar", seed=3)
+    whole = bl.link(interest, weights)
+    grouped = interest.grouped()
+    for name, kept in (("whole", len(whole.edges)), ("broken", 2)):
+        made = replace(whole, overlay=bl.Overlay.from_edges(7, whole.edges[:kept]), lower_bound=None)
+        folder = tmp_path / name
+        whole.save(folder)
+        edges = pyarrow.parquet.read_table(folder / "edges.parquet")
+        pyarrow.parquet.write_table(edges.slice(0, kept), folder / "edges.parquet")
+        expected = dict(zip(grouped.topic_ids, components_per_topic(grouped, made.overlay), strict=True))
+        assert {row.topic: row.components for row in components(spark, folder).collect()} == expected
+        verdict = verify_on_spark(folder, spark=spark)
+        assert (verdict.topics, verdict.filters) == (grouped.topic_count, 4)
+        assert verdict.good == made.is_topic_connected() == (name == "whole")
+        metrics = made.metrics()
+        for measure, value in measure_on_spark(folder, spark=spark).items():
+            assert value == pytest.approx(metrics[measure], rel=1e-12), measure
+        alone, on_spark = (command(capsys, "verify", folder, *o) for o in ((), ("--master", "local[2]")))
+        assert alone[1] == on_spark[1] == (name == "broken")
+        assert on_spark[0] == {**alone[0], "disconnected": sorted(alone[0]["disconnected"]), "bad_edges": 0}
+    assert "4 topic filters; those that overlap count as one topic" in verdict.summary()
+
+
 def test_a_folder_that_is_not_a_plan_is_refused(spark, tmp_path):
     with pytest.raises(bl.InputError, match="is not a plan"):
         verify_on_spark(tmp_path, spark=spark)

@@ -16,8 +16,11 @@ def ingest(
     output: Annotated[Path, typer.Option("-o", "--output", help="The folder for the tables.")],
     wildcards: Annotated[
         str,
-        typer.Option(help="match topic filters with the known topics, or group filters that can overlap."),
-    ] = "match",
+        typer.Option(
+            help="group: keep topic filters, those that overlap count as one topic; "
+            "match: replace them by the known topics."
+        ),
+    ] = "group",
     symmetric: Annotated[
         str, typer.Option(help="Latencies of the two directions: none (keep both), mean, min or max.")
     ] = "none",

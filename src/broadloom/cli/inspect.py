@@ -88,9 +88,11 @@ def _verify_on_spark(plan: Path, engine: SparkEngine, as_json: bool, quiet: bool
     _refuse_assignment(plan)
     with progress(quiet):
         verdict = verify_on_spark(plan, engine)
+    filters = {"topic_filters": verdict.filters} if verdict.filters else {}
     record = {
         "topic_connected": verdict.disconnected == 0,
         "topics": verdict.topics,
+        **filters,
         "disconnected": list(verdict.examples),
         "bad_edges": verdict.bad_edges,
     }

@@ -126,6 +126,7 @@ class Reason:
     UNKNOWN_NODE = "unknown node"
     UNKNOWN_TOPIC = "unknown topic"
     NOT_POSITIVE = "rtt_ms is not above 0"
+    NEGATIVE_RATE = "rate is not a finite number from 0"
     SAME_ENDS = "src and dst are the same"
 
     @staticmethod

@@ -12,7 +12,6 @@ from broadloom.mqtt.topic_filters import (
     is_filter,
     is_valid_filter,
     is_wild,
-    topics_of,
 )
 
 __all__ = [
@@ -35,6 +34,5 @@ __all__ = [
     "need_paho",
     "read_secret",
     "tls_context",
-    "topics_of",
     "update_session",
 ]

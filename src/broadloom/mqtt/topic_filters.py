@@ -167,26 +167,6 @@ def common_topic(first: str, second: str, level: str = "any") -> str | None:
     return topic if covers(first, topic) and covers(second, topic) else None
 
 
-def topics_of(filters: Iterable[str], topics: Iterable[str]) -> dict[str, list[str]]:
-    """The planned topics that each filter stands for.
-
-    A filter stands for the known topics that it matches. Filters that match no known topic are grouped (see
-    `groups`); each group is a separate topic, and every filter with topics in common with it stands for it.
-
-    Examples:
-        >>> topics_of(["a/#", "x/+", "x/y/#", "z/#", "a/+/c"], ["a/b"])
-        {'a/#': ['a/b', 'a/+/c'], 'x/+': ['x/+'], 'x/y/#': ['x/+'], 'z/#': ['z/#'], 'a/+/c': ['a/+/c']}
-    """
-    tree = FilterIndex(topics)
-    matched = {text: sorted(tree.meeting(text)) for text in filters}
-    alone = groups(text for text, found in matched.items() if not found)
-    unmatched = FilterIndex(alone)
-    return {
-        text: found + sorted({alone[other] for other in unmatched.meeting(text)})
-        for text, found in matched.items()
-    }
-
-
 def groups(filters: Iterable[str]) -> dict[str, str]:
     """The group of each filter: filters that have topics in common, named by the shortest of them.
 

@@ -330,7 +330,8 @@ class _Run(ExitStack):
         verdict = verify_on_spark(self.output / "link", spark=self._spark())
         if not verdict.good:
             raise InternalError(f"the plan is wrong: {verdict.summary()}; please report this")
-        (folder / "verdict.json").write_text(json.dumps(vars(verdict)) + "\n")
+        record = {name: value for name, value in vars(verdict).items() if name != "filters" or value}
+        (folder / "verdict.json").write_text(json.dumps(record) + "\n")
 
     def _measure(self, folder: Path) -> None:
         """Write the measures of the plan."""
@@ -369,10 +370,13 @@ class _Run(ExitStack):
 
 
 def link_files(source: Path, target: Path) -> None:
-    """Make `target` a copy of the folder `source`, by hard links, or by copies where hard links fail.
+    """Make `target` a copy of the folder or file `source`, by hard links, or by copies where these fail.
 
     Hard links are safe, because the files of a step never change after they were written.
     """
+    if source.is_file():
+        _link_or_copy(str(source), str(target))
+        return
     shutil.copytree(source, target, copy_function=_link_or_copy, dirs_exist_ok=True)
 
 

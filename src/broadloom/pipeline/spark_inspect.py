@@ -1,6 +1,7 @@
 """Verification and measures of a plan as Spark jobs, from its tables alone.
 
-No code of this module is used to build plans. Each topic is checked and measured separately.
+No code of this module is used to build plans. Each topic is checked and measured separately. Topic filters
+and topics that overlap count as one topic, named by the shortest of them.
 """
 
 from __future__ import annotations
@@ -12,13 +13,17 @@ from typing import Any
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from broadloom.errors import InputError
+from broadloom.measures import filters_text
 from broadloom.measures.sub_overlays import graph_diameter
+from broadloom.mqtt.topic_filters import groups, is_filter
 from broadloom.pipeline.spark_session import SparkEngine, session
 
 # The largest number of disconnected topics that a verdict names.
@@ -30,10 +35,11 @@ class Verdict:
     """The result of a verification.
 
     Attributes:
-        topics: the number of topics that were checked.
+        topics: the number of topics that were checked; topic filters that overlap are one.
         disconnected: the number of topics with more than one component.
         examples: the first of these, by name.
         bad_edges: the number of loops, of repeated links, and of link ends at unknown nodes.
+        filters: the number of topic filters with a wildcard.
 
     Examples:
         >>> Verdict(3, 0, (), 0).good
@@ -44,6 +50,7 @@ class Verdict:
     disconnected: int
     examples: tuple[str, ...]
     bad_edges: int
+    filters: int = 0
 
     @property
     def good(self) -> bool:
@@ -52,10 +59,11 @@ class Verdict:
 
     def summary(self) -> str:
         """The verdict in a sentence."""
+        all_topics = f"{self.topics:,} topics{filters_text(self.filters)}"
         if self.good:
-            return f"every one of {self.topics:,} topics is connected"
+            return f"every one of {all_topics} is connected"
         names = ", ".join(self.examples[:5])
-        topics = f"{self.disconnected:,} of {self.topics:,} topics are not connected ({names})"
+        topics = f"{self.disconnected:,} of {all_topics} are not connected ({names})"
         return f"{topics}; {self.bad_edges:,} bad links"
 
 
@@ -75,7 +83,9 @@ def verify_on_spark(
             broken.select("topic").orderBy("topic").limit(SHOWN).toArrow() if row["disconnected"] else None
         )
         examples = tuple(names.column(0).to_pylist()) if names is not None else ()
-        return Verdict(row["topics"], row["disconnected"], examples, _bad_edges(running, folder))
+        bad = _bad_edges(running, folder)
+        filters = sum(map(is_filter, _wild_topics(folder)))
+        return Verdict(row["topics"], row["disconnected"], examples, bad, filters)
 
 
 def components(spark: SparkSession, plan: Path) -> DataFrame:
@@ -200,25 +210,57 @@ def _topic_measures(topics: DataFrame) -> dict[str, Any]:
 def plan_table(spark: SparkSession, plan: Path, name: str) -> DataFrame:
     """A table of a plan."""
     path = plan / f"{name}.parquet"
-    if not path.exists():
-        raise InputError(f"{plan} is not a plan: {path.name} is missing; give the folder of a plan")
+    _require(path)
     return spark.read.parquet(str(path))
+
+
+def _require(path: Path) -> None:
+    if not path.exists():
+        raise InputError(f"{path.parent} is not a plan: {path.name} is missing; give the folder of a plan")
 
 
 def subscribers(spark: SparkSession, plan: Path) -> DataFrame:
     """The number of subscribers of each topic, 0 included: topic, subscribers."""
-    counted = (
-        plan_table(spark, plan, "subscriptions").groupBy("topic").agg(sf.count("*").alias("subscribers"))
+    counted = grouped_table(spark, plan, "subscriptions").groupBy("topic")
+    topics = grouped_table(spark, plan, "topics").join(
+        counted.agg(sf.count("*").alias("subscribers")), "topic", "left"
     )
-    topics = plan_table(spark, plan, "topics").join(counted, "topic", "left")
     return topics.select("topic", sf.coalesce("subscribers", sf.lit(0)).alias("subscribers"))
+
+
+def grouped_table(spark: SparkSession, plan: Path, name: str) -> DataFrame:
+    """The table topics or subscriptions of a plan; topics that overlap have the name of their group."""
+    table = plan_table(spark, plan, name)
+    if not any(map(is_filter, _wild_topics(plan))):
+        return table
+    names = groups(_topics(plan).to_table().column("topic").to_pylist())
+    changed = [(text, group) for text, group in names.items() if text != group]
+    if not changed:
+        return table
+    columns = [pa.array(column, pa.string()) for column in zip(*changed, strict=True)]
+    group_of = spark.createDataFrame(pa.table(columns, names=["topic", "group"]))
+    joined = table.join(sf.broadcast(group_of), "topic", "left")
+    renamed = joined.withColumn("topic", sf.coalesce("group", "topic"))
+    return renamed.select(*(column for column in ("node", "topic") if column in table.columns)).distinct()
+
+
+def _wild_topics(plan: Path) -> list[str]:
+    """The topics of a plan with a sign of a wildcard."""
+    signs = pc.match_substring(pc.field("topic"), "+") | pc.match_substring(pc.field("topic"), "#")
+    found: list[str] = _topics(plan).to_table(["topic"], filter=signs).column("topic").to_pylist()
+    return found
+
+
+def _topics(plan: Path) -> pyarrow.dataset.Dataset:
+    path = plan / "topics.parquet"
+    _require(path)
+    return pyarrow.dataset.dataset(path)
 
 
 def links(spark: SparkSession, plan: Path) -> DataFrame:
     """One row per link and topic that both ends want: topic, u, v, weight."""
-    wanted = (
-        plan_table(spark, plan, "subscriptions").groupBy("node").agg(sf.collect_list("topic").alias("topics"))
-    )
+    subscriptions = grouped_table(spark, plan, "subscriptions")
+    wanted = subscriptions.groupBy("node").agg(sf.collect_list("topic").alias("topics"))
     edges = plan_table(spark, plan, "edges").select("u", "v", "weight")
     for end in ("u", "v"):
         own = wanted.select(sf.col("node").alias(end), sf.col("topics").alias(f"{end}_topics"))

@@ -39,7 +39,7 @@ REQUIRED: dict[str, dict[str, pa.DataType]] = {
     "not_carried": {"node": pa.string(), "topic": pa.string(), "reason": pa.string()},
 }
 OPTIONAL: dict[str, dict[str, pa.DataType]] = {
-    "nodes": {"site": pa.string()},
+    "nodes": {"site": pa.string(), "address": pa.string(), "kind": pa.string()},
     "subscribers": {"max_latency": pa.float64()},
     "brokers": {"parent": pa.string(), "capacity": pa.float64()},
     "publisher": dict.fromkeys(("max_delay", "alpha", "beta", "beta_max"), pa.float64()),

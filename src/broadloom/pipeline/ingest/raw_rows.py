@@ -17,7 +17,15 @@ from pyspark.sql import functions as sf
 
 from broadloom.formats import PAGE
 from broadloom.model import Reason
-from broadloom.pipeline.ingest.raw_sources import DUMPS, RawFile, columns_for, columns_of, separator
+from broadloom.pipeline.ingest.raw_sources import (
+    DUMPS,
+    FURTHER,
+    RawFile,
+    columns_for,
+    columns_of,
+    further_columns,
+    separator,
+)
 
 RAW = "raw"
 SOURCE = "source"
@@ -103,7 +111,7 @@ def _csv(spark: SparkSession, files: list[RawFile]) -> DataFrame:
         cell = sf.nullif(sf.trim(sf.get(_CELLS, sf.lit(names.index(found[0])))), sf.lit(""))
         if kind.startswith("array"):
             return cell, sf.try_variant_get(sf.try_parse_json(raw), "$", kind)
-        return cell, sf.col(raw).try_cast(kind)
+        return cell, sf.col(f"`{raw}`").try_cast(kind)
 
     return _typed(_lines(spark, files).withColumn(_CELLS, cells), files[0], value, faults)
 
@@ -130,9 +138,9 @@ def _json_lines(spark: SparkSession, files: list[RawFile]) -> DataFrame:
         paths = [f"$[0]['{name}']" for name in found]
         if kind == "string":
             texts = [sf.nullif(sf.try_variant_get(entry, path, kind), sf.lit("")) for path in paths]
-            return sf.coalesce(*texts), sf.col(raw)
+            return sf.coalesce(*texts), sf.col(f"`{raw}`")
         values = [sf.try_variant_get(entry, path, "variant") for path in paths]
-        return sf.coalesce(*values), sf.try_variant_get(sf.col(raw), "$", kind)
+        return sf.coalesce(*values), sf.try_variant_get(sf.col(f"`{raw}`"), "$", kind)
 
     return _typed(_lines(spark, files).withColumn(_ENTRY, listed), files[0], value, faults)
 
@@ -146,8 +154,8 @@ def _parquet(spark: SparkSession, files: list[RawFile]) -> DataFrame:
     def value(found: list[str], raw: str, kind: str) -> Value:
         column = sf.col(f"`{_COLUMN.format(found[0])}`")
         if kind == "string":
-            return sf.nullif(column.cast(kind), sf.lit("")), sf.col(raw)
-        return column, sf.col(raw).try_cast(kind)
+            return sf.nullif(column.cast(kind), sf.lit("")), sf.col(f"`{raw}`")
+        return column, sf.col(f"`{raw}`").try_cast(kind) if kind else sf.col(f"`{raw}`")
 
     path = sf.col("_metadata.file_path").alias(SOURCE)
     return _typed(table.select(*columns, line.alias(_LINE), path), files[0], value, [])
@@ -217,6 +225,12 @@ def _typed(
             checks.append(
                 (sf.col(f"_{column}").isNotNull() & typed[column].isNull(), Reason.not_a(column, name))
             )
+    for name, further in further_columns(one).items():
+        column = FURTHER.format(name)
+        raw[f"_{column}"], typed[column] = value([name], f"_{column}", _spark_type(further))
+        if further == pa.float64():
+            unread = sf.col(f"`_{column}`").isNotNull() & typed[column].isNull()
+            checks.append((unread, Reason.not_a(name, _TYPE_NAMES["double"])))
     line = sf.col(_LINE)
     readable = sf.when(sf.is_valid_utf8(line), line).otherwise(sf.concat(sf.lit("hex:"), sf.hex(line)))
     return rows.withColumns(raw).select(
@@ -227,8 +241,10 @@ def _typed(
     )
 
 
-def _spark_type(kind: pa.DataType) -> str:
-    """Spark's name of an Arrow type of a canonical table."""
+def _spark_type(kind: pa.DataType | None) -> str:
+    """Spark's name of an Arrow type of a canonical table; empty without a type."""
+    if kind is None:
+        return ""
     if pa.types.is_list(kind):
         return f"array<{_spark_type(kind.value_type)}>"
     names = {pa.string(): "string", pa.float64(): "double", pa.int64(): "bigint"}

@@ -18,11 +18,17 @@ from broadloom.errors import InputError, error_from_os
 from broadloom.formats import FORMATS
 from broadloom.storage.tables import OPTIONAL, REQUIRED
 
-# The tables that ingest only checks and copies; it computes subscriptions and latency from their rows.
+# The tables that ingest only checks and copies; it computes the others from their rows.
 PLAIN = ("nodes", "topics", "publisher", "brokers", "subscribers", "density", "messages", "events")
 TABLES: dict[str, dict[str, pa.DataType]] = {
-    name: REQUIRED[name] for name in (*PLAIN, "subscriptions", "latency")
+    name: REQUIRED[name] for name in (*PLAIN, "subscriptions", "latency", "publications")
 }
+_ORDER = {name: number for number, name in enumerate(TABLES)}
+# The tables that are not recognised by their columns, only by the kind or the name of the file.
+BY_NAME = ("publications",)
+# Further columns of the table nodes have this prefix until the table is written; numbers among them.
+FURTHER = "further:{}"
+NODE_NUMBERS = ("lat", "lon", "capacity")
 
 # The names that a column can have, the canonical one first.
 ALIASES: dict[str, tuple[str, ...]] = {
@@ -35,7 +41,7 @@ ALIASES: dict[str, tuple[str, ...]] = {
 }
 
 # The values of the options `wildcards` and `symmetric`.
-WILDCARDS = ("match", "group")
+WILDCARDS = ("group", "match")
 SYMMETRIC = ("none", "mean", "min", "max")
 
 MATRIX = "matrix"
@@ -105,7 +111,7 @@ class RawFile:
     node: str = ""
 
 
-def check_choices(wildcards: str = "match", symmetric: str = "none") -> None:
+def check_choices(wildcards: str = "group", symmetric: str = "none") -> None:
     """Raise if an option of ingest has an unknown value."""
     if wildcards not in WILDCARDS:
         raise InputError(f"wildcards is {wildcards!r}; there are {', '.join(WILDCARDS)}")
@@ -259,8 +265,12 @@ def _dump(path: Path, kind: str, node: str) -> RawFile:
 
 def _canonical(path: Path, kind: str | None, reader: str, names: list[str], header: str = "") -> RawFile:
     table = _table(path, kind, names)
-    if table == "events" and reader == "jsonl":  # the first event can be one without topics
-        names = list(dict.fromkeys([*names, *OPTIONAL[table]]))
+    later = {"events": list(OPTIONAL["events"]), "subscriptions": ["client"]}
+    if reader == "jsonl":  # the first lines can be events without topics, or subscriptions without a client
+        names = list(dict.fromkeys([*names, *later.get(table, [])]))
+    quoted = next((name for name in names if table == "nodes" and set(name) & {"'", "`", "\\"}), None)
+    if quoted is not None:
+        raise InputError(f"{path}: Spark cannot read a column named {quoted!r}; name it without ' ` and \\")
     return RawFile(path, table, reader, tuple(names), header)
 
 
@@ -274,7 +284,7 @@ def _parquet_schema(path: Path) -> pa.Schema:
 
 
 def _keys(head: str) -> list[str]:
-    """The keys of all lines that are JSON objects, and "client", which only later lines can have."""
+    """The keys of all lines that are JSON objects."""
     keys: dict[str, None] = {}
     for line in head.split("\n"):
         try:
@@ -282,13 +292,14 @@ def _keys(head: str) -> list[str]:
         except ValueError:
             continue
         keys |= dict.fromkeys(value) if isinstance(value, dict) else {}
-    return [*keys, *({"client"} - keys.keys())]
+    return list(keys)
 
 
 def _table(path: Path, kind: str | None, names: list[str]) -> str:
     """The table that the kind or the file's name says, else the widest one with all columns in `names`."""
     name = kind or path.name.split(".")[0].rstrip("-_0123456789")
-    candidates = [name] if name in TABLES else sorted(TABLES, key=lambda table: -len(TABLES[table]))
+    by_columns = sorted(TABLES.keys() - set(BY_NAME), key=lambda table: (-len(TABLES[table]), _ORDER[table]))
+    candidates = [name] if name in TABLES else by_columns
     if name == "brokers" and kind is None:
         candidates.append("nodes")  # a list of brokers with their sites
     for table in candidates:
@@ -315,3 +326,17 @@ def columns_of(table: str, names: Iterable[str] = (), optional: bool = True) -> 
     if table == "nodes":
         extra = {name: pa.float64() for name in sorted(names) if re.fullmatch(r"[xyz]|x\d+", name)}
     return TABLES[table] | OPTIONAL.get(table, {}) | extra
+
+
+def further_columns(one: RawFile) -> dict[str, pa.DataType | None]:
+    """The further columns of a file of nodes, with their types; None: the type that the file has.
+
+    Examples:
+        >>> further_columns(RawFile(Path("nodes.csv"), "nodes", "csv", ("node", "site", "lat", "rack")))
+        {'lat': DataType(double), 'rack': DataType(string)}
+    """
+    if one.table != "nodes":
+        return {}
+    known = {*columns_of("nodes", one.names), *ALIASES["node"], ""}
+    text = None if one.reader == "parquet" else pa.string()
+    return {name: pa.float64() if name in NODE_NUMBERS else text for name in one.names if name not in known}

@@ -5,8 +5,10 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
+from functools import reduce
 from pathlib import Path
 
+import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.dataset
 import pyarrow.parquet
@@ -19,6 +21,7 @@ from broadloom.model import RowLedger, TableAccount
 from broadloom.pipeline.ingest import row_checks
 from broadloom.pipeline.ingest.raw_rows import NOT_ROWS, RAW, REASON, SOURCE, local_path, read_files
 from broadloom.pipeline.ingest.raw_sources import (
+    FURTHER,
     MATRIX,
     PLAIN,
     RawFile,
@@ -31,7 +34,9 @@ from broadloom.pipeline.ingest.raw_sources import (
 from broadloom.pipeline.spark_session import SparkEngine, session
 from broadloom.progress import stage
 from broadloom.storage import new_folder
+from broadloom.storage.tables import write_table
 
+_BY_NODE = [(name, "ascending") for name in ("node", "topic", "reason")]
 # The size of the subscriptions that one partition counts in memory.
 PIECE_BYTES = 8 * 2**20
 
@@ -39,7 +44,7 @@ PIECE_BYTES = 8 * 2**20
 def ingest(
     sources: Iterable[RawSource | str],
     output: str | Path,
-    wildcards: str = "match",
+    wildcards: str = "group",
     symmetric: str = "none",
     engine: SparkEngine | None = None,
     spark: SparkSession | None = None,
@@ -50,8 +55,9 @@ def ingest(
     Args:
         sources: files, folders and patterns, with their kind where it cannot be detected (`RawSource`).
         output: the folder for the tables; it appears by one rename.
-        wildcards: "match" replaces a filter by the known topics that it matches; "group" makes one topic of
-            filters that can match the same topic.
+        wildcards: "group" keeps each topic filter as the clients wrote it; filters that overlap count as one
+            topic. "match" replaces a filter by the known topics that it matches, and lists the filter in the
+            table `not_carried`, because what else it matches is left out.
         symmetric: latencies: "none" keeps both directions; "mean", "min" or "max" combines them.
         engine: the Spark to use.
         spark: a session of your own, instead of an engine; its settings do not change.
@@ -76,7 +82,7 @@ def ingest_into(
     folder: Path,
     files: list[RawFile],
     spark: SparkSession,
-    wildcards: str = "match",
+    wildcards: str = "group",
     symmetric: str = "none",
 ) -> RowLedger:
     """As `ingest`, into an existing folder."""
@@ -103,6 +109,8 @@ class _Ingest:
             self._subscriptions(wildcards)
         if self._files_of("latency"):
             self._latency(symmetric)
+        if self._files_of("publications"):
+            self._publications()
         return RowLedger(tuple(self._accounts()), tuple(self.notes))
 
     def _files_of(self, table: str) -> list[RawFile]:
@@ -116,6 +124,9 @@ class _Ingest:
             rows = row_checks.check_events(rows) if table == "events" else rows
             result = self._separate(table, rows if key is None else row_checks.check_keys(rows, key))
             kept = result.rows.drop(RAW, SOURCE, REASON)
+            further = FURTHER.format("")
+            names = {name: name.removeprefix(further) for name in kept.columns if name.startswith(further)}
+            kept = kept.withColumnsRenamed(names)
             self._write(table, kept if key is None else kept.dropDuplicates([key]), key)
             result.used = result.written = self._sum(table)
 
@@ -124,15 +135,28 @@ class _Ingest:
         topics = self.table("topics") if self._files_of("topics") else None
         with stage("ingest subscriptions"):
             rows = read_files(self.spark, self._files_of("subscriptions"))
-            result = self._tally("subscriptions", row_checks.check_subscriptions(rows, nodes, topics))
+            checked = row_checks.check_subscriptions(rows, nodes, topics)
+            result = self._tally("subscriptions", checked)
         with stage("match filters"):
             wanted = self.table("wanted")
-            pairs, notes = row_checks.expand_filters(self.spark, wanted, topics, wildcards)
+            pairs, notes, narrowed = row_checks.expand_filters(self.spark, wanted, topics, wildcards)
             self._write("subscriptions", pairs.sortWithinPartitions("node", "topic"))
+            left_out = self._not_carried(narrowed)
             if nodes is None:
-                self._write("nodes", wanted.select("node").distinct(), "node")
+                names = wanted.select("node").union(self.spark.createDataFrame(left_out).select("node"))
+                self._write("nodes", names.distinct(), "node")
             result.written = self._sum("subscriptions")
-            self.notes.extend(notes)
+            self.notes.extend([*notes, *row_checks.not_carried_notes(left_out)])
+
+    def _not_carried(self, narrowed: DataFrame | None) -> pa.Table:
+        """Write the table not_carried, if it has rows: subscriptions that are left out, or only in part."""
+        path = self.folder / "left_out.parquet"
+        parts = [self.table("left_out")] + ([] if narrowed is None else [narrowed])
+        rows = reduce(DataFrame.unionByName, parts).distinct().toArrow().sort_by(_BY_NODE)
+        shutil.rmtree(path)
+        if rows.num_rows:
+            write_table(self.folder, "not_carried", rows)
+        return rows
 
     def _latency(self, symmetric: str) -> None:
         known = self.table("nodes") if self._files_of("nodes") else None
@@ -141,6 +165,15 @@ class _Ingest:
             self._write("latency", row_checks.median_latency(result.rows, symmetric), "src", "dst")
             result.used = result.accepted = self._sum("latency", "samples")
             result.written = self._sum("latency")
+
+    def _publications(self) -> None:
+        nodes = self.table("nodes") if self._files_of("nodes") else None
+        with stage("ingest publications"):
+            rows = read_files(self.spark, self._files_of("publications"))
+            result = self._separate("publications", row_checks.check_publications(rows, nodes))
+            self._write("publications", row_checks.total_rates(result.rows), "node", "topic")
+            result.used = result.accepted = self._sum("publications", "samples")
+            result.written = self._sum("publications")
 
     def _latency_rows(self, known: DataFrame | None) -> DataFrame:
         """The rows of all latency files: samples, and the cells of matrices."""
@@ -174,10 +207,14 @@ class _Ingest:
         self._quarantine(table, found)
         wanted = found.where(sf.col(REASON).isNull()).select("node", "filter", "clients", "rows")
         self._write("wanted", wanted)
+        names = (sf.col("left_node").alias("node"), sf.col("left_topic").alias("topic"))
+        self._write("left_out", found.where("left_topic is not null").select(*names, REASON).distinct())
         not_rows = pc.field(REASON).isin(NOT_ROWS)
         lines = self._sum("tally", "rows")
         headers = self._sum("tally", "rows", not_rows)
         self.notes.extend(self._missing_pages())
+        if self._sum("tally", "shared", pc.field(REASON).is_null()):
+            self.notes.extend(row_checks.shared_notes(rows))
         shutil.rmtree(self.folder / "tally.parquet")
         result = self._counted(table, rows, lines, headers)
         result.used = self._sum("wanted", "clients")

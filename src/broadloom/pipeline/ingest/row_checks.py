@@ -1,4 +1,4 @@
-"""Checks of the rows of each table; topics from filters with wildcards, and latencies from samples."""
+"""Checks of the rows of each table; subscriptions from topic filters, and latencies from samples."""
 
 from __future__ import annotations
 
@@ -19,6 +19,13 @@ from broadloom.model import Reason
 from broadloom.mqtt import topic_filters as filters
 from broadloom.pipeline.ingest.raw_rows import RAW, REASON, SOURCE, first_fault
 from broadloom.pipeline.ingest.raw_sources import open_file, separator
+
+MOST_NOTES = 5  # on shared subscriptions
+
+# Columns of checked subscriptions: whether a broker has the subscription although no plan carries it, and the
+# shared subscription that a filter was taken from.
+LEFT_OUT = "left_out"
+SHARE = "share"
 
 # The column that identifies a row of these tables.
 KEYS = {"nodes": "node", "topics": "topic", "brokers": "broker", "subscribers": "subscriber", "events": "seq"}
@@ -60,8 +67,9 @@ def check_subscriptions(rows: DataFrame, nodes: DataFrame | None, topics: DataFr
     bare = sf.when(sf.col("topic").startswith("$"), sf.regexp_replace("topic", filters.SHARED, "")).otherwise(
         sf.col("topic")
     )
+    share = sf.when(sf.col("topic").rlike(filters.SHARED), sf.col("topic"))
     client = sf.col("client") if "client" in rows.columns else sf.lit("")
-    rows = rows.withColumns({"topic": bare, "client": sf.coalesce(client, sf.lit(""))})
+    rows = rows.withColumns({SHARE: share, "topic": bare, "client": sf.coalesce(client, sf.lit(""))})
     topic = sf.col("topic")
     wild = _is_wild("topic")
     own = reduce(or_, (sf.col("client").startswith(name) for name in filters.OWN_CLIENTS))
@@ -76,7 +84,11 @@ def check_subscriptions(rows: DataFrame, nodes: DataFrame | None, topics: DataFr
     if topics is not None:
         rows = _marked(rows, topics, "topic", "topic_known")
         faults.append((~wild & sf.col("topic_known").isNull(), Reason.UNKNOWN_TOPIC))
-    return rows.withColumn(REASON, sf.coalesce(REASON, first_fault(faults)))
+    fault = first_fault(faults)
+    known = sf.col("node_known").isNotNull() if nodes is not None else sf.lit(True)
+    wanted = fault.isin(Reason.INTERNAL, Reason.BAD_FILTER, Reason.UNKNOWN_TOPIC) & (topic != "") & known
+    left_out = sf.coalesce(sf.col(REASON).isNull() & wanted, sf.lit(False))
+    return rows.withColumns({LEFT_OUT: left_out, REASON: sf.coalesce(REASON, fault)})
 
 
 def tally(rows: DataFrame, pieces: int) -> DataFrame:
@@ -86,70 +98,177 @@ def tally(rows: DataFrame, pieces: int) -> DataFrame:
     row goes to one of `pieces` partitions, which are small enough to be counted without a sort.
 
     Returns:
-        The columns node, filter, clients and rows for good rows, and reason, raw and source for bad rows and
-        headers; the columns of the other kind are null.
+        The columns node, filter, clients, rows and shared (the number of rows of shared subscriptions) for
+        good rows, and reason, raw and source for bad rows and headers; the columns of the other kind are
+        null. A bad row that is a subscription has its node and filter as left_node and left_filter.
     """
     good = sf.col(REASON).isNull()
     bad = sf.col(REASON).isNotNull()
-    held = sf.when(bad, sf.struct(REASON, RAW, SOURCE, sf.monotonically_increasing_id())).alias("held")
+    left = [sf.when(sf.col(LEFT_OUT), sf.col(name)).alias(f"left_{name}") for name in ("node", "topic")]
+    details = (REASON, RAW, SOURCE, "left_node", "left_topic")
+    held = sf.when(bad, sf.struct(REASON, RAW, SOURCE, *left, sf.monotonically_increasing_id())).alias("held")
     kept = [sf.when(good, sf.col(name)).alias(name) for name in ("node", "topic", "client")]
-    apart = rows.select(held, *kept).repartition(pieces, "held", "node", "topic", "client")
+    is_shared = sf.col(SHARE).isNotNull().cast("int").alias(SHARE)
+    apart = rows.select(held, *kept, is_shared).repartition(pieces, "held", "node", "topic", "client")
     by_client = apart.groupBy("held", "node", "topic", "client")
-    by_filter = by_client.agg(sf.count("*").alias("rows")).groupBy("held", "node", "topic")
-    counted = by_filter.agg(sf.count("*").alias("clients"), sf.sum("rows").alias("rows"))
-    details = [sf.col("held").getField(name).alias(name) for name in (REASON, RAW, SOURCE)]
-    return counted.select("node", sf.col("topic").alias("filter"), "clients", "rows", *details)
+    counted_rows = (sf.count("*").alias("rows"), sf.sum(SHARE).alias("shared"))
+    by_filter = by_client.agg(*counted_rows).groupBy("held", "node", "topic")
+    counted = by_filter.agg(
+        sf.count("*").alias("clients"), sf.sum("rows").alias("rows"), sf.sum("shared").alias("shared")
+    )
+    fields = [sf.col("held").getField(name).alias(name) for name in details]
+    return counted.select("node", sf.col("topic").alias("filter"), "clients", "rows", "shared", *fields)
+
+
+def shared_notes(rows: DataFrame) -> list[str]:
+    """Notes on shared subscriptions that exist at several brokers: each of them delivers its own copy."""
+    found = rows.where(sf.col(REASON).isNull() & sf.col(SHARE).isNotNull()).select(SHARE, "node").distinct()
+    several = found.groupBy(SHARE).agg(sf.sort_array(sf.collect_list("node")).alias("nodes"))
+    listed = several.where(sf.size("nodes") > 1).orderBy(SHARE).toArrow().to_pylist()
+    notes = [
+        f"shared subscription {one[SHARE]!r} is at {len(one['nodes']):,} brokers ({few(one['nodes'])}); "
+        "the group of each broker receives a copy of its own"
+        for one in listed[:MOST_NOTES]
+    ]
+    more = len(listed) - MOST_NOTES
+    return [*notes, f"{more:,} more shared subscriptions are at several brokers"] if more > 0 else notes
 
 
 def expand_filters(
     spark: SparkSession, wanted: DataFrame, known: DataFrame | None, wildcards: str
-) -> tuple[DataFrame, list[str]]:
-    """The table subscriptions, without wildcards, and notes on filters that match very many topics.
+) -> tuple[DataFrame, list[str], DataFrame | None]:
+    """The table subscriptions, notes on filters that match very much, and what is left out.
 
     Args:
         spark: the session.
         wanted: the nodes and their filters.
         known: the list of topics, if there is one; otherwise all filters without a wildcard are the topics.
-        wildcards: "match": a filter becomes the topics that it matches. "group": filters that can match the
-            same topic become one topic, for topics that are not known beforehand.
+        wildcards: "group": each filter stays as it is; those that overlap count as one topic. "match": a
+            filter becomes the known topics that it matches, and what else it matches is left out.
+
+    Returns:
+        The subscriptions; the notes; None, or the filters that are not carried as they are: node, topic,
+        reason.
     """
     wild = _is_wild("filter")
     patterns = _texts(wanted.where(wild).select("filter"))
+    plain = wanted.select("node", sf.col("filter").alias("topic"))
     if not patterns:
-        return wanted.select("node", sf.col("filter").alias("topic")), []
+        return plain, [], None
     literal = wanted.where(~wild).select(sf.col("filter").alias("topic")) if known is None else known
     topics = _texts(literal)
-    topics_of_filter = _expanded(patterns, topics, wildcards)
-    pairs = [(text, topic) for text, found in topics_of_filter.items() for topic in found]
-    columns = [pa.array(column, pa.string()) for column in zip(*pairs, strict=True)]
-    meaning = spark.createDataFrame(pa.table(columns, names=["filter", "topic"]))
+    if wildcards == "group":
+        return plain, _group_notes([*patterns, *topics], len(topics)), None
+    matched = _matched(patterns, topics)
+    pairs = [(text, topic) for text, found in matched.items() for topic in found]
+    meaning = _text_table(spark, ["filter", "topic"], pairs)
     expanded = wanted.join(sf.broadcast(meaning), "filter", "left").select(
         "node", sf.coalesce("topic", "filter").alias("topic")
     )
-    return expanded.distinct(), _notes(topics_of_filter, len(topics))
+    narrowed = [(text, _narrowed(found)) for text, found in matched.items() if found != [text]]
+    if not narrowed:
+        return expanded.distinct(), [], None
+    reasons = wanted.join(sf.broadcast(_text_table(spark, ["filter", "reason"], narrowed)), "filter")
+    left_out = reasons.select("node", sf.col("filter").alias("topic"), "reason").distinct()
+    return expanded.distinct(), _match_notes(matched, len(topics)), left_out
 
 
-def _expanded(patterns: list[str], topics: list[str], wildcards: str) -> dict[str, list[str]]:
-    """The topics of each filter; filters that are their own topic can be missing."""
-    if wildcards == "match":
-        return filters.topics_of(patterns, topics)
-    groups = filters.groups(patterns + topics)
-    return {text: [group] for text, group in groups.items() if text != group or filters.is_wild(text)}
+def _matched(patterns: list[str], topics: list[str]) -> dict[str, list[str]]:
+    """The topics that each filter matches; a filter that matches none stays, and so does what overlaps it.
+
+    Examples:
+        >>> _matched(["a/#", "x/+", "x/y/#", "a/+/c"], ["a/b"])
+        {'a/#': ['a/b', 'a/+/c'], 'x/+': ['x/+'], 'x/y/#': ['x/y/#'], 'a/+/c': ['a/+/c']}
+    """
+    index = filters.FilterIndex(topics)
+    found = {text: sorted(index.meeting(text)) for text in patterns}
+    unmatched = filters.FilterIndex(text for text in patterns if not found[text])
+    for text in patterns:
+        if found[text]:
+            common = {filters.common_filter(text, other) for other in unmatched.meeting(text)}
+            found[text] += sorted(filter(None, common))
+        else:
+            found[text] = [text]
+    return found
 
 
-def _notes(topics_of_filter: dict[str, list[str]], topics: int) -> list[str]:
-    """Notes on filters that match very many topics, and on groups of very many filters."""
-    broad = [text for text, found in topics_of_filter.items() if len(found) > max(10, topics // 2)]
-    groups: dict[str, int] = {}
-    for found in topics_of_filter.values():
-        groups[found[0]] = groups.get(found[0], 0) + (len(found) == 1)
-    huge = [text for text, size in groups.items() if size > max(10, topics // 2)]
-    notes = [
-        f"filter {text!r} matches {len(topics_of_filter[text]):,} of {topics:,} topics" for text in broad
+def _narrowed(found: list[str]) -> str:
+    return f"carried only as the {len(found):,} topics of it that are known"
+
+
+def _group_notes(texts: list[str], topics: int) -> list[str]:
+    """Notes on groups of very many filters and topics."""
+    sizes: dict[str, int] = {}
+    for group in filters.groups(texts).values():
+        sizes[group] = sizes.get(group, 0) + 1
+    return [
+        f"{size:,} topics and topic filters overlap and count as one topic, named {text!r}"
+        for text, size in sorted(sizes.items())
+        if size > max(10, topics // 2)
     ]
-    return notes + [
-        f"{groups[text]:,} filters can meet in a topic and became the one topic {text!r}" for text in huge
+
+
+def _match_notes(matched: dict[str, list[str]], topics: int) -> list[str]:
+    """Notes on filters that match very many topics."""
+    return [
+        f"filter {text!r} matches {len(found):,} of {topics:,} topics"
+        for text, found in matched.items()
+        if len(found) > max(10, topics // 2)
     ]
+
+
+def not_carried_notes(table: pa.Table) -> list[str]:
+    """One note per reason on the table not_carried: the number of filters, and the first of them.
+
+    Examples:
+        >>> rows = {"node": ["rome", "oslo"], "topic": ["$SYS/#", "$SYS/#"], "reason": ["of the broker"] * 2}
+        >>> not_carried_notes(pa.table(rows))
+        ["not carried: 2 subscriptions, of the broker ('$SYS/#' at oslo, '$SYS/#' at rome)"]
+    """
+    by_reason: dict[str, list[tuple[str, str]]] = {}
+    for row in table.to_pylist():
+        by_reason.setdefault(row["reason"], []).append((row["topic"], row["node"]))
+    return [
+        f"not carried: {len(rows):,} subscriptions, {reason} "
+        f"({few([f'{topic!r} at {node}' for topic, node in sorted(rows)])})"
+        for reason, rows in sorted(by_reason.items())
+    ]
+
+
+def few(names: list[str], most: int = 3) -> str:
+    """The first of some names, and the number of the others.
+
+    Examples:
+        >>> few(["a", "b", "c", "d", "e"])
+        'a, b, c and 2 more'
+    """
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _text_table(spark: SparkSession, names: list[str], rows: list[tuple[str, str]]) -> DataFrame:
+    columns = [pa.array(column, pa.string()) for column in zip(*rows, strict=True)]
+    return spark.createDataFrame(pa.table(columns, names=names))
+
+
+def check_publications(rows: DataFrame, nodes: DataFrame | None) -> DataFrame:
+    """The publications, with a reason for each bad row; a topic has no wildcard."""
+    topic = sf.col("topic")
+    rate = sf.col("rate")
+    faults = [
+        (_is_wild("topic") | topic.contains("\0"), Reason.BAD_TOPIC),
+        (topic.startswith("$"), Reason.INTERNAL),
+        (sf.isnan(rate) | (rate < 0) | (rate == float("inf")), Reason.NEGATIVE_RATE),
+    ]
+    if nodes is not None:
+        rows = _marked(rows, nodes, "node", "node_known")
+        faults.append((sf.col("node_known").isNull(), Reason.UNKNOWN_NODE))
+    return rows.withColumn(REASON, sf.coalesce(REASON, first_fault(faults)))
+
+
+def total_rates(rows: DataFrame) -> DataFrame:
+    """One row per node and topic: node, topic, rate, and the number of rows of which it is the sum."""
+    return rows.groupBy("node", "topic").agg(sf.sum("rate").alias("rate"), sf.count("*").alias("samples"))
 
 
 def _marked(rows: DataFrame, known: DataFrame, column: str, mark: str) -> DataFrame:
