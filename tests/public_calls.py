@@ -19,6 +19,7 @@ from matplotlib.figure import Figure
 import broadloom as bl
 import hostile_values as hv
 from broadloom.deployment import FleetBroker, FleetLinks
+from broadloom.discovery import Finding
 from broadloom.maintenance.live import OverlayNames
 from broadloom.model import NotCarried
 
@@ -50,6 +51,7 @@ GRID = bl.Grid.over([0, 0], [4, 4], [2, 2])
 DENSITY = bl.Density([[0, 1, 2]], [3.0, 1.0])
 BROKERS = (FleetBroker("rome", "10.0.0.1"), FleetBroker("oslo", "10.0.0.7:8884"))
 PUBLISHERS = bl.Publishers("observed", [("0", "1")])
+FINDING = Finding("rome", "login", "ok", "user 'broadloom' is accepted")
 MOVES = [[("meter-1", "rome", "oslo", 2.0, 1.0)]]
 MESSAGES = pa.table({"publisher": ["a", "b"], "topic": ["x", "y"], "at": [0, 2_000_000], "bytes": [6, 4]})
 TEMPORARY = tempfile.TemporaryDirectory(prefix="broadloom-calls-")
@@ -389,6 +391,17 @@ CALLS: dict[str, Call] = {
         bl.Density.from_events, {"points": hv.numbers([[0.0], [1.0], [4.0]]), "bins": hv.count(2, minimum=1)}
     ),
     "Density.measure": Call(DENSITY.measure, {"lo": hv.numbers([0.5]), "hi": hv.numbers([2.0], inf=True)}),
+    "DoctorReport": Call(
+        bl.DoctorReport,
+        {
+            "findings": hv.Argument(
+                lambda: [FINDING],
+                lambda _: [3, "x", ["rome"], [None], {}, {"rome": FINDING}, FINDING, object()],
+                lambda clean: [tuple(clean), iter(clean)],
+            )
+        },
+    ),
+    "DoctorReport.lines": Call(bl.DoctorReport([FINDING]).lines, {"everything": hv.flag(True)}),
     "Fleet": Call(
         bl.Fleet,
         {
@@ -937,6 +950,13 @@ CALLS: dict[str, Call] = {
             "problem": hv.thing(lambda: PROBLEM, INTEREST, PLAN, RESULT),
             "algorithm": hv.choice("closest"),
             "seed": seed,
+        },
+    ),
+    "doctor": Call(
+        lambda fleet, deliver: bl.doctor(fleet, deliver).findings[0].verdict,
+        {
+            "fleet": hv.thing(lambda: bl.Fleet([FleetBroker("a", "127.0.0.1:1")]), PLAN, "fleet.toml"),
+            "deliver": hv.flag(False),
         },
     ),
     "improve": Call(

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from broadloom.catalogue import algorithms
     from broadloom.compilation import compile_kernels
     from broadloom.deployment import Fleet
-    from broadloom.discovery import discover
+    from broadloom.discovery import DoctorReport, discover, doctor
     from broadloom.errors import (
         BroadloomError,
         InputError,
@@ -48,6 +48,7 @@ __all__ = [
     "BroadloomError",
     "Change",
     "Density",
+    "DoctorReport",
     "Fleet",
     "Grid",
     "InputError",
@@ -71,6 +72,7 @@ __all__ = [
     "assign",
     "compile_kernels",
     "discover",
+    "doctor",
     "improve",
     "is_topic_connected",
     "link",
@@ -93,6 +95,7 @@ _SOURCES = {
     "BroadloomError": "broadloom.errors",
     "Change": "broadloom.maintenance",
     "Density": "broadloom.model",
+    "DoctorReport": "broadloom.discovery",
     "Fleet": "broadloom.deployment",
     "Grid": "broadloom.model",
     "InputError": "broadloom.errors",
@@ -116,6 +119,7 @@ _SOURCES = {
     "assign": "broadloom.assignment.assignment_plan",
     "compile_kernels": "broadloom.compilation",
     "discover": "broadloom.discovery",
+    "doctor": "broadloom.discovery",
     "improve": "broadloom.linking",
     "is_topic_connected": "broadloom.measures",
     "link": "broadloom.linking",

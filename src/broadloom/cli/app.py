@@ -14,8 +14,10 @@ from broadloom.cli import (
     assign,
     deploy,
     discover,
+    doctor,
     generate,
     ingest,
+    init,
     inspect,
     link,
     maintain,
@@ -55,9 +57,11 @@ def _no_verb(context: typer.Context, version: Version = False) -> None:
         print(context.get_help())
 
 
+app.command("init")(init.init)
+app.command("doctor")(doctor.doctor)
+app.command("discover")(discover.discover)
 app.command("generate")(generate.generate)
 app.command("devices")(generate.devices)
-app.command("discover")(discover.discover)
 app.command("ingest")(ingest.ingest)
 app.command("subscribers")(generate.subscribers)
 app.command("assign")(assign.assign)

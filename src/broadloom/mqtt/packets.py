@@ -1,4 +1,7 @@
-"""MQTT 5 packet codec: the packets of a client session that forwards messages (OASIS MQTT 5.0)."""
+"""MQTT 5 packet codec: the packets of a client session that forwards messages (OASIS MQTT 5.0).
+
+Probes of brokers also send CONNECT and PUBLISH of MQTT 3.1.1.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +33,8 @@ ID_PROPERTY = MESSAGE_ID.encode()
 
 PING = bytes((PINGREQ, 0))
 SESSION_EXPIRY, RECEIVE_MAXIMUM, MAXIMUM_PACKET, MAXIMUM_QOS = 0x11, 0x21, 0x27, 0x24
+# 0: the broker does not have it; without the property it has.
+RETAIN_AVAILABLE, WILDCARDS_AVAILABLE, SHARED_AVAILABLE = 0x25, 0x28, 0x2A
 _USER = 0x26  # kind of a user property
 # Bytes of the properties with a fixed size.
 _SIZES = {0x01: 1, 0x17: 1, 0x19: 1, MAXIMUM_QOS: 1, 0x25: 1, 0x28: 1, 0x29: 1, 0x2A: 1}
@@ -217,6 +222,16 @@ def connect(
     return _packet(CONNECT, body)
 
 
+def connect_311(client: str, clean: bool, keep_alive: int, login: Login | None = None) -> bytes:
+    """CONNECT of MQTT 3.1.1."""
+    user = None if login is None else login.user
+    flags = (0x02 if clean else 0) | (0 if user is None else 0xC0)
+    body = _text(b"MQTT") + struct.pack(">BBH", 4, flags, keep_alive) + _text(client.encode())
+    if login is not None and user is not None:
+        body += _text(user.encode()) + _text((login.password or "").encode())
+    return _packet(CONNECT, body)
+
+
 def subscribe(number: int, filters: Iterable[str], retained: bool) -> bytes:
     """SUBSCRIBE at QoS 1 with no-local and retain-as-published.
 
@@ -244,6 +259,16 @@ def publish(
     users = b"".join(b"%c%b%b" % (_USER, _text(name), _text(value)) for name, value in properties)
     body = _text(topic.encode()) + (_SHORT.pack(number) if number else b"") + _length(len(users)) + users
     return _packet(PUBLISH | (2 if number else 0), body + payload)
+
+
+def publish_unreleased(topic: str, number: int) -> bytes:
+    """PUBLISH of an empty message at QoS 2; Mosquitto delivers it only after PUBREL."""
+    return _packet(PUBLISH | QOS_2, _text(topic.encode()) + _SHORT.pack(number) + b"\0")
+
+
+def publish_311(topic: str, payload: bytes, number: int) -> bytes:
+    """PUBLISH of MQTT 3.1.1 at QoS 1."""
+    return _packet(PUBLISH | 2, _text(topic.encode()) + _SHORT.pack(number) + payload)
 
 
 def acknowledgement(kind: int, number: int) -> bytes:

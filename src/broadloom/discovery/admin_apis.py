@@ -1,0 +1,206 @@
+"""Admin APIs of brokers, as `doctor` reads them: NATS monitoring, RabbitMQ management, EMQX."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import ssl
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import urlsplit
+
+from broadloom.deployment import FleetBroker
+from broadloom.discovery.existing_links import ExistingLink
+from broadloom.discovery.findings import ADVICE, MUST_CHANGE, OK, Finding
+from broadloom.errors import BroadloomError, UnreachableError
+from broadloom.mqtt.endpoint import Address, tls_context
+
+API_SECONDS = 5.0
+LARGEST_ANSWER = 32 << 20  # bytes
+OVERVIEWS = {"nats": "/varz", "rabbitmq": "/api/overview", "emqx": "/api/v5/nodes"}
+_PORTS = {"rabbitmq": 5672, "emqx": 1883}
+
+
+@dataclass
+class ApiFacts:
+    """What the admin API of a broker says.
+
+    Attributes:
+        findings: the findings.
+        links: links to other brokers; peers are addresses or names that `doctor` resolves.
+        names: the names by which other brokers' APIs call this broker.
+        skew: seconds that its clock is ahead; None: unknown.
+        answered: whether the API could be read.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    links: list[ApiLink] = field(default_factory=list)
+    names: set[str] = field(default_factory=set)
+    skew: float | None = None
+    answered: bool = False
+
+
+@dataclass(frozen=True)
+class ApiLink:
+    """A link in an admin API: the link, and the name or address of the broker at its other end."""
+
+    link: ExistingLink
+    peer: str | Address
+
+
+def api_url(broker: FleetBroker) -> str | None:
+    """The URL of a broker's admin API, if its `subscriptions` have one."""
+    return next((source for source in broker.subscription_sources() if "://" in source), None)
+
+
+async def read_api(broker: FleetBroker) -> ApiFacts:
+    """Read the admin API of a broker that has one in its `subscriptions`."""
+    facts = ApiFacts()
+    try:
+        overview, facts.skew = await _get(broker, OVERVIEWS[broker.kind])
+    except BroadloomError as error:
+        setting = "subscriptions and api_login in fleet.toml"
+        facts.findings.append(Finding(broker.name, "api", MUST_CHANGE, str(error), setting))
+        return facts
+    facts.answered = True
+    readers = {"nats": _read_nats, "rabbitmq": _read_rabbitmq, "emqx": _read_emqx}
+    await readers[broker.kind](broker, overview, facts)
+    return facts
+
+
+async def _read_nats(broker: FleetBroker, varz: Any, facts: ApiFacts) -> None:
+    version = _text(varz, "version")
+    facts.findings.append(
+        Finding(broker.name, "api", OK, f"NATS {version}, payloads up to {_text(varz, 'max_payload')} bytes")
+    )
+    facts.names |= {name for key in ("server_id", "server_name") if (name := _text(varz, key))}
+    routes = await _optional(broker, "/routez")
+    for route in _entries(routes, "routes"):
+        name = _text(route, "remote_id")
+        link = ExistingLink(
+            f"route {name}", broker.name, None, "/routez", "remove it from `routes` of nats.conf", loops=False
+        )
+        facts.links.append(ApiLink(link, name))
+    leaves = await _optional(broker, "/leafz")
+    for leaf in _entries(leaves, "leafs"):
+        name = _text(leaf, "name")
+        link = ExistingLink(
+            f"leafnode {name}", broker.name, None, "/leafz", "remove it from `leafnodes` of nats.conf"
+        )
+        facts.links.append(ApiLink(link, name))
+
+
+async def _read_rabbitmq(broker: FleetBroker, overview: Any, facts: ApiFacts) -> None:
+    version = _text(overview, "rabbitmq_version")
+    facts.findings.append(Finding(broker.name, "api", OK, f"RabbitMQ {version}"))
+    facts.names |= {name for key in ("cluster_name", "node") if (name := _text(overview, key))}
+    for path, source in (("/api/federation-links", "federation"), ("/api/shovels", "shovel")):
+        for entry in _entries(await _optional(broker, path), ""):
+            name = _text(entry, "exchange") or _text(entry, "queue") or _text(entry, "name")
+            uri = _text(entry, "uri") or _text(entry, "dest_uri")
+            link = ExistingLink(
+                name, broker.name, None, source, f"rabbitmqctl clear_parameter for {source} {name}"
+            )
+            facts.links.append(ApiLink(link, _uri_address(uri, _PORTS["rabbitmq"])))
+
+
+async def _read_emqx(broker: FleetBroker, nodes: Any, facts: ApiFacts) -> None:
+    entries = _entries(nodes, "data") or _entries(nodes, "")
+    versions = sorted({_text(node, "version") for node in entries})
+    facts.findings.append(
+        Finding(broker.name, "api", OK, f"EMQX {', '.join(versions)}, {len(entries)} nodes")
+    )
+    if len(entries) > 1:
+        found = (
+            f"a cluster of {len(entries)} nodes; list it once in the fleet, since its nodes share messages"
+        )
+        facts.findings.append(
+            Finding(broker.name, "cluster", ADVICE, found, "one section per cluster in fleet.toml")
+        )
+    for bridge in _entries(await _optional(broker, "/api/v5/bridges"), ""):
+        if _text(bridge, "type") != "mqtt":
+            continue
+        name = _text(bridge, "name")
+        link = ExistingLink(name, broker.name, None, "/api/v5/bridges", f"remove the bridge {name} of EMQX")
+        facts.links.append(ApiLink(link, _uri_address(_text(bridge, "server"), _PORTS["emqx"])))
+
+
+async def _optional(broker: FleetBroker, path: str) -> Any:
+    """A document that not every version has; None if it is missing."""
+    try:
+        return (await _get(broker, path))[0]
+    except BroadloomError:
+        return None
+
+
+async def _get(broker: FleetBroker, path: str) -> tuple[Any, float | None]:
+    """A JSON document of a broker's admin API, and the seconds that its clock is ahead."""
+    return await asyncio.to_thread(_get_document, broker, path)
+
+
+def _get_document(broker: FleetBroker, path: str) -> tuple[Any, float | None]:
+    parts = urlsplit(api_url(broker) or "")
+    url = f"{parts.scheme}://{parts.netloc}{path}"
+    request = urllib.request.Request(url, headers={"Accept": "application/json"})  # noqa: S310
+    if broker.api_login is not None:
+        pair = f"{broker.api_login.user}:{broker.api_login.password()}".encode()
+        # Not sent to another host after a redirection.
+        request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(pair).decode()}")
+    try:
+        with urllib.request.urlopen(request, timeout=API_SECONDS, context=_context(broker, url)) as answer:  # noqa: S310
+            text = answer.read(LARGEST_ANSWER)
+            date = answer.headers.get("Date")
+    except urllib.error.HTTPError as error:
+        advice = {401: "; set api_login", 403: "; the user of api_login lacks the right to read it"}
+        raise UnreachableError(f"{url} answers {error.code}{advice.get(error.code, '')}") from error
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "reason", error)
+        raise UnreachableError(
+            f"{url} does not answer: {str(reason) or type(error).__name__:.100}"
+        ) from error
+    try:
+        return json.loads(text), _skew(date)
+    except ValueError as error:
+        raise UnreachableError(f"{url} does not answer with JSON; is it the API of {broker.kind}?") from error
+
+
+def _context(broker: FleetBroker, url: str) -> ssl.SSLContext | None:
+    if not url.startswith("https:"):
+        return None
+    return tls_context(broker.tls.ca if broker.tls is not None else None)
+
+
+def _skew(date: str | None) -> float | None:
+    """Seconds that the time in a header `Date` is ahead of this machine's."""
+    if date is None:
+        return None
+    try:
+        return parsedate_to_datetime(date).timestamp() - time.time()
+    except ValueError:
+        return None
+
+
+def _uri_address(uri: str, port: int) -> Address | str:
+    """The address in a URI or `host:port`; the text itself if it has none."""
+    parts = urlsplit(uri if "://" in uri else f"//{uri}")
+    try:
+        return Address(parts.hostname or uri, parts.port or port)
+    except ValueError:
+        return ""
+
+
+def _text(entry: Any, name: str) -> str:
+    value = entry.get(name) if isinstance(entry, Mapping) else None
+    return "" if value is None else str(value)[:200]
+
+
+def _entries(document: Any, name: str) -> list[Any]:
+    """The list at a name, or the document itself if the name is empty; empty if there is none."""
+    found = document.get(name) if name and isinstance(document, Mapping) else document
+    return list(found) if isinstance(found, list) else []

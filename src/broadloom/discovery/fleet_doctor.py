@@ -1,0 +1,311 @@
+"""Checks of a running fleet before its links are planned: `doctor()` and `broadloom doctor`."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import time
+from collections.abc import Callable, Coroutine
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from broadloom.checks import check_flag, check_instance
+from broadloom.deployment import Fleet, FleetBroker
+from broadloom.discovery.admin_apis import ApiFacts, api_url, read_api
+from broadloom.discovery.broker_probes import GOOD_QUEUE, MqttProbe
+from broadloom.discovery.existing_links import (
+    ExistingLink,
+    link_findings,
+    links_of_client_ids,
+    without_repeats,
+)
+from broadloom.discovery.findings import ADVICE, MUST_CHANGE, NOT_SEEN, OK, DoctorReport, Finding
+from broadloom.discovery.mosquitto_config import MosquittoConfig, read_mosquitto_config
+from broadloom.discovery.nats_probe import NatsProbe
+from broadloom.errors import BroadloomError
+from broadloom.mqtt.endpoint import Address
+from broadloom.progress import stage
+
+RESOLVE_SECONDS = 3.0
+DATABASE_MAGIC = b"\x00\xb5\x00mosquitto db"
+AUTOSAVE_SECONDS = 1_800  # Mosquitto's default
+LOG_WAIT_SECONDS = 1.0
+_Places = frozenset[tuple[str, int]]
+
+
+def doctor(fleet: Fleet, deliver: bool = False) -> DoctorReport:
+    """Connect to every broker of a fleet, and say what was found and which setting to write.
+
+    The checks: reachability, TLS, login, MQTT 5, rights (tried, not guessed), limits, queue, clock,
+    persistence, and existing bridges. They change nothing, and no client sees a message, unless `deliver`.
+
+    Args:
+        fleet: the fleet.
+        deliver: whether to send one real message per filter that links carry, to try the right to read;
+            clients that subscribe to all topics see it.
+
+    Raises:
+        InputError: `fleet` is not a fleet.
+
+    Examples:
+        >>> import broadloom as bl
+        >>> from broadloom.deployment import FleetBroker
+        >>> report = bl.doctor(bl.Fleet([FleetBroker("rome", "127.0.0.1:1", tls=None)]))
+        >>> [(one.check, one.verdict) for one in report.findings if one.broker == "rome"]
+        [('reach', 'must change')]
+    """
+    check_instance(fleet, Fleet, "the fleet", "give a Fleet, such as Fleet.load('fleet.toml')")
+    check_flag(deliver, "deliver")
+    return _run(lambda: _examine(fleet, deliver))
+
+
+def _run(work: Callable[[], Coroutine[Any, Any, DoctorReport]]) -> DoctorReport:
+    """Run a coroutine to its end, in a thread of its own if this one has an event loop, as in notebooks."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return asyncio.run(work())
+    context = contextvars.copy_context()
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(context.run, lambda: asyncio.run(work())).result()
+
+
+@dataclass
+class _BrokerFacts:
+    """What was found out about one broker.
+
+    Attributes:
+        findings: the findings.
+        seen: the client ids of its bridges; None: they cannot be seen.
+        config: its configuration file, if the fleet names it.
+        api: what its admin API says.
+        places: the addresses that its name stands for.
+        is_up: whether a login succeeded.
+    """
+
+    findings: list[Finding] = field(default_factory=list)
+    seen: list[str] | None = None
+    config: MosquittoConfig | None = None
+    api: ApiFacts = field(default_factory=ApiFacts)
+    places: _Places = frozenset()
+    is_up: bool = False
+
+
+async def _examine(fleet: Fleet, deliver: bool) -> DoctorReport:
+    """Check all brokers at the same time, then the fleet."""
+    with stage("brokers", len(fleet.brokers)) as done:
+        count = 0
+
+        async def one(broker: FleetBroker) -> _BrokerFacts:
+            nonlocal count
+            found = await _examine_broker(broker, fleet.links.carry, deliver)
+            count += 1
+            done(count)
+            return found
+
+        facts = await asyncio.gather(*map(one, fleet.brokers.values()))
+    by_name = dict(zip(fleet.brokers, facts, strict=True))
+    findings = [finding for one in facts for finding in one.findings]
+    return DoctorReport(findings + await _examine_links(by_name))
+
+
+async def _examine_broker(broker: FleetBroker, carry: tuple[str, ...], deliver: bool) -> _BrokerFacts:
+    facts = _BrokerFacts(places=await _resolve(broker.host_and_port()))
+    if broker.kind == "nats":
+        nats = NatsProbe(broker, carry)
+        await nats.run()
+        facts.findings += nats.findings
+        facts.is_up = nats.is_up
+    else:
+        probe = MqttProbe(broker, carry, deliver)
+        await probe.run()
+        facts.seen = probe.bridges
+        facts.is_up = probe.is_up
+        if broker.kind == "mosquitto":
+            await asyncio.to_thread(_read_mosquitto, broker, facts, probe)
+        facts.findings = probe.findings
+    if api_url(broker) is not None and broker.kind != "mosquitto":
+        facts.api = await read_api(broker)
+        facts.findings += facts.api.findings
+    elif broker.kind != "mosquitto":
+        setting = 'subscriptions = "http://..." in fleet.toml'
+        facts.findings.append(
+            Finding(
+                broker.name, "api", ADVICE, "the fleet file does not name the broker's admin API", setting
+            )
+        )
+    if facts.is_up and not any(one.check == "clock" for one in facts.findings):
+        _judge_other_clock(broker, facts)
+    return facts
+
+
+def _judge_other_clock(broker: FleetBroker, facts: _BrokerFacts) -> None:
+    """Compare the clocks by the admin API, or say that the clock cannot be seen."""
+    if facts.api.skew is not None:
+        judge = MqttProbe(broker, (), deliver=False)
+        judge.judge_clock(facts.api.skew, "its admin API")
+        facts.findings += judge.findings
+        return
+    setting = (
+        "log_dest topic in mosquitto.conf" if broker.kind == "mosquitto" else "subscriptions in fleet.toml"
+    )
+    facts.findings.append(Finding(broker.name, "clock", NOT_SEEN, "the clock cannot be seen", setting))
+
+
+# Files of Mosquitto on this machine.
+
+
+def _read_mosquitto(broker: FleetBroker, facts: _BrokerFacts, probe: MqttProbe) -> None:
+    """Look at the files that the fleet file names: configuration, persistence file, log."""
+    logs: list[Path] = []
+    if broker.config is not None:
+        try:
+            facts.config = read_mosquitto_config(broker.config)
+        except BroadloomError as error:
+            probe.add("config", MUST_CHANGE, str(error), "config in fleet.toml")
+    if facts.config is not None:
+        logs += _judge_config(facts.config, probe)
+    elif broker.subscriptions is None and probe.is_up:
+        setting = 'config = "/etc/mosquitto/mosquitto.conf" in fleet.toml, if it is on this machine'
+        probe.add("persistence", NOT_SEEN, "persistence cannot be seen", setting)
+    for source in broker.subscription_sources():
+        if "://" in source:
+            found = f"mosquitto has no admin API, but subscriptions is {source}"
+            probe.add("subscriptions", MUST_CHANGE, found, "the path of mosquitto.db or a log in fleet.toml")
+        else:
+            logs += _judge_source(Path(source), probe, facts.config)
+    if broker.subscriptions is None and probe.is_up:
+        setting = 'subscriptions = "/var/lib/mosquitto/mosquitto.db" in fleet.toml, or a log'
+        probe.add("subscriptions", ADVICE, "discover has no list of subscriptions to read", setting)
+    if probe.is_up and logs and not any(one.check == "clock" for one in probe.findings):
+        end = time.monotonic() + LOG_WAIT_SECONDS  # the broker can write its log with a delay
+        while not any(probe.read_clock_from_log(log) for log in logs) and time.monotonic() < end:
+            time.sleep(0.05)
+
+
+def _judge_config(config: MosquittoConfig, probe: MqttProbe) -> list[Path]:
+    """Judge the settings in mosquitto.conf; returns its log files."""
+    where = f"in {config.path}"
+    if config.last("persistence", "false") == "true":
+        interval = config.last("autosave_interval", str(AUTOSAVE_SECONDS))
+        probe.add("persistence", OK, f"sessions and queues are saved every {interval} s")
+    else:
+        found = "sessions and queues are lost at a restart (the files of deploy export change that)"
+        probe.add("persistence", ADVICE, found, f"persistence true {where}")
+    limit = config.last("max_queued_messages", "1000")
+    if (
+        limit.isdecimal()
+        and 0 < int(limit) < 1_000
+        and not any(one.check == "queue" for one in probe.findings)
+    ):
+        found = f"only {limit} messages are kept for an absent client"
+        probe.add("queue", MUST_CHANGE, found, f"{GOOD_QUEUE} {where}")
+    if config.last("allow_anonymous", "false") == "true":
+        probe.add("anonymous", ADVICE, "allow_anonymous is true", f"allow_anonymous false {where}")
+    kinds = {word for value in config.options.get("log_type", []) for word in value.split()}
+    if not kinds & {"subscribe", "all"}:
+        found = "subscriptions are not logged, so discover cannot listen to them"
+        probe.add("log", ADVICE, found, f"log_type subscribe {where}")
+    files = [value.removeprefix("file").strip() for value in config.options.get("log_dest", [])]
+    return [Path(file) for file in files if file.startswith("/")]
+
+
+def _judge_source(path: Path, probe: MqttProbe, config: MosquittoConfig | None) -> list[Path]:
+    """Judge the file of subscriptions; returns it if it is a log."""
+    try:
+        with path.open("rb") as file:
+            head = file.read(len(DATABASE_MAGIC))
+        age = max(time.time() - path.stat().st_mtime, 0)
+    except OSError as error:
+        reason = error.strerror or type(error).__name__
+        setting = "subscriptions in fleet.toml, or the right to read the file"
+        if isinstance(error, FileNotFoundError):
+            setting = "persistence true in mosquitto.conf, or subscriptions in fleet.toml"
+        probe.add("subscriptions", MUST_CHANGE, f"{path} cannot be read: {reason}", setting)
+        return []
+    if not head.startswith(DATABASE_MAGIC):
+        probe.add("subscriptions", OK, f"{path} is a log")
+        return [path]
+    found = f"{path} was saved {age:,.0f} s ago"
+    interval = config.last("autosave_interval", str(AUTOSAVE_SECONDS)) if config else str(AUTOSAVE_SECONDS)
+    limit = int(interval) if interval.isdecimal() and int(interval) else AUTOSAVE_SECONDS
+    if age > 2 * limit:
+        probe.add(
+            "subscriptions",
+            ADVICE,
+            f"{found}, and can be out of date",
+            "autosave_interval 60 in mosquitto.conf",
+        )
+    else:
+        probe.add("subscriptions", OK, found)
+    return []
+
+
+# Links that exist already.
+
+
+async def _examine_links(facts: dict[str, _BrokerFacts]) -> list[Finding]:
+    """Find the links between brokers from all sources."""
+    configured = [
+        link for broker, one in facts.items() for link in await _configured_links(broker, one, facts)
+    ]
+    seen = links_of_client_ids({broker: one.seen for broker, one in facts.items() if one.seen is not None})
+    links = without_repeats(seen, configured)
+    pairs = set()
+    for broker, one in facts.items():
+        for entry in one.api.links:
+            peer = await _peer(entry.peer, broker, facts, any_port=True)
+            pair = (frozenset((broker, peer or entry.peer)), entry.link.source)
+            if pair not in pairs:  # both ends report a link
+                pairs.add(pair)
+                links.append(replace(entry.link, peer=peer))
+    unseen = [
+        broker
+        for broker, one in facts.items()
+        if one.is_up and one.seen is None and one.config is None and not one.api.answered
+    ]
+    return link_findings(links, unseen) if any(one.is_up for one in facts.values()) or links else []
+
+
+async def _configured_links(
+    broker: str, own: _BrokerFacts, facts: dict[str, _BrokerFacts]
+) -> list[ExistingLink]:
+    """The bridges in a broker's configuration file."""
+    links = []
+    for bridge in own.config.bridges if own.config is not None else ():
+        peers = [await _peer(address, broker, facts) for address in bridge.addresses]
+        peer = next((name for name in peers if name is not None), None)
+        remedy = f"remove `connection {bridge.name}` from {bridge.file}"
+        name = bridge.client or bridge.name
+        links.append(ExistingLink(name, broker, peer, bridge.file, remedy, tuple(bridge.filters)))
+    return links
+
+
+async def _peer(
+    peer: str | Address, broker: str, facts: dict[str, _BrokerFacts], any_port: bool = False
+) -> str | None:
+    """The broker of the fleet that a name or an address stands for; None: none, or several.
+
+    With `any_port`, the port can be that of another protocol on the same machine.
+    """
+    others = {name: one for name, one in facts.items() if name != broker}
+    if isinstance(peer, str):
+        return next((name for name, one in others.items() if peer and peer in one.api.names), None)
+    places = await _resolve(peer)
+    same = [name for name, one in others.items() if one.places & places]
+    if not same and any_port:
+        hosts = {host for host, _ in places}
+        same = [name for name, one in others.items() if hosts & {host for host, _ in one.places}]
+    return same[0] if len(same) == 1 else None
+
+
+async def _resolve(address: Address) -> _Places:
+    """The IP addresses and ports of an address; empty if its name cannot be resolved."""
+    try:
+        async with asyncio.timeout(RESOLVE_SECONDS):
+            found = await asyncio.get_running_loop().getaddrinfo(address.hostname, address.port)
+    except (OSError, TimeoutError, UnicodeError):
+        return frozenset()
+    return frozenset((str(entry[4][0]), int(entry[4][1])) for entry in found)
