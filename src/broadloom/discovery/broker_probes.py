@@ -252,8 +252,20 @@ class MqttProbe:
         self.add("mqtt 5", verdict, found, f"update the broker: {version} or later")
         return False
 
+    async def _tls_alert(self) -> Exception | None:
+        """The error with which a broker ends a TLS connection on which nothing is sent.
+
+        A broker that closes a connection with unread data can take its own alert back.
+        """
+        with suppress(OSError, TimeoutError):
+            async with asyncio.timeout(CHECK_SECONDS / 4), self._client("tls") as client:
+                return await client.ended()
+        return None
+
     async def _closed(self, error: Exception) -> None:
         """Say why a broker closes the connection before its answer to CONNECT."""
+        if self._tls is not None:
+            error = await self._tls_alert() or error
         if self._tls is None and await speaks_tls(self._address):
             self.add(
                 "tls", MUST_CHANGE, "the port speaks TLS, not plain text", "remove tls = false in fleet.toml"

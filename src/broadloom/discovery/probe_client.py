@@ -85,6 +85,7 @@ class ProbeClient:
         self._reader_task: asyncio.Task[None] | None = None
         self._writer: asyncio.StreamWriter | None = None
         self._last_number = 0
+        self._error: Exception | None = None
         self.messages: list[ProbeMessage] = []
         self.connack = Connack(False, 0, {})
         self.trip = 0.0
@@ -120,6 +121,12 @@ class ProbeClient:
         raw, head = await self._ask(packet, CONNACK, 0)
         self.connack = read_connack(raw, head)
         return self.connack
+
+    async def ended(self) -> Exception | None:
+        """Wait until the broker ends the connection; returns the error, if there is one."""
+        if self._reader_task is not None:
+            await asyncio.shield(self._reader_task)
+        return self._error
 
     async def disconnect(self, expiry: int | None = None) -> None:
         """Send DISCONNECT; with `expiry`, the broker keeps the session that long."""
@@ -190,16 +197,15 @@ class ProbeClient:
 
     async def _read(self, reader: asyncio.StreamReader) -> None:
         """Read packets until the connection ends, and answer those who wait."""
-        error: Exception | None = None
         try:
             while data := await reader.read(65_536):
                 for kind, raw, head in self._packets.feed(data):
                     self._handle(kind, raw, head)
         except (OSError, ProtocolError) as caught:
-            error = caught
+            self._error = caught
         for answer in self._waiting.values():
             if not answer.done():
-                answer.set_exception(error or ConnectionEndedError(self._ended))
+                answer.set_exception(self._error or ConnectionEndedError(self._ended))
                 answer.exception()  # retrieved, since the caller can have given up
         self._waiting.clear()
 
