@@ -167,11 +167,15 @@ def test_each_source_says_what_it_is(discovered):
     assert all(0 < broker["rtt_ms"] < 10_000 for broker in by_name.values())
 
 
-def test_the_tables_lead_to_a_plan(discovered):
-    """Overlapping filters are one group, and each group is connected."""
+def test_the_tables_lead_to_a_plan(discovered, tmp_path, run):
+    """Overlapping filters are one group, and each group is connected; the plan knows what was observed."""
     problem = read_link_problem(discovered[0])
-    plan = bl.link(problem.interest, problem.weights)
-    assert plan.metrics()["topic_connected"]
+    assert bl.link(problem.interest, problem.weights).metrics()["topic_connected"]
+    assert run("link", discovered[0], "-o", tmp_path / "plan")[0] == 0
+    assert run("verify", tmp_path / "plan")[0] == 0
+    plan = bl.Plan.load(tmp_path / "plan")
+    print(plan.publishers, plan.not_carried)
+    assert plan.publishers.mode == "observed"
 
 
 def test_missing_subscriptions_are_found_by_the_count_of_the_broker(lab, tmp_path, run):

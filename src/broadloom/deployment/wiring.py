@@ -176,8 +176,13 @@ def wanted_filters(plan: Plan) -> dict[str, tuple[str, ...]]:
 
 
 def widest(filters: Set[str]) -> set[str]:
-    """The topic filters that no other one of them covers."""
-    wild = [text for text in filters if is_wild(text)]
+    """The topic filters that no other one of them covers; of `#` and `+/#`, which mean the same, the first.
+
+    Examples:
+        >>> sorted(widest({"a/#", "a/b", "c"})), widest({"#", "+/#"})
+        (['a/#', 'c'], {'#'})
+    """
+    wild = [text for text in filters if is_wild(text) and not (text == "+/#" and "#" in filters)]
     return {text for text in filters if not any(wide != text and covers(wide, text) for wide in wild)}
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from broadloom.deployment import FleetBroker
+from broadloom.deployment import FleetBroker, widest
 from broadloom.discovery.observed_publications import Observations
 from broadloom.discovery.subscription_sources import LISTENED, SourceFindings
 from broadloom.formats.mosquitto_db import FORMAT as MOSQUITTO_DB
@@ -154,7 +154,7 @@ def carried_parts(topic_filter: str, carry: Sequence[str]) -> tuple[list[str], s
     if any(covers(one, topic_filter) for one in carry):
         return [topic_filter], None
     common = {part for one in carry if (part := common_filter(topic_filter, one)) is not None}
-    parts = sorted(one for one in common if not any(other != one and covers(other, one) for other in common))
+    parts = sorted(widest(common))
     if not parts:
         return [], Reason.OUTSIDE
     return parts, f"links carry only {', '.join(parts)} of it"

@@ -18,6 +18,7 @@ from broadloom.checks import check_flag, check_number, check_path
 from broadloom.deployment import Fleet
 from broadloom.discovery.broker_findings import BrokerFindings, merge_findings, shared_group_notes
 from broadloom.discovery.latencies import AUTO, CHOICES, MEASURED, Latencies, latencies
+from broadloom.discovery.nats_listener import NatsListener
 from broadloom.discovery.observed_publications import (
     BrokerListener,
     Observations,
@@ -215,11 +216,11 @@ class _Observation:
         self._fleet = fleet
         self._seconds = seconds
         carry: Sequence[str] = fleet.links.carry if seconds else ()
-        self._listeners = {
-            name: BrokerListener(broker, carry, self.repeated)
-            for name, broker in fleet.brokers.items()
-            if broker.kind == "mosquitto" or ((seconds or measure) and broker.kind != "nats")
-        }
+        self._listeners: dict[str, BrokerListener | NatsListener] = {}
+        for name, broker in fleet.brokers.items():
+            if seconds or measure or broker.kind == "mosquitto":  # only Mosquitto counts its subscriptions
+                kind = NatsListener if broker.kind == "nats" else BrokerListener
+                self._listeners[name] = kind(broker, carry, self.repeated)
 
     def run(self) -> None:
         """Do all of it; also where an event loop runs already, as in a notebook."""

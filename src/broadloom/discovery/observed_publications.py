@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
-from broadloom.deployment import FleetBroker
+from broadloom.deployment import FleetBroker, widest
 from broadloom.discovery.subscription_sources import OWN_CLIENT
 from broadloom.errors import BroadloomError, UnreachableError
-from broadloom.mqtt import ClientSession, FilterIndex, SessionHandler, covers, groups
+from broadloom.mqtt import ClientSession, FilterIndex, SessionHandler, groups
 from broadloom.mqtt.client_session import LOG
 from broadloom.mqtt.packets import PUBACK, Publish, acknowledgement
 
@@ -75,13 +75,12 @@ class RepeatedMessages:
         self.topics: dict[str, set[str]] = {}
         self._seen: dict[bytes, str] = {}
 
-    def add(self, broker: str, message: Publish) -> None:
-        """Note a message."""
-        content = str(message.key).encode() if message.key else message.payload()
-        digest = blake2b(b"%b\0%b" % (message.topic.encode(), content), digest_size=8).digest()
+    def add(self, broker: str, topic: str, content: bytes) -> None:
+        """Note a message; `content` is its id, or its payload."""
+        digest = blake2b(b"%b\0%b" % (topic.encode(), content), digest_size=8).digest()
         other = self._seen.setdefault(digest, broker)
         if other != broker:
-            self.topics.setdefault(message.topic, set()).update((other, broker))
+            self.topics.setdefault(topic, set()).update((other, broker))
         elif len(self._seen) > MOST_DIGESTS:
             self._seen = dict(list(self._seen.items())[MOST_DIGESTS // 2 :])
 
@@ -102,7 +101,7 @@ class BrokerListener(SessionHandler):
         self._broker = broker
         self._carry = tuple(carry)
         self._filters = listened_filters(carry)
-        self._index = FilterIndex(carry) if self._filters != self._carry else None
+        self._index = FilterIndex(carry) if set(self._filters) != set(self._carry) else None
         self._repeated = repeated or RepeatedMessages()
         self._since: float | None = None
         self._counts: dict[str, int] = {}
@@ -177,21 +176,24 @@ class BrokerListener(SessionHandler):
         elif topic in LOG_TOPICS:
             self.found.lines.append(message.payload().decode("utf-8", "replace"))
         elif self._since is not None and not topic.startswith("$") and self._is_carried(topic):
-            self._count(message)
+            content = str(message.key).encode() if message.key else message.payload()
+            count_message(self.found, topic, len(message.raw))
+            self._repeated.add(self._broker.name, topic, content)
 
     def _is_carried(self, topic: str) -> bool:
         return self._index is None or next(self._index.meeting(topic), None) is not None
 
-    def _count(self, message: Publish) -> None:
-        traffic = self.found.traffic.get(message.topic)
-        if traffic is None:
-            if len(self.found.traffic) >= MOST_TOPICS:
-                self.found.cut += 1
-                return
-            traffic = self.found.traffic[message.topic] = TopicTraffic()
-        traffic.messages += 1
-        traffic.packet_bytes += len(message.raw)
-        self._repeated.add(self._broker.name, message)
+
+def count_message(found: Observations, topic: str, size: int) -> None:
+    """Count a message of `size` bytes."""
+    traffic = found.traffic.get(topic)
+    if traffic is None:
+        if len(found.traffic) >= MOST_TOPICS:
+            found.cut += 1
+            return
+        traffic = found.traffic[topic] = TopicTraffic()
+    traffic.messages += 1
+    traffic.packet_bytes += size
 
 
 def listened_filters(carry: Sequence[str]) -> tuple[str, ...]:
@@ -203,11 +205,7 @@ def listened_filters(carry: Sequence[str]) -> tuple[str, ...]:
         >>> listened_filters(["a/#", "b/+"]), listened_filters(["a/#", "+/b"])
         (('a/#', 'b/+'), ('#',))
     """
-    alone = [
-        text
-        for text in dict.fromkeys(carry)
-        if not any(other != text and covers(other, text) for other in carry)
-    ]
+    alone = sorted(widest(set(carry)))
     return tuple(alone) if len(set(groups(alone).values())) == len(alone) else (EVERYTHING,)
 
 
