@@ -174,7 +174,6 @@ def test_the_tables_lead_to_a_plan(discovered, tmp_path, run):
     assert run("link", discovered[0], "-o", tmp_path / "plan")[0] == 0
     assert run("verify", tmp_path / "plan")[0] == 0
     plan = bl.Plan.load(tmp_path / "plan")
-    print(plan.publishers, plan.not_carried)
     assert plan.publishers.mode == "observed"
 
 
