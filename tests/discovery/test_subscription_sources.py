@@ -160,6 +160,26 @@ def test_an_api_that_is_down_is_a_problem_of_its_broker():
     assert "does not answer" in read_source(broker, f"http://{HOST}:{port}").problem
 
 
+@pytest.mark.parametrize(
+    "answer", [b"nonsense\r\n\r\n", b"HTTP/1.0 200 OK\r\nContent-Length: 9\r\n\r\n{", b""]
+)
+def test_an_answer_that_is_not_http_is_a_problem_of_its_broker(answer):
+    with socket.create_server((HOST, 0)) as server:
+
+        def serve():
+            connection, _ = server.accept()
+            with connection:
+                connection.recv(65_536)
+                connection.sendall(answer)
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        broker = FleetBroker("rome", "rome", "emqx")
+        findings = read_source(broker, f"http://{HOST}:{server.getsockname()[1]}")
+        thread.join()
+    assert "does not answer" in findings.problem
+
+
 def test_a_dump_of_several_pages_and_definitions_of_rabbitmq_lead_to_a_plan(tmp_path):
     """From files, one of them compressed; only bindings of topic exchanges count."""
     answer = emqx_api([(f"c{number}", f"t/{number}") for number in range(5)])

@@ -1,9 +1,10 @@
-"""Admin APIs of brokers, as `doctor` reads them: NATS monitoring, RabbitMQ management, EMQX."""
+"""Admin APIs of brokers, as `doctor` and `discover` read them: NATS monitoring, RabbitMQ management, EMQX."""
 
 from __future__ import annotations
 
 import asyncio
 import base64
+import http.client
 import json
 import ssl
 import time
@@ -21,8 +22,8 @@ from broadloom.discovery.findings import ADVICE, MUST_CHANGE, OK, Finding
 from broadloom.errors import BroadloomError, UnreachableError
 from broadloom.mqtt.endpoint import Address, tls_context
 
-API_SECONDS = 5.0
-LARGEST_ANSWER = 32 << 20  # bytes
+API_SECONDS = 10.0
+LARGEST_ANSWER = 256 << 20  # bytes
 OVERVIEWS = {"nats": "/varz", "rabbitmq": "/api/overview", "emqx": "/api/v5/nodes"}
 _PORTS = {"rabbitmq": 5672, "emqx": 1883}
 
@@ -141,12 +142,19 @@ async def _optional(broker: FleetBroker, path: str) -> Any:
 
 async def _get(broker: FleetBroker, path: str) -> tuple[Any, float | None]:
     """A JSON document of a broker's admin API, and the seconds that its clock is ahead."""
-    return await asyncio.to_thread(_get_document, broker, path)
-
-
-def _get_document(broker: FleetBroker, path: str) -> tuple[Any, float | None]:
     parts = urlsplit(api_url(broker) or "")
-    url = f"{parts.scheme}://{parts.netloc}{path}"
+    document, date = await asyncio.to_thread(get_document, broker, f"{parts.scheme}://{parts.netloc}{path}")
+    return document, _skew(date)
+
+
+def get_document(broker: FleetBroker, url: str) -> tuple[Any, str | None]:
+    """A JSON document of a broker's admin API, and the header `Date` of the answer.
+
+    Raises:
+        InputError: the secret of the login cannot be used.
+        UnreachableError: the API does not answer, or not with such a document.
+    """
+    where = url.partition("?")[0]
     request = urllib.request.Request(url, headers={"Accept": "application/json"})  # noqa: S310
     if broker.api_login is not None:
         pair = f"{broker.api_login.user}:{broker.api_login.password()}".encode()
@@ -154,20 +162,26 @@ def _get_document(broker: FleetBroker, path: str) -> tuple[Any, float | None]:
         request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(pair).decode()}")
     try:
         with urllib.request.urlopen(request, timeout=API_SECONDS, context=_context(broker, url)) as answer:  # noqa: S310
-            text = answer.read(LARGEST_ANSWER)
+            text = answer.read(LARGEST_ANSWER + 1)
             date = answer.headers.get("Date")
     except urllib.error.HTTPError as error:
         advice = {401: "; set api_login", 403: "; the user of api_login lacks the right to read it"}
-        raise UnreachableError(f"{url} answers {error.code}{advice.get(error.code, '')}") from error
-    except (OSError, ValueError) as error:
+        raise UnreachableError(f"{where} answers {error.code}{advice.get(error.code, '')}") from error
+    except (OSError, ValueError, http.client.HTTPException) as error:
         reason = getattr(error, "reason", error)
         raise UnreachableError(
-            f"{url} does not answer: {str(reason) or type(error).__name__:.100}"
+            f"{where} does not answer: {str(reason) or type(error).__name__:.100}"
         ) from error
+    if len(text) > LARGEST_ANSWER:
+        raise UnreachableError(
+            f"{where} answers with more than {LARGEST_ANSWER >> 20} MiB; save it as a file"
+        )
     try:
-        return json.loads(text), _skew(date)
+        return json.loads(text), date
     except ValueError as error:
-        raise UnreachableError(f"{url} does not answer with JSON; is it the API of {broker.kind}?") from error
+        raise UnreachableError(
+            f"{where} does not answer with JSON; is it the API of {broker.kind}?"
+        ) from error
 
 
 def _context(broker: FleetBroker, url: str) -> ssl.SSLContext | None:

@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import base64
 import gzip
 import json
-import ssl
 import time
-import urllib.error
-import urllib.request
 import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -18,17 +14,15 @@ from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 
 from broadloom.deployment import FleetBroker
-from broadloom.errors import BroadloomError, InputError, UnreachableError, error_from_os
+from broadloom.discovery.admin_apis import get_document
+from broadloom.errors import BroadloomError, InputError, error_from_os
 from broadloom.formats import FORMATS, PAGE, DumpFormat, DumpPage, DumpRow, missing_pages_note
 from broadloom.formats.mosquitto_db import FORMAT as MOSQUITTO_DB
 from broadloom.formats.mosquitto_db import NOT_IN_FILE, read_mosquitto_db
 from broadloom.formats.mosquitto_log import FORMAT as MOSQUITTO_LOG
 from broadloom.model import Reason
-from broadloom.mqtt import tls_context
 
-API_SECONDS = 10.0  # the longest wait for one answer of an API
 LARGEST_FILE = 2**30  # bytes; `ingest` reads larger ones
-LARGEST_PAGE = 2**28
 MOST_PAGES = 10_000
 PAGE_ENTRIES = 1_000
 # The API of each kind of broker: what to append to an address without a path.
@@ -257,38 +251,7 @@ class _Api:
     def _get(self, query: Mapping[str, str]) -> Any:
         """The JSON document at the address."""
         url = f"{self.url}?{urlencode(query)}" if query else self.url
-        request = urllib.request.Request(url, headers={"Accept": "application/json"})  # noqa: S310
-        login = self.broker.api_login
-        if login is not None:
-            pair = f"{login.user}:{login.password()}".encode()
-            # Not sent to another host after a redirection.
-            request.add_unredirected_header("Authorization", f"Basic {base64.b64encode(pair).decode()}")
-        try:
-            with urllib.request.urlopen(request, timeout=API_SECONDS, context=self._tls()) as answer:  # noqa: S310
-                text = answer.read(LARGEST_PAGE + 1)
-        except urllib.error.HTTPError as error:
-            advice = {401: "; set api_login", 403: "; the user of api_login lacks the right to read it"}
-            raise UnreachableError(f"{self.url} answers {error.code}{advice.get(error.code, '')}") from error
-        except (OSError, ValueError) as error:  # includes URLError, a timeout and a broken answer
-            reason = getattr(error, "reason", error)
-            raise UnreachableError(
-                f"{self.url} does not answer: {str(reason) or type(error).__name__}"
-            ) from error
-        if len(text) > LARGEST_PAGE:
-            raise InputError(
-                f"{self.url} answers with more than {LARGEST_PAGE >> 20} MiB; use `broadloom ingest`"
-            )
-        try:
-            return json.loads(text)
-        except ValueError as error:
-            raise InputError(
-                f"{self.url} does not answer with JSON; is it the API of {self.broker.kind}?"
-            ) from error
-
-    def _tls(self) -> ssl.SSLContext | None:
-        if not self.url.startswith("https:"):
-            return None
-        return tls_context(self.broker.tls.ca if self.broker.tls is not None else None)
+        return get_document(self.broker, url)[0]
 
 
 def _expects(meta: Mapping[str, Any], number: int) -> bool:
