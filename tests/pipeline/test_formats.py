@@ -1,10 +1,11 @@
 """Parsers of broker dumps: their rows, and truncated or damaged dumps."""
 
+import io
 import json
 
 import pytest
 
-from broadloom.formats import FORMATS, PAGE, DumpPage, missing_pages_note
+from broadloom.formats import FORMATS, PAGE, DumpPage, dump_problem, missing_pages_note
 from broadloom.formats.dump_rows import entries
 
 BY_NAME = {form.name: form for form in FORMATS}
@@ -245,3 +246,63 @@ def test_nats_connections_that_only_count_their_subscriptions_are_refused():
     text = json.dumps({"server_id": "N", "connections": [{"cid": 1, "subscriptions": 3}, {"cid": 2}]})
     (row,) = BY_NAME["nats"].rows(text.encode())
     assert "subs=detail" in row.reason
+
+
+def problem(name, text):
+    return dump_problem(BY_NAME[name], io.BytesIO(text.encode()))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "words"),
+    [
+        (
+            "mosquitto",
+            MOSQUITTO.partition("1700000001: c1 1")[0],
+            "1 connections and no subscription in the log",
+        ),
+        (
+            "mosquitto",
+            "1700000000: mosquitto version 2.0.11 starting\r\n",
+            "log_type ...` for each of error, ",
+        ),
+        (
+            "nats",
+            '{"connections": [{"cid": 7, "subscriptions": 3}]}',
+            "1 connections only count .*subs=detail",
+        ),
+        ("nats", '{"server_id": "N", "connections": []}', "no connection has a subscription; .*subs=detail"),
+        ("rabbitmq", '{"rabbit_version": "3", "queues": []}', "no queue is bound .*; .* GET /api/bindings"),
+        ("rabbitmq", '{"bindings": []}', "no queue is bound to a topic exchange; "),
+        ("emqx", '{"data": [], "meta": {"page": 1, "count": 0}}', "the list is empty; fetch all pages of "),
+        ("vernemq", "+---+\n|client_id|\n|c1|\n", "no row has a client and a topic .*; .*--limit"),
+        ("kafka", "GROUP TOPIC PARTITION\n", "no consumer group reads a topic; .*--all-groups"),
+    ],
+)
+def test_a_dump_without_subscriptions_names_the_missing_setting(name, text, words):
+    import re
+
+    found = problem(name, text)
+    assert found.empty
+    assert re.search(words, found.text)
+    assert "\n" not in found.text
+
+
+def test_a_dump_that_shows_subscriptions_has_no_problem():
+    for name, text in (
+        ("emqx", EMQX),
+        ("rabbitmq", RABBITMQ),
+        ("nats", CONNZ),
+        ("nats", SUBSZ),
+        ("vernemq", VERNEMQ),
+        ("kafka", KAFKA),
+        ("mosquitto", MOSQUITTO),
+        ("mosquitto", "1700000001: c1 1 t\n1700000001: Client c1 disconnected.\n"),
+    ):
+        assert problem(name, text) is None, name
+
+
+def test_a_list_of_vernemq_of_exactly_the_default_length_can_be_truncated():
+    head = "|client_id|topic|\n"
+    assert problem("vernemq", head + "|c|t|\n" * 99) is None
+    found = problem("vernemq", head + "|c|t|\n" * 100)
+    assert (found.empty, "--limit" in found.text) == (False, True)

@@ -431,9 +431,8 @@ def test_events_are_checked_by_their_kind_and_keep_their_position(tmp_path, spar
     assert [values[seq]["at"] for seq in (1, 2, 3, 4)] == [None, [0.5, 2], "fra", {"b": 1.5}]
     assert values[1]["node"] == "a"
     assert values[2]["topics"] == ["t"]
-    assert [one.seq for one in feed.take(read_events(tmp_path / "out")) if isinstance(one, AppliedEvent)] == [
-        1
-    ]
+    taken = [one.seq for one in feed.take(read_events(tmp_path / "out")) if isinstance(one, AppliedEvent)]
+    assert taken == [1, 2, 3, 4, 7]  # without weights, positions have no effect
 
 
 def test_a_million_bad_rows_and_no_good_one(tmp_path, spark):
@@ -441,6 +440,25 @@ def test_a_million_bad_rows_and_no_good_one(tmp_path, spark):
     ledger = ingest([str(tmp_path)], tmp_path / "out", spark=spark)
     assert account(ledger, "subscriptions").quarantined == {"wrong number of fields": 1_000_000}
     assert require_table(tmp_path / "out", "subscriptions").num_rows == 0
+
+
+def test_ingest_says_that_a_log_lacks_subscriptions(tmp_path, spark, capsys):
+    """As a note beside another source; alone it is an error with exit code 2, without an output."""
+    from broadloom.cli import main
+
+    (tmp_path / "oslo.log").write_text(
+        "1700000000: New client connected from 10.0.0.1:5 as c (p2, c1, k60).\n"
+    )
+    (tmp_path / "subscriptions.csv").write_text("node,topic\na,t\n")
+    ledger = ingest([str(tmp_path)], tmp_path / "out", spark=spark)
+    assert ["oslo.log: 1 connections and no subscription in the log" in note for note in ledger.notes] == [
+        True
+    ]
+    with pytest.raises(SystemExit) as stopped:
+        main(["ingest", str(tmp_path / "oslo.log"), "-o", str(tmp_path / "none")])
+    assert stopped.value.code == 2
+    assert "log_type" in capsys.readouterr().err
+    assert not (tmp_path / "none").exists()
 
 
 def test_an_ingest_that_fails_leaves_no_files(tmp_path, spark):

@@ -8,7 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from broadloom import InputError, StorageError
-from broadloom.pipeline.ingest.raw_sources import RawSource, count_lines, find_files
+from broadloom.pipeline.ingest.raw_sources import RawSource, check_dumps, count_lines, find_files
 
 
 @pytest.mark.parametrize(
@@ -116,3 +116,47 @@ def test_columns_of_json_lines_are_those_of_all_lines(tmp_path):
     (one,) = find_files([RawSource(str(tmp_path))])
     assert (one.table, one.reader) == ("subscriptions", "jsonl")
     assert {"node", "broker", "topic", "client"} <= set(one.names)
+
+
+QUIET_LOG = "1700000000: New client connected from 10.0.0.1:5 as c1 (p2, c1, k60).\n"
+
+
+def test_logs_without_subscriptions_are_refused_before_spark_starts(tmp_path):
+    """Each source is named with the setting that is missing, if no other source has subscriptions."""
+    for name in ("oslo.log", "rome.log"):
+        (tmp_path / name).write_text(QUIET_LOG)
+    (tmp_path / "nodes.csv").write_text("node\noslo\n")
+    words = r"oslo\.log: 1 connections .*mosquitto\.conf .*; .*rome\.log: 1 connections "
+    with pytest.raises(InputError, match=words):
+        check_dumps(find_files([RawSource(str(tmp_path))]))
+
+
+@pytest.mark.parametrize(
+    ("name", "data"),
+    [
+        ("subscriptions.csv", b"node,topic\na,t\n"),
+        ("b.log.gz", gzip.compress(b"1700000000: c1 1 t/1\n")),
+        ("subscribers.csv", b'subscriber,place,lo,hi\ns,"[1]","[1]","[2]"\n'),
+    ],
+)
+def test_a_log_without_subscriptions_has_a_note_if_another_source_has_some(tmp_path, name, data):
+    (tmp_path / "oslo.log").write_text(QUIET_LOG)
+    (tmp_path / name).write_bytes(data)
+    [note] = check_dumps(find_files([RawSource(str(tmp_path))]))
+    assert note.startswith(f"{tmp_path}/oslo.log: 1 connections and no subscription")
+
+
+def test_publications_are_recognised_by_name_and_kind_only(tmp_path):
+    for name in ("publications.csv", "rows.csv"):
+        (tmp_path / name).write_text("node,topic,rate\na,t,1\n")
+    found = find_files([RawSource(str(tmp_path))])
+    assert [file.table for file in found] == ["publications", "subscriptions"]
+    [named] = find_files([RawSource.parse(f"publications={tmp_path}/rows.csv")])
+    assert named.table == "publications"
+
+
+@pytest.mark.parametrize("name", ["it's", "a`b"])
+def test_further_columns_of_nodes_with_quotes_are_refused(tmp_path, name):
+    (tmp_path / "nodes.csv").write_text(f"node,{name}\na,1\n")
+    with pytest.raises(InputError, match="Spark cannot read a column named"):
+        find_files([RawSource(str(tmp_path))])

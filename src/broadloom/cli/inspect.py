@@ -84,8 +84,10 @@ def _verify_market(plan: Path, as_json: bool, quiet: bool) -> int:
 
 def _verify_on_spark(plan: Path, engine: SparkEngine, as_json: bool, quiet: bool) -> int:
     from broadloom.pipeline import verify_on_spark
+    from broadloom.plans import saved_not_carried
 
     _refuse_assignment(plan)
+    not_carried = saved_not_carried(plan)
     with progress(quiet):
         verdict = verify_on_spark(plan, engine)
     filters = {"topic_filters": verdict.filters} if verdict.filters else {}
@@ -95,8 +97,9 @@ def _verify_on_spark(plan: Path, engine: SparkEngine, as_json: bool, quiet: bool
         **filters,
         "disconnected": list(verdict.examples),
         "bad_edges": verdict.bad_edges,
+        "not_carried": not_carried.record(),
     }
-    show(record, verdict.summary(), as_json, quiet)
+    show(record, "\n".join([verdict.summary(), *not_carried.lines()]), as_json, quiet)
     return 0 if verdict.good else 1
 
 

@@ -222,7 +222,7 @@ def _require_tree(group: TreeGroup) -> Edges:
         raise InputError(f"the plan does not connect topic {names}; link again, and run `broadloom verify`")
     raise InputError(
         f"filters {names} can match the same topic, so they need one tree, but the plan does not connect the "
-        f"{len(group.members)} brokers that want them; make them one topic (ingest with wildcards = 'group')"
+        f"{len(group.members)} brokers that want them; link again, and run `broadloom verify`"
     )
 
 

@@ -10,6 +10,7 @@ from broadloom.formats import (
     vernemq_sessions,
 )
 from broadloom.formats.dump_rows import PAGE, DumpFormat, DumpPage, DumpRow, missing_pages_note
+from broadloom.formats.missing_subscriptions import DumpProblem, dump_problem
 
 # The first format whose `looks_like` accepts the beginning of a file is chosen.
 FORMATS: tuple[DumpFormat, ...] = (
@@ -22,4 +23,13 @@ FORMATS: tuple[DumpFormat, ...] = (
     emqx_subscriptions.FORMAT,
 )
 
-__all__ = ["FORMATS", "PAGE", "DumpFormat", "DumpPage", "DumpRow", "missing_pages_note"]
+__all__ = [
+    "FORMATS",
+    "PAGE",
+    "DumpFormat",
+    "DumpPage",
+    "DumpProblem",
+    "DumpRow",
+    "dump_problem",
+    "missing_pages_note",
+]

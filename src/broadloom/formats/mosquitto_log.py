@@ -48,6 +48,23 @@ def parse(text: str) -> Iterator[DumpRow]:
     yield from log.rows
 
 
+def is_subscribe_line(line: str) -> bool:
+    """Whether a line of the log is a subscription.
+
+    Examples:
+        >>> is_subscribe_line("1700000000: c1 1 t/1"), is_subscribe_line("1700000000: Saving 1 entries")
+        (True, False)
+    """
+    parts = _LINE.match(line)
+    return parts is not None and not parts[2].startswith("\t") and _SUBSCRIBE.fullmatch(parts[2]) is not None
+
+
+def is_connect_line(line: str) -> bool:
+    """Whether a line of the log says that a client has connected."""
+    parts = _LINE.match(line)
+    return parts is not None and _CONNECT.match(parts[2]) is not None
+
+
 @dataclass
 class _LogState:
     """The state of all clients after the lines read so far.

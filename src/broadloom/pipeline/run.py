@@ -37,7 +37,14 @@ from broadloom.model import (
     read_assignment_problem,
     read_link_problem,
 )
-from broadloom.pipeline.ingest.raw_sources import RawFile, RawSource, check_choices, find_files, total_bytes
+from broadloom.pipeline.ingest.raw_sources import (
+    RawFile,
+    RawSource,
+    check_choices,
+    check_dumps,
+    find_files,
+    total_bytes,
+)
 from broadloom.pipeline.spark_session import SparkEngine, session
 from broadloom.plans import AssignmentResult, Plan, assignment_summary
 from broadloom.progress import stage
@@ -264,7 +271,8 @@ class _Run(ExitStack):
         """Write the canonical tables of the raw inputs."""
         from broadloom.pipeline.ingest.raw_to_tables import ingest_into
 
-        ingest_into(folder, self.files, self._spark(), **self.config.ingest)
+        notes = check_dumps(self.files)
+        ingest_into(folder, self.files, self._spark(), **self.config.ingest, notes=notes)
 
     def _assign(self, folder: Path) -> None:
         """Assign subscribers to brokers; raises if the result breaks a limit."""

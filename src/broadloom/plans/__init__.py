@@ -14,7 +14,7 @@ from broadloom.plans.market_result import (
     overloaded_brokers,
     saved_market_metrics,
 )
-from broadloom.plans.plan import Plan, read_link_record
+from broadloom.plans.plan import Plan, read_link_record, saved_not_carried
 from broadloom.plans.positions import map_positions, plane_positions, site_names
 from broadloom.plans.stage_result import StageResult
 
@@ -33,6 +33,7 @@ __all__ = [
     "read_assignment_record",
     "read_link_record",
     "saved_market_metrics",
+    "saved_not_carried",
     "site_names",
     "write_assignment_record",
 ]

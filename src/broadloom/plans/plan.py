@@ -429,6 +429,12 @@ def _publishers_from(record: Mapping[str, Any], folder: Path) -> Publishers:
     return Publishers(record["publishers"], list(zip(*columns, strict=True)))
 
 
+def saved_not_carried(folder: Path) -> NotCarried:
+    """What the plan in a folder does not carry, without its tables; nothing if it has no record."""
+    record = read_link_record(folder) if (folder / "plan.json").exists() else {}
+    return NotCarried.from_record(record["not_carried"]) if "not_carried" in record else NotCarried()
+
+
 def _edge_indices(edges: pa.Table, interest: Interest) -> ArrayLike:
     """The edges of a plan's table as pairs of node indices, in the order of their rank."""
     import pyarrow as pa

@@ -14,8 +14,9 @@ from typing import IO
 import pyarrow as pa
 import pyarrow.parquet
 
+from broadloom.checks import and_more
 from broadloom.errors import InputError, error_from_os
-from broadloom.formats import FORMATS
+from broadloom.formats import FORMATS, dump_problem
 from broadloom.storage.tables import OPTIONAL, REQUIRED
 
 # The tables that ingest only checks and copies; it computes the others from their rows.
@@ -51,6 +52,9 @@ KINDS = (*TABLES, MATRIX, *DUMPS)
 _HEAD_BYTES = 64 * 1024
 _BLOCK_BYTES = 4 * 1024 * 1024
 _LARGEST_DUMP = 2**31 - 1
+_MOST_SHOWN = 3  # sources in an error
+# Dumps up to this size are checked before Spark starts, and logs of any size up to their first subscription.
+_CHECKED_BYTES = 64 * 1024 * 1024
 # Characters that Spark interprets in a path.
 _SPECIAL = set("[]{}*?:\\")
 
@@ -135,6 +139,30 @@ def find_files(sources: Iterable[RawSource]) -> list[RawFile]:
     if not found:
         raise InputError("every source is empty; give at least one row")
     return [found[path] for path in sorted(found)]
+
+
+def check_dumps(files: Iterable[RawFile]) -> list[str]:
+    """One note per dump without subscriptions, or with too few: the setting that is missing.
+
+    Raises:
+        InputError: no other source has subscriptions or subscribers.
+    """
+    listed = list(files)
+    empty: list[str] = []
+    notes: list[str] = []
+    for one in listed:
+        large = one.reader != "mosquitto" and one.path.stat().st_size > _CHECKED_BYTES
+        if one.reader not in DUMPS or large:
+            continue
+        with open_file(one.path) as file:
+            problem = dump_problem(DUMPS[one.reader], file)
+        if problem is not None:
+            notes.append(f"{one.path}: {problem.text}")
+            empty += notes[-1:] if problem.empty else []
+    wanted = [one for one in listed if one.table in ("subscriptions", "subscribers")]
+    if empty and len(empty) == len(wanted):
+        raise InputError("; ".join(empty[:_MOST_SHOWN]) + and_more(max(len(empty) - _MOST_SHOWN, 0)))
+    return notes
 
 
 def total_bytes(files: Iterable[RawFile]) -> int:

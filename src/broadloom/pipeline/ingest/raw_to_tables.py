@@ -27,6 +27,7 @@ from broadloom.pipeline.ingest.raw_sources import (
     RawFile,
     RawSource,
     check_choices,
+    check_dumps,
     count_lines,
     find_files,
     total_bytes,
@@ -67,15 +68,17 @@ def ingest(
         The account of every row.
 
     Raises:
-        InputError: a source is missing or of an unknown kind, or `output` exists already.
+        InputError: a source is missing or of an unknown kind, no source has subscriptions, or `output` exists
+            already.
         StorageError: a source cannot be read, or `output` cannot be written.
         UnreachableError: the cluster does not answer, or the JVM does not start.
     """
     check_choices(wildcards, symmetric)
     files = find_files([one if isinstance(one, RawSource) else RawSource.parse(one) for one in sources])
+    notes = check_dumps(files)
     sized = (engine or SparkEngine()).sized(total_bytes(files))
     with session(sized, spark) as running, new_folder(Path(output), overwrite) as folder:
-        return ingest_into(folder, files, running, wildcards, symmetric)
+        return ingest_into(folder, files, running, wildcards, symmetric, notes)
 
 
 def ingest_into(
@@ -84,9 +87,10 @@ def ingest_into(
     spark: SparkSession,
     wildcards: str = "group",
     symmetric: str = "none",
+    notes: Iterable[str] = (),
 ) -> RowLedger:
-    """As `ingest`, into an existing folder."""
-    ledger = _Ingest(spark, folder, files).run(wildcards, symmetric)
+    """As `ingest`, into an existing folder; `notes` (of `check_dumps`) come first in the ledger."""
+    ledger = _Ingest(spark, folder, files, notes=list(notes)).run(wildcards, symmetric)
     ledger.save(folder)
     return ledger
 
@@ -146,6 +150,8 @@ class _Ingest:
                 names = wanted.select("node").union(self.spark.createDataFrame(left_out).select("node"))
                 self._write("nodes", names.distinct(), "node")
             result.written = self._sum("subscriptions")
+            if not result.written:
+                self.notes.append("no row is a subscription that can be used; the table quarantine says why")
             self.notes.extend([*notes, *row_checks.not_carried_notes(left_out)])
 
     def _not_carried(self, narrowed: DataFrame | None) -> pa.Table:
