@@ -17,6 +17,7 @@ from certificates import authority
 pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
 
 OPEN = "allow_anonymous true"
+QUICK = "restart_timeout 1"
 GOOD = "max_queued_messages 0\npersistence true\nlog_dest topic\nlog_type all"
 
 
@@ -193,8 +194,8 @@ def test_a_ring_of_bridges_made_by_hand_is_found(tmp_path):
     names = ("rome", "oslo", "bern")
     brokers = {name: SmallBroker(tmp_path / name, OPEN) for name in names}
     for name, peer in zip(names, ("oslo", "bern", "rome"), strict=True):
-        bridge = f"connection to-{peer}\naddress {brokers[peer].address}\ntopic sensors/# both 1"
-        brokers[name].settings += f"\nremote_clientid {name}-{peer}".join((f"\n{bridge}", ""))
+        brokers[name].settings += f"\nconnection to-{peer}\naddress {brokers[peer].address}\n{QUICK}"
+        brokers[name].settings += f"\nremote_clientid {name}-{peer}\ntopic sensors/# both 1"
     with brokers["rome"].running(), brokers["oslo"].running(), brokers["bern"].running():
         wait_for_bridges(brokers.values(), 2)
         report = bl.doctor(bl.Fleet([plain(name, one) for name, one in brokers.items()]))
@@ -215,7 +216,8 @@ def test_a_ring_of_bridges_made_by_hand_is_found(tmp_path):
 def test_bridges_without_a_ring_are_advice_and_links_of_broadloom_are_good(tmp_path):
     brokers = {name: SmallBroker(tmp_path / name, OPEN) for name in ("rome", "oslo", "bern")}
     for name, link in (("rome", "by-hand"), ("bern", "broadloom-bern:oslo")):
-        brokers[name].settings += f"\nconnection {link}\naddress {brokers['oslo'].address}\ntopic # both 1"
+        brokers[name].settings += f"\nconnection {link}\naddress {brokers['oslo'].address}\n{QUICK}"
+        brokers[name].settings += "\ntopic # both 1"
     with brokers["rome"].running(), brokers["oslo"].running(), brokers["bern"].running():
         wait_for_bridges([brokers["rome"], brokers["bern"]], 1)
         wait_for_bridges([brokers["oslo"]], 2)

@@ -36,6 +36,7 @@ class ApiFacts:
         findings: the findings.
         links: links to other brokers; peers are addresses or names that `doctor` resolves.
         names: the names by which other brokers' APIs call this broker.
+        ports: further ports at which other brokers reach it.
         skew: seconds that its clock is ahead; None: unknown.
         answered: whether the API could be read.
     """
@@ -43,16 +44,24 @@ class ApiFacts:
     findings: list[Finding] = field(default_factory=list)
     links: list[ApiLink] = field(default_factory=list)
     names: set[str] = field(default_factory=set)
+    ports: set[int] = field(default_factory=set)
     skew: float | None = None
     answered: bool = False
 
 
 @dataclass(frozen=True)
 class ApiLink:
-    """A link in an admin API: the link, and the name or address of the broker at its other end."""
+    """A link in an admin API.
+
+    Attributes:
+        link: the link, with an unknown peer.
+        peer: the name or the address of the broker at its other end.
+        any_port: whether the address has another port than the fleet file.
+    """
 
     link: ExistingLink
     peer: str | Address
+    any_port: bool = False
 
 
 def api_url(broker: FleetBroker) -> str | None:
@@ -81,20 +90,36 @@ async def _read_nats(broker: FleetBroker, varz: Any, facts: ApiFacts) -> None:
         Finding(broker.name, "api", OK, f"NATS {version}, payloads up to {_text(varz, 'max_payload')} bytes")
     )
     facts.names |= {name for key in ("server_id", "server_name") if (name := _text(varz, key))}
+    listener = varz.get("leaf") if isinstance(varz, Mapping) else None
+    if isinstance(listener, Mapping) and isinstance(listener.get("port"), int):
+        facts.ports.add(listener["port"])
     routes = await _optional(broker, "/routez")
     for route in _entries(routes, "routes"):
         name = _text(route, "remote_id")
         link = ExistingLink(
-            f"route {name}", broker.name, None, "/routez", "remove it from `routes` of nats.conf", loops=False
+            f"route {name}",
+            broker.name,
+            None,
+            "/routez",
+            "remove it from `routes` of nats.conf",
+            loops=False,
+            title="a route of a NATS cluster",
         )
         facts.links.append(ApiLink(link, name))
     leaves = await _optional(broker, "/leafz")
     for leaf in _entries(leaves, "leafs"):
-        name = _text(leaf, "name")
+        peer: str | Address = _text(leaf, "name")  # not before NATS 2.10
+        if not peer and isinstance(leaf, Mapping) and isinstance(leaf.get("port"), int):
+            peer = Address(_text(leaf, "ip"), leaf["port"])
         link = ExistingLink(
-            f"leafnode {name}", broker.name, None, "/leafz", "remove it from `leafnodes` of nats.conf"
+            f"leafnode {peer}",
+            broker.name,
+            None,
+            "/leafz",
+            "remove it from `leafnodes` of nats.conf, unless it is of this plan",
+            title="a leafnode",
         )
-        facts.links.append(ApiLink(link, name))
+        facts.links.append(ApiLink(link, peer))
 
 
 async def _read_rabbitmq(broker: FleetBroker, overview: Any, facts: ApiFacts) -> None:
@@ -108,7 +133,7 @@ async def _read_rabbitmq(broker: FleetBroker, overview: Any, facts: ApiFacts) ->
             link = ExistingLink(
                 name, broker.name, None, source, f"rabbitmqctl clear_parameter for {source} {name}"
             )
-            facts.links.append(ApiLink(link, _uri_address(uri, _PORTS["rabbitmq"])))
+            facts.links.append(ApiLink(link, _uri_address(uri, _PORTS["rabbitmq"]), any_port=True))
 
 
 async def _read_emqx(broker: FleetBroker, nodes: Any, facts: ApiFacts) -> None:

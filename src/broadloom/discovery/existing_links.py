@@ -23,6 +23,7 @@ class ExistingLink:
         remedy: how to remove it.
         filters: the topic filters that it carries; None: unknown.
         loops: whether messages can circulate over it; a NATS cluster prevents it.
+        title: what it is; a NATS server does not tell who made a leafnode.
     """
 
     name: str
@@ -32,6 +33,7 @@ class ExistingLink:
     remedy: str
     filters: tuple[str, ...] | None = None
     loops: bool = True
+    title: str = "a bridge made by hand"
 
     @property
     def is_own(self) -> bool:
@@ -99,7 +101,7 @@ def _finding(link: ExistingLink) -> Finding:
     other = f"to {link.peer}" if link.peer is not None else "to a broker that is not in the fleet, or unknown"
     if link.is_own:
         return Finding(link.broker, CHECK, OK, f"a link of Broadloom {other}: {link.name} ({link.source})")
-    found = f"a bridge made by hand {other}: {link.name} ({link.source})"
+    found = f"{link.title} {other}: {link.name} ({link.source})"
     if link.peer is None:
         return Finding(link.broker, CHECK, ADVICE, f"{found}; it can bring messages twice", link.remedy)
     return Finding(link.broker, CHECK, ADVICE, f"{found}; a plan's links carry the same again", link.remedy)

@@ -129,6 +129,7 @@ async def _examine_broker(broker: FleetBroker, carry: tuple[str, ...], deliver: 
     if api_url(broker) is not None and broker.kind != "mosquitto":
         facts.api = await read_api(broker)
         facts.findings += facts.api.findings
+        facts.places |= {(host, port) for host, _ in facts.places for port in facts.api.ports}
     elif broker.kind != "mosquitto":
         setting = 'subscriptions = "http://..." in fleet.toml'
         facts.findings.append(
@@ -252,21 +253,33 @@ async def _examine_links(facts: dict[str, _BrokerFacts]) -> list[Finding]:
         link for broker, one in facts.items() for link in await _configured_links(broker, one, facts)
     ]
     seen = links_of_client_ids({broker: one.seen for broker, one in facts.items() if one.seen is not None})
-    links = without_repeats(seen, configured)
-    pairs = set()
-    for broker, one in facts.items():
-        for entry in one.api.links:
-            peer = await _peer(entry.peer, broker, facts, any_port=True)
-            pair = (frozenset((broker, peer or entry.peer)), entry.link.source)
-            if pair not in pairs:  # both ends report a link
-                pairs.add(pair)
-                links.append(replace(entry.link, peer=peer))
+    links = without_repeats(seen, configured) + await _api_links(facts)
     unseen = [
         broker
         for broker, one in facts.items()
         if one.is_up and one.seen is None and one.config is None and not one.api.answered
     ]
     return link_findings(links, unseen) if any(one.is_up for one in facts.values()) or links else []
+
+
+async def _api_links(facts: dict[str, _BrokerFacts]) -> list[ExistingLink]:
+    """The links in admin APIs, each once although both ends can report it."""
+    pairs: dict[tuple[frozenset[str], str], ExistingLink] = {}
+    unknown: list[ExistingLink] = []
+    for broker, one in facts.items():
+        for entry in one.api.links:
+            peer = await _peer(entry.peer, broker, facts, entry.any_port)
+            if peer is None:
+                unknown.append(entry.link)
+            else:
+                pairs.setdefault(
+                    (frozenset((broker, peer)), entry.link.source), replace(entry.link, peer=peer)
+                )
+    for link in pairs.values():  # the end that accepts a link sees only a port that changes
+        other = next((one for one in unknown if one.broker == link.peer and one.source == link.source), None)
+        if other is not None:
+            unknown.remove(other)
+    return [*pairs.values(), *unknown]
 
 
 async def _configured_links(
@@ -288,7 +301,11 @@ async def _peer(
 ) -> str | None:
     """The broker of the fleet that a name or an address stands for; None: none, or several.
 
-    With `any_port`, the port can be that of another protocol on the same machine.
+    Args:
+        peer: the name or the address.
+        broker: the broker that names it.
+        facts: what is known about all brokers.
+        any_port: whether the port can be that of another protocol on the same machine.
     """
     others = {name: one for name, one in facts.items() if name != broker}
     if isinstance(peer, str):
