@@ -196,7 +196,7 @@ def test_a_ring_of_bridges_made_by_hand_is_found(tmp_path):
     for name, peer in zip(names, ("oslo", "bern", "rome"), strict=True):
         brokers[name].settings += f"\nconnection to-{peer}\naddress {brokers[peer].address}\n{QUICK}"
         brokers[name].settings += f"\nremote_clientid {name}-{peer}\ntopic sensors/# both 1"
-    with brokers["rome"].running(), brokers["oslo"].running(), brokers["bern"].running():
+    with brokers["bern"].running(), brokers["oslo"].running(), brokers["rome"].running():
         wait_for_bridges(brokers.values(), 2)
         report = bl.doctor(bl.Fleet([plain(name, one) for name, one in brokers.items()]))
         configs = [plain(name, one, config=str(one.config)) for name, one in brokers.items()]
@@ -218,7 +218,7 @@ def test_bridges_without_a_ring_are_advice_and_links_of_broadloom_are_good(tmp_p
     for name, link in (("rome", "by-hand"), ("bern", "broadloom-bern:oslo")):
         brokers[name].settings += f"\nconnection {link}\naddress {brokers['oslo'].address}\n{QUICK}"
         brokers[name].settings += "\ntopic # both 1"
-    with brokers["rome"].running(), brokers["oslo"].running(), brokers["bern"].running():
+    with brokers["oslo"].running(), brokers["rome"].running(), brokers["bern"].running():
         wait_for_bridges([brokers["rome"], brokers["bern"]], 1)
         wait_for_bridges([brokers["oslo"]], 2)
         report = bl.doctor(bl.Fleet([plain(name, one) for name, one in brokers.items()]))

@@ -47,9 +47,10 @@ def fleet_text(fleet: Fleet, folder: Path) -> str:
 
 
 def _most_common(brokers: list[FleetBroker], name: str) -> Any:
-    """The value of a field that most brokers have, the first of these."""
+    """The value of a field that most brokers have; what a missing one means, if no two have the same."""
     values: list[Hashable] = [getattr(broker, name) for broker in brokers]
-    return Counter(values).most_common(1)[0][0]
+    value, count = Counter(values).most_common(1)[0]
+    return value if count > 1 or len(brokers) == 1 else _UNWRITTEN[name]
 
 
 def _broker_lines(broker: FleetBroker, shared: dict[str, Any], folder: Path, note: bool) -> Iterable[str]:

@@ -203,12 +203,14 @@ def _judge_config(config: MosquittoConfig, probe: MqttProbe) -> list[Path]:
     ):
         found = f"only {limit} messages are kept for an absent client"
         probe.add("queue", MUST_CHANGE, found, f"{GOOD_QUEUE} {where}")
-    if config.last("allow_anonymous", "false") == "true":
+    is_known = any(one.check == "login" and one.verdict == ADVICE for one in probe.findings)
+    if config.last("allow_anonymous", "false") == "true" and not is_known:
         probe.add("anonymous", ADVICE, "allow_anonymous is true", f"allow_anonymous false {where}")
     kinds = {word for value in config.options.get("log_type", []) for word in value.split()}
-    if not kinds & {"subscribe", "all"}:
-        found = "subscriptions are not logged, so discover cannot listen to them"
-        probe.add("log", ADVICE, found, f"log_type subscribe {where}")
+    if not ({"subscribe", "unsubscribe", "notice"} <= kinds or "all" in kinds):
+        found = "subscriptions are not logged, so discover cannot read them there"
+        setting = f"log_type notice, log_type subscribe and log_type unsubscribe, a line each, {where}"
+        probe.add("log", ADVICE, found, setting)
     files = [value.removeprefix("file").strip() for value in config.options.get("log_dest", [])]
     return [Path(file) for file in files if file.startswith("/")]
 
