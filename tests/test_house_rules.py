@@ -189,13 +189,13 @@ def test_public_names_come_from_where_the_types_come_from():
 def test_values_that_the_command_line_repeats_are_right():
     """`--help` must not load the modules that define them."""
     from broadloom.agents import moves
-    from broadloom.cli import deploy, inspect, migrate
+    from broadloom.cli import deploy_options, inspect, migrate
     from broadloom.deployment import TARGETS
     from broadloom.deployment.rehearsal import rehearsals
     from broadloom.report import TITLE
 
-    assert deploy.TARGET_NAMES.split(", ") == [target.name for target in TARGETS]
-    assert deploy.RATE == rehearsals.RATE
+    assert deploy_options.TARGET_NAMES.split(", ") == [target.name for target in TARGETS]
+    assert deploy_options.RATE == rehearsals.RATE
     assert inspect.TITLE == TITLE
     assert (migrate.PORT, migrate.TOKEN) == (moves.PORT, moves.TOKEN)
 

@@ -10,6 +10,7 @@ from broadloom.deployment.deployment_inputs import (
     publications_of,
     read_link_requests,
     read_publications,
+    replace_publishers,
     safe_name,
 )
 from broadloom.deployment.exports import (
@@ -28,6 +29,15 @@ from broadloom.deployment.fleet_file import (
     FleetLinks,
     FleetLogin,
     FleetTls,
+)
+from broadloom.deployment.fleet_targets import (
+    address_notes,
+    bridge_secret,
+    check_fleet,
+    fleet_access,
+    fleet_notes,
+    fleet_settings,
+    fleet_target,
 )
 from broadloom.deployment.loop_checks import check
 from broadloom.deployment.publisher_links import (
@@ -61,15 +71,22 @@ __all__ = [
     "Tree",
     "WiredLink",
     "Wiring",
+    "address_notes",
     "addresses_of",
+    "bridge_secret",
     "carried_lines",
     "carried_record",
     "changes",
     "check",
+    "check_fleet",
     "compare_exports",
     "export",
     "export_record",
     "filter_groups",
+    "fleet_access",
+    "fleet_notes",
+    "fleet_settings",
+    "fleet_target",
     "link_name",
     "mode_of",
     "order",
@@ -79,6 +96,7 @@ __all__ = [
     "publisher_links",
     "read_link_requests",
     "read_publications",
+    "replace_publishers",
     "safe_name",
     "sample_messages",
     "save_export",

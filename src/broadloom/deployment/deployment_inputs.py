@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+import re
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote
@@ -12,6 +13,7 @@ from urllib.parse import quote
 import numpy as np
 
 from broadloom.checks import check_count, check_flag, raise_for_first
+from broadloom.deployment.fleet_file import FleetBroker
 from broadloom.errors import InputError
 from broadloom.model import ANYWHERE, Interest, PublishedTopic, Publishers
 from broadloom.mqtt.endpoint import Address
@@ -34,6 +36,10 @@ class Settings:
         credentials: whether links also log in, with a user name and password from the environment.
         accounts: for NATS, whether trees that close a ring together can have several accounts.
         qos: for MQTT, 0, 1 or 2.
+        brokers: the brokers of a fleet, by id; links use the TLS files and the login of the broker to which
+            they connect. See `fleet_settings`.
+        passwords: the passwords of these logins, for files that contain them; otherwise there are references.
+        fleet_file: the path of the fleet file.
 
     Examples:
         >>> Settings(address="{broker}.example.org:1884").host_and_port("rome", 1883)
@@ -47,6 +53,9 @@ class Settings:
     credentials: bool = False
     accounts: bool = False
     qos: int = 1
+    brokers: Mapping[str, FleetBroker] = field(default_factory=dict)
+    passwords: Mapping[str, str] = field(default_factory=dict, repr=False)
+    fleet_file: str | None = None
 
     def __post_init__(self) -> None:
         if "{broker}" not in self.address:
@@ -92,6 +101,16 @@ def safe_name(broker: str) -> str:
         'eu%2F1'
     """
     return quote(broker, safe="")
+
+
+def variable_name(broker: str) -> str:
+    """A broker's id as part of the name of a variable.
+
+    Examples:
+        >>> variable_name("eu-1")
+        'eu_2D_1'
+    """
+    return re.sub(r"[^A-Za-z0-9]", lambda char: f"_{ord(char[0]):X}_", broker)
 
 
 def link_name(one: str, other: str) -> str:
@@ -292,6 +311,25 @@ def _listed_publications(table: pa.Table, interest: Interest, folder: Path) -> l
     )
     rows = zip(nodes, topics, rates, strict=True)
     return [Publication(index[node], topic or "", rate or 0.0) for node, topic, rate in rows]
+
+
+def replace_publishers(
+    plan: Plan, mode: str | None = None, messages: Path | None = None, elsewhere: Collection[str] = ()
+) -> Plan:
+    """The plan with another mode of publishers, or with the publications of a log of messages.
+
+    Args:
+        plan: the plan.
+        mode: "anywhere" or "observed"; None: as in the plan.
+        messages: the folder of a table of messages; None: the publications of the plan.
+        elsewhere: brokers of another plan; their messages are ignored.
+    """
+    observed: Iterable[PublishedTopic] = plan.publishers.observed
+    if messages is not None:
+        names = plan.interest.node_ids
+        sent = read_publications(messages, plan.interest, elsewhere)
+        observed = [PublishedTopic(names[one.broker], one.topic, one.rate) for one in sent]
+    return replace(plan, publishers=Publishers(mode or plan.publishers.mode, tuple(observed)))
 
 
 def _seconds(messages: pa.Table) -> float:

@@ -153,14 +153,30 @@ def compare_exports(
 
 
 def save_export(
-    folder: Path, files: Mapping[str, str], record: Mapping[str, Any], overwrite: bool = False
+    folder: Path,
+    files: Mapping[str, str],
+    record: Mapping[str, Any],
+    overwrite: bool = False,
+    secret: bool = False,
 ) -> None:
-    """Write the files and their record as a folder, which appears by one atomic rename."""
+    """Write the files and their record as a folder, which appears by one atomic rename.
+
+    Args:
+        folder: the folder.
+        files: the texts of the files, by name.
+        record: the record.
+        overwrite: whether to replace an earlier export.
+        secret: whether only the owner can read the files (mode 600, in a folder of mode 700).
+    """
     if overwrite and folder.exists() and not (folder / RECORD).exists():
         raise InputError(f"{folder} has no {RECORD}, so it is not an export; choose another folder")
     with new_folder(folder, overwrite, endings=(".conf", ".json")) as scratch:
+        if secret:
+            scratch.chmod(0o700)
         for name, text in files.items():
-            (scratch / name).write_text(text)
+            file = scratch / name
+            file.touch(0o600 if secret else 0o666)
+            file.write_text(text)
         (scratch / RECORD).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
 
 

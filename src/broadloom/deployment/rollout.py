@@ -470,8 +470,13 @@ def session_command(session: LinkSession, action: str, settings: Settings) -> st
         'broadloom deploy session b:1883 r.broadloom-a:b --open=x --no-tls'
     """
     address = broker_address(settings, session.broker)
-    words = ["broadloom", "deploy", "session", str(address), session.client]
+    known = session.broker in settings.brokers and settings.fleet_file is not None
+    words = ["broadloom", "deploy", "session", session.broker if known else str(address), session.client]
     words += ["--end"] if action == "end" else [f"--{action}={text}" for text in session.filters]
+    if known:
+        words += ["--fleet", settings.fleet_file or ""]
+        words += ["--qos", str(settings.qos)] if action == "open" and settings.qos != 1 else []
+        return shlex.join(words)
     words += [] if settings.tls else ["--no-tls"]
     words += ["--certificates", settings.certificates] if settings.tls and settings.certificates else []
     words += ["--credentials"] if settings.credentials else []

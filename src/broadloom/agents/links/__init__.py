@@ -4,6 +4,7 @@ from broadloom.agents.links.embedded_links import EmbeddedLinks, LinkConfig, add
 from broadloom.agents.links.link_agent import LinkAgent
 from broadloom.agents.links.link_service import (
     LinkRun,
+    fleet_endpoints,
     link_metrics,
     link_summary,
     serve_links,
@@ -35,6 +36,7 @@ __all__ = [
     "address_endpoints",
     "edges",
     "embed_links",
+    "fleet_endpoints",
     "link_metrics",
     "link_summary",
     "next_step",

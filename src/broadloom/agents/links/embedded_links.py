@@ -60,7 +60,7 @@ class EmbeddedLinks:
         self.links = PlannedLinks(plan, self._is_reached, topics)
         self._agent = LinkAgent(endpoint, state, patience)
         self._metrics = metrics
-        self._run = LinkRun(self._agent, self.links)
+        self._run = LinkRun(self._agent, self.links, plan.publishers)
         self._thread: threading.Thread | None = None
         self._started: Future[asyncio.AbstractEventLoop] = Future()
 

@@ -7,7 +7,8 @@ import logging
 import signal
 import ssl
 import sys
-from collections.abc import Callable, Coroutine, Iterable, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,10 +19,10 @@ from broadloom.agents.links.plan_sources import PlanSource
 from broadloom.agents.links.tree_changes import target_hops
 from broadloom.agents.monitoring import CONTENT_TYPE, Family, exposition, labels
 from broadloom.checks import check_count
-from broadloom.deployment import Publication, Settings
+from broadloom.deployment import Fleet, Settings
 from broadloom.deployment.targets.mosquitto_bridges import broker_address
 from broadloom.errors import InputError
-from broadloom.model import PublishedTopic
+from broadloom.model import Publishers, publishers_among
 from broadloom.mqtt.client_session import TASK_FAILED
 from broadloom.mqtt.endpoint import Endpoint, login_from_environment, tls_context
 from broadloom.mqtt.packets import LAST_ID
@@ -45,7 +46,7 @@ class LinkRun:
     Args:
         agent: the agent.
         source: the source of plans.
-        sent: the topics that brokers' clients publish.
+        publishers: where clients publish; None: as each plan says.
         least: trees of least "latency" or "weight".
         slack: as for `plan_trees`.
 
@@ -58,13 +59,13 @@ class LinkRun:
         self,
         agent: LinkAgent,
         source: PlanSource,
-        sent: Iterable[PublishedTopic] = (),
+        publishers: Publishers | None = None,
         least: str = "latency",
         slack: float = 0.1,
     ) -> None:
         self.agent = agent
         self._source = source
-        self._sent = tuple(sent)
+        self._publishers = publishers
         self._least = least
         self._slack = slack
         self._stop = asyncio.Event()
@@ -96,13 +97,11 @@ class LinkRun:
 
     async def _follow_plan(self, plan: Plan) -> None:
         since = asyncio.get_running_loop().time()
-        index = {broker: number for number, broker in enumerate(plan.interest.node_ids)}
-        sent = [
-            Publication(index[broker], topic, rate) for broker, topic, rate in self._sent if broker in index
-        ]
+        if self._publishers is not None:
+            plan = replace(plan, publishers=publishers_among(self._publishers, plan.interest.node_ids))
         before = {filters: group.target for filters, group in self.agent.groups.items()}
         try:
-            wanted = await asyncio.to_thread(target_hops, plan, sent, before, self._least, self._slack)
+            wanted = await asyncio.to_thread(target_hops, plan, None, before, self._least, self._slack)
             self.agent.check_addresses(wanted)
             self.refused = False
         except InputError as error:
@@ -220,8 +219,7 @@ def settings_endpoints(settings: Settings, window: int = Endpoint.window) -> Cal
         >>> settings_endpoints(Settings(address="{broker}.example.org", tls=False))("rome").host
         'rome.example.org'
     """
-    if check_count(window, "window", minimum=1) > LAST_ID:
-        raise InputError(f"window is {window:,}; give a whole number from 1 to {LAST_ID:,}")
+    _check_window(window)
     tls = _tls_of(settings.certificates) if settings.tls else None
     login = login_from_environment() if settings.credentials else None
     if login is not None and tls is None:
@@ -232,6 +230,45 @@ def settings_endpoints(settings: Settings, window: int = Endpoint.window) -> Cal
         return Endpoint(address.hostname, address.port, tls, login, window=window)
 
     return endpoint
+
+
+def fleet_endpoints(fleet: Fleet, window: int = Endpoint.window) -> Callable[[str], Endpoint]:
+    """The endpoints of the brokers of a fleet: each with its own address, TLS files and login.
+
+    Args:
+        fleet: the fleet.
+        window: maximum number of unacknowledged messages per link and direction.
+
+    Raises:
+        InputError: the window is out of range; later, if a broker is not in the fleet or does not speak MQTT,
+            or if a secret or a TLS file cannot be used.
+
+    Examples:
+        >>> from broadloom.deployment import FleetBroker
+        >>> fleet_endpoints(Fleet([FleetBroker("rome", "10.0.0.7:1884", tls=None)]))("rome").port
+        1884
+    """
+    _check_window(window)
+    known: dict[str, Endpoint] = {}
+
+    def endpoint(broker: str) -> Endpoint:
+        if broker not in known:
+            one = fleet.brokers.get(broker)
+            if one is None:
+                raise InputError(f"{fleet.path or 'the fleet'} has no broker {broker!r}; add it there")
+            if one.kind == "nats":
+                raise InputError(f"broker {broker!r} is a NATS server; the link agent needs MQTT 5 brokers")
+            known[broker] = replace(one.endpoint(), window=window)
+            if one.login is not None and one.tls is None:
+                LOG.warning("the password of broker %r is sent unencrypted, because TLS is off", broker)
+        return known[broker]
+
+    return endpoint
+
+
+def _check_window(window: int) -> None:
+    if check_count(window, "window", minimum=1) > LAST_ID:
+        raise InputError(f"window is {window:,}; give a whole number from 1 to {LAST_ID:,}")
 
 
 def _tls_of(certificates: str | None) -> ssl.SSLContext:

@@ -26,7 +26,7 @@ Hops = frozenset[Hop]
 
 def target_hops(
     plan: Plan,
-    sent: Sequence[Publication] = (),
+    sent: Sequence[Publication] | None = None,
     before: Mapping[Filters, Hops] | None = None,
     least: str = "latency",
     slack: float = 0.1,
@@ -37,7 +37,7 @@ def target_hops(
 
     Args:
         plan: the plan.
-        sent: the publications, for trees by traffic.
+        sent: the publications, for trees by traffic; None: those of the plan.
         before: the present hops of each group.
         least: trees of least "latency" or "weight".
         slack: as for `plan_trees`.

@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from broadloom.deployment.deployment_inputs import Settings, link_name, safe_name
+from broadloom.deployment.deployment_inputs import Settings, link_name, safe_name, variable_name
+from broadloom.deployment.fleet_file import FleetBroker
 from broadloom.deployment.wiring import WiredLink, Wiring
 from broadloom.errors import InputError
 from broadloom.mqtt.endpoint import Address, Login, login_from_environment
@@ -19,6 +20,8 @@ from broadloom.mqtt.reserved_topics import CONTROL_ROOT, INTERNAL_PREFIX, MOVE_A
 PORT, TLS_PORT = 1883, 8883
 CERTIFICATES = "/etc/mosquitto/certs"
 CERTIFICATE_FILES = ("ca.crt", "broker.crt", "broker.key")
+TLS_OPTIONS = ("cafile", "certfile", "keyfile")
+SYSTEM_CERTIFICATES = "/etc/ssl/certs"
 # Prefix of topics that arrive over a link of a full mesh and must not be forwarded; no wildcard matches it.
 MESH = "$mesh/"
 ACL_FILE = "migration-acl.conf"
@@ -131,13 +134,45 @@ def _connection(link: WiredLink, settings: Settings, bridge: str, relays: bool) 
     address = broker_address(settings, link.peer)
     lines = [f"connection {link_name(link.owner, link.peer)}", f"address {address}", bridge.rstrip("\n")]
     lines += [f"local_clientid {local_id(link)}", f"remote_clientid {remote_id(link)}"]
-    if settings.tls:
-        folder = settings.certificates or CERTIFICATES
-        options = zip(("cafile", "certfile", "keyfile"), CERTIFICATE_FILES, strict=True)
-        lines += [f"bridge_{option} {folder}/{file}" for option, file in options]
-    if settings.credentials:  # mosquitto does not read the environment; `envsubst` fills these in
-        lines += ["remote_username ${BROADLOOM_USER}", "remote_password ${BROADLOOM_PASSWORD}"]
+    if link.peer in settings.brokers:
+        lines += _access(settings.brokers[link.peer], settings)
+    else:
+        if settings.tls:
+            folder = settings.certificates or CERTIFICATES
+            options = zip(TLS_OPTIONS, CERTIFICATE_FILES, strict=True)
+            lines += [f"bridge_{option} {folder}/{file}" for option, file in options]
+        if settings.credentials:  # mosquitto does not read the environment; `envsubst` fills these in
+            lines += ["remote_username ${BROADLOOM_USER}", "remote_password ${BROADLOOM_PASSWORD}"]
     return "\n".join([*lines, *_topics(link, settings.qos, relays)]) + "\n"
+
+
+def _access(broker: FleetBroker, settings: Settings) -> Iterable[str]:
+    """The TLS files and the login by which links connect to a broker of a fleet."""
+    if broker.tls is not None:
+        files = (broker.tls.ca, broker.tls.certificate, broker.tls.key)
+        if broker.tls.ca is None:
+            yield f"bridge_capath {SYSTEM_CERTIFICATES}"
+        for option, file, own in zip(TLS_OPTIONS, CERTIFICATE_FILES, files, strict=True):
+            if own is not None:
+                path = own if settings.certificates is None else f"{settings.certificates}/{file}"
+                if not path.isprintable():
+                    raise InputError(
+                        f"the path {path!r} of broker {broker.name!r} has a line break; rename it"
+                    )
+                yield f"bridge_{option} {path}"
+    if broker.login is not None:
+        yield f"remote_username {broker.login.user}"
+        yield f"remote_password {settings.passwords.get(broker.name) or password_reference(broker.name)}"
+
+
+def password_reference(broker: str) -> str:
+    """The text in exported files for which the password of a broker has to be put.
+
+    Examples:
+        >>> password_reference("eu-1")
+        '${BROADLOOM_PASSWORD_eu_2D_1}'
+    """
+    return f"${{BROADLOOM_PASSWORD_{variable_name(broker)}}}"
 
 
 def _topics(link: WiredLink, qos: int, relays: bool) -> Iterable[str]:

@@ -12,7 +12,7 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
-from broadloom.deployment.deployment_inputs import Settings, link_name, safe_name
+from broadloom.deployment.deployment_inputs import Settings, link_name, safe_name, variable_name
 from broadloom.deployment.loop_checks import is_forest
 from broadloom.deployment.wiring import Hop, WiredLink, Wiring
 from broadloom.errors import InputError
@@ -204,11 +204,15 @@ def _remotes(link: WiredLink, accounts: list[list[str]], settings: Settings) -> 
     name = link_name(link.owner, link.peer)
     tls = "".join(_tls_options(settings, ""))
     if not accounts:
-        url = f"$BROADLOOM_URL_{_variable(link.peer)}" if settings.credentials else f'"{scheme}://{address}"'
+        url = (
+            f"$BROADLOOM_URL_{variable_name(link.peer)}"
+            if settings.credentials
+            else f'"{scheme}://{address}"'
+        )
         return [f"    {{ url: {url}{tls} }}{_MARK}{name}"]
     carried = {*link.out, *link.into}
     return [
-        f"    {{ url: $BROADLOOM_{i}_URL_{_variable(link.peer)}, account: BROADLOOM_{i}{tls} }}"
+        f"    {{ url: $BROADLOOM_{i}_URL_{variable_name(link.peer)}, account: BROADLOOM_{i}{tls} }}"
         f"{_MARK}{name} at {scheme}://{address}"
         for i, filters in enumerate(accounts, 1)
         if carried.intersection(filters)
@@ -222,11 +226,6 @@ def _tls_options(settings: Settings, indent: str) -> list[str]:
     folder = settings.certificates or CERTIFICATES
     files = f'cert_file: "{folder}/broker.crt", key_file: "{folder}/broker.key", ca_file: "{folder}/ca.crt"'
     return [f"{indent}tls {{ {files}, verify: true }}" if indent else f", tls: {{ {files} }}"]
-
-
-def _variable(broker: str) -> str:
-    """A broker's id as part of the name of a variable."""
-    return re.sub(r"[^A-Za-z0-9]", lambda char: f"_{ord(char[0]):X}_", broker)
 
 
 def _check_subjects(wiring: Wiring) -> None:
