@@ -10,13 +10,13 @@ import threading
 
 import paho.mqtt.client as mqtt
 import pytest
-from fleet_lab import HOST, fleet_lab, wait_until
 
 import broadloom as bl
 from broadloom.discovery import observed_publications
 from broadloom.model import read_link_problem
 from broadloom.mqtt.topic_filters import SHARED
 from broadloom.storage.tables import read_table
+from fleet_lab import HOST, fleet_lab, wait_until
 
 pytestmark = [pytest.mark.needs("mosquitto", "mosquitto_sub"), pytest.mark.xdist_group("mosquitto")]
 LISTENER = "broadloom-discover-"

@@ -183,7 +183,7 @@ def save_export(
 def export_record(
     wiring: Wiring, trees: Sequence[Tree], target: Target, settings: Settings
 ) -> dict[str, Any]:
-    """The record of an export: the trees, by the names of brokers, and the settings."""
+    """The record of an export: the links, the trees by the names of brokers, and the settings."""
     names = wiring.brokers
 
     def named(pairs: Sequence[tuple[int, int]]) -> list[list[str]]:
@@ -195,6 +195,7 @@ def export_record(
         "tls": settings.tls,
         "qos": settings.qos,
         "brokers": list(names),
+        "links": [link._asdict() for link in wiring.links],
         "trees": [
             {"filters": list(tree.filters), "links": named(tree.edges), "publishers": named(tree.leaves)}
             for tree in trees

@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import random
-from collections.abc import Callable, Coroutine, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from typing import cast
 
 from broadloom.mqtt.endpoint import Endpoint
@@ -14,6 +15,7 @@ from broadloom.mqtt.packets import (
     CONNACK,
     DISCONNECT,
     FAILED,
+    IDENTIFIERS_AVAILABLE,
     LARGEST_PACKET,
     LAST_ID,
     MAXIMUM_PACKET,
@@ -120,6 +122,7 @@ class ClientSession(asyncio.Protocol):
         self._last_received = 0.0
         self._absent_since: float | None = None
         self._last_id = LAST_ID
+        self._has_identifiers = True
 
     def start(self) -> None:
         """Start to connect."""
@@ -154,14 +157,29 @@ class ClientSession(asyncio.Protocol):
         """Send a message at QoS 1 without waiting for its acknowledgement."""
         self.send(publish(topic, payload, self._next_id(), properties))
 
-    async def subscribe(self, filters: Iterable[str], retained: bool) -> None:
+    async def subscribe(
+        self, filters: Iterable[str], retained: bool, identifiers: Mapping[str, int] | None = None
+    ) -> None:
         """Subscribe, and wait for the acknowledgement.
+
+        Args:
+            filters: the topic filters; those with identifiers are requested one by one, in order.
+            retained: whether the broker sends retained messages, if the subscription is new.
+            identifiers: the subscription identifiers of some filters, from 1; a broker that has none ignores
+                them.
 
         Raises:
             BrokerRefusedError: the broker refuses a filter.
             ConnectionError: the connection is lost.
         """
-        await self._request(filters, lambda number, some: subscribe(number, some, retained))
+        known = (identifiers or {}) if self._has_identifiers else {}
+        texts = list(filters)
+        plain = [text for text in texts if not known.get(text)]
+        await self._request(plain, lambda number, some: subscribe(number, some, retained))
+        for text in texts:
+            if known.get(text):
+                packet = partial(subscribe, retained=retained, identifier=known[text])
+                await self._request([text], packet)
 
     async def unsubscribe(self, filters: Iterable[str]) -> None:
         """Unsubscribe, and wait for the acknowledgement."""
@@ -226,6 +244,7 @@ class ClientSession(asyncio.Protocol):
         loop = asyncio.get_running_loop()
         connack = await self._open_connection(not self._kept, self._endpoint.expiry if self._kept else 0)
         self.connects += 1
+        self._has_identifiers = connack.properties.get(IDENTIFIERS_AVAILABLE, 1) != 0
         loop.call_later(self._endpoint.keep_alive / 2, self._ping, self._transport)
         await self._handler.opened(self, connack)
         self._absent_since = None

@@ -35,6 +35,7 @@ PING = bytes((PINGREQ, 0))
 SESSION_EXPIRY, RECEIVE_MAXIMUM, MAXIMUM_PACKET, MAXIMUM_QOS = 0x11, 0x21, 0x27, 0x24
 # 0: the broker does not have it; without the property it has.
 RETAIN_AVAILABLE, WILDCARDS_AVAILABLE, SHARED_AVAILABLE = 0x25, 0x28, 0x2A
+IDENTIFIERS_AVAILABLE = 0x29
 _USER = 0x26  # kind of a user property
 # Bytes of the properties with a fixed size.
 _SIZES = {0x01: 1, 0x17: 1, 0x19: 1, MAXIMUM_QOS: 1, 0x25: 1, 0x28: 1, 0x29: 1, 0x2A: 1}
@@ -62,6 +63,7 @@ class Publish(NamedTuple):
         topic: its topic.
         number: its packet id; 0 for QoS 0.
         key: a digest of its id; 0: it has no id.
+        identifiers: the identifiers of the subscriptions for which the broker sent it.
     """
 
     raw: bytes
@@ -69,6 +71,7 @@ class Publish(NamedTuple):
     topic: str
     number: int
     key: int
+    identifiers: tuple[int, ...] = ()
 
     @property
     def dup(self) -> bool:
@@ -157,8 +160,32 @@ def read_publish(raw: bytes, head: int) -> Publish:
     if found is None or sum(found) > len(raw):
         raise ProtocolError("properties exceed their packet")
     size, start = found
-    key = _find_id(raw, start, start + size) if size else 0
-    return Publish(raw, head, topic, number, key)
+    if not size:
+        return Publish(raw, head, topic, number, 0)
+    key = _find_id(raw, start, start + size)
+    message = Publish(raw, head, topic, number, key)
+    return _without_identifiers(message, start, start + size)
+
+
+def _without_identifiers(message: Publish, start: int, end: int) -> Publish:
+    """The message without subscription identifiers among its properties, which a client must not send."""
+    raw = message.raw
+    if _VARIABLE not in raw[start:end]:
+        return message
+    found = []
+    kept = []
+    for kind, begin, stop in _walk(raw, start, end):
+        if kind == _VARIABLE:
+            found.append((_read_length(raw, begin, stop) or (0, 0))[0])
+        else:
+            kept.append(raw[begin - 1 : stop])
+    if not found:
+        return message
+    properties = b"".join(kept)
+    before = raw[message.head : _property_length_at(message)]
+    body = before + _length(len(properties)) + properties + raw[end:]
+    packet = b"%c%b%b" % (raw[0], _length(len(body)), body)
+    return message._replace(raw=packet, head=len(packet) - len(body), identifiers=tuple(found))
 
 
 def read_acknowledgement(raw: bytes, head: int) -> tuple[int, int]:
@@ -232,17 +259,19 @@ def connect_311(client: str, clean: bool, keep_alive: int, login: Login | None =
     return _packet(CONNECT, body)
 
 
-def subscribe(number: int, filters: Iterable[str], retained: bool) -> bytes:
+def subscribe(number: int, filters: Iterable[str], retained: bool, identifier: int = 0) -> bytes:
     """SUBSCRIBE at QoS 1 with no-local and retain-as-published.
 
     Args:
         number: the packet id.
         filters: the topic filters.
         retained: whether the broker sends retained messages, if the subscription is new.
+        identifier: a number that the broker sends with each message of the subscription; 0: none.
     """
+    properties = b"%c%b" % (_VARIABLE, _length(identifier)) if identifier else b""
     options = 0x01 | 0x04 | 0x08 | (0x10 if retained else 0x20)
     parts = b"".join(_text(one.encode()) + bytes((options,)) for one in filters)
-    return _packet(SUBSCRIBE | 2, _SHORT.pack(number) + b"\0" + parts)
+    return _packet(SUBSCRIBE | 2, _SHORT.pack(number) + _length(len(properties)) + properties + parts)
 
 
 def unsubscribe(number: int, filters: Iterable[str]) -> bytes:

@@ -30,7 +30,7 @@ import logging
 import mmap
 import os
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 
@@ -60,7 +60,7 @@ AdmitMessage = Callable[[Publish], "Publish | None"]
 PROBE = f"{INTERNAL_PREFIX}probe"
 
 AdmitOnHop = Callable[[Hop, Publish], Publish | None]
-HopFilters = Callable[[Hop], Iterable[str]]
+HopFilters = Callable[[Hop], Mapping[str, int]]
 _BYTES = 8 * (LAST_ID + 1)  # of a packet store
 
 
@@ -322,7 +322,7 @@ class AgentLink(SessionHandler):
         endpoints: their endpoints.
         folder: the folder of the packet stores; None: they do not survive the process.
         admit: called with the hop and each message; returns what to forward, or None to drop it.
-        filters_of: the filters of a hop, for a new session.
+        filters_of: the filters of a hop, for a new session, with their subscription identifiers.
         fresh: whether to delete earlier sessions first.
         unknown_state: whether earlier sessions would belong to an agent whose state is lost.
     """
@@ -390,9 +390,12 @@ class AgentLink(SessionHandler):
             )
         await session.subscribe([PROBE], retained=False)
         subscribed = set[str]()
-        while more := set(self._filters_of((here, there))) - subscribed:  # including those added meanwhile
-            await session.subscribe(sorted(more), retained=True)
-            subscribed |= more
+        while more := self._filters_of((here, there)):  # including those added meanwhile
+            fresh = sorted(more.keys() - subscribed)
+            if not fresh:
+                break
+            await session.subscribe(fresh, True, more)
+            subscribed.update(fresh)
         self.forwarders[there, here].far_opens(session.send, connack.present, *broker_limits(connack))
 
     def closed(self, session: ClientSession) -> None:

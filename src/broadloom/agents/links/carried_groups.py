@@ -33,6 +33,7 @@ from broadloom.deployment import Hop, widest
 from broadloom.errors import InputError, StorageError
 from broadloom.mqtt.client_session import BrokerRefusedError, watched_task
 from broadloom.mqtt.packets import Publish
+from broadloom.mqtt.topic_filters import covers
 from broadloom.storage import BINARY, append_record, lock_folder, read_records, start_journal
 
 LOG = logging.getLogger("broadloom.live")
@@ -93,6 +94,13 @@ class CarriedGroup:
         self.subscribed = tuple(
             sorted(widest(set(state.filters)))
         )  # overlapping filters would duplicate messages
+        # A broker sends a message once per filter that matches it; the identifiers tell these copies apart.
+        self.identifiers = (
+            {text: number for number, text in enumerate(self.subscribed, 1)}
+            if len(self.subscribed) > 1
+            else {}
+        )
+        self._first_of: dict[str, int] = {}  # by topic
         self.guard: SwapGuard | None = None
         self._copies: dict[Hop, dict[int, int]] = defaultdict(dict)
         step = state.step or Step()
@@ -158,12 +166,27 @@ class CarriedGroup:
         return self.guard is None or hop not in self.guard.hops or self.guard.claim(hop, message.key)
 
     def _is_copy(self, hop: Hop, message: Publish) -> bool:
-        """Whether the broker has just sent the same message for another matching filter."""
+        """Whether the broker has sent, or will send, the same message for another matching filter.
+
+        Of the filters that match it, the first counts. Brokers without subscription identifiers send copies
+        that can be told only if the message has an id already.
+        """
+        if message.identifiers:
+            return self._first_match(message.topic) not in message.identifiers
         last = self._copies[hop]
         first = last.setdefault(message.key, message.number)
         if len(last) > LAST_COPIES:
             del last[next(iter(last))]
         return first != message.number
+
+    def _first_match(self, topic: str) -> int:
+        """The identifier of the first filter that matches a topic."""
+        if topic not in self._first_of:
+            if len(self._first_of) > LAST_COPIES:
+                self._first_of.clear()
+            matching = (one for text, one in self.identifiers.items() if covers(text, topic))
+            self._first_of[topic] = next(matching, 0)
+        return self._first_of[topic]
 
     def _watch(self, step: Step) -> None:
         """Start the guard of a swap; unfinished messages are claimed by their hop."""

@@ -179,7 +179,7 @@ class LinkAgent:
     async def subscribe(self, hop: Hop, filters: Iterable[str], retained: bool) -> None:
         """Subscribe at the first broker of a hop."""
         if session := await self._connected_session(hop):
-            await session.subscribe(filters, retained)
+            await session.subscribe(filters, retained, self._identifiers())
         else:
             self._pending_filters.setdefault(hop, set()).update(filters)
 
@@ -262,10 +262,16 @@ class LinkAgent:
             self._unsubscribe_stray(hop, message.topic)
         return None
 
-    def filters_of(self, hop: Hop) -> list[str]:
-        """The filters of a hop."""
+    def filters_of(self, hop: Hop) -> dict[str, int]:
+        """The filters of a hop, with their subscription identifiers; 0: none."""
         groups = [group for group in self.groups.values() if hop in group.carried()]
-        return sorted(self._pending_filters.get(hop, set()).union(*(group.subscribed for group in groups)))
+        texts = self._pending_filters.get(hop, set()).union(*(group.subscribed for group in groups))
+        identifiers = self._identifiers()
+        return {text: identifiers.get(text, 0) for text in texts}
+
+    def _identifiers(self) -> dict[str, int]:
+        """The subscription identifiers of overlapping filters."""
+        return {text: one for group in self.groups.values() for text, one in group.identifiers.items()}
 
     def _open(self, hops: Hops, new: bool) -> None:
         for edge in sorted(edges(hops)):

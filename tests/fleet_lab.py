@@ -38,11 +38,15 @@ class LabBroker:
             f"listener {port} {HOST}\nuser {user}\n{anonymous}persistence true\nsys_interval 1\n"
             f"persistence_location {self.folder}/\nlog_dest stderr\nlog_type all\n{settings}\n"
         )
+        self.start()
+
+    def start(self) -> None:
+        """Start the process with an empty log, and wait until it listens."""
         program = shutil.which("mosquitto") or "mosquitto"
         with self.log.open("wb") as log:
             command = [*killed_with_parent(), program, "-c", str(self.folder / "mosquitto.conf")]
             self.process = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL)
-        wait_until(lambda: listens(port), f"{name} listens")
+        wait_until(lambda: listens(self.port), f"{self.name} listens")
 
     def lines(self) -> list[str]:
         """The lines of the log so far."""
