@@ -5,7 +5,6 @@ from contextlib import suppress
 
 import paho.mqtt.client as mqtt
 import pytest
-from fleet_lab import HOST, fleet_lab, wait_until
 from hypothesis import given
 from hypothesis import strategies as st
 from paho.mqtt.packettypes import PacketTypes
@@ -15,6 +14,7 @@ from broadloom import InputError
 from broadloom.formats import FORMATS, mosquitto_db, mosquitto_log
 from broadloom.formats.mosquitto_db import MAGIC, read_mosquitto_db
 from broadloom.model import Reason
+from fleet_lab import HOST, fleet_lab, wait_until
 
 HEADER = len(MAGIC) + 8
 

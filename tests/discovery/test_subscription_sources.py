@@ -12,7 +12,6 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
-from fleet_lab import HOST, wait_until
 
 import broadloom as bl
 from broadloom.deployment import FleetBroker
@@ -21,6 +20,7 @@ from broadloom.discovery import subscription_sources
 from broadloom.discovery.subscription_sources import read_source
 from broadloom.model import read_link_problem
 from broadloom.storage.tables import read_table
+from fleet_lab import HOST, wait_until
 
 SECRET = "tops3cret"
 
