@@ -634,9 +634,9 @@ def test_a_subscription_that_a_change_did_not_wait_for_is_made_later():
         agent, hop = LinkAgent(lambda _: Endpoint("127.0.0.1", 1), patience=0), ("a", "b")
         await agent.open(both_hops(hop))
         await agent.subscribe(hop, ["x"], retained=True)
-        pending = agent.filters_of(hop), agent.filters_of(hop[::-1])
+        pending = list(agent.filters_of(hop)), list(agent.filters_of(hop[::-1]))
         await agent.unsubscribe(hop, ["x"])
-        found = *pending, agent.filters_of(hop)
+        found = *pending, list(agent.filters_of(hop))
         await agent.stop()
         return found
 
