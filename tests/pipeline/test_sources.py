@@ -8,6 +8,7 @@ import pyarrow.parquet
 import pytest
 
 from broadloom import InputError, StorageError
+from broadloom.formats.mosquitto_db import MAGIC
 from broadloom.pipeline.ingest.raw_sources import RawSource, check_dumps, count_lines, find_files
 
 
@@ -28,6 +29,12 @@ def test_a_file_is_recognised(tmp_path, name, text, table, reader):
     (tmp_path / name).write_text(text)
     [found] = find_files([RawSource(str(tmp_path / name))])
     assert (found.table, found.reader) == (table, reader)
+
+
+def test_a_persistence_file_is_recognised(tmp_path):
+    (tmp_path / "rome.db").write_bytes(MAGIC + bytes(7) + b"\x06" + bytes(8))
+    [found] = find_files([RawSource(str(tmp_path / "rome.db"))])
+    assert (found.table, found.reader, found.node) == ("subscriptions", "mosquitto-db", "rome")
 
 
 def test_a_compressed_file_is_recognised(tmp_path):
@@ -62,6 +69,7 @@ def test_a_pattern_and_the_broker_of_a_dump(tmp_path):
             gzip.compress(b"node,topic\n" + bytes(range(256)) * 9, mtime=0)[:-40],
             "gunzip -c cut.csv.gz > cut.csv",
         ),
+        ("rome.db", MAGIC + bytes(7) + b"\x09", "rome.db: this mosquitto.db has version 9"),
         ("text.csv.gz", b"node,topic\na,t\n", "is truncated or damaged"),
     ],
 )

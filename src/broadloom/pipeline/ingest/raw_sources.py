@@ -17,6 +17,8 @@ import pyarrow.parquet
 from broadloom.checks import and_more
 from broadloom.errors import InputError, error_from_os
 from broadloom.formats import FORMATS, dump_problem
+from broadloom.formats.mosquitto_db import FORMAT as MOSQUITTO_DB
+from broadloom.formats.mosquitto_db import read_mosquitto_db
 from broadloom.storage.tables import OPTIONAL, REQUIRED
 
 # The tables that ingest only checks and copies; it computes the others from their rows.
@@ -288,6 +290,13 @@ def _head(path: Path) -> str | None:
 def _dump(path: Path, kind: str, node: str) -> RawFile:
     if path.stat().st_size > _LARGEST_DUMP:
         raise InputError(f"{path} is larger than 2 GiB, and a dump is read as a whole; split it")
+    if kind == MOSQUITTO_DB.name:
+        with open_file(path) as file:
+            head = file.read(_HEAD_BYTES)
+        try:
+            read_mosquitto_db(head)  # an unknown version is an error before any work
+        except InputError as error:
+            raise InputError(f"{path}: {error}") from error
     return RawFile(path, "subscriptions", kind, node=node)
 
 
