@@ -315,7 +315,7 @@ def test_a_nats_fleet_goes_to_a_plan(tmp_path, monkeypatch):
         (
             "m.log",
             "1700000000: New connection from 10.0.0.1:5 on port 1883.\n",
-            "set in mosquitto.conf: log_type",
+            "no subscription in the log; write into mosquitto.conf",
         ),
         ("x.txt", "hello\n", "is of an unknown kind; there are:"),
         ("x.log", "", "is empty"),

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from io import BytesIO
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
@@ -16,7 +17,7 @@ from urllib.parse import parse_qsl, urlencode, urlsplit, urlunsplit
 from broadloom.deployment import FleetBroker
 from broadloom.discovery.admin_apis import get_document
 from broadloom.errors import BroadloomError, InputError, error_from_os
-from broadloom.formats import FORMATS, PAGE, DumpFormat, DumpPage, DumpRow, missing_pages_note
+from broadloom.formats import FORMATS, PAGE, DumpFormat, DumpPage, DumpRow, dump_problem, missing_pages_note
 from broadloom.formats.mosquitto_db import FORMAT as MOSQUITTO_DB
 from broadloom.formats.mosquitto_db import NOT_IN_FILE, read_mosquitto_db
 from broadloom.formats.mosquitto_log import FORMAT as MOSQUITTO_LOG
@@ -33,9 +34,6 @@ OWN_CLIENT = "broadloom-discover"  # the beginning of the id of the client that 
 _HEAD_BYTES = 64 * 1024
 # Reasons of rows that stand for subscriptions which cannot be read.
 _DAMAGE = (Reason.CUT, Reason.NOT_JSON, Reason.NOT_UTF8, Reason.NO_LIST, Reason.NOT_LISTED)
-_NO_SUBSCRIBE_LINES = (
-    "no line of the log is a subscription; set in mosquitto.conf: log_type subscribe, log_type unsubscribe"
-)
 _NO_START = (
     "the log does not begin with the broker's start, so subscriptions made before it are missing; "
     "add mosquitto.db, or older logs"
@@ -120,7 +118,7 @@ def _read_file(path: Path, findings: SourceFindings) -> None:
         findings.notes.append(f"{path.name} was written {_age(findings.at)} ago")
         findings.notes.append(NOT_IN_FILE)
     elif form is MOSQUITTO_LOG:
-        _check_log(findings, head)
+        _check_log(findings, data, head)
     if findings.problem is not None:
         findings.problem = f"{path}: {findings.problem}"
 
@@ -157,9 +155,9 @@ def _take(findings: SourceFindings, form: DumpFormat, rows: Iterator[DumpRow]) -
     findings.problem = findings.problem or missing_pages_note(form.name, pages)
 
 
-def _check_log(findings: SourceFindings, head: str) -> None:
-    if not any(row.filter is not None for row in findings.rows):
-        findings.problem = _NO_SUBSCRIBE_LINES
+def _check_log(findings: SourceFindings, data: bytes, head: str) -> None:
+    if (problem := dump_problem(MOSQUITTO_LOG, BytesIO(data))) is not None:
+        findings.problem = problem.text
     elif "mosquitto version" not in head:
         findings.notes.append(_NO_START)
 
