@@ -10,12 +10,14 @@ import threading
 
 import paho.mqtt.client as mqtt
 import pytest
+from broker_lab import password_file, secret, small_brokers
 
 import broadloom as bl
 from broadloom.discovery import observed_publications
 from broadloom.model import read_link_problem
 from broadloom.mqtt.topic_filters import SHARED
 from broadloom.storage.tables import read_table
+from certificates import authority
 from fleet_lab import HOST, fleet_lab, wait_until
 
 pytestmark = [pytest.mark.needs("mosquitto", "mosquitto_sub"), pytest.mark.xdist_group("mosquitto")]
@@ -248,3 +250,41 @@ def test_too_many_topics_are_cut_and_said(lab, tmp_path, monkeypatch):
     assert len(found.brokers[0].observed.traffic) == 1
     assert found.listened < 600
     assert "2 messages on topics after the first 1 are not listed" in found.brokers[0].notes
+
+
+@pytest.mark.needs("openssl", "mosquitto_passwd")
+def test_each_broker_has_its_own_login_and_tls(tmp_path, run):
+    """A wrong password and a wrong authority are said, without the secret; the other brokers are read."""
+    good, other = (authority(tmp_path / name) for name in ("good", "other"))
+    users = password_file(tmp_path, reader="tops3cret")
+    closed = f"allow_anonymous false\npassword_file {users}\nsys_interval 1"
+    tls = f"cafile {good}/ca.crt\ncertfile {good}/broker.crt\nkeyfile {good}/broker.key"
+    settings = {"rome": closed, "oslo": f"{closed}\n{tls}", "bonn": closed, "wien": f"{closed}\n{tls}"}
+    secret(tmp_path, "right", "tops3cret")
+    secret(tmp_path, "wrong", "0ther-s3cret")
+    login = 'login = { user = "reader", password_file = "%s" }'
+    lines = {
+        "rome": f"tls = false\n{login % 'right'}",
+        "oslo": f'tls = {{ ca = "{good}/ca.crt" }}\n{login % "right"}',
+        "bonn": f"tls = false\n{login % 'wrong'}",
+        "wien": f'tls = {{ ca = "{other}/ca.crt" }}\n{login % "right"}',
+    }
+    with small_brokers(tmp_path, **settings) as brokers:
+        sections = [
+            f'[brokers.{name}]\naddress = "{broker.address}"\n{lines[name]}'
+            for name, broker in brokers.items()
+        ]
+        (tmp_path / "fleet.toml").write_text("\n".join(sections))
+
+        def is_counted():
+            found = bl.discover(tmp_path / "fleet.toml", tmp_path / "tables")
+            return [one.observed.counted for one in found.brokers] == [0, 0, None, None]
+
+        wait_until(is_counted, "two brokers publish their counts")
+        code, out, err = run("discover", tmp_path / "fleet.toml", "-o", tmp_path / "tables", "--json")
+    assert (code, err) == (1, "")
+    by_name = {broker["broker"]: broker for broker in json.loads(out)["brokers"]}
+    assert [by_name[name]["complete"] for name in settings] == [True, True, False, False]
+    assert "refuses the connection (0x87)" in by_name["bonn"]["notes"][0]
+    assert "certificate verify failed" in by_name["wien"]["notes"][0]
+    assert "s3cret" not in out

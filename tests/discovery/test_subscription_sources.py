@@ -154,6 +154,20 @@ def test_an_api_that_fails_is_a_problem_of_its_broker(tmp_path, answers, login, 
     assert not (tmp_path / "tables").exists()
 
 
+def test_a_query_is_sent_and_not_shown():
+    """A token in the URL of a source is for the API only."""
+    asked = []
+
+    def answer(path, query):
+        asked.append(query)
+        return emqx_api([("c", "t")])(path, query)
+
+    with api(answer) as url:
+        findings = read_source(FleetBroker("rome", "rome", "emqx"), f"{url}/?token={SECRET}")
+        assert (findings.problem, findings.source) == (None, f"{url}/")
+    assert asked == [{"limit": "1000", "token": SECRET, "page": "1"}]
+
+
 def test_an_api_that_is_down_is_a_problem_of_its_broker():
     (port,) = free_ports(1)
     broker = FleetBroker("rome", "rome", "emqx")

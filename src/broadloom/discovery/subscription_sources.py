@@ -79,10 +79,11 @@ class SourceFindings:
 
 def read_source(broker: FleetBroker, source: str) -> SourceFindings:
     """Read one source; a failure becomes its `problem`."""
-    findings = SourceFindings(source)
+    is_url = "://" in source
+    findings = SourceFindings(source.partition("?")[0] if is_url else source)  # a query can have a secret
     try:
-        if "://" in source:
-            _read_api(broker, findings)
+        if is_url:
+            _read_api(broker, source, findings)
         else:
             _read_file(Path(source), findings)
     except BroadloomError as error:
@@ -174,13 +175,13 @@ def _age(at: float) -> str:
 # HTTP APIs.
 
 
-def _read_api(broker: FleetBroker, findings: SourceFindings) -> None:
+def _read_api(broker: FleetBroker, url: str, findings: SourceFindings) -> None:
     if broker.kind not in API_PATHS:
         raise InputError(
             f"{findings.source}: {broker.kind} has no API of subscriptions; give mosquitto.db or a log"
         )
     form = next(form for form in FORMATS if form.name == broker.kind)
-    parts = urlsplit(findings.source)
+    parts = urlsplit(url)
     path = parts.path if parts.path.strip("/") else API_PATHS[broker.kind]
     query = dict(parse_qsl(parts.query))
     api = _Api(broker, urlunsplit((parts.scheme, parts.netloc, path, "", "")), query)
