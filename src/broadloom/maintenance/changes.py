@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -116,6 +117,45 @@ def trusted_change(**values: Any) -> Change:
     change = object.__new__(Change)
     vars(change).update({"fallbacks": 0, **values})
     return change
+
+
+class EarlierLinks:
+    """Links that were added for a change before it was made.
+
+    Args:
+        edges_before: the number of links before them.
+    """
+
+    def __init__(self, edges_before: int) -> None:
+        self._edges_before = edges_before
+        self._start = time.perf_counter()
+        self._seconds = 0.0
+        self._added: list[NDArray[np.int64]] = []
+
+    def add(self, added: NDArray[np.int64] | None) -> None:
+        """Note links that were added."""
+        if added is not None and len(added):
+            self._added.append(added)
+        self._seconds = time.perf_counter() - self._start
+
+    def before(self, change: Change, removed: NDArray[np.int64] | None = None) -> Change:
+        """The change with these links, and with links that were removed after it.
+
+        A link that was added and removed again is not mentioned.
+        """
+        if not self._added and (removed is None or not len(removed)):
+            return change
+        net: dict[tuple[int, int], int] = {}
+        steps = [(1, links) for links in (*self._added, change.added)] + [(-1, change.removed)]
+        for sign, links in [*steps, (-1, np.empty((0, 2), np.int64) if removed is None else removed)]:
+            for u, v in links.tolist():
+                net[u, v] = net.get((u, v), 0) + sign
+        values = vars(change) | {
+            name: np.array([pair for pair, count in net.items() if count == sign], np.int64).reshape(-1, 2)
+            for name, sign in (("added", 1), ("removed", -1))
+        }
+        seconds = change.seconds + self._seconds
+        return trusted_change(**(values | {"seconds": seconds, "edges_before": self._edges_before}))
 
 
 class ChangeRequest(NamedTuple):

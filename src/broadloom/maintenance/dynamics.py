@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -266,6 +266,51 @@ class OverlayDynamics:
             fallbacks=fallbacks,
         )
 
+    def subscriber_count(self, topic: int) -> int:
+        """The number of subscribers of a topic."""
+        return int(self._arrays.size[topic])
+
+    def relabel(self, gone: Collection[int], subscribers: Mapping[int, Sequence[int]]) -> NDArray[np.int64]:
+        """Make other topics of some, after groups of filters became one or were split: the links added.
+
+        Every link stays. The rule of repairs chooses the links to add, among all subscribers of a topic.
+        Backups stay too; nodes that they no longer cover get new ones.
+
+        Args:
+            gone: the topics that no node has any more.
+            subscribers: the subscribers of each topic that has other ones now; all other topics stay.
+        """
+        present = self.present()
+        old = present.contents
+        number = {node: row for row, node in enumerate(present.ids.tolist())}
+        rows = {topic: np.array([number[u] for u in nodes], np.int32) for topic, nodes in subscribers.items()}
+        node_of = np.repeat(np.arange(len(number)), np.diff(old.topic_start))
+        stay = ~np.isin(old.topics, [*gone, *subscribers])
+        codes = [node_of[stay] * self.topic_count + old.topics[stay]]
+        codes += [nodes * np.int64(self.topic_count) + topic for topic, nodes in rows.items()]
+        ordered = np.sort(np.concatenate(codes))
+        counts = np.bincount(ordered // self.topic_count, minlength=len(number))
+        start = np.concatenate((np.zeros(1, np.int64), np.cumsum(counts)))
+        contents = old._replace(topic_start=start, topics=(ordered % self.topic_count).astype(np.int32))
+        self._build_arrays(present._replace(contents=contents), links=sum(map(len, rows.values())))
+        added = [np.empty((0, 2), np.int32)]
+        short: set[int] = set()
+        for topic, nodes in sorted(rows.items()):
+            links, left = self._connect(split(self._arrays, nodes, np.array([topic], np.int32), nodes))
+            if left:
+                raise InternalError("a group of topic filters could not be connected; please report this")
+            added.append(links)
+            short |= _not_covered(contents.backups, nodes, len(number), self.rules.coverage)
+        if not self.rules.naive:
+            nodes = np.array(sorted(short), np.int32)
+            rebuild_backups(self._arrays, self.rules.coverage, self.rules.greedy, nodes)
+        return self._ids[np.concatenate(added)]
+
+    def prune_links(self, node: int) -> NDArray[np.int64]:
+        """Remove the links of a node that no topic needs any more: the links removed."""
+        v = self._position[node]
+        return self._ids[_star(v, prune(self._arrays, v, listed(self._arrays.links, 0, v)))]
+
     def relink(self, edges: Nodes, start: float) -> Change:
         """Move to other links between the nodes, numbered as in `present`; backups are chosen again.
 
@@ -362,10 +407,13 @@ class OverlayDynamics:
             self._build_arrays(self.present(), subscriptions, links)
 
     def _max_backups(self, subscriptions: int) -> int:
-        """An upper bound on the number of backups: one per cover and subscription; or all pairs."""
+        """An upper bound on the number of backups: one per cover and subscription; or all pairs.
+
+        Nodes that lost subscriptions because topics were merged have more of them until they get new ones.
+        """
         nodes = len(self._position) + 1
         total = self._subscriptions + subscriptions
-        return 1 if self.rules.naive else min(self.rules.coverage * total, nodes * nodes)
+        return 1 if self.rules.naive else min(self.rules.coverage * total, nodes * nodes) + self._surplus
 
     def _build_arrays(self, present: Snapshot, subscriptions: int = 0, links: int = 0) -> None:
         """Build the arrays of a snapshot, with spare capacity."""
@@ -373,6 +421,8 @@ class OverlayDynamics:
         contents = present.contents
         self._position = {node: v for v, node in enumerate(present.ids.tolist())}
         self._subscriptions = len(contents.topics)
+        self._surplus = 0
+        self._surplus = max(0, len(contents.backups) - self._max_backups(0))
         topic_capacity = _with_spare(self.topic_count)
         subscribers = np.bincount(contents.topics, minlength=topic_capacity)
         capacities = Capacities(
@@ -405,6 +455,14 @@ def _star(v: int, others: Nodes) -> Nodes:
 
 def _sorted(pairs: Nodes) -> Nodes:
     return pairs[np.lexsort((pairs[:, 1], pairs[:, 0]))]
+
+
+def _not_covered(backups: Nodes, subscribers: Nodes, nodes: int, coverage: int) -> set[int]:
+    """The subscribers of a topic whose backups have it less often than asked for and possible."""
+    has = np.zeros(nodes, bool)
+    has[subscribers] = True
+    covers = np.bincount(backups[has[backups].all(axis=1), 0], minlength=nodes)
+    return set(subscribers[covers[subscribers] < min(coverage, len(subscribers) - 1)].tolist())
 
 
 # Weights of a changing set of nodes.

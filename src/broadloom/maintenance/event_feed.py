@@ -9,6 +9,7 @@ import csv
 import gzip
 import json
 import math
+import re
 import zlib
 from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -32,6 +33,7 @@ from broadloom.maintenance.changes import (
 from broadloom.maintenance.dynamics import Drift
 from broadloom.maintenance.live import Live
 from broadloom.maintenance.node_columns import ADDRESS, SITE, check_columns
+from broadloom.mqtt.topic_filters import SHARED, is_valid_filter, is_wild
 from broadloom.progress import stage
 
 if TYPE_CHECKING:
@@ -51,6 +53,7 @@ ENDINGS = (".parquet", ".csv", ".jsonl", ".json", ".ndjson")
 UNKNOWN_NODE = "unknown node"
 EXISTS_ALREADY = "node exists already"
 DUPLICATE = "duplicate: its seq was applied before"
+NOT_A_FILTER = "{!r} is not an MQTT topic filter"
 LATE = "late: a later seq was applied before"
 # Columns of the tables of a run.
 LINKS = {"seq": "int64", "action": "string", "u": "string", "v": "string"}
@@ -313,7 +316,7 @@ class EventFeed:
         """The request of an event: nodes and sites are named, as in tables."""
         kind = values["kind"]
         name = values["node"]
-        topics = tuple(dict.fromkeys(values.get("topics") or ()))
+        topics = tuple(dict.fromkeys(map(_as_matched, values.get("topics") or ())))
         node = self.live.named(name)
         if kind == JOIN:
             if node is not None:
@@ -323,6 +326,24 @@ class EventFeed:
         if node is None:
             raise InputError(UNKNOWN_NODE)
         return ChangeRequest(kind, node, () if kind == LEAVE else topics)
+
+
+def _as_matched(topic: str) -> str:
+    """A topic or filter as the broker matches it: without the prefix of a shared subscription.
+
+    Raises:
+        InputError: it has a wildcard in a position where MQTT does not allow it.
+
+    Examples:
+        >>> _as_matched("$share/workers/jobs/#"), _as_matched("c#")
+        ('jobs/#', 'c#')
+    """
+    if not topic.startswith("$") and not is_wild(topic):
+        return topic
+    plain = re.sub(SHARED, "", topic)
+    if (plain != topic or {"+", "#"} & set(plain.split("/"))) and not is_valid_filter(plain):
+        raise InputError(NOT_A_FILTER.format(topic))
+    return plain
 
 
 def _refused(raw: str, reason: str) -> RefusedEvent:

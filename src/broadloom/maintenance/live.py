@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 import time
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from dataclasses import is_dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import is_dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -25,6 +25,7 @@ from broadloom.maintenance.changes import (
     UNSUBSCRIBE,
     Change,
     ChangeRequest,
+    EarlierLinks,
     Topic,
     check_nodes,
     check_topics,
@@ -32,11 +33,13 @@ from broadloom.maintenance.changes import (
 from broadloom.maintenance.dynamics import (
     Drift,
     OverlayDynamics,
+    Snapshot,
     as_weights,
     drift_from,
     fresh_edges,
     rebaseline_edges,
 )
+from broadloom.maintenance.filter_groups import FilterGroups, Topics, rows_by_node
 from broadloom.maintenance.node_columns import (
     ID,
     IDS_NOTE,
@@ -47,6 +50,7 @@ from broadloom.maintenance.node_columns import (
     coordinates_of,
 )
 from broadloom.model import Interest, trusted_overlay
+from broadloom.mqtt.topic_filters import is_filter
 from broadloom.notebook import html_summary
 from broadloom.plans import Plan
 
@@ -62,12 +66,16 @@ class OverlayNames(NamedTuple):
         nodes: the name of each present node, by id.
         sites: the name of each site, by number; empty if sites have no names.
         columns: further columns of the nodes, such as their addresses.
+        rows: the topics of each node, if one of them is an MQTT topic filter; otherwise None.
+        group_of: then the group of each topic, if it has another index than the topic (see `FilterGroups`).
     """
 
     topics: Sequence[str]
     nodes: dict[int, str]
     sites: Sequence[str] = ()
     columns: NodeColumns | None = None
+    rows: Mapping[int, Topics] | None = None
+    group_of: Mapping[int, int] | None = None
 
 
 class InterruptedDynamics:
@@ -87,6 +95,10 @@ class Live:
 
     Nodes have ids that are never reused: a node of the initial interest has its index, a node that joins gets
     the next number. Every change leaves every topic connected.
+
+    A topic can be an MQTT topic filter, such as "sensors/#". Filters and topics that overlap form one group,
+    whose subscribers are connected among themselves. A filter that overlaps several groups makes one of them;
+    when it goes, they are separate again.
 
     Examples:
         >>> import broadloom as bl
@@ -125,6 +137,9 @@ class Live:
         self._ids = {name: node for node, name in names.nodes.items()}
         self._sites = {name: site for site, name in enumerate(names.sites)}
         self._columns = names.columns or NodeColumns()
+        self._groups: FilterGroups | None = None
+        if names.rows is not None:
+            self._groups = FilterGroups(self._topic_ids, names.rows, names.group_of)
         self._journal: Any = None
 
     # Changes.
@@ -277,11 +292,18 @@ class Live:
         """The topics of each node, by id: a node that left is a row without topics."""
         present = self._dynamics.present()
         count = self._dynamics.next_id
+        rows, topics = self._subscriptions(present)
         sizes = np.zeros(count, np.int64)
-        sizes[present.ids] = np.diff(present.contents.topic_start)
+        sizes[present.ids] = np.diff(rows)
         start = np.concatenate(([0], np.cumsum(sizes)))
         names = [self._names.get(node) or self._unused(f"left-{node}") for node in range(count)]
-        return Interest.from_rows(start, present.contents.topics, self._topic_ids, names)
+        return Interest.from_rows(start, topics, self._topic_ids, names)
+
+    def _subscriptions(self, present: Snapshot) -> tuple[NDArray[np.int64], NDArray[np.int32]]:
+        """The topics of the present nodes as compressed rows; topic filters as clients wrote them."""
+        if self._groups is None:
+            return present.contents.topic_start, present.contents.topics
+        return self._groups.filters(present.ids.tolist())
 
     @property
     def topic_ids(self) -> tuple[str, ...]:
@@ -305,7 +327,7 @@ class Live:
 
     def topics_of(self, node: int) -> NDArray[np.int32]:
         """The topics of a node, ascending."""
-        return self._dynamics.topics(self._check_present(node))
+        return self._topics(self._check_present(node))
 
     def name_of(self, node: int) -> str:
         """The name of a node."""
@@ -353,7 +375,7 @@ class Live:
                 self._sites
             )  # of sites without brokers, no row of the nodes has the name
         return Plan(
-            Interest.from_rows(contents.topic_start, contents.topics, self._topic_ids, names),
+            Interest.from_rows(*self._subscriptions(present), self._topic_ids, names),
             as_weights(present.weights, count),
             trusted_overlay(count, contents.edges),
             self.method,
@@ -383,7 +405,7 @@ class Live:
     def drift(self) -> Drift:
         """The degrees and the total weight, now and of a fresh build."""
         plan = self.plan()
-        return drift_from(plan, fresh_edges(plan.interest, plan.weights, self._dynamics.rules))
+        return drift_from(plan, fresh_edges(plan.interest.grouped(), plan.weights, self._dynamics.rules))
 
     def rebuild_due(
         self,
@@ -564,25 +586,62 @@ class Live:
         if request.kind == JOIN:
             at = request.at
             position = self._sites.setdefault(at, len(self._sites)) if isinstance(at, str) else at
-            change = self._dynamics.join(self._indices(request.topics), position)
+            change = self._joined(self._indices(request.topics), position)
             name = request.name or self._unused(f"joined-{change.node}")
             self._names[change.node] = name
             self._ids[name] = change.node
             self._columns.join(change.node, self._known_columns(request, position))
         elif request.kind == LEAVE:
-            change = self._dynamics.leave(node)
+            change = self._left(node)
             del self._ids[self._names.pop(node)]
             self._columns.leave(node)
         elif request.kind == REBASELINE:
-            start = time.perf_counter()
-            edges = rebaseline_edges(self.plan(), self._dynamics.rules)
-            change = self._dynamics.relink(edges, start)
+            change = self._rebaselined()
         else:
-            change = self._dynamics.resubscribe(node, self._topics_after(request, node))
+            change = self._resubscribed(node, self._topics_after(request, node))
         self.counts[change.kind] += 1
         self.counts["repair_edges"] += change.repair_edges
         self.counts["fallbacks"] += change.fallbacks
         return change
+
+    def _joined(self, topics: Topics, position: Any) -> Change:
+        if self._groups is None:
+            return self._dynamics.join(topics, position)
+        earlier = EarlierLinks(self.edge_count)
+        earlier.add(self._groups.add(topics, self._dynamics))
+        change = self._dynamics.join(self._groups.of(topics), position)
+        self._groups.set(change.node, topics)
+        return earlier.before(change)
+
+    def _left(self, node: int) -> Change:
+        if self._groups is None:
+            return self._dynamics.leave(node)
+        earlier = EarlierLinks(self.edge_count)
+        earlier.add(self._groups.drop(node, np.empty(0, np.int32), self._dynamics))
+        self._groups.leave(node)
+        return earlier.before(self._dynamics.leave(node))
+
+    def _resubscribed(self, node: int, topics: Topics) -> Change:
+        if self._groups is None:
+            return self._dynamics.resubscribe(node, topics)
+        earlier = EarlierLinks(self.edge_count)
+        kept = np.intersect1d(self._groups.row(node), topics)
+        split = self._groups.drop(node, kept, self._dynamics)
+        earlier.add(split)
+        earlier.add(self._groups.add(topics, self._dynamics))
+        change = self._dynamics.resubscribe(node, self._groups.of(topics))
+        self._groups.set(node, topics)
+        return earlier.before(change, None if split is None else self._dynamics.prune_links(node))
+
+    def _rebaselined(self) -> Change:
+        start = time.perf_counter()
+        plan = self.plan()
+        edges = rebaseline_edges(replace(plan, interest=plan.interest.grouped()), self._dynamics.rules)
+        return self._dynamics.relink(edges, start)
+
+    def _topics(self, node: int) -> NDArray[np.int32]:
+        """The topics of a present node, ascending; topic filters as clients wrote them."""
+        return self._dynamics.topics(node) if self._groups is None else self._groups.row(node)
 
     def _topics_after(self, request: ChangeRequest, node: int) -> NDArray[np.int32]:
         """The topics of a node after a request that changes them."""
@@ -590,9 +649,9 @@ class Live:
             known = [
                 topic for topic in request.topics if isinstance(topic, int) or topic in self._topic_index
             ]
-            return np.setdiff1d(self._dynamics.topics(node), self._indices(known))
+            return np.setdiff1d(self._topics(node), self._indices(known))
         topics = self._indices(request.topics)
-        return np.union1d(self._dynamics.topics(node), topics) if request.kind == SUBSCRIBE else topics
+        return np.union1d(self._topics(node), topics) if request.kind == SUBSCRIBE else topics
 
     def _indices(self, topics: Iterable[Topic]) -> NDArray[np.int32]:
         """The topics as ascending indices; unknown ids become new topics."""
@@ -605,6 +664,12 @@ class Live:
             self._topic_index[name] = len(self._topic_ids)
             self._topic_ids.append(name)
             self._dynamics.add_topics(len(self._topic_ids))
+            if self._groups is None and is_filter(name):
+                present = self._dynamics.present()
+                rows = rows_by_node(
+                    present.ids.tolist(), present.contents.topic_start, present.contents.topics
+                )
+                self._groups = FilterGroups(self._topic_ids, rows)
         return self._topic_index[name]
 
     def _unused(self, name: str) -> str:

@@ -26,6 +26,7 @@ from broadloom.linking import fitting_weights
 from broadloom.maintenance._overlay_arrays import OverlayContents
 from broadloom.maintenance._repair import RepairRules
 from broadloom.maintenance.dynamics import OverlayDynamics, Snapshot, fresh_edges, weights_with_capacity
+from broadloom.maintenance.filter_groups import group_of_topics, grouped_rows, rows_by_node
 from broadloom.maintenance.live import Live, OverlayNames
 from broadloom.maintenance.node_columns import IDS_NOTE, columns_of, sites_of
 from broadloom.measures import disconnected_topics
@@ -184,15 +185,28 @@ def maintain(
     options = options_of(chosen, rho=rho, **shadow_options)
     rules = options.rules(by_weight=not link_weights.is_uniform)
     with stage("fresh build"):
-        links = fresh_edges(interest, link_weights, rules) if edges is None else _check_edges(interest, edges)
+        links = (
+            fresh_edges(interest.grouped(), link_weights, rules)
+            if edges is None
+            else _check_edges(interest, edges)
+        )
     nodes = np.arange(interest.node_count)
     random_state = int(seeded_generator(seed).integers(2**64, dtype=np.uint64))
     no_backups = np.empty((0, 2), np.int32)
-    contents = OverlayContents(interest.topic_start, interest.topics, links, no_backups, random_state)
+    group_of = group_of_topics(interest) if interest.has_filters else None
+    topics = grouped_rows(interest, group_of)
+    contents = OverlayContents(topics.start, topics.topics, links, no_backups, random_state)
     present = Snapshot(nodes, contents, weights_with_capacity(link_weights.arrays(), nodes, len(nodes)))
     dynamics = OverlayDynamics(rules, present, interest.topic_count, interest.node_count)
     dynamics.build_backups()
-    names = OverlayNames(interest.topic_ids, dict(enumerate(interest.node_ids)), sites, columns)
+    names = OverlayNames(
+        interest.topic_ids,
+        dict(enumerate(interest.node_ids)),
+        sites,
+        columns,
+        None if group_of is None else rows_by_node(nodes.tolist(), interest.topic_start, interest.topics),
+        group_of,
+    )
     return Live(dynamics, chosen, options, seed, names, Counter())
 
 

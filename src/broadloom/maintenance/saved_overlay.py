@@ -23,6 +23,12 @@ from broadloom.errors import InputError, StorageError, error_from_os
 from broadloom.maintenance._overlay_arrays import OverlayContents
 from broadloom.maintenance.changes import Change, ChangeRequest
 from broadloom.maintenance.dynamics import OverlayDynamics, Snapshot, weights_with_capacity
+from broadloom.maintenance.filter_groups import (
+    group_of_topics,
+    grouped_rows,
+    groups_from_json,
+    rows_by_node,
+)
 from broadloom.maintenance.live import Live, OverlayNames
 from broadloom.maintenance.methods import options_of
 from broadloom.maintenance.node_columns import ID, IDS_NOTE, NodeColumns
@@ -134,6 +140,8 @@ def write_state(folder: Path, live: Live, journal: str | None = None) -> None:
         "sites": live.site_ids,
         "journal": journal,
     }
+    if live._groups is not None:
+        record["groups"] = live._groups.to_json()
     (folder / RECORD).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n")
 
 
@@ -153,9 +161,11 @@ def read_state(folder: Path) -> Live:
     index = {name: node for node, name in enumerate(interest.node_ids)}
     pairs = require_table(folder, "backups")
     backups = [[index[name] for name in pairs.column(end).to_pylist()] for end in ("node", "backup")]
+    group_of = groups_from_json(record.get("groups", ())) if interest.has_filters else None
+    topics = grouped_rows(interest, group_of)
     contents = OverlayContents(
-        interest.topic_start,
-        interest.topics,
+        topics.start,
+        topics.topics,
         plan.edges,
         np.array(backups, np.int32).reshape(2, -1).T.copy(),
         record["chance"],
@@ -164,10 +174,17 @@ def read_state(folder: Path) -> Live:
     weights = weights_with_capacity(plan.weights.arrays(), everybody, len(everybody))
     present = Snapshot(ids, contents, weights)
     dynamics = OverlayDynamics(rules, present, interest.topic_count, record["next_id"])
+    if group_of is not None and "groups" not in record:  # written when filters were topics like all others
+        group_of = group_of_topics(interest)
+        topics = grouped_rows(interest, group_of)
+        of_row = np.repeat(ids, np.diff(topics.start))
+        subscribers = {one: of_row[topics.topics == one].tolist() for one in group_of.values()}
+        dynamics.relabel(group_of.keys(), subscribers)
     node_names = dict(zip(ids.tolist(), interest.node_ids, strict=True))
     further = plan.nodes.drop_columns(["node", ID] if own else ["node"])
     columns = NodeColumns(further if further.num_columns else None, ids.tolist())
-    names = OverlayNames(interest.topic_ids, node_names, record["sites"], columns)
+    rows = rows_by_node(node_names, interest.topic_start, interest.topics) if interest.has_filters else None
+    names = OverlayNames(interest.topic_ids, node_names, record["sites"], columns, rows, group_of)
     return Live(dynamics, plan.algorithm, options, plan.seed, names, Counter(record["counts"]))
 
 

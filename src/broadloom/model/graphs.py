@@ -303,7 +303,8 @@ class Interest:
     def grouped(self) -> Interest:
         """The interest in which filters and topics that overlap are one topic, named by the shortest of them.
 
-        A group has the subscribers of all its members. It stands where its first member stood.
+        A group has the subscribers of all its members. It stands where its first member stood. A filter
+        without subscribers needs no tree, so it is in no group with others.
 
         Returns:
             The interest itself if nothing overlaps.
@@ -327,7 +328,8 @@ class Interest:
             return self, frozen_array(group_of_topic)
         from broadloom.mqtt.topic_filters import groups
 
-        names = groups(self.topic_ids)
+        used = np.flatnonzero(np.diff(self.node_start)).tolist()
+        names = {text: text for text in self.topic_ids} | groups(self.topic_ids[topic] for topic in used)
         group_ids = list(dict.fromkeys(names.values()))
         if len(group_ids) == self.topic_count:
             return self, frozen_array(group_of_topic)

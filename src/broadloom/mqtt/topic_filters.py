@@ -37,10 +37,14 @@ class FilterIndex:
     def __init__(self, filters: Iterable[str]) -> None:
         self._root: _Node = {}
         for text in filters:
-            node = self._root
-            for level in text.split("/"):
-                node = node.setdefault(f"/{level}", {})  # type: ignore[assignment]
-            node[_END] = text
+            self.add(text)
+
+    def add(self, text: str) -> None:
+        """Add a topic or filter."""
+        node = self._root
+        for level in text.split("/"):
+            node = node.setdefault(f"/{level}", {})  # type: ignore[assignment]
+        node[_END] = text
 
     def meeting(self, text: str) -> Iterator[str]:
         """Yield each indexed topic or filter that has a topic in common with the filter `text`."""
