@@ -1,6 +1,7 @@
 // The page: reads the record that stands in it, and shows it.
 
 import { asked, bottlenecks, certificate, degrees, diameters, lengths, sites } from "./charts";
+import { notCarried } from "./carried";
 import { changes, comparison, measured } from "./compare";
 import { contentView, marketView } from "./content";
 import { button, el, num, percent, section } from "./dom";
@@ -71,10 +72,12 @@ function overlayView(all: Graph[], store: Store): HTMLElement {
     const details = el("div", { class: "cards" });
     const tiles = el("ul", { class: "tiles", "aria-label": "The plan in numbers" });
     const name = el("h2", { class: "plan", hidden: all.length < 2 });
+    const missing = el("div", {});
     const show = (): void => {
         const graph = current();
         name.textContent = graph.plan.name;
         tiles.replaceChildren(...tilesOf(graph));
+        missing.replaceChildren(notCarried(graph.plan));
         const parts = [
             degrees(graph),
             diameters(graph),
@@ -91,7 +94,7 @@ function overlayView(all: Graph[], store: Store): HTMLElement {
         if (state.plan !== before.plan) show();
     });
     show();
-    return el("div", {}, name, tiles, mapSection(all, store, current), details);
+    return el("div", {}, name, tiles, missing, mapSection(all, store, current), details);
 }
 
 function tilesOf({ plan }: Graph): HTMLElement[] {

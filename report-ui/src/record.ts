@@ -33,9 +33,15 @@ interface PlanRecord {
     certificate: Certificate;
 }
 
+export interface NotCarried {
+    subscriptions: { node: string; topic: string; reason: string }[];
+    publications: { node: string; filters: string[]; carried: string[] }[];
+}
+
 export interface OverlayRecord extends PlanRecord {
     kind: "overlay";
     interest: number;
+    notCarried: NotCarried;
     weighted: boolean;
     links: { u: number[]; v: number[]; weight: number[]; load: number[]; holds: number[] };
     load: number[];

@@ -1,12 +1,14 @@
 """The page in Chromium: selection of topics, brokers and failures; keys, themes, printing, several plans."""
 
 import re
+from dataclasses import replace
 
 import numpy as np
 import pyarrow as pa
 import pytest
 
 import broadloom as bl
+from broadloom.model import NotCarried, Publishers
 from broadloom.report import html_of, record_of, record_of_folders, report
 from broadloom.report.overlay_record import failures
 from chromium import drag
@@ -251,6 +253,45 @@ def test_a_content_plan_shows_the_selected_broker(shown):
     assert page.picture() != before
     page.keep("content")
     page.check_accessible()
+
+
+def test_what_is_not_carried_is_shown_with_counts_and_can_be_searched(shown):
+    """Counts by reason, every entry by search; topic filters that overlap are one topic with all names."""
+    interest = bl.Interest.from_lists([["a/#"], ["a/b", "c"], []], node_ids=["rome", "oslo", "bonn"])
+    left_out = [("rome", f"$SYS/broker/{i}", "belongs to one broker") for i in range(300)]
+    plan = replace(
+        bl.link(interest, algorithm="gm"),
+        publishers=Publishers("observed", [("bonn", "a/x")]),
+        not_carried=NotCarried([*left_out, ("oslo", EVIL, "outside of the fleet's carry")]),
+    )
+    page = shown(report({"today": plan}))
+    text = page.page.inner_text("#not-carried")
+    assert re.search(r"belongs to one broker\s+300", text)
+    assert re.search(r"nobody was seen to publish it there\s+2", text)
+    assert "303 entries, the first 200 of them here" in text
+    page.page.fill("#find-not-carried", "hacked")
+    rows = page.page.locator("#not-carried div[aria-live] tbody tr")
+    assert [" ".join(row.split()) for row in rows.all_inner_texts()] == [
+        f"oslo {EVIL} outside of the fleet's carry"
+    ]
+    page.page.fill("#find-not-carried", "BONN")
+    reason = "not carried from the broker: nobody was seen to publish it there"
+    assert [" ".join(row.split()) for row in rows.all_inner_texts()] == [f"bonn c {reason}"]
+    assert [(row.node, row.filters) for row in plan.not_carried.publications] == [
+        ("rome", ("c",)),
+        ("bonn", ("c",)),
+    ]
+    page.find("a/b")
+    assert page.fact("Brokers") == "2"
+    assert "a/#, a/b" in page.panel
+    page.check_accessible()
+    page.keep("not-carried")
+
+
+def test_a_plan_that_carries_everything_says_so(shown, html):
+    page = shown(html)
+    assert page.page.inner_text("#carried") == "Everything that clients subscribe to is carried."
+    assert page.page.locator("#not-carried").count() == 0
 
 
 def test_a_market_shows_users_and_flows(shown, tmp_path):

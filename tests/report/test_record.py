@@ -1,6 +1,7 @@
 """Record of a report: it has the values of the measures, in the order of the plan's brokers and links."""
 
 import json
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -12,7 +13,7 @@ from hypothesis import strategies as st
 import broadloom as bl
 from broadloom import InputError, measures
 from broadloom.maintenance import maintain
-from broadloom.model import RowLedger, TableAccount
+from broadloom.model import NotCarried, RowLedger, TableAccount
 from broadloom.report import overlay_record, record_of, record_of_folders, report
 from broadloom.report.html_page import as_script
 from broadloom.report.overlay_record import failures
@@ -184,3 +185,17 @@ def test_no_text_can_end_the_script_element(text):
 
 def test_the_same_plan_gives_the_same_page(plan):
     assert report({"plan": plan}) == report({"plan": plan})
+
+
+def test_the_record_has_all_that_is_not_carried(plan):
+    """And the loads of groups of filters, not of each filter by itself."""
+    left_out = NotCarried([("0", "$SYS/#", "belongs to one broker")])
+    shown = record_of({"p": replace(plan, not_carried=left_out)})["plans"][0]
+    assert shown["notCarried"] == left_out.record()
+    interest = bl.Interest.from_lists([["a/#"], ["a/b"], ["+/b"], ["c"]])
+    record = record_of({"p": bl.link(interest, algorithm="gm")})
+    grouped = record_of({"p": bl.link(interest.grouped(), algorithm="gm")})
+    assert record["interests"][0]["topics"] == ["+/b, a/#, a/b", "c"]
+    assert record["interests"][0]["members"] == grouped["interests"][0]["members"]
+    for name in ("links", "load", "holds", "topics", "failures"):
+        assert record["plans"][0][name] == grouped["plans"][0][name]

@@ -26,6 +26,8 @@ LEAST = "no overlay that connects every topic weighs"
 MOST_REPAIRS = 250
 # Each repair copies the overlay: the largest number of brokers in all copies together.
 MOST_COPIED = 500_000
+# The largest number of names of a group of topic filters.
+MOST_NAMES = 20
 # The largest number of brokers whose backups are listed: each has dozens.
 MOST_BROKERS = 5000
 
@@ -43,8 +45,12 @@ def shown_topics(interest: Interest, most: int = MOST_SUBSCRIPTIONS) -> NDArray[
 
 
 def interest_record(plan: Plan) -> dict[str, Any]:
-    """The record of brokers, their sites and positions, and the subscribers of each topic."""
-    interest = plan.interest
+    """The record of brokers, their sites and positions, and the subscribers of each topic.
+
+    Topic filters and topics that overlap are one topic, with all their names.
+    """
+    names = group_labels(plan.interest)
+    interest = plan.interest.grouped()
     topics = shown_topics(interest)
     members = [interest.nodes_of(int(topic)) for topic in topics]
     sites = site_names(plan)
@@ -55,7 +61,7 @@ def interest_record(plan: Plan) -> dict[str, Any]:
         "sites": labels,
         "siteOf": [number[site] for site in sites or ()],
         "places": positions(plan),
-        "topics": [interest.topic_ids[topic] for topic in topics],
+        "topics": [names[topic] for topic in topics],
         "start": [0, *np.cumsum([len(one) for one in members], dtype=np.int64).tolist()],
         "members": np.concatenate([*members, np.empty(0, np.int32)]).tolist(),
         "topicsInAll": interest.topic_count,
@@ -63,15 +69,38 @@ def interest_record(plan: Plan) -> dict[str, Any]:
     }
 
 
+def group_labels(interest: Interest, most: int = MOST_NAMES) -> list[str]:
+    """The name of each topic of `Interest.grouped` on the page: its shortest member, and then the others.
+
+    Examples:
+        >>> group_labels(Interest.from_lists([["a/#"], ["a/b", "c"], ["a/+"]]))
+        ['a/#, a/+, a/b', 'c']
+        >>> group_labels(Interest.from_lists([["a/#"], ["a/b", "c"], ["a/+"]]), most=1)
+        ['a/#, and 2 more', 'c']
+    """
+    grouped = interest.grouped()
+    if grouped is interest:
+        return list(interest.topic_ids)
+    members: list[list[str]] = [[] for _ in grouped.topic_ids]
+    for text, group in zip(interest.topic_ids, interest.group_of_topic.tolist(), strict=True):
+        members[group].append(text)
+    labels = []
+    for shortest, texts in zip(grouped.topic_ids, members, strict=True):
+        shown = [shortest, *sorted(text for text in texts if text != shortest)]
+        more = [f"and {len(shown) - most:,} more"] if len(shown) > most else []
+        labels.append(", ".join(shown[:most] + more))
+    return labels
+
+
 def overlay_record(plan: Plan, name: str, interest: int) -> dict[str, Any]:
-    """The record of a plan: summary, metrics, links, topics, weak points, certificate and failures.
+    """The record of a plan: summary, what is not carried, metrics, links, topics, weak points and failures.
 
     Args:
         plan: the plan.
         name: its name on the page.
         interest: the index of the record of its interest, in the list of the page.
     """
-    subscriptions, overlay, weights = plan.interest, plan.overlay, plan.weights
+    subscriptions, overlay, weights = plan.interest.grouped(), plan.overlay, plan.weights
     topics = shown_topics(subscriptions)
     exact = np.diff(subscriptions.node_start).max(initial=0) <= LARGE_TOPIC
     searches = None if exact else LARGE_SEARCHES
@@ -91,6 +120,7 @@ def overlay_record(plan: Plan, name: str, interest: int) -> dict[str, Any]:
         "name": name,
         "interest": interest,
         "summary": plan.summary(),
+        "notCarried": plan.not_carried.record(),
         "asked": _settings(plan),
         "metrics": to_json_value(plan.metrics()),
         "certificate": certificate(plan.total_weight, plan.lower_bound, plan.gap, LEAST),
