@@ -288,3 +288,33 @@ def test_each_broker_has_its_own_login_and_tls(tmp_path, run):
     assert "refuses the connection (0x87)" in by_name["bonn"]["notes"][0]
     assert "certificate verify failed" in by_name["wien"]["notes"][0]
     assert "s3cret" not in out
+
+
+def test_subscriptions_of_bridges_are_noted(tmp_path):
+    """A bridge made by hand subscribes at both of its ends; the broker that has it counts that, too."""
+    (tmp_path / "one").mkdir()
+    (tmp_path / "two").mkdir()
+    with fleet_lab(tmp_path / "one", oslo="") as far:
+        oslo = far.brokers["oslo"]
+        bridge = f"connection hand\naddress {HOST}:{oslo.port}\nremote_clientid hand\ntopic # both 1"
+        with fleet_lab(tmp_path / "two", rome=bridge) as near:
+            rome = near.brokers["rome"]
+            oslo.wait_for(": hand 1 #")
+            rome.save("local.")
+            sections = [
+                f'[brokers.{one.name}]\naddress = "{HOST}:{one.port}"\ntls = false\nsubscriptions = "{source}"'
+                for one, source in ((oslo, oslo.log), (rome, rome.saved))
+            ]
+            (tmp_path / "fleet.toml").write_text("\n".join(sections))
+            found = []
+
+            def is_counted():
+                found[:] = bl.discover(tmp_path / "fleet.toml", tmp_path / "tables", overwrite=True).brokers
+                return [one.observed.counted for one in found] == [1, 1] and found[0].observed.bridges
+
+            wait_until(is_counted, "both brokers count the bridge")
+    assert [one.problems for one in found] == [[], []]
+    notes = [note for one in found for note in one.notes if "bridge" in note]
+    end = "subscribes here, which counts as interest of clients; if links replace it, remove it and discover again"
+    assert notes[0] == f"the bridge 'hand' {end}"
+    assert notes[1] == f"the bridge 'local.hand' {end}"

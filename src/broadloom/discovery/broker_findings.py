@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from broadloom.checks import and_more
 from broadloom.deployment import FleetBroker, widest
 from broadloom.discovery.observed_publications import Observations
 from broadloom.discovery.subscription_sources import LISTENED, SourceFindings
@@ -206,7 +207,7 @@ def _remedy(findings: BrokerFindings) -> str:
     if "mosquitto" not in kinds:
         return "add a log with log_type subscribe to subscriptions"
     if MOSQUITTO_DB.name not in kinds:
-        return "add mosquitto.db to subscriptions, for sessions from before the log"
+        return "add mosquitto.db to subscriptions, for bridges and for sessions from before the log"
     return "let the broker write mosquitto.db (kill -USR1), and add older logs"
 
 
@@ -226,6 +227,12 @@ def _add_notes(findings: BrokerFindings) -> None:
         )
     if seen.lines_cut:
         findings.notes.append(f"{seen.lines_cut:,} lines of its log were left out")
+    bridges = {name for name in findings.clients if name.removeprefix("local.") in seen.bridges}
+    if bridges:
+        findings.notes.append(
+            f"the bridge {min(bridges)!r}{and_more(len(bridges) - 1)} subscribes here, which counts as interest "
+            "of clients; if links replace it, remove it and discover again"
+        )
     if own := findings.quarantined[Reason.OWN]:
         findings.notes.append(f"{own:,} subscriptions of our own links are left out")
     if findings.not_carried:

@@ -25,6 +25,8 @@ MOST_DIGESTS = 200_000  # of messages, over all brokers
 ROUND_TRIPS = 3
 EVERYTHING = "#"
 SUBSCRIPTION_COUNTS = ("$SYS/broker/subscriptions/count", "$SYS/broker/shared_subscriptions/count")
+# One topic per bridge of a Mosquitto, at both of its ends, unless it has `notifications false`.
+BRIDGES, BRIDGE_STATES = "$SYS/broker/connection/", "$SYS/broker/connection/+/state"
 # What a Mosquitto with `log_dest topic` publishes: subscriptions, and connections that begin and end.
 LOG_TOPICS = ("$SYS/broker/log/M/subscribe", "$SYS/broker/log/M/unsubscribe", "$SYS/broker/log/N")
 
@@ -47,6 +49,7 @@ class Observations:
         lines: lines of the broker's log that it published meanwhile.
         lines_cut: lines beyond the most that are kept.
         counted: the number of subscriptions that the broker counts, shared ones included; None: unknown.
+        bridges: the names of bridges to or from the broker.
         rtt_ms: the shortest round trip of a request from this machine.
         seconds: the time for which we listened.
         interruptions: how often the connection was lost while we listened.
@@ -58,6 +61,7 @@ class Observations:
     lines: list[str] = field(default_factory=list)
     lines_cut: int = 0
     counted: int | None = None
+    bridges: set[str] = field(default_factory=set)
     rtt_ms: float | None = None
     seconds: float = 0.0
     interruptions: int = 0
@@ -149,8 +153,8 @@ class BrokerListener(SessionHandler):
         if self._since is not None:
             self.found.interruptions += 1
         elif self._broker.kind == "mosquitto":
-            await session.subscribe(SUBSCRIPTION_COUNTS, retained=True)
-            await session.unsubscribe(SUBSCRIPTION_COUNTS)
+            await session.subscribe((*SUBSCRIPTION_COUNTS, BRIDGE_STATES), retained=True)
+            await session.unsubscribe((*SUBSCRIPTION_COUNTS, BRIDGE_STATES))
             self.found.counted = sum(self._counts.values()) if self._counts else None
         for _ in range(0 if self.found.rtt_ms is not None else ROUND_TRIPS):
             start = time.perf_counter()
@@ -171,6 +175,8 @@ class BrokerListener(SessionHandler):
             text = message.payload()
             if text.isdigit():
                 self._counts[topic] = int(text)
+        elif topic.startswith(BRIDGES):
+            self.found.bridges.add(topic.removeprefix(BRIDGES).rpartition("/")[0])
         elif topic in LOG_TOPICS and len(self.found.lines) >= MOST_LINES:
             self.found.lines_cut += 1
         elif topic in LOG_TOPICS:
