@@ -243,6 +243,32 @@ def test_a_clock_two_minutes_off_is_found(tmp_path):
         assert one.setting == "timedatectl set-ntp true on both machines"
 
 
+def test_client_ids_that_are_replaced_by_user_names_are_found(tmp_path):
+    """All links of a broker have one user there, so that they would end each other."""
+    users = password_file(tmp_path, broadloom="sesame")
+    text = f"allow_anonymous false\npassword_file {users}\nuse_username_as_clientid true"
+    login = FleetLogin("broadloom", secret(tmp_path, "secret", "sesame"))
+    with small_brokers(tmp_path, rome=text) as brokers:
+        report = bl.doctor(bl.Fleet([plain("rome", brokers["rome"], login=login)]))
+    (one,) = found(report, "client ids")
+    assert one.verdict == "must change"
+    assert "use_username_as_clientid" in one.setting
+
+
+def test_a_broker_that_ends_in_the_middle_is_a_finding(tmp_path):
+    """It accepts the login and nothing after that; the other brokers are checked all the same."""
+    answers = iter([b"\x20\x03\x00\x00\x00"])
+
+    def answer(packet):
+        return next(answers, None) if packet else None
+
+    with small_brokers(tmp_path, rome=OPEN) as brokers, answering(answer) as odd:
+        report = bl.doctor(bl.Fleet([plain("odd", odd), plain("rome", brokers["rome"])]))
+    assert verdicts(report, "login", "odd") == ["advice"]
+    assert verdicts(report, "session", "odd") == ["must change"]
+    assert verdicts(report, "write", "rome") == ["ok"]
+
+
 def test_a_clock_that_cannot_be_seen_is_said(tmp_path):
     with small_brokers(tmp_path, rome=OPEN) as brokers:
         report = bl.doctor(bl.Fleet([plain("rome", brokers["rome"])]))

@@ -43,7 +43,7 @@ def test_a_nats_fleet_has_lines_for_login_rights_and_leafnodes(tmp_path):
     ports = iter(free_ports(7))
     at = {name: (next(ports), next(ports)) for name in ("hub", "leaf", "alone")}
     inner = next(ports)
-    rights = 'permissions: { subscribe: "sensors.>", publish: ">" }'
+    rights = 'permissions: { subscribe: "sensors.>", publish: "alarms.>" }'
     hub = f"leafnodes {{ listen: {HOST}:{inner} }}\n"
     hub += f"authorization {{ users: [ {{ user: u, password: sesame, {rights} }} ] }}"
     leaf = f'leafnodes {{ remotes: [ {{ url: "nats-leaf://u:sesame@{HOST}:{inner}" }} ] }}'
@@ -60,6 +60,7 @@ def test_a_nats_fleet_has_lines_for_login_rights_and_leafnodes(tmp_path):
         wait_for_leaf(at["hub"][1])
         links = FleetLinks(("sensors/#", "alarms/+"))
         report = bl.doctor(bl.Fleet([broker("hub", login), broker("leaf"), broker("alone")], links))
+        delivered = bl.doctor(bl.Fleet([broker("hub", login), broker("alone")], links), deliver=True)
         refused = bl.doctor(bl.Fleet([broker("hub", wrong)]))
         anonymous = bl.doctor(bl.Fleet([broker("hub")]))
     assert [(one.broker, one.verdict) for one in found(report, "read")] == [
@@ -68,6 +69,12 @@ def test_a_nats_fleet_has_lines_for_login_rights_and_leafnodes(tmp_path):
         ("alone", "ok"),
     ]
     assert found(report, "read", "hub")[0].setting == "permissions.subscribe for alarms.* in nats.conf"
+    assert {one.verdict for one in found(report, "write")} == {"not seen"}
+    assert [(one.broker, one.verdict) for one in found(delivered, "write")] == [
+        ("hub", "must change"),
+        ("alone", "ok"),
+    ]
+    assert found(delivered, "write")[0].setting == "permissions.publish for sensors.> in nats.conf"
     (link,) = found(report, "bridges")
     assert (link.broker, link.verdict) == ("leaf", "advice")
     assert link.found.startswith("a leafnode to hub")
@@ -143,6 +150,7 @@ def test_an_admin_api_gives_version_clock_and_bridges(tmp_path, kind):
     with small_brokers(tmp_path, rome=hidden) as at, web_api(API[kind], skew=300) as url:
         rome = FleetBroker("rome", at["rome"].address, kind, None, subscriptions=url, api_login=login)
         report = bl.doctor(bl.Fleet([rome]))
+        delivered = bl.doctor(bl.Fleet([rome]), deliver=True)
         closed = bl.doctor(bl.Fleet([FleetBroker("rome", at["rome"].address, kind, None, subscriptions=url)]))
     assert found(report, "api")[0].verdict == "ok"
     assert {"rabbitmq": "RabbitMQ 3.13.7", "emqx": "EMQX 5.8.0"}[kind] in found(report, "api")[0].found
@@ -152,6 +160,7 @@ def test_an_admin_api_gives_version_clock_and_bridges(tmp_path, kind):
     assert bridge.verdict == "advice"
     assert "by-hand" in bridge.found
     assert found(report, "write")[0].verdict == "not seen", "these brokers deliver at once"
+    assert [one.verdict for one in found(delivered, "write") + found(delivered, "read")] == ["ok", "ok"]
     assert [one.found for one in found(closed, "api")] == [
         f"{url}{next(iter(API[kind]))} answers 401; set api_login"
     ]

@@ -1,7 +1,7 @@
 """Discovery of a running fleet: checks of its brokers, and its subscriptions, publishers and latencies."""
 
 from broadloom.discovery.broker_findings import BrokerFindings
-from broadloom.discovery.findings import DoctorReport, Finding
+from broadloom.discovery.doctor_report import DoctorReport, Finding
 from broadloom.discovery.fleet_discovery import Discovery, discover
 from broadloom.discovery.fleet_doctor import doctor
 

@@ -17,8 +17,8 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from broadloom.deployment import FleetBroker
+from broadloom.discovery.doctor_report import ADVICE, MUST_CHANGE, OK, Finding
 from broadloom.discovery.existing_links import ExistingLink
-from broadloom.discovery.findings import ADVICE, MUST_CHANGE, OK, Finding
 from broadloom.errors import BroadloomError, UnreachableError
 from broadloom.mqtt.endpoint import Address, tls_context
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from broadloom.discovery.findings import ADVICE, FLEET, MUST_CHANGE, NOT_SEEN, OK, Finding
+from broadloom.discovery.doctor_report import ADVICE, FLEET, MUST_CHANGE, NOT_SEEN, OK, Finding
 from broadloom.mqtt.topic_filters import OWN_CLIENTS, common_filter
 
 CHECK, RING = "bridges", "ring"
@@ -78,21 +78,23 @@ def without_repeats(links: Sequence[ExistingLink], configured: Sequence[Existing
     return [*configured, *(link for link in links if not any(is_same(link, known) for known in configured))]
 
 
-def link_findings(links: Sequence[ExistingLink], unseen: Iterable[str]) -> list[Finding]:
+def link_findings(links: Sequence[ExistingLink], unseen: Mapping[str, str]) -> list[Finding]:
     """The findings about existing links: one per link, one per ring, and one if there is no link.
 
     Args:
         links: the links.
-        unseen: the brokers whose bridges could not be seen.
+        unseen: the brokers whose bridges could not be seen, and the setting that would show them.
     """
     findings = [_finding(link) for link in links]
     made_by_hand = [link for link in links if not link.is_own and link.peer is not None and link.loops]
     findings += [_ring_finding(ring) for ring in rings(made_by_hand)]
-    hidden = set(unseen)
-    for broker in sorted(hidden - {link.broker for link in links}):
-        setting = 'topic read $SYS/# in acl_file, or config = "...mosquitto.conf" in fleet.toml'
-        findings.append(Finding(broker, CHECK, NOT_SEEN, "its bridges cannot be seen", setting))
-    if not links and not hidden:
+    known = {link.broker for link in links}
+    findings += [
+        Finding(broker, CHECK, NOT_SEEN, "its bridges cannot be seen", setting)
+        for broker, setting in unseen.items()
+        if broker not in known
+    ]
+    if not links and not unseen:
         findings.append(Finding(FLEET, CHECK, OK, "no broker has bridges yet"))
     return findings
 

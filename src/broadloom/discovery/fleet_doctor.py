@@ -15,13 +15,13 @@ from broadloom.checks import check_flag, check_instance
 from broadloom.deployment import Fleet, FleetBroker
 from broadloom.discovery.admin_apis import ApiFacts, api_url, read_api
 from broadloom.discovery.broker_probes import GOOD_QUEUE, MqttProbe
+from broadloom.discovery.doctor_report import ADVICE, MUST_CHANGE, NOT_SEEN, OK, DoctorReport, Finding
 from broadloom.discovery.existing_links import (
     ExistingLink,
     link_findings,
     links_of_client_ids,
     without_repeats,
 )
-from broadloom.discovery.findings import ADVICE, MUST_CHANGE, NOT_SEEN, OK, DoctorReport, Finding
 from broadloom.discovery.mosquitto_config import MosquittoConfig, read_mosquitto_config
 from broadloom.discovery.nats_probe import NatsProbe
 from broadloom.errors import BroadloomError
@@ -32,6 +32,8 @@ RESOLVE_SECONDS = 3.0
 DATABASE_MAGIC = b"\x00\xb5\x00mosquitto db"
 AUTOSAVE_SECONDS = 1_800  # Mosquitto's default
 LOG_WAIT_SECONDS = 1.0
+_SEE_BRIDGES = 'topic read $SYS/# in acl_file, or config = "...mosquitto.conf" in fleet.toml'
+_SEE_API = 'subscriptions = "http://..." in fleet.toml: the admin API'
 _Places = frozenset[tuple[str, int]]
 
 
@@ -83,8 +85,10 @@ class _BrokerFacts:
         api: what its admin API says.
         places: the addresses that its name stands for.
         is_up: whether a login succeeded.
+        is_mosquitto: whether its kind is mosquitto.
     """
 
+    is_mosquitto: bool
     findings: list[Finding] = field(default_factory=list)
     seen: list[str] | None = None
     config: MosquittoConfig | None = None
@@ -112,9 +116,9 @@ async def _examine(fleet: Fleet, deliver: bool) -> DoctorReport:
 
 
 async def _examine_broker(broker: FleetBroker, carry: tuple[str, ...], deliver: bool) -> _BrokerFacts:
-    facts = _BrokerFacts(places=await _resolve(broker.host_and_port()))
+    facts = _BrokerFacts(broker.kind == "mosquitto", places=await _resolve(broker.host_and_port()))
     if broker.kind == "nats":
-        nats = NatsProbe(broker, carry)
+        nats = NatsProbe(broker, carry, deliver)
         await nats.run()
         facts.findings += nats.findings
         facts.is_up = nats.is_up
@@ -256,11 +260,11 @@ async def _examine_links(facts: dict[str, _BrokerFacts]) -> list[Finding]:
     ]
     seen = links_of_client_ids({broker: one.seen for broker, one in facts.items() if one.seen is not None})
     links = without_repeats(seen, configured) + await _api_links(facts)
-    unseen = [
-        broker
+    unseen = {
+        broker: _SEE_BRIDGES if one.is_mosquitto else _SEE_API
         for broker, one in facts.items()
         if one.is_up and one.seen is None and one.config is None and not one.api.answered
-    ]
+    }
     return link_findings(links, unseen) if any(one.is_up for one in facts.values()) or links else []
 
 

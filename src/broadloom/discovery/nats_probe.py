@@ -5,15 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import secrets
 import ssl
 from collections.abc import Iterable
 from typing import Any
 
 from broadloom.deployment import FleetBroker
-from broadloom.discovery.findings import ADVICE, MUST_CHANGE, NOT_SEEN, OK, Finding
+from broadloom.discovery.doctor_report import ADVICE, MUST_CHANGE, NOT_SEEN, OK, Finding
 from broadloom.discovery.tls_probes import explain_tls_error
 from broadloom.errors import BroadloomError
 from broadloom.mqtt.endpoint import Login
+from broadloom.mqtt.topic_filters import common_topic
 
 CHECK_SECONDS = 5.0
 
@@ -21,16 +23,22 @@ CHECK_SECONDS = 5.0
 class NatsProbe:
     """Checks of one NATS server.
 
+    Args:
+        broker: the server.
+        carry: the topic filters that links carry.
+        deliver: whether to send real messages, which clients can see, to try the right to write.
+
     Attributes:
         findings: what was found so far.
         is_up: whether a login succeeded.
     """
 
-    def __init__(self, broker: FleetBroker, carry: Iterable[str]) -> None:
+    def __init__(self, broker: FleetBroker, carry: Iterable[str], deliver: bool) -> None:
         self.findings: list[Finding] = []
         self.is_up = False
         self._broker = broker
         self._carry = tuple(carry)
+        self._deliver = deliver
         self._login = Login()
         self._tls: ssl.SSLContext | None = None
 
@@ -92,9 +100,11 @@ class NatsProbe:
             return
         self.is_up = True
         await self._try_reads(reader, writer)
-        self._add(
-            "write", NOT_SEEN, "NATS delivers at once, so it cannot be tried without clients that see it"
-        )
+        if self._deliver:
+            await self._try_writes(reader, writer)
+        else:
+            found = "cannot be tried without messages that clients see; try it with --deliver"
+            self._add("write", NOT_SEEN, found)
 
     def _judge_login(self, errors: list[str]) -> bool:
         if not errors:
@@ -126,6 +136,20 @@ class NatsProbe:
             self._add("read", MUST_CHANGE, f"no right to read {text}", setting)
         if not denied:
             self._add("read", OK, f"subscriptions to {', '.join(list(subjects)[:3])} are accepted")
+
+    async def _try_writes(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Send one real message per filter."""
+        level = f"broadloom-doctor-{secrets.token_hex(6)}"
+        denied = []
+        for text in self._carry:
+            subject = _subject(common_topic(text, text, level) or text)
+            writer.write(f"PUB {subject} 16\r\nbroadloom doctor\r\nPING\r\n".encode())
+            if await self._until_pong(reader):
+                denied.append(text)
+                setting = f"permissions.publish for {_subject(text)} in nats.conf"
+                self._add("write", MUST_CHANGE, f"no right to write {text}", setting)
+        if not denied:
+            self._add("write", OK, f"messages to {', '.join(self._carry[:3])} are accepted")
 
     async def _until_pong(self, reader: asyncio.StreamReader) -> list[str]:
         """The errors before the next PONG; the server ends the connection after some of them."""

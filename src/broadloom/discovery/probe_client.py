@@ -38,6 +38,7 @@ from broadloom.mqtt.packets import (
 )
 
 KEEP_ALIVE = 60
+OPEN_SECONDS = 5.0
 MQTT_5, MQTT_311 = 5, 4  # protocol levels
 
 
@@ -92,9 +93,10 @@ class ProbeClient:
 
     async def __aenter__(self) -> Self:
         started = time.monotonic()
-        reader, self._writer = await asyncio.open_connection(
-            self._address.hostname, self._address.port, ssl=self._tls
-        )
+        async with asyncio.timeout(OPEN_SECONDS):
+            reader, self._writer = await asyncio.open_connection(
+                self._address.hostname, self._address.port, ssl=self._tls
+            )
         self.trip = time.monotonic() - started
         self._reader_task = asyncio.create_task(self._read(reader))
         return self
@@ -202,7 +204,7 @@ class ProbeClient:
                 for kind, raw, head in self._packets.feed(data):
                     self._handle(kind, raw, head)
         except (OSError, ProtocolError) as caught:
-            self._error = caught
+            self._error = caught if self._ended is None else None
         for answer in self._waiting.values():
             if not answer.done():
                 answer.set_exception(self._error or ConnectionEndedError(self._ended))
