@@ -165,7 +165,8 @@ def test_groups_follow_the_order_of_topics():
 
 def test_a_group_that_is_not_connected_is_refused_with_its_filters():
     interest = Interest.from_lists([["a/#"], ["a/#"], ["a/b"], ["a/b"]])
-    plan = link(interest, algorithm="gm")
+    plan = Plan(interest, Weights.uniform(4), Overlay.from_edges(4, [(0, 1), (2, 3)]), "by hand")
+    assert not plan.is_topic_connected()
     with pytest.raises(
         InputError, match="filters 'a/#', 'a/b' can match the same topic, so they need one tree"
     ):

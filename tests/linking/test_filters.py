@@ -135,3 +135,19 @@ def test_a_copied_interest_computes_its_groups_again():
     copy = pickle.loads(pickle.dumps(interest))
     assert "_grouping" not in vars(copy)
     assert copy.grouped() == interest.grouped()
+
+
+def test_a_filter_without_subscribers_joins_no_group():
+    """Nobody needs a tree of it, so the topics that it matches keep their own; publishers reach them."""
+    from broadloom.deployment import Publication, plan_trees
+
+    interest = bl.Interest.from_pairs(
+        ["0", "1", "2", "3"], ["a/b", "a/b", "a/c", "a/c"], topic_ids=["a/#", "a/b", "a/c"]
+    )
+    assert interest.grouped() is interest
+    plan = bl.link(interest)
+    assert plan.edges.tolist() == [[0, 1], [2, 3]]
+    trees = plan_trees(plan, [Publication(2, "a/b", 1.0)])
+    assert [tree.filters for tree in trees] == [("a/b",), ("a/c",)]
+    assert (2, 0) in trees[0].leaves
+    assert trees[0].rate == 1.0

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom.model import ANYWHERE, Interest
-from broadloom.mqtt.topic_filters import groups
 from broadloom.plans import Plan
 
 # Brokers times groups up to which `link` computes the one-way links only to tell their number.
@@ -72,10 +71,10 @@ def filter_groups(interest: Interest) -> list[tuple[str, ...]]:
         >>> filter_groups(Interest.from_lists([["a/#", "b"], ["a/c"]]))
         [('a/#', 'a/c'), ('b',)]
     """
-    named: dict[str, list[str]] = {}
-    for text, name in groups(interest.topic_ids).items():
-        named.setdefault(name, []).append(text)
-    return [tuple(members) for members in named.values()]
+    members: list[list[str]] = [[] for _ in interest.grouped().topic_ids]
+    for text, group in zip(interest.topic_ids, interest.group_of_topic.tolist(), strict=True):
+        members[group].append(text)
+    return [tuple(texts) for texts in members]
 
 
 def wanted_groups(interest: Interest, grouped: Sequence[Sequence[str]]) -> NDArray[np.bool_]:

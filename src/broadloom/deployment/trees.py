@@ -152,7 +152,8 @@ def mode_of(plan: Plan, publishers: str | None) -> str:
 def _senders(interest: Interest, publications: Sequence[Publication]) -> Mapping[str, dict[int, float]]:
     """The rate of each broker that publishes into a group, by the group's first topic filter."""
     first = {text: filters[0] for filters in filter_groups(interest) for text in filters}
-    known = FilterIndex(interest.topic_ids)
+    wanted = np.flatnonzero(np.diff(interest.node_start)).tolist()
+    known = FilterIndex(interest.topic_ids[topic] for topic in wanted)
     senders = defaultdict[str, dict[int, float]](dict)
     for broker, topic, rate in publications:
         match = next(known.meeting(topic), None)  # all filters that match one topic are in one group

@@ -13,7 +13,7 @@ import numpy as np
 from broadloom.checks import check_number, is_text, ordered_list, shown
 from broadloom.errors import InputError
 from broadloom.model.graphs import Interest
-from broadloom.mqtt.topic_filters import FilterIndex, covers, groups, is_valid_filter, is_wild
+from broadloom.mqtt.topic_filters import FilterIndex, covers, is_valid_filter, is_wild
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -250,9 +250,10 @@ def not_carried_publications(interest: Interest, publishers: Publishers) -> tupl
         return ()
     wanted = np.diff(interest.node_start) > 0
     texts = interest.topic_ids
-    name_of = groups(texts)
-    number = {name: i for i, name in enumerate(dict.fromkeys(name_of.values()))}
-    group_of = np.array([number[name_of[text]] for text in texts], np.int64)
+    group_of = interest.group_of_topic
+    group_names = interest.grouped().topic_ids
+    name_of = {text: group_names[group] for text, group in zip(texts, group_of.tolist(), strict=True)}
+    number = {name: group for group, name in enumerate(group_names)}
     known = FilterIndex(text for text, one in zip(texts, wanted.tolist(), strict=True) if one)
     observed = defaultdict[str, list[str]](list)
     for one in publishers.observed:

@@ -229,11 +229,15 @@ def subscribers(spark: SparkSession, plan: Path) -> DataFrame:
 
 
 def grouped_table(spark: SparkSession, plan: Path, name: str) -> DataFrame:
-    """The table topics or subscriptions of a plan; topics that overlap have the name of their group."""
+    """The table topics or subscriptions of a plan; topics that overlap have the name of their group.
+
+    A topic filter without subscribers is in no group with others.
+    """
     table = plan_table(spark, plan, name)
     if not any(map(is_filter, _wild_topics(plan))):
         return table
-    names = groups(_topics(plan).to_table().column("topic").to_pylist())
+    wanted = plan_table(spark, plan, "subscriptions").select("topic").distinct()
+    names = groups(wanted.toArrow().column("topic").to_pylist())
     changed = [(text, group) for text, group in names.items() if text != group]
     if not changed:
         return table
@@ -247,14 +251,11 @@ def grouped_table(spark: SparkSession, plan: Path, name: str) -> DataFrame:
 def _wild_topics(plan: Path) -> list[str]:
     """The topics of a plan with a sign of a wildcard."""
     signs = pc.match_substring(pc.field("topic"), "+") | pc.match_substring(pc.field("topic"), "#")
-    found: list[str] = _topics(plan).to_table(["topic"], filter=signs).column("topic").to_pylist()
-    return found
-
-
-def _topics(plan: Path) -> pyarrow.dataset.Dataset:
     path = plan / "topics.parquet"
     _require(path)
-    return pyarrow.dataset.dataset(path)
+    topics = pyarrow.dataset.dataset(path).to_table(["topic"], filter=signs)
+    found: list[str] = topics.column("topic").to_pylist()
+    return found
 
 
 def links(spark: SparkSession, plan: Path) -> DataFrame:
