@@ -67,6 +67,8 @@ def test_options_for_all_brokers_and_for_one(tmp_path, run):
     ("options", "message"),
     [
         (["--broker=rome"], "--broker is 'rome'; give NAME=HOST or NAME=HOST:PORT"),
+        (["--broker=u:tops3cret@h"], "--broker contains a login; give NAME=HOST"),
+        (["--broker=a=h", "--login=u:tops3cret=x"], "--login names an unknown broker; there are a"),
         (["--broker=a=h", "--broker=a=i"], "--broker names 'a' twice"),
         (["--broker=a=h h"], "broker 'a': address is 'h h'"),
         (["--broker=rome=h", "--site=roma=x"], "--site names broker 'roma' (did you mean 'rome'?)"),

@@ -9,6 +9,7 @@ from broker_lab import SmallBroker, answering, password_file, secret, small_brok
 
 import broadloom as bl
 from broadloom.deployment import FleetBroker, FleetLinks, FleetLogin, FleetTls
+from broadloom.discovery import Finding
 from broadloom.discovery.broker_probes import QUEUE_MESSAGES, log_skew
 from broadloom.discovery.probe_client import ProbeClient
 from broadloom.mqtt import Address
@@ -267,6 +268,13 @@ def test_a_broker_that_ends_in_the_middle_is_a_finding(tmp_path):
     assert verdicts(report, "login", "odd") == ["advice"]
     assert verdicts(report, "session", "odd") == ["must change"]
     assert verdicts(report, "write", "rome") == ["ok"]
+
+
+def test_what_a_hostile_broker_says_cannot_control_a_terminal():
+    one = bl.DoctorReport([Finding("rome", "kind", "ok", "\x1b[2J" + "x" * 9_999, "a\nb")]).findings[0]
+    assert one.found.startswith("?[2Jxx")
+    assert len(one.found) == 500
+    assert one.setting == "a?b"
 
 
 def test_a_clock_that_cannot_be_seen_is_said(tmp_path):

@@ -68,7 +68,8 @@ class FleetOptions:
         for text in self.brokers:
             name, equals, address = text.partition("=")
             if not (name and equals and address):
-                raise InputError(f"--broker is {text!r:.80}; give NAME=HOST or NAME=HOST:PORT")
+                was = "contains a login" if "@" in text else f"is {text!r:.80}"  # which is not repeated
+                raise InputError(f"--broker {was}; give NAME=HOST or NAME=HOST:PORT")
             if name in addresses:
                 raise InputError(f"--broker names {name!r} twice; give each broker a unique name")
             addresses[name] = address
@@ -141,8 +142,9 @@ def _by_broker(
         if not equals:
             raise InputError(f"{option} is {text!r:.80}; give NAME=VALUE with the name of a broker")
         if name not in known:
+            unknown = "an unknown broker" if ":" in name else f"broker {name!r:.80}"  # not part of a login
             hint = nearest_name(name, known)
-            raise InputError(f"{option} names broker {name!r:.80}{hint}; there are {', '.join(known)}")
+            raise InputError(f"{option} names {unknown}{hint}; there are {', '.join(known)}")
         if name in own:
             raise InputError(f"{option} is given twice for broker {name!r}; give it once")
         own[name] = _named(option, lambda: parse(value))  # noqa: B023

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 # Verdicts, the best first.
 OK, NOT_SEEN, ADVICE, MUST_CHANGE = "ok", "not seen", "advice", "must change"
 VERDICTS = (OK, NOT_SEEN, ADVICE, MUST_CHANGE)
+LONGEST_TEXT = 500  # characters of what was found
 FLEET = "(fleet)"  # stands for the broker in findings about several brokers
 
 
@@ -36,6 +37,11 @@ class Finding:
     verdict: str
     found: str
     setting: str = ""
+
+    def __post_init__(self) -> None:
+        for name in ("found", "setting"):  # brokers choose parts of them, which can be hostile
+            text = getattr(self, name)[:LONGEST_TEXT]
+            object.__setattr__(self, name, "".join(char if char.isprintable() else "?" for char in text))
 
 
 class DoctorReport:

@@ -29,6 +29,7 @@ from broadloom.mqtt.endpoint import Address
 from broadloom.progress import stage
 
 RESOLVE_SECONDS = 3.0
+AT_ONCE = 64  # brokers; each takes a few sockets
 DATABASE_MAGIC = b"\x00\xb5\x00mosquitto db"
 AUTOSAVE_SECONDS = 1_800  # Mosquitto's default
 LOG_WAIT_SECONDS = 1.0
@@ -101,10 +102,12 @@ async def _examine(fleet: Fleet, deliver: bool) -> DoctorReport:
     """Check all brokers at the same time, then the fleet."""
     with stage("brokers", len(fleet.brokers)) as done:
         count = 0
+        turn = asyncio.Semaphore(AT_ONCE)
 
         async def one(broker: FleetBroker) -> _BrokerFacts:
             nonlocal count
-            found = await _examine_broker(broker, fleet.links.carry, deliver)
+            async with turn:
+                found = await _examine_broker(broker, fleet.links.carry, deliver)
             count += 1
             done(count)
             return found
@@ -229,7 +232,9 @@ def _judge_source(path: Path, probe: MqttProbe, config: MosquittoConfig | None) 
         reason = error.strerror or type(error).__name__
         setting = "subscriptions in fleet.toml, or the right to read the file"
         if isinstance(error, FileNotFoundError):
-            setting = "persistence true in mosquitto.conf, or subscriptions in fleet.toml"
+            setting = (
+                "persistence true in mosquitto.conf (kill -USR1 saves at once), or another file in fleet.toml"
+            )
         probe.add("subscriptions", MUST_CHANGE, f"{path} cannot be read: {reason}", setting)
         return []
     if not head.startswith(DATABASE_MAGIC):

@@ -44,7 +44,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         StorageError: the file cannot be read.
     """
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise error_from_os(f"{path} cannot be read", error) from error
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
