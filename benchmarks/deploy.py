@@ -42,7 +42,7 @@ def build(popularity: str, quick: bool, algorithm: str = "broadloom", seed: int 
 
 def wired(plan: bl.Plan) -> Wiring:
     """The plan's trees as links."""
-    return wire(plan, plan_trees(plan))
+    return wire(plan, plan_trees(plan, publishers="observed"), publishers="observed")
 
 
 def version() -> str:
@@ -152,14 +152,14 @@ def trees(quick: bool) -> Section:
     ]
     for least in ("latency", "weight"):
         for slack in (0.0, 0.1, 0.5):
-            chosen = plan_trees(plan, sent, least, slack)
+            chosen = plan_trees(plan, sent, least, slack, "observed")
             section.rows.append({"least": least, "slack": slack} | _tree_row(plan, chosen, sent))
     return section
 
 
 def _tree_row(plan: bl.Plan, chosen: list[Tree], sent: list[Publication]) -> dict[str, Any]:
     """Delay from the one publisher of each topic, weight, and loads."""
-    wiring = wire(plan, chosen, sent)
+    wiring = wire(plan, chosen, sent, "observed")
     names = plan.interest.node_ids
     delay = delays(wiring, [SampleMessage(names[one.broker], one.topic) for one in sent], plan)
     edges = np.array([edge for tree in chosen for edge in tree.edges])

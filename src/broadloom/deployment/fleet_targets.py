@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 from broadloom.checks import and_more
@@ -14,6 +14,7 @@ from broadloom.errors import InputError
 from broadloom.mqtt.endpoint import Address, Login
 from broadloom.plans import Plan
 
+FIRST_NAMES = 5
 _ANY_ADDRESS = "{broker}"  # the default of --address
 
 
@@ -37,8 +38,7 @@ def fleet_notes(fleet: Fleet, plan: Plan) -> Iterator[str]:
     known = set(plan.interest.node_ids)
     others = [name for name in fleet.brokers if name not in known]
     if others:
-        names = f"{', '.join(others[:5])}{and_more(len(others) - 5)}"
-        yield f"no links for {names}: in the fleet, not in the plan"
+        yield f"no links for {_first_names(others)}: in the fleet, not in the plan"
 
 
 def address_notes(plan: Plan, pattern: str) -> Iterator[str]:
@@ -87,8 +87,14 @@ def _by_kind(brokers: Collection[FleetBroker], kinds: Collection[str]) -> str:
     texts = []
     for kind in kinds:
         names = [broker.name for broker in brokers if broker.kind == kind]
-        texts.append(f"{kind}: {', '.join(names[:5])}{and_more(len(names) - 5)}")
+        texts.append(f"{kind}: {_first_names(names)}")
     return "; ".join(texts)
+
+
+def _first_names(names: Sequence[str]) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - FIRST_NAMES:,} more" if len(names) > FIRST_NAMES else ""
+    return ", ".join(names[:FIRST_NAMES]) + more
 
 
 def fleet_settings(
