@@ -9,9 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import broadloom as bl
-from broadloom import InputError
+from broadloom import InputError, UnreachableError
 from broadloom.cli.discover import _seconds
 from broadloom.deployment import Fleet, FleetBroker
+from broadloom.deployment.rehearsal.mosquitto_lab import free_ports
 from broadloom.discovery.broker_findings import carried_parts, merge_findings
 from broadloom.discovery.latencies import estimated_rtt, great_circle_km, latencies
 from broadloom.discovery.observed_publications import Observations, RepeatedMessages, listened_filters
@@ -187,7 +188,7 @@ def test_measured_latencies_go_by_way_of_this_machine():
     found = latencies(fleet(), "measured", {"rome": 10.0, "oslo": 20.0, "quito": 5.0})
     assert {row[:2]: row[2] for row in found.rows}["rome", "oslo"] == 30.0
     assert "an upper bound" in found.notes[0]
-    with pytest.raises(InputError, match="no round trip to broker 'oslo'"):
+    with pytest.raises(UnreachableError, match="no round trip to broker 'oslo'"):
         latencies(fleet(), "measured", {"rome": 10.0, "quito": 5.0})
 
 
@@ -267,6 +268,15 @@ def test_wrong_options_are_found_before_anything_is_read(tmp_path, run, options,
     assert (code, out) == (2, "")
     assert problem in err
     assert not (tmp_path / "tables").exists()
+
+
+def test_a_broker_that_cannot_be_measured_is_an_error_before_it_listens(tmp_path, run):
+    (port,) = free_ports(1)
+    (tmp_path / "fleet.toml").write_text(f'[brokers.rome]\naddress = "127.0.0.1:{port}"\ntls = false')
+    options = ("--latency", "measured", "--listen", "24h")
+    code, out, err = run("discover", tmp_path / "fleet.toml", "-o", tmp_path / "tables", *options)
+    assert (code, out) == (3, "")
+    assert "no round trip to broker 'rome' was measured" in err
 
 
 def test_an_existing_output_is_kept(tmp_path, run):

@@ -135,6 +135,7 @@ def discover(
     Raises:
         InputError: the fleet file, an option or the latency file is wrong, or `output` exists already.
         StorageError: a file cannot be read, or `output` cannot be written.
+        UnreachableError: latencies are to be measured, and a broker does not answer.
 
     Examples:
         >>> import tempfile
@@ -215,6 +216,7 @@ class _Observation:
         self.listened = 0.0
         self._fleet = fleet
         self._seconds = seconds
+        self._measure = measure
         carry: Sequence[str] = fleet.links.carry if seconds else ()
         self._listeners: dict[str, BrokerListener | NatsListener] = {}
         for name, broker in fleet.brokers.items():
@@ -244,6 +246,9 @@ class _Observation:
             try:
                 with stage("read sources", None):
                     await asyncio.gather(*reads, *(listener.open() for listener in listeners))
+                if self._measure:  # a broker that does not answer is an error before the time to listen
+                    times = {name: listener.found.rtt_ms for name, listener in self._listeners.items()}
+                    latencies(self._fleet, MEASURED, times)
                 if self._seconds:
                     await self._listen()
             finally:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from broadloom.checks import and_more
 from broadloom.deployment import Fleet
-from broadloom.errors import InputError, error_from_os
+from broadloom.errors import InputError, UnreachableError, error_from_os
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -65,7 +65,8 @@ def latencies(fleet: Fleet, choice: str | Path, measured: Mapping[str, float | N
         measured: the round trip from this machine to each broker; None: unknown.
 
     Raises:
-        InputError: the file cannot be used, or a broker lacks a position or was not measured.
+        InputError: the file cannot be used, or a broker lacks a position.
+        UnreachableError: a broker was not measured.
         StorageError: the file cannot be read.
     """
     brokers = fleet.brokers
@@ -85,7 +86,7 @@ def latencies(fleet: Fleet, choice: str | Path, measured: Mapping[str, float | N
     if choice == MEASURED:
         missing = [name for name in brokers if measured.get(name) is None]
         if missing:
-            raise InputError(
+            raise UnreachableError(
                 f"no round trip to broker {missing[0]!r}{and_more(len(missing) - 1)} was measured; "
                 "choose --latency positions, none, or a file"
             )

@@ -24,6 +24,7 @@ MOST_LINES = 1_000_000  # of a broker's log
 MOST_DIGESTS = 200_000  # of messages, over all brokers
 ROUND_TRIPS = 3
 EVERYTHING = "#"
+COUNTS = "$SYS/broker/+/count"  # one filter, since the broker counts our own subscriptions, too
 SUBSCRIPTION_COUNTS = ("$SYS/broker/subscriptions/count", "$SYS/broker/shared_subscriptions/count")
 # One topic per bridge of a Mosquitto, at both of its ends, unless it has `notifications false`.
 BRIDGES, BRIDGE_STATES = "$SYS/broker/connection/", "$SYS/broker/connection/+/state"
@@ -153,12 +154,12 @@ class BrokerListener(SessionHandler):
         if self._since is not None:
             self.found.interruptions += 1
         elif self._broker.kind == "mosquitto":
-            await session.subscribe((*SUBSCRIPTION_COUNTS, BRIDGE_STATES), retained=True)
-            await session.unsubscribe((*SUBSCRIPTION_COUNTS, BRIDGE_STATES))
+            await session.subscribe((COUNTS, BRIDGE_STATES), retained=True)
+            await session.unsubscribe((COUNTS, BRIDGE_STATES))
             self.found.counted = sum(self._counts.values()) if self._counts else None
         for _ in range(0 if self.found.rtt_ms is not None else ROUND_TRIPS):
             start = time.perf_counter()
-            await session.unsubscribe(SUBSCRIPTION_COUNTS[:1])
+            await session.unsubscribe((COUNTS,))
             spent = (time.perf_counter() - start) * 1_000
             self.found.rtt_ms = min(spent, self.found.rtt_ms or spent)
         logged = LOG_TOPICS if self._broker.kind == "mosquitto" and self._carry else ()
