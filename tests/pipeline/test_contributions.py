@@ -23,6 +23,12 @@ def test_the_best_partners_are_those_of_all_pairs(spark, tmp_path, monkeypatch, 
     assert _by_node(rows) == _naive(interest, 5)
 
 
+def test_partners_share_groups_of_filters(spark, tmp_path):
+    interest = bl.Interest.from_lists([["a/#", "c"], ["a/b", "c"], ["+/b"], ["d"]])
+    rows = spark_link.top_partners(spark, interest, 5, tmp_path).toArrow()
+    assert _by_node(rows) == _naive(bl.Interest.from_lists([["g", "c"], ["g", "c"], ["g"], ["d"]]), 5)
+
+
 def test_the_example_in_the_docs_runs(spark):
     page = Path(__file__).parents[2] / "docs" / "pipeline.md"
     names = {}

@@ -54,6 +54,30 @@ def test_a_run_ends_with_a_plan_and_a_report(done):
     assert "our own link" in page
 
 
+def test_a_run_keeps_the_filters_of_clients_and_lists_what_is_not_carried(done):
+    """From raw rows to the plan: every filter, one topic per group, and topics of brokers left out."""
+    folder, outcome = done
+    plan = bl.Plan.load(folder / "out" / "plan")
+    wanted = {line.split(",")[2] for line in _raw_lines(folder) if line.count(",") == 2}
+    assert plan.interest.has_filters
+    assert set(plan.interest.topic_ids) <= {*wanted, *_topics(folder)}
+    assert f"{plan.interest.filter_count:,} topic filters" in outcome.plan
+    left_out = {(row.topic, row.reason) for row in plan.not_carried.subscriptions}
+    assert ("$SYS/broker/load", "topic of the broker itself") in left_out
+    verdict = json.loads((folder / "out" / "verify" / "verdict.json").read_text())
+    assert verdict["topics"] == plan.interest.grouped().topic_count
+    assert verdict["filters"] == plan.interest.filter_count
+
+
+def _raw_lines(folder):
+    files = sorted((folder / "raw").glob("subscriptions-*.csv"))
+    return [line for file in files for line in file.read_text("utf-8", "replace").split("\n")]
+
+
+def _topics(folder):
+    return (folder / "raw" / "topics.csv").read_text().split()[1:]
+
+
 def test_a_second_run_does_nothing(done, spark):
     config = RunConfig.load(done[0] / "run.toml")
     assert set(pipeline.run_pipeline(config, spark=spark).steps.values()) == {None}

@@ -32,6 +32,20 @@ def test_the_plan_equals_the_in_process_one_byte_for_byte(spark, tmp_path, kind)
     assert contents(found, tmp_path / "spark") == contents(expected, tmp_path / "process")
 
 
+def test_overlapping_filters_are_linked_as_one_topic(spark, tmp_path):
+    """As in process; the plan has the filters, and every group is connected."""
+    drawn = workload.interest(nodes=60, topics=40, popularity="zipf", alpha=1.0, sizes=(2, 8), seed=4)
+    names = [f"t{topic % 8}/{topic}" for topic in range(38)] + ["t1/#", "+/7"]
+    interest = bl.Interest.from_rows(drawn.topic_start, drawn.topics, names)
+    weights = workload.weights(60, "sites", site_size=15)
+    found = link_on_spark(interest, weights, spark=spark)
+    assert found.interest == interest
+    assert found.is_topic_connected()
+    assert contents(found, tmp_path / "spark") == contents(
+        bl.link(interest, weights, "dcmaw"), tmp_path / "process"
+    )
+
+
 def test_groups_of_parts_are_joined_by_tasks_level_by_level(spark):
     interest = workload.interest(nodes=150, topics=40, popularity="zipf", alpha=1.0, sizes=(2, 8), seed=4)
     weights = workload.weights(150, "sites", site_size=15)

@@ -279,7 +279,7 @@ def top_partners(spark: SparkSession, interest: Interest, count: int, scratch: P
 
     Args:
         spark: the session.
-        interest: the topics of each node.
+        interest: the topics of each node; topic filters and topics that overlap count as one topic.
         count: the number of partners per node, fewer if it shares a topic with fewer nodes; among equals the
             lowest index comes first.
         scratch: a folder that the executors can read; the packed bits are written there.
@@ -289,6 +289,7 @@ def top_partners(spark: SparkSession, interest: Interest, count: int, scratch: P
     """
     if count < 1:
         raise InputError(f"count is {count}; give at least 1 partner per node")
+    interest = interest.grouped()
     blocks = _blocks(spark, interest, scratch)
     others = sf.broadcast(blocks.select(*(sf.col(name).alias(f"other_{name}") for name in blocks.columns)))
     pairs = blocks.repartition("first").crossJoin(others)
