@@ -244,6 +244,22 @@ def test_a_clock_two_minutes_off_is_found(tmp_path):
         assert one.setting == "timedatectl set-ntp true on both machines"
 
 
+def test_settings_in_mosquitto_conf_are_judged(tmp_path):
+    """What cannot be seen from outside: persistence, the end of sessions, and what is logged."""
+    text = f"{OPEN}\npersistent_client_expiration 2h\nlog_type error"
+    with small_brokers(tmp_path, rome=text) as brokers:
+        config = str(brokers["rome"].config)
+        missing = str(tmp_path / "mosquitto.db")
+        fleet = bl.Fleet([plain("rome", brokers["rome"], config=config, subscriptions=missing)])
+        report = bl.doctor(fleet)
+        lost = bl.doctor(bl.Fleet([plain("rome", brokers["rome"], config=missing)]))
+    assert verdicts(report, "persistence") == ["advice"]
+    assert found(report, "persistence")[0].setting == f"persistence true in {config}"
+    assert found(report, "session expiry")[1].setting == f"persistent_client_expiration 14d in {config}"
+    assert "log_type subscribe" in found(report, "log")[0].setting
+    assert verdicts(report, "subscriptions") == verdicts(lost, "config") == ["must change"]
+
+
 def test_client_ids_that_are_replaced_by_user_names_are_found(tmp_path):
     """All links of a broker have one user there, so that they would end each other."""
     users = password_file(tmp_path, broadloom="sesame")
@@ -342,6 +358,7 @@ def test_the_command_line_prints_lines_or_json_and_exits_with_1(tmp_path, run):
         bl.Fleet([plain("rome", brokers["rome"]), plain("oslo", "127.0.0.1:1")]).save(file, overwrite=True)
         bad = run("doctor", file, "--json")
         quiet = run("doctor", file, "--quiet")
+        assert bl.doctor(file).ok is bl.doctor(bl.Fleet.load(file)).ok is False
     assert good[0] == 0
     assert good[1].splitlines()[-1].startswith("1 brokers: ")
     assert len(listed[1].splitlines()) > len(good[1].splitlines())

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from broadloom.checks import check_flag, check_instance
+from broadloom.checks import check_flag, check_path
 from broadloom.deployment import Fleet, FleetBroker
 from broadloom.discovery.admin_apis import ApiFacts, api_url, read_api
 from broadloom.discovery.broker_probes import GOOD_QUEUE, MqttProbe
@@ -38,19 +38,20 @@ _SEE_API = 'subscriptions = "http://..." in fleet.toml: the admin API'
 _Places = frozenset[tuple[str, int]]
 
 
-def doctor(fleet: Fleet, deliver: bool = False) -> DoctorReport:
+def doctor(fleet: Fleet | str | Path, deliver: bool = False) -> DoctorReport:
     """Connect to every broker of a fleet, and say what was found and which setting to write.
 
     The checks: reachability, TLS, login, MQTT 5, rights (tried, not guessed), limits, queue, clock,
     persistence, and existing bridges. They change nothing, and no client sees a message, unless `deliver`.
 
     Args:
-        fleet: the fleet.
+        fleet: the fleet, or the path of its file.
         deliver: whether to send one real message per filter that links carry, to try the right to read;
             clients that subscribe to all topics see it.
 
     Raises:
-        InputError: `fleet` is not a fleet.
+        InputError: `fleet` is not a fleet, or its file is wrong.
+        StorageError: the file cannot be read.
 
     Examples:
         >>> import broadloom as bl
@@ -59,9 +60,9 @@ def doctor(fleet: Fleet, deliver: bool = False) -> DoctorReport:
         >>> [(one.check, one.verdict) for one in report.findings if one.broker == "rome"]
         [('reach', 'must change')]
     """
-    check_instance(fleet, Fleet, "the fleet", "give a Fleet, such as Fleet.load('fleet.toml')")
+    known = fleet if isinstance(fleet, Fleet) else Fleet.load(check_path(fleet, "fleet"))
     check_flag(deliver, "deliver")
-    return _run(lambda: _examine(fleet, deliver))
+    return _run(lambda: _examine(known, deliver))
 
 
 def _run(work: Callable[[], Coroutine[Any, Any, DoctorReport]]) -> DoctorReport:
@@ -202,6 +203,10 @@ def _judge_config(config: MosquittoConfig, probe: MqttProbe) -> list[Path]:
     else:
         found = "sessions and queues are lost at a restart (the files of deploy export change that)"
         probe.add("persistence", ADVICE, found, f"persistence true {where}")
+    expiry = config.last("persistent_client_expiration", "")
+    if expiry[:-1].isdecimal() and expiry.endswith("h") and int(expiry[:-1]) < 24:
+        found = f"sessions of absent clients end after {expiry}; links ask for a day"
+        probe.add("session expiry", ADVICE, found, f"persistent_client_expiration 14d {where}")
     limit = config.last("max_queued_messages", "1000")
     if (
         limit.isdecimal()

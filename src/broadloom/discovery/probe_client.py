@@ -70,7 +70,6 @@ class ProbeClient:
     Attributes:
         messages: the messages that have arrived so far; QoS 1 is acknowledged at once.
         connack: the broker's answer to CONNECT.
-        trip: seconds until the socket was open.
     """
 
     def __init__(
@@ -89,15 +88,12 @@ class ProbeClient:
         self._error: Exception | None = None
         self.messages: list[ProbeMessage] = []
         self.connack = Connack(False, 0, {})
-        self.trip = 0.0
 
     async def __aenter__(self) -> Self:
-        started = time.monotonic()
         async with asyncio.timeout(OPEN_SECONDS):
             reader, self._writer = await asyncio.open_connection(
                 self._address.hostname, self._address.port, ssl=self._tls
             )
-        self.trip = time.monotonic() - started
         self._reader_task = asyncio.create_task(self._read(reader))
         return self
 
