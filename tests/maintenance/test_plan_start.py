@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import broadloom as bl
 from broadloom import InputError
 from broadloom.maintenance import EventFeed, RefusedEvent, event_of, maintain_folders, read_state, write_state
-from broadloom.model import write_link_problem
+from broadloom.model import NotCarried, Publishers, Reason, write_link_problem
 
 NAMES = ["rome", "oslo", "bonn"]
 NODES = pa.table(
@@ -192,3 +192,27 @@ def test_a_column_that_only_the_tables_have_is_taken(tmp_path):
         maintain_folders(None)
     with pytest.raises(InputError, match="the weights come from the plan, but there is no plan"):
         maintain_folders(tables, weights="plan")
+
+
+def test_publishers_and_what_is_not_carried_stay_with_the_brokers_that_stay(tmp_path):
+    """Also through a restart; those of a broker that left do not come back with its name."""
+    left_out = NotCarried([("oslo", "$SYS/#", Reason.INTERNAL), ("bonn", "x/#", "outside of carry")])
+    seen = Publishers("observed", [("rome", "b", 3.0), ("oslo", "z")])
+    plan = replace(a_plan(bl.Weights.uniform(3)), publishers=seen, not_carried=left_out)
+    live = bl.maintain(plan)
+    assert live.plan().publishers == seen
+    assert live.plan().not_carried == plan.not_carried
+    join = {"kind": "join", "node": "oslo", "topics": ["a", "$SYS/broker/#"]}
+    feed(live, {"kind": "leave", "node": "oslo"}, join)
+    live.apply([(0, "subscribe", 2, ["$SYS/y"]), (0, "unsubscribe", 3, ["$SYS/broker/#"])])
+    live.resubscribe(2, ["b"])
+    feed(live, {"kind": "subscribe", "node": "rome", "topics": ["$SYS/z"]})
+    write_state(tmp_path, live)
+    assert "$SYS/z" not in live.topic_ids
+    for found in (live.plan(), read_state(tmp_path).plan(), bl.Plan.load(tmp_path)):
+        assert found.publishers == Publishers("observed", [("rome", "b", 3.0)])
+        assert [(row.node, row.topic) for row in found.not_carried.subscriptions] == [
+            ("bonn", "x/#"),
+            ("rome", "$SYS/z"),
+        ]
+        assert found.not_carried.publications == bl.Plan.load(tmp_path).not_carried.publications

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -127,3 +128,27 @@ def test_a_stream_rebuilds_when_a_comparison_calls_for_it(tmp_path):
     links = pq.read_table(tmp_path / "links.parquet").sort_by("version").select(["seq", "action", "u", "v"])
     assert links.to_pylist() == rounds.tables()["links"].to_pylist()
     assert state.counts["applied"] == 20
+
+
+def test_versions_keep_the_addresses_and_filters_of_the_plan(tmp_path):
+    """Each version is a plan with all columns of its brokers, also after a restart; others are named."""
+    interest = bl.Interest.from_lists([["a/#"], ["a/b"]], node_ids=["rome", "oslo"])
+    nodes = pa.table({"node": ["rome", "oslo"], "address": ["10.0.0.1", "10.0.0.2:8883"]})
+    plan = replace(bl.link(interest, algorithm="gm"), nodes=nodes)
+    join = {"kind": "join", "topics": ["+/b"]}
+    rows = [
+        join | {"seq": 1, "node": "bonn", "address": "bonn.example.org"},
+        join | {"seq": 2, "node": "lima"},
+    ]
+    for number, row in enumerate(rows):
+        state = module.StreamState(tmp_path, lambda: bl.maintain(plan), keep=2, done=lambda _: None)
+        state.apply(Rows([json.dumps(row)]), number)
+    assert state.brokers_without_address == ["lima"]
+    found = bl.Plan.load(tmp_path / "versions" / f"{2:012d}")
+    assert found.nodes.column("address").to_pylist() == [
+        *nodes.column("address").to_pylist(),
+        "bonn.example.org",
+        None,
+    ]
+    assert found.is_topic_connected()
+    assert found.interest.topic_ids == ("a/#", "a/b", "+/b")

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from broadloom.checks import check_count, check_flag, check_instance, check_number, check_path, is_text, shown
 from broadloom.errors import BroadloomError, InputError, InternalError
+from broadloom.maintenance.carry_ledger import CarryLedger, is_internal
 from broadloom.maintenance.changes import (
     JOIN,
     LEAVE,
@@ -58,6 +59,9 @@ if TYPE_CHECKING:
     from broadloom.maintenance.methods import NaiveOptions
 
 
+LEFT_OUT = -1  # instead of the index of a topic
+
+
 class OverlayNames(NamedTuple):
     """The names in an overlay.
 
@@ -66,6 +70,7 @@ class OverlayNames(NamedTuple):
         nodes: the name of each present node, by id.
         sites: the name of each site, by number; empty if sites have no names.
         columns: further columns of the nodes, such as their addresses.
+        carry: the publishers, and what is not carried.
         rows: the topics of each node, if one of them is an MQTT topic filter; otherwise None.
         group_of: then the group of each topic, if it has another index than the topic (see `FilterGroups`).
     """
@@ -74,6 +79,7 @@ class OverlayNames(NamedTuple):
     nodes: dict[int, str]
     sites: Sequence[str] = ()
     columns: NodeColumns | None = None
+    carry: CarryLedger | None = None
     rows: Mapping[int, Topics] | None = None
     group_of: Mapping[int, int] | None = None
 
@@ -98,7 +104,8 @@ class Live:
 
     A topic can be an MQTT topic filter, such as "sensors/#". Filters and topics that overlap form one group,
     whose subscribers are connected among themselves. A filter that overlaps several groups makes one of them;
-    when it goes, they are separate again.
+    when it goes, they are separate again. A `$SYS` topic of a change belongs to one broker, so no link
+    carries it: `plan().not_carried` lists it.
 
     Examples:
         >>> import broadloom as bl
@@ -137,6 +144,8 @@ class Live:
         self._ids = {name: node for node, name in names.nodes.items()}
         self._sites = {name: site for site, name in enumerate(names.sites)}
         self._columns = names.columns or NodeColumns()
+        self._carry = names.carry or CarryLedger()
+        self._leaves_out = False  # whether the present request has a topic that is left out
         self._groups: FilterGroups | None = None
         if names.rows is not None:
             self._groups = FilterGroups(self._topic_ids, names.rows, names.group_of)
@@ -351,7 +360,8 @@ class Live:
 
         The column `id` of its nodes has their ids. Nodes of the plan that maintenance started from keep all
         their columns (if one of them is `id`, the note `ids` has the ids). A node that joined has its site,
-        its address and its coordinates, as far as they are known.
+        its address and its coordinates, as far as they are known. Publishers, and what is not carried, are
+        those of the plan for the nodes that stay.
         """
         import pyarrow as pa
 
@@ -383,6 +393,8 @@ class Live:
             options,
             notes=notes,
             nodes=nodes,
+            publishers=self._carry.publishers(),
+            not_carried=self._carry.not_carried(),
         )
 
     def metrics(self) -> dict[str, Any]:
@@ -555,7 +567,7 @@ class Live:
         """The join with a checked position in plain values; a site with a name keeps the name."""
         sites = self._sites
         at = request.at
-        named = (request.columns or {}).get(SITE)
+        named = request.columns.get(SITE) if request.columns else None
         if sites and named is not None:
             at = named if at is None else at
             known = isinstance(at, int) and 0 <= at < len(sites)
@@ -590,8 +602,11 @@ class Live:
             name = request.name or self._unused(f"joined-{change.node}")
             self._names[change.node] = name
             self._ids[name] = change.node
-            self._columns.join(change.node, self._known_columns(request, position))
+            if request.columns or self._columns.names:
+                self._columns.join(change.node, self._known_columns(request, position))
+            self._note_left_out(name, request)
         elif request.kind == LEAVE:
+            self._carry.change(self._names[node], request)
             change = self._left(node)
             del self._ids[self._names.pop(node)]
             self._columns.leave(node)
@@ -599,10 +614,17 @@ class Live:
             change = self._rebaselined()
         else:
             change = self._resubscribed(node, self._topics_after(request, node))
+            self._note_left_out(self._names[node], request)
         self.counts[change.kind] += 1
         self.counts["repair_edges"] += change.repair_edges
         self.counts["fallbacks"] += change.fallbacks
         return change
+
+    def _note_left_out(self, name: str, request: ChangeRequest) -> None:
+        """Note the topics of a request that are left out, if there are any, or were."""
+        if self._leaves_out or name in self._carry:
+            self._carry.change(name, request)
+            self._leaves_out = False
 
     def _joined(self, topics: Topics, position: Any) -> Change:
         if self._groups is None:
@@ -654,13 +676,19 @@ class Live:
         return np.union1d(self._topics(node), topics) if request.kind == SUBSCRIBE else topics
 
     def _indices(self, topics: Iterable[Topic]) -> NDArray[np.int32]:
-        """The topics as ascending indices; unknown ids become new topics."""
+        """The topics as ascending indices; unknown ids become new topics, `$SYS` topics are left out."""
         indices = [topic if isinstance(topic, int) else self._topic_of(topic) for topic in topics]
-        return np.unique(np.array(indices, np.int32))
+        unique = np.unique(np.array(indices, np.int32))
+        if len(unique) and unique[0] == LEFT_OUT:
+            self._leaves_out = True
+            return unique[1:]
+        return unique
 
     def _topic_of(self, name: str) -> int:
-        """The index of a topic, which is created if it is unknown."""
+        """The index of a topic, which is created if it is unknown; `LEFT_OUT` for an unknown `$SYS` topic."""
         if name not in self._topic_index:
+            if is_internal(name):
+                return LEFT_OUT
             self._topic_index[name] = len(self._topic_ids)
             self._topic_ids.append(name)
             self._dynamics.add_topics(len(self._topic_ids))

@@ -25,6 +25,7 @@ from broadloom.kernels import always_compiled
 from broadloom.linking import fitting_weights
 from broadloom.maintenance._overlay_arrays import OverlayContents
 from broadloom.maintenance._repair import RepairRules
+from broadloom.maintenance.carry_ledger import CarryLedger
 from broadloom.maintenance.dynamics import OverlayDynamics, Snapshot, fresh_edges, weights_with_capacity
 from broadloom.maintenance.filter_groups import group_of_topics, grouped_rows, rows_by_node
 from broadloom.maintenance.live import Live, OverlayNames
@@ -135,7 +136,8 @@ def maintain(
 
     Args:
         interest: the topics of each node at the start; or a plan to start from: its interest, its weights,
-            its links, the names of its sites, and all columns of its nodes, such as addresses.
+            its links, the names of its sites, all columns of its nodes, such as addresses, its publishers,
+            and what it does not carry.
         weights: the costs of links. With weights, links are chosen by weight per contribution, as in grmaw,
             and a node that joins needs a position. None: those of the plan; without a plan all links weigh 1,
             and degrees stay low, as in low-oda.
@@ -169,11 +171,13 @@ def maintain(
     """
     chosen = one_algorithm(algorithm, method)
     columns = None
+    carry = None
     if isinstance(interest, Plan):
         plan, interest = interest, interest.interest
         sites = sites or (sites_of(plan) if weights is None else ())
         weights = plan.weights if weights is None else weights
         edges = plan.edges if edges is None else edges
+        carry = CarryLedger(plan.publishers, plan.not_carried.subscriptions, interest.node_ids)
         columns = columns_of(plan.nodes, earlier="changes" in plan.notes and IDS_NOTE not in plan.notes)
     link_weights = fitting_weights(interest, weights)
     seed = check_count(seed, "seed")
@@ -204,6 +208,7 @@ def maintain(
         dict(enumerate(interest.node_ids)),
         sites,
         columns,
+        carry,
         None if group_of is None else rows_by_node(nodes.tolist(), interest.topic_start, interest.topics),
         group_of,
     )
@@ -233,6 +238,7 @@ def maintain_folders(
         problem = read_link_problem(tables, weights or "auto")
         live = maintain(problem.interest, problem.weights, sites=problem.sites, **options)
         live._columns = columns_of(problem.nodes)
+        live._carry = CarryLedger(None, problem.not_carried, problem.interest.node_ids)
         return live
     loaded = Plan.load(plan)
     if tables is None:

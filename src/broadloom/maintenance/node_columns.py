@@ -35,6 +35,9 @@ class NodeColumns:
         table: one row per node of the start; None: no columns.
         ids: the id of the node of each row.
 
+    Attributes:
+        names: the names of the columns.
+
     Examples:
         >>> import pyarrow as pa
         >>> columns = NodeColumns(pa.table({"site": ["eu", "us"], "kind": ["emqx", "nats"]}), [0, 1])
@@ -47,23 +50,23 @@ class NodeColumns:
     def __init__(self, table: pa.Table | None = None, ids: Sequence[int] = ()) -> None:
         self._table = table
         self._row = {node: row for row, node in enumerate(ids)} if table is not None else {}
-        self._names = [] if table is None else list(table.column_names)
+        self.names = [] if table is None else list(table.column_names)
         self._joined: dict[int, dict[str, Any]] = {}
 
     def __contains__(self, name: str) -> bool:
-        return name in self._names
+        return name in self.names
 
     def __deepcopy__(self, _: object) -> NodeColumns:
         """A copy for another live overlay; the table itself never changes."""
         copy = NodeColumns(self._table)
         copy._row = dict(self._row)
-        copy._names = list(self._names)
+        copy.names = list(self.names)
         copy._joined = {node: dict(values) for node, values in self._joined.items()}
         return copy
 
     def join(self, node: int, values: Mapping[str, Any]) -> None:
         """Set the known columns of a node that joins; a column that is new stays from now on."""
-        self._names += [name for name in values if name not in self._names]
+        self.names += [name for name in values if name not in self.names]
         if values:
             self._joined[node] = dict(values)
 
@@ -79,7 +82,7 @@ class NodeColumns:
         rows = pa.array([self._row.get(node) for node in nodes], pa.int64())
         table = pa.table({}) if self._table is None else self._table.take(rows)
         joined = [(row, self._joined[node]) for row, node in enumerate(nodes) if node in self._joined]
-        for name in self._names:
+        for name in self.names:
             known = table.column(name) if name in table.column_names else pa.nulls(len(nodes), pa.string())
             if any(name in values for _, values in joined):
                 known = _filled(known, {row: values[name] for row, values in joined if name in values})

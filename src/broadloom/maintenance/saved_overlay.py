@@ -21,6 +21,7 @@ import numpy as np
 from broadloom._version import VERSION
 from broadloom.errors import InputError, StorageError, error_from_os
 from broadloom.maintenance._overlay_arrays import OverlayContents
+from broadloom.maintenance.carry_ledger import CarryLedger
 from broadloom.maintenance.changes import Change, ChangeRequest
 from broadloom.maintenance.dynamics import OverlayDynamics, Snapshot, weights_with_capacity
 from broadloom.maintenance.filter_groups import (
@@ -183,8 +184,9 @@ def read_state(folder: Path) -> Live:
     node_names = dict(zip(ids.tolist(), interest.node_ids, strict=True))
     further = plan.nodes.drop_columns(["node", ID] if own else ["node"])
     columns = NodeColumns(further if further.num_columns else None, ids.tolist())
+    carry = CarryLedger(plan.publishers, plan.not_carried.subscriptions, interest.node_ids)
     rows = rows_by_node(node_names, interest.topic_start, interest.topics) if interest.has_filters else None
-    names = OverlayNames(interest.topic_ids, node_names, record["sites"], columns, rows, group_of)
+    names = OverlayNames(interest.topic_ids, node_names, record["sites"], columns, carry, rows, group_of)
     return Live(dynamics, plan.algorithm, options, plan.seed, names, Counter(record["counts"]))
 
 
