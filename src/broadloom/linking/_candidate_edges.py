@@ -198,8 +198,12 @@ def chains_of_trees(
     return _chains_of(joins, interest.node_start, interest.nodes)
 
 
-def heavy_pairs(interest: Interest, weights: Weights, chains: Chains, ratio: float) -> HeavyPairs:
+def heavy_pairs(
+    interest: Interest, weights: Weights, chains: Chains, ratio: float, extra: NDArray[np.float64]
+) -> HeavyPairs:
     """The pairs whose heights, summed over their shared topics, exceed `ratio` times their weight.
+
+    The extra of both nodes is added to the heights first.
 
     It costs the sum of the squares of the topics' subscribers. With few nodes it takes half of that, and
     quadratic memory: each chain is walked in one direction only, and the two halves of a pair are added.
@@ -213,7 +217,8 @@ def heavy_pairs(interest: Interest, weights: Weights, chains: Chains, ratio: flo
     square = np.zeros((n, n) if n <= MOST_NODES_SQUARED else (0, 0))
     if len(square):
         in_threads(lambda rows: _walk_ahead(walk, square, *rows), blocks)
-    found = in_threads(lambda rows: _heavy_rows(walk, square, weights.arrays(), float(ratio), *rows), blocks)
+    limits = (float(ratio), extra)
+    found = in_threads(lambda rows: _heavy_rows(walk, square, weights.arrays(), limits, *rows), blocks)
     ends, height = (np.concatenate(columns, axis=1) for columns in zip(*found, strict=True))
     return HeavyPairs(ends.T, height[0])
 
@@ -324,11 +329,12 @@ def _heavy_rows(
     walk: _ChainWalk,
     square: NDArray[np.float64],
     weights: WeightArrays,
-    ratio: float,
+    limits: tuple[float, NDArray[np.float64]],
     first: int,
     end: int,
 ) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
     """The heavy pairs (u, v) with first <= u < end, as two rows, and their heights as one."""
+    ratio, extra = limits
     n = len(walk.topic_start) - 1
     ends = np.empty((2, n), np.int32)
     height = np.empty((1, n))
@@ -343,7 +349,7 @@ def _heavy_rows(
         ends = with_capacity(ends, count, n)
         height = with_capacity(height, count, n)
         for v in range(u + 1, n):
-            if total[v] > ratio * weight_of(weights, u, v):
+            if total[v] > 0.0 and total[v] + extra[u] + extra[v] > ratio * weight_of(weights, u, v):
                 ends[0, count] = u
                 ends[1, count] = v
                 height[0, count] = total[v]

@@ -1,13 +1,16 @@
 """Lagrangian lower bound on the total weight of an overlay: proven, never an estimate.
 
-Split the weight of each edge among the topics that its ends share. An overlay that connects every topic then
-weighs at least as much as all the topics' minimum spanning trees under their parts, whatever the split. This
-bound is concave in the split. We climb by multiplicative updates: a part that a tree uses grows, and the
-other parts of its edge shrink.
+Split the weight of each edge among the topics that its ends share, and its two ends. An overlay that connects
+every topic then weighs at least as much as all the topics' minimum spanning trees under their parts, and all
+the nodes' cheapest covers of their topics by links under theirs (`_star_covers`), whatever the split. Without
+the covers, no split can exceed the linear relaxation; with them it can. The bound is concave in the split. We
+climb by multiplicative updates: a part that a tree or a cover uses grows, and the other parts of its edge
+shrink. What a tree does not need is released first: above the height at which the tree joins the two ends, a
+part changes nothing.
 
-Only candidate edges are split. For the other pairs there is a proof instead: if the heights at which the
-trees join u and v, summed over the topics that they share, do not exceed w(u, v), then these heights are a
-split of w(u, v) that changes no tree.
+Only candidate edges are split. For the other pairs there is a proof instead: take the heights at which the
+trees join u and v, summed over the topics that they share, and for either end what covering these topics
+costs it. If that does not exceed w(u, v), it is a split of w(u, v) that changes no tree and no cover.
 """
 
 from __future__ import annotations
@@ -19,7 +22,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.kernels import inner_kernel, kernel
+from broadloom.kernels import kernel
 from broadloom.linking._candidate_edges import (
     Candidates,
     Chains,
@@ -31,6 +34,34 @@ from broadloom.linking._candidate_edges import (
     height_between,
     pricing_work,
 )
+from broadloom.linking._spanning_trees import (
+    TopicEntries,
+    entries_by_topic,
+    minimum_tree,
+    minimum_trees,
+    workspace_for,
+)
+from broadloom.linking._star_covers import (
+    BETTER,
+    LEAST_WAIT,
+    MOST_WAIT,
+    SEARCH_NODES,
+    Covers,
+    Stars,
+    add_cover,
+    carry_covers,
+    cheapest_cover,
+    cover_costs,
+    cover_prices,
+    cover_values,
+    cover_workspace,
+    edges_in_covers,
+    known_cover,
+    no_covers,
+    no_stars,
+    proven_costs,
+    stars_of,
+)
 from broadloom.linking.greedy_overlays import GreedyOptions, grmaw
 from broadloom.model import Interest, Weights
 from broadloom.progress import stage
@@ -38,10 +69,14 @@ from broadloom.progress import stage
 # A proof visits every pair of subscribers of every topic; above this many, only those of the smallest topics.
 MOST_WORK = 5_000_000_000
 
-# Parts grow at FIRST_RATE, falling as 1 / (1 + step / SLOW). That does not depend on the number of steps, so
-# a longer ascent continues a shorter one.
-FIRST_RATE = 0.8
-SLOW = 20.0
+# The rate at which parts grow falls as 1 / (1 + step / slow). That does not depend on the number of steps, so
+# a longer ascent continues a shorter one. Covers take part from COVER_STEP on, at first with this share of
+# the weight at either end of an edge; the rate then starts anew.
+TREE_RATE, TREE_SLOW = 1.5, 10.0
+COVER_STEP = 60
+COVER_SHARE = 0.1
+COVER_RATE, COVER_SLOW = 1.5, 50.0
+RELEASES = 2  # before a proof
 MEMORY = 0.8  # of the moving average of the trees' use
 SOME_USE = 1e-3  # a candidate that the trees use more than this is not dropped
 LEAST_PART = 1e-6  # of an edge's weight: a part at 0 could never grow again
@@ -55,6 +90,8 @@ ADD = 0.95
 DROP = 0.7
 
 STRIDE = 20  # steps between two checks of the time
+COVER_STRIDE = 2  # the same, while covers take part
+SAFE = 1.0 - 1e-9  # of its weight: a pair whose price is less than that is priced without a doubt
 ROUNDING = 2.0**-52  # twice the relative error of one operation
 
 
@@ -93,6 +130,13 @@ def smallest_topics(interest: Interest, most_work: int) -> Interest:
     return Interest.from_rows(start, interest.topics[kept], interest.topic_ids, interest.node_ids)
 
 
+class Shares(NamedTuple):
+    """Parts of the edges' weights, up to a factor per edge, and their moving average use."""
+
+    part: NDArray[np.float64]
+    use: NDArray[np.float64]
+
+
 class Ascent:
     """Ascent to the best split of the weights, and the bound that it proves.
 
@@ -114,137 +158,307 @@ class Ascent:
         self._weights = weights
         self.steps = 0
         self.bound = 0.0
-        self._adopt(candidates_of(interest, weights, np.empty(0, np.int64)), np.empty(0), np.empty(0))
-        codes = codes_of(overlay, interest.node_count)
+        self._has_covers = False
+        nothing = Shares(np.empty(0), np.empty(0))
+        no_ends = Shares(np.empty((0, 2)), np.empty((0, 2)))
+        self._adopt(candidates_of(interest, weights, np.empty(0, np.int64)), nothing, no_ends)
+        codes = self._codes(overlay)
         order = np.argsort(codes, kind="stable")
         sequence = candidates_of(interest, weights, codes[order])
         chains = chains_of_overlay(interest, sequence, np.argsort(order, kind="stable"))
-        pairs = heavy_pairs(interest, weights, chains, FIRST_RATIO)
-        self._set_candidates(np.union1d(codes, codes_of(pairs.edges, interest.node_count)), chains)
+        pairs = heavy_pairs(interest, weights, chains, FIRST_RATIO, np.zeros(interest.node_count))
+        self._set_candidates(np.union1d(codes, self._codes(pairs.edges)), chains)
 
     def climb(self, steps: int) -> None:
         """Make that many steps of the ascent."""
-        _climb(self._entries, self.candidates.weight, self._part, self._use, self.steps, steps)
-        self.steps += steps
+        weight = self.candidates.weight
+        total = self._totals()
+        for _ in range(steps):
+            scale = weight / total
+            total = np.zeros(len(weight))
+            if self._has_covers:
+                step = self.steps - COVER_STEP
+                rate = COVER_RATE / (1.0 + step / COVER_SLOW)
+                _grow_trees(self._entries, self._trees, weight, scale, total, rate, False)
+                _grow_covers(self._stars, self._covers, self._ends, (weight, scale), total, rate, step)
+            else:
+                rate = TREE_RATE / (1.0 + self.steps / TREE_SLOW)
+                _grow_trees(self._entries, self._trees, weight, scale, total, rate, True)
+            self.steps += 1
 
     def climb_to(self, steps: int, until: Callable[[], bool] = lambda: False) -> None:
         """Climb to that many steps in all, or until `until()` is true, renewing the candidates in between."""
         with stage("bound", steps) as done:
             while self.steps < steps and not until():
                 renewal = next(at for at in _renewals() if at > self.steps)
-                self.climb(min(steps, renewal, self.steps + STRIDE) - self.steps)
+                stride = COVER_STRIDE if self._has_covers else STRIDE
+                self.climb(min(steps, renewal, self.steps + stride) - self.steps)
                 if self.steps == renewal < steps:
-                    self._renew_candidates()
+                    self._renew_candidates(drop=True)
+                    if self.steps >= COVER_STEP and not self._has_covers:
+                        self._add_covers()
                 done(self.steps)
 
     def certify(self) -> float:
         """Prove a bound from the current split, after adding the candidates that the proof needs.
 
-        The split is made feasible before the last trees are built.
+        The split is made feasible before the last trees and covers are built.
         """
-        self._renew_candidates()
-        part = self._feasible()
-        used = part[minimum_trees(self._entries, part)]
-        self.bound = max(self.bound, float(used.sum()) * (1.0 - (len(used) + 4) * ROUNDING))
+        if self._has_covers:
+            return self._certify_with_covers()
+        for _ in range(RELEASES):
+            part, _ = self._feasible()
+            _, self._trees.part[:] = minimum_trees(self._entries, part)
+        self._renew_candidates(drop=True)
+        part, _ = self._feasible()
+        tree, _ = minimum_trees(self._entries, part)
+        return self._prove(part[tree])
+
+    def _certify_with_covers(self) -> float:
+        """The same with covers: for the proof, all pairs that a cover could use are candidates.
+
+        Those that the cheapest covers do use stay candidates.
+        """
+        chains = self._renew_candidates(drop=False)
+        before = self._codes(self.candidates.edges)
+        self._add_pairs_below_their_price(chains)
+        part, ends = self._feasible()
+        tree, _ = minimum_trees(self._entries, part)
+        covers = proven_costs(self._stars, self._covers, ends)
+        bound = self._prove(np.concatenate((part[tree], covers)))
+        used = self._codes(self.candidates.edges[edges_in_covers(self._stars, self._covers, ends)])
+        self._set_candidates(np.union1d(before, used), chains)
+        return bound
+
+    def _prove(self, terms: NDArray[np.float64]) -> float:
+        """The best bound so far, or the sum of these terms, rounded down."""
+        self.bound = max(self.bound, float(terms.sum()) * (1.0 - (len(terms) + 4) * ROUNDING))
         return self.bound
 
     def edge_use(self) -> NDArray[np.float64]:
-        """The recent use of each candidate by the trees, from 0 to 1: that of the topic that used it most."""
+        """The recent use of each candidate, from 0 to 1: that of the topic or the end that used it most."""
         most = np.zeros(len(self.candidates.weight))
-        np.maximum.at(most, self._entries.edge, self._use)
+        np.maximum.at(most, self._entries.edge, self._trees.use)
+        np.maximum.at(most, self._stars.edge, self._ends.use)
         return most
 
-    def _feasible(self) -> NDArray[np.float64]:
-        """The parts, scaled so that those of an edge sum to its weight or less, exactly.
+    def _feasible(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """The parts of topics and of ends, scaled: those of an edge sum to its weight or less, exactly.
 
         A sum of k parts is off by k roundings at most, and the scaling adds three: more are taken off.
         """
-        edge = self._entries.edge
-        weight = self.candidates.weight
-        total = np.bincount(edge, self._part, minlength=len(weight))
-        scale = weight / total * (1.0 - (np.diff(self.candidates.start) + 8) * ROUNDING)
-        return self._part * scale[edge]
+        scale = (
+            self.candidates.weight / self._totals() * (1.0 - (np.diff(self.candidates.start) + 12) * ROUNDING)
+        )
+        return self._trees.part * scale[self._entries.edge], self._ends.part * scale[self._stars.edge]
 
-    def _renew_candidates(self) -> None:
-        """Add the pairs that the trees' heights nearly pay for; drop the candidates that are far from it.
+    def _totals(self) -> NDArray[np.float64]:
+        """The sum of the parts of each edge."""
+        total = np.zeros(len(self.candidates.weight))
+        total += np.bincount(self._entries.edge, self._trees.part, minlength=len(total))
+        total += np.bincount(self._stars.edge, self._ends.part, minlength=len(total))
+        return total
 
-        The heights of a pair that stays outside sum to at most ADD of its weight, and only fall as others
-        are added: what is proven afterwards holds for all pairs.
+    def _add_covers(self) -> None:
+        """Let the nodes' covers take part from here on."""
+        part, _ = self._feasible()
+        self._trees.part[:] = part * (1.0 - 2.0 * COVER_SHARE)
+        self._has_covers = True
+        self._stars = stars_of(self._interest, self.candidates)
+        self._covers = no_covers(self._stars)
+        ends = COVER_SHARE * self.candidates.weight[self._stars.edge]
+        self._ends = Shares(ends, np.zeros(len(ends)))
+
+    def _renew_candidates(self, drop: bool) -> Chains:
+        """Add the pairs whose price nearly reaches their weight; drop the candidates that are far from it.
+
+        The price of a pair is the sum of its heights, which the trees would pay for it, and of its values for
+        the covers of both ends. Heights only fall as others are added: those of a pair that stays outside are
+        at most ADD of its weight. Returns the chains of the trees.
         """
-        part = self._feasible()
-        tree = minimum_trees(self._entries, part)
-        ends = self._entries.origin[tree]
-        low, high = self.candidates.low[ends], self.candidates.high[ends]
+        part, ends = self._feasible()
+        tree, _ = minimum_trees(self._entries, part)
+        origin = self._entries.origin[tree]
+        low, high = self.candidates.low[origin], self.candidates.high[origin]
         chains = chains_of_trees(self._interest, low, high, part[tree])
-        n = self._interest.node_count
-        pairs = heavy_pairs(self._interest, self._weights, chains, DROP)
-        codes = codes_of(pairs.edges, n)
-        near = pairs.height > ADD * self._weights.of(pairs.edges[:, 0], pairs.edges[:, 1])
-        old = codes_of(self.candidates.edges, n)
-        keep = np.isin(old, codes) | (self.edge_use() > SOME_USE)
-        keep[self._entries.edge[tree]] = True
-        self._set_candidates(np.union1d(old[keep], codes[near]), chains)
+        pairs = heavy_pairs(self._interest, self._weights, chains, DROP if drop else ADD, self._most(ends))
+        price = pairs.height + self._values(pairs.edges, ends).sum(axis=1)
+        weight = self._weights.of(pairs.edges[:, 0], pairs.edges[:, 1])
+        codes = self._codes(pairs.edges)
+        old = self._codes(self.candidates.edges)
+        if drop:
+            keep = np.isin(old, codes[price > DROP * weight]) | (self.edge_use() > SOME_USE)
+            keep[self._entries.edge[tree]] = True
+            old = old[keep]
+        self._set_candidates(np.union1d(old, codes[price > ADD * weight]), chains)
+        return chains
 
-    def _set_candidates(self, codes: NDArray[np.int64], chains: Chains) -> None:
-        """Change the candidates; new ones are split by the heights at which the chains join their topics."""
+    def _add_pairs_below_their_price(self, chains: Chains) -> None:
+        """Make candidates of all pairs that covers could use.
+
+        The trees need the heights of such a pair. The remainder of its weight goes to the ends. If the
+        remainder reaches the price of covering the topics that they share, covers do not need the pair.
+        """
+        _, ends = self._feasible()
+        pairs = heavy_pairs(self._interest, self._weights, chains, SAFE, self._most(ends))
+        price = self._prices(pairs.edges, ends)
+        remainder = self._weights.of(pairs.edges[:, 0], pairs.edges[:, 1]) - pairs.height
+        old = self._codes(self.candidates.edges)
+        codes = self._codes(pairs.edges)
+        new = (price.sum(axis=1) > SAFE * remainder) & ~np.isin(codes, old)
+        need = price[new] + self._values(pairs.edges[new], ends)
+        need *= (remainder[new] / need.sum(axis=1))[:, None]
+        self._set_candidates(np.union1d(old, codes[new]), chains, need)
+
+    def _most(self, ends: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The cost of each node's cheapest cover that is known: more than any pair can be worth to it."""
+        if not self._has_covers:
+            return np.zeros(self._interest.node_count)
+        return cover_costs(self._stars, self._covers, ends)
+
+    def _prices(self, edges: NDArray[np.int32], ends: NDArray[np.float64]) -> NDArray[np.float64]:
+        """What it costs either end of each pair to cover the topics that the two share by its candidates."""
+        rows = (self._interest.topic_start, self._interest.topics)
+        u, v = np.ascontiguousarray(edges.T)
+        by_end = (cover_prices(rows, self._stars, ends, pairs) for pairs in ((u, v), (v, u)))
+        return np.stack(list(by_end), axis=1)
+
+    def _values(self, edges: NDArray[np.int32], ends: NDArray[np.float64]) -> NDArray[np.float64]:
+        """About how much cheaper the cheapest covers of either end of each pair would get with it."""
+        if not self._has_covers:
+            return np.zeros((len(edges), 2))
+        rows = (self._interest.topic_start, self._interest.topics)
+        u, v = np.ascontiguousarray(edges.T)
+        by_end = (cover_values(rows, self._stars, self._covers, ends, pairs) for pairs in ((u, v), (v, u)))
+        return np.stack(list(by_end), axis=1)
+
+    def _set_candidates(
+        self, codes: NDArray[np.int64], chains: Chains, new_ends: NDArray[np.float64] | None = None
+    ) -> None:
+        """Change the candidates; new ones are split by their heights and by their values for the ends."""
         new = candidates_of(self._interest, self._weights, codes)
-        known = codes_of(self.candidates.edges, self._interest.node_count)
+        known = self._codes(self.candidates.edges)
         is_known = np.isin(codes, known, assume_unique=True)
         old = np.isin(known, codes, assume_unique=True)
         kept = np.repeat(is_known, np.diff(new.start))
-        carried = np.empty(len(self._part), np.int64)  # the entry by topic of each entry by edge
+        carried = np.empty(len(self._entries.edge), np.int64)  # the entry by topic of each entry by edge
         carried[self._entries.origin] = np.arange(len(carried))
         carried = carried[np.repeat(old, np.diff(self.candidates.start))]
-        part = np.zeros(len(kept))
-        use = np.zeros(len(kept))
-        part[kept] = self._part[carried]
-        use[kept] = self._use[carried]
-        _split_by_height(new, is_known, chains, part)
-        self._adopt(new, part, use)
+        part, ends = self._feasible()
+        trees = Shares(np.zeros(len(kept)), np.zeros(len(kept)))
+        trees.part[kept] = part[carried]
+        trees.use[kept] = self._trees.use[carried]
+        _split_by_height(new, is_known, chains, trees.part)
+        by_end = Shares(np.zeros((len(codes), 2)), np.zeros((len(codes), 2)))
+        by_end.part[is_known] = self._by_end(ends)[old]
+        by_end.use[is_known] = self._by_end(self._ends.use)[old]
+        if new_ends is None:
+            new_ends = self._values(new.edges[~is_known], ends) + LEAST_PART * new.weight[~is_known, None]
+        by_end.part[~is_known] = new_ends
+        self._adopt(new, trees, by_end)
 
-    def _adopt(self, candidates: Candidates, part: NDArray[np.float64], use: NDArray[np.float64]) -> None:
-        """Take the candidates, and the values of their entries edge after edge."""
+    def _by_end(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The values of the stars' entries, one row per edge."""
+        by_end = np.zeros((len(self.candidates.edges), 2))
+        by_end[self._stars.edge, self._end_of_entries()] = values
+        return by_end
+
+    def _end_of_entries(self) -> NDArray[np.int64]:
+        """The column of each of the stars' entries in `candidates.edges`."""
+        return np.where(self.candidates.edges[self._stars.edge, 1] == self._stars.other, 0, 1)
+
+    def _adopt(self, candidates: Candidates, trees: Shares, by_end: Shares) -> None:
+        """Take the candidates, the values of their entries edge after edge, and those of their ends."""
         self.candidates = candidates
         self._entries = entries_by_topic(candidates, self._interest.node_start)
-        self._part = part[self._entries.origin]
-        self._use = use[self._entries.origin]
+        origin = self._entries.origin
+        self._trees = Shares(trees.part[origin], trees.use[origin])
+        if self._has_covers:
+            before = self._stars, self._covers
+            self._stars = stars_of(self._interest, candidates)
+            self._covers = no_covers(self._stars)
+            carry_covers(*before, self._stars, self._covers)
+        else:
+            self._stars = no_stars()
+        entries = self._stars.edge, self._end_of_entries()
+        self._ends = Shares(by_end.part[entries], by_end.use[entries])
+
+    def _codes(self, edges: NDArray[np.int32]) -> NDArray[np.int64]:
+        return codes_of(edges, self._interest.node_count)
 
 
 def _renewals() -> Iterator[int]:
     """The steps after which candidates are renewed: often at first, while they change much."""
-    yield from (4, 20, 60, 140)
+    yield from (4, 20, 60, 80, 100, 140, 180)
     yield from itertools.count(240, 100)
 
 
 @kernel
-def _climb(
+def _grow_trees(
     entries: TopicEntries,
+    trees: Shares,
     weight: NDArray[np.float64],
-    part: NDArray[np.float64],
-    use: NDArray[np.float64],
-    first: int,
-    steps: int,
+    scale: NDArray[np.float64],
+    total: NDArray[np.float64],
+    rate: float,
+    release: bool,
 ) -> None:
-    """Steps of the ascent, one pass over the entries each; `part` is known up to a factor per edge."""
+    """A step of the topics: scale their parts, build the trees, and let the parts grow that these use.
+
+    The new parts are added to the total of each edge. `release`: first lower the parts to their heights.
+    """
     work = workspace_for(entries)
     tree = np.empty(entries.node_start[-1], np.int64)
-    total = np.zeros(len(weight))
-    for i in range(len(part)):
-        total[entries.edge[i]] += part[i]
-    for step in range(first, first + steps):
-        rate = FIRST_RATE / (1.0 + step / SLOW)
-        scale = weight / total
-        total[:] = 0.0
-        for t in range(len(entries.start) - 1):
-            for i in range(entries.start[t], entries.start[t + 1]):
-                e = entries.edge[i]
-                part[i] = max(part[i] * scale[e], LEAST_PART * weight[e])
-                use[i] *= MEMORY
-            for k in range(minimum_tree(entries, t, part, work, tree)):
-                use[tree[k]] += 1.0 - MEMORY
-            for i in range(entries.start[t], entries.start[t + 1]):
-                part[i] *= 1.0 + rate * use[i]
-                total[entries.edge[i]] += part[i]
+    height = np.empty(len(trees.part))
+    for t in range(len(entries.start) - 1):
+        for i in range(entries.start[t], entries.start[t + 1]):
+            e = entries.edge[i]
+            trees.part[i] = max(trees.part[i] * scale[e], LEAST_PART * weight[e])
+            trees.use[i] *= MEMORY
+        for k in range(minimum_tree(entries, t, trees.part, work, tree, height)):
+            trees.use[tree[k]] += 1.0 - MEMORY
+        for i in range(entries.start[t], entries.start[t + 1]):
+            needed = height[i] if release else trees.part[i]
+            trees.part[i] = needed * (1.0 + rate * trees.use[i])
+            total[entries.edge[i]] += trees.part[i]
+
+
+@kernel
+def _grow_covers(
+    stars: Stars,
+    covers: Covers,
+    ends: Shares,
+    edges: tuple[NDArray[np.float64], NDArray[np.float64]],
+    total: NDArray[np.float64],
+    rate: float,
+    step: int,
+) -> None:
+    """A step of the nodes' covers, as one of the trees. `edges`: the weight and the scale of each.
+
+    A search is not needed at each step: most of the time, a cover that is known is the cheapest one.
+    """
+    weight, scale = edges
+    work = cover_workspace(stars)
+    for u in range(len(stars.start) - 1):
+        for i in range(stars.start[u], stars.start[u + 1]):
+            e = stars.edge[i]
+            ends.part[i] = max(ends.part[i] * scale[e], LEAST_PART * weight[e])
+            ends.use[i] *= MEMORY
+        cost = ends.part[stars.start[u] : stars.start[u + 1]]
+        cover, least = known_cover(covers, u, cost)
+        if step >= covers.due[u]:
+            size, _, _ = cheapest_cover(stars, u, cost, least * BETTER, SEARCH_NODES, work)
+            if size:
+                cover = add_cover(covers, u, work, size)
+            wait = covers.wait[u] // 2 if size else covers.wait[u] * 2
+            covers.wait[u] = min(max(wait, LEAST_WAIT), MOST_WAIT)
+            covers.due[u] = step + covers.wait[u]
+        if cover >= 0:
+            for k in range(covers.size[u, cover]):
+                ends.use[stars.start[u] + covers.entries[u, cover, k]] += 1.0 - MEMORY
+        for i in range(stars.start[u], stars.start[u + 1]):
+            ends.part[i] *= 1.0 + rate * ends.use[i]
+            total[stars.edge[i]] += ends.part[i]
 
 
 @kernel
@@ -256,210 +470,3 @@ def _split_by_height(
         if not is_known[e]:
             for k in range(candidates.start[e], candidates.start[e + 1]):
                 part[k] = height_between(chains, candidates.low[k], candidates.high[k])
-
-
-class TopicEntries(NamedTuple):
-    """The entries of candidate edges, topic after topic.
-
-    Attributes:
-        node_start: the start of each topic's subscribers, with the end appended.
-        start: the start of each topic's entries, with the end appended.
-        origin: the index of each entry among the candidates' entries.
-        edge: the edge of each entry.
-        low: one end of each entry, as an index of the topic's subscribers.
-        high: its other end.
-    """
-
-    node_start: NDArray[np.int64]
-    start: NDArray[np.int64]
-    origin: NDArray[np.int64]
-    edge: NDArray[np.int32]
-    low: NDArray[np.int32]
-    high: NDArray[np.int32]
-
-
-class TreeWorkspace(NamedTuple):
-    """Buffers for one tree: the remaining entries, and the lightest entry and label of each component."""
-
-    weight: NDArray[np.float64]
-    low: NDArray[np.int32]
-    high: NDArray[np.int32]
-    entry: NDArray[np.int64]
-    least: NDArray[np.float64]
-    best: NDArray[np.int32]
-    label: NDArray[np.int32]
-
-
-@kernel
-def entries_by_topic(candidates: Candidates, node_start: NDArray[np.int64]) -> TopicEntries:
-    """The candidates' entries, topic after topic, in the order of the edges within a topic."""
-    total = len(candidates.topic)
-    topics = len(node_start) - 1
-    start = np.zeros(topics + 1, np.int64)
-    for k in range(total):
-        start[candidates.topic[k] + 1] += 1
-    for t in range(topics):
-        start[t + 1] += start[t]
-    origin = np.empty(total, np.int64)
-    edge = np.empty(total, np.int32)
-    low, high = np.empty(total, np.int32), np.empty(total, np.int32)
-    filled = start.copy()
-    for e in range(len(candidates.edges)):
-        for k in range(candidates.start[e], candidates.start[e + 1]):
-            t = candidates.topic[k]
-            at = filled[t]
-            filled[t] += 1
-            origin[at] = k
-            edge[at] = e
-            low[at] = candidates.low[k] - node_start[t]
-            high[at] = candidates.high[k] - node_start[t]
-    return TopicEntries(node_start, start, origin, edge, low, high)
-
-
-@kernel
-def workspace_for(entries: TopicEntries) -> TreeWorkspace:
-    """A workspace large enough for every topic."""
-    most_nodes = 1
-    most_entries = 1
-    for t in range(len(entries.start) - 1):
-        most_nodes = max(most_nodes, entries.node_start[t + 1] - entries.node_start[t])
-        most_entries = max(most_entries, entries.start[t + 1] - entries.start[t])
-    return TreeWorkspace(
-        np.empty(most_entries),
-        np.empty(most_entries, np.int32),
-        np.empty(most_entries, np.int32),
-        np.empty(most_entries, np.int64),
-        np.empty(most_nodes),
-        np.empty(most_nodes, np.int32),
-        np.empty(most_nodes, np.int32),
-    )
-
-
-@kernel
-def minimum_trees(entries: TopicEntries, weight: NDArray[np.float64]) -> NDArray[np.int64]:
-    """The entries in the topics' minimum spanning trees; each topic must be connected by its entries."""
-    workspace = workspace_for(entries)
-    tree = np.empty(entries.node_start[-1], np.int64)
-    count = 0
-    for t in range(len(entries.start) - 1):
-        count += minimum_tree(entries, t, weight, workspace, tree[count:])
-    return tree[:count].copy()
-
-
-@kernel
-def minimum_tree(
-    entries: TopicEntries, t: int, weight: NDArray[np.float64], work: TreeWorkspace, tree: NDArray[np.int64]
-) -> int:
-    """Write the entries of the topic's minimum spanning tree to `tree`; returns their number.
-
-    Boruvka with contraction: each component takes its lightest entry, the first of several, and entries
-    inside of a component are dropped. The least weights are found without a branch, and only then the
-    entries that have them, since a branch on these comparisons would be unpredictable.
-    """
-    components = entries.node_start[t + 1] - entries.node_start[t]
-    if components < 2:
-        return 0
-    remaining = _fetch(entries, t, weight, work, components)
-    count = 0
-    while True:
-        _find_lightest(work, components, remaining)
-        count = _take_lightest(work, components, tree, count)
-        components = _number_components(work, components)
-        if components == 1:
-            return count
-        remaining = _contract(work, components, remaining)
-
-
-@inner_kernel
-def _fetch(
-    entries: TopicEntries, t: int, weight: NDArray[np.float64], work: TreeWorkspace, components: int
-) -> int:
-    """Copy the topic's entries, and note the least weight at each subscriber; the number of entries."""
-    for c in range(components):
-        work.least[c] = np.inf
-    first = entries.start[t]
-    count = entries.start[t + 1] - first
-    for i in range(count):
-        w = weight[first + i]
-        x = entries.low[first + i]
-        y = entries.high[first + i]
-        work.weight[i] = w
-        work.low[i] = x
-        work.high[i] = y
-        work.entry[i] = first + i
-        work.least[x] = min(work.least[x], w)
-        work.least[y] = min(work.least[y], w)
-    return count
-
-
-@inner_kernel
-def _find_lightest(work: TreeWorkspace, components: int, remaining: int) -> None:
-    """The first entry that has the least weight of each component."""
-    for c in range(components):
-        work.best[c] = -1
-    for i in range(remaining):
-        w = work.weight[i]
-        x = work.low[i]
-        y = work.high[i]
-        if w == work.least[x] and work.best[x] < 0:
-            work.best[x] = i
-        if w == work.least[y] and work.best[y] < 0:
-            work.best[y] = i
-
-
-@inner_kernel
-def _take_lightest(work: TreeWorkspace, components: int, tree: NDArray[np.int64], count: int) -> int:
-    """Attach each component to the other end of its lightest entry; if both chose it, one is the root."""
-    for c in range(components):
-        i = work.best[c]
-        other = work.low[i] + work.high[i] - c
-        if work.best[other] == i and c < other:
-            work.label[c] = c
-        else:
-            work.label[c] = other
-            tree[count] = work.entry[i]
-            count += 1
-    return count
-
-
-@inner_kernel
-def _number_components(work: TreeWorkspace, components: int) -> int:
-    """Label each component with its new one, numbered from 0; returns the number of new ones."""
-    for c in range(components):
-        root = c
-        while work.label[root] != root:
-            root = work.label[root]
-        below = c
-        while work.label[below] != root:
-            above = work.label[below]
-            work.label[below] = root
-            below = above
-    count = 0
-    for c in range(components):
-        if work.label[c] == c:
-            work.best[c] = count
-            count += 1
-    for c in range(components):
-        work.label[c] = work.best[work.label[c]]
-    return count
-
-
-@inner_kernel
-def _contract(work: TreeWorkspace, components: int, remaining: int) -> int:
-    """Drop the entries inside of a component, and note the least weight at each; returns the number kept."""
-    for c in range(components):
-        work.least[c] = np.inf
-    kept = 0
-    for i in range(remaining):
-        x = work.label[work.low[i]]
-        y = work.label[work.high[i]]
-        w = work.weight[i]
-        work.low[kept] = x
-        work.high[kept] = y
-        work.weight[kept] = w
-        work.entry[kept] = work.entry[i]
-        at_ends = w if x != y else np.inf
-        work.least[x] = min(work.least[x], at_ends)
-        work.least[y] = min(work.least[y], at_ends)
-        kept += x != y
-    return kept
