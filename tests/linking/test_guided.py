@@ -11,7 +11,7 @@ from link_strategies import instances
 import broadloom as bl
 import naive
 from broadloom.linking._candidate_edges import candidates_of
-from broadloom.linking.guided_search import EdgeExchange, GuidedOptions, broadloom
+from broadloom.linking.guided_search import EdgeExchange, GuidedOptions, GuidedSearch, broadloom
 
 
 def random_instance(nodes, topics, seed=0):
@@ -56,6 +56,67 @@ def test_more_effort_is_never_heavier_and_bounds_never_fall():
         assert totals[-1] < totals[0]
 
 
+def test_each_level_is_recorded_and_the_first_ones_are_those_of_less_effort():
+    interest, weights = random_instance(60, 12)
+    less = bl.link(interest, weights, algorithm="broadloom", effort=2)
+    more = bl.link(interest, weights, algorithm="broadloom", effort=3)
+    assert more.notes["stopped"] == less.notes["stopped"] == "effort"
+    assert more.notes["levels"][:2] == less.notes["levels"]
+    assert more.notes["levels"][2]["weight"] == pytest.approx(more.total_weight)
+    assert more.notes["levels"][2]["bound"] == more.lower_bound
+
+
+def test_stops_at_a_gap():
+    """After the first level that proves it; without `effort` there are as many levels as it takes."""
+    interest, weights = random_instance(60, 12)
+    levels = bl.link(interest, weights, algorithm="broadloom", effort=3).notes["levels"]
+    gaps = [level["weight"] / level["bound"] - 1 for level in levels]
+    plan = bl.link(interest, weights, algorithm="broadloom", gap=gaps[1] + 1e-9)
+    assert plan.notes["stopped"] == "gap"
+    assert plan.notes["levels"] == levels[:2]
+    plan = bl.link(interest, weights, algorithm="broadloom", gap=0.0, effort=2)
+    assert plan.notes["stopped"] == "effort"
+
+
+def test_stops_at_a_time():
+    """Without `effort` the time is the only limit; the plan is connected and has a bound."""
+    interest, weights = random_instance(60, 12)
+    plan = bl.link(interest, weights, algorithm="broadloom", seconds=0.0)
+    assert plan.notes["stopped"] == "seconds"
+    assert 0 < plan.lower_bound <= plan.total_weight
+    longer = bl.link(interest, weights, algorithm="broadloom", seconds=1.5)
+    assert longer.notes["stopped"] == "seconds"
+    assert len(longer.notes["levels"]) > 1
+    assert longer.total_weight <= plan.total_weight
+
+
+def test_an_interrupted_search_returns_the_best_plan_so_far(monkeypatch):
+    interest, weights = random_instance(60, 12)
+    levels = bl.link(interest, weights, algorithm="broadloom", effort=2).notes["levels"]
+
+    def interrupted(search, level, deadline):
+        if level == 2:
+            raise KeyboardInterrupt
+        run_level(search, level, deadline)
+
+    run_level = GuidedSearch.run_level
+    monkeypatch.setattr(GuidedSearch, "run_level", interrupted)
+    plan = bl.link(interest, weights, algorithm="broadloom", effort=4)
+    assert plan.notes["stopped"] == "interrupt"
+    assert plan.notes["levels"] == levels
+    assert plan.total_weight == pytest.approx(levels[-1]["weight"])
+
+
+def test_a_level_that_takes_long_is_announced(monkeypatch):
+    interest, weights = random_instance(30, 8)
+    said = []
+    monkeypatch.setattr("broadloom.linking.guided_search.notice", said.append)
+    monkeypatch.setattr("broadloom.linking.guided_search.LONG", 0.0)
+    bl.link(interest, weights, algorithm="broadloom", effort=2)
+    assert len(said) == 1
+    assert said[0].startswith("Level 2 can take")
+
+
 def test_same_seed_same_overlay_for_any_number_of_threads(monkeypatch):
     interest, weights = random_instance(60, 12)
     first = broadloom(interest, weights, GuidedOptions(3), seed=5)
@@ -96,7 +157,7 @@ def test_keeps_a_maximum_degree(instance, limit):
     assert plan.notes["why"] == "the guided search does not support max_degree"
 
 
-@pytest.mark.parametrize("effort", [0, -1, 21, 1.5, "2", True])
+@pytest.mark.parametrize("effort", [0, -1, 13, 1.5, "2", True])
 def test_wrong_effort_is_refused(effort):
     with pytest.raises(bl.InputError, match="effort is"):
         GuidedOptions(effort)

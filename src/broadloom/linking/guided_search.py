@@ -6,6 +6,8 @@ again the topics that it cut. Any candidate between the two sides of a cut conne
 
 from __future__ import annotations
 
+import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -13,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from broadloom.checks import check_count
+from broadloom.checks import check_count, check_number
 from broadloom.errors import InputError
 from broadloom.kernels import inner_kernel, kernel, lowest, popcount
 from broadloom.linking._candidate_edges import Candidates, candidates_of, codes_of
@@ -38,38 +40,63 @@ from broadloom.linking.local_search import (
     topic_bits,
 )
 from broadloom.model import Interest, Weights
-from broadloom.progress import stage
+from broadloom.progress import notice, stage
 
 # Steps of the ascent by the end of the first two levels; each further level doubles them.
-FIRST_STEPS = 16
-SECOND_STEPS = 40
+FIRST_STEPS = 24
+SECOND_STEPS = 60
 FIRST_SWEEPS = 5  # of annealing, from the second level on; each further level doubles them
 # The share of its weight that the greedy algorithm does not pay for a candidate that the trees always use.
 DISCOUNTS = (0.5, 0.7)
 LEAST_SAVING = 2e-3  # the share of the weight that a round of exchange must save for another one to follow
 HEAT = 0.1  # the temperature at which annealing starts, in mean weights of a link; it cools down to 0
-MOST_EFFORT = 20
+MOST_EFFORT = 12
+LEVEL_GROWTH = 3.0  # the most that a level takes, in times of the level before
+CLIMB_SHARE = 0.5  # of the time of a level that the time limit cuts short
+MOST_UNGUIDED_STEPS = 200  # of the bound, if the search is not guided
+LONG = 600.0  # seconds: a level that is likely to take longer is announced
 
 
 @dataclass(frozen=True)
 class GuidedOptions:
-    """Options of broadloom.
+    """Options of broadloom: when to stop, and the limit on degrees.
 
     Attributes:
-        effort: 1 takes about ten times as long as `grmaw`, and each further level twice as long as the one
-            before. More effort never gives a heavier overlay.
+        effort: the number of levels of the search, from 1 to 12. Level 1 takes about ten times as long as
+            `grmaw`, and each further one about twice as long as all before. More effort never gives a
+            heavier overlay. None: 1, or as many as `seconds` and `gap` allow if one of them is given.
+        seconds: stop the search at this time; then the result depends on the machine. The first overlay and
+            a last proof are not cut short.
+        gap: stop after the level at which the overlay is proven to be at most this share above the best
+            possible: 0.1 is 10 %.
         max_degree: no node gets more links than this; None: no limit. With a limit the search is not guided:
             the overlay of `grmaw` is improved.
     """
 
-    effort: int = 1
+    effort: int | None = None
+    seconds: float | None = None
+    gap: float | None = None
     max_degree: int | None = None
 
     def __post_init__(self) -> None:
-        if check_count(self.effort, "effort", minimum=1) not in EFFORTS:
-            raise InputError(f"effort is {self.effort!r}; give a whole number from 1 to {MOST_EFFORT}")
+        if self.effort is not None and check_count(self.effort, "effort", minimum=1) not in EFFORTS:
+            raise InputError(
+                f"effort is {self.effort!r}; give a whole number from 1 to {MOST_EFFORT}: "
+                "each level takes twice as long as all before"
+            )
+        if self.seconds is not None:
+            check_number(self.seconds, "seconds")
+        if self.gap is not None:
+            check_number(self.gap, "gap")
         if self.max_degree is not None:
             check_count(self.max_degree, "max_degree", minimum=1)
+
+    @property
+    def levels(self) -> int:
+        """The most levels of the search."""
+        if self.effort is not None:
+            return self.effort
+        return 1 if self.seconds is None and self.gap is None else MOST_EFFORT
 
 
 EFFORTS = range(1, MOST_EFFORT + 1)
@@ -80,8 +107,10 @@ def broadloom(interest: Interest, weights: Weights, options: GuidedOptions, seed
 
     Each level climbs to a better split of the weights, builds overlays from the candidates by `grmaw` with a
     discount for those that the trees use, and improves the best one. A higher effort continues a lower one.
-    The result has the bound.
+    The result has the bound, and its notes why the search has stopped and what each level has reached. If it
+    is interrupted (Ctrl-C), it returns the best overlay so far.
     """
+    began = time.monotonic()
     overlay = grmaw(interest, weights, GreedyOptions(options.max_degree), seed).edges
     if not can_visit_all_pairs(interest):
         return _unguided(
@@ -89,17 +118,91 @@ def broadloom(interest: Interest, weights: Weights, options: GuidedOptions, seed
         )
     if options.max_degree is not None:
         return _unguided(interest, weights, overlay, options, "the guided search does not support max_degree")
-    best = overlay[reverse_delete(interest, overlay, heaviest_first(weights, overlay))]
-    ascent = Ascent(interest, weights, overlay)
-    rng = np.random.default_rng(seed)
-    with stage("improve", options.effort) as done:
-        for level in range(options.effort):
-            ascent.climb_to(_steps(level))
-            ascent.certify()
-            best = _improved(interest, weights, best, ascent, rng, FIRST_SWEEPS << level if level else 0)
-            done(level + 1)
-    notes = {"method": "guided", "steps": ascent.steps, "candidates": len(ascent.candidates.weight)}
-    return LinkResult(best, ascent.bound, notes)
+    search = GuidedSearch(interest, weights, overlay, seed)
+    deadline = math.inf if options.seconds is None else began + options.seconds
+    stopped = "effort"
+    with stage("improve", options.levels) as done:
+        try:
+            for level in range(options.levels):
+                search.run_level(level, deadline)
+                done(level + 1)
+                if options.gap is not None and search.gap <= options.gap:
+                    stopped = "gap"
+                    break
+                if time.monotonic() >= deadline:
+                    stopped = "seconds"
+                    break
+        except KeyboardInterrupt:
+            stopped = "interrupt"
+    notes = {
+        "method": "guided",
+        "stopped": stopped,
+        "steps": search.ascent.steps,
+        "candidates": len(search.ascent.candidates.weight),
+        "levels": search.levels,
+    }
+    return LinkResult(search.best, search.ascent.bound, notes)
+
+
+class GuidedSearch:
+    """The best overlay so far, and the ascent that guides the search for a better one.
+
+    Attributes:
+        best: the edges of the lightest overlay so far.
+        ascent: the ascent to the best bound.
+        levels: the steps, the weight and the bound at the end of each level.
+    """
+
+    def __init__(self, interest: Interest, weights: Weights, overlay: NDArray[np.int32], seed: int) -> None:
+        """Start from a greedy overlay in its order of selection."""
+        self._interest = interest
+        self._weights = weights
+        self._rng = np.random.default_rng(seed)
+        self._seconds = 0.0  # of the last level
+        self.best = overlay[reverse_delete(interest, overlay, heaviest_first(weights, overlay))]
+        self.ascent = Ascent(interest, weights, overlay)
+        self.levels: list[dict[str, float]] = []
+
+    @property
+    def weight(self) -> float:
+        """The weight of the best overlay."""
+        return float(self._weights.of(self.best[:, 0], self.best[:, 1]).sum())
+
+    @property
+    def gap(self) -> float:
+        """The most that the best overlay can be above the best possible, as a share of the bound."""
+        return self.weight / self.ascent.bound - 1.0 if self.ascent.bound else 0.0
+
+    def run_level(self, level: int, deadline: float) -> None:
+        """Climb, prove the bound, and improve the overlay; a level that takes too long is cut short."""
+        began = time.monotonic()
+        climb_until = deadline
+        if self._seconds * LEVEL_GROWTH > deadline - began:
+            climb_until = began + CLIMB_SHARE * (deadline - began)
+        elif deadline == math.inf and self._seconds * LEVEL_GROWTH > LONG:
+            minutes = self._seconds * LEVEL_GROWTH / 60
+            notice(f"Level {level + 1} can take {minutes:.0f} minutes; Ctrl-C returns the best plan so far.")
+        self.ascent.climb_to(_steps(level), until=lambda: time.monotonic() > climb_until)
+        self.ascent.certify()
+        self._improve(FIRST_SWEEPS << level if level else 0, deadline)
+        self._seconds = time.monotonic() - began
+        self.levels.append({"steps": self.ascent.steps, "weight": self.weight, "bound": self.ascent.bound})
+
+    def _improve(self, sweeps: int, deadline: float) -> None:
+        """Take the lightest of the best overlay so far, the guided ones, and these after exchange."""
+        pool, use = _pool(self._interest, self._weights, self.best, self.ascent)
+        guided = _guided(self._interest, self._weights, pool, use)
+        overlays = [EdgeExchange(self._interest, pool, linked) for linked in guided]
+        leader = min(overlays, key=_total_weight)
+        _descend(leader)
+        linked = _linked(pool, self.best, self._interest.node_count)
+        leader = min(EdgeExchange(self._interest, pool, linked), leader, key=_total_weight)
+        self.best = pool.edges[leader.linked]
+        if sweeps:
+            annealed = EdgeExchange(self._interest, pool, leader.linked)
+            annealed.anneal(sweeps, self._rng, deadline)
+            _descend(annealed)
+            self.best = pool.edges[min(leader, annealed, key=_total_weight).linked]
 
 
 def _steps(level: int) -> int:
@@ -111,32 +214,10 @@ def _unguided(
     interest: Interest, weights: Weights, overlay: NDArray[np.int32], options: GuidedOptions, why: str
 ) -> LinkResult:
     """The greedy overlay with edges replaced, and a bound from as many topics as it can visit."""
-    best, _ = improved_edges(interest, weights, overlay, options.effort, options.max_degree)
-    bound = lagrangian_bound(interest, weights, _steps(options.effort - 1))
+    rounds = options.levels
+    best, _ = improved_edges(interest, weights, overlay, rounds, options.max_degree, options.seconds)
+    bound = lagrangian_bound(interest, weights, min(_steps(rounds - 1), MOST_UNGUIDED_STEPS))
     return LinkResult(best, bound, {"method": "grmaw and improvement", "why": why})
-
-
-def _improved(
-    interest: Interest,
-    weights: Weights,
-    best: NDArray[np.int32],
-    ascent: Ascent,
-    rng: np.random.Generator,
-    sweeps: int,
-) -> NDArray[np.int32]:
-    """The lightest of the best overlay so far, the guided ones, and these after exchange."""
-    pool, use = _pool(interest, weights, best, ascent)
-    overlays = [EdgeExchange(interest, pool, linked) for linked in _guided(interest, weights, pool, use)]
-    leader = min(overlays, key=_total_weight)
-    _descend(leader)
-    incumbent = EdgeExchange(interest, pool, _linked(pool, best, interest.node_count))
-    leader = min(incumbent, leader, key=_total_weight)
-    if sweeps:
-        annealed = EdgeExchange(interest, pool, leader.linked)
-        annealed.anneal(sweeps, rng)
-        _descend(annealed)
-        leader = min(leader, annealed, key=_total_weight)
-    return pool.edges[leader.linked]
 
 
 def _pool(
@@ -309,13 +390,23 @@ class EdgeExchange:
         order = links[np.argsort(-self._candidates.weight[links], kind="stable")]
         _exchange(self._table, self._candidates, self.linked, order, np.zeros(len(order)))
 
-    def anneal(self, sweeps: int, rng: np.random.Generator) -> None:
-        """Try every link in random order, sweep after sweep, accepting heavier overlays less and less."""
+    def anneal(self, sweeps: int, rng: np.random.Generator, deadline: float = math.inf) -> None:
+        """Try every link in random order, sweep after sweep, accepting heavier overlays less and less.
+
+        If the time to the deadline is too short for all sweeps, there are fewer, and it cools down faster.
+        """
         heat = HEAT * self._candidates.weight[self.linked].mean() if self.linked.any() else 0.0
-        for sweep in range(sweeps):
+        began = time.monotonic()
+        done = 0.0  # from 0 to 1
+        sweep = 0
+        while done < 1.0:
             order = rng.permutation(np.flatnonzero(self.linked))
-            tolerance = rng.exponential(heat * (1.0 - sweep / sweeps), len(order))
+            tolerance = rng.exponential(heat * (1.0 - done), len(order))
             _exchange(self._table, self._candidates, self.linked, order, tolerance)
+            sweep += 1
+            done = sweep / sweeps
+            if deadline < math.inf:
+                done = max(done, (time.monotonic() - began) / max(deadline - began, 1e-9))
 
 
 class Repairs(NamedTuple):

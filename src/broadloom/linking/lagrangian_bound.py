@@ -72,7 +72,7 @@ MOST_WORK = 5_000_000_000
 # The rate at which parts grow falls as 1 / (1 + step / slow). That does not depend on the number of steps, so
 # a longer ascent continues a shorter one. Covers take part from COVER_STEP on, at first with this share of
 # the weight at either end of an edge; the rate then starts anew.
-TREE_RATE, TREE_SLOW = 1.5, 10.0
+TREE_RATE, TREE_SLOW = 2.0, 8.0
 COVER_STEP = 60
 COVER_SHARE = 0.1
 COVER_RATE, COVER_SLOW = 1.5, 50.0
@@ -87,7 +87,7 @@ FIRST_RATIO = 2.2
 # than DROP of it and no tree uses it. Any ADD below 1 is a proof; a lower one covers more pairs until the
 # candidates are renewed.
 ADD = 0.95
-DROP = 0.7
+DROP = 0.85
 
 STRIDE = 20  # steps between two checks of the time
 COVER_STRIDE = 2  # the same, while covers take part
@@ -190,13 +190,13 @@ class Ascent:
         """Climb to that many steps in all, or until `until()` is true, renewing the candidates in between."""
         with stage("bound", steps) as done:
             while self.steps < steps and not until():
+                if self.steps >= COVER_STEP and not self._has_covers:
+                    self._add_covers()
                 renewal = next(at for at in _renewals() if at > self.steps)
                 stride = COVER_STRIDE if self._has_covers else STRIDE
                 self.climb(min(steps, renewal, self.steps + stride) - self.steps)
                 if self.steps == renewal < steps:
                     self._renew_candidates(drop=True)
-                    if self.steps >= COVER_STEP and not self._has_covers:
-                        self._add_covers()
                 done(self.steps)
 
     def certify(self) -> float:

@@ -307,7 +307,7 @@ def lower_bound(
     interest: Interest,
     weights: Weights | None = None,
     *,
-    iterations: int = 500,
+    iterations: int = 200,
     seconds: float | None = None,
 ) -> float:
     """A total weight that no topic-connected overlay can go below.
