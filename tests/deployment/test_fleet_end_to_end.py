@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+import urllib.request
 from collections import Counter
 from contextlib import contextmanager
 
@@ -17,7 +18,8 @@ import paho.mqtt.client as mqtt
 import pytest
 
 import broadloom as bl
-from broadloom.deployment.rehearsal.mosquitto_lab import killed_with_parent
+from broadloom.deployment.rehearsal.mosquitto_lab import free_ports, killed_with_parent
+from broadloom.maintenance import load_kernels
 from certificates import authority
 from fleet_lab import HOST, FleetLab, wait_until
 from naive_ingest import matches
@@ -123,19 +125,23 @@ class Fleet:
             self._readers.append(reader)
             self._processes.append(process)
             self.subscribers.append(one)
-        for broker, name, text, group in PAHO:
-            one = Subscriber(broker, name, text, group)
-            client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, name, protocol=mqtt.MQTTv5)
-            client.on_connect = lambda client, *_, one=one: client.subscribe(one.subscription, 1)
-            client.on_message = lambda *call, one=one: one.received.update([call[2].payload.decode()])
-            client.reconnect_delay_set(1, 1)
-            if broker == TLS:
-                client.tls_set(str(self.ca))
-            client.connect(HOST, self.lab.brokers[broker].port)
-            client.loop_start()
-            self._clients.append(client)
-            self.subscribers.append(one)
+        for client in PAHO:
+            self.add_client(*client)
         self.wait_for_clients()
+
+    def add_client(self, broker, name, text, group):
+        """Start a client of paho."""
+        one = Subscriber(broker, name, text, group)
+        client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, name, protocol=mqtt.MQTTv5)
+        client.on_connect = lambda client, *_: client.subscribe(one.subscription, 1)
+        client.on_message = lambda *call: one.received.update([call[2].payload.decode()])
+        client.reconnect_delay_set(1, 1)
+        if broker == TLS:
+            client.tls_set(str(self.ca))
+        client.connect(HOST, self.lab.brokers[broker].port)
+        client.loop_start()
+        self._clients.append(client)
+        self.subscribers.append(one)
 
     @staticmethod
     def _read(process, one):
@@ -164,12 +170,12 @@ class Fleet:
                 command = ["mosquitto_pub", *self.access(broker), "-t", topic, "-m", payload]
                 subprocess.run(command, check=True, timeout=30)
 
-    def check(self, is_missing=lambda *_: False):
+    def check(self, is_missing=lambda *_: False, rounds=(1, 2)):
         """Publish twice; every client must have each message that it wants once, and nothing else.
 
         In the second round all have arrived, so that duplicates of the first would have arrived too.
         """
-        for round_ in (1, 2):
+        for round_ in rounds:
             self.publish(round_)
             expected = {
                 f"{round_} {broker} {topic}": topic
@@ -183,7 +189,7 @@ class Fleet:
             assert set(counts.values()) <= {1}, (one[0].broker, one[0].text, counts.most_common(3))
             wanted = {
                 f"{round_} {broker} {topic}"
-                for round_ in (1, 2)
+                for round_ in rounds
                 for broker in NAMES
                 for topic in TOPICS
                 if matches(one[0].text, topic) and (broker == one[0].broker or not is_missing(broker, topic))
@@ -287,6 +293,7 @@ def install(fleet, run, plan, file, *options):
 @contextmanager
 def live_links(fleet, plan, file, *options):
     """The live plane in a process of its own."""
+    load_kernels()  # a first compilation takes longer than the test waits
     command = [sys.executable, "-m", "broadloom.cli", "deploy", "live", plan, "--fleet", file]
     command += ["--state", fleet.folder / "state", *options]
     with (fleet.folder / "live.log").open("wb") as log:
@@ -318,10 +325,28 @@ def test_exported_links_deliver_everything_exactly_once_from_any_broker(fleet, r
 
 
 def test_the_live_plane_delivers_everything_exactly_once_from_any_broker(fleet, run):
+    """Also after an event has changed the links: a client at kyiv subscribes."""
     file = fleet.init(run)
     plan, _ = planned(fleet, run, file)
-    with live_links(fleet, plan, file):
+    events = fleet.folder / "events.jsonl"
+    (port,) = free_ports(1)
+    with live_links(fleet, plan, file, "--events", events, "--metrics", port):
         fleet.check()
+        fleet.add_client("kyiv", "p5", "status/+/up", None)
+        fleet.wait_for_clients()
+        events.write_text('{"seq": 0, "kind": "subscribe", "node": "kyiv", "topics": ["status/+/up"]}\n')
+        wait_until(lambda: metric(port, "changes_total") > 1, "the change")
+        wait_until(lambda: metric(port, "moving") == 0, "the end of the change")
+        for one in fleet.subscribers:
+            one.received.clear()
+        fleet.check(rounds=(3, 4))
+
+
+def metric(port, name):
+    """A number of the link agent's metrics."""
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics") as answer:
+        lines = answer.read().decode().splitlines()
+    return float(next(line.split()[-1] for line in lines if line.startswith(f"broadloom_live_{name} ")))
 
 
 def test_with_observed_publishers_exactly_what_was_listed_is_missing(fleet, run):

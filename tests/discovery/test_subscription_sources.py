@@ -278,7 +278,7 @@ class NatsClient:
 
 
 @pytest.mark.needs("nats-server")
-def test_a_nats_fleet_goes_to_a_plan(tmp_path, monkeypatch):
+def test_a_nats_fleet_goes_to_a_plan_and_its_files(tmp_path, monkeypatch, run):
     """Subscriptions of all pages of connections as topic filters, and publications while it listens."""
     monkeypatch.setattr(subscription_sources, "PAGE_ENTRIES", 2)
     with nats_server(tmp_path) as rome, nats_server(tmp_path) as oslo:
@@ -321,6 +321,14 @@ def test_a_nats_fleet_goes_to_a_plan(tmp_path, monkeypatch):
     assert found.brokers[1].not_carried == [("jobs", "outside of what links carry")]
     assert all(findings.observed.rtt_ms > 0 for findings in found.brokers)
     assert plan_of(tmp_path / "tables").edges.tolist() == [[0, 1]]
+    code, out, err = run("link", tmp_path / "tables", "-o", tmp_path / "plan")
+    assert (code, "outside of what links carry: 'jobs' at oslo" in out) == (0, True), err
+    code, out, err = run("deploy", "export", tmp_path / "plan", "--fleet", fleet, "-o", tmp_path / "conf")
+    assert (code, "files for nats: 1 links" in out) == (0, True), err
+    assert f"nats-leaf://{HOST}:7422" in (tmp_path / "conf" / "broker-oslo.conf").read_text()
+    for name in ("rome", "oslo"):
+        test = ["nats-server", "-t", "-c", str(tmp_path / "conf" / f"broker-{name}.conf")]
+        subprocess.run(test, check=True, capture_output=True)
 
 
 @pytest.mark.parametrize(
