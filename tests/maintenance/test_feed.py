@@ -293,7 +293,7 @@ def test_the_command_keeps_addresses_and_names_brokers_without_one(tmp_path, cap
     tables = tmp_path / "tables"
     tables.mkdir()
     (tables / "nodes.csv").write_text("node,address\na,10.0.0.1:8883\nb,b.example.org\n")
-    (tables / "subscriptions.csv").write_text("node,topic\na,t\nb,t\n")
+    (tables / "subscriptions.csv").write_text("node,topic\na,t\nb,t\nb,$SYS/#\n")
     (tables / "latency.csv").write_text("src,dst,rtt_ms\na,b,12\n")
     assert run("link", tables, "-q", "-o", tmp_path / "plan") == 0
     rows = [
@@ -304,12 +304,16 @@ def test_the_command_keeps_addresses_and_names_brokers_without_one(tmp_path, cap
     (tmp_path / "e.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     command = ("maintain", "--plan", tmp_path / "plan", "--events", tmp_path / "e.jsonl")
     assert run(*command, "-o", tmp_path / "out") == 0
-    assert "WARNING: 1 brokers without an address: d; give the field address" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "WARNING: 1 brokers without an address: d; give the field address" in printed
+    assert "not carried: 1 subscription\n  topic of the broker itself: '$SYS/#' at b" in printed
     addresses = read_table(tmp_path / "out", "nodes").column("address").to_pylist()
     assert addresses == ["10.0.0.1:8883", "b.example.org", "c.example.org", None]
     assert bl.Plan.load(tmp_path / "out").weights.of([0, 0], [1, 2]).tolist() == [12, 5]
     assert run(*command, "-o", tmp_path / "more", "--json") == 0
-    assert json.loads(capsys.readouterr().out)["brokers_without_address"] == ["d"]
+    record = json.loads(capsys.readouterr().out)
+    assert record["brokers_without_address"] == ["d"]
+    assert [row["topic"] for row in record["not_carried"]["subscriptions"]] == ["$SYS/#"]
     assert run("maintain", "--events", tmp_path / "e.jsonl", "-o", tmp_path / "no") == 2
     assert "there are no tables and no plan" in capsys.readouterr().err
 

@@ -107,14 +107,18 @@ def maintain(
             load_kernels()  # otherwise the first rounds would be slow
         rounds.run(feed, read_events(Path(events)), fresh_every, rebaseline)
         record = {"output": str(output)} | rounds.summary() | {"metrics": feed.live.metrics()}
-        if without := brokers_without_address(feed.live.plan()):
+        made = feed.live.plan()
+        if without := brokers_without_address(made):
             record["brokers_without_address"] = without
+        if made.not_carried:
+            record["not_carried"] = made.not_carried.record()
         with new_folder(output, overwrite=force) as folder:
             write_state(folder, feed.live)
             for name, table in rounds.tables().items():
                 write_table(folder, name, table)
             (folder / "maintain.json").write_text(json.dumps(record, indent=2) + "\n")
-    show(record, _words(record, rounds.applied, output), as_json, quiet, _table(record))
+    text = "\n".join([_words(record, rounds.applied, output), *made.not_carried.lines()])
+    show(record, text, as_json, quiet, _table(record))
 
 
 def _refuse_unused(stream: bool, **options: object) -> None:
