@@ -598,7 +598,6 @@ CALLS: dict[str, Call] = {
             ),
         },
     ),
-    "Interest.grouped": Call(INTEREST.grouped, {}),
     "Interest.nodes_of": Call(INTEREST.nodes_of, {"topic": hv.count(1, below=TOPICS)}),
     "Interest.subset": Call(INTEREST.subset, {"nodes": hv.indices([0, 2], NODES, mask=True)}),
     "Interest.topics_of": Call(INTEREST.topics_of, {"node": hv.count(1, below=NODES)}),
@@ -1013,6 +1012,7 @@ CALLS: dict[str, Call] = {
         bl.measures.content_metrics, {"problem": problem, "broker_of": at_brokers, "filters": filters}
     ),
     "measures.disconnected_topics": Call(bl.measures.disconnected_topics, measured),
+    "measures.filters_text": Call(bl.measures.filters_text, {"count": hv.count(3)}),
     "measures.is_topic_connected": Call(bl.measures.is_topic_connected, measured),
     "measures.link_loads": Call(bl.measures.link_loads, weighed),
     "measures.market_cost": Call(bl.measures.market_cost, routed),

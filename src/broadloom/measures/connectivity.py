@@ -5,7 +5,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from broadloom.checks import check_instance, lock_array
+from broadloom.checks import check_count, check_instance, lock_array
 from broadloom.errors import InputError
 from broadloom.kernels import kernel
 from broadloom.model import Interest, Overlay, Weights
@@ -60,7 +60,8 @@ def filters_text(count: int) -> str:
         >>> filters_text(31)
         ' (31 topic filters; those that overlap count as one topic)'
     """
-    return f" ({count:,} topic filters; those that overlap count as one topic)" if count else ""
+    number = check_count(count, "the number of topic filters")
+    return f" ({number:,} topic filters; those that overlap count as one topic)" if number else ""
 
 
 def as_overlay(interest: Interest, edges: Overlay | ArrayLike) -> Overlay:
