@@ -1,7 +1,6 @@
 """Real RabbitMQ nodes: trees that close rings, each delivery once, links as planned, a live change."""
 
 import pytest
-from certificates import authority
 
 import broadloom as bl
 from broadloom.deployment import Publication, Settings, WiredLink, Wiring, plan_trees, sample_messages, wire
@@ -9,6 +8,7 @@ from broadloom.deployment.rehearsal import rabbitmq_lab, rehearse_rabbitmq
 from broadloom.deployment.rehearsal.delivery_counts import DeliveryTally, LabClients, publish_all, settle
 from broadloom.deployment.rehearsal.rabbitmq_lab import RabbitLab
 from broadloom.deployment.targets import rabbitmq_federation
+from certificates import authority
 
 pytestmark = [pytest.mark.rabbitmq, pytest.mark.needs("rabbitmq-server")]
 

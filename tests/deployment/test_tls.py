@@ -10,7 +10,6 @@ from contextlib import suppress
 from dataclasses import replace
 
 import pytest
-from certificates import authority
 
 import broadloom as bl
 from broadloom import UnreachableError
@@ -22,6 +21,7 @@ from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, fre
 from broadloom.deployment.rehearsal.rehearsals import connect, outcome
 from broadloom.deployment.targets import mosquitto_bridges, nats_leafnodes
 from broadloom.mqtt.endpoint import Address, Login
+from certificates import authority
 
 pytestmark = [pytest.mark.needs("mosquitto", "openssl"), pytest.mark.xdist_group("mosquitto")]
 

@@ -11,11 +11,13 @@ from typing import Any
 from broadloom.checks import and_more
 from broadloom.deployment import FleetBroker, widest
 from broadloom.discovery.observed_publications import Observations
-from broadloom.discovery.subscription_sources import LISTENED, SourceFindings
+from broadloom.discovery.subscription_sources import LISTENED, OWN_CLIENT, SourceFindings
 from broadloom.formats.mosquitto_db import FORMAT as MOSQUITTO_DB
 from broadloom.model import Reason
 from broadloom.mqtt.topic_filters import OWN_CLIENTS, SHARED, common_filter, covers, is_valid_filter
 
+# Beginnings of the ids of the clients of `discover` and `doctor`.
+PROBES = (OWN_CLIENT, "broadloom-doctor")
 _GROUP = re.compile(r"^\$share/([^/]+)/")
 _ADVICE = {
     "mosquitto": "the path of mosquitto.db, or of a log with log_type subscribe",
@@ -132,7 +134,7 @@ def merge_findings(
             findings.quarantined[fault or Reason.OUTSIDE] += 1
         if (reason := fault or missed) and reason != Reason.OWN:
             not_carried.add((topic_filter, reason))
-    findings.found = len(pairs)
+    findings.found = len(distinct_subscriptions(sources))
     findings.wanted = sorted(wanted)
     findings.not_carried = sorted(not_carried)
     _judge(findings)
@@ -141,6 +143,16 @@ def merge_findings(
         findings.problems.append(f"its publishers are unknown: {reason}")
     _add_notes(findings)
     return findings
+
+
+def distinct_subscriptions(sources: Iterable[SourceFindings]) -> set[tuple[str | None, str]]:
+    """The client and filter of each subscription in the sources, but for those of `discover` and `doctor`."""
+    return {
+        (row.client, row.filter)
+        for source in sources
+        for row in source.rows
+        if row.reason is None and row.filter is not None and not (row.client or "").startswith(PROBES)
+    }
 
 
 def carried_parts(topic_filter: str, carry: Sequence[str]) -> tuple[list[str], str | None]:

@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any
 
 from broadloom.checks import check_flag, check_number, check_path
 from broadloom.deployment import Fleet
-from broadloom.discovery.broker_findings import BrokerFindings, merge_findings, shared_group_notes
+from broadloom.discovery.broker_findings import (
+    BrokerFindings,
+    distinct_subscriptions,
+    merge_findings,
+    shared_group_notes,
+)
 from broadloom.discovery.latencies import AUTO, CHOICES, MEASURED, Latencies, latencies
 from broadloom.discovery.nats_listener import NatsListener
 from broadloom.discovery.observed_publications import (
@@ -172,20 +177,15 @@ def discover(
 
 
 def _found(fleet: Fleet, seconds: float, latency: str | Path, observes: bool, output: Path) -> Discovery:
-    at = time.time()
     work = _Observation(fleet, seconds, latency == MEASURED)
     work.run()
     carry = fleet.links.carry
     brokers = []
     for name, broker in fleet.brokers.items():
-        sources = list(work.sources[name])
-        seen = work.observed[name]
-        if seen.lines:
-            sources.append(listened_source(seen.lines, at))
-        brokers.append(merge_findings(broker, sources, seen, carry, observes))
+        brokers.append(merge_findings(broker, work.sources_of(name), work.observed[name], carry, observes))
     times = latencies(fleet, latency, {name: seen.rtt_ms for name, seen in work.observed.items()})
     notes = [*shared_group_notes(brokers), *_repeated_note(work.repeated), *times.notes]
-    return Discovery(tuple(brokers), times, tuple(notes), output, work.listened, at)
+    return Discovery(tuple(brokers), times, tuple(notes), output, work.listened, work.at)
 
 
 def _repeated_note(repeated: RepeatedMessages) -> list[str]:
@@ -207,6 +207,7 @@ class _Observation:
         observed: what was seen over connections, by broker.
         repeated: messages that were seen at several brokers.
         listened: the seconds of listening.
+        at: the time of the beginning, in seconds since 1970.
     """
 
     def __init__(self, fleet: Fleet, seconds: float, measure: bool) -> None:
@@ -214,6 +215,7 @@ class _Observation:
         self.observed = {name: Observations() for name in fleet.brokers}
         self.repeated = RepeatedMessages()
         self.listened = 0.0
+        self.at = time.time()
         self._fleet = fleet
         self._seconds = seconds
         self._measure = measure
@@ -251,12 +253,30 @@ class _Observation:
                     latencies(self._fleet, MEASURED, times)
                 if self._seconds:
                     await self._listen()
+                found = iter([read.result() for read in reads])
+                for broker in self._fleet.brokers.values():
+                    self.sources[broker.name] = [next(found) for _ in broker.subscription_sources()]
+                self.observed |= {name: listener.found for name, listener in self._listeners.items()}
+                await self._recount()
             finally:
                 await asyncio.gather(*(listener.close() for listener in listeners))
-        found = iter([read.result() for read in reads])
-        for broker in self._fleet.brokers.values():
-            self.sources[broker.name] = [next(found) for _ in broker.subscription_sources()]
-        self.observed |= {name: listener.found for name, listener in self._listeners.items()}
+
+    def sources_of(self, broker: str) -> list[SourceFindings]:
+        """All sources of a broker, including its log as far as we listened to it."""
+        lines = self.observed[broker].lines
+        return [*self.sources[broker], *([listened_source(lines, self.at)] if lines else [])]
+
+    async def _recount(self) -> None:
+        """Let brokers that seem to have more subscriptions than the sources show count them once more."""
+        doubtful = [
+            listener
+            for name, listener in self._listeners.items()
+            if isinstance(listener, BrokerListener)
+            and (listener.found.counted or 0) > len(distinct_subscriptions(self.sources_of(name)))
+        ]
+        if doubtful:
+            with stage("wait for the counts of brokers", None):
+                await asyncio.gather(*(listener.recount() for listener in doubtful))
 
     async def _listen(self) -> None:
         """Listen until the time is over, or until Ctrl-C."""

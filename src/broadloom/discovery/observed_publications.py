@@ -7,7 +7,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 
@@ -26,6 +26,9 @@ ROUND_TRIPS = 3
 EVERYTHING = "#"
 COUNTS = "$SYS/broker/+/count"  # one filter, since the broker counts our own subscriptions, too
 SUBSCRIPTION_COUNTS = ("$SYS/broker/subscriptions/count", "$SYS/broker/shared_subscriptions/count")
+# Mosquitto publishes its counts every `sys_interval` seconds, 10 by default, and its uptime just before.
+UPTIME = "$SYS/broker/uptime"
+RECOUNT_SECONDS = 15.0
 # One topic per bridge of a Mosquitto, at both of its ends, unless it has `notifications false`.
 BRIDGES, BRIDGE_STATES = "$SYS/broker/connection/", "$SYS/broker/connection/+/state"
 # What a Mosquitto with `log_dest topic` publishes: subscriptions, and connections that begin and end.
@@ -104,12 +107,14 @@ class BrokerListener(SessionHandler):
     ) -> None:
         self.found = Observations()
         self._broker = broker
-        self._carry = tuple(carry)
-        self._filters = listened_filters(carry)
-        self._index = FilterIndex(carry) if set(self._filters) != set(self._carry) else None
+        filters = listened_filters(carry)
+        logged = LOG_TOPICS if broker.kind == "mosquitto" and carry else ()
+        self._listened = (*filters, *logged)
+        self._index = FilterIndex(carry) if set(filters) != set(carry) else None
         self._repeated = repeated or RepeatedMessages()
         self._since: float | None = None
         self._counts: dict[str, int] = {}
+        self._counted_again = asyncio.Event()
         self._session: ClientSession | None = None
 
     async def open(self) -> None:
@@ -135,6 +140,22 @@ class BrokerListener(SessionHandler):
             self.found.problem = f"{self._broker.address} does not answer within {CONNECT_SECONDS:g} s"
         except UnreachableError as error:
             self.found.problem = f"{self._broker.address}: {error}"
+
+    async def recount(self) -> None:
+        """Wait until the broker counts its subscriptions again, and leave out our own.
+
+        The count at the beginning can include clients that have just left, such as an earlier command of
+        ours. If the broker does not count again in time, that count remains.
+        """
+        if self._session is None or self.found.counted is None:
+            return
+        with suppress(TimeoutError, ConnectionError, BroadloomError):
+            async with asyncio.timeout(RECOUNT_SECONDS):
+                await self._session.subscribe((COUNTS,), retained=True)
+                await self._session.subscribe((UPTIME,), retained=False)
+                await self._counted_again.wait()
+                await self._session.unsubscribe((COUNTS, UPTIME))  # the counts come before the answer
+                self.found.counted = sum(self._counts.values()) - len(self._listened) - 2
 
     async def close(self) -> None:
         """Disconnect."""
@@ -162,10 +183,9 @@ class BrokerListener(SessionHandler):
             await session.unsubscribe((COUNTS,))
             spent = (time.perf_counter() - start) * 1_000
             self.found.rtt_ms = min(spent, self.found.rtt_ms or spent)
-        logged = LOG_TOPICS if self._broker.kind == "mosquitto" and self._carry else ()
-        if wanted := [*self._filters, *logged]:
+        if self._listened:
             self._since = self._since or time.monotonic()
-            await session.subscribe(wanted, retained=False)
+            await session.subscribe(self._listened, retained=False)
 
     def arrived(self, session: ClientSession, message: Publish) -> None:
         """Count a message."""
@@ -176,6 +196,8 @@ class BrokerListener(SessionHandler):
             text = message.payload()
             if text.isdigit():
                 self._counts[topic] = int(text)
+        elif topic == UPTIME:
+            self._counted_again.set()
         elif topic.startswith(BRIDGES):
             self.found.bridges.add(topic.removeprefix(BRIDGES).rpartition("/")[0])
         elif topic in LOG_TOPICS and len(self.found.lines) >= MOST_LINES:
