@@ -64,6 +64,8 @@ def test_a_run_keeps_the_filters_of_clients_and_lists_what_is_not_carried(done):
     assert f"{plan.interest.filter_count:,} topic filters" in outcome.plan
     left_out = {(row.topic, row.reason) for row in plan.not_carried.subscriptions}
     assert ("$SYS/broker/load", "topic of the broker itself") in left_out
+    assert any("'$SYS/broker/load'" in line for line in outcome.carried)
+    assert outcome.carried_record["not_carried"] == plan.not_carried.record()
     verdict = json.loads((folder / "out" / "verify" / "verdict.json").read_text())
     assert verdict["topics"] == plan.interest.grouped().topic_count
     assert verdict["filters"] == plan.interest.filter_count
@@ -247,3 +249,28 @@ def test_link_on_spark_in_a_run(again, spark):
         pipeline.run_pipeline(RunConfig.load(again / "run.toml"), spark=spark)
         plans.append({file.name: file.read_bytes() for file in sorted((again / "out" / "plan").iterdir())})
     assert plans[0] == plans[1]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        "publications.csv:node,topic,rate\nc,x/1,2\n",
+        "messages.csv:publisher,at,bytes,topic\nc,2026-01-01 00:00:00,2,x/1\nother,2026-01-01 00:00:01,2,y\n",
+    ],
+    ids=["publications", "messages"],
+)
+def test_a_run_takes_observed_publishers_from_its_sources(rows, spark, tmp_path):
+    name, _, text = rows.partition(":")
+    (tmp_path / "raw").mkdir()
+    (tmp_path / "raw" / name).write_text(text)
+    (tmp_path / "raw" / "nodes.csv").write_text("node\na\nb\nc\n")
+    (tmp_path / "raw" / "subscriptions.csv").write_text("node,topic\na,x/#\nb,x/1\nb,z\n")
+    (tmp_path / "run.toml").write_text(f'{CONFIG}publishers = "observed"\n')
+    outcome = pipeline.run_pipeline(RunConfig.load(tmp_path / "run.toml"), spark=spark)
+    plan = bl.Plan.load(tmp_path / "out" / "plan")
+    assert [(one.broker, one.topic) for one in plan.publishers.observed] == [("c", "x/1")]
+    assert [(row.node, row.filters) for row in plan.not_carried.publications] == [
+        ("a", ("z",)),
+        ("c", ("z",)),
+    ]
+    assert any("from c: z" in line for line in outcome.carried)

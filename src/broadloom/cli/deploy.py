@@ -460,7 +460,8 @@ def live(
         if down:
             await take_down_links(agent)
         else:
-            run = LinkRun(agent, AddressedPlans(source, addresses), loaded.publishers, least, slack)
+            chosen = None if messages is None and publishers is None else loaded.publishers
+            run = LinkRun(agent, AddressedPlans(source, addresses), chosen, least, slack)
             await serve_links(run, metrics, lambda: logging.info("%d links are up", len(agent.links)))
         return agent
 

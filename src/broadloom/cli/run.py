@@ -41,6 +41,7 @@ def run(
         *outcome.ledger.notes,
         *([outcome.assignment] if outcome.assignment else []),
         outcome.plan,
+        *outcome.carried,
         f"report: {outcome.report}",
     ]
     record: dict[str, Any] = {
@@ -49,4 +50,5 @@ def run(
         "steps": outcome.steps,
     }
     record |= {"assignment": outcome.assignment, "rows": outcome.ledger.record(), "metrics": outcome.metrics}
+    record |= outcome.carried_record
     show(record, "\n".join(lines), as_json, quiet, measures_table(outcome.metrics))

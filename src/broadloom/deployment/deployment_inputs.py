@@ -294,8 +294,8 @@ def _observed(folder: Path, interest: Interest) -> list[Publication]:
     messages = read_table(folder, "messages")
     if messages is None or "topic" not in messages.column_names:
         return []
-    others = set(messages.column("publisher").to_pylist()) - set(interest.node_ids)
-    return publications(messages, interest, sorted(name for name in others if name is not None))
+    others = set(messages.column("publisher").unique().to_pylist()) - {*interest.node_ids, None}
+    return publications(messages, interest, sorted(others))
 
 
 def _listed_publications(table: pa.Table, interest: Interest, folder: Path) -> list[Publication]:
@@ -324,6 +324,8 @@ def replace_publishers(
         messages: the folder of a table of messages; None: the publications of the plan.
         elsewhere: brokers of another plan; their messages are ignored.
     """
+    if mode is None and messages is None:
+        return plan
     observed: Iterable[PublishedTopic] = plan.publishers.observed
     if messages is not None:
         names = plan.interest.node_ids

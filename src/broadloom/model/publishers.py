@@ -251,23 +251,29 @@ def not_carried_publications(interest: Interest, publishers: Publishers) -> tupl
     wanted = np.diff(interest.node_start) > 0
     texts = interest.topic_ids
     group_of = interest.group_of_topic
-    group_names = interest.grouped().topic_ids
-    name_of = {text: group_names[group] for text, group in zip(texts, group_of.tolist(), strict=True)}
-    number = {name: group for group, name in enumerate(group_names)}
+    members = defaultdict[int, list[int]](list)
+    for topic in np.flatnonzero(wanted).tolist():
+        members[int(group_of[topic])].append(topic)
+    by_text = sorted(range(len(texts)), key=texts.__getitem__)
+    in_order = [texts[topic] for topic in by_text]
+    index_of = {text: topic for topic, text in enumerate(texts)}
     known = FilterIndex(text for text, one in zip(texts, wanted.tolist(), strict=True) if one)
     observed = defaultdict[str, list[str]](list)
     for one in publishers.observed:
         observed[one.broker].append(one.topic)
     found = []
     for node, broker in enumerate(interest.node_ids):
-        own = np.zeros(len(number), bool)
-        own[group_of[interest.topics_of(node)]] = True
+        own = np.isin(group_of, group_of[interest.topics_of(node)])
         sent = {text for topic in observed[broker] for text in known.meeting(topic)}
-        carried = sorted(text for text in sent if not own[number[name_of[text]]])
-        others = [texts[topic] for topic in np.flatnonzero(wanted & ~own[group_of]).tolist()]
-        missing = sorted(text for text in others if not any(covers(wide, text) for wide in carried))
-        if missing:
-            names = {name_of[text] for text in missing}
-            near = tuple(text for text in carried if name_of[text] in names)
-            found.append(NotCarriedFrom(broker, tuple(missing), near))
+        carried = sorted(text for text in sent if not own[index_of[text]])
+        missing = wanted & ~own
+        missing[[index_of[text] for text in carried]] = False
+        for wide in filter(is_wild, carried):
+            group = members[int(group_of[index_of[wide]])]
+            missing[[one for one in group if missing[one] and covers(wide, texts[one])]] = False
+        if missing.any():
+            listed = tuple(text for text, one in zip(in_order, missing[by_text].tolist(), strict=True) if one)
+            groups = set(group_of[missing].tolist())
+            near = tuple(text for text in carried if int(group_of[index_of[text]]) in groups)
+            found.append(NotCarriedFrom(broker, listed, near))
     return tuple(found)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from broadloom._version import VERSION
 from broadloom.assignment import assign
-from broadloom.deployment import read_link_requests
+from broadloom.deployment import carried_lines, carried_record, read_link_requests
 from broadloom.errors import BroadloomError, InputError, InternalError, error_from_os
 from broadloom.linking import ALGORITHMS, link
 from broadloom.model import (
@@ -160,6 +160,8 @@ class RunOutcome:
         assignment: the assignment of subscribers in a sentence; None without subscribers.
         plan: the plan in a sentence.
         metrics: the measures of the plan.
+        carried: what the plan carries from publishers, and what it does not carry, as lines of a text.
+        carried_record: the same, complete and ready for JSON.
     """
 
     output: Path
@@ -168,6 +170,8 @@ class RunOutcome:
     assignment: str | None
     plan: str
     metrics: dict[str, Any]
+    carried: tuple[str, ...]
+    carried_record: dict[str, Any]
 
     @property
     def report(self) -> Path:
@@ -247,11 +251,11 @@ class _Run(ExitStack):
             done[name] = mark
             self._save_record(before | done)
         metrics = json.loads((self.output / "measure" / "measures.json").read_text())
-        plan = Plan.load(self.output / "plan").summary()
+        plan = Plan.load(self.output / "plan")
         assignment = AssignmentResult.load(self.output / "assign").summary() if self.has_subscribers else None
-        return RunOutcome(
-            self.output, seconds, RowLedger.load(self.output / "ingest"), assignment, plan, metrics
-        )
+        ledger = RowLedger.load(self.output / "ingest")
+        carried = tuple(carried_lines(plan)), carried_record(plan)
+        return RunOutcome(self.output, seconds, ledger, assignment, plan.summary(), metrics, *carried)
 
     def _steps(self) -> list[tuple[str, object, Callable[[Path], None]]]:
         """For each step: its name (also of its folder), the options that it depends on, and its function."""
@@ -308,9 +312,8 @@ class _Run(ExitStack):
         arguments = dict(self.config.link)
         problem_options = {name: arguments.pop(name) for name in _PROBLEM_OPTIONS if name in arguments}
         problem = read_link_problem(self.output / "interest", **problem_options)
-        requests = read_link_requests(
-            self.output / "interest", problem.interest, arguments.pop("publishers", None)
-        )
+        mode = arguments.pop("publishers", None)
+        requests = read_link_requests(self.output / "ingest", problem.interest, mode)
         on_spark = arguments.pop("engine", "process") == "spark"
         options = arguments.pop("options", {})
         if on_spark:
@@ -416,8 +419,8 @@ def write_interest(folder: Path, tables: Path, assigned: Path | None = None, cel
     subscribers touches.
 
     Args:
-        folder: the output: `nodes`, `subscriptions`, `latency`, `publications` and `not_carried`, if they
-            exist; with an assignment also `content`, the rectangle of each topic that is a cell.
+        folder: the output: `nodes`, `subscriptions`, `latency` and `not_carried`, if they exist; with an
+            assignment also `content`, the rectangle of each topic that is a cell.
         tables: the folder that ingest wrote.
         assigned: the folder of the assignment of subscribers, if there is one.
         cells: the approximate number of cells that event space is cut into.
@@ -427,7 +430,7 @@ def write_interest(folder: Path, tables: Path, assigned: Path | None = None, cel
     """
     if cells < 1:
         raise InputError(f"[interest] cells is {cells}; give a whole number from 1")
-    for name in ("nodes", "subscriptions", "latency", "publications", "not_carried"):
+    for name in ("nodes", "subscriptions", "latency", "not_carried"):
         if (tables / f"{name}.parquet").exists():
             link_files(tables / f"{name}.parquet", folder / f"{name}.parquet")
     if assigned is not None:
