@@ -143,7 +143,7 @@ def test_logs_without_subscriptions_are_refused_before_spark_starts(tmp_path):
     ("name", "data"),
     [
         ("subscriptions.csv", b"node,topic\na,t\n"),
-        ("b.log.gz", gzip.compress(b"1700000000: c1 1 t/1\n")),
+        ("b.log.gz", gzip.compress(b"1700000000: c1 1 t/1\n", mtime=0)),
         ("subscribers.csv", b'subscriber,place,lo,hi\ns,"[1]","[1]","[2]"\n'),
     ],
 )
