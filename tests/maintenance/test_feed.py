@@ -318,6 +318,16 @@ def test_the_command_keeps_addresses_and_names_brokers_without_one(tmp_path, cap
     assert "there are no tables and no plan" in capsys.readouterr().err
 
 
+def test_the_command_says_that_it_reads_publishers_from_a_plan_only(tables, tmp_path, capsys):
+    """`links.json` of tables counts for `link`; maintenance without a plan says that it does not."""
+    command = ("maintain", tables, "--events", tables)
+    assert run(*command, "-o", tmp_path / "one") == 0
+    assert "links.json" not in capsys.readouterr().out
+    (tables / "links.json").write_text('{"publishers": "observed", "max_degree": 3}')
+    assert run(*command, "-o", tmp_path / "two") == 0
+    assert "WARNING: without --plan, links.json and publications are not read" in capsys.readouterr().out
+
+
 def test_the_command_takes_an_algorithm_as_the_other_stages_do(tables, tmp_path, capsys):
     """`--algorithm` and its older name `--method` run the same; two different names are refused."""
     command = ("maintain", tables, "--events", tables)

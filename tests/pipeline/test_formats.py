@@ -90,6 +90,27 @@ def parsed(name, text):
     return [(row.client, row.filter, row.reason) for row in BY_NAME[name].rows(text.encode())]
 
 
+def test_mosquitto_keeps_sessions_of_mqtt_5_that_can_outlive_their_connection():
+    """As mosquitto 2.0 logs a client with a session expiry, one that expires, and one of MQTT 3.1.1."""
+    lines = []
+    for client, protocol in (("keeper", 5), ("short", 5), ("old", 2)):
+        lines += [
+            f"New client connected from 10.0.0.1:5 as {client} (p{protocol}, c1, k60).",
+            f"{client} 0 t/{client}",
+            f"Client {client} disconnected.",
+        ]
+    lines.append("Expiring client short due to timeout.")
+    text = "".join(f"1700000000: {line}\n" for line in lines)
+    ended = "session ended later"
+    assert parsed("mosquitto", text) == [
+        ("keeper", "t/keeper", None),
+        ("short", "t/short", ended),
+        ("old", "t/old", ended),
+    ]
+    again = "1700000001: New client connected from 10.0.0.1:5 as keeper (p5, c1, k60).\n"
+    assert parsed("mosquitto", text + again)[0] == ("keeper", "t/keeper", ended)
+
+
 def test_emqx():
     assert parsed("emqx", EMQX) == [("c1", "t/1", None), ("c2", "#", None)]
 

@@ -82,6 +82,7 @@ def maintain(
 
     keep_apart(output, *(path for path in (tables, plan) if path is not None))
     check_count(fresh_every, "fresh-every")
+    unread = _unread_requests(tables) if plan is None else {}
     _refuse_unused(stream, once=once, master=master, conf=conf)
     if rebaseline and not fresh_every:
         raise InputError(
@@ -100,7 +101,7 @@ def maintain(
                 start, events, output, engine_of(master, None, conf or []), once=once, **checks
             )
             text = f"{record['applied']:,} events in {record['batches']:,} batches -> {output}"
-            show(record, "\n".join([text, *_unreachable(record)]), as_json, quiet)
+            show(record | unread, "\n".join([text, *_unreachable(record), *unread.values()]), as_json, quiet)
             return
         rounds, feed = RoundLog(), EventFeed(start())
         if numba_is_loaded():
@@ -117,8 +118,19 @@ def maintain(
             for name, table in rounds.tables().items():
                 write_table(folder, name, table)
             (folder / "maintain.json").write_text(json.dumps(record, indent=2) + "\n")
-    text = "\n".join([_words(record, rounds.applied, output), *made.not_carried.lines()])
-    show(record, text, as_json, quiet, _table(record))
+    text = "\n".join([_words(record, rounds.applied, output), *made.not_carried.lines(), *unread.values()])
+    show(record | unread, text, as_json, quiet, _table(record))
+
+
+def _unread_requests(tables: Path | None) -> dict[str, str]:
+    """A note if the tables say who publishes, which only a plan brings into maintenance."""
+    names = ("links.json", "publications.parquet", "publications.csv")
+    if tables is None or not any((tables / name).exists() for name in names):
+        return {}
+    text = (
+        "WARNING: without --plan, links.json and publications are not read: any broker can publish any topic"
+    )
+    return {"note": f"{text}, and max_degree is not kept; link the tables first, and give --plan"}
 
 
 def _refuse_unused(stream: bool, **options: object) -> None:

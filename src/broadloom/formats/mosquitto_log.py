@@ -4,6 +4,10 @@ A subscription is a line `<time>: <client> <qos> <filter>`. It ends with a line 
 (`log_type unsubscribe`), or with `<time>: Received UNSUBSCRIBE from <client>` (`debug`), followed by one line
 `<time>: <tab><filter>` per filter; with both types, lines of both kinds alternate. The log is a history: a
 row without a reason is a subscription that still exists at the end of the log.
+
+With MQTT 5, a session that began with a clean start can outlive its connection, and the log does not say so.
+Such a subscription counts until the client unsubscribes, starts clean again or expires: one too many costs a
+link at most, one too few loses messages.
 """
 
 import re
@@ -12,18 +16,22 @@ from dataclasses import dataclass, field
 
 from broadloom.formats.dump_rows import DumpFormat, DumpRow
 from broadloom.model import Reason
+from broadloom.mqtt.topic_filters import OWN_CLIENTS
 
+MQTT_5 = "5"
 _DATE = r"\d{4}-\d\d-\d\d[T ][\d:.+-]+Z?"
 _LINE = re.compile(rf"({_DATE}|\S+): ?(.*)", re.DOTALL)
 # First words of other lines, which can look like a subscription if they contain a topic.
 _OTHER = (
-    "Received|Sending|New|Client|Socket|Opening|Saving|Config|Bridge|Connecting|mosquitto|Warning:|Error:"
+    "Received|Sending|New|Client|Socket|Opening|Saving|Config|Bridge|Connecting|Expiring|mosquitto|Warning:"
+    "|Error:"
 )
 _SUBSCRIBE = re.compile(rf"(?!(?:{_OTHER}) )(\S.*) ([012]) (\S.*)")
 _UNSUBSCRIBE = re.compile(r"Received UNSUBSCRIBE from (.+)")
 _MOST_WORDS = 100  # of the client and the filter that a line names; a longer line names neither
-_CONNECT = re.compile(r"New client connected from .* as (.+) \(p\d+, c([01]), ")
+_CONNECT = re.compile(r"New client connected from .* as (.+) \(p(\d+), c([01]), ")
 _START = re.compile(r"mosquitto version \S+ starting")
+_EXPIRED = re.compile(r"Expiring (?:persistent )?client (.+) due to timeout")
 _GONE = re.compile(
     r"(?:Client (.+?)(?: \[[^]]*\])? (?:disconnected|closed its connection|has exceeded timeout)"
     r"|Socket error on client (.+?), disconnecting)"
@@ -72,7 +80,7 @@ class _LogState:
     Attributes:
         rows: one row per subscribe line.
         active: the indices of the rows of each existing subscription, by client and topic filter.
-        clean: clients with a clean session, whose subscriptions end when they disconnect.
+        clean: clients whose subscriptions end when they disconnect: those with a clean session.
         unsubscribing: the client of the last UNSUBSCRIBE; the indented lines after it are its filters.
     """
 
@@ -98,11 +106,9 @@ class _LogState:
         elif match := _UNSUBSCRIBE.fullmatch(event):
             self.unsubscribing = match[1]
         elif match := _CONNECT.match(event):
-            if match[2] == "1":
-                self._end_all(match[1])
-                self.clean.add(match[1])
-            else:
-                self.clean.discard(match[1])
+            self._connect(match[1], match[2], match[3] == "1")
+        elif match := _EXPIRED.match(event):
+            self._end_all(match[1])
         elif (match := _GONE.match(event)) and (match[1] or match[2]) in self.clean:
             self._end_all(match[1] or match[2])
         elif _START.match(event):
@@ -110,6 +116,14 @@ class _LogState:
                 self._end_all(client)
         else:
             self._unsubscribe(event)
+
+    def _connect(self, client: str, protocol: str, clean_start: bool) -> None:
+        if clean_start:
+            self._end_all(client)
+        if clean_start and (protocol != MQTT_5 or client.startswith(OWN_CLIENTS)):
+            self.clean.add(client)
+        else:
+            self.clean.discard(client)
 
     def _unsubscribe(self, event: str) -> None:
         """End the subscription that a line `<client> <filter>` names; both can contain spaces."""
