@@ -99,6 +99,7 @@ def test_a_plan_is_overwritten_only_with_force(run, tables, tmp_path):
     code, _, err = run("link", tables, "-o", tmp_path / "plan")
     assert code == 2
     assert "exists already" in err
+    assert "--force" in err
     assert run("link", tables, "-o", tmp_path / "plan", "--force")[0] == 0
 
 

@@ -1,5 +1,6 @@
 """`broadloom discover` on five real mosquitto brokers with eleven ordinary clients, up to a plan."""
 
+import asyncio
 import json
 import os
 import re
@@ -7,13 +8,16 @@ import signal
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
 import paho.mqtt.client as mqtt
 import pytest
 from broker_lab import password_file, secret, small_brokers
 
 import broadloom as bl
+from broadloom.deployment import FleetBroker
 from broadloom.discovery import observed_publications
+from broadloom.discovery.observed_publications import UPTIME, BrokerListener
 from broadloom.model import read_link_problem
 from broadloom.mqtt.topic_filters import SHARED
 from broadloom.storage.tables import read_table
@@ -326,3 +330,54 @@ def test_clients_that_have_just_left_are_not_missing(tmp_path):
         (tmp_path / "fleet.toml").write_text(text)
         (found,) = bl.discover(tmp_path / "fleet.toml", tmp_path / "tables").brokers
     assert (found.problems, found.observed.counted, found.found) == ([], 0, 0)
+
+
+class ForgetfulSession:
+    """Session at a Mosquitto with seven plain and two shared subscriptions, none of which has changed lately.
+
+    The broker publishes a count only when it differs from the one before; retained ones expired.
+    """
+
+    client = "broadloom-discover-1"
+
+    def __init__(self):
+        self.last = {"subscriptions": 7, "shared_subscriptions": 2}
+        self.filters = set()
+        self.listener = None
+
+    def tell(self, topic, text):
+        """Deliver a message."""
+        self.listener.arrived(self, SimpleNamespace(number=0, topic=topic, payload=lambda: text.encode()))
+
+    async def subscribe(self, filters, retained):
+        """Subscribe; with the uptime but not its retained message, the next interval is over."""
+        self.filters |= set(filters)
+        if UPTIME in filters:
+            self.tell(UPTIME, "100 seconds")
+        if UPTIME in filters and not retained:
+            shared = sum(text.startswith("$share/") for text in self.filters)
+            now = {"subscriptions": 7 + len(self.filters) - shared, "shared_subscriptions": 2 + shared}
+            for kind in now:
+                if now[kind] != self.last[kind]:
+                    self.tell(f"$SYS/broker/{kind}/count", str(now[kind]))
+
+    async def unsubscribe(self, filters):
+        """Unsubscribe."""
+        self.filters -= set(filters)
+
+
+def test_counts_that_the_broker_has_forgotten_are_asked_for_again():
+    """Mosquitto forgets a count that has not changed for a minute: no shared subscription is overlooked."""
+    listener = BrokerListener(FleetBroker("rome", HOST, tls=None), ())
+    session = listener._session = ForgetfulSession()
+    session.listener = listener
+
+    async def listen():
+        await listener.opened(session, None)
+        before = listener.found.counted, listener.doubts(9)
+        await listener.recount()
+        return before
+
+    assert asyncio.run(listen()) == (None, True)
+    assert (listener.found.counted, listener.doubts(9), listener.doubts(8)) == (9, False, True)
+    assert session.filters == set()

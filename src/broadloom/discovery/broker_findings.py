@@ -191,9 +191,9 @@ def _judge(findings: BrokerFindings) -> None:
         missing = counted - findings.found
         if missing > 0:
             shown = f"the sources show {findings.found:,}" if sources else "no source shows them"
+            remedy = "" if broken else f"; {_remedy(findings)}"
             findings.problems += [
-                f"the broker counts {counted:,} subscriptions, and {shown}: {missing:,} are missing; "
-                f"{_remedy(findings)}",
+                f"the broker counts {counted:,} subscriptions, and {shown}: {missing:,} are missing{remedy}",
                 *broken,
             ]
         else:
@@ -246,7 +246,7 @@ def _add_notes(findings: BrokerFindings) -> None:
             "interest of clients; if links replace it, remove it and discover again"
         )
     if own := findings.quarantined[Reason.OWN]:
-        findings.notes.append(f"{own:,} subscriptions of our own links are left out")
+        findings.notes.append(f"{own:,} subscriptions of Broadloom itself are left out")
     if findings.not_carried:
         first = ", ".join(topic for topic, _ in findings.not_carried[:3])
         findings.notes.append(f"{len(findings.not_carried):,} filters are not carried as a whole: {first}")

@@ -267,12 +267,12 @@ class _Observation:
         return [*self.sources[broker], *([listened_source(lines, self.at)] if lines else [])]
 
     async def _recount(self) -> None:
-        """Let brokers that seem to have more subscriptions than the sources show count them once more."""
+        """Let brokers count once more whose count is unknown, or larger than what the sources show."""
         doubtful = [
             listener
             for name, listener in self._listeners.items()
             if isinstance(listener, BrokerListener)
-            and (listener.found.counted or 0) > len(distinct_subscriptions(self.sources_of(name)))
+            and listener.doubts(len(distinct_subscriptions(self.sources_of(name))))
         ]
         if doubtful:
             with stage("wait for the counts of brokers", None):

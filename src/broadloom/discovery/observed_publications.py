@@ -26,9 +26,11 @@ ROUND_TRIPS = 3
 EVERYTHING = "#"
 COUNTS = "$SYS/broker/+/count"  # one filter, since the broker counts our own subscriptions, too
 SUBSCRIPTION_COUNTS = ("$SYS/broker/subscriptions/count", "$SYS/broker/shared_subscriptions/count")
-# Mosquitto publishes its counts every `sys_interval` seconds, 10 by default, and its uptime just before.
+# Mosquitto looks at its counts every `sys_interval` seconds, 10 by default, and publishes its uptime just
+# before. A count is published when it changes, and forgotten after a minute.
 UPTIME = "$SYS/broker/uptime"
 RECOUNT_SECONDS = 15.0
+NO_TOPIC = "broadloom/none"  # without messages
 # One topic per bridge of a Mosquitto, at both of its ends, unless it has `notifications false`.
 BRIDGES, BRIDGE_STATES = "$SYS/broker/connection/", "$SYS/broker/connection/+/state"
 # What a Mosquitto with `log_dest topic` publishes: subscriptions, and connections that begin and end.
@@ -115,6 +117,7 @@ class BrokerListener(SessionHandler):
         self._since: float | None = None
         self._counts: dict[str, int] = {}
         self._counted_again = asyncio.Event()
+        self._has_counts = False
         self._session: ClientSession | None = None
 
     async def open(self) -> None:
@@ -141,21 +144,34 @@ class BrokerListener(SessionHandler):
         except UnreachableError as error:
             self.found.problem = f"{self._broker.address}: {error}"
 
+    def doubts(self, shown: int) -> bool:
+        """Whether another count can change the verdict on sources that show so many subscriptions."""
+        counted = self.found.counted
+        return self._has_counts if counted is None else counted > shown
+
     async def recount(self) -> None:
         """Wait until the broker counts its subscriptions again, and leave out our own.
 
         The count at the beginning can include clients that have just left, such as an earlier command of
-        ours. If the broker does not count again in time, that count remains.
+        ours; or a count is missing, because it has not changed for a minute: our own subscriptions change
+        both. If the broker does not count again in time, the count at the beginning remains.
         """
-        if self._session is None or self.found.counted is None:
+        if self._session is None:
             return
+        shared = f"$share/{self._session.client}/{NO_TOPIC}"
         with suppress(TimeoutError, ConnectionError, BroadloomError):
             async with asyncio.timeout(RECOUNT_SECONDS):
                 await self._session.subscribe((COUNTS,), retained=True)
-                await self._session.subscribe((UPTIME,), retained=False)
+                await self._session.subscribe((shared, UPTIME), retained=False)
                 await self._counted_again.wait()
-                await self._session.unsubscribe((COUNTS, UPTIME))  # the counts come before the answer
-                self.found.counted = sum(self._counts.values()) - len(self._listened) - 2
+                # The counts come before the answer.
+                await self._session.unsubscribe((COUNTS, shared, UPTIME))
+                self._take_counts(own=len(self._listened) + 3)
+
+    def _take_counts(self, own: int) -> None:
+        """Note the subscriptions that the broker counts without our own, if both of its counts are known."""
+        if len(self._counts) == len(SUBSCRIPTION_COUNTS):
+            self.found.counted = sum(self._counts.values()) - own
 
     async def close(self) -> None:
         """Disconnect."""
@@ -175,9 +191,11 @@ class BrokerListener(SessionHandler):
         if self._since is not None:
             self.found.interruptions += 1
         elif self._broker.kind == "mosquitto":
-            await session.subscribe((COUNTS, BRIDGE_STATES), retained=True)
-            await session.unsubscribe((COUNTS, BRIDGE_STATES))
-            self.found.counted = sum(self._counts.values()) if self._counts else None
+            await session.subscribe((COUNTS, BRIDGE_STATES, UPTIME), retained=True)
+            await session.unsubscribe((COUNTS, BRIDGE_STATES, UPTIME))
+            self._take_counts(own=0)
+            self._has_counts = self._counted_again.is_set()
+            self._counted_again.clear()
         for _ in range(0 if self.found.rtt_ms is not None else ROUND_TRIPS):
             start = time.perf_counter()
             await session.unsubscribe((COUNTS,))

@@ -63,7 +63,7 @@ def _check_replaceable(path: Path, overwrite: bool, endings: tuple[str, ...]) ->
     if foreign:
         raise InputError(f"{path} holds {foreign[0]!r}, which is not Broadloom's; choose another folder")
     if not overwrite:
-        raise InputError(f"{path} exists already; choose another folder, or ask for it to be overwritten")
+        raise InputError(f"{path} exists already; choose another, or replace it (--force, overwrite=True)")
 
 
 @contextmanager
