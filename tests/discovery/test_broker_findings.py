@@ -16,7 +16,7 @@ from broadloom.deployment.rehearsal.mosquitto_lab import free_ports
 from broadloom.discovery.broker_findings import carried_parts, merge_findings
 from broadloom.discovery.latencies import estimated_rtt, great_circle_km, latencies
 from broadloom.discovery.observed_publications import Observations, RepeatedMessages, listened_filters
-from broadloom.discovery.subscription_sources import SourceFindings, listened_source
+from broadloom.discovery.subscription_sources import NO_START, SourceFindings, listened_source
 from broadloom.formats import DumpRow
 from broadloom.model import RowLedger
 
@@ -108,6 +108,12 @@ def row(text, client="c1"):
         ),
         ([SourceFindings("m.log", "mosquitto", [row("a")])], Observations(), None),
         ([SourceFindings("m.log", "mosquitto", [row("a")])], Observations(counted=1), None),
+        (
+            [SourceFindings("m.log", "mosquitto", [row("a")], notes=[NO_START])],
+            Observations(),
+            "the broker's own count is unknown, and the log does not begin with the broker's start",
+        ),
+        ([SourceFindings("m.log", "mosquitto", [row("a")], notes=[NO_START])], Observations(counted=1), None),
         ([SourceFindings("m.log", "mosquitto", [row("a")])], Observations(counted=2), "add mosquitto.db"),
         ([SourceFindings("m.db", "mosquitto-db", [row("a")])], Observations(counted=1), None),
         (
@@ -128,6 +134,12 @@ def test_a_broker_is_complete_only_with_good_reason(sources, observed, problem):
         assert found.problems == []
     else:
         assert problem in found.problems[0]
+
+
+def test_more_subscriptions_than_the_broker_counts_are_no_proof_that_none_is_missing():
+    rows = SourceFindings("m.log", "mosquitto", [row("a"), row("b")])
+    found = merge_findings(ROME, [rows], Observations(counted=1), ["#"], needs_publishers=False)
+    assert any("the sources show 2: some have ended" in note for note in found.notes)
 
 
 def test_observed_publishers_must_have_been_observed():

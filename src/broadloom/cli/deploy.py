@@ -442,7 +442,7 @@ def live(
         EventFile(loaded, events) if events else PlanVersions(follow, loaded) if follow else FixedPlan(loaded)
     )
     logging.basicConfig(level=logging.ERROR if quiet else logging.INFO, format="broadloom: %(message)s")
-    for note in options.notes(loaded):
+    for note in (*options.notes(loaded), *loaded.not_carried.lines()):
         logging.info(note)
     if fleet is None:
         endpoint = settings_endpoints(settings, window)

@@ -11,7 +11,7 @@ from typing import Any
 from broadloom.checks import and_more
 from broadloom.deployment import FleetBroker, widest
 from broadloom.discovery.observed_publications import Observations
-from broadloom.discovery.subscription_sources import LISTENED, OWN_CLIENT, SourceFindings
+from broadloom.discovery.subscription_sources import LISTENED, NO_START, OWN_CLIENT, SourceFindings
 from broadloom.formats.mosquitto_db import FORMAT as MOSQUITTO_DB
 from broadloom.model import Reason
 from broadloom.mqtt.topic_filters import OWN_CLIENTS, SHARED, common_filter, covers, is_valid_filter
@@ -212,6 +212,9 @@ def _judge(findings: BrokerFindings) -> None:
             "mosquitto.db lacks clients with a clean session and shared subscriptions, and the broker's own "
             f"count is unknown ({reason}); {_remedy(findings)}"
         )
+    logs = [source for source in sources if source.kind == "mosquitto"]
+    if logs and all(NO_START in source.notes for source in logs):
+        findings.problems.append(f"the broker's own count is unknown, and {NO_START}")
 
 
 def _remedy(findings: BrokerFindings) -> str:
@@ -230,7 +233,12 @@ def _add_notes(findings: BrokerFindings) -> None:
     if seen.problem is not None:
         findings.notes.append(f"no connection: {seen.problem}")
     if seen.counted is not None and seen.counted <= findings.found:
-        findings.notes.append(f"the broker itself counts {seen.counted:,} subscriptions")
+        more = (
+            f", and the sources show {findings.found:,}: some have ended, and as many others could be missing"
+            if seen.counted < findings.found
+            else ""
+        )
+        findings.notes.append(f"the broker itself counts {seen.counted:,} subscriptions{more}")
     if seen.interruptions:
         findings.notes.append(f"the connection was lost {seen.interruptions} times while listening")
     if seen.cut:

@@ -34,7 +34,7 @@ OWN_CLIENT = "broadloom-discover"  # the beginning of the id of the client that 
 _HEAD_BYTES = 64 * 1024
 # Reasons of rows that stand for subscriptions which cannot be read.
 _DAMAGE = (Reason.CUT, Reason.NOT_JSON, Reason.NOT_UTF8, Reason.NO_LIST, Reason.NOT_LISTED)
-_NO_START = (
+NO_START = (
     "the log does not begin with the broker's start, so subscriptions made before it are missing; "
     "add mosquitto.db, or older logs"
 )
@@ -160,7 +160,7 @@ def _check_log(findings: SourceFindings, data: bytes, head: str) -> None:
     if (problem := dump_problem(MOSQUITTO_LOG, BytesIO(data))) is not None:
         findings.problem = problem.text
     elif "mosquitto version" not in head:
-        findings.notes.append(_NO_START)
+        findings.notes.append(NO_START)
 
 
 def _age(at: float) -> str:
