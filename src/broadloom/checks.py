@@ -16,6 +16,7 @@ from broadloom.errors import InputError
 MAX_COUNT = 2**62  # kernels compute with 64-bit integers
 MAX_INDEX = 2**31 - 1  # nodes, topics, brokers, ... have 32-bit indices
 MAX_CELLS = 2**28  # of a table or grid that is made in memory
+LONGEST_NAME = 80  # of a name that is shown as it is
 
 T = TypeVar("T")
 A = TypeVar("A", bound=NDArray[Any])
@@ -30,6 +31,16 @@ def shown(value: object) -> str:
     """
     text = " ".join(repr(value).split())
     return text if len(text) <= 60 else f"{text[:57]}..."
+
+
+def plain_name(text: str) -> str:
+    r"""A name as it is; with quotes and escapes, or cut, if a terminal could not show it well.
+
+    Examples:
+        >>> plain_name("a/+"), plain_name("a\x1b[2J")
+        ('a/+', "'a\\x1b[2J'")
+    """
+    return text if text.isprintable() and len(text) <= LONGEST_NAME else shown(text)
 
 
 def raise_for_first(bad: NDArray[np.bool_], describe: Callable[[int], str], expected: str) -> None:

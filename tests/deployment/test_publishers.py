@@ -196,3 +196,13 @@ def test_the_section_counts_by_reason_and_shows_the_first_names():
 def test_wrong_publications_are_refused(rows, expected):
     with pytest.raises(InputError, match=expected):
         link(INTEREST, algorithm="gm", publishers=Publishers("observed", rows))
+
+
+def test_hostile_topics_that_are_not_carried_are_cut_and_escaped():
+    """A topic of 60,000 characters does not fill the terminal, and escape sequences do not reach it."""
+    hostile = ("a\x1b[2J/#", "x" * 60_000)
+    missing = NotCarried([("rome", text, "outside") for text in hostile], [("oslo", hostile, hostile)])
+    text = "".join(missing.lines())
+    assert text.isprintable()
+    assert len(text) < 1_000
+    assert missing.record()["publications"][0]["filters"] == list(hostile)

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from broadloom.checks import and_more
+from broadloom.checks import and_more, plain_name
 from broadloom.deployment import FleetBroker, widest
 from broadloom.discovery.observed_publications import Observations
 from broadloom.discovery.subscription_sources import LISTENED, NO_START, OWN_CLIENT, SourceFindings
@@ -256,7 +256,7 @@ def _add_notes(findings: BrokerFindings) -> None:
     if own := findings.quarantined[Reason.OWN]:
         findings.notes.append(f"{own:,} subscriptions of Broadloom itself are left out")
     if findings.not_carried:
-        first = ", ".join(topic for topic, _ in findings.not_carried[:3])
+        first = ", ".join(plain_name(topic) for topic, _ in findings.not_carried[:3])
         findings.notes.append(f"{len(findings.not_carried):,} filters are not carried as a whole: {first}")
 
 

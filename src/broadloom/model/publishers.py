@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from broadloom.checks import check_number, is_text, ordered_list, shown
+from broadloom.checks import check_number, is_text, ordered_list, plain_name, shown
 from broadloom.errors import InputError
 from broadloom.model.graphs import Interest
 from broadloom.mqtt.topic_filters import FilterIndex, covers, is_valid_filter, is_wild
@@ -197,15 +197,21 @@ class NotCarried:
             yield f"not carried: {_counted(len(self.subscriptions), 'subscription')}"
             reasons = Counter(row.reason for row in self.subscriptions)
             for reason in sorted(reasons, key=lambda one: (-reasons[one], one)):
-                names = [f"{row.topic!r} at {row.node}" for row in self.subscriptions if row.reason == reason]
+                names = [
+                    f"{shown(row.topic)} at {row.node}" for row in self.subscriptions if row.reason == reason
+                ]
                 yield f"  {reason}: {_first(names)}"
         if self.publications:
             count = sum(len(row.filters) for row in self.publications)
             brokers = _counted(len(self.publications), "broker")
             yield f"not carried from {brokers}, where nobody was observed to publish it: {count:,} filters"
             for row in self.publications[:FIRST_NAMES]:
-                kept = f" (but {_first(row.carried)} is carried)" if row.carried else ""
-                yield f"  from {row.node}: {_first(row.filters)}{kept}"
+                kept = (
+                    f" (but {_first([plain_name(text) for text in row.carried])} is carried)"
+                    if row.carried
+                    else ""
+                )
+                yield f"  from {row.node}: {_first([plain_name(text) for text in row.filters])}{kept}"
             if len(self.publications) > FIRST_NAMES:
                 more = _counted(len(self.publications) - FIRST_NAMES, "more broker")
                 yield f"  and from {more}; --json lists all"
