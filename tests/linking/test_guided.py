@@ -154,7 +154,20 @@ def test_keeps_a_maximum_degree(instance, limit):
     plan = bl.link(interest, weights, "broadloom", max_degree=limit)
     assert plan.overlay.degrees().max(initial=0) <= limit
     assert plan.lower_bound <= plan.total_weight <= greedy.total_weight
-    assert plan.notes["why"] == "the guided search does not support max_degree"
+    more = bl.link(interest, weights, "broadloom", max_degree=limit, effort=2)
+    assert more.overlay.degrees().max(initial=0) <= limit
+    assert more.total_weight <= plan.total_weight * (1 + 1e-12)
+    assert more.is_topic_connected()
+
+
+def test_with_a_maximum_degree_plans_stay_guided():
+    """Not far above the plan without a limit, and far below the overlay that `grmaw` falls back to."""
+    interest, weights = random_instance(120, 40)
+    free = bl.link(interest, weights, "broadloom")
+    plan = bl.link(interest, weights, "broadloom", max_degree=8)
+    assert plan.overlay.degrees().max() <= 8 < free.overlay.degrees().max()
+    assert free.total_weight < plan.total_weight < 1.1 * free.total_weight
+    assert bl.link(interest, weights, "grmaw", max_degree=8).total_weight > 1.2 * free.total_weight
 
 
 @pytest.mark.parametrize("effort", [0, -1, 13, 1.5, "2", True])

@@ -69,8 +69,7 @@ class GuidedOptions:
             a last proof are not cut short.
         gap: stop after the level at which the overlay is proven to be at most this share above the best
             possible: 0.1 is 10 %.
-        max_degree: no node gets more links than this; None: no limit. With a limit the search is not guided:
-            the overlay of `grmaw` is improved.
+        max_degree: no node gets more links than this; None: no limit.
     """
 
     effort: int | None = None
@@ -116,9 +115,7 @@ def broadloom(interest: Interest, weights: Weights, options: GuidedOptions, seed
         return _unguided(
             interest, weights, overlay, options, "the instance is too large for the guided search"
         )
-    if options.max_degree is not None:
-        return _unguided(interest, weights, overlay, options, "the guided search does not support max_degree")
-    search = GuidedSearch(interest, weights, overlay, seed)
+    search = GuidedSearch(interest, weights, overlay, options.max_degree, seed)
     deadline = math.inf if options.seconds is None else began + options.seconds
     stopped = "effort"
     with stage("improve", options.levels) as done:
@@ -153,13 +150,23 @@ class GuidedSearch:
         levels: the steps, the weight and the bound at the end of each level.
     """
 
-    def __init__(self, interest: Interest, weights: Weights, overlay: NDArray[np.int32], seed: int) -> None:
-        """Start from a greedy overlay in its order of selection."""
+    def __init__(
+        self,
+        interest: Interest,
+        weights: Weights,
+        overlay: NDArray[np.int32],
+        max_degree: int | None,
+        seed: int,
+    ) -> None:
+        """Start from a greedy overlay in its order of selection, within the limit on degrees."""
+        self._max_degree = max_degree
         self._interest = interest
         self._weights = weights
         self._rng = np.random.default_rng(seed)
         self._seconds = 0.0  # of the last level
         self.best = overlay[reverse_delete(interest, overlay, heaviest_first(weights, overlay))]
+        if max_degree is not None:  # the bound does not know the limit, and starts better without
+            overlay = grmaw(interest, weights, GreedyOptions(), seed).edges
         self.ascent = Ascent(interest, weights, overlay)
         self.levels: list[dict[str, float]] = []
 
@@ -192,14 +199,18 @@ class GuidedSearch:
         """Take the lightest of the best overlay so far, the guided ones, and these after exchange."""
         pool, use = _pool(self._interest, self._weights, self.best, self.ascent)
         guided = _guided(self._interest, self._weights, pool, use)
-        overlays = [EdgeExchange(self._interest, pool, linked) for linked in guided]
+        overlays = [EdgeExchange(self._interest, pool, linked, self._max_degree) for linked in guided]
+        incumbent = EdgeExchange(
+            self._interest, pool, _linked(pool, self.best, self._interest.node_count), self._max_degree
+        )
+        if self._max_degree is not None:
+            overlays = [overlay for overlay in overlays if overlay.shed()] + [incumbent]
         leader = min(overlays, key=_total_weight)
         _descend(leader)
-        linked = _linked(pool, self.best, self._interest.node_count)
-        leader = min(EdgeExchange(self._interest, pool, linked), leader, key=_total_weight)
+        leader = min(incumbent, leader, key=_total_weight)
         self.best = pool.edges[leader.linked]
         if sweeps:
-            annealed = EdgeExchange(self._interest, pool, leader.linked)
+            annealed = EdgeExchange(self._interest, pool, leader.linked, self._max_degree)
             annealed.anneal(sweeps, self._rng, deadline)
             _descend(annealed)
             self.best = pool.edges[min(leader, annealed, key=_total_weight).linked]
@@ -370,11 +381,20 @@ def _before(key: NDArray[np.float64], e: int, f: int) -> bool:
 class EdgeExchange:
     """An overlay among candidate edges, and the local search that changes it.
 
+    No exchange adds a link to a node that has `max_degree` links.
+
     Attributes:
         linked: a mask of the candidates that are links of the overlay.
     """
 
-    def __init__(self, interest: Interest, candidates: Candidates, linked: NDArray[np.bool_]) -> None:
+    def __init__(
+        self,
+        interest: Interest,
+        candidates: Candidates,
+        linked: NDArray[np.bool_],
+        max_degree: int | None = None,
+    ) -> None:
+        self._most_links = interest.node_count if max_degree is None else max_degree
         self.linked = linked.copy()
         self._candidates = candidates
         self._table = new_link_table(topic_bits(interest), candidates.edges, self.linked)
@@ -388,7 +408,24 @@ class EdgeExchange:
         """Try every link once, the heaviest first; the overlay never gets heavier."""
         links = np.flatnonzero(self.linked)
         order = links[np.argsort(-self._candidates.weight[links], kind="stable")]
-        _exchange(self._table, self._candidates, self.linked, order, np.zeros(len(order)))
+        self._exchange(order, np.zeros(len(order)))
+
+    def shed(self) -> bool:
+        """Exchange links of nodes that have too many, at any weight; whether that leaves no such node.
+
+        An exchange adds no link to a node with too many, so each one brings the overlay closer to the limit.
+        """
+        before = -1
+        while before != (links := int(np.maximum(self._table.degree - self._most_links, 0).sum())):
+            before = links
+            at_full = (self._table.degree > self._most_links)[self._candidates.edges].any(axis=1)
+            order = np.flatnonzero(self.linked & at_full)
+            order = order[np.argsort(-self._candidates.weight[order], kind="stable")]
+            self._exchange(order, np.full(len(order), np.inf))
+        return links == 0
+
+    def _exchange(self, order: NDArray[np.int64], tolerance: NDArray[np.float64]) -> None:
+        _exchange(self._table, self._candidates, self.linked, order, tolerance, self._most_links)
 
     def anneal(self, sweeps: int, rng: np.random.Generator, deadline: float = math.inf) -> None:
         """Try every link in random order, sweep after sweep, accepting heavier overlays less and less.
@@ -402,7 +439,7 @@ class EdgeExchange:
         while done < 1.0:
             order = rng.permutation(np.flatnonzero(self.linked))
             tolerance = rng.exponential(heat * (1.0 - done), len(order))
-            _exchange(self._table, self._candidates, self.linked, order, tolerance)
+            self._exchange(order, tolerance)
             sweep += 1
             done = sweep / sweeps
             if deadline < math.inf:
@@ -423,8 +460,12 @@ def _exchange(
     linked: NDArray[np.bool_],
     order: NDArray[np.int64],
     tolerance: NDArray[np.float64],
+    most_links: int,
 ) -> None:
-    """Exchange each link for candidates that weigh less than the link and the tolerance, if there are any."""
+    """Exchange each link for candidates that weigh less than the link and the tolerance, if there are any.
+
+    With infinite tolerance, only links of nodes with too many are exchanged.
+    """
     edges = candidates.edges
     weight = candidates.weight
     cuts = new_cuts(len(table.degree), MOST_CUTS)
@@ -437,6 +478,7 @@ def _exchange(
         limit = weight[removed] * (1.0 - 1e-9) + tolerance[trial]
         if (
             not linked[removed]
+            or (limit == np.inf and table.degree[u] <= most_links and table.degree[v] <= most_links)
             or _is_needed(table, weight, u, v, limit)
             or _is_needed(table, weight, v, u, limit)
         ):
@@ -450,11 +492,15 @@ def _exchange(
             for c in range(count):
                 for i in range(cuts.start[c], cuts.start[c + 1]):
                     x = cuts.nodes[i]
-                    if lowest(cuts.sides[x]) != c:
-                        continue  # it was on the side of an earlier cut
+                    if lowest(cuts.sides[x]) != c or table.degree[x] >= most_links:
+                        continue  # it was on the side of an earlier cut, or can have no further link
                     for k in range(table.start[x] + table.degree[x], table.start[x + 1]):
                         e = table.edge[k]
-                        if weight[e] < limit and e != removed:
+                        if (
+                            weight[e] < limit
+                            and e != removed
+                            and table.degree[table.neighbour[k]] < most_links
+                        ):
                             repaired = _repaired_cuts(table.bits, cuts, x, table.neighbour[k])
                             if repaired:
                                 repairs.edge[found] = e
@@ -462,6 +508,8 @@ def _exchange(
                                 found += 1
             clear_sides(cuts, count)
             taken = _choose_repairs(weight, repairs, found, count, limit, chosen)
+            if not _have_free_slots(table, edges, repairs, chosen[:taken], most_links):
+                taken = 0
         if count > 0 and taken == 0:
             restore_link(table, u, v)
             continue
@@ -470,6 +518,27 @@ def _exchange(
             e = repairs.edge[chosen[k]]
             linked[e] = True
             link_candidate(table, int(edges[e, 0]), int(edges[e, 1]))
+
+
+@inner_kernel
+def _have_free_slots(
+    table: LinkTable,
+    edges: NDArray[np.int32],
+    repairs: Repairs,
+    chosen: NDArray[np.int64],
+    most_links: int,
+) -> bool:
+    """Whether the chosen repairs together leave every node within the limit."""
+    fit = True
+    for i in range(len(chosen)):
+        for end in range(2):
+            u = edges[repairs.edge[chosen[i]], end]
+            links = table.degree[u]
+            for j in range(len(chosen)):
+                e = repairs.edge[chosen[j]]
+                links += edges[e, 0] == u or edges[e, 1] == u
+            fit = fit and links <= most_links
+    return fit
 
 
 @kernel
