@@ -33,9 +33,7 @@ TIED = ("trmaw", "gm", "minmax-oda", "low-oda", "cd-oda-2")
 # Above this many pairs of subscribers over all topics, trees written with SciPy or NetworkX take too long.
 SCIPY_PAIRS, NETWORKX_PAIRS = 300_000_000, 3_000_000
 # Options with which our own algorithm takes about ten seconds at 1000 nodes and 200 topics.
-LONGER = {"effort": 5}
-# Options with which it takes less than half a minute.
-LONGEST = {"effort": 6}
+LONGER = {"effort": 3}
 
 
 def available(names: Iterable[str]) -> list[str]:
@@ -364,28 +362,6 @@ def default(quick: bool) -> Section:
     return section
 
 
-def gap(quick: bool) -> Section:
-    """The certified gap of our own algorithm, and the time that it takes."""
-    section = Section("Certified gaps of the default algorithm")
-    large, small = ((200, 100), (60, 30)) if quick else ((1000, 200), (200, 50))
-    asked = {("unif", large): 20, ("zipf", large): 3.5} | {(name, small): 9 for name in POPULARITIES}
-    for (popularity, shape), most in asked.items():
-        instance = Instance(*shape, popularity, sizes=(20, 100) if shape == large else (5, 25))
-        for options in ({}, LONGEST):
-            (plan,) = measure(instance, [link("broadloom", **options)], rounds=1)
-            row = instance.row() | {
-                "CPU s": plan["cpu_s"],
-                "weight": plan["total_weight"],
-                "lower bound": plan["lower_bound"],
-                "gap %": 100 * (plan["total_weight"] / plan["lower_bound"] - 1),
-            }
-            section.rows.append(row)
-        what = f"at {shape[0]} x {shape[1]} ({popularity})"
-        section.claim(f"gap in % {what}", row["gap %"], at_most=most)
-        section.claim(f"CPU s for it {what}", row["CPU s"], at_most=30)
-    return section
-
-
 def exact(quick: bool) -> Section:
     """The sizes at which the optimum is found within a minute, and the other algorithms relative to it."""
     section = Section("Exact")
@@ -439,7 +415,6 @@ SECTIONS = {
     "primal-dual": primal_dual,
     "divide": divide,
     "default": default,
-    "gap": gap,
     "compiling": compiling,
     "exact": exact,
     "twin": twin,

@@ -42,16 +42,24 @@ from broadloom.linking.local_search import (
 from broadloom.model import Interest, Weights
 from broadloom.progress import notice, stage
 
-# Steps of the ascent by the end of the first two levels; each further level doubles them.
+# Steps of the ascent by the end of the first two levels: those of trees alone. The third level adds so many
+# with covers, and each further one twice as many as the one before.
 FIRST_STEPS = 24
 SECOND_STEPS = 60
-FIRST_SWEEPS = 5  # of annealing, from the second level on; each further level doubles them
+THIRD_STEPS = 120
+FIRST_SWEEPS = (
+    10  # of annealing, at the second level; each further one has four times as many, up to the most
+)
+MOST_SWEEPS = 10_000
 # The share of its weight that the greedy algorithm does not pay for a candidate that the trees always use.
 DISCOUNTS = (0.5, 0.7)
 LEAST_SAVING = 2e-3  # the share of the weight that a round of exchange must save for another one to follow
-HEAT = 0.1  # the temperature at which annealing starts, in mean weights of a link; it cools down to 0
+# The temperature at which annealing starts, in mean weights of a link; it cools down to 0. With more sweeps
+# than MANY_SWEEPS it starts twice as hot.
+HEAT = 0.1
+MANY_SWEEPS = 100
 MOST_EFFORT = 12
-LEVEL_GROWTH = 3.0  # the most that a level takes, in times of the level before
+LEVEL_GROWTH = 4.0  # the most that a level takes, in times of the level before
 CLIMB_SHARE = 0.5  # of the time of a level that the time limit cuts short
 MOST_UNGUIDED_STEPS = 200  # of the bound, if the search is not guided
 LONG = 600.0  # seconds: a level that is likely to take longer is announced
@@ -191,7 +199,7 @@ class GuidedSearch:
             notice(f"Level {level + 1} can take {minutes:.0f} minutes; Ctrl-C returns the best plan so far.")
         self.ascent.climb_to(_steps(level), until=lambda: time.monotonic() > climb_until)
         self.ascent.certify()
-        self._improve(FIRST_SWEEPS << level if level else 0, deadline)
+        self._improve(min(FIRST_SWEEPS << 2 * (level - 1), MOST_SWEEPS) if level else 0, deadline)
         self._seconds = time.monotonic() - began
         self.levels.append({"steps": self.ascent.steps, "weight": self.weight, "bound": self.ascent.bound})
 
@@ -218,7 +226,7 @@ class GuidedSearch:
 
 def _steps(level: int) -> int:
     """The number of steps of the ascent by the end of a level."""
-    return SECOND_STEPS << (level - 1) if level else FIRST_STEPS
+    return SECOND_STEPS + THIRD_STEPS * ((1 << level - 1) - 1) if level else FIRST_STEPS
 
 
 def _unguided(
@@ -433,6 +441,7 @@ class EdgeExchange:
         If the time to the deadline is too short for all sweeps, there are fewer, and it cools down faster.
         """
         heat = HEAT * self._candidates.weight[self.linked].mean() if self.linked.any() else 0.0
+        heat *= 2.0 if sweeps > MANY_SWEEPS else 1.0
         began = time.monotonic()
         done = 0.0  # from 0 to 1
         sweep = 0
