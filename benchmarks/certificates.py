@@ -1,0 +1,207 @@
+"""Benchmarks of certificates: where the gap between plan and bound comes from, and how it shrinks over time.
+
+    python benchmarks/certificates.py                     # everything; takes about half an hour
+    python benchmarks/certificates.py --only causes       # some sections
+    python benchmarks/certificates.py --quick             # a smoke test; saves nothing
+
+Times are CPU seconds of one thread. Results go to `results/certificates.json`; `tables.py` writes them into
+the documentation. Instances on measured latencies are left out where the data is missing.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+os.environ["BROADLOOM_THREADS"] = "1"
+
+import numpy as np
+
+import broadloom as bl
+from _common import DATA, LATENCY, Instance, Section, keep, run
+from broadloom.linking import exact_overlay
+from broadloom.linking.greedy_overlays import GreedyOptions, grmaw
+from broadloom.linking.guided_search import GuidedSearch
+from broadloom.linking.lagrangian_bound import COVER_STEP, Ascent
+
+SEEDS = (0, 1, 2)
+SECONDS_EXACT = 15.0
+# Brokers, topics, and topics per broker: 10 to 50 % of them.
+SMALL = ((40, 20, (2, 10)), (80, 40, (4, 20)))
+LARGE = ((490, 200, "ripe"), (1000, 200, "planar"))
+
+
+def causes(quick: bool) -> Section:
+    """Optimum, linear relaxation, trees and covers, and the plan, on instances that are small enough.
+
+    The relaxation part of the gap is what no split over the topics alone can close. The linear relaxation is
+    that of the partition inequalities of each topic, solved to the end.
+    """
+    section = Section("Where the gap comes from")
+    shapes = SMALL[:1] if quick else SMALL
+    kinds = [kind for kind in ("ripe", "wonder", "planar") if is_there(kind)]
+    for (nodes, topics, sizes), kind, popularity in product(shapes, kinds, ("unif", "zipf")):
+        section.rows.append(cause(Instance(nodes, topics, popularity, kind, sizes)))
+        if not quick:
+            keep("certificates", "causes", section)
+    return section
+
+
+def cause(instance: Instance) -> dict[str, Any]:
+    """A row: parts of the gap in % of the best weight known."""
+    interest, weights = instance.build()
+    plan = bl.link(interest, weights, "broadloom")
+    longer = bl.link(interest, weights, "broadloom", effort=5)
+    program = exact_overlay.LinkProgram.of(interest, weights)
+    exact = bl.link(interest, weights, "exact", time_limit=SECONDS_EXACT)
+    best = min(longer.total_weight, exact.total_weight)
+    limit = relaxation(program)
+    ascent = Ascent(interest, weights, grmaw(interest, weights, GreedyOptions(), 0).edges)
+    ascent.climb_to(COVER_STEP)
+    trees = ascent.certify()
+    ascent.climb_to(500)
+    covers = ascent.certify()
+    share = {
+        "plan": plan.total_weight - best,
+        "longer plan": longer.total_weight - best,
+        "relaxation": best - limit,
+        "trees": best - trees,
+        "trees and covers": best - covers,
+    }
+    return instance.row() | {
+        "best": best,
+        "optimal": bool(exact.notes["optimal"]),
+        **{f"{name} %": 100 * value / best for name, value in share.items()},
+    }
+
+
+def relaxation(program: exact_overlay.LinkProgram) -> float:
+    """The optimum of the linear relaxation with all partition inequalities of each topic."""
+    from scipy.optimize import linprog
+
+    while True:
+        matrix, need = program.rows()
+        answer = linprog(program.weight, A_ub=-matrix, b_ub=-need, bounds=(0, 1), method="highs-ds")
+        if not program.separate(answer.x):
+            return float(answer.fun)
+
+
+def curve(quick: bool) -> Section:
+    """Weight and bound after each level of the search."""
+    section = Section("Weight and bound over time")
+    list(levels(Instance(60, 30, "unif", "planar", (3, 15)), 3))  # compiles the kernels
+    shapes = [(120, 60, "planar")] if quick else [shape for shape in LARGE if is_there(shape[2])]
+    for (nodes, topics, kind), popularity in product(shapes, ("unif", "zipf")):
+        runs = [list(levels(Instance(nodes, topics, popularity, kind, seed=seed), 3)) for seed in SEEDS]
+        for level, rows in enumerate(zip(*runs, strict=True)):
+            mean = {key: float(np.mean([row[key] for row in rows])) for key in rows[0]}
+            section.rows.append(
+                Instance(nodes, topics, popularity, kind).row() | {"effort": level + 1, **mean}
+            )
+    if not quick:
+        claims(section)
+    return section
+
+
+def levels(instance: Instance, count: int) -> Iterator[dict[str, float]]:
+    """A row per level: CPU seconds from the start, how far below grmaw, and the gap."""
+    interest, weights = instance.build()
+    began = time.process_time()
+    overlay = grmaw(interest, weights, GreedyOptions(), instance.seed).edges
+    search = GuidedSearch(interest, weights, overlay, None, instance.seed)
+    greedy = float(weights.of(overlay[:, 0], overlay[:, 1]).sum())
+    for level in range(count):
+        search.run_level(level, float("inf"))
+        yield {
+            "CPU s": time.process_time() - began,
+            "weight": search.weight,
+            "bound": search.ascent.bound,
+            "below grmaw %": 100 * (1 - search.weight / greedy),
+            "gap %": 100 * search.gap,
+        }
+
+
+def claims(section: Section) -> None:
+    """Compare the gaps with what was asked."""
+    asked = {
+        ("unif", 490): (35, 28),
+        ("zipf", 490): (14, 8),
+        ("unif", 1000): (None, 25),
+        ("zipf", 1000): (None, 5),
+    }
+    for (popularity, nodes), (first, in_ten) in asked.items():
+        rows = [row for row in section.rows if (row["popularity"], row["nodes"]) == (popularity, nodes)]
+        name = f"gap % at {nodes} brokers ({popularity})"
+        if first and rows:
+            section.claim(f"{name}, default", rows[0]["gap %"], at_most=first)
+        quick = [row["gap %"] for row in rows if row["CPU s"] <= 10]
+        if quick:
+            section.claim(f"{name}, in 10 CPU s", min(quick), at_most=in_ten)
+
+
+def large(quick: bool) -> Section:
+    """A certificate for thousands of brokers, against the time of grmaw."""
+    section = Section("Certificates of large instances")
+    for nodes, popularity in product((250,) if quick else (4000, 16000), ("unif", "zipf")):
+        instance = Instance(nodes, 200, popularity)
+        interest, weights = instance.build()
+        began = time.process_time()
+        greedy = bl.link(interest, weights, "grmaw")
+        middle = time.process_time()
+        plan = bl.link(interest, weights, "broadloom")
+        took = time.process_time() - middle
+        section.rows.append(
+            instance.row()
+            | {
+                "grmaw CPU s": middle - began,
+                "CPU s": took,
+                "time / grmaw": took / (middle - began),
+                "below grmaw %": 100 * (1 - plan.total_weight / greedy.total_weight),
+                "gap %": 100 * (plan.gap or 0.0),
+            }
+        )
+    return section
+
+
+def proofs(quick: bool) -> Section:
+    """The bound against the optimum on hundreds of instances: it never exceeds it."""
+    section = Section("Bound against optimum")
+    rng = np.random.default_rng(0)
+    ratios = []
+    for _ in range(20 if quick else 400):
+        nodes = int(rng.integers(4, 26))
+        topics = int(rng.integers(2, 14))
+        rows = [rng.choice(topics, rng.integers(1, topics + 1), replace=False).tolist() for _ in range(nodes)]
+        interest = bl.Interest.from_lists(rows, topics=topics)
+        table = np.triu(
+            rng.choice([rng.random(), 1.0, 2.0, 3.0], (nodes, nodes))
+            + rng.random() * rng.random((nodes, nodes)),
+            1,
+        )
+        weights = bl.Weights.dense(table + table.T)
+        exact = bl.link(interest, weights, "exact", time_limit=SECONDS_EXACT)
+        if exact.notes["optimal"] and exact.total_weight:
+            bound = bl.lower_bound(interest, weights, iterations=int(rng.choice([10, 60, 100, 300])))
+            ratios.append(bound / exact.total_weight)
+    section.rows.append(
+        {
+            "instances": len(ratios),
+            "least bound / optimum": min(ratios),
+            "mean": float(np.mean(ratios)),
+            "most": max(ratios),
+        }
+    )
+    section.claim("bound / optimum, most of all instances", max(ratios), at_most=1.0)
+    return section
+
+
+def is_there(kind: str) -> bool:
+    """Whether the weights of this kind can be made here."""
+    return kind not in LATENCY or (DATA / LATENCY[kind]).exists()
+
+
+if __name__ == "__main__":
+    run("certificates", {"causes": causes, "curve": curve, "large": large, "proofs": proofs})
