@@ -42,7 +42,7 @@ def test_links_follow_a_stream_of_spark_under_load(spark, tmp_path):
         plan = bl.link(interest, algorithm="low-oda")
         agent = LinkAgent(settings_endpoints(Settings(f"{HOST}:{{broker}}", tls=False)), tmp_path / "state")
         run, load = (
-            LinkRun(agent, PlanVersions(out, plan)),
+            LinkRun(agent, PlanVersions(out, plan), bl.Publishers("observed")),  # no links but the plan's
             Load({one: Endpoint(HOST, int(one)) for one in ids}, wants),
         )
         await agent.start()
