@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -189,6 +190,13 @@ def test_missing_subscriptions_are_found_by_the_count_of_the_broker(lab, tmp_pat
     fleet = tmp_path / "fleet.toml"
     text = f'[brokers.bonn]\naddress = "{HOST}:{bonn.port}"\ntls = false\nsubscriptions = "{bonn.saved}"'
     fleet.write_text(text)
+
+    def is_counted():
+        (found,) = bl.discover(fleet, tmp_path / "tables", partial=True, overwrite=True).brokers
+        return found.observed.counted == 4
+
+    wait_until(is_counted, "the broker counts the clients that have just subscribed")
+    shutil.rmtree(tmp_path / "tables")
     code, out, err = run("discover", fleet, "-o", tmp_path / "tables")
     assert (code, err) == (1, "")
     expected = "the broker counts 4 subscriptions, and the sources show 1: 3 are missing; add a log"

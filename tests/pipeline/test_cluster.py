@@ -18,7 +18,7 @@ from cluster import PATIENCE, cluster, environment, logged, wait_for
 
 import broadloom as bl
 from broadloom import workload
-from broadloom.model import read_link_problem
+from broadloom.model import NotCarried, read_link_problem
 
 pytestmark = pytest.mark.cluster
 
@@ -124,7 +124,8 @@ def plan_of_one_process(folder, output):
     """The plan of the in-process dcmaw for the interest of a run."""
     problem = read_link_problem(folder / output / "interest")
     plan = bl.link(problem.interest, problem.weights, "dcmaw")
-    replace(plan, nodes=problem.nodes).save(folder / f"{output}-process" / "plan")
+    left_out = NotCarried(problem.not_carried)
+    replace(plan, nodes=problem.nodes, not_carried=left_out).save(folder / f"{output}-process" / "plan")
     return plan_of(folder, f"{output}-process")
 
 

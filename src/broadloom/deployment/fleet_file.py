@@ -310,6 +310,9 @@ class Fleet:
         self.links = links or FleetLinks()
         self.path = None if path is None else check_path(path)
 
+    def __reduce__(self) -> tuple[type[Fleet], tuple[object, ...]]:  # a locked mapping cannot be pickled
+        return Fleet, (list(self.brokers.values()), self.links, self.path)
+
     @classmethod
     def load(cls, path: str | Path = FLEET_FILE) -> Fleet:
         """Read a fleet file; relative paths in it start at its folder.

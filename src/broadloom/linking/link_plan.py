@@ -331,7 +331,7 @@ def lower_bound(
 
     Examples:
         >>> interest = Interest.from_lists([[0, 1], [0], [0, 1]])
-        >>> round(lower_bound(interest, Weights.uniform(3)), 6)
+        >>> round(lower_bound(interest, Weights.uniform(3)), 4)
         2.0
     """
     weights = fitting_weights(interest, weights)

@@ -150,7 +150,9 @@ def common_filter(first: str, second: str) -> str | None:
             return None
         common.append(other if one == "+" else one)
     tail = ["#"] if short[-1] == long[-1] == "#" else []
-    return "/".join([*common, *rest, *tail])
+    return (
+        "/".join([*common, *rest, *tail]) or None
+    )  # `/#` and `+` have only the empty topic, which is invalid
 
 
 def _fixed(levels: list[str]) -> list[str]:
