@@ -1,6 +1,7 @@
 """Real mosquitto brokers with any configuration, and stand-ins for what mosquitto cannot be."""
 
 import os
+import signal
 import socket
 import subprocess
 import threading
@@ -39,7 +40,9 @@ class SmallBroker:
         self.config.write_text(common + listener)
         with (self.folder / "log").open("wb") as log:
             command = [*self.prefix, require_mosquitto(), "-c", str(self.config)]
-            process = subprocess.Popen([*killed_with_parent(), *command], stdout=log, stderr=log)
+            process = subprocess.Popen(
+                [*killed_with_parent(), *command], stdout=log, stderr=log, start_new_session=True
+            )
         try:
             end = time.monotonic() + START_SECONDS
             while not listens(self.port):
@@ -48,7 +51,7 @@ class SmallBroker:
                 time.sleep(0.01)
             yield self
         finally:
-            process.terminate()
+            os.killpg(process.pid, signal.SIGTERM)  # a prefix such as faketime has the broker as its child
             process.wait()
 
 
