@@ -1,6 +1,7 @@
 """House rules: public names, true layers, unique class names, and no promise kept by an `assert`."""
 
 import ast
+import importlib
 import inspect
 import os
 import subprocess
@@ -19,6 +20,7 @@ FILES = sorted(file for file in SOURCE.rglob("*.py"))
 # of functions count.
 LAYERS = (
     "_version",
+    "lazy_names",
     "errors",
     "progress",
     "folder_locks",
@@ -184,6 +186,25 @@ def test_public_names_come_from_where_the_types_come_from():
     assert set(bl.__all__) <= set(dir(bl))
     with pytest.raises(AttributeError, match="no attribute 'lnik'"):
         bl.lnik  # noqa: B018
+
+
+@pytest.mark.parametrize("folder", ["deployment", "agents/links"])
+def test_names_of_lazy_folders_come_from_where_the_types_come_from(folder):
+    """As for the package itself; and no name is also that of a module, which would take its place."""
+    package = f"broadloom.{folder.replace('/', '.')}"
+    file = SOURCE / folder / "__init__.py"
+    block = next(node for node in ast.parse(file.read_text()).body if isinstance(node, ast.If))
+    typed = {
+        alias.name: statement.module.removeprefix(f"{package}.")
+        for statement in block.body
+        if isinstance(statement, ast.ImportFrom)
+        for alias in statement.names
+    }
+    module = importlib.import_module(package)
+    assert typed == module._MODULES
+    assert set(typed) == set(module.__all__) <= set(dir(module))
+    assert all(hasattr(module, name) for name in typed)
+    assert not {name.stem for name in file.parent.glob("*.py")} & set(typed)
 
 
 def test_values_that_the_command_line_repeats_are_right():

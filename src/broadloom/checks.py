@@ -1,17 +1,23 @@
 """Checks of input values; error messages name the first bad entry and count the others.
 
 A value is used as it is meant, or refused by an `InputError`; the arrays of a caller are never changed.
+NumPy is loaded by the checks of arrays alone: programs that check texts and numbers start without it.
 """
 
+from __future__ import annotations
+
+import math
 import operator
+import sys
 from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
-from typing import Any, TypeGuard, TypeVar
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import TYPE_CHECKING, Any, TypeGuard, TypeVar
 
 from broadloom.errors import InputError
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
 
 MAX_COUNT = 2**62  # kernels compute with 64-bit integers
 MAX_INDEX = 2**31 - 1  # nodes, topics, brokers, ... have 32-bit indices
@@ -19,13 +25,14 @@ MAX_CELLS = 2**28  # of a table or grid that is made in memory
 LONGEST_NAME = 80  # of a name that is shown as it is
 
 T = TypeVar("T")
-A = TypeVar("A", bound=NDArray[Any])
+A = TypeVar("A", bound="NDArray[Any]")
 
 
 def shown(value: object) -> str:
     """A value as a short text of one line, for error messages.
 
     Examples:
+        >>> import numpy as np
         >>> shown(np.zeros((2, 2)))
         'array([[0., 0.], [0., 0.]])'
     """
@@ -47,10 +54,13 @@ def raise_for_first(bad: NDArray[np.bool_], describe: Callable[[int], str], expe
     """Raise an `InputError` if any entry of `bad` is true: describe the first one and count the others.
 
     Examples:
+        >>> import numpy as np
         >>> raise_for_first(np.array([False, True, True]), lambda i: f"row {i} is empty", "fill every row")
         Traceback (most recent call last):
         broadloom.errors.InputError: row 1 is empty (and 1 more like it); fill every row
     """
+    import numpy as np
+
     rows = np.flatnonzero(bad)
     if rows.size:
         raise InputError(f"{describe(int(rows[0]))}{and_more(rows.size - 1)}; {expected}")
@@ -80,7 +90,7 @@ def check_count(value: object, name: str, minimum: int = 0, maximum: int = MAX_C
 
 
 def check_number(
-    value: object, name: str, minimum: float = 0.0, maximum: float = np.inf, *, finite: bool = True
+    value: object, name: str, minimum: float = 0.0, maximum: float = math.inf, *, finite: bool = True
 ) -> float:
     """The value as a float, if it is a number from `minimum` to `maximum`, and finite if `finite` is true.
 
@@ -89,16 +99,16 @@ def check_number(
         Traceback (most recent call last):
         broadloom.errors.InputError: k is '3'; give a number from 1
     """
-    is_number = isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool)
+    is_number = isinstance(value, (int, float)) or _is_numpy(value, "integer", "floating")
     try:
-        result = float(value) if is_number else np.nan  # type: ignore[arg-type]
+        result = float(value) if is_number and not isinstance(value, bool) else math.nan  # type: ignore[arg-type]
     except OverflowError:
-        result = np.nan
-    if not minimum <= result <= maximum or (finite and np.isinf(result)):
-        if minimum == -np.inf:
+        result = math.nan
+    if not minimum <= result <= maximum or (finite and math.isinf(result)):
+        if minimum == -math.inf:
             expected = "a finite number"
         else:
-            expected = f"a number from {minimum:g}" + ("" if maximum == np.inf else f" to {maximum:g}")
+            expected = f"a number from {minimum:g}" + ("" if maximum == math.inf else f" to {maximum:g}")
         raise InputError(f"{name} is {shown(value)}; give {expected}")
     return result
 
@@ -128,7 +138,7 @@ def check_flag(value: object, name: str) -> bool:
         Traceback (most recent call last):
         broadloom.errors.InputError: thin is 'no'; give true or false
     """
-    if not isinstance(value, (bool, np.bool_)):
+    if not isinstance(value, bool) and not _is_numpy(value, "bool_"):
         raise InputError(f"{name} is {shown(value)}; give true or false")
     return bool(value)
 
@@ -208,6 +218,8 @@ def check_ids(ids: object, name: str) -> tuple[str, ...]:
             raise InputError(f"{name} {row} has no id (it is {was}); give each {name} a non-empty id")
     if len(set(texts)) < len(texts):
         first: dict[str, int] = {}
+        import numpy as np
+
         bad = np.array([first.setdefault(text, row) != row for row, text in enumerate(texts)])
         raise_for_first(
             bad, lambda row: f"{name} id {shown(texts[row])} appears twice", f"give each {name} a unique id"
@@ -221,10 +233,11 @@ def _id_text(value: object) -> str:
         if not (value.isascii() or is_text(value)):
             raise InputError(f"an id is {shown(value)}, which is not valid Unicode; give other text")
         return str.__str__(value)
-    if value is None or (isinstance(value, (float, np.floating)) and value != value):
+    if value is None or ((isinstance(value, float) or _is_numpy(value, "floating")) and value != value):
         return ""
-    if isinstance(value, (int, np.integer)) and not isinstance(value, bool):
-        return str(int(value))
+    is_whole = isinstance(value, int) or _is_numpy(value, "integer")
+    if is_whole and not isinstance(value, bool):
+        return str(int(value))  # type: ignore[call-overload]
     raise InputError(
         f"an id is {shown(value)}, a {type(value).__name__}; ids are strings or whole numbers, so convert it"
     )
@@ -244,15 +257,25 @@ def ordered_list(values: object, name: str) -> list[Any]:
     """
     if isinstance(values, (list, tuple)):
         return list(values)
-    if isinstance(values, np.ndarray):
-        if values.ndim != 1:
-            raise InputError(f"{name} are an array of shape {values.shape}; give a list")
-        _refuse_masked(values, name)
-        return list(values)
+    if _is_numpy(values, "ndarray"):
+        return _listed(values, name)  # type: ignore[arg-type]
     if isinstance(values, (str, bytes, bytearray, Set, Mapping)) or not isinstance(values, Iterable):
         raise InputError(f"{name} are {shown(values)}; give a list")
     to_list = getattr(values, "to_pylist", None)  # an Arrow column
     return list(values) if to_list is None else list(to_list())
+
+
+def _listed(values: NDArray[Any], name: str) -> list[Any]:
+    if values.ndim != 1:
+        raise InputError(f"{name} are an array of shape {values.shape}; give a list")
+    _refuse_masked(values, name)
+    return list(values)
+
+
+def _is_numpy(value: object, *names: str) -> bool:
+    """Whether a value is of one of these classes of NumPy, which need not be loaded for this."""
+    numpy = sys.modules.get("numpy")
+    return numpy is not None and isinstance(value, tuple(getattr(numpy, name) for name in names))
 
 
 def plain_array(values: object, name: str) -> NDArray[Any]:
@@ -261,6 +284,8 @@ def plain_array(values: object, name: str) -> NDArray[Any]:
     Raises:
         InputError: masked entries, rows of different lengths, or values that are not an array.
     """
+    import numpy as np
+
     if isinstance(values, np.ndarray):
         _refuse_masked(values, name)
         return np.asarray(values)
@@ -281,6 +306,8 @@ def plain_array(values: object, name: str) -> NDArray[Any]:
 
 def _refuse_masked(values: object, name: str) -> None:
     """Raise if values have masked entries, which NumPy would silently unmask."""
+    import numpy as np
+
     if isinstance(values, np.ma.MaskedArray) and (count := int(np.sum(np.ma.getmaskarray(values)))):
         raise InputError(f"{name} have {count:,} masked entries; fill them or leave them out")
 
@@ -296,6 +323,8 @@ def number_array(values: object, name: str) -> NDArray[np.float64]:
         Traceback (most recent call last):
         broadloom.errors.InputError: rates are text; give numbers
     """
+    import numpy as np
+
     array = plain_array(values, name)
     is_object = array.dtype.kind == "O"
     if array.dtype.kind not in "biufO" or (is_object and _has_text(array)):
@@ -328,6 +357,8 @@ def integer_array(values: object, name: str) -> NDArray[np.int64]:
         Traceback (most recent call last):
         broadloom.errors.InputError: nodes are float64; give whole numbers
     """
+    import numpy as np
+
     array = plain_array(values, name)
     if array.size == 0 and array.ndim > 0:
         return np.empty(array.shape, np.int64)
@@ -351,6 +382,8 @@ def index_array(values: object, count: int, kind: str) -> NDArray[np.int64]:
         Traceback (most recent call last):
         broadloom.errors.InputError: node -1 does not exist; nodes are 0 to 2
     """
+    import numpy as np
+
     array = plain_array(values, f"{kind}s")
     if array.ndim != 1:
         raise InputError(f"{kind}s have shape {array.shape}; give a list of {kind}s")
@@ -385,6 +418,8 @@ def check_index(value: object, count: int, kind: str) -> int:
 
 def repeated(values: NDArray[np.generic]) -> NDArray[np.bool_]:
     """A mask that is true for each entry that equals an earlier one."""
+    import numpy as np
+
     mask = np.ones(len(values), bool)
     mask[np.unique(values, return_index=True)[1]] = False
     return mask
@@ -394,9 +429,12 @@ def same_value(one: object, other: object) -> bool:
     """Whether two values are equal: arrays by shape and entries, lists and tuples item by item, NaN to NaN.
 
     Examples:
+        >>> import numpy as np
         >>> same_value((np.arange(2), "a"), [np.array([0, 1]), "a"]), same_value(np.arange(2), np.arange(3))
         (True, False)
     """
+    import numpy as np
+
     if isinstance(one, np.ndarray) and isinstance(other, np.ndarray):
         is_float = one.dtype.kind == "f" and other.dtype.kind == "f"
         return np.array_equal(one, other, equal_nan=is_float)
@@ -409,6 +447,8 @@ def same_value(one: object, other: object) -> bool:
 
 def seeded_generator(seed: object) -> np.random.Generator:
     """A random number generator; raises if the seed is not a whole number from 0."""
+    import numpy as np
+
     return np.random.default_rng(check_count(seed, "seed"))
 
 
@@ -421,10 +461,13 @@ def frozen_array(array: A) -> A:
     """A read-only array of these values: the array itself if nobody can write to it, otherwise a copy.
 
     Examples:
+        >>> import numpy as np
         >>> own = np.zeros(2)
         >>> frozen_array(own).flags.writeable, own.flags.writeable
         (False, True)
     """
+    import numpy as np
+
     owner: Any = array
     while isinstance(owner, np.ndarray) and not owner.flags.writeable:
         owner = owner.base
@@ -437,6 +480,8 @@ def frozen_array(array: A) -> A:
 
 def lock_arrays(values: Iterable[object]) -> None:
     """Make all arrays of our own among these values, and in tuples among them, read-only."""
+    import numpy as np
+
     for value in values:
         if isinstance(value, np.ndarray):
             lock_array(value)
@@ -448,3 +493,16 @@ def restore_frozen(instance: object, state: Mapping[str, object]) -> None:
     """Set the state of a copied or unpickled value, whose arrays are writeable again, and lock them."""
     vars(instance).update(state)
     lock_arrays(state.values())
+
+
+def nearest_name(name: str, names: Iterable[str]) -> str:
+    """A hint at the known name that is most similar, for error messages; empty if none is.
+
+    Examples:
+        >>> nearest_name("grmav", ["gm", "grmaw"])
+        " (did you mean 'grmaw'?)"
+    """
+    import difflib
+
+    close = difflib.get_close_matches(name, list(names), n=1)
+    return f" (did you mean {close[0]!r}?)" if close else ""

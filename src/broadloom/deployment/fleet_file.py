@@ -24,11 +24,11 @@ from broadloom.checks import (
     check_path,
     check_positive,
     check_text,
+    nearest_name,
     ordered_list,
     shown,
 )
 from broadloom.errors import InputError
-from broadloom.model import nearest_name
 from broadloom.mqtt.endpoint import Address, Endpoint, Login, read_secret, tls_context
 from broadloom.mqtt.topic_filters import is_valid_filter
 from broadloom.storage import read_toml, write_file

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from broadloom.checks import check_number
 from broadloom.deployment.deployment_inputs import Publication, publications_of
-from broadloom.deployment.publisher_links import filter_groups, publisher_links
+from broadloom.deployment.one_way_links import filter_groups, publisher_links
 from broadloom.errors import InputError
 from broadloom.model import ANYWHERE, Interest, Publishers
 from broadloom.mqtt.topic_filters import FilterIndex, covers

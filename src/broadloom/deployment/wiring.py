@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from broadloom.deployment.deployment_inputs import Publication, publications_of
-from broadloom.deployment.publisher_links import filter_groups
+from broadloom.deployment.one_way_links import filter_groups
 from broadloom.deployment.trees import Tree, mode_of
 from broadloom.model import ANYWHERE
 from broadloom.mqtt.topic_filters import FilterIndex, common_topic, covers, groups, is_wild

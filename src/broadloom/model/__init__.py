@@ -1,6 +1,7 @@
 """Inputs of the stages: frozen values over read-only arrays, and the tables that they are read from."""
 
-from broadloom.model.algorithm import Algorithm, NoOptions, find_algorithm, nearest_name
+from broadloom.checks import nearest_name
+from broadloom.model.algorithm import Algorithm, NoOptions, find_algorithm
 from broadloom.model.assignment_problem import (
     ASSIGNMENT_LIMITS,
     AssignmentProblem,

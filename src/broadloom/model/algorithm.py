@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
-from broadloom.checks import shown
+from broadloom.checks import nearest_name, shown
 from broadloom.errors import InputError
 
 
@@ -85,14 +84,3 @@ def find_algorithm(name: str, algorithms: Iterable[Algorithm]) -> Algorithm:
             f"no algorithm {name!r}{nearest_name(name, by_name)}; there are {', '.join(by_name)}"
         )
     return by_name[name]
-
-
-def nearest_name(name: str, names: Iterable[str]) -> str:
-    """A hint at the known name that is most similar, for error messages; empty if none is.
-
-    Examples:
-        >>> nearest_name("grmav", ["gm", "grmaw"])
-        " (did you mean 'grmaw'?)"
-    """
-    close = difflib.get_close_matches(name, list(names), n=1)
-    return f" (did you mean {close[0]!r}?)" if close else ""

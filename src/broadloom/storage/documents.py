@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import os
+import sys
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from broadloom.checks import check_path
 from broadloom.errors import InputError, error_from_os
@@ -74,6 +74,7 @@ def to_json_value(value: Any) -> Any:
     """The value in the types of JSON: arrays and tuples become lists, NaN and infinity become None.
 
     Examples:
+        >>> import numpy as np
         >>> to_json_value({"degrees": np.array([1, 2]), "gap": np.inf})
         {'degrees': [1, 2], 'gap': None}
     """
@@ -81,6 +82,7 @@ def to_json_value(value: Any) -> Any:
         return {str(key): to_json_value(inner) for key, inner in value.items()}
     if isinstance(value, (list, tuple)):
         return [to_json_value(inner) for inner in value]
-    if isinstance(value, (np.ndarray, np.generic)):
+    numpy = sys.modules.get("numpy")  # a value can be of NumPy only if it is loaded
+    if numpy is not None and isinstance(value, (numpy.ndarray, numpy.generic)):
         return to_json_value(value.tolist())
-    return None if isinstance(value, float) and not np.isfinite(value) else value
+    return None if isinstance(value, float) and not math.isfinite(value) else value
