@@ -46,6 +46,8 @@ from broadloom.mqtt.packets import (
 LOG = logging.getLogger("broadloom.live")
 FIRST_WAIT, LONGEST_WAIT = 0.1, 5.0  # seconds between attempts to connect
 CONNECT_SECONDS = 10.0
+REQUEST_SECONDS = 20.0  # for the answer to SUBSCRIBE or UNSUBSCRIBE
+TAKEN_OVER = 0x8E  # reason of DISCONNECT: another client of the same name has connected
 FILTERS_PER_REQUEST = 200
 TASK_FAILED = "a task of the agent has failed"
 
@@ -75,6 +77,9 @@ class SessionHandler:
     def congested(self, session: ClientSession, full: bool) -> None:
         """The write buffer is full because the broker reads slowly, or no longer full."""
 
+    def disconnected(self, session: ClientSession, reason: int) -> None:
+        """DISCONNECT has arrived: the broker ends the connection for a reason."""
+
 
 class ClientSession(asyncio.Protocol):
     """Session of an MQTT 5 client at one broker, with unlimited attempts to reconnect.
@@ -86,12 +91,16 @@ class ClientSession(asyncio.Protocol):
         handler: the callbacks.
         kept: whether the broker keeps the session while the client is absent.
         fresh: whether to delete an earlier session first.
+        will: the topic and payload of a retained message that the broker publishes if the connection is lost.
 
     Attributes:
         up: set while the session is connected and `handler.opened` has returned.
         connects: number of connections so far.
         last_error: why the latest attempt to connect failed; None: none has failed.
         is_id_taken: returns whether the handler uses a packet id for a message.
+        round_trip: seconds from the latest PINGREQ to its answer; None: not known.
+        is_taken_over: whether another client of the same name has taken the session over; then this one does
+            not connect again.
     """
 
     def __init__(
@@ -102,9 +111,15 @@ class ClientSession(asyncio.Protocol):
         handler: SessionHandler,
         kept: bool = True,
         fresh: bool = False,
+        will: tuple[str, bytes] | None = None,
     ) -> None:
         self.broker = broker
         self.client = client
+        self.round_trip: float | None = None
+        self.is_taken_over = False
+        self._will = will
+        self._pinged: float | None = None
+        self._is_paused = False
         self.up = asyncio.Event()
         self.connects = 0
         self.last_error: str | None = None
@@ -153,9 +168,29 @@ class ClientSession(asyncio.Protocol):
             asyncio.get_running_loop().call_soon(self._flush)
         self._out.append(packet)
 
-    def publish(self, topic: str, payload: bytes, properties: Sequence[tuple[bytes, bytes]] = ()) -> None:
-        """Send a message at QoS 1 without waiting for its acknowledgement."""
-        self.send(publish(topic, payload, self._next_id(), properties))
+    def publish(
+        self,
+        topic: str,
+        payload: bytes,
+        properties: Sequence[tuple[bytes, bytes]] = (),
+        retain: bool = False,
+    ) -> int:
+        """Send a message at QoS 1 without waiting for its acknowledgement; returns its packet id."""
+        number = self._next_id()
+        self.send(publish(topic, payload, number, properties, retain))
+        return number
+
+    def pause(self, paused: bool) -> None:
+        """Stop reading from the broker, or go on; the broker keeps what it cannot send."""
+        if paused == self._is_paused:
+            return
+        self._is_paused = paused
+        if self._transport is not None and not self._transport.is_closing():
+            self._last_received = asyncio.get_running_loop().time()
+            if paused:
+                self._transport.pause_reading()
+            else:
+                self._transport.resume_reading()
 
     async def subscribe(
         self, filters: Iterable[str], retained: bool, identifiers: Mapping[str, int] | None = None
@@ -194,24 +229,36 @@ class ClientSession(asyncio.Protocol):
             number = self._next_id()
             answer = self._requests[number] = asyncio.get_running_loop().create_future()
             self.send(packet(number, some))
-            for text, reason in zip(some, await answer, strict=False):
+            for text, reason in zip(some, await self._answered(answer), strict=False):
                 if reason >= FAILED:
                     raise BrokerRefusedError(
                         f"broker {self.broker!r} refuses {text!r} to {self.client!r} ({reason:#x})"
                     )
 
+    async def _answered(self, answer: asyncio.Future[bytes]) -> bytes:
+        """The answer to a request; a broker that gives none in time loses the connection."""
+        try:
+            return await asyncio.wait_for(answer, REQUEST_SECONDS)
+        except TimeoutError as error:
+            if self._transport is not None:
+                self._transport.abort()
+            raise ConnectionResetError(
+                f"broker {self.broker!r} has not answered client {self.client!r} for {REQUEST_SECONDS:g} s"
+            ) from error
+
     def _next_id(self) -> int:
         """A free packet id for a request, in descending order; ids of forwarded messages ascend."""
-        while True:
+        for _ in range(LAST_ID):
             self._last_id = self._last_id - 1 if self._last_id > 1 else LAST_ID
             if self._last_id not in self._requests and not self.is_id_taken(self._last_id):
                 return self._last_id
+        raise ConnectionResetError(f"client {self.client!r} has no free packet id at broker {self.broker!r}")
 
     # The connection.
 
     async def _run(self) -> None:
         wait = FIRST_WAIT
-        while True:
+        while not self.is_taken_over:
             try:
                 if self._fresh:
                     await self._clear_session()
@@ -258,7 +305,8 @@ class ClientSession(asyncio.Protocol):
         async with asyncio.timeout(CONNECT_SECONDS):
             await endpoint.open(self)
             window = endpoint.window
-            self.send(connect(self.client, clean, endpoint.keep_alive, expiry, window, endpoint.login))
+            will = None if self._fresh else self._will
+            self.send(connect(self.client, clean, endpoint.keep_alive, expiry, window, endpoint.login, will))
             connack = await self._connack
         if connack.reason >= FAILED:
             raise BrokerRefusedError(f"the broker refuses the connection ({connack.reason:#x})")
@@ -269,10 +317,12 @@ class ClientSession(asyncio.Protocol):
         if transport is None or transport is not self._transport:
             return
         loop = asyncio.get_running_loop()
-        if loop.time() - self._last_received > 1.5 * self._endpoint.keep_alive:
+        silent = loop.time() - self._last_received
+        if silent > 1.5 * self._endpoint.keep_alive and not self._is_paused:
             LOG.warning("broker %r does not answer client %r", self.broker, self.client)
             transport.abort()
             return
+        self._pinged = loop.time()
         self.send(PING)
         loop.call_later(self._endpoint.keep_alive / 2, self._ping, transport)
 
@@ -299,6 +349,8 @@ class ClientSession(asyncio.Protocol):
         """The socket is open."""
         self._transport = cast("asyncio.Transport", transport)
         self._packets = PacketReader()
+        self._pinged = None
+        self._is_paused = False
 
     def connection_lost(self, exc: Exception | None) -> None:
         """The socket is closed."""
@@ -356,7 +408,12 @@ class ClientSession(asyncio.Protocol):
         elif kind == DISCONNECT:
             reason = raw[head] if len(raw) > head else 0
             LOG.warning("broker %r ends the connection of %r (%#x)", self.broker, self.client, reason)
-        elif kind != PINGRESP:
+            self.is_taken_over = reason == TAKEN_OVER
+            self._handler.disconnected(self, reason)
+        elif kind == PINGRESP:
+            if self._pinged is not None:
+                self.round_trip = asyncio.get_running_loop().time() - self._pinged
+        else:
             raise ProtocolError(f"an unexpected packet of kind {kind:#04x}")
 
 

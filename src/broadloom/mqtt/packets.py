@@ -9,10 +9,11 @@ import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from hashlib import blake2b
 from typing import NamedTuple
+from zlib import crc32
 
 from broadloom.errors import InternalError
 from broadloom.mqtt.endpoint import Login
-from broadloom.mqtt.reserved_topics import MESSAGE_ID
+from broadloom.mqtt.reserved_topics import MESSAGE_ID, ROUTE_STAMP
 
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP = 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70
 SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT = (
@@ -47,7 +48,12 @@ _VARIABLE = 0x0B
 _FLAGS = {CONNACK: 0, PUBACK: 0, PUBREC: 0, PUBREL: 2, PUBCOMP: 0, SUBACK: 0, UNSUBACK: 0, PINGRESP: 0}
 _FLAGS |= {DISCONNECT: 0}
 
+# The properties of a message that its publisher sets: payload format, expiry, content type, response topic,
+# correlation data, user properties.
+_OF_PUBLISHERS = frozenset((0x01, 0x02, 0x03, 0x08, 0x09, _USER))
+
 _SHORT = struct.Struct(">H")
+_ROUTE_NAME = _SHORT.pack(len(ROUTE_STAMP)) + ROUTE_STAMP.encode()
 
 
 class ProtocolError(Exception):
@@ -64,6 +70,7 @@ class Publish(NamedTuple):
         number: its packet id; 0 for QoS 0.
         key: a digest of its id; 0: it has no id.
         identifiers: the identifiers of the subscriptions for which the broker sent it.
+        stamp: the value of its user property `broadloom-route`, which `raw` no longer has; empty: none.
     """
 
     raw: bytes
@@ -72,6 +79,7 @@ class Publish(NamedTuple):
     number: int
     key: int
     identifiers: tuple[int, ...] = ()
+    stamp: bytes = b""
 
     @property
     def dup(self) -> bool:
@@ -86,6 +94,20 @@ class Publish(NamedTuple):
     def payload(self) -> bytes:
         """The payload."""
         return self.raw[_properties_of(self)[1] :]
+
+    def digest(self) -> int:
+        """CRC-32 of the topic and the payload, which stay the same when a broker repeats the message."""
+        return crc32(self.payload(), crc32(self.topic.encode()))
+
+    def with_stamp(self, value: bytes) -> bytes:
+        """The packet for the next broker: the same message with a stamp, at QoS 2 or, as received, 0."""
+        raw = self.raw
+        at = _property_length_at(self)
+        start, end = _properties_of(self)
+        properties = raw[start:end] + b"%c%b%b" % (_USER, _ROUTE_NAME, _text(value))
+        body = b"%b%b%b%b" % (raw[self.head : at], _length(len(properties)), properties, raw[end:])
+        first = PUBLISH | (raw[0] & RETAIN) | (QOS_2 if self.number else 0)
+        return b"%c%b%b" % (first, _length(len(body)), body)
 
     def stamped(self, text: bytes) -> Publish:
         """The same message with an id, for a message without one."""
@@ -163,29 +185,35 @@ def read_publish(raw: bytes, head: int) -> Publish:
     if not size:
         return Publish(raw, head, topic, number, 0)
     key = _find_id(raw, start, start + size)
-    message = Publish(raw, head, topic, number, key)
-    return _without_identifiers(message, start, start + size)
+    return _with_forwarded_properties(Publish(raw, head, topic, number, key), start, start + size)
 
 
-def _without_identifiers(message: Publish, start: int, end: int) -> Publish:
-    """The message without subscription identifiers among its properties, which a client must not send."""
+def _with_forwarded_properties(message: Publish, start: int, end: int) -> Publish:
+    """The message with only those properties that a publisher sends, without its stamp.
+
+    The broker adds subscription identifiers, which a client must not send. The stamp belongs to one hop.
+    """
     raw = message.raw
-    if _VARIABLE not in raw[start:end]:
-        return message
-    found = []
+    identifiers = []
+    stamp = b""
     kept = []
     for kind, begin, stop in _walk(raw, start, end):
         if kind == _VARIABLE:
-            found.append((_read_length(raw, begin, stop) or (0, 0))[0])
-        else:
+            identifiers.append((_read_length(raw, begin, stop) or (0, 0))[0])
+        elif kind == _USER and raw.startswith(_ROUTE_NAME, begin):
+            middle = begin + len(_ROUTE_NAME)
+            stamp = raw[middle + 2 : _end_of_text(raw, middle)]
+        elif kind in _OF_PUBLISHERS:
             kept.append(raw[begin - 1 : stop])
-    if not found:
-        return message
     properties = b"".join(kept)
+    if len(properties) == end - start:
+        return message
     before = raw[message.head : _property_length_at(message)]
-    body = before + _length(len(properties)) + properties + raw[end:]
+    body = b"%b%b%b%b" % (before, _length(len(properties)), properties, raw[end:])
     packet = b"%c%b%b" % (raw[0], _length(len(body)), body)
-    return message._replace(raw=packet, head=len(packet) - len(body), identifiers=tuple(found))
+    return message._replace(
+        raw=packet, head=len(packet) - len(body), identifiers=tuple(identifiers), stamp=stamp
+    )
 
 
 def read_acknowledgement(raw: bytes, head: int) -> tuple[int, int]:
@@ -235,15 +263,62 @@ def read_properties(raw: bytes, at: int) -> tuple[dict[int, int], int]:
     return numbers, end
 
 
+def connack_limits(connack: Connack) -> tuple[int, int, int, bool]:
+    """A broker's limits: unfinished messages, bytes of a packet, quality of service, retained messages."""
+    properties = connack.properties
+    return (
+        properties.get(RECEIVE_MAXIMUM, LAST_ID) or LAST_ID,
+        properties.get(MAXIMUM_PACKET, LARGEST_PACKET) or LARGEST_PACKET,
+        properties.get(MAXIMUM_QOS, 2),
+        properties.get(RETAIN_AVAILABLE, 1) != 0,
+    )
+
+
+def replaced_publish(message: Publish, topic: str, payload: bytes) -> bytes:
+    """PUBLISH at QoS 2 with the packet id of a received message, and another topic and payload."""
+    return _packet(PUBLISH | QOS_2, _text(topic.encode()) + _SHORT.pack(message.number) + b"\0" + payload)
+
+
+def at_quality(packet: bytes, quality: int) -> bytes:
+    """A PUBLISH packet of QoS 2 at QoS 0 or 1."""
+    first = packet[0] & ~QOS_2
+    if quality:
+        return b"%c%b" % (first | 2, packet[1:])
+    found = _read_length(packet, 1, len(packet))
+    if found is None:
+        raise InternalError("a packet has no length")
+    head = found[1]
+    topic_end = _end_of_text(packet, head)
+    return _packet(first & ~DUP, packet[head:topic_end] + packet[topic_end + 2 :])
+
+
 def connect(
-    client: str, clean: bool, keep_alive: int, expiry: int, window: int, login: Login | None = None
+    client: str,
+    clean: bool,
+    keep_alive: int,
+    expiry: int,
+    window: int,
+    login: Login | None = None,
+    will: tuple[str, bytes] | None = None,
 ) -> bytes:
-    """CONNECT; `expiry` is the session expiry in seconds, `window` the receive maximum."""
+    """CONNECT.
+
+    Args:
+        client: the client's id.
+        clean: whether the broker deletes an earlier session.
+        keep_alive: seconds after which a silent connection ends.
+        expiry: seconds for which the broker keeps the session of an absent client.
+        window: the receive maximum.
+        login: user name and password.
+        will: topic and payload of a retained message that the broker publishes if the connection is lost.
+    """
     user = None if login is None else login.user
-    flags = (0x02 if clean else 0) | (0 if user is None else 0xC0)
+    flags = (0x02 if clean else 0) | (0 if user is None else 0xC0) | (0x2C if will else 0)
     properties = struct.pack(">BIBH", SESSION_EXPIRY, expiry, RECEIVE_MAXIMUM, window)
     body = _text(b"MQTT") + struct.pack(">BBH", 5, flags, keep_alive)
     body += _length(len(properties)) + properties + _text(client.encode())
+    if will is not None:
+        body += b"\0" + _text(will[0].encode()) + _text(will[1])
     if login is not None and user is not None:
         body += _text(user.encode()) + _text((login.password or "").encode())
     return _packet(CONNECT, body)
@@ -282,12 +357,16 @@ def unsubscribe(number: int, filters: Iterable[str]) -> bytes:
 
 
 def publish(
-    topic: str, payload: bytes, number: int = 0, properties: Sequence[tuple[bytes, bytes]] = ()
+    topic: str,
+    payload: bytes,
+    number: int = 0,
+    properties: Sequence[tuple[bytes, bytes]] = (),
+    retain: bool = False,
 ) -> bytes:
     """PUBLISH at QoS 1, or at QoS 0 without a packet id, with user properties."""
     users = b"".join(b"%c%b%b" % (_USER, _text(name), _text(value)) for name, value in properties)
     body = _text(topic.encode()) + (_SHORT.pack(number) if number else b"") + _length(len(users)) + users
-    return _packet(PUBLISH | (2 if number else 0), body + payload)
+    return _packet(PUBLISH | (2 if number else 0) | (RETAIN if retain else 0), body + payload)
 
 
 def publish_unreleased(topic: str, number: int) -> bytes:

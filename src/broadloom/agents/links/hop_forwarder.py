@@ -1,0 +1,525 @@
+"""Forwarding over one hop, exactly once: from the near broker at QoS 1 to the far broker at QoS 2.
+
+A message keeps its packet id. The near broker gets PUBACK only after the far broker has sent PUBCOMP:
+
+    near                agent                far
+     | PUBLISH 7 (QoS 1) |                    |
+     |------------------>| PUBLISH 7 (QoS 2)  |
+     |                   |------------------->|
+     |                   |           PUBREC 7 |
+     |                   |<-------------------|
+     |           store[7] = message           |
+     |                   | PUBREL 7           |
+     |                   |------------------->|  now delivered to its subscribers
+     |          PUBACK 7 |          PUBCOMP 7 |
+     |<------------------|<-------------------|
+
+No message is lost: if anything fails before PUBACK 7, the near broker sends 7 again. No message is delivered
+twice: until PUBREL 7 the far broker treats a second PUBLISH 7 as a repetition; after that, the store records
+that it has the message, so only PUBREL is repeated, which is harmless. A restarted agent knows as much as one
+that never stopped, because brokers assign the packet ids and the store survives the process.
+
+Nothing here does I/O: sessions pass packets in, and the forwarder writes packets to them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter, deque
+from collections.abc import Callable
+from typing import NamedTuple, Protocol
+
+from broadloom.agents.links.hop_store import HopStore
+from broadloom.mqtt.packets import (
+    DUP,
+    FAILED,
+    LARGEST_PACKET,
+    LAST_ID,
+    PUBACK,
+    PUBREL,
+    RETAIN,
+    Connack,
+    Publish,
+    acknowledgement,
+    at_quality,
+    connack_limits,
+)
+
+LOG = logging.getLogger("broadloom.live")
+WAITING, CLEANING, SENT, RELEASED = range(4)  # states of a message in flight
+MOST_TRIES = 3  # of a message that the far broker refuses
+RETRY_SECONDS = 0.5
+SMALL_BYTES = 262_144  # a hop with less in flight is never held up by the others
+# Reasons of DISCONNECT that blame a packet: malformed, protocol error, topic invalid, too large, payload
+# format, retain or QoS not supported.
+BLAMES_A_PACKET = frozenset((0x81, 0x82, 0x90, 0x95, 0x99, 0x9A, 0x9B))
+
+SendPacket = Callable[[bytes], None]
+
+
+class Barrier:
+    """Decision to take no further message until everything before this one is finished."""
+
+
+BARRIER = Barrier()
+
+
+class HopPolicy(Protocol):
+    """Decides what becomes of each message of a hop."""
+
+    def decide(self, message: Publish) -> bytes | Barrier | None:
+        """The packet to forward; None: drop the message; BARRIER: call `pass_barrier` first."""
+
+    def pass_barrier(self, message: Publish) -> bytes | None:
+        """Everything before this message is finished; returns the packet to forward, or None."""
+
+
+class DeadLetter(NamedTuple):
+    """A message that the far broker does not take.
+
+    Attributes:
+        topic: its topic.
+        packet: the whole packet.
+        reason: why the far broker does not take it.
+    """
+
+    topic: str
+    packet: bytes
+    reason: str
+
+
+class ByteBudget:
+    """Bytes in flight of all hops of a process.
+
+    Args:
+        per_hop: the most bytes in flight of one hop; a single larger message still passes.
+        total: the most bytes in flight of all hops together.
+    """
+
+    def __init__(self, per_hop: int = 16 << 20, total: int = 96 << 20) -> None:
+        self.per_hop = per_hop
+        self.total = total
+        self.used = 0
+        self.paused: set[RouteForwarder] = set()
+
+    def add(self, size: int) -> None:
+        """Count bytes that have come in, or gone (negative)."""
+        self.used += size
+        if size < 0 and self.paused and self.used < self.total:
+            for forwarder in list(self.paused):
+                forwarder.check_budget()
+
+
+class _InFlight:
+    """A message that a hop has not finished."""
+
+    __slots__ = ("digest", "number", "orphan", "packet", "state", "topic", "tries")
+
+    def __init__(self, topic: str, packet: bytes, number: int, digest: int, state: int) -> None:
+        self.topic = topic
+        self.packet = packet
+        self.number = number  # among the messages received
+        self.digest = digest
+        self.state = state
+        self.tries = 0
+        self.orphan = False  # the near broker has lost its session and expects no PUBACK
+
+
+class RouteForwarder:
+    """Forwarding state of one hop.
+
+    Args:
+        store: the memory of the hop.
+        policy: decides what becomes of each message.
+        budget: the bytes in flight of all hops.
+        pause: stops or resumes the reading of messages from the near broker.
+        set_aside: keeps a message that the far broker does not take.
+        later: calls a function after some seconds.
+
+    Attributes:
+        in_flight: the unfinished messages by packet id, in order of arrival.
+        size: bytes in flight.
+        counts: messages and bytes forwarded; messages dropped (not for this hop, or QoS 0 that could not
+            be sent) and set aside; sessions that a broker has lost.
+        closing: whether to take no more messages, and finish those in flight.
+        congested: whether the far broker reads too slowly.
+    """
+
+    def __init__(
+        self,
+        store: HopStore,
+        policy: HopPolicy,
+        budget: ByteBudget,
+        pause: Callable[[bool], None],
+        set_aside: Callable[[DeadLetter], None],
+        later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        self._store = store
+        self._policy = policy
+        self._budget = budget
+        self._pause = pause
+        self._set_aside = set_aside
+        self._later = later
+        self.in_flight: dict[int, _InFlight] = {}
+        self.size = 0
+        self.counts: Counter[str] = Counter()
+        self.closing = False
+        self.congested = False
+        self._near: SendPacket | None = None
+        self._far: SendPacket | None = None
+        self._limits = FarLimits()
+        self._quota = 0  # number of further messages that the far broker accepts unfinished
+        self._waiting: deque[int] = deque()
+        self._unacked: deque[int] = deque()  # received over this connection, in order
+        self._open: set[int] = set()  # the same ids, for lookup
+        self._done: set[int] = set()  # of these, finished ones that wait for earlier ones
+        self._deferred: dict[int, Publish] = {}  # new messages whose packet id an orphan still uses
+        self._barrier: Publish | None = None
+        self._held: deque[Publish] = deque()  # behind the barrier
+        self._inherited: bool | None = None  # whether the far session is older than this process
+        self._uncertain = False  # whether the far broker can hold packet ids that are unknown here
+        self._cleaned: set[int] = set()
+        self._cautious = False  # the far broker blames a packet: one at a time, to find it
+
+    # The near broker.
+
+    def near_opens(self, send: SendPacket, present: bool) -> None:
+        """The near broker is connected; `present`: it kept the session."""
+        self._near = send
+        for numbers in (self._unacked, self._open, self._done):
+            numbers.clear()
+        self._drop_held()
+        if not present:
+            self._store.forget_near()
+            self._deferred.clear()
+            for item in self.in_flight.values():
+                item.orphan = True
+            self._uncertain = True
+
+    def near_closes(self) -> None:
+        """The near connection is lost; unacknowledged messages are repeated over the next one."""
+        self._near = None
+
+    def arrive(self, message: Publish) -> None:
+        """Receive a message from the near broker."""
+        if self.closing:
+            return  # the near broker repeats it to the next process
+        if message.number and message.number not in self._open:
+            self._unacked.append(message.number)
+            self._open.add(message.number)
+        if self._barrier is not None:
+            self._held.append(message)
+            self._add(len(message.raw))
+        else:
+            self._take(message)
+
+    def _take(self, message: Publish) -> None:
+        packet_id = message.number
+        item = self.in_flight.get(packet_id) if packet_id else None
+        if item is not None:
+            if item.orphan:
+                self._deferred[packet_id] = message
+            return  # repeated over a new connection while it is still in flight
+        digest = message.digest() if packet_id else 0
+        if packet_id and message.dup and self._store.has(packet_id, digest):
+            self._take_again(message, digest)
+            return
+        decision = self._policy.decide(message)
+        if isinstance(decision, Barrier):
+            self._barrier = message
+            self._pass_barrier()
+        elif not packet_id:
+            self._forward_at_qos0(decision)
+        else:
+            self._accept(message, digest, decision)
+
+    def _take_again(self, message: Publish, digest: int) -> None:
+        """A repeated message that was finished, or stored by the far broker, before this connection."""
+        packet_id = message.number
+        number = self._store.next_number()
+        dropped = self._store.was_dropped(packet_id)
+        self._store.record(packet_id, number, digest, dropped)
+        if dropped:
+            self._end(packet_id)
+            return
+        self.in_flight[packet_id] = _InFlight(message.topic, b"", number, digest, RELEASED)
+        if self._far is not None:
+            self._quota -= 1
+            self._far(acknowledgement(PUBREL, packet_id))
+
+    def _accept(self, message: Publish, digest: int, packet: bytes | None) -> None:
+        """Take over the responsibility for a new message."""
+        packet_id = message.number
+        number = self._store.next_number()
+        if packet is None:
+            self.counts["dropped"] += 1
+            self._store.record(packet_id, number, digest, dropped=True)
+            self._end(packet_id)
+            return
+        self._store.clear(packet_id)
+        self.in_flight[packet_id] = _InFlight(message.topic, packet, number, digest, WAITING)
+        self._waiting.append(packet_id)
+        self._add(len(packet))
+        self._pump()
+
+    def _forward_at_qos0(self, packet: bytes | None) -> None:
+        """Forward a message of QoS 0 if possible, without a guarantee."""
+        if packet is None:
+            return
+        if self._far is None or self.congested or len(packet) > self._limits.largest:
+            self.counts["qos0_dropped"] += 1
+        else:
+            self._far(packet if self._limits.retain else _without_retain(packet))
+            self._count(len(packet))
+
+    # The barrier.
+
+    def _pass_barrier(self) -> None:
+        """Pass the barrier if everything before it is finished, then take what was held behind it."""
+        while self._barrier is not None and not self.in_flight:
+            message = self._barrier
+            self._barrier = None
+            self._accept(message, message.digest(), self._policy.pass_barrier(message))
+            while self._held and self._barrier is None:
+                held = self._held.popleft()
+                self._add(-len(held.raw))
+                self._take(held)
+
+    def _drop_held(self) -> None:
+        """Forget what the near broker repeats."""
+        self._barrier = None
+        self._add(-sum(len(message.raw) for message in self._held))
+        self._held.clear()
+
+    # The far broker.
+
+    def far_opens(self, send: SendPacket, connack: Connack) -> None:
+        """The far broker is connected: resume the unfinished messages."""
+        self._far = send
+        self._limits = FarLimits.of(connack)
+        self._quota = self._limits.quota
+        present = connack.present
+        if self._inherited is None:
+            self._inherited = present
+        if not present:
+            self._inherited = False
+            self._store.forget_far()
+        for packet_id in [one for one, item in self.in_flight.items() if item.state != WAITING]:
+            self._resume(packet_id, present)
+        self._pump()
+
+    def far_closes(self) -> None:
+        """The far connection is lost."""
+        self._far = None
+        self.congested = False
+
+    def far_blames(self, reason: int) -> None:
+        """The far broker has ended the connection because of a packet (reason of DISCONNECT)."""
+        if reason not in BLAMES_A_PACKET:
+            return
+        sent = next((one for one, item in self.in_flight.items() if item.state == SENT), None)
+        if sent is None:
+            return
+        item = self.in_flight[sent]
+        item.tries += 1 if self._cautious else 0
+        self._cautious = True
+        if item.tries >= MOST_TRIES:
+            self._refuse(sent, f"the broker ends the connection ({reason:#x})")
+            self._cautious = False
+
+    def stored(self, packet_id: int, reason: int) -> None:
+        """PUBREC: the far broker has stored the message, or refuses it."""
+        item = self.in_flight.get(packet_id)
+        if item is None or item.state != SENT:
+            return
+        if reason >= FAILED:
+            self._quota += 1
+            self._try_again(packet_id, item, reason)
+            return
+        self._store.record(packet_id, item.number, item.digest)
+        item.state = RELEASED
+        self._write(acknowledgement(PUBREL, packet_id))
+
+    def acknowledged(self, packet_id: int, reason: int) -> None:
+        """PUBACK of a broker without QoS 2: it has the message, or refuses it."""
+        item = self.in_flight.get(packet_id)
+        if item is None or item.state != SENT:
+            return
+        self._quota += 1
+        if reason >= FAILED:
+            self._try_again(packet_id, item, reason)
+            return
+        self._store.record(packet_id, item.number, item.digest)
+        self._count(len(item.packet))
+        self._finish(packet_id)
+
+    def completed(self, packet_id: int) -> None:
+        """PUBCOMP: the far broker has delivered the message, now or earlier."""
+        item = self.in_flight.get(packet_id)
+        if item is None:
+            return
+        if item.state == CLEANING:
+            self._cleaned.add(packet_id)
+            self._send(packet_id, item)
+        elif item.state == RELEASED:
+            self._count(len(item.packet))
+            self._quota += 1
+            self._finish(packet_id)
+
+    def set_congested(self, full: bool) -> None:
+        """The far broker reads too slowly, or no longer."""
+        self.congested = full
+        if not full:
+            self._pump()
+
+    def _resume(self, packet_id: int, present: bool) -> None:
+        """Repeat what the far broker has not acknowledged."""
+        item = self.in_flight[packet_id]
+        if not present and not item.packet:
+            self._finish(packet_id)  # finished before; nothing is left to send
+            return
+        self._quota -= 1
+        if not present:
+            self._send(packet_id, item)  # the far broker can have had it: twice is better than never
+        elif item.state == SENT:
+            self._write_packet(item, DUP)
+        else:
+            self._write(acknowledgement(PUBREL, packet_id))
+
+    def _pump(self) -> None:
+        """Send waiting messages, as many as the far broker accepts."""
+        while self._waiting and self._quota > 0 and self._far is not None and not self.congested:
+            if self._cautious and any(item.state == SENT for item in self.in_flight.values()):
+                return
+            packet_id = self._waiting.popleft()
+            item = self.in_flight.get(packet_id)
+            if item is None or item.state != WAITING:
+                continue
+            if len(item.packet) > self._limits.largest:
+                self._refuse(packet_id, f"it is larger than {self._limits.largest:,} bytes")
+                continue
+            self._quota -= 1
+            if self._uncertain and self._inherited and packet_id not in self._cleaned:
+                item.state = CLEANING
+                self._write(acknowledgement(PUBREL, packet_id))
+            else:
+                self._send(packet_id, item)
+
+    def _send(self, packet_id: int, item: _InFlight) -> None:
+        item.state = SENT
+        self._store.clear(packet_id)
+        self._write_packet(item)
+        if not self._limits.quality:
+            self._quota += 1
+            self._count(len(item.packet))
+            self._finish(packet_id)
+
+    def _write_packet(self, item: _InFlight, flags: int = 0) -> None:
+        packet = item.packet if self._limits.retain else _without_retain(item.packet)
+        if self._limits.quality < 2:
+            packet = at_quality(packet, self._limits.quality)
+        self._write(b"%c%b" % (packet[0] | flags, packet[1:]) if flags else packet)
+
+    def _write(self, packet: bytes) -> None:
+        if self._far is not None:
+            self._far(packet)
+
+    def _try_again(self, packet_id: int, item: _InFlight, reason: int) -> None:
+        """Send a refused message again after a moment; set it aside after some tries."""
+        item.tries += 1
+        item.state = WAITING
+        if item.tries >= MOST_TRIES:
+            self._refuse(packet_id, f"the broker refuses it ({reason:#x})")
+        else:
+            self._later(RETRY_SECONDS * item.tries, lambda: self._retry(packet_id, item))
+
+    def _retry(self, packet_id: int, item: _InFlight) -> None:
+        if self.in_flight.get(packet_id) is item and item.state == WAITING:
+            self._waiting.append(packet_id)
+            self._pump()
+
+    # The end of a message.
+
+    def _refuse(self, packet_id: int, reason: str) -> None:
+        """Set a message aside, so that the others go on."""
+        item = self.in_flight[packet_id]
+        self.counts["dead_letters"] += 1
+        self._set_aside(DeadLetter(item.topic, item.packet, reason))
+        self._store.record(packet_id, item.number, item.digest, dropped=True)
+        self._finish(packet_id)
+
+    def _finish(self, packet_id: int) -> None:
+        item = self.in_flight.pop(packet_id)
+        self._add(-len(item.packet))
+        if not item.orphan:
+            self._end(packet_id)
+        new = self._deferred.pop(packet_id, None)
+        if new is not None:
+            self._take(new)
+        self._pump()
+        self._pass_barrier()
+
+    def _end(self, packet_id: int) -> None:
+        """Acknowledge a message, in order of arrival as MQTT requires."""
+        if packet_id not in self._open:
+            return  # the near broker repeats it over its new connection, and is acknowledged then
+        self._done.add(packet_id)
+        while self._unacked and self._unacked[0] in self._done:
+            first = self._unacked.popleft()
+            self._done.remove(first)
+            self._open.remove(first)
+            if self._near is not None:
+                self._near(acknowledgement(PUBACK, first))
+
+    def _count(self, size: int) -> None:
+        self.counts["messages"] += 1
+        self.counts["bytes"] += size
+
+    # The budget of bytes.
+
+    def _add(self, size: int) -> None:
+        self.size += size
+        self._budget.add(size)
+        self.check_budget()
+
+    def check_budget(self) -> None:
+        """Stop reading from the near broker if too much is in flight, or go on."""
+        budget = self._budget
+        full = self.size > budget.per_hop or (budget.used > budget.total and self.size > SMALL_BYTES)
+        if full and self not in budget.paused:
+            budget.paused.add(self)
+            self._pause(True)
+        elif not full and self in budget.paused:
+            budget.paused.discard(self)
+            self._pause(False)
+
+    def release_budget(self) -> None:
+        """The hop ends: give its bytes back."""
+        self._budget.paused.discard(self)
+        self._budget.add(-self.size)
+        self.size = 0
+
+
+class FarLimits(NamedTuple):
+    """What the far broker accepts.
+
+    Attributes:
+        quota: number of unfinished messages.
+        largest: bytes of a packet.
+        quality: the highest quality of service.
+        retain: whether messages can be retained.
+    """
+
+    quota: int = LAST_ID
+    largest: int = LARGEST_PACKET
+    quality: int = 2
+    retain: bool = True
+
+    @classmethod
+    def of(cls, connack: Connack) -> FarLimits:
+        """The limits of a broker's CONNACK."""
+        return cls(*connack_limits(connack))
+
+
+def _without_retain(packet: bytes) -> bytes:
+    return b"%c%b" % (packet[0] & ~RETAIN, packet[1:])

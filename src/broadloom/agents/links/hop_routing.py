@@ -1,0 +1,363 @@
+"""Routing of one hop: which messages it forwards, by the trees of their versions (SPEC, versioned trees).
+
+Hop (u, v) forwards a message of origin p and version k if and only if (u, v) is a hop of the tree that the
+message's topic has in version k, and p lies on u's side of it. Everything else is acknowledged and dropped.
+A message of the agent's own broker has no stamp yet: its origin is u, its version that of the hop. A marker
+in the stream of messages changes the version; `closed` messages tell when no message of an old tree can come
+any more.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from broadloom.agents.links.hop_forwarder import BARRIER, Barrier
+from broadloom.agents.links.hop_store import HopStore
+from broadloom.agents.links.route_orders import Route
+from broadloom.agents.links.stamps import FleetKey, Stamp, Stamps
+from broadloom.mqtt.packets import Publish, replaced_publish
+from broadloom.mqtt.reserved_topics import CONTROL_ROOT, INTERNAL_PREFIX
+from broadloom.mqtt.topic_filters import FilterIndex
+
+if TYPE_CHECKING:
+    from collections import Counter
+
+    from broadloom.deployment import Hop
+
+MARKER = f"{INTERNAL_PREFIX}marker"
+CLOSED = f"{INTERNAL_PREFIX}closed"
+# Prefixes of the topics that no hop carries: a broker's internal topics, and control topics.
+NOT_CARRIED = ("$", f"{CONTROL_ROOT}/")
+MOST_TOPICS = 100_000  # whose routes are remembered
+_CODE = 32  # bytes
+
+
+class Marker(NamedTuple):
+    """Boundary between two versions in the messages of a broker.
+
+    Attributes:
+        broker: the broker at which it is published.
+        version: the version of all later messages of this broker.
+        rounds: the closing round of each change that is draining.
+    """
+
+    broker: str
+    version: int
+    rounds: Mapping[int, int]
+
+    def write(self, key: FleetKey) -> bytes:
+        """The payload of the marker's message."""
+        rounds = {str(change): number for change, number in self.rounds.items()}
+        return _signed(key, {"broker": self.broker, "version": self.version, "rounds": rounds})
+
+    @classmethod
+    def read(cls, key: FleetKey, payload: bytes) -> Marker | None:
+        """The marker of a payload; None: it is not authentic."""
+        value = _verified(key, payload)
+        if value is None or "rounds" not in value:
+            return None
+        rounds = {int(change): number for change, number in value["rounds"].items()}
+        return cls(value["broker"], value["version"], rounds)
+
+
+class ClosedRoutes(NamedTuple):
+    """Routes of one change for which a hop has nothing more to forward, in one closing round."""
+
+    change: int
+    round: int
+    routes: tuple[int, ...]
+
+
+class HopClosing:
+    """Finds out when a hop has forwarded the last message of each old route.
+
+    A hop (u, v) is closed for an old route when the marker of its own broker has passed it, and the `closed`
+    messages of all other hops (w, u) of the route. Each began behind the last old message of its hop.
+
+    Args:
+        hop: the hop.
+    """
+
+    def __init__(self, hop: Hop) -> None:
+        self._hop = hop
+        self._needs: dict[int, dict[int, frozenset[str]]] = {}  # change -> route -> senders
+        self._round: dict[int, int] = {}  # of the last marker that has passed
+        self._received: dict[tuple[int, int], dict[int, set[str]]] = {}
+        self._closed: dict[int, set[int]] = {}  # change -> routes, in the round of the marker
+
+    def set_routes(self, routes: Iterable[Route]) -> None:
+        """Take over the routes of the hop."""
+        start, end = self._hop
+        needs: dict[int, dict[int, frozenset[str]]] = defaultdict(dict)
+        for route in routes:
+            if route.until is not None:
+                senders = {w for w, u in route.hops if u == start and w != end}
+                needs[route.until + 1][route.number] = frozenset(senders)
+        self._needs = dict(needs)
+        for change in set(self._round) - set(needs):
+            self._round.pop(change)
+            self._closed.pop(change, None)
+        self._received = {key: found for key, found in self._received.items() if key[0] in needs}
+
+    def pass_marker(self, marker: Marker) -> list[ClosedRoutes]:
+        """The marker of the hop's own broker has passed; returns what is closed now."""
+        found = []
+        for change, number in marker.rounds.items():
+            if change > marker.version or change not in self._needs:
+                continue
+            if self._round.get(change) != number:
+                self._round[change] = number
+                self._closed[change] = set()
+                self._received = {
+                    key: value
+                    for key, value in self._received.items()
+                    if key[0] != change or key[1] >= number
+                }
+            found += self._newly_closed(change, self._needs[change])
+        return found
+
+    def pass_closed(self, sender: str, closed: ClosedRoutes) -> list[ClosedRoutes]:
+        """A `closed` message of hop (sender, u) has passed; returns what is closed now."""
+        if closed.change not in self._needs or closed.round < self._round.get(closed.change, 0):
+            return []
+        received = self._received.setdefault((closed.change, closed.round), defaultdict(set))
+        for route in closed.routes:
+            if route in self._needs[closed.change]:
+                received[route].add(sender)
+        return self._newly_closed(closed.change, closed.routes)
+
+    def is_closed(self, change: int, number: int) -> bool:
+        """Whether all routes of a change are closed in a round."""
+        needs = self._needs.get(change, {})
+        return self._round.get(change) == number and self._closed.get(change, set()) >= needs.keys()
+
+    def _newly_closed(self, change: int, routes: Iterable[int]) -> list[ClosedRoutes]:
+        number = self._round.get(change)
+        if number is None:
+            return []
+        needs = self._needs[change]
+        received = self._received.get((change, number), {})
+        done = self._closed[change]
+        new = [
+            route
+            for route in routes
+            if route in needs and route not in done and needs[route] <= received.get(route, set())
+        ]
+        done.update(new)
+        return [ClosedRoutes(change, number, tuple(sorted(new)))] if new else []
+
+
+class RoutePolicy:
+    """Decides what hop (u, v) forwards.
+
+    Args:
+        hop: the hop.
+        store: its memory, with its version.
+        key: the key of the fleet.
+        stamps: writes and reads stamps.
+        counts: counts of what is not forwarded, and why.
+        progressed: called when the version has changed, or when a route is closed.
+
+    Attributes:
+        has_overlaps: whether some subscriptions of the near session overlap.
+    """
+
+    def __init__(
+        self,
+        hop: Hop,
+        store: HopStore,
+        key: FleetKey,
+        stamps: Stamps,
+        counts: Counter[str],
+        progressed: Callable[[], None],
+    ) -> None:
+        self.hop = hop
+        self.has_overlaps = False
+        self._progressed = progressed
+        self.closing = HopClosing(hop)
+        self._store = store
+        self._key = key
+        self._stamps = stamps
+        self._counts = counts
+        self._routes: dict[int, Route] = {}
+        self._index = FilterIndex(())
+        self._routes_of: dict[str, list[int]] = {}  # by filter
+        self._near_side: dict[int, frozenset[str]] = {}  # by route
+        self._by_topic: dict[str, list[Route]] = {}
+
+    def set_routes(self, routes: Mapping[int, Route]) -> None:
+        """Take over the routes that have this hop."""
+        old = self._routes
+        for number in old.keys() - routes.keys():
+            for text in old[number].filters:
+                self._routes_of[text].remove(number)
+                if not self._routes_of[text]:
+                    del self._routes_of[text]
+                    self._index.discard(text)
+            self._near_side.pop(number, None)
+        for number in routes.keys() - old.keys():
+            for text in routes[number].filters:
+                if text not in self._routes_of:
+                    self._index.add(text)
+                    self._routes_of[text] = []
+                self._routes_of[text].append(number)
+        self._routes = dict(routes)
+        self._by_topic.clear()
+        self.closing.set_routes(routes.values())
+
+    # HopPolicy.
+
+    def decide(self, message: Publish) -> bytes | Barrier | None:
+        """The packet to forward; None: drop the message; BARRIER: call `pass_barrier` first."""
+        if message.topic.startswith("$"):
+            return self._decide_control(message)
+        if self._is_copy(message):
+            return None
+        stamp = self._stamps.read(message.stamp) if message.stamp else None
+        start, end = self.hop
+        if stamp is None:
+            stamp = Stamp(start, self._store.version, start)
+        elif stamp.at != start:
+            self._counts["ring"] += 1
+            return None
+        if not self._is_forwarded(message.topic, stamp):
+            return None
+        return message.with_stamp(self._stamps.write(Stamp(stamp.origin, stamp.version, end, stamp.retained)))
+
+    def pass_barrier(self, message: Publish) -> bytes | None:
+        """Everything before this marker is finished: later messages have its version."""
+        marker = Marker.read(self._key, message.payload())
+        if marker is None:
+            return None
+        self._store.version = max(self._store.version, marker.version)
+        self._progressed()
+        return self._closed_packet(message, self.closing.pass_marker(marker))
+
+    # Messages of clients.
+
+    def _is_forwarded(self, topic: str, stamp: Stamp) -> bool:
+        routes = self._by_topic.get(topic)
+        if routes is None:
+            routes = self._find(topic)
+        for route in routes:
+            if route.is_valid(stamp.version):
+                return stamp.origin in self._side(route) and (
+                    not stamp.retained or self.hop[1] in route.fresh
+                )
+        self._counts["late" if routes else "unrouted"] += 1
+        return False
+
+    def _find(self, topic: str) -> list[Route]:
+        """The routes of a topic, the newest first."""
+        if len(self._by_topic) >= MOST_TOPICS:
+            self._by_topic.clear()
+        if topic.startswith(NOT_CARRIED):
+            numbers = set[int]()
+        else:
+            numbers = {number for text in self._index.meeting(topic) for number in self._routes_of[text]}
+        found = self._by_topic[topic] = [self._routes[number] for number in sorted(numbers, reverse=True)]
+        return found
+
+    def _side(self, route: Route) -> frozenset[str]:
+        """The brokers on the hop's near side of a route's tree."""
+        found = self._near_side.get(route.number)
+        if found is None:
+            found = self._near_side[route.number] = near_side(route.hops, self.hop)
+        return found
+
+    def _is_copy(self, message: Publish) -> bool:
+        """Whether it is another copy of the last message, sent for an overlapping subscription.
+
+        A broker sends one copy per matching subscription, one after the other, with different identifiers.
+        So equal messages in a row are copies of one, until an identifier repeats.
+        """
+        if not message.number or not (self.has_overlaps or message.identifiers):
+            return False
+        identifiers = message.identifiers or (0,)
+        digest = message.digest()
+        last, seen = self._store.run()
+        if digest == last and seen and not set(seen).intersection(identifiers):
+            self._store.record_run(digest, (*seen, *identifiers))
+            self._counts["copies"] += 1
+            return True
+        self._store.record_run(digest, identifiers)
+        return False
+
+    # Messages of agents.
+
+    def _decide_control(self, message: Publish) -> bytes | Barrier | None:
+        if not message.number:
+            return None  # agents publish at QoS 1
+        if message.topic == MARKER:
+            marker = Marker.read(self._key, message.payload())
+            if marker is None or marker.broker != self.hop[0]:
+                self._counts["forged"] += 1
+                return None
+            if marker.version > self._store.version:
+                return BARRIER
+            return self._closed_packet(message, self.closing.pass_marker(marker))
+        if message.topic == CLOSED:
+            value = _verified(self._key, message.payload())
+            if value is None or value.get("to") != self.hop[0]:
+                self._counts["forged"] += 1
+                return None
+            found = [
+                one
+                for change, number, routes in value["closed"]
+                for one in self.closing.pass_closed(
+                    value["from"], ClosedRoutes(change, number, tuple(routes))
+                )
+            ]
+            return self._closed_packet(message, found)
+        return None
+
+    def _closed_packet(self, message: Publish, closed: list[ClosedRoutes]) -> bytes | None:
+        """The packet that tells the far broker's hops what is closed on this one."""
+        if not closed:
+            return None
+        self._progressed()
+        start, end = self.hop
+        value = {"from": start, "to": end, "closed": [list(one) for one in closed]}
+        return replaced_publish(message, CLOSED, _signed(self._key, value))
+
+
+def near_side(hops: Iterable[Hop], hop: Hop) -> frozenset[str]:
+    """The brokers on the near side of a hop, in the tree of these hops; empty if the hop is not one of them.
+
+    Examples:
+        >>> sorted(near_side({("a", "b"), ("b", "a"), ("b", "c")}, ("b", "c")))
+        ['a', 'b']
+    """
+    start, end = hop
+    neighbours: dict[str, set[str]] = defaultdict(set)
+    is_known = False
+    for one, other in hops:
+        neighbours[one].add(other)
+        neighbours[other].add(one)
+        is_known = is_known or (one, other) == hop
+    if not is_known:
+        return frozenset()
+    seen = {start, end}
+    todo = [start]
+    for broker in todo:
+        fresh = neighbours[broker] - seen
+        seen |= fresh
+        todo += fresh
+    return frozenset(seen - {end})
+
+
+def _signed(key: FleetKey, value: Mapping[str, Any]) -> bytes:
+    text = json.dumps(value, separators=(",", ":"), sort_keys=True).encode()
+    return key.mac(b"route", text) + text
+
+
+def _verified(key: FleetKey, payload: bytes) -> dict[str, Any] | None:
+    """The value of an authentic payload; None: it is not one of this fleet."""
+    code, text = payload[:_CODE], payload[_CODE:]
+    if not key.verifies(b"route", text, code):
+        return None
+    value: dict[str, Any] = json.loads(text)
+    return value
