@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         Fleet,
         FleetBroker,
         FleetLinks,
+        FleetLive,
         FleetLogin,
         FleetTls,
     )
@@ -75,6 +76,7 @@ __all__ = [
     "Fleet",
     "FleetBroker",
     "FleetLinks",
+    "FleetLive",
     "FleetLogin",
     "FleetTls",
     "Hop",
@@ -129,6 +131,7 @@ _MODULES = {
     "Fleet": "fleet_file",
     "FleetBroker": "fleet_file",
     "FleetLinks": "fleet_file",
+    "FleetLive": "fleet_file",
     "FleetLogin": "fleet_file",
     "FleetTls": "fleet_file",
     "Hop": "wiring",

@@ -8,8 +8,10 @@ from __future__ import annotations
 import os
 import re
 import ssl
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from ipaddress import ip_address
 from pathlib import Path
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -41,9 +43,12 @@ FLEET_FILE = "fleet.toml"
 KINDS = ("mosquitto", "emqx", "nats", "rabbitmq")
 PUBLISHERS = ("anywhere", "observed")
 EVERYTHING = "#"
+ABSENT = ("keep", "drop")
 TLS_PORT, PLAIN_PORT, NATS_PORT = 8883, 1883, 4222
+CONTROLLER_PORT = 8790
+LARGEST_WINDOW = 65_535  # MQTT counts unacknowledged messages in 16 bits
 # The names that each section can have.
-_SECTIONS = ("defaults", "brokers", "links")
+_SECTIONS = ("defaults", "brokers", "links", "live")
 _DEFAULTS = ("kind", "tls", "login", "api_login")
 _BROKER = (
     "address",
@@ -58,6 +63,17 @@ _BROKER = (
     "config",
 )
 _LINKS = ("carry", "publishers", "max_degree")
+_LIVE = (
+    "controller",
+    "listen",
+    "tls",
+    "key_file",
+    "absent",
+    "patience",
+    "window",
+    "hop_bytes",
+    "agent_bytes",
+)
 _TLS = ("ca", "certificate", "key")
 _LOGIN = ("user", "password_file", "password_env")
 _SECRETS = ("password", "passwd", "pass", "secret", "token", "password_hash")
@@ -260,6 +276,122 @@ class FleetLinks:
             check_count(self.max_degree, "max_degree", 1)
 
 
+@dataclass(frozen=True)
+class FleetLive:
+    """How agents and the controller hold the links of a fleet while it runs.
+
+    Attributes:
+        controller: `host` or `host:port` at which agents reach the controller, as written.
+        listen: where the controller listens, if that differs.
+        tls: the TLS files of the controller's API: `certificate` and `key` are the controller's, `ca` is what
+            agents trust; None: TLS with the system's certificates, except on loopback.
+        plain: whether the API is plain text although it is not on loopback.
+        key_file: the file with the key of the fleet, which only its owner can read.
+        absent: "keep": topics wait for a broker that is away; "drop": trees go on without it after a while.
+        patience: seconds for which others wait for a broker that is away.
+        window: the most unfinished messages per hop.
+        hop_bytes: the most bytes of unfinished messages per hop.
+        agent_bytes: the most bytes of unfinished messages per agent.
+
+    Examples:
+        >>> FleetLive("10.0.0.1").uses_tls, FleetLive("127.0.0.1:8790").uses_tls
+        (True, False)
+    """
+
+    controller: str = f"127.0.0.1:{CONTROLLER_PORT}"
+    listen: str | None = None
+    tls: FleetTls | None = None
+    plain: bool = False
+    key_file: str | None = None
+    absent: str = "keep"
+    patience: float = 30.0
+    window: int = 500
+    hop_bytes: int = 16_000_000
+    agent_bytes: int = 128_000_000
+
+    def __post_init__(self) -> None:
+        Address.parse(self.controller, CONTROLLER_PORT, "controller")
+        if self.listen is not None:
+            Address.parse(self.listen, CONTROLLER_PORT, "listen")
+        if self.tls is not None:
+            check_instance(self.tls, FleetTls, "tls", "give FleetTls, or None")
+        if check_flag(self.plain, "plain") and self.tls is not None:
+            raise InputError("plain is true, but tls is given; give one of them")
+        _check_optional_text(self.key_file, "key_file")
+        check_choice(self.absent, "absent", ABSENT)
+        check_positive(self.patience, "patience")
+        check_count(self.window, "window", 1, LARGEST_WINDOW)
+        check_count(self.hop_bytes, "hop_bytes", 1)
+        check_count(self.agent_bytes, "agent_bytes", 1)
+
+    def address(self) -> Address:
+        """The host and the port at which agents reach the controller."""
+        return Address.parse(self.controller, CONTROLLER_PORT, "the address of the controller")
+
+    def listen_address(self) -> Address:
+        """The host and the port at which the controller listens."""
+        return Address.parse(self.listen or self.controller, CONTROLLER_PORT, "listen")
+
+    @property
+    def uses_tls(self) -> bool:
+        """Whether connections to the controller are encrypted."""
+        if self.plain:
+            return False
+        return self.tls is not None or not (
+            is_loopback(self.address().hostname) and is_loopback(self.listen_address().hostname)
+        )
+
+    def client_context(self) -> ssl.SSLContext | None:
+        """The TLS context of agents; None: plain text.
+
+        Raises:
+            InputError: a file cannot be used for TLS.
+        """
+        return tls_context(None if self.tls is None else self.tls.ca) if self.uses_tls else None
+
+    def server_files(self) -> tuple[str, str] | None:
+        """The certificate file and the key file of the controller; None: plain text.
+
+        Raises:
+            InputError: it needs them, and the fleet file does not name them.
+        """
+        if not self.uses_tls:
+            return None
+        if self.tls is None or self.tls.certificate is None or self.tls.key is None:
+            raise InputError(
+                f"the controller at {self.controller} needs a certificate; give [live] tls = "
+                '{ ca = "ca.crt", certificate = "controller.crt", key = "controller.key" }, '
+                "or tls = false for plain text"
+            )
+        return self.tls.certificate, self.tls.key
+
+    def key_path(self) -> str:
+        """The file with the key of the fleet.
+
+        Raises:
+            InputError: the fleet file does not name it.
+        """
+        if self.key_file is None:
+            raise InputError(
+                'the fleet has no key; write one with "broadloom init --key-file", or give [live] key_file = '
+                '"secrets/fleet.key"'
+            )
+        return self.key_file
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is this machine, and no other machine can reach it.
+
+    Examples:
+        >>> is_loopback("::1"), is_loopback("localhost"), is_loopback("0.0.0.0")
+        (True, True, False)
+    """
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
 class Fleet:
     """Brokers that an operator runs, and what the links between them carry: the content of `fleet.toml`.
 
@@ -267,10 +399,12 @@ class Fleet:
         brokers: the brokers.
         links: what links carry.
         path: the file that it was read from.
+        live: how agents and the controller hold the links.
 
     Attributes:
         brokers: the brokers by their names, in the order of the file.
         links: what links carry.
+        live: how agents and the controller hold the links.
         path: the file that it was read from; None: made in Python.
 
     Raises:
@@ -287,7 +421,11 @@ class Fleet:
     """
 
     def __init__(
-        self, brokers: Iterable[FleetBroker], links: FleetLinks | None = None, path: str | Path | None = None
+        self,
+        brokers: Iterable[FleetBroker],
+        links: FleetLinks | None = None,
+        path: str | Path | None = None,
+        live: FleetLive | None = None,
     ) -> None:
         by_name: dict[str, FleetBroker] = {}
         by_address: dict[Address, str] = {}
@@ -306,12 +444,15 @@ class Fleet:
             raise InputError("the fleet has no brokers; give at least one, with its address")
         if links is not None:
             check_instance(links, FleetLinks, "links", "give FleetLinks, or None")
+        if live is not None:
+            check_instance(live, FleetLive, "live", "give FleetLive, or None")
         self.brokers: Mapping[str, FleetBroker] = MappingProxyType(by_name)
         self.links = links or FleetLinks()
+        self.live = live or FleetLive()
         self.path = None if path is None else check_path(path)
 
     def __reduce__(self) -> tuple[type[Fleet], tuple[object, ...]]:  # a locked mapping cannot be pickled
-        return Fleet, (list(self.brokers.values()), self.links, self.path)
+        return Fleet, (list(self.brokers.values()), self.links, self.path, self.live)
 
     @classmethod
     def load(cls, path: str | Path = FLEET_FILE) -> Fleet:
@@ -358,6 +499,21 @@ class Fleet:
             raise InputError(f"{file} exists; choose another path, or overwrite it")
         write_file(file, fleet_text(self, file.absolute().parent).encode())
 
+    def joined(self, name: str, address: str) -> FleetBroker:
+        """A broker that is not in the file: its kind, TLS files and login are those that most brokers have.
+
+        Raises:
+            InputError: the name or the address is malformed.
+
+        Examples:
+            >>> fleet = Fleet([FleetBroker("rome", "10.0.0.7", tls=None)])
+            >>> fleet.joined("oslo", "10.0.0.8").host_and_port()
+            Address(host='10.0.0.8', port=1883)
+        """
+        brokers = list(self.brokers.values())
+        shared = {key: most_common(brokers, key) for key in ("kind", "tls", "login")}
+        return FleetBroker(name, address, **shared)
+
     def nodes_table(self) -> pa.Table:
         """The table `nodes`: node, kind, address, and site, lat, lon and capacity where they are known.
 
@@ -386,10 +542,11 @@ class Fleet:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Fleet):
             return NotImplemented
-        return list(self.brokers.items()) == list(other.brokers.items()) and self.links == other.links
+        same_brokers = list(self.brokers.items()) == list(other.brokers.items())
+        return same_brokers and (self.links, self.live) == (other.links, other.live)
 
     def __hash__(self) -> int:
-        return hash((tuple(self.brokers.items()), self.links))
+        return hash((tuple(self.brokers.items()), self.links, self.live))
 
     def __repr__(self) -> str:
         return f"Fleet(brokers={shown(list(self.brokers))})"
@@ -417,7 +574,16 @@ class _FleetReader:
         section = self._table(content.get("links", {}), "[links]")
         self._check_names(section, _LINKS, "[links]")
         links = self._made(lambda: FleetLinks(**section), "[links]")
-        return self._made(lambda: Fleet(listed, links, self._file), "")
+        return self._made(lambda: Fleet(listed, links, self._file, self._live(content)), "")
+
+    def _live(self, content: Mapping[str, Any]) -> FleetLive:
+        section = self._table(content.get("live", {}), "[live]")
+        self._check_names(section, _LIVE, "[live]")
+        values = self._paths(section, ("key_file",))
+        if "tls" in values:
+            values["tls"] = self._tls(values["tls"], "[live]")
+            values["plain"] = values["tls"] is None
+        return self._made(lambda: FleetLive(**values), "[live]")
 
     def _broker(self, name: str, section: Any, shared: Mapping[str, Any]) -> FleetBroker:
         where = f"[brokers.{name}]" if name.isprintable() else "[brokers]"
@@ -507,6 +673,11 @@ class _FleetReader:
             return make()
         except InputError as error:
             raise InputError(f"{self._file} {where}".rstrip() + f": {error}") from error
+
+
+def most_common(brokers: Iterable[FleetBroker], name: str) -> Any:
+    """The value of a field that most brokers have; of several, the one that comes first."""
+    return Counter(getattr(broker, name) for broker in brokers).most_common(1)[0][0]
 
 
 def _check_broker_name(name: object) -> None:

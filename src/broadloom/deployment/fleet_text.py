@@ -9,7 +9,14 @@ from collections.abc import Hashable, Iterable
 from pathlib import Path
 from typing import Any
 
-from broadloom.deployment.fleet_file import Fleet, FleetBroker, FleetLinks, FleetLogin, FleetTls
+from broadloom.deployment.fleet_file import (
+    Fleet,
+    FleetBroker,
+    FleetLinks,
+    FleetLive,
+    FleetLogin,
+    FleetTls,
+)
 
 _HEAD = """\
 # The brokers of a fleet, and what the links between them carry. Next: broadloom doctor
@@ -29,6 +36,8 @@ _NOTES = {
     "config": "the broker's own configuration, for broadloom doctor",
     "carry": "topic filters; default: everything that clients want",
     "publishers": 'any broker can publish any topic; or "observed"',
+    "controller": "where agents reach the controller",
+    "key_file": "the secret of the fleet, the same on every machine",
     "max_degree": "the most links per broker",
 }
 
@@ -43,7 +52,7 @@ def fleet_text(fleet: Fleet, folder: Path) -> str:
             lines.append(_line(name, _value(value, folder), note=True))
     for number, broker in enumerate(brokers):
         lines += ["", f"[brokers.{_key(broker.name)}]", *_broker_lines(broker, shared, folder, not number)]
-    return "\n".join([*lines, "", *_link_lines(fleet.links), ""])
+    return "\n".join([*lines, "", *_link_lines(fleet.links), *_live_lines(fleet.live, folder), ""])
 
 
 def _most_common(brokers: list[FleetBroker], name: str) -> Any:
@@ -78,6 +87,25 @@ def _link_lines(links: FleetLinks) -> Iterable[str]:
     yield _line("publishers", _text(links.publishers), note=links.publishers == "anywhere")
     if links.max_degree is not None:
         yield _line("max_degree", str(links.max_degree), note=True)
+
+
+def _live_lines(live: FleetLive, folder: Path) -> Iterable[str]:
+    """The section of agents and controller, with the values that are not the default."""
+    if live == FleetLive():
+        return
+    yield ""
+    yield "[live]"
+    yield _line("controller", _text(live.controller), note=True)
+    if live.listen is not None:
+        yield _line("listen", _text(live.listen))
+    if live.tls is not None or live.plain:
+        yield _line("tls", _value(live.tls, folder))
+    if live.key_file is not None:
+        yield _line("key_file", _path(live.key_file, folder), note=True)
+    for name in ("absent", "patience", "window", "hop_bytes", "agent_bytes"):
+        value = getattr(live, name)
+        if value != getattr(FleetLive, name):
+            yield _line(name, _text(value) if isinstance(value, str) else repr(value))
 
 
 def _line(name: str, value: str, note: bool = False) -> str:
