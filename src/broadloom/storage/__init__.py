@@ -7,10 +7,23 @@ from broadloom.folder_locks import BINARY, forget_lock, lock_handle
 from broadloom.storage.documents import read_plan_json, read_toml, to_json_value, write_file
 from broadloom.storage.folders import new_folder
 from broadloom.storage.journal import append_record, lock_folder, read_records, start_journal
+from broadloom.storage.record_journal import (
+    JournalDamageError,
+    JournalRecord,
+    JournalRepair,
+    RecordJournal,
+    check_journal,
+    repair_journal,
+)
 
 __all__ = [
     "BINARY",
+    "JournalDamageError",
+    "JournalRecord",
+    "JournalRepair",
+    "RecordJournal",
     "append_record",
+    "check_journal",
     "forget_lock",
     "lock_folder",
     "lock_handle",
@@ -18,6 +31,7 @@ __all__ = [
     "read_plan_json",
     "read_records",
     "read_toml",
+    "repair_journal",
     "start_journal",
     "to_json_value",
     "write_file",
