@@ -193,7 +193,11 @@ class ClientSession(asyncio.Protocol):
                 self._transport.resume_reading()
 
     async def subscribe(
-        self, filters: Iterable[str], retained: bool, identifiers: Mapping[str, int] | None = None
+        self,
+        filters: Iterable[str],
+        retained: bool,
+        identifiers: Mapping[str, int] | None = None,
+        qos: int = 1,
     ) -> None:
         """Subscribe, and wait for the acknowledgement.
 
@@ -202,6 +206,7 @@ class ClientSession(asyncio.Protocol):
             retained: whether the broker sends retained messages, if the subscription is new.
             identifiers: the subscription identifiers of some filters, from 1; a broker that has none ignores
                 them.
+            qos: the highest quality of service of messages for filters without identifiers.
 
         Raises:
             BrokerRefusedError: the broker refuses a filter.
@@ -210,7 +215,7 @@ class ClientSession(asyncio.Protocol):
         known = (identifiers or {}) if self._has_identifiers else {}
         texts = list(filters)
         plain = [text for text in texts if not known.get(text)]
-        await self._request(plain, lambda number, some: subscribe(number, some, retained))
+        await self._request(plain, lambda number, some: subscribe(number, some, retained, qos=qos))
         for text in texts:
             if known.get(text):
                 packet = partial(subscribe, retained=retained, identifier=known[text])

@@ -86,6 +86,11 @@ class Publish(NamedTuple):
         """Whether the broker marks it as sent before."""
         return bool(self.raw[0] & DUP)
 
+    @property
+    def is_retained(self) -> bool:
+        """Whether the broker marks it as retained."""
+        return bool(self.raw[0] & RETAIN)
+
     def forwarded(self) -> bytes:
         """The packet for the next broker: the same at QoS 2, or at QoS 0 if it was received at QoS 0."""
         first = PUBLISH | (self.raw[0] & RETAIN) | (QOS_2 if self.number else 0)
@@ -334,17 +339,20 @@ def connect_311(client: str, clean: bool, keep_alive: int, login: Login | None =
     return _packet(CONNECT, body)
 
 
-def subscribe(number: int, filters: Iterable[str], retained: bool, identifier: int = 0) -> bytes:
-    """SUBSCRIBE at QoS 1 with no-local and retain-as-published.
+def subscribe(
+    number: int, filters: Iterable[str], retained: bool, identifier: int = 0, qos: int = 1
+) -> bytes:
+    """SUBSCRIBE with no-local and retain-as-published.
 
     Args:
         number: the packet id.
         filters: the topic filters.
         retained: whether the broker sends retained messages, if the subscription is new.
         identifier: a number that the broker sends with each message of the subscription; 0: none.
+        qos: the highest quality of service of its messages.
     """
     properties = b"%c%b" % (_VARIABLE, _length(identifier)) if identifier else b""
-    options = 0x01 | 0x04 | 0x08 | (0x10 if retained else 0x20)
+    options = qos | 0x04 | 0x08 | (0x10 if retained else 0x20)
     parts = b"".join(_text(one.encode()) + bytes((options,)) for one in filters)
     return _packet(SUBSCRIBE | 2, _SHORT.pack(number) + _length(len(properties)) + properties + parts)
 

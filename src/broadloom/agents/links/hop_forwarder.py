@@ -131,6 +131,8 @@ class RouteForwarder:
     Args:
         store: the memory of the hop.
         policy: decides what becomes of each message.
+        counts: messages and bytes forwarded; messages dropped (not for this hop), of QoS 0 that could not
+            be sent, and set aside.
         budget: the bytes in flight of all hops.
         pause: stops or resumes the reading of messages from the near broker.
         set_aside: keeps a message that the far broker does not take.
@@ -139,8 +141,6 @@ class RouteForwarder:
     Attributes:
         in_flight: the unfinished messages by packet id, in order of arrival.
         size: bytes in flight.
-        counts: messages and bytes forwarded; messages dropped (not for this hop, or QoS 0 that could not
-            be sent) and set aside; sessions that a broker has lost.
         closing: whether to take no more messages, and finish those in flight.
         congested: whether the far broker reads too slowly.
     """
@@ -149,6 +149,7 @@ class RouteForwarder:
         self,
         store: HopStore,
         policy: HopPolicy,
+        counts: Counter[str],
         budget: ByteBudget,
         pause: Callable[[bool], None],
         set_aside: Callable[[DeadLetter], None],
@@ -162,7 +163,7 @@ class RouteForwarder:
         self._later = later
         self.in_flight: dict[int, _InFlight] = {}
         self.size = 0
-        self.counts: Counter[str] = Counter()
+        self.counts = counts
         self.closing = False
         self.congested = False
         self._near: SendPacket | None = None
@@ -189,6 +190,8 @@ class RouteForwarder:
         for numbers in (self._unacked, self._open, self._done):
             numbers.clear()
         self._drop_held()
+        self._budget.paused.discard(self)  # a new connection reads
+        self.check_budget()
         if not present:
             self._store.forget_near()
             self._deferred.clear()

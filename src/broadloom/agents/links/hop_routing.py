@@ -208,6 +208,10 @@ class RoutePolicy:
         self._by_topic.clear()
         self.closing.set_routes(routes.values())
 
+    def routes(self) -> Iterable[Route]:
+        """The routes that have this hop."""
+        return self._routes.values()
+
     # HopPolicy.
 
     def decide(self, message: Publish) -> bytes | Barrier | None:
@@ -247,7 +251,7 @@ class RoutePolicy:
                 return stamp.origin in self._side(route) and (
                     not stamp.retained or self.hop[1] in route.fresh
                 )
-        self._counts["late" if routes else "unrouted"] += 1
+        self._counts["other_version" if routes else "unrouted"] += 1
         return False
 
     def _find(self, topic: str) -> list[Route]:

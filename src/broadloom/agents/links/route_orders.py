@@ -155,7 +155,7 @@ class HopReport:
         version: the version that the hop puts on messages of its own broker.
         in_flight: unfinished messages.
         in_flight_bytes: their size.
-        counts: messages, bytes, dropped, refused, ring, late, dead_letters, sessions_lost, ... so far.
+        counts: messages, bytes, dropped, ring, other_version, dead_letters, sessions_lost, ... so far.
         error: why it is down; empty: it is up, or not known.
         round_trip_ms: the latest round-trip time to the neighbour; None: not known.
     """

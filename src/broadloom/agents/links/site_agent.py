@@ -1,0 +1,638 @@
+"""Site agent: holds the outgoing hops of one broker, next to it, and carries out the controller's orders.
+
+It keeps its orders on the disk and forwards on when the controller is away. Orders are a state to reach: open
+the hops of all routes, then publish a marker if the version or a closing round is new.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+import logging
+import os
+import re
+import secrets
+import socket
+from collections import Counter, deque
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+from broadloom.agents.links.hop_forwarder import ByteBudget, DeadLetter
+from broadloom.agents.links.hop_routing import MARKER, Marker
+from broadloom.agents.links.route_orders import AgentOrders, AgentReport, Route
+from broadloom.agents.links.site_hop import HopContext, SiteHop, hop_client
+from broadloom.agents.links.stamps import FleetKey
+from broadloom.errors import InputError, StorageError, UnreachableError, error_from_os
+from broadloom.folder_locks import sync_path
+from broadloom.mqtt.client_session import BrokerRefusedError, ClientSession, SessionHandler, watched_task
+from broadloom.mqtt.endpoint import Endpoint
+from broadloom.mqtt.packets import FAILED, PUBACK, RETAIN_AVAILABLE, Connack, Publish, acknowledgement
+from broadloom.mqtt.reserved_topics import INTERNAL_PREFIX
+from broadloom.storage import lock_folder
+
+LOG = logging.getLogger("broadloom.live")
+PRESENCE = f"{INTERNAL_PREFIX}agent"
+ASK, ANSWER = f"{PRESENCE}/ask", f"{PRESENCE}/answer"
+START_SECONDS, ANSWER_SECONDS, RETRY_SECONDS, MARKER_SECONDS, STOP_SECONDS = 10.0, 1.0, 0.5, 5.0, 2.0
+MOST_PROBLEMS = 50
+DEAD_LETTERS, MOST_DEAD_BYTES = "dead-letters.jsonl", 64 << 20
+STATE, ORDERS = "agent.json", "orders.json"
+_CODE = 32
+
+EndpointOf = Callable[[str, "str | None"], Endpoint]
+
+
+class StaleEpochError(InputError):
+    """Orders of a controller that another one has replaced."""
+
+
+class TakenOverError(UnreachableError):
+    """Another agent of the same broker has taken over a session."""
+
+
+@dataclass(frozen=True)
+class AgentSettings:
+    """Limits of a site agent.
+
+    Attributes:
+        hop_bytes: the most bytes in flight of one hop; a single larger message still passes.
+        total_bytes: the most bytes in flight of all hops together.
+    """
+
+    hop_bytes: int = 16 << 20
+    total_bytes: int = 96 << 20
+
+
+class SiteAgent:
+    """Holds the outgoing hops of one broker.
+
+    Args:
+        broker: the broker.
+        endpoint: the endpoint of a broker; its second argument is the address in the orders, or None.
+        folder: the folder of its state.
+        key: the key of the fleet.
+        settings: its limits.
+
+    Attributes:
+        on_change: called when its report has changed.
+        failed: done with an error when the agent has to end, because another one has taken over.
+        filters: the topic filters that clients want at the broker; None: not known yet.
+        round_trips: round-trip times to other brokers, in milliseconds.
+    """
+
+    def __init__(
+        self,
+        broker: str,
+        endpoint: EndpointOf,
+        folder: Path,
+        key: FleetKey,
+        settings: AgentSettings | None = None,
+    ) -> None:
+        limits = settings or AgentSettings()
+        self.broker = broker
+        self.on_change: Callable[[], None] = lambda: None
+        self.instance = secrets.token_hex(8)
+        self.counts: Counter[str] = Counter()
+        self.filters: tuple[str, ...] | None = None
+        self.round_trips: dict[str, float] = {}
+        self._filters_number = 0
+        self._endpoint = endpoint
+        self._folder = folder
+        self._key = key
+        self._hops: dict[str, SiteHop] = {}
+        self._ending: dict[str, asyncio.Task[None]] = {}
+        self._sending: set[asyncio.Task[None]] = set()
+        self._problems: deque[str] = deque(maxlen=MOST_PROBLEMS)
+        self._left: set[tuple[str, str]] = set()  # sessions that could not be removed: broker, client
+        self._wake = asyncio.Event()
+        self._lock: int | None = None
+        self._orders = AgentOrders()
+        self._opened = 0
+        self._published = 0
+        self._marked: Mapping[int, int] = {}  # rounds of the last marker
+        self._marker_due = False
+        self._marker_time = 0.0
+        self._adopts = False
+        self._state: dict[str, Any] = {}
+        self._control = _Control(self)
+        self._task: asyncio.Task[None] | None = None
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._context = HopContext(
+            key,
+            folder,
+            self.problem,
+            self._progressed,
+            self._set_aside,
+            self._taken_over,
+            lambda: self._published,
+            ByteBudget(limits.hop_bytes, limits.total_bytes),
+        )
+
+    # Life.
+
+    async def start(self, take_over: bool = False) -> None:
+        """Continue from the state on the disk, once no other agent serves the broker.
+
+        Args:
+            take_over: whether to replace another agent, whose state is not in this folder.
+
+        Raises:
+            InputError: another agent serves the broker, or the state is damaged or in use.
+            StorageError: the state cannot be read or written.
+            UnreachableError: another agent has taken over meanwhile.
+        """
+        self._lock = _open_folder(self._folder)
+        self._state = _read_json(self._folder / STATE)
+        stored = _read_json(self._folder / ORDERS)
+        if stored:
+            self._orders = AgentOrders.from_json(stored)
+        self._published = int(self._state.get("published", 0))
+        self._control.start(self._endpoint(self.broker, None))
+        await self._control.check_presence(self._state.get("instance"), take_over)
+        self._adopts = take_over and not stored
+        self._save_state()
+        self._task = watched_task(self._reconcile())
+        self._wake.set()
+
+    async def stop(self) -> None:
+        """Finish the messages in flight, and disconnect; brokers keep the sessions, so nothing is lost."""
+        await self._cancel()
+        hops = self._hops.values()
+        await asyncio.gather(*(hop.drain(STOP_SECONDS) for hop in hops))
+        await asyncio.gather(*(hop.stop() for hop in hops))
+        await self._control.stop()
+        self._unlock()
+
+    async def forget(self) -> list[tuple[str, str]]:
+        """End all sessions at brokers; returns those that could not be removed: broker and client."""
+        await self._cancel()
+        for neighbour, hop in list(self._hops.items()):
+            self._left |= {(broker, hop_client(hop.hop)) for broker in await hop.forget()}
+            del self._hops[neighbour]
+        await self._control.stop()
+        self._unlock()
+        return sorted(self._left)
+
+    async def _cancel(self) -> None:
+        tasks = [task for task in (self._task, *self._sending, *self._ending.values()) if task]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _unlock(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    # Orders and reports.
+
+    def apply(self, orders: AgentOrders) -> None:
+        """Store orders, and begin to carry them out.
+
+        Raises:
+            StaleEpochError: a newer controller, or another one of the same number, has given orders before.
+            StorageError: the orders cannot be stored; the agent goes on with those that it has.
+        """
+        seen = self._orders.epoch
+        if not seen.yields_to(orders.epoch):
+            self.counts["stale_orders"] += 1
+            raise StaleEpochError(
+                f"orders of controller {orders.epoch.controller} (epoch {orders.epoch.number}) are refused: "
+                f"agent {self.broker!r} obeys {seen.controller} (epoch {seen.number})"
+            )
+        if orders.epoch == seen and orders.number <= self._orders.number:
+            return
+        _write_json(self._folder / ORDERS, orders.to_json())
+        self._orders = orders
+        self._wake.set()
+
+    def report(self, with_routes: bool = False) -> AgentReport:
+        """The state of the agent."""
+        orders = self._orders
+        return AgentReport(
+            self.broker,
+            self.instance,
+            orders.epoch,
+            orders.number,
+            self._opened,
+            self._published,
+            min((hop.store.version for hop in self._hops.values()), default=self._published),
+            {change: number for change, number in orders.rounds.items() if self._is_closed(change, number)},
+            self._control.session.up.is_set(),
+            {neighbour: hop.report() for neighbour, hop in self._hops.items()},
+            tuple(self._problems),
+            self.filters,
+            self._filters_number,
+            dict(self.round_trips),
+            dict(self.counts),
+            tuple(orders.routes.values()) if with_routes else None,
+        )
+
+    @property
+    def orders(self) -> AgentOrders:
+        """The orders that it carries out."""
+        return self._orders
+
+    def set_filters(self, filters: tuple[str, ...]) -> None:
+        """Take over what clients want at the broker."""
+        if filters != self.filters:
+            self.filters = filters
+            self._filters_number += 1
+            self.on_change()
+
+    def set_round_trips(self, found: Mapping[str, float]) -> None:
+        """Take over round-trip times to other brokers, in milliseconds."""
+        self.round_trips.update(found)
+        self.on_change()
+
+    def problem(self, text: str) -> None:
+        """Tell the operator something: one log line, one line in the status."""
+        self.counts["problems"] += 1
+        if text not in self._problems:
+            LOG.warning("%s", text)
+            self._problems.append(text)
+            self.on_change()
+
+    def _is_closed(self, change: int, number: int) -> bool:
+        """Whether no message of the trees before a change can leave this broker any more."""
+        if self._published < change:
+            return False
+        old = [route for route in self._orders.routes.values() if route.until == change - 1]
+        neighbours = {end for route in old for start, end in route.hops if start == self.broker}
+        hops = [self._hops.get(neighbour) for neighbour in neighbours]
+        return all(hop is not None and hop.policy.closing.is_closed(change, number) for hop in hops)
+
+    def _progressed(self) -> None:
+        if self._task is not None:
+            self._wake.set()
+        self.on_change()
+
+    # Carrying out orders.
+
+    async def _reconcile(self) -> None:
+        """Carry out the orders whenever something has changed."""
+        while True:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), MARKER_SECONDS)
+            self._wake.clear()
+            try:
+                await self._reach(self._orders)
+            except (OSError, BrokerRefusedError, TimeoutError, StorageError, InputError) as error:
+                if not isinstance(error, ConnectionError):
+                    self.problem(f"orders of agent {self.broker!r} cannot be carried out: {error}")
+                await asyncio.sleep(RETRY_SECONDS)
+                self._wake.set()
+
+    async def _reach(self, orders: AgentOrders) -> None:
+        wanted = _routes_by_neighbour(self.broker, orders.routes.values())
+        for neighbour in self._hops.keys() - wanted.keys():
+            self._end_hop(neighbour)
+        for neighbour in sorted(wanted.keys() - self._hops.keys()):
+            await self._open_hop(neighbour, orders.addresses.get(neighbour))
+        await self._control.session.up.wait()
+        results = await asyncio.gather(
+            *(self._hops[neighbour].set_routes(routes) for neighbour, routes in wanted.items()),
+            return_exceptions=True,
+        )
+        for result in results:
+            if isinstance(result, BaseException):
+                raise result
+        if self._opened != orders.number:
+            self._opened = orders.number
+            self.on_change()
+        if orders.version > self._published or self._is_marker_due(orders):
+            await self._publish_marker(orders)
+        for hop in self._hops.values():
+            self._send_retained(hop)
+
+    async def _open_hop(self, neighbour: str, address: str | None) -> None:
+        ending = self._ending.get(neighbour)
+        if ending is not None:
+            await asyncio.wait({ending})
+        near = self._endpoint(self.broker, None)
+        far = self._endpoint(neighbour, address)
+        is_known = (self._folder / f"{hop_client((self.broker, neighbour))}.hop").exists()
+        hop = SiteHop(
+            (self.broker, neighbour), near, far, self._context, fresh=not is_known and not self._adopts
+        )
+        self._hops[neighbour] = hop
+        hop.start()
+
+    def _end_hop(self, neighbour: str) -> None:
+        """End a hop that no route uses, in the background."""
+        hop = self._hops.pop(neighbour)
+
+        async def end() -> None:
+            for broker in await hop.forget():
+                self._left.add((broker, hop_client(hop.hop)))
+                self.problem(
+                    f"session {hop_client(hop.hop)} could not be removed from broker {broker!r}; "
+                    "the broker removes it when it expires"
+                )
+            self._ending.pop(neighbour, None)
+
+        self._ending[neighbour] = watched_task(end())
+
+    def _is_marker_due(self, orders: AgentOrders) -> bool:
+        """Whether a round has no marker yet, or a marker seems lost on a hop that works."""
+        rounds = {change: number for change, number in orders.rounds.items() if change <= self._published}
+        if any(self._marked.get(change) != number for change, number in rounds.items()):
+            return True
+        if asyncio.get_running_loop().time() - self._marker_time < MARKER_SECONDS:
+            return False
+        for hop in self._hops.values():
+            state = hop.report()
+            if state.near_up and state.far_up and not state.in_flight and state.version < self._published:
+                return True
+        return any(not self._is_closed(change, number) for change, number in rounds.items())
+
+    async def _publish_marker(self, orders: AgentOrders) -> None:
+        """Publish a marker at the own broker; its version counts once the broker has accepted it."""
+        marker = Marker(self.broker, max(orders.version, self._published), orders.rounds)
+        await self._control.publish(MARKER, marker.write(self._key))
+        self._marker_time = asyncio.get_running_loop().time()
+        self._marked = dict(orders.rounds)
+        if marker.version > self._published:
+            self._published = marker.version
+            self._save_state()
+        self.on_change()
+
+    def _send_retained(self, hop: SiteHop) -> None:
+        """Send retained messages to a neighbour that is new in a tree, in the background."""
+        for route in hop.retained_due():
+            if not any(task.get_name() == f"{hop.hop}{route.number}" for task in self._sending):
+                task = asyncio.create_task(
+                    self._send_retained_of(hop, route), name=f"{hop.hop}{route.number}"
+                )
+                self._sending.add(task)
+                task.add_done_callback(self._sending.discard)
+
+    async def _send_retained_of(self, hop: SiteHop, route: Route) -> None:
+        while hop is self._hops.get(hop.hop[1]):
+            try:
+                await hop.send_retained(route)
+                return
+            except (OSError, BrokerRefusedError, TimeoutError) as error:
+                reason = str(error) or "no answer"
+                self.problem(f"retained messages do not reach broker {hop.hop[1]!r} yet: {reason}")
+                await asyncio.sleep(RETRY_SECONDS * 10)
+
+    # What goes wrong.
+
+    def _taken_over(self, broker: str, client: str) -> None:
+        text = (
+            f"another client has taken over session {client} at broker {broker!r}: a second agent of broker "
+            f"{self.broker!r} runs somewhere, so this one ends"
+        )
+        self.counts["taken_over"] += 1
+        LOG.error("%s", text)
+        if not self.failed.done():
+            self.failed.set_exception(TakenOverError(text))
+            self.failed.exception()
+
+    def _set_aside(self, neighbour: str, letter: DeadLetter) -> None:
+        """Keep a message that a neighbour does not take."""
+        self.problem(
+            f"broker {neighbour!r} does not take a message: {letter.reason}; it is in {DEAD_LETTERS}"
+        )
+        record = {
+            "to": neighbour,
+            "topic": letter.topic,
+            "reason": letter.reason,
+            "packet": base64.b64encode(letter.packet).decode(),
+        }
+        line = json.dumps(record) + "\n"
+        path = self._folder / DEAD_LETTERS
+        try:
+            size = path.stat().st_size if path.exists() else 0
+            if size + len(line) > MOST_DEAD_BYTES:
+                raise OSError(None, f"it has {size:,} bytes already")
+            with open(path, "a", encoding="utf-8", opener=_private) as file:
+                file.write(line)
+        except OSError as error:
+            self.counts["dead_letters_lost"] += 1
+            self.problem(f"{DEAD_LETTERS} cannot take a message, which is lost: {error.strerror}")
+
+    def _save_state(self) -> None:
+        self._state = {"instance": self.instance, "published": self._published}
+        try:
+            _write_json(self._folder / STATE, self._state)
+        except StorageError as error:
+            self.problem(f"{error}; the agent goes on")
+
+
+class _Control(SessionHandler):
+    """Session of an agent at its own broker, for markers and for its presence."""
+
+    def __init__(self, agent: SiteAgent) -> None:
+        self._agent = agent
+        self._acknowledgements: dict[int, asyncio.Future[int]] = {}
+        self._present: dict[str, Any] | None = None
+        self._answers: set[str] = set()
+        self._serves = False
+        self.session: ClientSession
+
+    def start(self, endpoint: Endpoint) -> None:
+        """Start to connect, under a name that no other agent uses until this one is alone."""
+        agent = self._agent
+        self.session = ClientSession(
+            agent.broker,
+            f"broadloom-agent-{_safe(agent.broker)}-{agent.instance}",
+            replace(endpoint, keep_alive=min(endpoint.keep_alive, 5)),
+            self,
+            kept=False,
+            will=(PRESENCE, self._presence("offline")),
+        )
+        self.session.start()
+
+    async def stop(self) -> None:
+        """Say that the agent has stopped, and disconnect."""
+        if self.session.up.is_set() and self._is_mine():
+            with suppress(OSError, TimeoutError):
+                await asyncio.wait_for(self.publish(PRESENCE, self._presence("offline"), retain=True), 1.0)
+        await self.session.stop()
+
+    async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
+        """Publish, and wait until the broker has the message.
+
+        Raises:
+            ConnectionError: the connection is lost.
+            BrokerRefusedError: the broker refuses it.
+        """
+        number = self.session.publish(topic, payload, retain=retain)
+        answer = self._acknowledgements[number] = asyncio.get_running_loop().create_future()
+        try:
+            reason = await asyncio.wait_for(answer, START_SECONDS)
+        finally:
+            self._acknowledgements.pop(number, None)
+        if reason >= FAILED:
+            raise BrokerRefusedError(
+                f"broker {self._agent.broker!r} refuses topic {topic} ({reason:#x}); "
+                f"give the agent's login the right to read and write {INTERNAL_PREFIX}#"
+            )
+
+    async def check_presence(self, last: str | None, take_over: bool) -> None:
+        """Make sure that no other agent serves the broker, then say that this one does.
+
+        Raises:
+            InputError: another agent serves it, or has served it since this state was written.
+        """
+        try:
+            await asyncio.wait_for(self.session.up.wait(), START_SECONDS)
+        except TimeoutError:
+            # The broker is away, so nobody serves it now; the check is made up when it is back.
+            self._agent.problem(
+                f"broker {self._agent.broker!r} does not answer ({self.session.last_error}); waiting for it"
+            )
+            await self.session.up.wait()
+        found = self._present
+        if found is not None and found.get("instance") != self._agent.instance and not take_over:
+            if found.get("state") == "online":
+                await self._ask(found)
+            if found.get("instance") != last:
+                raise InputError(
+                    f"another agent ({found.get('where')}) has served broker {self._agent.broker!r} since "
+                    f"the state in {self._agent._folder} was written; use that agent's state, or --take-over"
+                )
+        await self.publish(PRESENCE, self._presence("online"), retain=True)
+        self._serves = True
+        self._present = None
+
+    async def _ask(self, found: Mapping[str, Any]) -> None:
+        """Ask an agent that seems to be there; an answer means that it is."""
+        self._answers.clear()
+        await self.publish(ASK, self._presence("ask"))
+        with suppress(TimeoutError):
+            async with asyncio.timeout(ANSWER_SECONDS):
+                while not self._answers:
+                    await asyncio.sleep(0.01)
+        if self._answers:
+            raise InputError(
+                f"another agent ({found.get('where')}) serves broker {self._agent.broker!r}; stop it first"
+            )
+
+    def _presence(self, state: str) -> bytes:
+        where = f"{socket.gethostname()}, process {os.getpid()}"
+        value = {"state": state, "instance": self._agent.instance, "where": where}
+        text = json.dumps(value).encode()
+        return self._agent._key.mac(b"agent", text) + text
+
+    def _is_mine(self) -> bool:
+        return self._present is None or self._present.get("instance") == self._agent.instance
+
+    # Callbacks of the session.
+
+    async def opened(self, session: ClientSession, connack: Connack) -> None:
+        """Read the presence of other agents; after a lost connection, say again that this one serves."""
+        if connack.properties.get(RETAIN_AVAILABLE, 1) == 0:
+            self._agent.problem(
+                f"broker {session.broker!r} retains no messages, so a second agent is noticed only when it "
+                "takes over a session"
+            )
+        self._present = None
+        await session.subscribe([PRESENCE], retained=True)
+        await session.subscribe([ASK, ANSWER], retained=False)
+        if self._serves:
+            if not self._is_mine() and self._present is not None and self._present["state"] == "online":
+                self._agent._taken_over(session.broker, session.client)
+                return
+            session.publish(PRESENCE, self._presence("online"), retain=True)
+        self._agent._progressed()
+
+    def closed(self, session: ClientSession) -> None:
+        """The connection is lost: nothing is known of what was on its way."""
+        for answer in self._acknowledgements.values():
+            if not answer.done():
+                answer.set_exception(ConnectionResetError(f"broker {session.broker!r} is disconnected"))
+                answer.exception()
+        self._agent._progressed()
+
+    def arrived(self, session: ClientSession, message: Publish) -> None:
+        """A message of another agent, or of this one."""
+        if message.number:
+            session.send(acknowledgement(PUBACK, message.number))
+        payload = message.payload()
+        text = payload[_CODE:]
+        if not self._agent._key.verifies(b"agent", text, payload[:_CODE]):
+            return
+        value = json.loads(text)
+        if message.topic == PRESENCE:
+            self._present = value
+        elif message.topic == ASK and value["instance"] != self._agent.instance:
+            self._agent.counts["asked"] += 1
+            session.publish(ANSWER, self._presence("online"))
+        elif message.topic == ANSWER and value["instance"] != self._agent.instance:
+            self._answers.add(value["instance"])
+
+    def acknowledged(self, session: ClientSession, kind: int, number: int, reason: int) -> None:
+        """The broker has a message."""
+        answer = self._acknowledgements.get(number)
+        if session is self.session and kind == PUBACK and answer is not None and not answer.done():
+            answer.set_result(reason)
+
+
+def _routes_by_neighbour(broker: str, routes: Iterable[Route]) -> dict[str, dict[int, Route]]:
+    """The routes of each outgoing hop of a broker."""
+    found: dict[str, dict[int, Route]] = {}
+    for route in routes:
+        for start, end in route.hops:
+            if start == broker:
+                found.setdefault(end, {})[route.number] = route
+    return found
+
+
+def _open_folder(folder: Path) -> int:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise error_from_os(f"{folder} cannot be created", error) from error
+    return lock_folder(folder)
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    """The object in a file with a checksum; empty if there is no file."""
+    try:
+        data = path.read_bytes()
+    except FileNotFoundError:
+        return {}
+    except OSError as error:
+        raise error_from_os(f"{path} cannot be read", error) from error
+    check, _, text = data.partition(b"\n")
+    if check != _checksum(text):
+        raise InputError(
+            f"{path} is damaged; restore it from a copy, or remove it and start the agent with --take-over"
+        )
+    value: dict[str, Any] = json.loads(text)
+    return value
+
+
+def _write_json(path: Path, value: Mapping[str, Any]) -> None:
+    """Write an object with a checksum; the old file stays until the new one is on the disk."""
+    text = json.dumps(value, separators=(",", ":")).encode()
+    draft = path.with_suffix(".new")
+    try:
+        with open(draft, "wb", opener=_private) as file:
+            file.write(_checksum(text) + b"\n" + text)
+            file.flush()
+            os.fsync(file.fileno())
+        draft.replace(path)
+        sync_path(path.parent)
+    except OSError as error:
+        raise error_from_os(f"{path} cannot be written", error) from error
+
+
+def _checksum(text: bytes) -> bytes:
+    return blake2b(text, digest_size=16).hexdigest().encode()
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _safe(name: str) -> str:
+    return re.sub(r"[^A-Za-z0-9_.]", "_", name)[:24]

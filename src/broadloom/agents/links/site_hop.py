@@ -1,0 +1,396 @@
+"""One outgoing hop of a site agent: a session at its own broker, one at a neighbour, and what is between."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING
+from zlib import crc32
+
+from broadloom.agents.links.hop_forwarder import ByteBudget, DeadLetter, RouteForwarder
+from broadloom.agents.links.hop_routing import CLOSED, MARKER, RoutePolicy
+from broadloom.agents.links.hop_store import HopStore
+from broadloom.agents.links.route_orders import HopReport, Route
+from broadloom.agents.links.stamps import FleetKey, Stamp, Stamps
+from broadloom.mqtt.client_session import ClientSession, SessionHandler
+from broadloom.mqtt.endpoint import Endpoint
+from broadloom.mqtt.packets import FAILED, PUBACK, PUBCOMP, PUBREC, Connack, Publish, acknowledgement
+from broadloom.mqtt.reserved_topics import INTERNAL_PREFIX, ROUTE_STAMP
+
+if TYPE_CHECKING:
+    from broadloom.deployment import Hop
+
+LOG = logging.getLogger("broadloom.live")
+MOST_IDENTIFIER = 268_435_455  # of a subscription
+FORGET_SECONDS = 5.0
+RETAINED_SECONDS = 30.0
+FENCE = f"{INTERNAL_PREFIX}fence"
+
+
+@dataclass
+class HopContext:
+    """What all hops of one agent share.
+
+    Attributes:
+        key: the key of the fleet.
+        stamps: writes and reads stamps.
+        budget: the bytes in flight.
+        folder: the folder of the agent's state; None: nothing is kept.
+        problem: called with a sentence that an operator should know.
+        progressed: called when the report of a hop has changed.
+        set_aside: keeps a message that a neighbour does not take.
+        taken_over: called when another client takes over a session, with its broker and name.
+        published: returns the version of the last marker that the broker has accepted.
+    """
+
+    key: FleetKey
+    folder: Path | None
+    problem: Callable[[str], None]
+    progressed: Callable[[], None]
+    set_aside: Callable[[str, DeadLetter], None]
+    taken_over: Callable[[str, str], None]
+    published: Callable[[], int]
+    budget: ByteBudget = field(default_factory=ByteBudget)
+    stamps: Stamps = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.stamps = Stamps(self.key)
+
+
+class SiteHop(SessionHandler):
+    """Hop from an agent's own broker to a neighbour.
+
+    Args:
+        hop: the own broker and the neighbour.
+        near: the endpoint of the own broker.
+        far: the endpoint of the neighbour.
+        context: what all hops share.
+        fresh: whether to delete earlier sessions, because no hop of that name is in use.
+    """
+
+    def __init__(self, hop: Hop, near: Endpoint, far: Endpoint, context: HopContext, fresh: bool) -> None:
+        self.hop = hop
+        self._context = context
+        self._ends = (near, far)
+        name = hop_client(hop)
+        path = None if context.folder is None else context.folder / f"{name}.hop"
+        self._filters_path = None if path is None else path.with_suffix(".filters")
+        self.store = HopStore(path, near.window)
+        self._is_new = self.store.is_new
+        if self._is_new:
+            self.store.version = context.published()
+        self._near = ClientSession(hop[0], name, near, self, fresh=fresh)
+        self._far = ClientSession(hop[1], name, far, self, fresh=fresh)
+        counts: Counter[str] = Counter()
+        self.policy = RoutePolicy(hop, self.store, context.key, context.stamps, counts, context.progressed)
+        self.forwarder = RouteForwarder(
+            self.store,
+            self.policy,
+            counts,
+            context.budget,
+            self._near.pause,
+            partial(context.set_aside, hop[1]),
+            asyncio.get_running_loop().call_later,
+        )
+        self._wanted: dict[str, int] = {}
+        self._subscribed: dict[str, int] = {}
+        self._strays = _read_filters(self._filters_path)
+        self._lock = asyncio.Lock()
+        self._connected: set[str] = set()  # sessions that have been connected before, in this process
+        self._synced: set[int] = set()  # routes whose retained messages were sent
+
+    def start(self) -> None:
+        """Start to connect."""
+        self._near.start()
+        self._far.start()
+
+    async def stop(self) -> None:
+        """Disconnect; the brokers keep the sessions."""
+        await asyncio.gather(self._near.stop(), self._far.stop())
+        self.forwarder.release_budget()
+        self.store.close()
+
+    async def drain(self, seconds: float) -> None:
+        """Take no more messages, and finish those in flight if that does not take too long."""
+        self.forwarder.closing = True
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self.forwarder.in_flight:
+                    await asyncio.sleep(0.005)
+
+    async def forget(self) -> list[str]:
+        """End both sessions at the brokers; returns the brokers that could not be reached."""
+        left = []
+        for session in (self._near, self._far):
+            with suppress(TimeoutError):
+                await asyncio.wait_for(session.up.wait(), FORGET_SECONDS)
+            if not session.up.is_set():
+                left.append(session.broker)
+            await session.stop(forget=True)
+        self.forwarder.release_budget()
+        self.store.delete()
+        if self._filters_path is not None:
+            self._filters_path.unlink(missing_ok=True)
+        return left
+
+    def report(self) -> HopReport:
+        """The state of the hop."""
+        errors = [one.last_error for one in (self._near, self._far) if not one.up.is_set()]
+        trip = self._far.round_trip
+        return HopReport(
+            self._near.up.is_set(),
+            self._far.up.is_set(),
+            self.store.version,
+            len(self.forwarder.in_flight),
+            self.forwarder.size,
+            dict(self.forwarder.counts),
+            next((text for text in errors if text), ""),
+            None if trip is None else 1000 * trip,
+        )
+
+    # Routes and subscriptions.
+
+    async def set_routes(self, routes: Mapping[int, Route]) -> None:
+        """Take over the routes that have this hop, and subscribe to their filters.
+
+        Raises:
+            ConnectionError: the own broker is not connected.
+            BrokerRefusedError: it refuses a filter.
+        """
+        self.policy.set_routes(routes)
+        wanted: dict[str, int] = {}
+        for route in routes.values():
+            for text in route.filters:
+                wanted[text] = max(wanted.get(text, 0), _identifier(text) if len(route.filters) > 1 else 0)
+        self._wanted = wanted
+        if any(wanted.values()):
+            self.policy.has_overlaps = True
+        if not self._near.up.is_set():
+            raise ConnectionResetError(f"broker {self.hop[0]!r} is not connected")
+        await self._subscribe()
+
+    async def _subscribe(self) -> None:
+        """Subscribe to what is wanted, then unsubscribe from the rest."""
+        async with self._lock:
+            wanted = dict(self._wanted)
+            missing = {
+                text: number
+                for text, number in wanted.items()
+                if text not in self._subscribed or (number and not self._subscribed[text])
+            }
+            extra = [text for text in {*self._subscribed, *self._strays} if text not in wanted]
+            if missing:
+                self._write_filters({*self._subscribed, *wanted, *self._strays})
+                await self._near.subscribe(missing, retained=False, identifiers=missing)
+                self._subscribed.update(missing)
+            if extra:
+                await self._near.unsubscribe(extra)
+                for text in extra:
+                    self._subscribed.pop(text, None)
+                self._strays = set()
+                self._write_filters(self._subscribed)
+
+    def _write_filters(self, filters: Iterable[str]) -> None:
+        """Remember what the session is subscribed to, so that a restarted agent can end the rest."""
+        if self._filters_path is not None:
+            draft = self._filters_path.with_suffix(".new")
+            try:
+                draft.write_text(json.dumps(sorted(filters)), encoding="utf-8")
+                draft.replace(self._filters_path)
+            except OSError as error:  # a subscription that nobody wants is dropped at this hop
+                self._context.problem(f"{self._filters_path.name} cannot be written: {error.strerror}")
+
+    def retained_due(self) -> list[Route]:
+        """The routes in use for which the neighbour needs retained messages."""
+        start, end = self.hop
+        return [
+            route
+            for route in self.policy.routes()
+            if route.number not in self._synced
+            and route.until is None
+            and route.since is not None
+            and route.since <= self.store.version
+            and end in route.fresh
+            and start not in route.fresh
+        ]
+
+    async def send_retained(self, route: Route) -> None:
+        """Send the retained messages of a route's topics to a neighbour that is new in it."""
+        near, far = self._ends
+        stamp = Stamp(self.hop[0], self.store.version, self.hop[1], retained=True)
+        sender = RetainedSender(self.hop, near, far, self._context.stamps.write(stamp))
+        self.forwarder.counts["retained"] += await sender.run(route.filters)
+        self._synced.add(route.number)
+
+    # Callbacks of the sessions.
+
+    def connected(self, session: ClientSession, connack: Connack) -> None:
+        """A session is connected."""
+        if session is not self._near:
+            return
+        if not connack.present:
+            self._subscribed.clear()
+            self._strays = set()
+            # Like a new hop: the markers so far are gone with the session.
+            self.store.version = max(self.store.version, self._context.published())
+        self.forwarder.near_opens(session.send, connack.present)
+
+    async def opened(self, session: ClientSession, connack: Connack) -> None:
+        """Subscribe at the own broker; let the hop send to the neighbour."""
+        which = "near" if session is self._near else "far"
+        if not connack.present and (which in self._connected or not self._is_new):
+            self._report_lost_session(session)
+        self._connected.add(which)
+        if session is self._near:
+            await session.subscribe([MARKER, CLOSED], retained=False)
+            self._subscribed.clear()  # a repeated subscription changes nothing
+            await self._subscribe()
+        else:
+            self.forwarder.far_opens(session.send, connack)
+        self._context.progressed()
+
+    def closed(self, session: ClientSession) -> None:
+        """A session has lost its connection."""
+        if session is self._near:
+            self.forwarder.near_closes()
+        else:
+            self.forwarder.far_closes()
+        self._context.progressed()
+
+    def arrived(self, session: ClientSession, message: Publish) -> None:
+        """A message has arrived from the own broker."""
+        if session is self._near:
+            self.forwarder.arrive(message)
+
+    def acknowledged(self, session: ClientSession, kind: int, number: int, reason: int) -> None:
+        """The neighbour has acknowledged a message."""
+        if session is not self._far:
+            return
+        if kind == PUBREC:
+            self.forwarder.stored(number, reason)
+        elif kind == PUBCOMP:
+            self.forwarder.completed(number)
+        elif kind == PUBACK:
+            self.forwarder.acknowledged(number, reason)
+
+    def congested(self, session: ClientSession, full: bool) -> None:
+        """The neighbour reads too slowly, or no longer."""
+        if session is self._far:
+            self.forwarder.set_congested(full)
+
+    def disconnected(self, session: ClientSession, reason: int) -> None:
+        """A broker ends a connection for a reason."""
+        if session.is_taken_over:
+            self._context.taken_over(session.broker, session.client)
+        elif session is self._far:
+            self.forwarder.far_blames(reason)
+
+    def _report_lost_session(self, session: ClientSession) -> None:
+        self.forwarder.counts["sessions_lost"] += 1
+        what = (
+            "what waited there is lost"
+            if session is self._near
+            else "messages in flight can arrive twice, or be lost there"
+        )
+        self._context.problem(
+            f"broker {session.broker!r} no longer has the session of hop {self.hop[0]!r} to {self.hop[1]!r}: "
+            f"{what}"
+        )
+
+
+class RetainedSender(SessionHandler):
+    """Reads the retained messages of some filters at one broker, and publishes them at another.
+
+    Args:
+        hop: the two brokers.
+        near: the endpoint of the first one.
+        far: the endpoint of the second one.
+        stamp: the stamp of the messages.
+    """
+
+    def __init__(self, hop: Hop, near: Endpoint, far: Endpoint, stamp: bytes) -> None:
+        client = hop_client(hop).replace("broadloom-", "broadloom-retained-", 1)
+        self._near = ClientSession(hop[0], client, near, self, kept=False)
+        self._far = ClientSession(hop[1], client, far, self, kept=False)
+        self._stamp = stamp
+        self._fence = asyncio.Event()
+        self._unfinished: set[int] = set()
+        self._count = 0
+        self._refused = 0
+
+    async def run(self, filters: Iterable[str]) -> int:
+        """Send all retained messages; returns their number.
+
+        Raises:
+            TimeoutError: a broker does not answer in time.
+            ConnectionError: a connection is lost.
+            BrokerRefusedError: a broker refuses a subscription.
+        """
+        self._near.start()
+        self._far.start()
+        try:
+            async with asyncio.timeout(RETAINED_SECONDS):
+                await self._far.up.wait()
+                await self._near.up.wait()
+                await self._near.subscribe(filters, retained=True)
+                # The broker answers in order: when this is acknowledged, all retained messages have arrived.
+                await self._near.subscribe([FENCE], retained=False)
+                while self._unfinished:
+                    await asyncio.sleep(0.01)
+        finally:
+            await asyncio.gather(self._near.stop(), self._far.stop())
+        return self._count - self._refused
+
+    def arrived(self, session: ClientSession, message: Publish) -> None:
+        """A message has arrived; those that are not retained come by the hop itself."""
+        if session is not self._near:
+            return
+        if message.number:
+            session.send(acknowledgement(PUBACK, message.number))
+        if message.is_retained and not message.topic.startswith("$"):
+            properties = ((ROUTE_STAMP.encode(), self._stamp),)
+            number = self._far.publish(message.topic, message.payload(), properties, retain=True)
+            self._unfinished.add(number)
+            self._count += 1
+
+    def acknowledged(self, session: ClientSession, kind: int, number: int, reason: int) -> None:
+        """The second broker has a message, or refuses it."""
+        self._refused += reason >= FAILED
+        if session is self._far and kind == PUBACK:
+            self._unfinished.discard(number)
+
+
+def hop_client(hop: Hop) -> str:
+    """The client id of a hop's sessions, which is also the name of its files.
+
+    Examples:
+        >>> hop_client(("rome", "são paulo"))
+        'broadloom-hop-rome-s_o_paulo-e6b45b4a85'
+    """
+    names = "-".join(re.sub(r"[^A-Za-z0-9_.]", "_", name)[:24] for name in hop)
+    digest = blake2b(json.dumps(hop).encode(), digest_size=5).hexdigest()
+    return f"broadloom-hop-{names}-{digest}"
+
+
+def _identifier(text: str) -> int:
+    """The subscription identifier of a filter that overlaps others; the same after a restart."""
+    return 1 + crc32(text.encode()) % (MOST_IDENTIFIER - 1)
+
+
+def _read_filters(path: Path | None) -> set[str]:
+    """The filters that the session of an earlier process can have."""
+    if path is None:
+        return set()
+    try:
+        return set(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return set()
