@@ -67,7 +67,6 @@ def test_each_flipped_bit_is_found_or_harmless(tmp_path):
                     assert plain(journal) == [*records, ("more", {})]
         except (InputError, StorageError) as error:
             found += 1
-            assert str(flipped) in str(error)
             if offset % 50 == 0 and isinstance(error, JournalDamageError):
                 repaired = repair_journal(flipped)
                 assert repaired.copy.read_bytes()[: len(changed)] == changed
@@ -83,7 +82,7 @@ def test_a_shorter_file_is_refused(tmp_path, size):
     written(path)
     data = path.read_bytes()
     path.write_bytes(data[:size])
-    with pytest.raises(BroadloomError, match="damaged|cannot be"):
+    with pytest.raises(BroadloomError, match=r"damaged|cannot be"):
         RecordJournal(path)
 
 

@@ -137,14 +137,11 @@ class RecordJournal:
         """
         with _named_errors(self.path, "read"):
             self._first, self.position, self._tail = _read_head(self._database, self.path)
-            found = []
-            tail = NO_CHECKSUM
-            for record, tail in _verified(self._database, self.path, self._first):
-                found.append(record)
-        if len(found) != len(self) or tail != self._tail:
+            found = list(_verified(self._database, self.path, self._first))
+        if len(found) != len(self) or (found[-1][1] if found else NO_CHECKSUM) != self._tail:
             position = self._first + len(found)
             raise _damage(self.path, f"position {position} is missing, up to position {self.position}")
-        return found
+        return [record for record, _ in found]
 
     def append(self, kind: str, body: Mapping[str, Any]) -> int:
         """Append a record and return its position when it is on the disk.
@@ -257,7 +254,9 @@ def _create(path: Path, records: Sequence[JournalRecord]) -> None:
         draft.replace(path)
         sync_path(path.parent)
     except OSError as error:
-        raise error if isinstance(error, StorageError) else error_from_os(f"{path} cannot be written", error)
+        if isinstance(error, StorageError):
+            raise
+        raise error_from_os(f"{path} cannot be written", error) from error
 
 
 def _fill(database: sqlite3.Connection, records: Sequence[JournalRecord]) -> None:
@@ -295,7 +294,7 @@ def _checksum(tail: bytes, position: int, kind: bytes, text: bytes) -> bytes:
 
 
 def _check_structure(database: sqlite3.Connection, path: Path | None) -> None:
-    """Raise unless the header is that of a journal, and all pages have the structure that they should have."""
+    """Raise unless the header and the tables are those of a journal, and all pages are well-formed."""
     marks = [database.execute(f"PRAGMA {name}").fetchall() for name in ("application_id", "user_version")]
     if marks != [[(APPLICATION,)], [(FORMAT,)]]:
         raise _damage(path, "the header of the file is not that of a journal")
@@ -311,9 +310,9 @@ def _read_head(database: sqlite3.Connection, path: Path | None) -> tuple[int, in
     heads = database.execute("SELECT first, last, tail, checksum FROM head").fetchall()
     for first, last, tail, checksum in heads:
         kinds = (type(first), type(last), type(tail))
-        if len(heads) == 1 and kinds == (int, int, bytes):
-            if checksum == _checksum(tail, first, b"head", str(last).encode()):
-                return first, last, tail
+        is_typed = len(heads) == 1 and kinds == (int, int, bytes)
+        if is_typed and checksum == _checksum(tail, first, b"head", str(last).encode()):
+            return first, last, tail
     raise _damage(path, "the row with its first and last positions is wrong")
 
 
@@ -374,11 +373,11 @@ def _named_errors(path: Path | None, action: str) -> Iterator[None]:
             raise StorageError(f"{path} cannot be {action}: {error}") from error
         raise _damage(path, f"SQLite cannot read it ({error})") from error
     except UnicodeError as error:
-        raise _damage(path, f"a text is not UTF-8 ({error.reason})") from error
+        raise _damage(path, "a text is not UTF-8") from error
 
 
 def _damage(path: Path | None, reason: str) -> JournalDamageError:
     return JournalDamageError(
-        f"the journal {path or 'in memory'} is damaged: {reason}; restore it from a copy, or keep the records "
+        f"the journal {path or 'in memory'} is damaged: {reason}; restore it from a copy, or keep what is "
         "before the damage with: broadloom controller --repair"
     )

@@ -1,0 +1,803 @@
+"""Controller of a fleet's routes: it leads site agents from one set of trees to the next.
+
+A change of trees has four steps. *Open*: agents open the new hops. *Switch*: a new version begins, which uses
+the new trees. *Drain*: messages of earlier versions finish on the old trees. *Close*: the old trees go.
+Groups of filters that change independently of each other are separate units: a unit that waits for an agent
+delays no other unit. Each step is in the journal before it takes effect.
+
+The controller has no clock, no threads and no network: a service passes reports in, sends the orders
+of the brokers that `on_orders` names, and calls `tick` a few times per second.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+from collections import defaultdict, deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from broadloom.agents.links.fleet_state import Filters, FleetState
+from broadloom.agents.links.route_orders import NO_EPOCH, AgentOrders, AgentReport, Epoch, Route
+from broadloom.checks import check_choice
+from broadloom.errors import InputError, StorageError
+from broadloom.mqtt.topic_filters import groups
+
+if TYPE_CHECKING:
+    from broadloom.deployment import Hop
+    from broadloom.storage import RecordJournal
+
+LOG = logging.getLogger("broadloom.controller")
+Hops = frozenset["Hop"]
+ABSENT = ("keep", "drop")
+LAST_CHANGES = 50
+SNAPSHOT_BYTES = 4_000_000  # of new records, before a snapshot replaces them
+VERSION_GAP = 1000  # a controller that takes over leaves out versions that the other one can have used
+
+
+@dataclass
+class AgentView:
+    """What the controller knows of an agent in this reign; facts of one process only rise.
+
+    Attributes:
+        report: the latest report.
+        seen: when it came.
+        down_since: since when its broker is down; None: it is up.
+        opened: the highest number of orders of this epoch that it has opened.
+        published: the newest version whose marker its broker has.
+        closed: the round in which it has closed each change.
+    """
+
+    report: AgentReport
+    seen: float
+    down_since: float | None = None
+    opened: int = 0
+    published: int = 0
+    closed: dict[int, int] | None = None
+
+
+@dataclass(frozen=True)
+class PendingUnit:
+    """Groups that should change together: the numbers of their routes, their new trees, and who must open."""
+
+    old: tuple[int, ...]
+    new: Mapping[Filters, Hops]
+    needs: frozenset[str]
+    is_behind: bool  # an old route is still being opened
+
+
+class FleetController:
+    """Controller of the routes of a fleet.
+
+    Args:
+        journal: its journal; a restart with the same journal goes on where it was.
+        now: a clock that never goes back, in seconds.
+        patience: after how many seconds a broker that is away is left out (`absent="drop"`), an agent that
+            does not open its hops is set aside, and routes of a removed broker are given up.
+        absent: groups that need a broker that is away wait for it ("keep"), or go on without it ("drop").
+        take_over: adopt the routes that agents have from another controller, instead of being refused.
+        silence: after how many seconds without a report an agent is away.
+        grace: how long units that are ready wait for others, so that they share a version.
+
+    Attributes:
+        on_orders: called with the brokers that have new orders.
+
+    Raises:
+        JournalDamageError: the journal is damaged.
+        StorageError: it cannot be written.
+
+    Examples:
+        >>> from broadloom.storage import RecordJournal
+        >>> controller = FleetController(RecordJournal(None), now=lambda: 0.0)
+        >>> controller.receive(AgentReport("rome", "1", broker_up=True))
+        >>> controller.receive(AgentReport("oslo", "2", broker_up=True))
+        >>> controller.set_target({("news",): frozenset({("rome", "oslo"), ("oslo", "rome")})})
+        >>> controller.orders_for("rome").routes[1].filters
+        ('news',)
+        >>> controller.status()["opening"][0]["waits_for"]
+        ['oslo', 'rome']
+    """
+
+    def __init__(
+        self,
+        journal: RecordJournal,
+        now: Callable[[], float],
+        patience: float = 60.0,
+        absent: str = "keep",
+        take_over: bool = False,
+        silence: float = 10.0,
+        grace: float = 1.0,
+    ) -> None:
+        self.on_orders: Callable[[set[str]], None] = lambda _: None
+        self._journal = journal
+        self._now = now
+        self._patience = patience
+        self._absent = check_choice(absent, "absent", ABSENT)
+        self._take_over = take_over
+        self._silence = silence
+        self._grace = grace
+        self._start = now()
+        self._state = FleetState()
+        for record in journal.records():
+            self._state.apply(record.kind, record.body)
+        self._agents: dict[str, AgentView] = {}
+        self._past = defaultdict[str, set[str]](set)  # earlier processes of each agent
+        self._refusals: dict[str, str] = {}
+        self._problems: dict[str, str] = {}
+        self._stuck: dict[str, float] = {}  # until when an agent that does not open is left alone
+        self._removed_at = dict.fromkeys(self._state.removed, self._start)
+        self._target: dict[Filters, Hops] | None = None
+        self._addresses = self._state.addresses
+        self._adopted = set[tuple[str, Epoch, int]]()
+        self._pending: list[PendingUnit] | None = []  # None: to be computed again
+        self._left_out: dict[str, set[str]] = {}
+        self._ready_since: float | None = None
+        self._history = deque[dict[str, Any]](maxlen=LAST_CHANGES)
+        self._switched_at = dict.fromkeys(self._state.rounds, self._start)
+        self._numbers: dict[str, int] = {}
+        self._orders: dict[str, AgentOrders] = {}
+        self._changed = set[str]()
+        self._first_position = journal.position
+        self._opened_at = dict.fromkeys(self._state.opening, (0, self._start))
+        self._needs: dict[int, frozenset[str]] = {}
+        self._reign(self._state.epoch.number + 1)
+        self._needs = {key: self._needs_of_opening(key) for key in self._state.opening}
+
+    # Interface.
+
+    @property
+    def epoch(self) -> Epoch:
+        """The epoch of this controller."""
+        return self._state.epoch
+
+    @property
+    def refused(self) -> str | None:
+        """Why the controller orders nothing; None: it is obeyed."""
+        return next(iter(self._refusals.values()), None)
+
+    @property
+    def asks_routes(self) -> bool:
+        """Whether reports should contain the agents' routes."""
+        return self._take_over
+
+    def set_target(self, targets: Mapping[Filters, Hops], addresses: Mapping[str, str] | None = None) -> None:
+        """Set the trees that the fleet should have; a change that is being opened is finished first.
+
+        Args:
+            targets: the directed hops of the tree of each group of filters; empty: take everything down.
+            addresses: the addresses of brokers that the fleet file does not have.
+
+        Raises:
+            InputError: the hops of a group are not a tree, or two groups have topics in common.
+        """
+        target = {_key(filters): frozenset(hops) for filters, hops in targets.items() if hops}
+        known = {_key(route.filters): route.hops for route in self._state.routes.values()}
+        for filters, hops in target.items():
+            if known.get(filters) != hops:
+                _check_tree(filters, hops)
+        _check_apart(target)
+        self._target = target
+        self._pending = None
+        kept = {name: text for name, text in self._state.addresses.items() if self._state.routes_of(name)}
+        self._addresses = kept | dict(addresses or {})
+        self.tick()
+
+    def receive(self, report: AgentReport) -> None:
+        """Take a report; reports can be lost, doubled or out of order."""
+        self._advance(lambda: self._accepts(report) and self._note(report))
+
+    def tick(self) -> None:
+        """Do what can be done now; call it a few times per second."""
+        self._advance(lambda: True)
+
+    def _advance(self, first: Callable[[], bool]) -> None:
+        """Do all steps that can be done, if `first` returns true; a full disk delays them."""
+        try:
+            if first() and self.refused is None:
+                while self._step():
+                    pass
+                if self._journal.new_bytes > SNAPSHOT_BYTES:
+                    self.compact()
+                self._problems.pop("journal", None)
+        except StorageError as error:
+            self._say("journal", str(error))
+        changed, self._changed = self._changed, set()
+        if changed and self.refused is None:
+            self.on_orders(changed)
+
+    def compact(self) -> None:
+        """Replace the records of the journal by one snapshot."""
+        self._journal.replace([("snapshot", self._state.snapshot())])
+
+    def orders_for(self, broker: str) -> AgentOrders:
+        """The orders of a broker's agent; if there is nothing to order, those of no epoch (refused by agents)."""
+        if self.refused is not None or f"adopt {broker}" in self._problems:
+            return AgentOrders()
+        if broker not in self._orders:
+            self._orders[broker] = self._compose(broker)
+        return self._orders[broker]
+
+    def remove(self, broker: str) -> None:
+        """Remove a broker for good; after the patience, old routes that have it are given up."""
+        if broker not in self._state.removed:
+            self._removed_at[broker] = self._now()
+            self._commit("removed", {"brokers": sorted(self._state.removed | {broker})})
+            self._pending = None
+            self.tick()
+
+    def admit(self, broker: str) -> None:
+        """Take a removed broker back."""
+        if broker in self._state.removed:
+            self._commit("removed", {"brokers": sorted(self._state.removed - {broker})})
+            self._removed_at.pop(broker, None)
+            self._pending = None
+            self.tick()
+
+    def give_up(self) -> list[str]:
+        """Drop all old routes that still drain, and return one sentence per change; an operator's act."""
+        lines = []
+        for change in sorted(self._state.draining):
+            lines.append(f"the trees before version {change} are given up; {self._why_draining(change)}")
+            LOG.warning("%s", lines[-1])
+            self._close(change, self._state.draining[change], given_up=True)
+        self.tick()
+        return lines
+
+    def carries(self, broker: str, filters: Iterable[str]) -> bool:
+        """Whether messages of these filters go to and from a broker, by trees that all their brokers use."""
+        routes = [route for route in self._state.routes_of(broker) if route.since and route.until is None]
+        found = {text: route for route in routes for text in route.filters}
+        return all(
+            text in found and all(self._uses(other, found[text]) for other in found[text].brokers())
+            for text in filters
+        )
+
+    def settled(self) -> bool:
+        """Whether the fleet has the trees of the target, and all agents have followed."""
+        state = self._state
+        return (
+            self.refused is None
+            and self._target is not None
+            and not (self._plan() or state.opening or state.draining)
+            and all(self._follows(broker) for broker in state.brokers())
+        )
+
+    # Reports.
+
+    def _accepts(self, report: AgentReport) -> bool:
+        """Whether the agent obeys this controller; otherwise say what is wrong, or take over."""
+        broker, epoch = report.broker, report.epoch
+        fault = None
+        if epoch not in (NO_EPOCH, *self._state.reigns):
+            fault = f"the agent of {broker} obeys controller {epoch.controller} (epoch {epoch.number})"
+        elif epoch not in (NO_EPOCH, self.epoch) and report.orders > self._first_position:
+            fault = f"the agent of {broker} has newer orders than this journal, which is an old copy"
+        if fault is not None and self._take_over:
+            return self._adopt(report)
+        if fault is None:
+            self._refusals.pop(broker, None)
+            return True
+        text = f"{fault}; this controller orders nothing: stop it, or start it with --take-over"
+        if self._refusals.get(broker) != text:
+            LOG.error("%s", text)
+        self._refusals[broker] = text
+        return False
+
+    def _note(self, report: AgentReport) -> bool:
+        """Note a report; False: it is from an earlier process of the agent."""
+        broker, now = report.broker, self._now()
+        view = self._agents.get(broker)
+        if report.instance in self._past[broker] and view is not None and now - view.seen <= self._silence:
+            self._say(f"agents {broker}", f"two agents report for broker {broker}; stop one of them")
+            return False
+        if view is None or view.report.instance != report.instance:
+            if view is not None:
+                self._past[broker].add(view.report.instance)
+            self._past[broker].discard(report.instance)
+            if self._state.instances.get(broker) != report.instance:
+                self._restart_rounds(report)
+            view = self._agents[broker] = AgentView(report, now, closed={})
+        view.report = report if report.filters is not None else replace(report, filters=view.report.filters)
+        view.seen = now
+        view.down_since = None if report.broker_up else view.down_since or now
+        view.published = max(view.published, report.published)
+        closed = view.closed = view.closed or {}
+        closed |= {change: max(number, closed.get(change, 0)) for change, number in report.closed.items()}
+        if report.epoch == self.epoch:
+            view.opened = max(view.opened, report.opened)
+        return True
+
+    def _restart_rounds(self, report: AgentReport) -> None:
+        """A new process of an agent knows nothing of the closing rounds that the one before took part in."""
+        state = self._state
+        again = {
+            str(change): state.rounds[change] + 1
+            for change in state.rounds
+            if report.broker in state.closers(change)
+        }
+        self._commit("agent", {"broker": report.broker, "instance": report.instance, "rounds": again})
+
+    def _adopt(self, report: AgentReport) -> bool:
+        """Take over an agent with its routes; the epoch rises above that of the controller before."""
+        name = f"adopt {report.broker}"
+        source = (report.broker, report.epoch, report.orders)
+        if source in self._adopted:
+            return True
+        if report.routes is None:
+            self._say(name, f"the agent of {report.broker} has not said yet which routes it has")
+            return False
+        self._problems.pop(name, None)
+        state = self._state
+        if state.opening:
+            self._commit("cancel", {"units": list(state.opening)})
+        routes = dict(state.routes)
+        for route in report.routes:
+            mine = routes.get(route.number)
+            if mine is not None and (mine.filters, mine.hops) != (route.filters, route.hops):
+                route, mine = replace(route, number=max(*routes, state.next_number) + 1), None
+            if route.since is not None and (mine is None or mine.until is None):
+                routes[route.number] = route
+        _end_overlapped(routes)
+        used = [report.published, report.version]
+        used += [route.until or route.since or 0 for route in report.routes]
+        body = {
+            "routes": [
+                route.to_json() for number, route in routes.items() if route != state.routes.get(number)
+            ],
+            "version": max(state.version, max(used) + VERSION_GAP),
+            "versions": {report.broker: report.published},
+            "round": VERSION_GAP * (report.epoch.number + 1),
+        }
+        self._commit("adopt", body)
+        self._adopted.add(source)
+        if report.epoch.number >= self.epoch.number:
+            self._reign(report.epoch.number + 1)
+        self._switched_at |= {
+            change: self._now() for change in state.rounds if change not in self._switched_at
+        }
+        LOG.warning("%d routes of the agent of %s are taken over", len(report.routes), report.broker)
+        return True
+
+    # Steps.
+
+    def _step(self) -> bool:
+        """Do one step, if one can be done."""
+        if self._addresses != self._state.addresses:
+            self._commit("addresses", {"addresses": self._addresses})
+        return self._close_drained() or self._cancel_blocked() or self._switch_ready() or self._open_pending()
+
+    def _close_drained(self) -> bool:
+        now = self._now()
+        gone = {name for name, at in self._removed_at.items() if now - at >= self._patience}
+        for change in list(self._state.draining):
+            numbers = self._state.draining[change]
+            if not self._waiting_to_close(change):
+                self._close(change, numbers)
+                return True
+            lost = {number for number in numbers if gone & self._state.routes[number].brokers()}
+            if lost:
+                names = ", ".join(sorted(gone))
+                text = f"{len(lost)} old trees before version {change} are given up: {names} was removed"
+                LOG.warning("%s", text)
+                self._say(f"given up {change}", text)
+                self._close(change, lost, given_up=True)
+                return True
+        return False
+
+    def _close(self, change: int, numbers: Iterable[int], given_up: bool = False) -> None:
+        self._commit("closed", {"change": change, "routes": sorted(numbers), "given_up": given_up})
+        if change not in self._state.draining:
+            started = self._switched_at.pop(change, None)
+            for entry in self._history:
+                if entry["version"] == change and started is not None:
+                    entry["drained_s"] = round(self._now() - started, 3)
+                    entry["given_up"] = given_up
+
+    def _cancel_blocked(self) -> bool:
+        """Set units aside that need an agent that is away, or that does not open its hops."""
+        now = self._now()
+        blocked = []
+        for key in self._state.opening:
+            late = now - self._opened_at[key][1] > self._patience
+            missing = self._unopened(key)
+            if late:
+                self._stuck.update(dict.fromkeys(missing, now + self._patience))
+            if missing and (late or any(map(self._is_lost, missing))):
+                blocked.append(key)
+        if blocked:
+            self._commit("cancel", {"units": blocked})
+        return bool(blocked)
+
+    def _switch_ready(self) -> bool:
+        opening = self._state.opening
+        ready = [key for key in opening if not self._unopened(key)]
+        now = self._now()
+        if not ready:
+            self._ready_since = None
+            return False
+        self._ready_since = now if self._ready_since is None else self._ready_since
+        if len(ready) < len(opening) and now - self._ready_since < self._grace:
+            return False
+        version = self._state.version + 1
+        entry = {
+            "version": version,
+            "groups": sum(len(opening[key].new) for key in ready),
+            "replaced": sum(len(opening[key].old) for key in ready),
+            "opened_s": round(now - min(self._opened_at[key][1] for key in ready), 3),
+            "drained_s": None,
+        }
+        self._commit("switch", {"version": version, "units": ready})
+        if version in self._state.draining:
+            self._switched_at[version] = now
+        else:
+            entry["drained_s"] = 0.0
+        self._history.append(entry)
+        self._ready_since = None
+        return True
+
+    def _open_pending(self) -> bool:
+        """Open the units that need no agent that is away."""
+        units = {}
+        number = self._state.next_number
+        self._left_out = {}
+        for unit in self._plan():
+            able = None if unit.is_behind else self._able(unit)
+            if able is None:
+                continue
+            old = [self._state.routes[number] for number in able.old]
+            had = {end for route in old for _, end in route.hops}
+            new = []
+            for filters, hops in able.new.items():
+                fresh = frozenset(end for _, end in hops) - had
+                new.append(Route(number, filters, hops, fresh=fresh).to_json())
+                number += 1
+            units[str(number)] = {"old": able.old, "new": new}
+            number += 1
+        if units:
+            self._commit("open", {"units": units})
+            for key in map(int, units):
+                self._opened_at[key] = (self._journal.position, self._now())
+                self._needs[key] = self._needs_of_opening(key)
+        return bool(units)
+
+    def _able(self, unit: PendingUnit) -> PendingUnit | None:
+        """The unit as it can be opened now, perhaps without brokers that are away; None: it waits."""
+        while away := {name for name in unit.needs if not self._is_available(name)}:
+            since = self._now() - self._patience
+            if self._absent == "keep" or any(self._away_since(name) > since for name in away):
+                return None
+            for name in away:
+                self._left_out.setdefault(name, set()).update(text for group in unit.new for text in group)
+            reduced = {filters: without_brokers(hops, away) for filters, hops in unit.new.items()}
+            old = {_key(self._state.routes[number].filters): number for number in unit.old}
+            same = {
+                filters
+                for filters, number in old.items()
+                if self._state.routes[number].hops == reduced.get(filters)
+            }
+            unit = self._unit(
+                [number for filters, number in old.items() if filters not in same],
+                {filters: hops for filters, hops in reduced.items() if hops and filters not in same},
+            )
+        return unit if unit.old or unit.new else None
+
+    # What should change.
+
+    def _plan(self) -> list[PendingUnit]:
+        """The units in which the target differs from the routes in use and those being opened."""
+        if self._pending is None:
+            self._pending = list(self._differences())
+        return self._pending
+
+    def _differences(self) -> Iterable[PendingUnit]:
+        if self._target is None:
+            return
+        state = self._state
+        replaced = {number for unit in state.opening.values() for number in unit.old}
+        present = {
+            _key(route.filters): route
+            for route in state.routes.values()
+            if route.until is None and route.number not in replaced
+        }
+        target = {}
+        for filters, hops in self._target.items():
+            kept = without_brokers(hops, state.removed) if state.removed else hops
+            if kept:
+                target[filters] = kept
+        old = {filters: route for filters, route in present.items() if target.get(filters) != route.hops}
+        new = {
+            filters: hops
+            for filters, hops in target.items()
+            if filters not in present or present[filters].hops != hops
+        }
+        for members in _overlapping([*old, *new]):
+            yield self._unit(
+                [old[filters].number for filters in members if filters in old],
+                {filters: new[filters] for filters in members if filters in new},
+            )
+
+    def _unit(self, old: Iterable[int], new: Mapping[Filters, Hops]) -> PendingUnit:
+        state = self._state
+        numbers = tuple(old)
+        needs = {name for filters, hops in new.items() for name in state.needs_opening(filters, hops)}
+        is_behind = any(state.routes[number].since is None for number in numbers)
+        return PendingUnit(numbers, new, frozenset(needs), is_behind)
+
+    # Who waits for whom.
+
+    def _needs_of_opening(self, key: int) -> frozenset[str]:
+        routes = [self._state.routes[number] for number in self._state.opening[key].new]
+        needs = (self._state.needs_opening(route.filters, route.hops) for route in routes)
+        return frozenset().union(*needs)
+
+    def _unopened(self, key: int) -> list[str]:
+        position = self._opened_at[key][0]
+        views = self._agents
+        return [name for name in self._needs[key] if name not in views or views[name].opened < position]
+
+    def _waiting_to_close(self, change: int) -> list[str]:
+        number = self._state.rounds[change]
+        return [
+            name
+            for name in sorted(self._state.closers(change))
+            if name not in self._agents or (self._agents[name].closed or {}).get(change) != number
+        ]
+
+    def _why_draining(self, change: int) -> str:
+        waiting = self._waiting_to_close(change)
+        away = [name for name in waiting if self._is_lost(name)]
+        if away:
+            return f"{', '.join(away)} is away and can still have messages for them"
+        return f"messages for them can still be on the way at {', '.join(waiting)}"
+
+    def _is_lost(self, broker: str) -> bool:
+        """Whether a broker or its agent is known to be away."""
+        view = self._agents.get(broker)
+        seen = self._start if view is None else view.seen
+        down = view is not None and view.down_since is not None
+        return down or broker in self._state.removed or self._now() - seen > self._silence
+
+    def _is_available(self, broker: str) -> bool:
+        """Whether a broker's agent can open hops now."""
+        is_stuck = self._stuck.get(broker, self._now()) > self._now()
+        return broker in self._agents and not is_stuck and not self._is_lost(broker)
+
+    def _away_since(self, broker: str) -> float:
+        view = self._agents.get(broker)
+        if view is None:
+            return self._start
+        return view.seen if view.down_since is None else view.down_since
+
+    def _uses(self, broker: str, route: Route) -> bool:
+        view = self._agents.get(broker)
+        return view is not None and route.since is not None and view.published >= route.since
+
+    def _follows(self, broker: str) -> bool:
+        view = self._agents.get(broker)
+        if view is None or self._is_lost(broker):
+            return False
+        is_open = view.opened >= self._numbers.get(broker, 0)
+        return is_open and view.published >= self._state.versions.get(broker, 0)
+
+    # Journal and orders.
+
+    def _commit(self, kind: str, body: Mapping[str, Any]) -> None:
+        """Write a step to the journal, then apply it."""
+        self._journal.append(kind, body)
+        touched = self._state.apply(kind, body)
+        for broker in touched:
+            self._numbers[broker] = self._journal.position
+            self._orders.pop(broker, None)
+        self._changed |= touched
+        self._pending = None
+        for known in (self._opened_at, self._needs):
+            for key in known.keys() - self._state.opening.keys():
+                del known[key]
+
+    def _reign(self, number: int) -> None:
+        """Begin an epoch: agents must follow its orders anew."""
+        self._commit("epoch", {"number": number, "controller": secrets.token_hex(6)})
+        self._orders.clear()
+        self._numbers = dict.fromkeys(self._state.brokers() | self._agents.keys(), self._journal.position)
+        self._changed |= self._numbers.keys()
+        for view in self._agents.values():
+            view.opened = 0
+        at = self._journal.position
+        self._opened_at = {key: (at, since) for key, (_, since) in self._opened_at.items()}
+
+    def _compose(self, broker: str) -> AgentOrders:
+        state = self._state
+        routes = [] if broker in state.removed else state.routes_of(broker)
+        changes = {route.until + 1 for route in routes if route.until is not None}
+        near = {name for route in routes for name in route.brokers()}
+        return AgentOrders(
+            self.epoch,
+            self._numbers.setdefault(broker, self._journal.position),
+            state.versions.get(broker, 0),
+            {change: state.rounds[change] for change in sorted(changes)},
+            {route.number: route for route in routes},
+            {name: text for name, text in state.addresses.items() if name in near},
+        )
+
+    def _say(self, name: str, text: str) -> None:
+        if self._problems.get(name) != text:
+            LOG.warning("%s", text)
+        self._problems[name] = text
+
+    # Status.
+
+    def status(self) -> dict[str, Any]:
+        """Everything that an operator should see, as JSON values."""
+        state = self._state
+        brokers = sorted(state.brokers() | self._agents.keys() | state.removed)
+        hops = [hop for view in self._agents.values() for hop in view.report.hops.values()]
+        up = sum(hop.near_up and hop.far_up for hop in hops)
+        return {
+            "epoch": list(self.epoch),
+            "refused": self.refused,
+            "version": state.version,
+            "settled": self.settled(),
+            "groups": sum(route.since is not None and route.until is None for route in state.routes.values()),
+            "hops_up": up,
+            "hops_down": len(hops) - up,
+            "bytes_waiting": sum(hop.in_flight_bytes for hop in hops),
+            "brokers": {name: self._broker_status(name) for name in brokers},
+            "opening": [self._opening_status(key) for key in state.opening],
+            "waiting": self._waiting_status(),
+            "draining": [self._draining_status(change) for change in sorted(state.draining)],
+            "left_out": {name: sorted(texts) for name, texts in sorted(self._left_out.items())},
+            "problems": self._all_problems(),
+            "changes": list(self._history),
+        }
+
+    def _broker_status(self, name: str) -> dict[str, Any]:
+        view = self._agents.get(name)
+        ordered = {
+            "removed": name in self._state.removed,
+            "away": self._is_lost(name),
+            "away_s": round(self._now() - self._away_since(name), 1) if self._is_lost(name) else 0.0,
+            "ordered": self._numbers.get(name, 0),
+            "ordered_version": self._state.versions.get(name, 0),
+            "address": self._state.addresses.get(name),
+        }
+        if view is None:
+            return ordered | {"agent": None}
+        report = view.report.to_json()
+        leave_out = ("broker", "filters", "routes", "instance")
+        known = {key: value for key, value in report.items() if key not in leave_out}
+        filters = view.report.filters
+        return (
+            ordered
+            | known
+            | {"agent": view.report.instance, "filters": None if filters is None else len(filters)}
+        )
+
+    def _opening_status(self, key: int) -> dict[str, Any]:
+        unit = self._state.opening[key]
+        filters = [text for number in unit.new for text in self._state.routes[number].filters]
+        seconds = round(self._now() - self._opened_at[key][1], 1)
+        return {"filters": filters, "seconds": seconds, "waits_for": sorted(self._unopened(key))}
+
+    def _waiting_status(self) -> list[dict[str, Any]]:
+        found = []
+        for unit in self._plan():
+            texts = {text for group in unit.new for text in group}
+            texts |= {text for number in unit.old for text in self._state.routes[number].filters}
+            away = sorted(name for name in unit.needs if not self._is_available(name))
+            why = (
+                "an earlier change of these filters is being opened"
+                if unit.is_behind
+                else "away or not ready"
+            )
+            found.append({"filters": sorted(texts), "waits_for": away, "reason": why})
+        return found
+
+    def _draining_status(self, change: int) -> dict[str, Any]:
+        return {
+            "version": change,
+            "round": self._state.rounds[change],
+            "routes": len(self._state.draining[change]),
+            "seconds": round(self._now() - self._switched_at.get(change, self._start), 1),
+            "waits_for": self._waiting_to_close(change),
+            "reason": self._why_draining(change),
+        }
+
+    def _all_problems(self) -> list[str]:
+        found = [*self._refusals.values(), *self._problems.values()]
+        for name in sorted(self._state.brokers() | self._agents.keys()):
+            view = self._agents.get(name)
+            if self._is_lost(name) and name not in self._state.removed:
+                down = view is not None and view.down_since is not None
+                found.append(f"broker {name} is down" if down else f"the agent of {name} does not report")
+            found += [f"{name}: {text}" for text in (view.report.problems if view else ())]
+        for name, texts in sorted(self._left_out.items()):
+            found.append(f"{len(texts)} filters are carried without {name}, which is away")
+        return found
+
+
+def without_brokers(hops: Hops, gone: Iterable[str]) -> Hops:
+    """A tree without some brokers; the neighbours of an inner broker are joined at the first of them.
+
+    Examples:
+        >>> both = lambda *pairs: frozenset(hop for u, v in pairs for hop in ((u, v), (v, u)))
+        >>> without_brokers(both("ab", "bc", "bd") | {("p", "b")}, "b") == both("ac", "ad") | {("p", "a")}
+        True
+    """
+    for name in sorted(gone):
+        near = sorted(end for start, end in hops if start == name and (end, name) in hops)
+        feeders = [start for start, end in hops if end == name and (name, start) not in hops]
+        hops = frozenset(hop for hop in hops if name not in hop)
+        if near:
+            hub = near[0]
+            hops |= {hop for other in near[1:] for hop in ((hub, other), (other, hub))}
+            hops |= {(feeder, hub) for feeder in feeders}
+    return hops
+
+
+def _key(filters: Iterable[str]) -> Filters:
+    """The filters of a group in their one order."""
+    return tuple(sorted(set(filters)))
+
+
+def _check_tree(filters: Filters, hops: Hops) -> None:
+    """Raise unless the hops of a group are a tree."""
+    edges = {(min(hop), max(hop)) for hop in hops}
+    component = {broker: {broker} for edge in edges for broker in edge}
+    for u, v in sorted(edges):
+        if component[u] is component[v]:
+            raise InputError(f"the hops of filter {filters[0]!r:.60} have a ring at {u} and {v}; give a tree")
+        joined = component[u] | component[v]
+        component.update(dict.fromkeys(joined, joined))
+    if len(edges) != len(component) - 1:
+        raise InputError(f"the hops of filter {filters[0]!r:.60} are not connected; give one tree")
+
+
+def _check_apart(target: Mapping[Filters, Hops]) -> None:
+    """Raise if two groups have topics in common."""
+    group_of = groups(text for filters in target for text in filters)
+    owner: dict[str, Filters] = {}
+    for filters in target:
+        for text in filters:
+            other = owner.setdefault(group_of[text], filters)
+            if other is not filters:
+                raise InputError(
+                    f"filters {text!r:.60} and {other[0]!r:.60} have topics in common; give them one tree"
+                )
+
+
+def _overlapping(members: Iterable[Filters]) -> list[list[Filters]]:
+    """Sets of groups that have topics in common, directly or by way of others."""
+    listed = list(dict.fromkeys(members))
+    group_of = groups(dict.fromkeys(text for filters in listed for text in filters))
+    parent: dict[str, str] = {}
+
+    def root(text: str) -> str:
+        while parent.setdefault(text, text) != text:
+            text = parent[text] = parent[parent[text]]
+        return text
+
+    for filters in listed:
+        first = root(group_of[filters[0]])
+        for text in filters:
+            parent[root(group_of[text])] = first
+    found = defaultdict[str, list[Filters]](list)
+    for filters in listed:
+        found[root(group_of[filters[0]])].append(filters)
+    return list(found.values())
+
+
+def _end_overlapped(routes: dict[int, Route]) -> None:
+    """Of routes in use that have topics in common, end all but the newest: an agent has missed a switch."""
+    in_use = [route for route in routes.values() if route.since is not None and route.until is None]
+    by_filters = defaultdict[Filters, list[Route]](list)
+    for route in in_use:
+        by_filters[_key(route.filters)].append(route)
+    for members in _overlapping(by_filters):
+        same = sorted(
+            (route for filters in members for route in by_filters[filters]), key=lambda one: one.since or 0
+        )
+        newest = same[-1].since or 0
+        for route in same:
+            if route.since != newest:
+                routes[route.number] = replace(route, until=newest - 1)

@@ -1,0 +1,257 @@
+"""Journaled state of a fleet's routes: a function of the records in the controller's journal.
+
+Each step of the controller is one record. It is written first, then applied here; after a restart, the same
+records give the same state.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from broadloom.agents.links.route_orders import NO_EPOCH, Epoch, Route
+from broadloom.errors import InputError
+
+if TYPE_CHECKING:
+    from broadloom.deployment import Hop
+
+Filters = tuple[str, ...]
+MOST_REIGNS = 1000  # epochs that a snapshot keeps
+
+
+class OpeningUnit(NamedTuple):
+    """Groups that change together, because old and new ones have topics in common.
+
+    Attributes:
+        old: the numbers of the routes that they have.
+        new: the numbers of the routes that they get.
+    """
+
+    old: tuple[int, ...]
+    new: tuple[int, ...]
+
+
+class FleetState:
+    """Routes of a fleet and the changes among them.
+
+    Attributes:
+        reigns: the epochs of this journal, the newest last.
+        version: the newest version.
+        versions: the version that each broker should have.
+        routes: all routes by number: opening, in use, or draining.
+        opening: units whose new routes are being opened, by number.
+        rounds: the closing round of each change that is draining.
+        draining: the numbers of the old routes of each such change.
+        instances: the agent process of each broker that was seen last.
+        addresses: the addresses of brokers that the fleet file does not have.
+        removed: the brokers that an operator has removed.
+        next_number: the next number of a route or unit.
+    """
+
+    def __init__(self) -> None:
+        self.reigns: list[Epoch] = []
+        self.version = 0
+        self.versions: dict[str, int] = {}
+        self.routes: dict[int, Route] = {}
+        self.opening: dict[int, OpeningUnit] = {}
+        self.rounds: dict[int, int] = {}
+        self.draining: dict[int, set[int]] = {}
+        self.instances: dict[str, str] = {}
+        self.addresses: dict[str, str] = {}
+        self.removed: set[str] = set()
+        self.next_number = 1
+        self._by_broker = defaultdict[str, set[int]](set)
+        self._subscribed = defaultdict["Hop", Counter[str]](Counter)
+
+    @property
+    def epoch(self) -> Epoch:
+        """The newest epoch."""
+        return self.reigns[-1] if self.reigns else NO_EPOCH
+
+    def routes_of(self, broker: str) -> list[Route]:
+        """The routes whose trees have a broker, by number."""
+        return [self.routes[number] for number in sorted(self._by_broker.get(broker, ()))]
+
+    def brokers(self) -> set[str]:
+        """The brokers of all routes."""
+        return {broker for broker, numbers in self._by_broker.items() if numbers}
+
+    def needs_opening(self, filters: Filters, hops: Iterable[Hop]) -> set[str]:
+        """The brokers that have a new outgoing hop in a tree, or new filters on one."""
+        found = set[str]()
+        for hop in hops:
+            known = self._subscribed.get(hop)
+            if hop[0] not in found and (known is None or any(not known[text] for text in filters)):
+                found.add(hop[0])
+        return found
+
+    def closers(self, change: int) -> set[str]:
+        """The brokers with outgoing hops in the old routes of a change."""
+        return {hop[0] for number in self.draining.get(change, ()) for hop in self.routes[number].hops}
+
+    # Records.
+
+    def apply(self, kind: str, body: Mapping[str, Any]) -> set[str]:
+        """Apply a record and return the brokers whose orders it changes.
+
+        Raises:
+            InputError: the kind of the record is unknown.
+        """
+        apply = _RECORDS.get(kind)
+        if apply is None:
+            raise InputError(
+                f"the journal has a record of unknown kind {kind!r:.40}; a newer broadloom wrote it"
+            )
+        return apply(self, body)
+
+    def _epoch(self, body: Mapping[str, Any]) -> set[str]:
+        self.reigns.append(Epoch(body["number"], body["controller"]))
+        return self.brokers()
+
+    def _open(self, body: Mapping[str, Any]) -> set[str]:
+        touched = set[str]()
+        for key, unit in body["units"].items():
+            new = [Route.from_json(route) for route in unit["new"]]
+            for route in new:
+                self._put(route)
+                touched |= route.brokers()
+            self.opening[int(key)] = OpeningUnit(tuple(unit["old"]), tuple(route.number for route in new))
+            self.next_number = max(self.next_number, int(key) + 1, *(route.number + 1 for route in new))
+        return touched
+
+    def _cancel(self, body: Mapping[str, Any]) -> set[str]:
+        return self._drop(number for key in body["units"] for number in self.opening.pop(key).new)
+
+    def _switch(self, body: Mapping[str, Any]) -> set[str]:
+        self.version = body["version"]
+        touched = set[str]()
+        for unit in (self.opening.pop(key) for key in body["units"]):
+            for number in unit.new:
+                self._put(replace(self.routes[number], since=self.version))
+                touched |= self.routes[number].brokers()
+            for number in unit.old:
+                self._put(replace(self.routes[number], until=self.version - 1))
+                touched |= self.routes[number].brokers()
+        self.versions.update(dict.fromkeys(touched, self.version))
+        if self.version in self.draining:
+            self.rounds[self.version] = 1
+        return touched
+
+    def _agent(self, body: Mapping[str, Any]) -> set[str]:
+        self.instances[body["broker"]] = body["instance"]
+        touched = set[str]()
+        for change, number in body["rounds"].items():
+            self.rounds[int(change)] = number
+            touched |= self.closers(int(change))
+        return touched
+
+    def _closed(self, body: Mapping[str, Any]) -> set[str]:
+        return self._drop(body["routes"])
+
+    def _addresses(self, body: Mapping[str, Any]) -> set[str]:
+        before, self.addresses = self.addresses, dict(body["addresses"])
+        changed = {broker for broker, _ in before.items() ^ self.addresses.items()}
+        return {other for broker in changed for route in self.routes_of(broker) for other in route.brokers()}
+
+    def _removed(self, body: Mapping[str, Any]) -> set[str]:
+        before, self.removed = self.removed, set(body["brokers"])
+        return before ^ self.removed
+
+    def _adopt(self, body: Mapping[str, Any]) -> set[str]:
+        """Take over routes that agents have from another controller."""
+        touched = set[str]()
+        for route in map(Route.from_json, body["routes"]):
+            self._put(route)
+            touched |= route.brokers()
+            self.next_number = max(self.next_number, route.number + 1)
+        self.version = body["version"]
+        self.versions |= body["versions"]
+        self.rounds |= {change: body["round"] for change in self.draining if change not in self.rounds}
+        return touched
+
+    def _snapshot(self, body: Mapping[str, Any]) -> set[str]:
+        self.reigns = [Epoch(*one) for one in body["reigns"]]
+        self.version = body["version"]
+        self.versions = dict(body["versions"])
+        for route in map(Route.from_json, body["routes"]):
+            self._put(route)
+        self.opening = {
+            int(key): OpeningUnit(tuple(old), tuple(new)) for key, (old, new) in body["opening"].items()
+        }
+        self.rounds = {int(change): number for change, number in body["rounds"].items()}
+        self.instances = dict(body["instances"])
+        self.addresses = dict(body["addresses"])
+        self.removed = set(body["removed"])
+        self.next_number = body["next_number"]
+        return self.brokers()
+
+    def snapshot(self) -> dict[str, Any]:
+        """The whole state as the body of one record."""
+        return {
+            "reigns": [list(one) for one in self.reigns[-MOST_REIGNS:]],
+            "version": self.version,
+            "versions": self.versions,
+            "routes": [route.to_json() for _, route in sorted(self.routes.items())],
+            "opening": {str(key): [unit.old, unit.new] for key, unit in self.opening.items()},
+            "rounds": {str(change): number for change, number in self.rounds.items()},
+            "instances": self.instances,
+            "addresses": self.addresses,
+            "removed": sorted(self.removed),
+            "next_number": self.next_number,
+        }
+
+    # Routes and their indices.
+
+    def _put(self, route: Route) -> None:
+        """Add a route or replace it by one with other versions."""
+        if route.number in self.routes:
+            self._remove(route.number)
+        self.routes[route.number] = route
+        for broker in route.brokers():
+            self._by_broker[broker].add(route.number)
+        if route.since is not None:
+            for hop in route.hops:
+                self._subscribed[hop].update(route.filters)
+        if route.until is not None:
+            self.draining.setdefault(route.until + 1, set()).add(route.number)
+
+    def _remove(self, number: int) -> Route:
+        route = self.routes.pop(number)
+        for broker in route.brokers():
+            self._by_broker[broker].discard(number)
+        if route.since is not None:
+            for hop in route.hops:
+                known = self._subscribed[hop]
+                known.subtract(route.filters)
+                for text in route.filters:
+                    if not known[text]:
+                        del known[text]
+        if route.until is not None:
+            change = route.until + 1
+            self.draining[change].discard(number)
+            if not self.draining[change]:
+                del self.draining[change]
+        return route
+
+    def _drop(self, numbers: Iterable[int]) -> set[str]:
+        touched = set[str]()
+        for number in list(numbers):
+            touched |= self._remove(number).brokers()
+        self.rounds = {change: number for change, number in self.rounds.items() if change in self.draining}
+        return touched
+
+
+_RECORDS = {
+    "epoch": FleetState._epoch,
+    "open": FleetState._open,
+    "cancel": FleetState._cancel,
+    "switch": FleetState._switch,
+    "agent": FleetState._agent,
+    "closed": FleetState._closed,
+    "addresses": FleetState._addresses,
+    "removed": FleetState._removed,
+    "adopt": FleetState._adopt,
+    "snapshot": FleetState._snapshot,
+}
