@@ -39,7 +39,7 @@ from broadloom.agents.links.controller_protocol import (
     orders_message,
     same_code,
 )
-from broadloom.agents.links.route_orders import AgentOrders, AgentReport, Epoch
+from broadloom.agents.links.route_orders import NO_EPOCH, AgentOrders, AgentReport, Epoch
 from broadloom.agents.monitoring import RateLimitedLog
 from broadloom.checks import plain_name
 from broadloom.deployment.fleet_file import is_loopback
@@ -422,10 +422,10 @@ class OrderBoard:
     async def after(self, broker: str, epoch: Epoch, number: int, wait: float) -> dict[str, Any] | None:
         """Orders that differ from the orders with this number of an epoch; None: none within the wait."""
         orders = self._orders_for(broker)
-        if (orders.epoch, orders.number) == (epoch, number) and wait > 0 and not self._closed:
+        if _is_nothing_new(orders, epoch, number) and wait > 0 and not self._closed:
             await self._changed(broker, wait)
             orders = self._orders_for(broker)
-        if (orders.epoch, orders.number) == (epoch, number):
+        if _is_nothing_new(orders, epoch, number):
             return None
         sent = self._sent[broker]
         before = next((one for one in sent if (one.epoch, one.number) == (epoch, number)), None)
@@ -448,6 +448,11 @@ class OrderBoard:
         finally:
             if future in waiting:
                 waiting.remove(future)
+
+
+def _is_nothing_new(orders: AgentOrders, epoch: Epoch, number: int) -> bool:
+    """Whether an agent has these orders, or they are those of a controller that orders nothing."""
+    return orders.epoch == NO_EPOCH or (orders.epoch, orders.number) == (epoch, number)
 
 
 # Metrics.

@@ -43,7 +43,7 @@ from broadloom.agents.links.controller_protocol import (
 from broadloom.agents.links.route_orders import AgentOrders, AgentReport
 from broadloom.agents.monitoring import RateLimitedLog
 from broadloom.checks import plain_name
-from broadloom.errors import InputError, UnreachableError
+from broadloom.errors import InputError, StorageError, UnreachableError
 
 if TYPE_CHECKING:
     from broadloom.agents.links.stamps import FleetKey
@@ -82,6 +82,7 @@ class ControllerConnection:
         self._http: http.client.HTTPConnection | None = None
         self._session = ""
         self._count = 0
+        self._closed = False
 
     def request(self, method: str, target: str, value: Any = None, wait: float = 0.0) -> tuple[int, Any]:
         """Send a request, and return the status and the JSON value of the answer; None: without a body.
@@ -111,14 +112,13 @@ class ControllerConnection:
             raise UnreachableError(f"the controller at {self._address} does not answer with JSON") from error
 
     def close(self) -> None:
-        """Close the connection; any thread can call this, and a request that waits fails."""
-        self._session = ""
+        """Close the connection for good; any thread can call this, and a request that waits fails."""
+        self._closed = True
         connection = self._http
         if connection is not None and (sock := connection.sock) is not None:
             with contextlib.suppress(OSError):
                 sock.shutdown(socket.SHUT_RDWR)
-            with contextlib.suppress(OSError):
-                connection.close()
+        self._drop()
 
     def _hello(self, deadline: float) -> None:
         """Begin a session: each side proves that it knows the key."""
@@ -160,7 +160,7 @@ class ControllerConnection:
             return status, b""  # not signed: there is no session
         code = self._codes.answer(session, count, status, answer)
         if not same_code(code, headers_back.get(CODE_HEADER, "")):
-            self.close()
+            self._session = ""
             if status in (http.HTTPStatus.FORBIDDEN, http.HTTPStatus.SERVICE_UNAVAILABLE):
                 raise UnreachableError(f"the controller at {self._address} answers with status {status}")
             raise ControllerRefusedError(f"an answer of {self._address} is not from the controller")
@@ -179,13 +179,17 @@ class ControllerConnection:
                     connection.sock.settimeout(connection.timeout)
                 peer = {PEER_HEADER: quote(self._peer, safe="")}
                 connection.request(method, target, body or None, headers | peer)
+                if self._closed:
+                    raise ConnectionAbortedError("closed")
                 answer = connection.getresponse()
                 content = _bounded(answer, deadline)
                 return answer.status, {name.lower(): value for name, value in answer.getheaders()}, content
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, http.client.HTTPException, AttributeError, ValueError) as error:
+                if not (self._closed or isinstance(error, (OSError, http.client.HTTPException))):
+                    raise  # only another thread that closes the connection can cause these
                 self._drop()
                 gone = isinstance(error, (ConnectionError, http.client.RemoteDisconnected))
-                if not (can_retry and gone):
+                if self._closed or not (can_retry and gone):
                     reason = getattr(error, "strerror", None) or str(error) or type(error).__name__
                     raise UnreachableError(
                         f"the controller at {self._address} does not answer: {reason[:100]}"
@@ -198,10 +202,11 @@ class ControllerConnection:
         return http.client.HTTPSConnection(self._address.hostname, self._address.port, context=self._tls)
 
     def _drop(self) -> None:
-        if self._http is not None:
-            with contextlib.suppress(OSError):
-                self._http.close()
+        connection = self._http
         self._http = None
+        if connection is not None:
+            with contextlib.suppress(OSError):
+                connection.close()
 
 
 def _bounded(answer: http.client.HTTPResponse, deadline: float) -> bytes:
@@ -221,11 +226,15 @@ def _bounded(answer: http.client.HTTPResponse, deadline: float) -> bytes:
 class OrderedAgent(Protocol):
     """What a client of the controller needs of an agent; all of it runs in the agent's event loop."""
 
-    def report(self, with_routes: bool) -> AgentReport:
+    @property
+    def orders(self) -> AgentOrders:
+        """The orders that it follows."""
+
+    def report(self, with_routes: bool = False) -> AgentReport:
         """The present report; with the agent's routes if the controller takes over."""
 
-    async def apply(self, orders: AgentOrders) -> None:
-        """Store orders, and begin to follow them."""
+    def apply(self, orders: AgentOrders) -> None:
+        """Store orders, and begin to follow them; raises if a newer controller has given orders."""
 
 
 class ControllerClient:
@@ -257,7 +266,6 @@ class ControllerClient:
         self._threads: list[threading.Thread] = []
         self._sent_filters = (-1, "")  # number and instance of the filters that the controller has
         self._with_routes = False
-        self._orders: AgentOrders | None = None
         self.connected = False
 
     def start(self) -> None:
@@ -301,8 +309,8 @@ class ControllerClient:
                 self._log.warn(kind, "%s; links stay as they are", error)
                 wait = pause * random.uniform(0.5, 1.0)  # noqa: S311 (spreads agents over time)
                 pause = min(pause * 2, LONGEST_PAUSE)
-            except InputError as error:
-                self._log.warn("malformed", "an answer of the controller is refused: %s", error)
+            except (InputError, StorageError) as error:  # orders that are older, malformed, or not stored
+                self._log.warn("orders", "%s", error)
                 wait = REFUSED_PAUSE
             except (RuntimeError, TimeoutError, asyncio.CancelledError) as error:
                 # The event loop is closed, or too slow.
@@ -336,11 +344,8 @@ class ControllerClient:
 
     def _poll(self) -> float:
         """Wait for orders, and let the agent follow them."""
-        report = self._in_loop(self._report())
-        known = self._orders
-        if known is not None and known.epoch != report.epoch:
-            known = self._orders = None  # refused, or the agent has newer ones
-        query = epoch_query(report.epoch, -1 if known is None else known.number, POLL_SECONDS)
+        known = self._in_loop(self._orders())
+        query = epoch_query(known.epoch, known.number, POLL_SECONDS)
         target = f"{agent_path(self._broker, 'orders')}?{query}"
         status, answer = self._polls.request("GET", target, wait=POLL_SECONDS)
         if status == http.HTTPStatus.NO_CONTENT:
@@ -350,18 +355,14 @@ class ControllerClient:
                 "orders", "the controller has no orders: %s", plain_name(str(_detail(answer, status)))
             )
             return REFUSED_PAUSE
-        try:
-            orders = orders_of(answer, known)
-        except InputError:
-            self._orders = None  # ask for all of them
-            raise
-        self._in_loop(self._agent.apply(orders))
-        if self._in_loop(self._report()).epoch != orders.epoch:
-            self._log.warn("epoch", "orders of an older controller are refused")
-            self._orders = None
-            return REFUSED_PAUSE
-        self._orders = orders
+        self._in_loop(self._apply(orders_of(answer, known)))
         return 0.0
+
+    async def _apply(self, orders: AgentOrders) -> None:
+        self._agent.apply(orders)
+
+    async def _orders(self) -> AgentOrders:
+        return self._agent.orders
 
     async def _report(self) -> AgentReport:
         return self._agent.report(self._with_routes)
