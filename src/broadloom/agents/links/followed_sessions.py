@@ -1,0 +1,359 @@
+"""Sessions and subscriptions of a Mosquitto, followed line by line through its log.
+
+The lines come from `$SYS/broker/log/...` or from a log file. They do not say how long a session of MQTT 5
+outlives its connection. Such a session is *unsure* while its client is away, and its filters stay wanted
+until the broker's own count of subscriptions shows that it has ended: one filter too many costs a link at
+most, one too few loses messages.
+
+A client chooses its own id, which can look like a part of a line. So each line is read in all possible ways,
+and a reading that names a client that is known to be connected wins.
+"""
+
+from __future__ import annotations
+
+import re
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from broadloom.mqtt.topic_filters import OWN_CLIENTS, SHARED, is_valid_filter
+
+LONGEST_LINE = 990  # bytes; Mosquitto cuts lines off at 1,000 bytes, with the time and the end of the line
+MOST_SESSIONS = 200_000
+MOST_FILTERS = 200_000  # distinct ones
+MQTT_5 = 5
+# Whether a session outlives its connection.
+ENDS, STAYS, UNKNOWN = "ends", "stays", "unknown"
+
+_DATE = r"\d{4}-\d\d-\d\d[T ][\d:.+-]+Z?"
+_STAMP = re.compile(rf"(?:\d{{9,}}|{_DATE}): ")
+_SUBSCRIBE = re.compile(r" [012] (?=.)")
+_CONNECT = re.compile(
+    r"New (?:client|bridge) connected from \S+ as (.+) \(p(\d+), c([01]), k\d+(?:, u'.*')?\)\."
+)
+_GONE = re.compile(r" (?:disconnected|closed its connection|has exceeded timeout|, disconnecting)")
+_SOCKET_ERROR = re.compile(r"Socket error on client (.+), disconnecting\.")
+_ADDRESS = re.compile(r" \[[^ \]]*\]$")
+_EXPIRED = re.compile(r"Expiring (?:persistent )?client (.+) due to timeout\.?")
+_START = re.compile(r"mosquitto version \S+ starting")
+# Beginnings of lines about other events, which can look like a subscription if they contain a number.
+_OTHER = (
+    "Received ",
+    "Sending ",
+    "New ",
+    "Client ",
+    "Socket ",
+    "Opening ",
+    "Saving ",
+    "Config ",
+    "Bridge ",
+    "Connecting ",
+    "Expiring ",
+    "mosquitto ",
+    "Warning: ",
+    "Error: ",
+    "Outgoing ",
+    "No will ",
+    "Will message ",
+    "\t",
+)
+_MOST_WORDS = 100  # of the client and the filter that a line names; a longer line names neither
+
+
+def wanted_filter(client: str, topic_filter: str) -> str | None:
+    """The filter that links should carry for a subscription; None: none.
+
+    Examples:
+        >>> wanted_filter("c1", "$share/group/a/+"), wanted_filter("c1", "$SYS/#")
+        ('a/+', None)
+        >>> wanted_filter("broadloom-agent-rome", "a/+") is None
+        True
+    """
+    if client.startswith(OWN_CLIENTS):
+        return None
+    text = re.sub(SHARED, "", topic_filter)
+    return None if text.startswith("$") or not is_valid_filter(text) else text
+
+
+@dataclass
+class FollowedSession:
+    """Session of one client.
+
+    Attributes:
+        filters: its topic filters, with `$share/...`.
+        lasting: whether it outlives its connection: ENDS, STAYS or UNKNOWN.
+        connected: whether its client is connected, as far as the lines tell.
+        unsure: whether it can have ended without a line.
+        since: the time at which its client disconnected, in seconds since 1970.
+    """
+
+    filters: set[str] = field(default_factory=set)
+    lasting: str = UNKNOWN
+    connected: bool = True
+    unsure: bool = False
+    since: float = 0.0
+
+
+class FollowedSessions:
+    """All sessions of a broker, and how many of them want each topic filter.
+
+    Attributes:
+        sessions: by client.
+        wanted: the number of subscriptions per filter that links should carry.
+        refused: sessions and filters beyond the most that are followed.
+        cut: subscriptions whose line is cut off, so that their filter is unknown.
+        events: the number of connections, subscriptions and their ends so far.
+
+    Examples:
+        >>> followed = FollowedSessions()
+        >>> followed.read("1700000000: New client connected from 10.0.0.7:4000 as c1 (p2, c1, k60).")
+        >>> followed.read("1700000000: c1 0 a/+")
+        >>> list(followed.wanted)
+        ['a/+']
+        >>> followed.read("1700000009: Client c1 disconnected.")
+        >>> list(followed.wanted)
+        []
+    """
+
+    def __init__(self) -> None:
+        self.sessions: dict[str, FollowedSession] = {}
+        self.wanted: Counter[str] = Counter()
+        self.refused = 0
+        self.cut = 0
+        self.events = 0
+        self._unsubscribing: str | None = None
+
+    # Lines.
+
+    def read(self, line: str) -> None:
+        """Follow one line of a log file, whatever it is about."""
+        event = _STAMP.sub("", line, count=1) if _STAMP.match(line) else line.partition(": ")[2]
+        if self._unsubscribing is not None and event.startswith("\t"):
+            self.unsubscribed(self._unsubscribing, event[1:])
+            return
+        self._unsubscribing = None
+        if not event.startswith(_OTHER):
+            if _SUBSCRIBE.search(event) and not self._is_unsubscribe(event):
+                self.read_subscribe(event, len(line))
+            else:
+                self.read_unsubscribe(event)
+        elif event.startswith("Received UNSUBSCRIBE from "):
+            self._unsubscribing = event.removeprefix("Received UNSUBSCRIBE from ")
+        elif not self.read_notice(event) and event[:4] in ("New ", "Clie"):
+            self._read_odd_client(event, len(line))
+
+    def _read_odd_client(self, event: str, size: int) -> None:
+        """Follow a line of a client whose id begins like a line about another event."""
+        if any(client in self.sessions for client, _ in _subscriptions(event)):
+            self.read_subscribe(event, size)
+        else:
+            self.read_unsubscribe(event)
+
+    def _is_unsubscribe(self, event: str) -> bool:
+        """Whether a line can be a subscription, and is an unsubscription of a known filter."""
+        known = any(client in self.sessions for client, _ in _subscriptions(event))
+        return not known and any(True for _ in self._unsubscriptions(event))
+
+    def read_subscribe(self, event: str, size: int | None = None) -> None:
+        """Follow `<client> <qos> <filter>`, without the time; both texts can contain spaces.
+
+        Args:
+            event: the line without its time.
+            size: the length of the line with its time; None: without one.
+        """
+        if (size or len(event)) >= LONGEST_LINE or len(event.encode("utf-8", "replace")) >= LONGEST_LINE:
+            self.cut += 1
+            return
+        readings = list(_subscriptions(event))
+        known = [one for one in readings if one[0] in self.sessions and self.sessions[one[0]].connected]
+        for client, topic_filter in known or readings:
+            self.subscribed(client, topic_filter)
+
+    def read_unsubscribe(self, event: str) -> None:
+        """Follow `<client> <filter>`, without the time; an ambiguous line ends nothing."""
+        found = list(self._unsubscriptions(event))
+        if len(found) == 1:
+            self.unsubscribed(*found[0])
+
+    def read_notice(self, event: str) -> bool:
+        """Follow a line about a connection, a session or the broker, without the time; False: another one."""
+        if match := _CONNECT.fullmatch(event):
+            self.connected(match[1], int(match[2]), match[3] == "1")
+        elif event.startswith("Client "):
+            client = self._gone(event.removeprefix("Client "))
+            if client is None:
+                return False
+            self.disconnected(client)
+        elif match := _SOCKET_ERROR.fullmatch(event):
+            self.disconnected(match[1])
+        elif match := _EXPIRED.fullmatch(event):
+            self.ended(match[1])
+        elif _START.match(event):
+            self.restarted()
+        else:
+            return False
+        return True
+
+    def _gone(self, text: str) -> str | None:
+        """The client that a line `Client <client> disconnected...` names: the longest that is known."""
+        for match in reversed(list(_GONE.finditer(text))):
+            for client in (text[: match.start()], _ADDRESS.sub("", text[: match.start()])):
+                if client in self.sessions:
+                    return client
+        return None
+
+    def _unsubscriptions(self, event: str) -> Iterator[tuple[str, str]]:
+        words = event.split(" ", _MOST_WORDS)
+        for cut in range(1, len(words)):
+            client = " ".join(words[:cut])
+            topic_filter = " ".join(words[cut:])
+            if client in self.sessions and topic_filter in self.sessions[client].filters:
+                yield client, topic_filter
+
+    # Events.
+
+    def connected(self, client: str, protocol: int, clean_start: bool) -> None:
+        """A client has connected."""
+        self.events += 1
+        session = self._session(client)
+        if session is None:
+            return
+        if clean_start:
+            self._drop(client, list(session.filters))
+        own = client.startswith(OWN_CLIENTS)
+        session.lasting = ENDS if clean_start else STAYS
+        if protocol >= MQTT_5 and not own:
+            session.lasting = UNKNOWN
+        session.connected = True
+        session.unsure = False
+
+    def subscribed(self, client: str, topic_filter: str) -> None:
+        """A client has subscribed, for the first time or again."""
+        self.events += 1
+        session = self._session(client)
+        if session is None:
+            return
+        session.connected = True
+        if topic_filter in session.filters:
+            return
+        wanted = wanted_filter(client, topic_filter)
+        if wanted is not None:
+            if wanted not in self.wanted and len(self.wanted) >= MOST_FILTERS:
+                self.refused += 1
+                return
+            self.wanted[wanted] += 1
+        session.filters.add(topic_filter)
+
+    def unsubscribed(self, client: str, topic_filter: str) -> None:
+        """A client has unsubscribed."""
+        self.events += 1
+        session = self.sessions.get(client)
+        if session is not None and topic_filter in session.filters:
+            self._drop(client, [topic_filter])
+
+    def disconnected(self, client: str) -> None:
+        """A connection has ended."""
+        self.events += 1
+        session = self.sessions.get(client)
+        if session is None:
+            return
+        if session.lasting == ENDS or not session.filters:
+            self.ended(client)
+            return
+        session.connected = False
+        session.since = time.time()
+        session.unsure = session.unsure or session.lasting == UNKNOWN
+
+    def ended(self, client: str) -> None:
+        """A session has ended."""
+        self.events += 1
+        if client in self.sessions:
+            self._drop(client, list(self.sessions[client].filters))
+            del self.sessions[client]
+
+    def restarted(self) -> None:
+        """The broker has started: sessions that end with their connection have ended, others can have."""
+        self.events += 1
+        for client, session in list(self.sessions.items()):
+            if session.lasting == ENDS:
+                self.ended(client)
+            else:
+                session.connected = False
+                session.unsure = True
+
+    def missed(self) -> None:
+        """Lines are missing here: any session can have ended."""
+        self.events += 1
+        for session in self.sessions.values():
+            session.unsure = True
+
+    # Unsure sessions.
+
+    def sure_count(self) -> int:
+        """The number of subscriptions of sessions that exist for sure, our own included."""
+        return sum(len(session.filters) for session in self.sessions.values() if not session.unsure)
+
+    def unsure(self) -> dict[str, int]:
+        """The number of subscriptions per unsure session."""
+        return {name: len(session.filters) for name, session in self.sessions.items() if session.unsure}
+
+    def confirm(self, clients: Iterable[str]) -> None:
+        """The broker's count shows that unsure sessions exist."""
+        for client in clients:
+            if client in self.sessions:
+                self.sessions[client].unsure = False
+
+    # State on disk.
+
+    def to_json(self) -> list[list[Any]]:
+        """One row per session: client, lasting, connected, unsure, filters."""
+        return [
+            [client, session.lasting, session.connected, session.unsure, sorted(session.filters)]
+            for client, session in self.sessions.items()
+        ]
+
+    def load(self, rows: Iterable[Any]) -> None:
+        """Add the rows of `to_json`.
+
+        Raises:
+            ValueError: they are not such rows.
+        """
+        for row in rows:
+            client, lasting, connected, unsure, filters = row
+            if not isinstance(client, str) or lasting not in (ENDS, STAYS, UNKNOWN):
+                raise ValueError(f"{row!r:.80} is not a session")
+            for topic_filter in filters:
+                self.subscribed(client, str(topic_filter))
+            session = self._session(client)
+            if session is not None:
+                session.lasting = lasting
+                session.connected = bool(connected)
+                session.unsure = bool(unsure)
+
+    def _session(self, client: str) -> FollowedSession | None:
+        session = self.sessions.get(client)
+        if session is None:
+            if len(self.sessions) >= MOST_SESSIONS:
+                self.refused += 1
+                return None
+            session = self.sessions[client] = FollowedSession()
+        return session
+
+    def _drop(self, client: str, filters: Iterable[str]) -> None:
+        session = self.sessions[client]
+        for topic_filter in filters:
+            session.filters.discard(topic_filter)
+            wanted = wanted_filter(client, topic_filter)
+            if wanted is not None:
+                self.wanted[wanted] -= 1
+                if not self.wanted[wanted]:
+                    del self.wanted[wanted]
+
+
+def _subscriptions(event: str) -> Iterator[tuple[str, str]]:
+    """All readings of a line as `<client> <qos> <filter>`."""
+    for match in _SUBSCRIBE.finditer(event):
+        if match.start():
+            yield event[: match.start()], event[match.end() :]
