@@ -27,6 +27,7 @@ from __future__ import annotations
 import logging
 from collections import Counter, deque
 from collections.abc import Callable
+from enum import Enum
 from typing import NamedTuple, Protocol
 
 from broadloom.agents.links.hop_store import HopStore
@@ -57,18 +58,22 @@ BLAMES_A_PACKET = frozenset((0x81, 0x82, 0x90, 0x95, 0x99, 0x9A, 0x9B))
 SendPacket = Callable[[bytes], None]
 
 
-class Barrier:
-    """Decision to take no further message until everything before this one is finished."""
+class Hold(Enum):
+    """Decision to take no message now.
 
+    BARRIER: until everything before this one is finished; then call `pass_barrier`. ORDERS: until the agent
+    has newer orders.
+    """
 
-BARRIER = Barrier()
+    BARRIER = 1
+    ORDERS = 2
 
 
 class HopPolicy(Protocol):
     """Decides what becomes of each message of a hop."""
 
-    def decide(self, message: Publish) -> bytes | Barrier | None:
-        """The packet to forward; None: drop the message; BARRIER: call `pass_barrier` first."""
+    def decide(self, message: Publish) -> bytes | Hold | None:
+        """The packet to forward; None: drop the message."""
 
     def pass_barrier(self, message: Publish) -> bytes | None:
         """Everything before this message is finished; returns the packet to forward, or None."""
@@ -175,8 +180,8 @@ class RouteForwarder:
         self._open: set[int] = set()  # the same ids, for lookup
         self._done: set[int] = set()  # of these, finished ones that wait for earlier ones
         self._deferred: dict[int, Publish] = {}  # new messages whose packet id an orphan still uses
-        self._barrier: Publish | None = None
-        self._held: deque[Publish] = deque()  # behind the barrier
+        self._held: deque[Publish] = deque()  # the first of them is not taken yet, see Hold
+        self._is_advancing = False
         self._inherited: bool | None = None  # whether the far session is older than this process
         self._uncertain = False  # whether the far broker can hold packet ids that are unknown here
         self._cleaned: set[int] = set()
@@ -210,31 +215,44 @@ class RouteForwarder:
         if message.number and message.number not in self._open:
             self._unacked.append(message.number)
             self._open.add(message.number)
-        if self._barrier is not None:
+        if self._held or not self._take(message):
             self._held.append(message)
             self._add(len(message.raw))
-        else:
-            self._take(message)
 
-    def _take(self, message: Publish) -> None:
+    def advance(self) -> None:
+        """Take messages that had to wait, as far as possible."""
+        if self._is_advancing:
+            return
+        self._is_advancing = True
+        try:
+            while self._held and self._take(self._held[0]):
+                if self._held:  # a lost connection has not cleared them
+                    self._add(-len(self._held.popleft().raw))
+        finally:
+            self._is_advancing = False
+
+    def _take(self, message: Publish) -> bool:
+        """Take a message, unless it has to wait."""
         packet_id = message.number
         item = self.in_flight.get(packet_id) if packet_id else None
         if item is not None:
             if item.orphan:
                 self._deferred[packet_id] = message
-            return  # repeated over a new connection while it is still in flight
+            return True  # repeated over a new connection while it is still in flight
         digest = message.digest() if packet_id else 0
         if packet_id and message.dup and self._store.has(packet_id, digest):
             self._take_again(message, digest)
-            return
+            return True
         decision = self._policy.decide(message)
-        if isinstance(decision, Barrier):
-            self._barrier = message
-            self._pass_barrier()
-        elif not packet_id:
-            self._forward_at_qos0(decision)
-        else:
+        if decision is Hold.BARRIER and not self.in_flight:
+            decision = self._policy.pass_barrier(message)
+        if isinstance(decision, Hold):
+            return False
+        if packet_id:
             self._accept(message, digest, decision)
+        else:
+            self._forward_at_qos0(decision)
+        return True
 
     def _take_again(self, message: Publish, digest: int) -> None:
         """A repeated message that was finished, or stored by the far broker, before this connection."""
@@ -244,11 +262,15 @@ class RouteForwarder:
         self._store.record(packet_id, number, digest, dropped)
         if dropped:
             self._end(packet_id)
-            return
-        self.in_flight[packet_id] = _InFlight(message.topic, b"", number, digest, RELEASED)
+        else:
+            self._release(message, number, digest)
+
+    def _release(self, message: Publish, number: int, digest: int) -> None:
+        """Have the far broker release a packet id that it can hold from before, without another message."""
+        self.in_flight[message.number] = _InFlight(message.topic, b"", number, digest, RELEASED)
         if self._far is not None:
             self._quota -= 1
-            self._far(acknowledgement(PUBREL, packet_id))
+            self._far(acknowledgement(PUBREL, message.number))
 
     def _accept(self, message: Publish, digest: int, packet: bytes | None) -> None:
         """Take over the responsibility for a new message."""
@@ -256,6 +278,9 @@ class RouteForwarder:
         number = self._store.next_number()
         if packet is None:
             self.counts["dropped"] += 1
+            if message.dup:  # an earlier process can have sent something under this packet id
+                self._release(message, number, digest)
+                return
             self._store.record(packet_id, number, digest, dropped=True)
             self._end(packet_id)
             return
@@ -275,22 +300,8 @@ class RouteForwarder:
             self._far(packet if self._limits.retain else _without_retain(packet))
             self._count(len(packet))
 
-    # The barrier.
-
-    def _pass_barrier(self) -> None:
-        """Pass the barrier if everything before it is finished, then take what was held behind it."""
-        while self._barrier is not None and not self.in_flight:
-            message = self._barrier
-            self._barrier = None
-            self._accept(message, message.digest(), self._policy.pass_barrier(message))
-            while self._held and self._barrier is None:
-                held = self._held.popleft()
-                self._add(-len(held.raw))
-                self._take(held)
-
     def _drop_held(self) -> None:
         """Forget what the near broker repeats."""
-        self._barrier = None
         self._add(-sum(len(message.raw) for message in self._held))
         self._held.clear()
 
@@ -365,7 +376,8 @@ class RouteForwarder:
             self._cleaned.add(packet_id)
             self._send(packet_id, item)
         elif item.state == RELEASED:
-            self._count(len(item.packet))
+            if item.packet:
+                self._count(len(item.packet))
             self._quota += 1
             self._finish(packet_id)
 
@@ -460,7 +472,8 @@ class RouteForwarder:
         if new is not None:
             self._take(new)
         self._pump()
-        self._pass_barrier()
+        if self._held:
+            self.advance()
 
     def _end(self, packet_id: int) -> None:
         """Acknowledge a message, in order of arrival as MQTT requires."""

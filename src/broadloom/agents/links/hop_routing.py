@@ -1,20 +1,21 @@
 """Routing of one hop: which messages it forwards, by the trees of their versions (SPEC, versioned trees).
 
-Hop (u, v) forwards a message of origin p and version k if and only if (u, v) is a hop of the tree that the
-message's topic has in version k, and p lies on u's side of it. Everything else is acknowledged and dropped.
-A message of the agent's own broker has no stamp yet: its origin is u, its version that of the hop. A marker
-in the stream of messages changes the version; `closed` messages tell when no message of an old tree can come
-any more.
+A message of the agent's own broker has no stamp yet: its origin is u, and the hop's version chooses the tree
+(route) of its topic. Agents hear of a change at different times, so the stamp names the route, and every
+further hop uses just that one. Hop (u, v) forwards a message of origin p if and only if (u, v) is a hop of
+the route and p lies on u's side of it. Everything else is acknowledged and dropped. A marker in the stream of
+messages changes the version of a hop; `closed` messages tell when no message of an old route can come any
+more.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broadloom.agents.links.hop_forwarder import BARRIER, Barrier
+from broadloom.agents.links.hop_forwarder import Hold
 from broadloom.agents.links.hop_store import HopStore
 from broadloom.agents.links.route_orders import Route
 from broadloom.agents.links.stamps import FleetKey, Stamp, Stamps
@@ -88,8 +89,8 @@ class HopClosing:
         self._received: dict[tuple[int, int], dict[int, set[str]]] = {}
         self._closed: dict[int, set[int]] = {}  # change -> routes, in the round of the marker
 
-    def set_routes(self, routes: Iterable[Route]) -> None:
-        """Take over the routes of the hop."""
+    def set_routes(self, routes: Iterable[Route], version: int) -> None:
+        """Take over the routes of the hop, which has a version."""
         start, end = self._hop
         needs: dict[int, dict[int, frozenset[str]]] = defaultdict(dict)
         for route in routes:
@@ -100,7 +101,10 @@ class HopClosing:
         for change in set(self._round) - set(needs):
             self._round.pop(change)
             self._closed.pop(change, None)
-        self._received = {key: found for key, found in self._received.items() if key[0] in needs}
+        # Other agents can have heard of a later change before this one.
+        self._received = {
+            key: found for key, found in self._received.items() if key[0] in needs or key[0] > version
+        }
 
     def pass_marker(self, marker: Marker) -> list[ClosedRoutes]:
         """The marker of the hop's own broker has passed; returns what is closed now."""
@@ -121,12 +125,11 @@ class HopClosing:
 
     def pass_closed(self, sender: str, closed: ClosedRoutes) -> list[ClosedRoutes]:
         """A `closed` message of hop (sender, u) has passed; returns what is closed now."""
-        if closed.change not in self._needs or closed.round < self._round.get(closed.change, 0):
+        if closed.round < self._round.get(closed.change, 0):
             return []
         received = self._received.setdefault((closed.change, closed.round), defaultdict(set))
         for route in closed.routes:
-            if route in self._needs[closed.change]:
-                received[route].add(sender)
+            received[route].add(sender)
         return self._newly_closed(closed.change, closed.routes)
 
     def is_closed(self, change: int, number: int) -> bool:
@@ -136,7 +139,7 @@ class HopClosing:
 
     def _newly_closed(self, change: int, routes: Iterable[int]) -> list[ClosedRoutes]:
         number = self._round.get(change)
-        if number is None:
+        if number is None or change not in self._needs:
             return []
         needs = self._needs[change]
         received = self._received.get((change, number), {})
@@ -162,7 +165,7 @@ class RoutePolicy:
         progressed: called when the version has changed, or when a route is closed.
 
     Attributes:
-        has_overlaps: whether some subscriptions of the near session overlap.
+        has_wildcards: whether some subscriptions of the near session can overlap.
     """
 
     def __init__(
@@ -175,7 +178,7 @@ class RoutePolicy:
         progressed: Callable[[], None],
     ) -> None:
         self.hop = hop
-        self.has_overlaps = False
+        self.has_wildcards = False
         self._progressed = progressed
         self.closing = HopClosing(hop)
         self._store = store
@@ -183,14 +186,24 @@ class RoutePolicy:
         self._stamps = stamps
         self._counts = counts
         self._routes: dict[int, Route] = {}
+        self._known: Collection[int] = ()
+        self._ordered = 0
         self._index = FilterIndex(())
         self._routes_of: dict[str, list[int]] = {}  # by filter
         self._near_side: dict[int, frozenset[str]] = {}  # by route
         self._by_topic: dict[str, list[Route]] = {}
 
-    def set_routes(self, routes: Mapping[int, Route]) -> None:
-        """Take over the routes that have this hop."""
+    def set_routes(self, routes: Mapping[int, Route], known: Collection[int], ordered: int) -> None:
+        """Take over orders.
+
+        Args:
+            routes: the routes that have this hop.
+            known: the numbers of all routes of the agent.
+            ordered: the version that the agent should have.
+        """
         old = self._routes
+        self._known = known
+        self._ordered = ordered
         for number in old.keys() - routes.keys():
             for text in old[number].filters:
                 self._routes_of[text].remove(number)
@@ -206,7 +219,7 @@ class RoutePolicy:
                 self._routes_of[text].append(number)
         self._routes = dict(routes)
         self._by_topic.clear()
-        self.closing.set_routes(routes.values())
+        self.closing.set_routes(routes.values(), self._store.version)
 
     def routes(self) -> Iterable[Route]:
         """The routes that have this hop."""
@@ -214,22 +227,23 @@ class RoutePolicy:
 
     # HopPolicy.
 
-    def decide(self, message: Publish) -> bytes | Barrier | None:
-        """The packet to forward; None: drop the message; BARRIER: call `pass_barrier` first."""
+    def decide(self, message: Publish) -> bytes | Hold | None:
+        """The packet to forward; None: drop the message."""
         if message.topic.startswith("$"):
             return self._decide_control(message)
         if self._is_copy(message):
             return None
         stamp = self._stamps.read(message.stamp) if message.stamp else None
-        start, end = self.hop
         if stamp is None:
-            stamp = Stamp(start, self._store.version, start)
-        elif stamp.at != start:
+            forwarded = self._first_stamp(message.topic)
+        elif stamp.at != self.hop[0]:
             self._counts["ring"] += 1
             return None
-        if not self._is_forwarded(message.topic, stamp):
-            return None
-        return message.with_stamp(self._stamps.write(Stamp(stamp.origin, stamp.version, end, stamp.retained)))
+        elif stamp.route not in self._known and stamp.version > self._ordered:
+            return Hold.ORDERS
+        else:
+            forwarded = self._next_stamp(message.topic, stamp)
+        return None if forwarded is None else message.with_stamp(self._stamps.write(forwarded))
 
     def pass_barrier(self, message: Publish) -> bytes | None:
         """Everything before this marker is finished: later messages have its version."""
@@ -242,17 +256,34 @@ class RoutePolicy:
 
     # Messages of clients.
 
-    def _is_forwarded(self, topic: str, stamp: Stamp) -> bool:
+    def _first_stamp(self, topic: str) -> Stamp | None:
+        """The stamp of a message of the hop's own broker; None: it does not leave over this hop."""
+        start, end = self.hop
+        version = self._store.version
         routes = self._by_topic.get(topic)
         if routes is None:
             routes = self._find(topic)
         for route in routes:
-            if route.is_valid(stamp.version):
-                return stamp.origin in self._side(route) and (
-                    not stamp.retained or self.hop[1] in route.fresh
-                )
+            if route.is_valid(version):
+                return Stamp(start, version, route.number, end)
         self._counts["other_version" if routes else "unrouted"] += 1
-        return False
+        return None
+
+    def _next_stamp(self, topic: str, stamp: Stamp) -> Stamp | None:
+        """The stamp of a message of another broker; None: it does not go on over this hop."""
+        route = self._routes.get(stamp.route)
+        if route is None:
+            self._counts["other_hop" if stamp.route in self._known else "late"] += 1
+            return None
+        if stamp.origin not in self._side(route) or (stamp.retained and self.hop[1] not in route.fresh):
+            return None
+        routes = self._by_topic.get(topic)
+        if routes is None:
+            routes = self._find(topic)
+        if route not in routes:
+            self._counts["forged"] += 1  # the stamp is that of another message
+            return None
+        return stamp._replace(at=self.hop[1])
 
     def _find(self, topic: str) -> list[Route]:
         """The routes of a topic, the newest first."""
@@ -278,7 +309,7 @@ class RoutePolicy:
         A broker sends one copy per matching subscription, one after the other, with different identifiers.
         So equal messages in a row are copies of one, until an identifier repeats.
         """
-        if not message.number or not (self.has_overlaps or message.identifiers):
+        if not message.number or not (self.has_wildcards or message.identifiers):
             return False
         identifiers = message.identifiers or (0,)
         digest = message.digest()
@@ -292,7 +323,7 @@ class RoutePolicy:
 
     # Messages of agents.
 
-    def _decide_control(self, message: Publish) -> bytes | Barrier | None:
+    def _decide_control(self, message: Publish) -> bytes | Hold | None:
         if not message.number:
             return None  # agents publish at QoS 1
         if message.topic == MARKER:
@@ -301,7 +332,7 @@ class RoutePolicy:
                 self._counts["forged"] += 1
                 return None
             if marker.version > self._store.version:
-                return BARRIER
+                return Hold.BARRIER
             return self._closed_packet(message, self.closing.pass_marker(marker))
         if message.topic == CLOSED:
             value = _verified(self._key, message.payload())

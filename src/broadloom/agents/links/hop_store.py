@@ -6,8 +6,9 @@ forced to the disk, so if the machine itself fails, messages in flight can arriv
 A broker that repeats a message uses the same packet id and sets DUP. But packet ids are used again, so a
 repeated packet id alone does not mean the same message. Each slot has the number that the message had among
 all messages received, and a CRC-32 of its topic and payload. Acknowledgements are sent in order, so a message
-that is not acknowledged yet was followed by fewer messages than the receive window. Hence: same packet id,
-DUP, same CRC, and fewer than `window` messages since means the same message; no message ids are needed.
+that is not acknowledged yet was followed by fewer messages than the receive window. Brokers count packet ids
+up to 65,535 before they use one again. Hence: same packet id, DUP, same CRC, and fewer than 32,768 messages
+since means the same message; no message ids are needed.
 """
 
 from __future__ import annotations
@@ -22,13 +23,15 @@ from broadloom.storage import BINARY
 
 _MAGIC = 0x31706F486D6F6F6C  # "loomHop1"
 # Positions of the header's numbers, of 8 bytes each.
-_FORMAT, _VERSION, _RECEIVED, _RUN, _RUN_LENGTH, _RUN_IDS = 0, 1, 2, 3, 4, 5
-_MOST_RUN_IDS = 11
+_FORMAT, _VERSION, _RECEIVED, _BEGUN, _RUN, _RUN_LENGTH, _RUN_IDS = 0, 1, 2, 3, 4, 5, 6
+_MOST_RUN_IDS = 10
 _HEADER = _RUN_IDS + _MOST_RUN_IDS
 _BYTES = 8 * (_HEADER + LAST_ID + 1)
 _NUMBER_BITS = 31
 _NUMBERS = 1 << _NUMBER_BITS  # receive numbers are kept modulo this
 _DROPPED = 1 << 63
+_LATEST = 32_768  # messages: half the packet ids, and more than any receive window in use
+NEAR, FAR = 1, 2  # ends of a hop
 
 
 class HopStore:
@@ -36,15 +39,16 @@ class HopStore:
 
     Args:
         path: the file; None: memory only.
-        window: the most messages that the near broker sends without acknowledgement.
+
+    Attributes:
+        is_new: whether there was no file.
 
     Raises:
         StorageError: the file cannot be created; the disk is full, for example.
     """
 
-    def __init__(self, path: Path | None, window: int) -> None:
+    def __init__(self, path: Path | None) -> None:
         self._path = path
-        self._window = window
         self._map = mmap.mmap(-1, _BYTES) if path is None else _mapped(path)
         self._words = memoryview(self._map).cast("Q")
         self.is_new = self._words[_FORMAT] != _MAGIC
@@ -60,6 +64,14 @@ class HopStore:
     @version.setter
     def version(self, version: int) -> None:
         self._words[_VERSION] = version
+
+    def has_begun(self, end: int) -> bool:
+        """Whether the session at an end (NEAR, FAR) is this hop's, and not one that an earlier hop left."""
+        return bool(self._words[_BEGUN] & end)
+
+    def begin(self, end: int) -> None:
+        """The session at an end is this hop's."""
+        self._words[_BEGUN] |= end
 
     def next_number(self) -> int:
         """The number of a message that has been received now."""
@@ -81,7 +93,7 @@ class HopStore:
         if not slot or slot & 0xFFFFFFFF != digest:
             return False
         age = (self._words[_RECEIVED] - (slot >> 32)) % _NUMBERS
-        return age < self._window
+        return age < _LATEST
 
     def was_dropped(self, packet: int) -> bool:
         """Whether the hop dropped the last message of a packet id."""
@@ -89,7 +101,7 @@ class HopStore:
 
     def forget_near(self) -> None:
         """The near broker has lost its session: every later message is new."""
-        self._words[_RECEIVED] += self._window
+        self._words[_RECEIVED] += _LATEST
 
     def forget_far(self) -> None:
         """The far broker has lost its session, and with it the messages that it stored."""

@@ -176,7 +176,8 @@ class AgentReport:
 
     Attributes:
         broker: its broker.
-        instance: a random id of the process, new after each start.
+        instance: a random id, new after each start and after each loss of a session at its own broker: then
+            closing has to begin again.
         epoch: the newest epoch that it has obeyed.
         orders: the number of the orders that it has stored, of that epoch.
         opened: the highest number of orders whose hops are all open and subscribed at its own broker.

@@ -117,6 +117,7 @@ class SiteAgent:
         self._marked: Mapping[int, int] = {}  # rounds of the last marker
         self._marker_due = False
         self._marker_time = 0.0
+        self._generation = 0  # of what the hops know about closing
         self._adopts = False
         self._state: dict[str, Any] = {}
         self._control = _Control(self)
@@ -130,6 +131,7 @@ class SiteAgent:
             self._set_aside,
             self._taken_over,
             lambda: self._published,
+            self._session_lost,
             ByteBudget(limits.hop_bytes, limits.total_bytes),
         )
 
@@ -216,7 +218,7 @@ class SiteAgent:
         orders = self._orders
         return AgentReport(
             self.broker,
-            self.instance,
+            f"{self.instance}.{self._generation}",
             orders.epoch,
             orders.number,
             self._opened,
@@ -267,6 +269,12 @@ class SiteAgent:
         hops = [self._hops.get(neighbour) for neighbour in neighbours]
         return all(hop is not None and hop.policy.closing.is_closed(change, number) for hop in hops)
 
+    def _session_lost(self) -> None:
+        """A session without its markers: publish one more, and have closing begin again."""
+        self._generation += 1
+        self._marker_due = True
+        self._progressed()
+
     def _progressed(self) -> None:
         if self._task is not None:
             self._wake.set()
@@ -296,7 +304,7 @@ class SiteAgent:
             await self._open_hop(neighbour, orders.addresses.get(neighbour))
         await self._control.session.up.wait()
         results = await asyncio.gather(
-            *(self._hops[neighbour].set_routes(routes) for neighbour, routes in wanted.items()),
+            *(self._hops[neighbour].set_routes(routes, orders) for neighbour, routes in wanted.items()),
             return_exceptions=True,
         )
         for result in results:
@@ -316,10 +324,7 @@ class SiteAgent:
             await asyncio.wait({ending})
         near = self._endpoint(self.broker, None)
         far = self._endpoint(neighbour, address)
-        is_known = (self._folder / f"{hop_client((self.broker, neighbour))}.hop").exists()
-        hop = SiteHop(
-            (self.broker, neighbour), near, far, self._context, fresh=not is_known and not self._adopts
-        )
+        hop = SiteHop((self.broker, neighbour), near, far, self._context, self._adopts)
         self._hops[neighbour] = hop
         hop.start()
 
@@ -340,6 +345,8 @@ class SiteAgent:
 
     def _is_marker_due(self, orders: AgentOrders) -> bool:
         """Whether a round has no marker yet, or a marker seems lost on a hop that works."""
+        if self._marker_due:
+            return True
         rounds = {change: number for change, number in orders.rounds.items() if change <= self._published}
         if any(self._marked.get(change) != number for change, number in rounds.items()):
             return True
@@ -347,12 +354,13 @@ class SiteAgent:
             return False
         for hop in self._hops.values():
             state = hop.report()
-            if state.near_up and state.far_up and not state.in_flight and state.version < self._published:
+            if state.near_up and state.far_up and state.version < self._published:
                 return True
         return any(not self._is_closed(change, number) for change, number in rounds.items())
 
     async def _publish_marker(self, orders: AgentOrders) -> None:
         """Publish a marker at the own broker; its version counts once the broker has accepted it."""
+        self._marker_due = False
         marker = Marker(self.broker, max(orders.version, self._published), orders.rounds)
         await self._control.publish(MARKER, marker.write(self._key))
         self._marker_time = asyncio.get_running_loop().time()

@@ -18,13 +18,14 @@ from zlib import crc32
 
 from broadloom.agents.links.hop_forwarder import ByteBudget, DeadLetter, RouteForwarder
 from broadloom.agents.links.hop_routing import CLOSED, MARKER, RoutePolicy
-from broadloom.agents.links.hop_store import HopStore
-from broadloom.agents.links.route_orders import HopReport, Route
+from broadloom.agents.links.hop_store import FAR, NEAR, HopStore
+from broadloom.agents.links.route_orders import AgentOrders, HopReport, Route
 from broadloom.agents.links.stamps import FleetKey, Stamp, Stamps
 from broadloom.mqtt.client_session import ClientSession, SessionHandler
 from broadloom.mqtt.endpoint import Endpoint
 from broadloom.mqtt.packets import FAILED, PUBACK, PUBCOMP, PUBREC, Connack, Publish, acknowledgement
 from broadloom.mqtt.reserved_topics import INTERNAL_PREFIX, ROUTE_STAMP
+from broadloom.mqtt.topic_filters import is_wild
 
 if TYPE_CHECKING:
     from broadloom.deployment import Hop
@@ -50,6 +51,7 @@ class HopContext:
         set_aside: keeps a message that a neighbour does not take.
         taken_over: called when another client takes over a session, with its broker and name.
         published: returns the version of the last marker that the broker has accepted.
+        session_lost: called when the own broker has no session of a hop, and so no marker waits in it.
     """
 
     key: FleetKey
@@ -59,6 +61,7 @@ class HopContext:
     set_aside: Callable[[str, DeadLetter], None]
     taken_over: Callable[[str, str], None]
     published: Callable[[], int]
+    session_lost: Callable[[], None]
     budget: ByteBudget = field(default_factory=ByteBudget)
     stamps: Stamps = field(init=False)
 
@@ -74,22 +77,25 @@ class SiteHop(SessionHandler):
         near: the endpoint of the own broker.
         far: the endpoint of the neighbour.
         context: what all hops share.
-        fresh: whether to delete earlier sessions, because no hop of that name is in use.
+        adopts: whether to take over the sessions of an agent whose state is lost, if there are any; otherwise
+            a new hop deletes what an earlier one has left.
     """
 
-    def __init__(self, hop: Hop, near: Endpoint, far: Endpoint, context: HopContext, fresh: bool) -> None:
+    def __init__(
+        self, hop: Hop, near: Endpoint, far: Endpoint, context: HopContext, adopts: bool = False
+    ) -> None:
         self.hop = hop
         self._context = context
         self._ends = (near, far)
         name = hop_client(hop)
         path = None if context.folder is None else context.folder / f"{name}.hop"
         self._filters_path = None if path is None else path.with_suffix(".filters")
-        self.store = HopStore(path, near.window)
-        self._is_new = self.store.is_new
-        if self._is_new:
+        self.store = HopStore(path)
+        if self.store.is_new:
             self.store.version = context.published()
-        self._near = ClientSession(hop[0], name, near, self, fresh=fresh)
-        self._far = ClientSession(hop[1], name, far, self, fresh=fresh)
+        is_left = {end: not (adopts or self.store.has_begun(end)) for end in (NEAR, FAR)}
+        self._near = ClientSession(hop[0], name, near, self, fresh=is_left[NEAR])
+        self._far = ClientSession(hop[1], name, far, self, fresh=is_left[FAR])
         counts: Counter[str] = Counter()
         self.policy = RoutePolicy(hop, self.store, context.key, context.stamps, counts, context.progressed)
         self.forwarder = RouteForwarder(
@@ -101,11 +107,12 @@ class SiteHop(SessionHandler):
             partial(context.set_aside, hop[1]),
             asyncio.get_running_loop().call_later,
         )
+        self._routes: dict[int, Route] = {}
+        self._ordered = -1
         self._wanted: dict[str, int] = {}
         self._subscribed: dict[str, int] = {}
         self._strays = _read_filters(self._filters_path)
         self._lock = asyncio.Lock()
-        self._connected: set[str] = set()  # sessions that have been connected before, in this process
         self._synced: set[int] = set()  # routes whose retained messages were sent
 
     def start(self) -> None:
@@ -159,21 +166,24 @@ class SiteHop(SessionHandler):
 
     # Routes and subscriptions.
 
-    async def set_routes(self, routes: Mapping[int, Route]) -> None:
+    async def set_routes(self, routes: Mapping[int, Route], orders: AgentOrders) -> None:
         """Take over the routes that have this hop, and subscribe to their filters.
+
+        Args:
+            routes: these routes.
+            orders: the orders of the agent.
 
         Raises:
             ConnectionError: the own broker is not connected.
             BrokerRefusedError: it refuses a filter.
         """
-        self.policy.set_routes(routes)
-        wanted: dict[str, int] = {}
-        for route in routes.values():
-            for text in route.filters:
-                wanted[text] = max(wanted.get(text, 0), _identifier(text) if len(route.filters) > 1 else 0)
-        self._wanted = wanted
-        if any(wanted.values()):
-            self.policy.has_overlaps = True
+        if routes != self._routes or orders.version != self._ordered:
+            self._routes = dict(routes)
+            self._ordered = orders.version
+            self.policy.set_routes(routes, orders.routes.keys(), orders.version)
+            self._wanted = {text: _identifier(text) for route in routes.values() for text in route.filters}
+            self.policy.has_wildcards |= any(self._wanted.values())
+            self.forwarder.advance()
         if not self._near.up.is_set():
             raise ConnectionResetError(f"broker {self.hop[0]!r} is not connected")
         await self._subscribe()
@@ -182,11 +192,7 @@ class SiteHop(SessionHandler):
         """Subscribe to what is wanted, then unsubscribe from the rest."""
         async with self._lock:
             wanted = dict(self._wanted)
-            missing = {
-                text: number
-                for text, number in wanted.items()
-                if text not in self._subscribed or (number and not self._subscribed[text])
-            }
+            missing = {text: number for text, number in wanted.items() if text not in self._subscribed}
             extra = [text for text in {*self._subscribed, *self._strays} if text not in wanted]
             if missing:
                 self._write_filters({*self._subscribed, *wanted, *self._strays})
@@ -226,7 +232,7 @@ class SiteHop(SessionHandler):
     async def send_retained(self, route: Route) -> None:
         """Send the retained messages of a route's topics to a neighbour that is new in it."""
         near, far = self._ends
-        stamp = Stamp(self.hop[0], self.store.version, self.hop[1], retained=True)
+        stamp = Stamp(self.hop[0], self.store.version, route.number, self.hop[1], retained=True)
         sender = RetainedSender(self.hop, near, far, self._context.stamps.write(stamp))
         self.forwarder.counts["retained"] += await sender.run(route.filters)
         self._synced.add(route.number)
@@ -242,14 +248,15 @@ class SiteHop(SessionHandler):
             self._strays = set()
             # Like a new hop: the markers so far are gone with the session.
             self.store.version = max(self.store.version, self._context.published())
+            self._context.session_lost()
         self.forwarder.near_opens(session.send, connack.present)
 
     async def opened(self, session: ClientSession, connack: Connack) -> None:
         """Subscribe at the own broker; let the hop send to the neighbour."""
-        which = "near" if session is self._near else "far"
-        if not connack.present and (which in self._connected or not self._is_new):
+        end = NEAR if session is self._near else FAR
+        if not connack.present and self.store.has_begun(end):
             self._report_lost_session(session)
-        self._connected.add(which)
+        self.store.begin(end)
         if session is self._near:
             await session.subscribe([MARKER, CLOSED], retained=False)
             self._subscribed.clear()  # a repeated subscription changes nothing
@@ -382,8 +389,12 @@ def hop_client(hop: Hop) -> str:
 
 
 def _identifier(text: str) -> int:
-    """The subscription identifier of a filter that overlaps others; the same after a restart."""
-    return 1 + crc32(text.encode()) % (MOST_IDENTIFIER - 1)
+    """The subscription identifier of a filter, which never changes; a topic without wildcards has none.
+
+    A broker sends a message once per matching subscription. The identifiers tell these copies from equal
+    messages: two filters that match one topic never have the same one, or none.
+    """
+    return 1 + crc32(text.encode()) % (MOST_IDENTIFIER - 1) if is_wild(text) else 0
 
 
 def _read_filters(path: Path | None) -> set[str]:

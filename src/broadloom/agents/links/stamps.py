@@ -1,4 +1,4 @@
-"""Stamps of messages between brokers: origin and version, authenticated with the key of the fleet.
+"""Stamps of messages between brokers: origin and tree, authenticated with the key of the fleet.
 
 The first agent that takes a message from its own broker puts the stamp on as a user property. It tells each
 further hop whether to forward the message (see `hop_routing`). `at` is the broker that the message was sent
@@ -94,13 +94,15 @@ class Stamp(NamedTuple):
 
     Attributes:
         origin: the broker where a client published it.
-        version: the version of the trees that it travels on.
+        version: the version that the origin's hop had.
+        route: the number of the tree that it travels on, chosen once, by the origin's hop.
         at: the broker that it was sent to.
         retained: whether it is an old retained message, for brokers that are new in its tree.
     """
 
     origin: str
     version: int
+    route: int
     at: str
     retained: bool = False
 
@@ -113,9 +115,9 @@ class Stamps:
 
     Examples:
         >>> stamps = Stamps(FleetKey("an example, not a secret"))
-        >>> stamps.read(stamps.write(Stamp("rome", 7, "oslo")))
-        Stamp(origin='rome', version=7, at='oslo', retained=False)
-        >>> stamps.read(b"forged/7/-/oslo/rome") is None
+        >>> stamps.read(stamps.write(Stamp("rome", 7, 12, "oslo")))
+        Stamp(origin='rome', version=7, route=12, at='oslo', retained=False)
+        >>> stamps.read(b"forged/7/12/-/oslo/rome") is None
         True
     """
 
@@ -131,7 +133,8 @@ class Stamps:
             if len(self._written) >= MOST_CACHED:
                 self._written.clear()
             names = "/".join(quote(name, safe="") for name in (stamp.at, stamp.origin))
-            text = f"{stamp.version}/{'r' if stamp.retained else '-'}/{names}".encode()
+            kind = "r" if stamp.retained else "-"
+            text = f"{stamp.version}/{stamp.route}/{kind}/{names}".encode()
             found = self._written[stamp] = self._code(text) + b"/" + text
         return found
 
@@ -149,8 +152,8 @@ class Stamps:
         code, _, text = value.partition(b"/")
         if not compare_digest(code, self._code(text)):
             return None
-        version, kind, at, origin = text.decode().split("/")
-        return Stamp(unquote(origin), int(version), unquote(at), kind == "r")
+        version, route, kind, at, origin = text.decode().split("/")
+        return Stamp(unquote(origin), int(version), int(route), unquote(at), kind == "r")
 
     def _code(self, text: bytes) -> bytes:
         return self._key.mac(b"stamp", text)[:_CODE_BYTES].hex().encode()
