@@ -93,8 +93,8 @@ class FleetController:
         >>> controller.receive(AgentReport("rome", "1", broker_up=True))
         >>> controller.receive(AgentReport("oslo", "2", broker_up=True))
         >>> controller.set_target({("news",): frozenset({("rome", "oslo"), ("oslo", "rome")})})
-        >>> controller.orders_for("rome").routes[1].filters
-        ('news',)
+        >>> [route.filters for route in controller.orders_for("rome").routes.values()]
+        [('news',)]
         >>> controller.status()["opening"][0]["waits_for"]
         ['oslo', 'rome']
     """
@@ -138,7 +138,8 @@ class FleetController:
         self._numbers: dict[str, int] = {}
         self._orders: dict[str, AgentOrders] = {}
         self._changed = set[str]()
-        self._first_position = journal.position
+        self._first_position = self._position
+        self._followers = set[str]()
         self._opened_at = dict.fromkeys(self._state.opening, (0, self._start))
         self._needs: dict[int, frozenset[str]] = {}
         self._reign(self._state.epoch.number + 1)
@@ -211,7 +212,7 @@ class FleetController:
         self._journal.replace([("snapshot", self._state.snapshot())])
 
     def orders_for(self, broker: str) -> AgentOrders:
-        """The orders of a broker's agent; if there is nothing to order, those of no epoch (refused by agents)."""
+        """The orders of a broker's agent; those of no epoch, which agents refuse, if it has none."""
         if self.refused is not None or f"adopt {broker}" in self._problems:
             return AgentOrders()
         if broker not in self._orders:
@@ -289,7 +290,8 @@ class FleetController:
         broker, now = report.broker, self._now()
         view = self._agents.get(broker)
         if report.instance in self._past[broker] and view is not None and now - view.seen <= self._silence:
-            self._say(f"agents {broker}", f"two agents report for broker {broker}; stop one of them")
+            if report.instance.partition(".")[0] != view.report.instance.partition(".")[0]:
+                self._say(f"agents {broker}", f"two agents report for broker {broker}; stop one of them")
             return False
         if view is None or view.report.instance != report.instance:
             if view is not None:
@@ -306,6 +308,7 @@ class FleetController:
         closed |= {change: max(number, closed.get(change, 0)) for change, number in report.closed.items()}
         if report.epoch == self.epoch:
             view.opened = max(view.opened, report.opened)
+            self._followers.add(broker)
         return True
 
     def _restart_rounds(self, report: AgentReport) -> None:
@@ -348,6 +351,7 @@ class FleetController:
             "version": max(state.version, max(used) + VERSION_GAP),
             "versions": {report.broker: report.published},
             "round": VERSION_GAP * (report.epoch.number + 1),
+            "offset": max(state.offset, report.orders),
         }
         self._commit("adopt", body)
         self._adopted.add(source)
@@ -365,6 +369,8 @@ class FleetController:
         """Do one step, if one can be done."""
         if self._addresses != self._state.addresses:
             self._commit("addresses", {"addresses": self._addresses})
+        if not self._has_majority():
+            return False
         return self._close_drained() or self._cancel_blocked() or self._switch_ready() or self._open_pending()
 
     def _close_drained(self) -> bool:
@@ -457,7 +463,7 @@ class FleetController:
         if units:
             self._commit("open", {"units": units})
             for key in map(int, units):
-                self._opened_at[key] = (self._journal.position, self._now())
+                self._opened_at[key] = (self._position, self._now())
                 self._needs[key] = self._needs_of_opening(key)
         return bool(units)
 
@@ -526,6 +532,14 @@ class FleetController:
 
     # Who waits for whom.
 
+    def _has_majority(self) -> bool:
+        """Whether most brokers of the present routes follow this epoch.
+
+        Two controllers cannot both have a majority: one of them meets an agent that obeys the other.
+        """
+        brokers = self._state.brokers() - self._state.removed
+        return 2 * len(brokers & self._followers) > len(brokers) or not brokers
+
     def _needs_of_opening(self, key: int) -> frozenset[str]:
         routes = [self._state.routes[number] for number in self._state.opening[key].new]
         needs = (self._state.needs_opening(route.filters, route.hops) for route in routes)
@@ -582,12 +596,20 @@ class FleetController:
 
     # Journal and orders.
 
+    @property
+    def _position(self) -> int:
+        """The number of orders that are given now: the position of the last step in the journal.
+
+        So numbers rise over restarts, and an agent with higher ones shows that a journal is an old copy.
+        """
+        return self._journal.position + self._state.offset
+
     def _commit(self, kind: str, body: Mapping[str, Any]) -> None:
         """Write a step to the journal, then apply it."""
         self._journal.append(kind, body)
         touched = self._state.apply(kind, body)
         for broker in touched:
-            self._numbers[broker] = self._journal.position
+            self._numbers[broker] = self._position
             self._orders.pop(broker, None)
         self._changed |= touched
         self._pending = None
@@ -597,14 +619,16 @@ class FleetController:
 
     def _reign(self, number: int) -> None:
         """Begin an epoch: agents must follow its orders anew."""
-        self._commit("epoch", {"number": number, "controller": secrets.token_hex(6)})
+        # No other controller uses the same numbers of routes, whatever copy of a journal it has.
+        numbers = secrets.randbits(26) << 26
+        self._commit("epoch", {"number": number, "controller": secrets.token_hex(6), "numbers": numbers})
+        self._followers = set()
         self._orders.clear()
-        self._numbers = dict.fromkeys(self._state.brokers() | self._agents.keys(), self._journal.position)
+        self._numbers = dict.fromkeys(self._state.brokers() | self._agents.keys(), self._position)
         self._changed |= self._numbers.keys()
         for view in self._agents.values():
             view.opened = 0
-        at = self._journal.position
-        self._opened_at = {key: (at, since) for key, (_, since) in self._opened_at.items()}
+        self._opened_at = {key: (self._position, since) for key, (_, since) in self._opened_at.items()}
 
     def _compose(self, broker: str) -> AgentOrders:
         state = self._state
@@ -613,7 +637,7 @@ class FleetController:
         near = {name for route in routes for name in route.brokers()}
         return AgentOrders(
             self.epoch,
-            self._numbers.setdefault(broker, self._journal.position),
+            self._numbers.setdefault(broker, self._position),
             state.versions.get(broker, 0),
             {change: state.rounds[change] for change in sorted(changes)},
             {route.number: route for route in routes},
@@ -705,6 +729,8 @@ class FleetController:
 
     def _all_problems(self) -> list[str]:
         found = [*self._refusals.values(), *self._problems.values()]
+        if not self._has_majority():
+            found.append("most agents have not followed this controller yet; until then nothing changes")
         for name in sorted(self._state.brokers() | self._agents.keys()):
             view = self._agents.get(name)
             if self._is_lost(name) and name not in self._state.removed:

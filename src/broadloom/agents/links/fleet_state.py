@@ -48,6 +48,7 @@ class FleetState:
         addresses: the addresses of brokers that the fleet file does not have.
         removed: the brokers that an operator has removed.
         next_number: the next number of a route or unit.
+        offset: what is added to positions of the journal in the numbers of orders.
     """
 
     def __init__(self) -> None:
@@ -62,6 +63,7 @@ class FleetState:
         self.addresses: dict[str, str] = {}
         self.removed: set[str] = set()
         self.next_number = 1
+        self.offset = 0
         self._by_broker = defaultdict[str, set[int]](set)
         self._subscribed = defaultdict["Hop", Counter[str]](Counter)
 
@@ -108,6 +110,7 @@ class FleetState:
 
     def _epoch(self, body: Mapping[str, Any]) -> set[str]:
         self.reigns.append(Epoch(body["number"], body["controller"]))
+        self.next_number = body["numbers"]
         return self.brokers()
 
     def _open(self, body: Mapping[str, Any]) -> set[str]:
@@ -168,6 +171,7 @@ class FleetState:
             self.next_number = max(self.next_number, route.number + 1)
         self.version = body["version"]
         self.versions |= body["versions"]
+        self.offset = body["offset"]
         self.rounds |= {change: body["round"] for change in self.draining if change not in self.rounds}
         return touched
 
@@ -185,6 +189,7 @@ class FleetState:
         self.addresses = dict(body["addresses"])
         self.removed = set(body["removed"])
         self.next_number = body["next_number"]
+        self.offset = body["offset"]
         return self.brokers()
 
     def snapshot(self) -> dict[str, Any]:
@@ -200,6 +205,7 @@ class FleetState:
             "addresses": self.addresses,
             "removed": sorted(self.removed),
             "next_number": self.next_number,
+            "offset": self.offset,
         }
 
     # Routes and their indices.
