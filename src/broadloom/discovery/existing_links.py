@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from broadloom.discovery.doctor_report import ADVICE, FLEET, MUST_CHANGE, NOT_SEEN, OK, Finding
-from broadloom.mqtt.topic_filters import OWN_CLIENTS, common_filter
+from broadloom.mqtt.topic_filters import common_filter, is_own_name
 
 CHECK, RING = "bridges", "ring"
 
@@ -39,11 +39,6 @@ class ExistingLink:
     def is_own(self) -> bool:
         """Whether Broadloom made it; a bridge's default client id is its host, a dot and its name."""
         return is_own_name(self.name)
-
-
-def is_own_name(name: str) -> bool:
-    """Whether a client id or link name is one of Broadloom's."""
-    return name.startswith((*OWN_CLIENTS, "broadloom.")) or any(f".{own}" in name for own in OWN_CLIENTS)
 
 
 def links_of_client_ids(seen: Mapping[str, Iterable[str]]) -> list[ExistingLink]:

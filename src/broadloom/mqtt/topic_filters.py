@@ -75,6 +75,18 @@ class FilterIndex:
             del parent[key]
 
 
+def is_own_name(name: str) -> bool:
+    """Whether a client id or the name of a link is one of ours.
+
+    The default client id of a bridge is its host, a dot and its name.
+
+    Examples:
+        >>> is_own_name("host.broadloom-rome-oslo"), is_own_name("host.to-oslo")
+        (True, False)
+    """
+    return name.startswith((*OWN_CLIENTS, "broadloom.")) or any(f".{own}" in name for own in OWN_CLIENTS)
+
+
 def is_valid_filter(text: str) -> bool:
     """Whether a text is a valid MQTT topic filter or topic.
 
