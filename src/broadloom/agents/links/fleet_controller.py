@@ -64,7 +64,7 @@ class PendingUnit:
     old: tuple[int, ...]
     new: Mapping[Filters, Hops]
     needs: frozenset[str]
-    is_behind: bool  # an old route is still being opened
+    is_behind: bool  # an earlier change of these filters is still being opened
 
 
 class FleetController:
@@ -261,7 +261,8 @@ class FleetController:
             self.refused is None
             and self._target is not None
             and not (self._plan() or state.opening or state.draining)
-            and all(self._follows(broker) for broker in state.brokers())
+            and all(map(self._follows, state.brokers()))
+            and all(self._follows(broker) for broker in self._agents if not self._is_lost(broker))
         )
 
     # Reports.
@@ -517,18 +518,18 @@ class FleetController:
             for filters, hops in target.items()
             if filters not in present or present[filters].hops != hops
         }
-        for members in _overlapping([*old, *new]):
-            yield self._unit(
-                [old[filters].number for filters in members if filters in old],
-                {filters: new[filters] for filters in members if filters in new},
-            )
+        ending = {_key(state.routes[number].filters) for number in replaced}
+        for members in _overlapping([*old, *new, *ending]):
+            numbers = [old[filters].number for filters in members if filters in old]
+            trees = {filters: new[filters] for filters in members if filters in new}
+            is_behind = not ending.isdisjoint(members)
+            is_behind |= any(state.routes[number].since is None for number in numbers)
+            if numbers or trees:
+                yield self._unit(numbers, trees, is_behind)
 
-    def _unit(self, old: Iterable[int], new: Mapping[Filters, Hops]) -> PendingUnit:
-        state = self._state
-        numbers = tuple(old)
-        needs = {name for filters, hops in new.items() for name in state.needs_opening(filters, hops)}
-        is_behind = any(state.routes[number].since is None for number in numbers)
-        return PendingUnit(numbers, new, frozenset(needs), is_behind)
+    def _unit(self, old: Iterable[int], new: Mapping[Filters, Hops], is_behind: bool = False) -> PendingUnit:
+        needs = {name for filters, hops in new.items() for name in self._state.needs_opening(filters, hops)}
+        return PendingUnit(tuple(old), new, frozenset(needs), is_behind)
 
     # Who waits for whom.
 
@@ -591,7 +592,7 @@ class FleetController:
         view = self._agents.get(broker)
         if view is None or self._is_lost(broker):
             return False
-        is_open = view.opened >= self._numbers.get(broker, 0)
+        is_open = broker in self._followers and view.opened >= self._numbers.get(broker, 0)
         return is_open and view.published >= self._state.versions.get(broker, 0)
 
     # Journal and orders.
