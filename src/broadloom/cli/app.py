@@ -20,6 +20,7 @@ from broadloom.cli import (
     init,
     inspect,
     link,
+    live,
     maintain,
     migrate,
     reproduce,
@@ -73,6 +74,9 @@ app.command("measure")(inspect.measure)
 app.command("report")(inspect.report)
 app.command("run")(run.run)
 app.add_typer(deploy.app, name="deploy")
+app.command("controller")(live.controller)
+app.command("agent")(live.agent)
+app.command("status")(live.status)
 app.add_typer(migrate.app, name="migrate")
 app.command("reproduce")(reproduce.reproduce)
 app.command("algorithms")(inspect.algorithms)

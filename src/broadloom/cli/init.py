@@ -50,6 +50,13 @@ def init(
     ] = None,
     publishers: Annotated[str, typer.Option(help="anywhere, or observed.")] = "anywhere",
     max_degree: Annotated[int | None, typer.Option(help="The most links per broker.")] = None,
+    controller: Annotated[
+        str | None, typer.Option(help="HOST or HOST:PORT at which agents reach the controller.")
+    ] = None,
+    key_file: Annotated[
+        Path | None,
+        typer.Option(help="Write a new key of the fleet to this file, for agents and controller."),
+    ] = None,
     force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -59,7 +66,7 @@ def init(
     Example: broadloom init --broker rome=10.0.0.1 --broker oslo=10.0.0.7:1884 --no-tls
     """
     from broadloom.deployment.fleet_file import FleetLinks
-    from broadloom.deployment.fleet_init import FleetOptions, fields_for_all, save_passwords
+    from broadloom.deployment.fleet_init import FleetOptions, fields_for_all, save_passwords, with_live
 
     if output.exists() and not force:
         raise InputError(f"{output} exists; give --force to replace it, or -o for another file")
@@ -84,12 +91,24 @@ def init(
         raise InputError("no --broker is given, but options about brokers; give --broker NAME=HOST:PORT")
     else:
         fleet, passwords = _asked(output, options)
+    fleet = with_live(fleet, controller, key_file)
+    if key_file is not None:
+        _write_key(key_file)
     save_passwords(passwords)
     fleet.save(output, overwrite=force)
     record = {"output": str(output), "brokers": list(fleet.brokers)}
     written = "".join(f"\n{file}: a password that only you can read" for file in passwords)
+    if key_file is not None:
+        written += f"\n{key_file}: the key of the fleet; copy it to each machine with an agent"
     text = f"{output}: {len(fleet.brokers)} brokers{written}\nnext: broadloom doctor {output}"
     show(record | {"secrets": [str(file) for file in passwords]}, text, as_json, quiet)
+
+
+def _write_key(file: Path) -> None:
+    from broadloom.agents.links.stamps import FleetKey
+
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    FleetKey.write(file)
 
 
 def _asked(output: Path, options: FleetOptions) -> tuple[Fleet, dict[Path, str]]:

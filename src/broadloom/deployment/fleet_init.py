@@ -300,6 +300,18 @@ class FleetQuestions:
                 self._tell(str(error))
 
 
+def with_live(fleet: Fleet, controller: str | None, key_file: Path | None) -> Fleet:
+    """A fleet with the address of its controller and the file of its key, as far as they are given.
+
+    Raises:
+        InputError: the address is malformed.
+    """
+    live = fleet.live if controller is None else replace(fleet.live, controller=controller)
+    if key_file is not None:
+        live = replace(live, key_file=absolute(str(key_file)))
+    return Fleet(fleet.brokers.values(), fleet.links, fleet.path, live)
+
+
 def save_passwords(passwords: Mapping[Path, str]) -> None:
     """Write each password to its new file, which only its owner can read.
 

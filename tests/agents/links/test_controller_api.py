@@ -41,7 +41,7 @@ from broadloom.agents.links.controller_protocol import (
     orders_message,
     orders_of,
 )
-from broadloom.agents.links.live_status import SeenAgent, broker_status, is_healthy, status_text
+from broadloom.agents.links.live_status import fleet_status, is_healthy, status_text
 from broadloom.agents.links.route_orders import NO_EPOCH, AgentOrders, AgentReport, Epoch, HopReport, Route
 from broadloom.agents.links.stamps import FleetKey
 from broadloom.errors import InputError, UnreachableError
@@ -83,22 +83,31 @@ class ListedOrders:
 
     def status(self):
         """A status with hostile names."""
-        now = 100.0
-        hops = {"os\nlo": HopReport(True, False, 7, 2, 300, {"messages": 5}, "no \x1b[2J answer", 12.5)}
-        seen = SeenAgent(AgentReport("rome", "i", EPOCH, 2, hops=hops, counts={"problems": 1}), now - 1)
-        return {
+        hop = HopReport(True, False, 7, 2, 300, {"messages": 5}, "no \x1b[2J answer", 12.5)
+        rome = {
+            "agent": "i",
+            "away": False,
+            "broker_up": True,
+            "version": 7,
+            "filters": 2,
+            "hops": {"os\nlo": vars(hop)},
+            "counts": {"problems": 1},
+        }
+        controller = {
             "epoch": list(EPOCH),
+            "refused": None,
             "version": 7,
             "settled": True,
-            "problems": [],
-            "absent": ["oslo"],
-            "not_carried": [],
-            "quarantined": [],
-            "changing": [],
+            "groups": 3,
+            "opening": [],
+            "waiting": [],
+            "draining": [],
+            "left_out": {},
+            "problems": ["oslo is away"],
             "changes": [{"version": 7, "seconds": 0.25}],
-            "proposal": None,
-            "brokers": {"rome": broker_status(seen, now), "oslo": broker_status(None, now)},
+            "brokers": {"rome": rome},
         }
+        return fleet_status(controller, ["rome", "oslo"], {})
 
     async def adopt(self):
         """Nothing to adopt."""
@@ -459,8 +468,8 @@ def test_metrics_and_status_are_for_this_machine_or_the_token():
         found = {one.name: one for one in text_string_to_metric_families(body.decode())}
         hop = found["broadloom_hop_messages"].samples[0]
         assert (hop.labels, hop.value) == ({"start": "rome", "end": "os\nlo"}, 5)
-        assert found["broadloom_absent"].samples[0].value == 1
-        assert found["broadloom_agent_up"].samples[0].value == 1
+        assert found["broadloom_problems"].samples[0].value == 1
+        assert [one.value for one in found["broadloom_agent_up"].samples] == [1, 0]
         assert (await asyncio.to_thread(plain_request, address, "GET", "/v1/status", {}))[0] == 403
         for token, expected in ((ProtocolCodes(KEY).read_token(), 200), ("x", 403)):
             headers = {"authorization": f"Bearer {token}"}

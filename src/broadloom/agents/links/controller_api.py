@@ -479,6 +479,10 @@ class _StatusCollector(Collector):
         status = self._status
         yield GaugeMetricFamily("broadloom_epoch", "number of the controller's epoch", status["epoch"][0])
         yield GaugeMetricFamily("broadloom_version", "version of the trees", status["version"])
+        yield GaugeMetricFamily("broadloom_groups", "groups of topics with links", status["groups"])
+        yield GaugeMetricFamily(
+            "broadloom_obeyed", "whether agents obey this controller", float(status["refused"] is None)
+        )
         yield GaugeMetricFamily(
             "broadloom_settled", "whether no change is under way", float(status["settled"])
         )
@@ -493,11 +497,11 @@ class _StatusCollector(Collector):
 
     def _agents(self) -> Iterable[Metric]:
         brokers = self._status["brokers"]
-        for name, meaning in _BROKER_GAUGES.items():
+        for name, (meaning, value_of) in _BROKER_GAUGES.items():
             family = GaugeMetricFamily(f"broadloom_{name}", meaning, labels=["broker"])
             for broker, one in brokers.items():
-                if one[name] is not None:
-                    family.add_metric([broker], float(one[name]))
+                if (value := value_of(one)) is not None:
+                    family.add_metric([broker], float(value))
             yield family
         values = [((broker,), one["counts"]) for broker, one in brokers.items()]
         yield from _counters("broadloom_agent", ["broker"], values)
@@ -520,17 +524,19 @@ class _StatusCollector(Collector):
 
 
 _LENGTHS = {
-    "absent": "brokers that are away",
+    "opening": "changes whose hops are being opened",
+    "waiting": "changes that wait for a broker",
+    "draining": "changes whose old trees are still used",
+    "left_out": "brokers that trees go on without",
     "not_carried": "subscriptions that links do not carry",
     "quarantined": "events that were refused",
-    "problems": "problems of the controller",
+    "problems": "problems",
 }
-_BROKER_GAUGES = {
-    "agent_up": "whether the agent reports",
-    "broker_up": "whether the agent is connected with its broker",
-    "report_age_seconds": "seconds since the last report",
-    "agent_version": "lowest version of the agent's hops",
-    "subscriptions": "topic filters that clients want",
+_BROKER_GAUGES: dict[str, tuple[str, Callable[[Mapping[str, Any]], float | None]]] = {
+    "agent_up": ("whether the agent reports", lambda one: not one["away"]),
+    "broker_up": ("whether the agent is connected with its broker", lambda one: one["broker_up"]),
+    "agent_version": ("lowest version of the agent's hops", lambda one: one["version"]),
+    "subscriptions": ("topic filters that clients want", lambda one: one["filters"]),
 }
 _HOP_GAUGES = {
     "near_up": "whether the hop is connected and subscribed at its own broker",

@@ -3,74 +3,61 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from broadloom.agents.links.route_orders import AgentReport
 from broadloom.checks import plain_name
 
-AWAY_SECONDS = 10.0  # after which an agent without a report counts as away
 SHOWN_LINES = 10  # of each list in the text
-NO_AGENT = "no agent yet"
 
 
-@dataclass(frozen=True)
-class SeenAgent:
-    """Last report of an agent, and when it came.
+_UNSEEN: dict[str, Any] = {
+    "removed": False,
+    "away": True,
+    "away_s": None,
+    "agent": None,
+    "broker_up": None,
+    "version": None,
+    "filters": None,
+    "hops": {},
+    "counts": {},
+    "problems": [],
+}
+_PLANNER: dict[str, Any] = {"not_carried": [], "quarantined": [], "proposal": None}
 
-    Attributes:
-        report: the report.
-        seen: its time, by the controller's clock.
+
+def fleet_status(
+    controller: Mapping[str, Any],
+    brokers: Iterable[str],
+    planner: Mapping[str, Any],
+    problems: Iterable[str] = (),
+) -> dict[str, Any]:
+    """The status of a fleet, as JSON values.
+
+    Args:
+        controller: the status of the routes, as `FleetController.status` gives it.
+        brokers: the brokers of the fleet file.
+        planner: what is not carried, refused events, the proposal.
+        problems: further problems.
     """
-
-    report: AgentReport
-    seen: float
-
-
-def broker_status(seen: SeenAgent | None, now: float) -> dict[str, Any]:
-    """The status of one broker, as JSON values."""
-    if seen is None:
-        return {
-            "agent_up": False,
-            "broker_up": None,
-            "report_age_seconds": None,
-            "epoch": None,
-            "orders": None,
-            "agent_version": None,
-            "subscriptions": None,
-            "hops": {},
-            "counts": {},
-            "round_trips": {},
-            "problems": [],
-        }
-    report = seen.report
-    age = max(0.0, now - seen.seen)
+    known = controller["brokers"]
+    names = [*brokers, *(name for name in known if name not in set(brokers))]
     return {
-        "agent_up": age <= AWAY_SECONDS,
-        "broker_up": report.broker_up,
-        "report_age_seconds": round(age, 3),
-        "epoch": list(report.epoch),
-        "orders": report.orders,
-        "agent_version": report.version,
-        "subscriptions": None if report.filters is None else len(report.filters),
-        "hops": {
-            name: {key: getattr(hop, key) for key in hop.__dataclass_fields__}
-            for name, hop in sorted(report.hops.items())
-        },
-        "counts": dict(report.counts),
-        "round_trips": dict(report.round_trips),
-        "problems": list(report.problems),
+        **controller,
+        **_PLANNER,
+        **planner,
+        "brokers": {name: _UNSEEN | known.get(name, {}) for name in names},
+        "problems": [*controller["problems"], *problems],
     }
 
 
 def is_healthy(status: Mapping[str, Any]) -> bool:
-    """Whether all agents, brokers and hops of a status are up, and nothing waits for an operator."""
+    """Whether all agents, brokers and hops of a status are up, and the controller is obeyed."""
     brokers = status["brokers"].values()
     hops = [hop for one in brokers for hop in one["hops"].values()]
     return (
-        all(one["agent_up"] and one["broker_up"] for one in brokers)
+        status["refused"] is None
+        and all(one["removed"] or (one["broker_up"] and not one["away"]) for one in brokers)
         and all(hop["near_up"] and hop["far_up"] for hop in hops)
-        and not status["problems"]
     )
 
 
@@ -80,43 +67,48 @@ def status_text(status: Mapping[str, Any]) -> str:
     hops = [hop for one in brokers.values() for hop in one["hops"].values()]
     up = sum(bool(hop["near_up"] and hop["far_up"]) for hop in hops)
     waiting = sum(hop["in_flight_bytes"] for hop in hops)
-    agents = sum(bool(one["agent_up"]) for one in brokers.values())
+    agents = sum(not one["away"] for one in brokers.values())
     number, controller = status["epoch"]
+    state = "orders nothing" if status["refused"] else "settled" if status["settled"] else "changing"
     lines = [
-        f"controller {plain_name(controller)}, epoch {number}, version {status['version']}: "
-        f"{'settled' if status['settled'] else 'changing'}",
+        f"controller {plain_name(controller)}, epoch {number}, version {status['version']}: {state}",
         f"{agents:,} of {len(brokers):,} agents up; {up:,} of {len(hops):,} hops up; "
-        f"{waiting:,} bytes in flight",
+        f"{waiting:,} bytes in flight; {status['groups']:,} groups of topics",
         "",
-        *_table(("broker", "agent", "broker up", "version", "subscriptions", "hops"), _rows(brokers)),
+        *_table(("broker", "agent", "broker up", "version", "subscriptions", "hops up"), _rows(brokers)),
     ]
-    down = list(_down_hops(brokers))
-    lines += _section("hops that are down", down)
-    lines += _section("problems", [*status["problems"], *_agent_problems(brokers)], newest=True)
-    lines += _section("away", status["absent"])
+    lines += _section("hops that are down", _down_hops(brokers))
+    lines += _section("problems", status["problems"])
     lines += _section("not carried", status["not_carried"])
     lines += _section("events that were refused", status["quarantined"], newest=True)
-    lines += _section("changes under way", status["changing"])
+    for title in ("opening", "waiting", "draining"):
+        lines += _section(title, status[title])
     lines += _section("last changes", status["changes"], newest=True)
     if status["proposal"] is not None:
-        lines += ["", f"proposal: {plain_name(str(status['proposal']))}"]
+        lines += ["", f"proposal: {_line(status['proposal'])}"]
     return "\n".join(lines)
 
 
 def _rows(brokers: Mapping[str, Mapping[str, Any]]) -> Iterable[Sequence[str]]:
     for name, one in brokers.items():
-        age = one["report_age_seconds"]
-        agent = NO_AGENT if age is None else "up" if one["agent_up"] else f"away for {age:.0f} s"
         hops = one["hops"].values()
         up = sum(bool(hop["near_up"] and hop["far_up"]) for hop in hops)
         yield (
             plain_name(name),
-            agent,
+            _agent(one),
             {True: "yes", False: "no", None: "?"}[one["broker_up"]],
-            _or_unknown(one["agent_version"]),
-            _or_unknown(one["subscriptions"]),
+            _or_unknown(one["version"]),
+            _or_unknown(one["filters"]),
             f"{up} of {len(hops)}",
         )
+
+
+def _agent(one: Mapping[str, Any]) -> str:
+    if one["removed"]:
+        return "removed"
+    if one["agent"] is None:
+        return "no agent yet"
+    return f"away for {one['away_s']:.0f} s" if one["away"] else "up"
 
 
 def _or_unknown(value: Any) -> str:
@@ -129,10 +121,6 @@ def _down_hops(brokers: Mapping[str, Mapping[str, Any]]) -> Iterable[str]:
             if not (hop["near_up"] and hop["far_up"]):
                 side = start if not hop["near_up"] else end
                 yield f"{start} -> {end}: not connected at {side} {hop['error']}".rstrip()
-
-
-def _agent_problems(brokers: Mapping[str, Mapping[str, Any]]) -> Iterable[str]:
-    return (f"{name}: {text}" for name, one in brokers.items() for text in one["problems"])
 
 
 def _section(title: str, values: Iterable[Any], newest: bool = False) -> list[str]:

@@ -1,0 +1,434 @@
+"""Process of the controller: routes, planner, API and timers; with `--with-agents`, all agents too."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import time
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from broadloom.agents.links.agent_service import (
+    WatchedAgent,
+    agent_folder,
+    first_of,
+    stop_signal,
+    task_failure,
+)
+from broadloom.agents.links.controller_api import (
+    SPARE_CONNECTIONS,
+    ApiServer,
+    OrderBoard,
+    ProposalAnswer,
+    ReportAnswer,
+    StaleControllerError,
+    controller_app,
+)
+from broadloom.agents.links.fleet_controller import FleetController, Hops
+from broadloom.agents.links.fleet_planner import FleetPlanner
+from broadloom.agents.links.fleet_state import Filters
+from broadloom.agents.links.live_status import fleet_status
+from broadloom.agents.links.route_orders import AgentReport, Epoch
+from broadloom.agents.links.stamps import FleetKey
+from broadloom.agents.monitoring import RateLimitedLog
+from broadloom.errors import BroadloomError
+from broadloom.mqtt.client_session import watched_task
+from broadloom.storage import RecordJournal, lock_folder
+
+if TYPE_CHECKING:
+    from broadloom.deployment import Fleet
+    from broadloom.plans import Plan
+
+LOG = logging.getLogger("broadloom.live")
+GATHER_SECONDS = 0.2  # for which changes of subscriptions are gathered
+TICK_SECONDS = 0.1
+REPORT_SECONDS = 0.02  # for which changes of an embedded agent are gathered
+HEARTBEAT_SECONDS = 2.0  # between reports of embedded agents
+RESTART_SECONDS = 5.0  # before an embedded agent that could not start is started again
+DOWN_POLL_SECONDS = 0.05
+ROUND_TRIP_CHANGE = 0.2  # a smaller share of change does not matter to the plan
+CONNECTIONS_PER_AGENT = 4
+JOURNAL = "controller.journal"
+
+
+@dataclass(frozen=True)
+class ControllerOptions:
+    """Options of `broadloom controller`.
+
+    Attributes:
+        fleet: the fleet.
+        state: the folder of the controller's state.
+        with_agents: whether all agents run in this process.
+        plan: the plan to begin with; None: what clients want decides.
+        events: a growing file of events; None: none.
+        take_over: whether to adopt agents of another controller.
+        propose: seconds between two searches for a better plan; None: no search.
+        adopt: whether to move to a better plan without being told to.
+        seed: seed of the planner.
+    """
+
+    fleet: Fleet
+    state: Path
+    with_agents: bool = False
+    plan: Plan | None = None
+    events: Path | None = None
+    take_over: bool = False
+    propose: float | None = None
+    adopt: bool = False
+    seed: int = 0
+
+
+class LeftSession(NamedTuple):
+    """Session that could not be removed.
+
+    Attributes:
+        broker: the broker that has it.
+        client: its client id; empty: not known.
+        reason: why it is left.
+    """
+
+    broker: str
+    client: str
+    reason: str
+
+
+class ControllerService:
+    """Controller, planner, API and embedded agents in one event loop.
+
+    Args:
+        options: the options.
+        clock: a clock that never goes back.
+
+    Raises:
+        InputError: the state is damaged or in use, or the fleet has no key.
+        StorageError: the state cannot be written.
+    """
+
+    def __init__(self, options: ControllerOptions, clock: Callable[[], float] = time.monotonic) -> None:
+        fleet = options.fleet
+        self._options = options
+        self._key = FleetKey.load(fleet.live.key_path())
+        options.state.mkdir(parents=True, exist_ok=True)
+        self._lock = lock_folder(options.state)
+        self._journal = RecordJournal(options.state / JOURNAL)
+        self.controller = FleetController(
+            self._journal, clock, fleet.live.patience, fleet.live.absent, options.take_over
+        )
+        self.planner = FleetPlanner(fleet, options.state, options.plan, options.seed)
+        self.board = OrderBoard(self.controller.orders_for)
+        self.agents: dict[str, WatchedAgent] = {}
+        self.server: ApiServer | None = None
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._log = RateLimitedLog(LOG, most=2)
+        self._wanted: dict[str, tuple[str, ...]] = {}  # observed since the last planning, by broker
+        self._latest: dict[str, tuple[str, int]] = {}  # process and number of the filters of each agent
+        self._round_trips: dict[tuple[str, str], float] = {}
+        self._new_round_trips: dict[tuple[str, str], float] = {}
+        self._plan_due = asyncio.Event()
+        self._planner_problem = ""
+        self._going_down = False
+        self._thread = ThreadPoolExecutor(1, "broadloom-planner")
+        self._tasks: list[asyncio.Task[None]] = []
+        self._dirty: set[str] = set()
+        self._kept: set[str] = set()  # brokers with an embedded agent
+        self._departed: set[str] = set()
+        self.controller.on_orders = self._spread
+
+    # Life.
+
+    async def start(self, serve: bool = True) -> None:
+        """Start the API and the timers; with the options, the agents too.
+
+        Args:
+            serve: whether to listen for agents and operators.
+        """
+        fleet = self._options.fleet
+        if serve:
+            app = controller_app(self, self._key)
+            most = CONNECTIONS_PER_AGENT * len(fleet.brokers) + SPARE_CONNECTIONS
+            address = fleet.live.listen_address()
+            self.server = ApiServer(app, address, fleet.live.server_files(), most)
+            await self.server.start()
+        work = [self._tick(), self._follow_plans()]
+        if self._options.events is not None:
+            work.append(self._follow_events(self._options.events))
+        if self._options.propose is not None:
+            work.append(self._search(self._options.propose))
+        if self._options.with_agents:
+            work.append(self._report_agents())
+        self._tasks = [watched_task(one) for one in work]
+        self._embed(dict.fromkeys(fleet.brokers))
+        self._plan_due.set()
+
+    async def stop(self) -> None:
+        """End everything; brokers keep the sessions of embedded agents."""
+        self.board.close()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        await asyncio.gather(*(agent.stop() for agent in self.agents.values()), return_exceptions=True)
+        if self.server is not None:
+            await self.server.stop()
+        self._thread.shutdown(wait=True, cancel_futures=True)
+        self.planner.close()
+        self._journal.close()
+        os.close(self._lock)
+
+    # What the API needs.
+
+    def receive(self, report: AgentReport) -> ReportAnswer:
+        """Take the report of an agent, and what clients want at its broker."""
+        self.controller.receive(report)
+        mark = (report.instance, report.filters_number)
+        if report.filters is not None and self._latest.get(report.broker) != mark:
+            self._latest[report.broker] = mark
+            self._wanted[report.broker] = report.filters
+            self._plan_due.set()
+        for name, value in report.round_trips.items():
+            known = self._round_trips.get((report.broker, name))
+            if known is None or abs(value - known) > ROUND_TRIP_CHANGE * known:
+                self._round_trips[report.broker, name] = value
+                self._new_round_trips[report.broker, name] = value
+        instance, number = self._latest.get(report.broker, ("", -1))
+        return ReportAnswer(
+            epoch=self.controller.epoch,
+            filters_number=number if instance == report.instance else -1,
+            routes_wanted=self.controller.asks_routes,
+        )
+
+    async def orders_after(
+        self, broker: str, epoch: Epoch, number: int, wait: float
+    ) -> dict[str, Any] | None:
+        """Orders later than a number of an epoch; None: there are none within the wait.
+
+        Raises:
+            StaleControllerError: this controller is not obeyed.
+        """
+        if self.controller.refused is not None:
+            raise StaleControllerError(self.controller.refused)
+        return await self.board.after(broker, epoch, number, wait)
+
+    def status(self) -> dict[str, Any]:
+        """The status of the fleet, as JSON values."""
+        problems = [self._planner_problem] if self._planner_problem else []
+        return fleet_status(
+            self.controller.status(), self._options.fleet.brokers, self.planner.status(), problems
+        )
+
+    async def adopt(self) -> ProposalAnswer:
+        """Move to the proposed plan."""
+        note = await self._in_thread(self.planner.adopt)
+        if note is not None:
+            self._plan_due.set()
+        return ProposalAnswer(adopted=note is not None, note=note or "there is no proposal")
+
+    # Going down.
+
+    async def take_down(self) -> list[LeftSession]:
+        """End all hops of all agents, within the patience; returns the sessions that are left."""
+        self._going_down = True
+        self.controller.set_target({})
+        deadline = time.monotonic() + self._options.fleet.live.patience
+        while time.monotonic() < deadline and not self._is_down():
+            await asyncio.sleep(DOWN_POLL_SECONDS)
+        for line in self.controller.give_up():
+            LOG.warning("%s", line)
+        left = [] if self._options.with_agents else list(self._left_at_agents())
+        for broker in sorted(self._kept):
+            agent = self.agents.pop(broker, None)
+            if agent is None:
+                left.append(LeftSession(broker, "", "its agent could not start"))
+                continue
+            found = await agent.forget()
+            left += [LeftSession(at, client, "the broker does not answer") for at, client in found]
+        return left
+
+    def _is_down(self) -> bool:
+        """Whether all agents have reported that they have no hops."""
+        return self.controller.settled() and not any(self._left_at_agents())
+
+    def _left_at_agents(self) -> Iterable[LeftSession]:
+        """The sessions that agents have not ended, by their last reports."""
+        for broker, one in self.controller.status()["brokers"].items():
+            if one["agent"] is None or one["away"]:
+                yield LeftSession(broker, "", "its agent does not report")
+                continue
+            for end, hop in one["hops"].items():
+                yield LeftSession(broker, "", f"the hop to {end} is not ended: {hop['error'] or 'waiting'}")
+
+    # Timers.
+
+    async def _tick(self) -> None:
+        while True:
+            self.controller.tick()
+            await asyncio.sleep(TICK_SECONDS)
+
+    async def _follow_plans(self) -> None:
+        """Plan anew when what clients want has changed, a moment after the first change."""
+        while True:
+            await self._plan_due.wait()
+            await asyncio.sleep(GATHER_SECONDS)
+            self._plan_due.clear()
+            if self._going_down:
+                return
+            wanted = self._wanted
+            round_trips = self._new_round_trips
+            self._wanted = {}
+            self._new_round_trips = {}
+            try:
+                planned = await self._in_thread(lambda: self._planned(wanted, round_trips))  # noqa: B023
+                self._follow(*planned)
+                self._planner_problem = ""
+            except BroadloomError as error:
+                self._planner_problem = f"the links stay as they are: {error}"
+                self._log.warn("plan", "%s", self._planner_problem)
+
+    def _follow(
+        self, targets: Mapping[Filters, Hops], addresses: Mapping[str, str], departed: set[str]
+    ) -> None:
+        """Lead the fleet to the trees of a plan."""
+        if self._going_down:
+            return
+        for broker in self._departed - departed:
+            self.controller.admit(broker)
+        self.controller.set_target(targets, addresses)
+        for broker in departed - self._departed:
+            self.controller.remove(broker)
+        self._departed = departed
+        self._embed(addresses)
+
+    def _planned(
+        self, wanted: Mapping[str, tuple[str, ...]], round_trips: Mapping[tuple[str, str], float]
+    ) -> tuple[Mapping[Filters, Hops], Mapping[str, str], set[str]]:
+        """The trees that clients need; runs in the planner's thread."""
+        for (start, end), value in round_trips.items():
+            self.planner.latency(start, end, value)
+        for broker, filters in wanted.items():
+            self.planner.observe(broker, filters)
+        return self.planner.targets(), self.planner.addresses(), self.planner.departed()
+
+    async def _follow_events(self, path: Path) -> None:
+        """Apply the events of a growing file."""
+        while True:
+            try:
+                if await self._in_thread(lambda: self.planner.read_events(path)):
+                    self._plan_due.set()
+            except BroadloomError as error:
+                self._log.warn("events", "%s", error)
+            await asyncio.sleep(GATHER_SECONDS)
+
+    async def _search(self, seconds: float) -> None:
+        """Look for a better plan now and then."""
+        while True:
+            await asyncio.sleep(seconds)
+            try:
+                found = await self._in_thread(self.planner.propose)
+                if found and self._options.adopt:
+                    LOG.warning("moving to a better plan: %s", (await self.adopt()).note)
+            except BroadloomError as error:
+                self._log.warn("proposal", "no better plan: %s", error)
+
+    async def _in_thread(self, work: Callable[[], Any]) -> Any:
+        """Run some work of the planner, which knows one thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, work)
+
+    # Embedded agents.
+
+    def _spread(self, brokers: set[str]) -> None:
+        """Tell agents that they have new orders."""
+        self.board.announce(brokers)
+        for broker in brokers & self.agents.keys():
+            asyncio.get_running_loop().call_soon(self._apply, broker)
+
+    def _apply(self, broker: str) -> None:
+        agent = self.agents.get(broker)
+        orders = self.controller.orders_for(broker)
+        if agent is None or orders.epoch.number == 0:
+            return
+        try:
+            agent.agent.apply(orders)
+        except BroadloomError as error:
+            self._log.warn("apply", "%s", error)
+        self._dirty.add(broker)
+
+    def _embed(self, addresses: Mapping[str, str | None]) -> None:
+        """Run the agents of brokers in this process, if the options say so."""
+        if self._options.with_agents:
+            for broker in addresses.keys() - self._kept:
+                self._kept.add(broker)
+                self._tasks.append(watched_task(self._keep_agent(broker, addresses[broker])))
+
+    async def _keep_agent(self, broker: str, address: str | None) -> None:
+        """Run the agent of a broker in this process; start it again if it has to end."""
+        folder = agent_folder(self._options.state, broker)
+        while not self._going_down:
+            agent = WatchedAgent(self._options.fleet, broker, folder, self._key, address)
+            agent.agent.on_change = lambda: self._dirty.add(broker)
+            try:
+                await agent.start(self._options.take_over)
+                self.agents[broker] = agent
+                self._dirty.add(broker)
+                self._apply(broker)
+                await agent.agent.failed
+            except BroadloomError as error:
+                self._log.warn(f"agent {broker}", "the agent of %s: %s", broker, error)
+            if self.agents.get(broker) is agent:
+                del self.agents[broker]
+            with suppress(BroadloomError):
+                await agent.stop()
+            await asyncio.sleep(RESTART_SECONDS)
+
+    async def _report_agents(self) -> None:
+        """Take the reports of embedded agents: soon after a change, and now and then."""
+        last = time.monotonic()
+        while True:
+            if time.monotonic() - last > HEARTBEAT_SECONDS:
+                last = time.monotonic()
+                self._dirty.update(self.agents)
+            dirty = self._dirty
+            self._dirty = set()
+            for broker in sorted(dirty & self.agents.keys()):
+                self.receive(self.agents[broker].agent.report(self.controller.asks_routes))
+            await asyncio.sleep(REPORT_SECONDS)
+
+
+async def serve_controller(
+    options: ControllerOptions, ready: Callable[[ControllerService], None] = lambda _: None
+) -> None:
+    """Run the controller until SIGTERM or SIGINT.
+
+    Args:
+        options: the options.
+        ready: called when it answers.
+
+    Raises:
+        InputError: the state is damaged or in use, the fleet has no key, or the address cannot be used.
+        StorageError: the state cannot be written.
+    """
+    stop = stop_signal()
+    service = ControllerService(options)
+    try:
+        await service.start()
+        ready(service)
+        await first_of(stop, task_failure())
+    finally:
+        await service.stop()
+
+
+async def take_down_fleet(options: ControllerOptions) -> list[LeftSession]:
+    """End all links of a fleet, within its patience; returns the sessions that could not be removed.
+
+    Raises:
+        InputError, StorageError: as for `serve_controller`.
+    """
+    service = ControllerService(replace(options, events=None, propose=None))
+    try:
+        await service.start()
+        return await service.take_down()
+    finally:
+        await service.stop()
