@@ -9,11 +9,14 @@ import sys
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from broadloom.agents.links.controller_client import ControllerClient, ControllerConnection
+from broadloom.agents.links.foreign_bridges import ForeignBridges
+from broadloom.agents.links.round_trips import RoundTrips
 from broadloom.agents.links.site_agent import AgentSettings, EndpointOf, SiteAgent
 from broadloom.agents.links.stamps import FleetKey
+from broadloom.agents.links.subscription_watch import SubscriptionWatch
 from broadloom.checks import nearest_name
 from broadloom.deployment.fleet_file import Fleet, FleetBroker
 from broadloom.errors import InputError
@@ -22,7 +25,7 @@ from broadloom.mqtt.endpoint import Endpoint
 
 LOG = logging.getLogger("broadloom.live")
 AGENTS = "agents"  # folder of the agents' states
-UP_SECONDS = 0.05
+WATCH_FILE = "subscriptions.json"
 
 
 def fleet_broker(fleet: Fleet, broker: str, address: str | None = None) -> FleetBroker:
@@ -78,6 +81,16 @@ def agent_folder(state: Path, broker: str) -> Path:
     return state / AGENTS / quote(broker, safe="")
 
 
+class BrokerWatcher(Protocol):
+    """Something that watches a broker from `start` to `stop`."""
+
+    async def start(self) -> None:
+        """Begin."""
+
+    async def stop(self) -> None:
+        """End."""
+
+
 class WatchedAgent:
     """Site agent with the watchers of its broker: what clients want, and round-trip times.
 
@@ -99,14 +112,15 @@ class WatchedAgent:
         def with_own_address(name: str, text: str | None) -> Endpoint:
             return endpoint(name, address if name == broker and text is None else text)
 
-        self._endpoint = with_own_address
+        self._endpoint = with_own_address(broker, None)
+        self._folder = folder
         self.agent = SiteAgent(broker, with_own_address, folder, key, agent_settings(fleet))
-        self._watchers: list[Any] = []
+        self._watchers: list[BrokerWatcher] = []
 
     async def start(self, take_over: bool = False) -> None:
         """Start the agent, then its watchers. Raises as `SiteAgent.start`."""
         await self.agent.start(take_over)
-        for watcher in broker_watchers(self._fleet, self._broker, self.agent, self._endpoint):
+        for watcher in broker_watchers(self._fleet, self._broker, self._endpoint, self.agent, self._folder):
             await watcher.start()
             self._watchers.append(watcher)
 
@@ -117,18 +131,31 @@ class WatchedAgent:
 
     async def forget(self) -> list[tuple[str, str]]:
         """End all sessions; returns those that could not be removed: broker and client."""
-        await self._stop_watchers()
+        await self._stop_watchers(forget=True)
         return await self.agent.forget()
 
-    async def _stop_watchers(self) -> None:
+    async def _stop_watchers(self, forget: bool = False) -> None:
         for watcher in self._watchers:
-            await watcher.stop()
+            if isinstance(watcher, SubscriptionWatch):
+                await watcher.stop(forget)
+            else:
+                await watcher.stop()
         self._watchers.clear()
 
 
-def broker_watchers(fleet: Fleet, broker: FleetBroker, agent: SiteAgent, endpoint: EndpointOf) -> list[Any]:
-    """The watchers of a broker: its clients' subscriptions, and round-trip times to other brokers."""
-    return []
+def broker_watchers(
+    fleet: Fleet, broker: FleetBroker, endpoint: Endpoint, agent: SiteAgent, folder: Path
+) -> list[BrokerWatcher]:
+    """The watchers of a broker: subscriptions of its clients, bridges made by hand, round-trip times."""
+    others = {name: one.host_and_port() for name, one in fleet.brokers.items() if name != broker.name}
+    places = {name: Endpoint(address.hostname, address.port) for name, address in others.items()}
+    watchers: list[BrokerWatcher] = [
+        SubscriptionWatch(broker, endpoint, agent.set_filters, agent.problem, folder / WATCH_FILE),
+        RoundTrips(places, agent.set_round_trips),
+    ]
+    if broker.kind == "mosquitto":
+        watchers.append(ForeignBridges(broker.name, endpoint, agent.problem))
+    return watchers
 
 
 @dataclass(frozen=True)
