@@ -106,6 +106,7 @@ class SiteAgent:
         self._key = key
         self._hops: dict[str, SiteHop] = {}
         self._ending: dict[str, asyncio.Task[None]] = {}
+        self._dying: set[SiteHop] = set()  # hops of these tasks
         self._sending: set[asyncio.Task[None]] = set()
         self._problems: deque[str] = deque(maxlen=MOST_PROBLEMS)
         self._left: set[tuple[str, str]] = set()  # sessions that could not be removed: broker, client
@@ -331,9 +332,12 @@ class SiteAgent:
     def _end_hop(self, neighbour: str) -> None:
         """End a hop that no route uses, in the background."""
         hop = self._hops.pop(neighbour)
+        self._dying.add(hop)
 
         async def end() -> None:
-            for broker in await hop.forget():
+            left = await hop.forget()
+            self._dying.discard(hop)
+            for broker in left:
                 self._left.add((broker, hop_client(hop.hop)))
                 self.problem(
                     f"session {hop_client(hop.hop)} could not be removed from broker {broker!r}; "
