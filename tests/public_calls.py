@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 
 import broadloom as bl
 import hostile_values as hv
-from broadloom.deployment import FleetBroker, FleetLinks
+from broadloom.deployment import FleetBroker, FleetLinks, FleetLive
 from broadloom.discovery import Finding
 from broadloom.maintenance.live import OverlayNames
 from broadloom.model import NotCarried
@@ -412,8 +412,10 @@ CALLS: dict[str, Call] = {
             ),
             "links": hv.thing(FleetLinks, PLAN, optional=True),
             "path": hv.path(new_path, optional=True),
+            "live": hv.thing(FleetLive, PLAN, optional=True),
         },
     ),
+    "Fleet.joined": Call(bl.Fleet(BROKERS).joined, {"name": hv.text("bern"), "address": hv.text("10.0.0.9")}),
     "Fleet.load": Call(bl.Fleet.load, {"path": hv.path(saved(bl.Fleet(BROKERS).save))}),
     "Fleet.save": Call(
         lambda path, overwrite: bl.Fleet(BROKERS).save(path, overwrite),

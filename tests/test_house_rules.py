@@ -137,6 +137,16 @@ def test_help_loads_no_heavy_package(arguments):
     assert own == {"broadloom", "broadloom._version", "broadloom.errors", "broadloom.progress"}
 
 
+def test_an_agent_starts_without_heavy_packages():
+    """An agent needs the standard library, MQTT and its fleet file: half a CPU second on a small machine."""
+    loaded = loaded_by("import broadloom.cli.live, broadloom.agents.links.agent_service")
+    assert not loaded & (
+        HEAVY - {"ssl"} | {"fastapi", "prometheus_client", "pydantic", "starlette", "uvicorn"}
+    )
+    own = {name.split(".")[1] for name in loaded if name.startswith("broadloom.")}
+    assert not own & {"model", "plans", "linking", "maintenance", "discovery", "kernels"}
+
+
 def test_a_small_plan_in_memory_loads_numpy_alone():
     """Neither numba nor SciPy nor pyarrow is needed to link five brokers."""
     code = """

@@ -166,6 +166,23 @@ BROKER = '[brokers.rome]\naddress = "rome"\n'
         (BROKER + '[links]\npublishers = "all"', r"\[links\]: publishers is 'all'"),
         (BROKER + "[links]\nmax_degree = 0", r"\[links\]: max_degree is 0"),
         (BROKER + "[links]\nmax_degre = 0", "did you mean 'max_degree'"),
+        (BROKER + "[live]\nabsnt = 0", "did you mean 'absent'"),
+        (BROKER + '[live]\nabsent = "wait"', r"\[live\]: absent is 'wait'; give one of keep, drop"),
+        (
+            BROKER + '[live]\ncontroller = "me:you"',
+            r"\[live\]: controller is 'me:you'; give host or host:port",
+        ),
+        (BROKER + '[live]\ncontroller = "me:secret@host"', "controller contains a login"),
+        (BROKER + "[live]\nkey_file = 3", r"\[live\]: key_file is 3"),
+        (BROKER + "[live]\npatience = 0", r"\[live\]: patience is 0"),
+        (
+            BROKER + "[live]\nwindow = 65536",
+            r"\[live\]: window is 65536; give a whole number from 1 to 65535",
+        ),
+        (BROKER + "[live]\nhop_bytes = 0", r"\[live\]: hop_bytes is 0"),
+        (BROKER + "[live]\nagent_bytes = 1.5", r"\[live\]: agent_bytes is 1.5"),
+        (BROKER + '[live]\ntls = { key = "x" }', r"\[live\]: tls has one of certificate and key"),
+        (BROKER + '[live]\nkey = "a secret"', r"\[live\]: unknown name 'key'"),
         ('[brokers."a\\nb"]\naddress = "a"', r"\[brokers\]: a broker's name is 'a\\nb'"),
         ('[brokers.""]\naddress = "a"', "a broker's name is ''"),
         (
@@ -310,3 +327,94 @@ def test_any_value_is_read_or_refused_in_one_line(name, value):
         except bl.InputError as error:
             message = str(error)
     assert not message or message.startswith("fleet.toml [brokers.rome]")
+
+
+LIVE = """
+[live]
+controller = "controller.example.org"
+listen = "0.0.0.0:9000"
+tls = { ca = "ca.crt", certificate = "c.crt", key = "c.key" }
+key_file = "secrets/fleet.key"
+absent = "drop"
+patience = 5
+window = 100
+hop_bytes = 1_000_000
+agent_bytes = 2_000_000
+"""
+
+
+def test_the_live_section_is_read_and_written(tmp_path):
+    fleet = load(tmp_path, DESIGN + LIVE)
+    live = fleet.live
+    assert live.address() == Address("controller.example.org", 8790)
+    assert live.listen_address() == Address("0.0.0.0", 9000)
+    assert live.server_files() == (str(tmp_path / "c.crt"), str(tmp_path / "c.key"))
+    assert live.key_path() == str(tmp_path / "secrets/fleet.key")
+    numbers = (live.absent, live.patience, live.window, live.hop_bytes, live.agent_bytes)
+    assert numbers == ("drop", 5, 100, 1_000_000, 2_000_000)
+    fleet.save(tmp_path / "again.toml")
+    assert bl.Fleet.load(tmp_path / "again.toml") == fleet
+
+
+@pytest.mark.parametrize(
+    ("section", "uses_tls"),
+    [
+        ("", False),
+        ('controller = "localhost:1"', False),
+        ('controller = "10.0.0.1"', True),
+        ('controller = "127.0.0.1"\nlisten = "0.0.0.0"', True),
+        ('controller = "10.0.0.1"\ntls = false', False),
+        ('controller = "127.0.0.1"\ntls = true', True),
+    ],
+)
+def test_the_controller_uses_tls_unless_on_loopback_or_told_otherwise(tmp_path, section, uses_tls):
+    fleet = load(tmp_path, f"{BROKER}[live]\n{section}")
+    assert fleet.live.uses_tls == uses_tls
+    fleet.save(tmp_path / "again.toml")
+    assert bl.Fleet.load(tmp_path / "again.toml").live == fleet.live
+    if uses_tls:
+        with pytest.raises(bl.InputError, match="needs a certificate"):
+            fleet.live.server_files()
+
+
+def test_a_fleet_without_a_key_says_how_to_make_one(tmp_path):
+    with pytest.raises(bl.InputError, match="broadloom init --key-file"):
+        load(tmp_path, BROKER).live.key_path()
+
+
+def test_a_broker_that_joins_is_like_most_others():
+    brokers = [
+        FleetBroker("rome", "10.0.0.1", tls=None, login=FleetLogin("u", password_env="A")),
+        FleetBroker("oslo", "10.0.0.2", tls=None, login=FleetLogin("u", password_env="A")),
+        FleetBroker("bern", "10.0.0.3", "emqx"),
+    ]
+    joined = bl.Fleet(brokers).joined("kiev", "10.0.0.4:1884")
+    assert (joined.kind, joined.tls, joined.login) == ("mosquitto", None, brokers[0].login)
+    assert joined.host_and_port() == Address("10.0.0.4", 1884)
+
+
+def test_init_writes_a_key_that_only_its_owner_can_read(tmp_path, run):
+    key = tmp_path / "secrets" / "fleet.key"
+    output = tmp_path / "fleet.toml"
+    arguments = (
+        "init",
+        "--broker",
+        "rome=10.0.0.1",
+        "--controller",
+        "10.0.0.9",
+        "--key-file",
+        key,
+        "-o",
+        output,
+    )
+    code, said, _ = run(*arguments)
+    assert code == 0
+    assert "copy it to each machine" in said
+    assert key.stat().st_mode & 0o777 == 0o600
+    assert len(key.read_text().strip()) >= 32
+    assert key.read_text().strip() not in said + output.read_text()
+    fleet = bl.Fleet.load(output)
+    assert (fleet.live.controller, fleet.live.key_file) == ("10.0.0.9", str(key))
+    code, _, said = run(*arguments, "--force")
+    assert code == 2, "a key that agents use is not replaced"
+    assert "exists" in said

@@ -96,4 +96,4 @@ class RateLimitedLog:
             self._since = self._clock()
         for kind, count in counts.items():
             if count > self._most:
-                self._log.warning("%d more refusals like %r were not logged", count - self._most, kind)
+                self._log.warning("%d more warnings like %r were not logged", count - self._most, kind)

@@ -384,12 +384,12 @@ def test_a_rate_limited_log_writes_the_first_lines_of_a_flood_and_a_count(caplog
         log.report()
     assert logged.count(True) == 3 + 3 + 3 + 3 + 3 + 1  # minutes 0, 1 and 2 of forged: and of replayed:
     lines = [record.getMessage() for record in caplog.records]
-    assert lines.count("597 more refusals like 'forged:' were not logged") == 2
-    assert lines.count("3 more refusals like 'replayed:' were not logged") == 2
+    assert lines.count("597 more warnings like 'forged:' were not logged") == 2
+    assert lines.count("3 more warnings like 'replayed:' were not logged") == 2
     assert len(lines) == logged.count(True) + 4
     clock[0] = 180
     log.report()
-    assert caplog.records[-1].getMessage() == "97 more refusals like 'forged:' were not logged"
+    assert caplog.records[-1].getMessage() == "97 more warnings like 'forged:' were not logged"
 
 
 def is_valid(topic: str, data: bytes) -> bool:

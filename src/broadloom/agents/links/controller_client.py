@@ -55,7 +55,7 @@ REQUEST_SECONDS = 10.0  # deadline of a request, without the time that it asks t
 LOOP_SECONDS = 60.0  # deadline of the agent's own work on orders
 HEARTBEAT_SECONDS = 2.0  # the longest time between two reports
 REPORT_PAUSE_SECONDS = 0.02  # the shortest
-FIRST_PAUSE, LONGEST_PAUSE = 0.1, 5.0  # before another try
+FIRST_PAUSE, LONGEST_PAUSE = 0.1, 2.0  # before another try
 REFUSED_PAUSE = 5.0
 _CHUNK = 1 << 16
 
