@@ -254,6 +254,15 @@ class FleetController:
             for text in filters
         )
 
+    def trees(self) -> dict[Filters, Hops]:
+        """The hops of each group in use or being opened; a planner keeps them where it can."""
+        ending = {number for unit in self._state.opening.values() for number in unit.old}
+        return {
+            route.filters: route.hops
+            for number, route in self._state.routes.items()
+            if route.until is None and number not in ending
+        }
+
     def settled(self) -> bool:
         """Whether the fleet has the trees of the target, and all agents have followed."""
         state = self._state
@@ -633,7 +642,7 @@ class FleetController:
 
     def _compose(self, broker: str) -> AgentOrders:
         state = self._state
-        routes = [] if broker in state.removed else state.routes_of(broker)
+        routes = state.routes_of(broker)
         changes = {route.until + 1 for route in routes if route.until is not None}
         near = {name for route in routes for name in route.brokers()}
         return AgentOrders(
