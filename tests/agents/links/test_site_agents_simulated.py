@@ -1,6 +1,7 @@
 """Site agents and the controller on simulated brokers, with delays, failures and kills, in simulated time."""
 
 import asyncio
+import contextlib
 import random
 import tempfile
 from pathlib import Path
@@ -70,10 +71,8 @@ class World:
                     continue
                 self.controller.receive(agent.report())
                 if self.rng.random() < 0.8:
-                    try:
+                    with contextlib.suppress(StaleEpochError):
                         agent.apply(self.controller.orders_for(name))
-                    except StaleEpochError:
-                        pass
             if self.controller is not None:
                 self.controller.tick()
 

@@ -154,7 +154,13 @@ def broker_watchers(
         RoundTrips(places, agent.set_round_trips),
     ]
     if broker.kind == "mosquitto":
-        watchers.append(ForeignBridges(broker.name, endpoint, agent.problem))
+        bridges = ForeignBridges(
+            broker.name,
+            endpoint,
+            agent.problem,
+            lambda: agent.set_foreign_bridges(bridges.names),
+        )
+        watchers.append(bridges)
     return watchers
 
 
@@ -202,7 +208,7 @@ async def serve_agent(options: AgentOptions, ready: Callable[[], None] = lambda:
     if options.controller is not None:
         live = replace(fleet.live, controller=options.controller)
         fleet = Fleet(fleet.brokers.values(), fleet.links, fleet.path, live)
-    key = FleetKey.load(fleet.live.key_path())
+    key = FleetKey(fleet.live.key())
     watched = WatchedAgent(fleet, options.broker, options.state, key)
     agent = watched.agent
     client = ControllerClient(

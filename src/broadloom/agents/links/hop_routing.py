@@ -33,6 +33,7 @@ CLOSED = f"{INTERNAL_PREFIX}closed"
 # Prefixes of the topics that no hop carries: a broker's internal topics, and control topics.
 NOT_CARRIED = ("$", f"{CONTROL_ROOT}/")
 MOST_TOPICS = 100_000  # whose routes are remembered
+ECHO_SECONDS, REPEAT_SECONDS = 10.0, 1.0
 _CODE = 32  # bytes
 
 
@@ -153,6 +154,45 @@ class HopClosing:
         return [ClosedRoutes(change, number, tuple(sorted(new)))] if new else []
 
 
+class RingGuard:
+    """Stops messages that bridges made by hand bring back without their stamps.
+
+    A bridge of MQTT 3.1.1 drops the stamp, so its copies look like messages of local clients, and would
+    circulate. While such a bridge is known, a message without a stamp is dropped if the same topic and payload
+    came with a stamp within ten seconds, or left over one of the agent's hops within one second.
+
+    Args:
+        now: a clock that never goes back, in seconds.
+
+    Attributes:
+        is_active: whether the broker has a bridge made by hand.
+    """
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        self.is_active = False
+        self._now = now
+        self._until: dict[int, float] = {}  # by digest
+
+    def saw_stamped(self, digest: int) -> None:
+        """A message of another broker has arrived."""
+        self._remember(digest, ECHO_SECONDS)
+
+    def is_echo(self, digest: int, hop: Hop) -> bool:
+        """Whether a message without a stamp is an echo; otherwise it leaves over a hop now."""
+        key = hash((digest, hop))
+        now = self._now()
+        if self._until.get(digest, now) > now or self._until.get(key, now) > now:
+            return True
+        self._remember(key, REPEAT_SECONDS)
+        return False
+
+    def _remember(self, key: int, seconds: float) -> None:
+        now = self._now()
+        if len(self._until) >= MOST_TOPICS:
+            self._until = {one: until for one, until in self._until.items() if until > now}
+        self._until[key] = now + seconds
+
+
 class RoutePolicy:
     """Decides what hop (u, v) forwards.
 
@@ -163,6 +203,7 @@ class RoutePolicy:
         stamps: writes and reads stamps.
         counts: counts of what is not forwarded, and why.
         progressed: called when the version has changed, or when a route is closed.
+        guard: stops what bridges made by hand bring back.
 
     Attributes:
         has_wildcards: whether some subscriptions of the near session can overlap.
@@ -176,8 +217,10 @@ class RoutePolicy:
         stamps: Stamps,
         counts: Counter[str],
         progressed: Callable[[], None],
+        guard: RingGuard,
     ) -> None:
         self.hop = hop
+        self._guard = guard
         self.has_wildcards = False
         self._progressed = progressed
         self.closing = HopClosing(hop)
@@ -234,6 +277,9 @@ class RoutePolicy:
         if self._is_copy(message):
             return None
         stamp = self._stamps.read(message.stamp) if message.stamp else None
+        if self._guard.is_active and self._is_echo(message, stamp):
+            self._counts["ring"] += 1
+            return None
         if stamp is None:
             forwarded = self._first_stamp(message.topic)
         elif stamp.at != self.hop[0]:
@@ -284,6 +330,14 @@ class RoutePolicy:
             self._counts["forged"] += 1  # the stamp is that of another message
             return None
         return stamp._replace(at=self.hop[1])
+
+    def _is_echo(self, message: Publish, stamp: Stamp | None) -> bool:
+        """Whether a bridge made by hand has brought a message back without its stamp."""
+        digest = message.digest()
+        if stamp is not None:
+            self._guard.saw_stamped(digest)
+            return False
+        return self._guard.is_echo(digest, self.hop)
 
     def _find(self, topic: str) -> list[Route]:
         """The routes of a topic, the newest first."""

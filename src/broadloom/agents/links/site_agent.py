@@ -15,7 +15,7 @@ import re
 import secrets
 import socket
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from hashlib import blake2b
@@ -252,6 +252,10 @@ class SiteAgent:
         """Take over round-trip times to other brokers, in milliseconds."""
         self.round_trips.update(found)
         self.on_change()
+
+    def set_foreign_bridges(self, names: Collection[str]) -> None:
+        """Take over the bridges made by hand that the broker has; they can bring messages back."""
+        self._context.guard.is_active = bool(names)
 
     def problem(self, text: str) -> None:
         """Tell the operator something: one log line, one line in the status."""

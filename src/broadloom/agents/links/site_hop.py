@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from broadloom.agents.links.hop_forwarder import ByteBudget, DeadLetter, RouteForwarder
-from broadloom.agents.links.hop_routing import CLOSED, MARKER, RoutePolicy
+from broadloom.agents.links.hop_routing import CLOSED, MARKER, RingGuard, RoutePolicy
 from broadloom.agents.links.hop_store import FAR, NEAR, HopStore
 from broadloom.agents.links.route_orders import AgentOrders, HopReport, Route
 from broadloom.agents.links.stamps import FleetKey, Stamp, Stamps
@@ -44,6 +44,7 @@ class HopContext:
     Attributes:
         key: the key of the fleet.
         stamps: writes and reads stamps.
+        guard: stops what bridges made by hand bring back.
         budget: the bytes in flight.
         folder: the folder of the agent's state; None: nothing is kept.
         problem: called with a sentence that an operator should know.
@@ -64,9 +65,11 @@ class HopContext:
     session_lost: Callable[[], None]
     budget: ByteBudget = field(default_factory=ByteBudget)
     stamps: Stamps = field(init=False)
+    guard: RingGuard = field(init=False)
 
     def __post_init__(self) -> None:
         self.stamps = Stamps(self.key)
+        self.guard = RingGuard(asyncio.get_running_loop().time)
 
 
 class SiteHop(SessionHandler):
@@ -97,7 +100,9 @@ class SiteHop(SessionHandler):
         self._near = ClientSession(hop[0], name, near, self, fresh=is_left[NEAR])
         self._far = ClientSession(hop[1], name, far, self, fresh=is_left[FAR])
         counts: Counter[str] = Counter()
-        self.policy = RoutePolicy(hop, self.store, context.key, context.stamps, counts, context.progressed)
+        self.policy = RoutePolicy(
+            hop, self.store, context.key, context.stamps, counts, context.progressed, context.guard
+        )
         self.forwarder = RouteForwarder(
             self.store,
             self.policy,
