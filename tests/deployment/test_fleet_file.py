@@ -349,7 +349,7 @@ def test_the_live_section_is_read_and_written(tmp_path):
     assert live.address() == Address("controller.example.org", 8790)
     assert live.listen_address() == Address("0.0.0.0", 9000)
     assert live.server_files() == (str(tmp_path / "c.crt"), str(tmp_path / "c.key"))
-    assert live.key_path() == str(tmp_path / "secrets/fleet.key")
+    assert live.key_file == str(tmp_path / "secrets/fleet.key")
     numbers = (live.absent, live.patience, live.window, live.hop_bytes, live.agent_bytes)
     assert numbers == ("drop", 5, 100, 1_000_000, 2_000_000)
     fleet.save(tmp_path / "again.toml")
@@ -379,7 +379,26 @@ def test_the_controller_uses_tls_unless_on_loopback_or_told_otherwise(tmp_path, 
 
 def test_a_fleet_without_a_key_says_how_to_make_one(tmp_path):
     with pytest.raises(bl.InputError, match="broadloom init --key-file"):
-        load(tmp_path, BROKER).live.key_path()
+        load(tmp_path, BROKER).live.key()
+
+
+def test_the_key_of_a_fleet_comes_from_a_file_or_a_variable(tmp_path, monkeypatch):
+    live = load(tmp_path, BROKER + '[live]\nkey_env = "FLEET_KEY"').live
+    with pytest.raises(bl.InputError, match="FLEET_KEY is not set"):
+        live.key()
+    monkeypatch.setenv("FLEET_KEY", "from the variable")
+    assert live.key() == "from the variable"
+    (tmp_path / "key").write_text("from the file\n")
+    (tmp_path / "key").chmod(0o600)
+    assert load(tmp_path, BROKER + '[live]\nkey_file = "key"').live.key() == "from the file"
+    (tmp_path / "key").chmod(0o640)
+    with pytest.raises(bl.InputError, match="other users can read"):
+        load(tmp_path, BROKER + '[live]\nkey_file = "key"').live.key()
+    with pytest.raises(bl.InputError, match="give one of them"):
+        load(tmp_path, BROKER + '[live]\nkey_file = "key"\nkey_env = "A"')
+    with pytest.raises(bl.InputError, match="key_env is not the name") as error:
+        load(tmp_path, BROKER + '[live]\nkey_env = "s3cret!"')
+    assert "s3cret" not in str(error.value)
 
 
 def test_a_broker_that_joins_is_like_most_others():

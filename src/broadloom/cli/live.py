@@ -155,7 +155,7 @@ def status(
 
     loaded = Fleet.load(fleet)
     if token:
-        value = ProtocolCodes(FleetKey.load(loaded.live.key_path())).read_token()
+        value = ProtocolCodes(FleetKey(loaded.live.key())).read_token()
         show({"token": value}, value, as_json, quiet)
         return 0
     connection = _connection(loaded)
@@ -190,7 +190,7 @@ def _connection(fleet: Fleet) -> ControllerConnection:
     from broadloom.agents.links.agent_service import controller_connection
     from broadloom.agents.links.stamps import FleetKey
 
-    return controller_connection(fleet, FleetKey.load(fleet.live.key_path()), "operator")
+    return controller_connection(fleet, FleetKey(fleet.live.key()), "operator")
 
 
 def _asked(connection: ControllerConnection, method: str, target: str) -> dict[str, Any]:

@@ -68,6 +68,7 @@ _LIVE = (
     "listen",
     "tls",
     "key_file",
+    "key_env",
     "absent",
     "patience",
     "window",
@@ -119,9 +120,8 @@ class FleetLogin:
         _check_optional_text(self.password_file, "login.password_file")
         if (self.password_file is None) == (self.password_env is None):
             raise InputError("login has no password, or two; give either password_file or password_env")
-        if self.password_env is not None and not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", self.password_env):
-            # The error must not repeat what can be a password.
-            raise InputError("login.password_env is not the name of an environment variable; give its name")
+        if self.password_env is not None:
+            _check_variable(self.password_env, "login.password_env")
 
     def password(self) -> str:
         """Read the password.
@@ -287,6 +287,7 @@ class FleetLive:
             agents trust; None: TLS with the system's certificates, except on loopback.
         plain: whether the API is plain text although it is not on loopback.
         key_file: the file with the key of the fleet, which only its owner can read.
+        key_env: an environment variable with the key, instead of the file.
         absent: "keep": topics wait for a broker that is away; "drop": trees go on without it after a while.
         patience: seconds for which others wait for a broker that is away.
         window: the most unfinished messages per hop.
@@ -303,6 +304,7 @@ class FleetLive:
     tls: FleetTls | None = None
     plain: bool = False
     key_file: str | None = None
+    key_env: str | None = None
     absent: str = "keep"
     patience: float = 30.0
     window: int = 500
@@ -318,6 +320,10 @@ class FleetLive:
         if check_flag(self.plain, "plain") and self.tls is not None:
             raise InputError("plain is true, but tls is given; give one of them")
         _check_optional_text(self.key_file, "key_file")
+        if self.key_env is not None:
+            _check_variable(self.key_env, "key_env")
+            if self.key_file is not None:
+                raise InputError("key_file and key_env are given; give one of them")
         check_choice(self.absent, "absent", ABSENT)
         check_positive(self.patience, "patience")
         check_count(self.window, "window", 1, LARGEST_WINDOW)
@@ -365,18 +371,25 @@ class FleetLive:
             )
         return self.tls.certificate, self.tls.key
 
-    def key_path(self) -> str:
-        """The file with the key of the fleet.
+    def key(self) -> str:
+        """Read the key of the fleet.
 
         Raises:
-            InputError: the fleet file does not name it.
+            InputError: the fleet file names no key; the file does not exist or others can read it, or the
+                variable is not set.
+            StorageError: the file cannot be read.
         """
-        if self.key_file is None:
+        if self.key_file is not None:
+            return read_secret(self.key_file)
+        if self.key_env is None:
             raise InputError(
                 'the fleet has no key; write one with "broadloom init --key-file", or give [live] key_file = '
                 '"secrets/fleet.key"'
             )
-        return self.key_file
+        key = os.environ.get(self.key_env)
+        if not key:
+            raise InputError(f"the environment variable {self.key_env} is not set; set the key of the fleet")
+        return key
 
 
 def is_loopback(host: str) -> bool:
@@ -698,6 +711,12 @@ def _check_optional_text(value: object, name: str) -> None:
     """Raise unless a value is None or can name a file."""
     if value is not None and (not isinstance(value, str) or not value.isprintable() or not value):
         raise InputError(f"{name} is {shown(value)}; give the path of a file")
+
+
+def _check_variable(value: object, name: str) -> None:
+    """Raise unless a value can name an environment variable; the error does not repeat a possible secret."""
+    if not isinstance(value, str) or not re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value):
+        raise InputError(f"{name} is not the name of an environment variable; give its name")
 
 
 def _check_source(value: object) -> None:

@@ -102,6 +102,8 @@ def _live_lines(live: FleetLive, folder: Path) -> Iterable[str]:
         yield _line("tls", _value(live.tls, folder))
     if live.key_file is not None:
         yield _line("key_file", _path(live.key_file, folder), note=True)
+    if live.key_env is not None:
+        yield _line("key_env", _text(live.key_env))
     for name in ("absent", "patience", "window", "hop_bytes", "agent_bytes"):
         value = getattr(live, name)
         if value != getattr(FleetLive, name):

@@ -112,7 +112,7 @@ class ControllerService:
     def __init__(self, options: ControllerOptions, clock: Callable[[], float] = time.monotonic) -> None:
         fleet = options.fleet
         self._options = options
-        self._key = FleetKey.load(fleet.live.key_path())
+        self._key = FleetKey(fleet.live.key())
         options.state.mkdir(parents=True, exist_ok=True)
         self._lock = lock_folder(options.state)
         self._journal = RecordJournal(options.state / JOURNAL)
