@@ -158,8 +158,8 @@ class RingGuard:
     """Stops messages that bridges made by hand bring back without their stamps.
 
     A bridge of MQTT 3.1.1 drops the stamp, so its copies look like messages of local clients, and would
-    circulate. While such a bridge is known, a message without a stamp is dropped if the same topic and payload
-    came with a stamp within ten seconds, or left over one of the agent's hops within one second.
+    circulate. While such a bridge is known, a message without a stamp is dropped if the same topic and
+    payload came with a stamp within ten seconds, or left over the same hop within one second.
 
     Args:
         now: a clock that never goes back, in seconds.
