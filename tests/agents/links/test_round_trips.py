@@ -37,14 +37,17 @@ def test_the_handshake_is_measured_on_loopback():
     assert 0 < seconds < SECONDS
 
 
-def test_all_reachable_brokers_are_told(quick):
+@pytest.mark.usefixtures("quick")
+def test_all_reachable_brokers_are_told():
     """A broker that refuses connections has no value, and holds up nobody."""
     told = []
 
     async def run():
         with closing(socket.create_server((HOST, 0))) as one, closing(socket.create_server((HOST, 0))) as two:
             ports = [server.getsockname()[1] for server in (one, two)]
-            endpoints = {name: Endpoint(HOST, port) for name, port in zip(("oslo", "rome"), ports, strict=True)}
+            endpoints = {
+                name: Endpoint(HOST, port) for name, port in zip(("oslo", "rome"), ports, strict=True)
+            }
             trips = RoundTrips({**endpoints, "gone": Endpoint(HOST, 1)}, told.append, interval=0.01)
             await trips.start()
             await until(lambda: told and set(told[-1]) == {"oslo", "rome"}, "both brokers are told")
@@ -56,13 +59,14 @@ def test_all_reachable_brokers_are_told(quick):
     assert all(ms > 0 for ms in told[-1].values())
 
 
-def test_only_a_move_by_more_than_a_quarter_is_told(quick, monkeypatch):
+@pytest.mark.usefixtures("quick")
+def test_only_a_move_by_more_than_a_quarter_is_told(monkeypatch):
     """The median of five moves only when most of them have moved."""
     times = [0.1] * 5 + [0.12] * 20 + [0.2] * 20
     measured = iter(times)
     told = []
 
-    async def fake(host, port):
+    async def fake(_host, _port):
         return next(measured, 0.2)
 
     async def run():
@@ -76,11 +80,12 @@ def test_only_a_move_by_more_than_a_quarter_is_told(quick, monkeypatch):
     assert told == [{"oslo": 100.0}, {"oslo": 200.0}]
 
 
-def test_a_broker_that_never_answers_is_given_up_after_the_deadline(quick, monkeypatch):
+@pytest.mark.usefixtures("quick")
+def test_a_broker_that_never_answers_is_given_up_after_the_deadline(monkeypatch):
     monkeypatch.setattr(round_trips, "DEADLINE_SECONDS", 0.01)
     calls = []
 
-    async def hang(host, port):
+    async def hang(_host, port):
         calls.append(port)
         await asyncio.sleep(SECONDS)
 

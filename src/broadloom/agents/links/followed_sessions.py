@@ -33,7 +33,9 @@ _SUBSCRIBE = re.compile(r" [012] (?=.)")
 _CONNECT = re.compile(
     r"New (?:client|bridge) connected from \S+ as (.+) \(p(\d+), c([01]), k\d+(?:, u'.*')?\)\."
 )
-_GONE = re.compile(r" (?:disconnected|closed its connection|has exceeded timeout|, disconnecting)")
+_GONE = re.compile(
+    r" (?=(?:disconnected(?:\.|(?:,|:| due to) .*\.)|closed its connection\.|has exceeded timeout, .*\.)$)"
+)
 _SOCKET_ERROR = re.compile(r"Socket error on client (.+), disconnecting\.")
 _ADDRESS = re.compile(r" \[[^ \]]*\]$")
 _EXPIRED = re.compile(r"Expiring (?:persistent )?client (.+) due to timeout\.?")
@@ -59,6 +61,9 @@ _OTHER = (
     "Will message ",
     "\t",
 )
+_FREQUENT = ("Received ", "Sending ", "\t")
+_UNSUBSCRIBING = "Received UNSUBSCRIBE from "
+_MOST_READINGS = 3  # of a line whose client is unknown
 _MOST_WORDS = 100  # of the client and the filter that a line names; a longer line names neither
 
 
@@ -86,6 +91,7 @@ class FollowedSession:
         lasting: whether it outlives its connection: ENDS, STAYS or UNKNOWN.
         connected: whether its client is connected, as far as the lines tell.
         unsure: whether it can have ended without a line.
+        parked: whether the broker's counts could not tell it from other unsure sessions.
         since: the time at which its client disconnected, in seconds since 1970.
     """
 
@@ -93,6 +99,7 @@ class FollowedSession:
     lasting: str = UNKNOWN
     connected: bool = True
     unsure: bool = False
+    parked: bool = False
     since: float = 0.0
 
 
@@ -124,6 +131,7 @@ class FollowedSessions:
         self.cut = 0
         self.events = 0
         self._unsubscribing: str | None = None
+        self._odd: set[str] = set()  # clients whose id begins like a line about another event
 
     # Lines.
 
@@ -134,27 +142,32 @@ class FollowedSessions:
             self.unsubscribed(self._unsubscribing, event[1:])
             return
         self._unsubscribing = None
-        if not event.startswith(_OTHER):
-            if _SUBSCRIBE.search(event) and not self._is_unsubscribe(event):
-                self.read_subscribe(event, len(line))
-            else:
-                self.read_unsubscribe(event)
-        elif event.startswith("Received UNSUBSCRIBE from "):
-            self._unsubscribing = event.removeprefix("Received UNSUBSCRIBE from ")
-        elif not self.read_notice(event) and event[:4] in ("New ", "Clie"):
-            self._read_odd_client(event, len(line))
-
-    def _read_odd_client(self, event: str, size: int) -> None:
-        """Follow a line of a client whose id begins like a line about another event."""
-        if any(client in self.sessions for client, _ in _subscriptions(event)):
-            self.read_subscribe(event, size)
-        else:
+        is_other = event.startswith(_OTHER)
+        if is_other and not self._odd:
+            self._read_other(event)
+        elif self._has_subscriber(event):
+            self.read_subscribe(event, len(line))
+        elif any(True for _ in self._unsubscriptions(event)):
             self.read_unsubscribe(event)
+        elif is_other:
+            self._read_other(event)
+        elif _SUBSCRIBE.search(event):
+            self.read_subscribe(event, len(line))
 
-    def _is_unsubscribe(self, event: str) -> bool:
-        """Whether a line can be a subscription, and is an unsubscription of a known filter."""
-        known = any(client in self.sessions for client, _ in _subscriptions(event))
-        return not known and any(True for _ in self._unsubscriptions(event))
+    def _read_other(self, event: str) -> None:
+        """Follow a line that is not a subscription or an unsubscription."""
+        if event.startswith(_UNSUBSCRIBING):
+            self._unsubscribing = event.removeprefix(_UNSUBSCRIBING)
+        elif not event.startswith(_FREQUENT):
+            self.read_notice(event)
+
+    def _has_subscriber(self, event: str) -> bool:
+        """Whether a line is a subscription of a client that is known to be connected.
+
+        The reading comes first, since a client's id can look like the beginning of any other line.
+        """
+        found = [self.sessions.get(client) for client, _ in _subscriptions(event)]
+        return any(session is not None and session.connected for session in found)
 
     def read_subscribe(self, event: str, size: int | None = None) -> None:
         """Follow `<client> <qos> <filter>`, without the time; both texts can contain spaces.
@@ -168,7 +181,7 @@ class FollowedSessions:
             return
         readings = list(_subscriptions(event))
         known = [one for one in readings if one[0] in self.sessions and self.sessions[one[0]].connected]
-        for client, topic_filter in known or readings:
+        for client, topic_filter in known or readings[:_MOST_READINGS]:
             self.subscribed(client, topic_filter)
 
     def read_unsubscribe(self, event: str) -> None:
@@ -228,6 +241,7 @@ class FollowedSessions:
             session.lasting = UNKNOWN
         session.connected = True
         session.unsure = False
+        session.parked = False
 
     def subscribed(self, client: str, topic_filter: str) -> None:
         """A client has subscribed, for the first time or again."""
@@ -272,6 +286,7 @@ class FollowedSessions:
         if client in self.sessions:
             self._drop(client, list(self.sessions[client].filters))
             del self.sessions[client]
+            self._odd.discard(client)
 
     def restarted(self) -> None:
         """The broker has started: sessions that end with their connection have ended, others can have."""
@@ -282,12 +297,14 @@ class FollowedSessions:
             else:
                 session.connected = False
                 session.unsure = True
+                session.parked = False
 
     def missed(self) -> None:
         """Lines are missing here: any session can have ended."""
         self.events += 1
         for session in self.sessions.values():
             session.unsure = True
+            session.parked = False
 
     # Unsure sessions.
 
@@ -295,15 +312,25 @@ class FollowedSessions:
         """The number of subscriptions of sessions that exist for sure, our own included."""
         return sum(len(session.filters) for session in self.sessions.values() if not session.unsure)
 
-    def unsure(self) -> dict[str, int]:
-        """The number of subscriptions per unsure session."""
-        return {name: len(session.filters) for name, session in self.sessions.items() if session.unsure}
+    def unsure_counts(self, parked: bool) -> dict[str, int]:
+        """The number of subscriptions per unsure session, of those that are parked or of the others."""
+        return {
+            name: len(session.filters)
+            for name, session in self.sessions.items()
+            if session.unsure and session.parked == parked
+        }
 
     def confirm(self, clients: Iterable[str]) -> None:
         """The broker's count shows that unsure sessions exist."""
         for client in clients:
             if client in self.sessions:
                 self.sessions[client].unsure = False
+
+    def park(self, clients: Iterable[str]) -> None:
+        """The broker's count shows that some of these unsure sessions exist, but not which."""
+        for client in clients:
+            if client in self.sessions:
+                self.sessions[client].parked = True
 
     # State on disk.
 
@@ -339,6 +366,8 @@ class FollowedSessions:
                 self.refused += 1
                 return None
             session = self.sessions[client] = FollowedSession()
+            if f"{client} ".startswith(_OTHER):
+                self._odd.add(client)
         return session
 
     def _drop(self, client: str, filters: Iterable[str]) -> None:

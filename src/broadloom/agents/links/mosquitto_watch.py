@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from broadloom.agents.links.followed_sessions import STAYS, FollowedSessions
 from broadloom.agents.links.log_tail import LogTail
@@ -39,6 +39,19 @@ MOST_WAITING = 100_000  # lines
 CHUNKS_AT_ONCE = 4
 _MAGIC = b"\x00\xb5\x00mosquitto db"
 _CONNECTIONS = ("New connection from ", "New client connected from ")
+
+
+class _KnownCounts(NamedTuple):
+    """Subscriptions that are known at one moment: of sure sessions, and per unsure and parked session."""
+
+    sure: int
+    unsure: dict[str, int]
+    parked: dict[str, int]
+
+    @classmethod
+    def of(cls, followed: FollowedSessions) -> _KnownCounts:
+        """The counts of the present."""
+        return cls(followed.sure_count(), followed.unsure_counts(False), followed.unsure_counts(True))
 
 
 class MosquittoWatch:
@@ -91,7 +104,8 @@ class MosquittoWatch:
         self._last_event = 0.0
         self._dirty = True
         self._counts: dict[str, int] = {}
-        self._residual: int | None = None
+        self._unseen: int | None = None  # subscriptions that the broker counts and nobody saw
+        self._parked = 0
         self._doomed: set[str] = set()
         self._reported = 0
 
@@ -178,7 +192,7 @@ class MosquittoWatch:
         while lines := tail.read():
             self._take_lines(tail, lines)
             await asyncio.sleep(0)
-        self.is_complete = not resumed and self._residual == 0
+        self.is_complete = not resumed and self._unseen == 0
 
     def _begin_log(self, tail: LogTail) -> None:
         """Prepare to read a log from its beginning, or, if it is very long, from a later point."""
@@ -195,7 +209,7 @@ class MosquittoWatch:
             tail.skip_to_last(MOST_LOG)
         if is_whole and not too_long:
             self.followed = FollowedSessions()  # the log tells everything
-            self._residual = 0
+            self._unseen = 0
         else:
             self.followed.missed()
 
@@ -320,7 +334,7 @@ class MosquittoWatch:
             self.followed.restarted()
         elif kind == GAP:
             self.followed.missed()
-            self._residual = None
+            self._unseen = None
 
     def _note_event(self) -> None:
         self._last_event = time.monotonic()
@@ -336,49 +350,60 @@ class MosquittoWatch:
     def topic_tick(self) -> None:
         """The broker looks at its counts now, and sends those that have changed next."""
         if self._undecided is None:
-            snapshot = self.followed.sure_count(), self.followed.unsure()
-            loop = asyncio.get_running_loop()
-            loop.call_later(QUIET_SECONDS, self._compare, *snapshot, time.monotonic())
+            known = _KnownCounts.of(self.followed)
+            asyncio.get_running_loop().call_later(QUIET_SECONDS, self._compare, known, time.monotonic())
 
-    def _compare(self, sure: int, unsure: dict[str, int], at: float) -> None:
-        """Compare the broker's counts with what is known.
+    def _compare(self, known: _KnownCounts, at: float) -> None:
+        """Compare the broker's counts with what was known at a tick.
 
-        count = sure + residual + those unsure ones that exist. The residual is subscriptions that nobody saw.
+        count = sure + unseen + existing ones of the parked sessions + existing ones of the other unsure ones.
         """
         if self._uses_file and self._last_event > at - QUIET_SECONDS:
             return  # the file can be ahead of the tick, or behind it
         if COUNT not in self._counts:
             return
-        count = self._counts[COUNT] + self._counts.get(SHARED_COUNT, 0)
-        total = sum(unsure.values())
-        was_known = self._residual is not None
-        if self._residual is None or not unsure:
-            self._residual = max(0, count - sure - total)
-        existing = count - sure - self._residual
-        if not 0 <= existing <= total:
-            self._residual = max(0, count - sure - total)
-            existing = count - sure - self._residual
-            was_known = False
-        doomed = set(unsure) if unsure and existing <= 0 else set()
+        rest = self._counts[COUNT] + self._counts.get(SHARED_COUNT, 0) - known.sure
+        total = sum(known.unsure.values())
+        doomed: set[str] = set()
+        if rest <= 0:
+            self._unseen = 0
+            self._parked = 0
+            doomed = set(known.unsure) | set(known.parked)
+        else:
+            is_new = self._unseen is None
+            existing = rest - (self._unseen or 0) - self._parked
+            if is_new or not 0 <= existing <= total:
+                self._parked = min(max(rest - total, 0), sum(known.parked.values()))
+                self._unseen = max(rest - total - self._parked, 0)
+                existing = rest - self._unseen - self._parked
+            if existing == total and (not is_new or not self._unseen):
+                self.followed.confirm(known.unsure)
+            elif existing == 0:
+                doomed = set(known.unsure)
+            elif not is_new:
+                self.followed.park(known.unsure)
+                self._parked += existing
+        self._end_doomed(doomed)
+        self.is_complete = not self._unseen
+        self._report_unseen()
+
+    def _end_doomed(self, doomed: set[str]) -> None:
+        """End sessions that two comparisons in a row have found to be over."""
         for client in doomed & self._doomed:
             session = self.followed.sessions.get(client)
             if session is not None and session.unsure:
                 self.followed.ended(client)
                 self._note_event()
         self._doomed = doomed
-        if unsure and existing == total and (was_known or self._residual == 0):
-            self.followed.confirm(unsure)
-        self.is_complete = self._residual == 0
-        self._report_residual()
 
-    def _report_residual(self) -> None:
-        residual = self._residual or 0
-        if residual > self._reported:
+    def _report_unseen(self) -> None:
+        unseen = self._unseen or 0
+        if unseen > self._reported:
             self._problem(
-                f"broker {self._broker.name!r} counts {residual:,} subscriptions that its log does not show; "
+                f"broker {self._broker.name!r} counts {unseen:,} subscriptions that its log does not show; "
                 "give mosquitto.db and the path of its log in `subscriptions`, or restart it"
             )
-        self._reported = residual
+        self._reported = unseen
 
     # mosquitto.db.
 
