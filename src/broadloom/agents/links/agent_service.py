@@ -116,21 +116,28 @@ class WatchedAgent:
         self._folder = folder
         self.agent = SiteAgent(broker, with_own_address, folder, key, agent_settings(fleet))
         self._watchers: list[BrokerWatcher] = []
+        self._is_over = False
 
     async def start(self, take_over: bool = False) -> None:
-        """Start the agent, then its watchers. Raises as `SiteAgent.start`."""
-        await self.agent.start(take_over)
+        """Start the watchers and the agent; what it subscribes is in the log that they follow.
+
+        Raises as `SiteAgent.start`.
+        """
         for watcher in broker_watchers(self._fleet, self._broker, self._endpoint, self.agent, self._folder):
             await watcher.start()
             self._watchers.append(watcher)
+        await self.agent.start(take_over)
 
     async def stop(self) -> None:
-        """Finish the messages in flight, and disconnect."""
-        await self._stop_watchers()
-        await self.agent.stop()
+        """Finish the messages in flight, and disconnect; does nothing the second time."""
+        if not self._is_over:
+            self._is_over = True
+            await self._stop_watchers()
+            await self.agent.stop()
 
     async def forget(self) -> list[tuple[str, str]]:
         """End all sessions; returns those that could not be removed: broker and client."""
+        self._is_over = True
         await self._stop_watchers(forget=True)
         return await self.agent.forget()
 

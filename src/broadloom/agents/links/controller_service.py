@@ -6,9 +6,8 @@ import asyncio
 import logging
 import os
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -51,6 +50,7 @@ REPORT_SECONDS = 0.02  # for which changes of an embedded agent are gathered
 HEARTBEAT_SECONDS = 2.0  # between reports of embedded agents
 RESTART_SECONDS = 5.0  # before an embedded agent that could not start is started again
 DOWN_POLL_SECONDS = 0.05
+FORGET_SECONDS = 2.0  # the least time for agents to end their sessions
 ROUND_TRIP_CHANGE = 0.2  # a smaller share of change does not matter to the plan
 CONNECTIONS_PER_AGENT = 4
 JOURNAL = "controller.journal"
@@ -168,10 +168,9 @@ class ControllerService:
     async def stop(self) -> None:
         """End everything; brokers keep the sessions of embedded agents."""
         self.board.close()
-        for task in self._tasks:
+        for task in self._tasks:  # each ends its agent
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await asyncio.gather(*(agent.stop() for agent in self.agents.values()), return_exceptions=True)
         if self.server is not None:
             await self.server.stop()
         self._thread.shutdown(wait=True, cancel_futures=True)
@@ -233,33 +232,41 @@ class ControllerService:
         """End all hops of all agents, within the patience; returns the sessions that are left."""
         self._going_down = True
         self.controller.set_target({})
-        deadline = time.monotonic() + self._options.fleet.live.patience
-        while time.monotonic() < deadline and not self._is_down():
+        patience = self._options.fleet.live.patience
+        deadline = time.monotonic() + patience
+        while time.monotonic() < deadline and not (self.controller.settled() and not self._left()):
             await asyncio.sleep(DOWN_POLL_SECONDS)
-        for line in self.controller.give_up():
-            LOG.warning("%s", line)
-        left = [] if self._options.with_agents else list(self._left_at_agents())
-        for broker in sorted(self._kept):
-            agent = self.agents.pop(broker, None)
-            if agent is None:
-                left.append(LeftSession(broker, "", "its agent could not start"))
-                continue
-            found = await agent.forget()
-            left += [LeftSession(at, client, "the broker does not answer") for at, client in found]
-        return left
+        self.controller.give_up()
+        left = self._left()
+        embedded = self.agents
+        self.agents = {}
+        forgetting = {
+            broker: asyncio.create_task(agent.forget()) for broker, agent in sorted(embedded.items())
+        }
+        if forgetting:
+            await asyncio.wait(forgetting.values(), timeout=max(FORGET_SECONDS, deadline - time.monotonic()))
+        for broker, task in forgetting.items():
+            if not task.done():
+                task.cancel()
+                left.append(LeftSession(broker, "", "the agent does not end"))
+            else:
+                left += [
+                    LeftSession(at, client, "the broker does not answer") for at, client in task.result()
+                ]
+        return sorted(set(left))
 
-    def _is_down(self) -> bool:
-        """Whether all agents have reported that they have no hops."""
-        return self.controller.settled() and not any(self._left_at_agents())
-
-    def _left_at_agents(self) -> Iterable[LeftSession]:
+    def _left(self) -> list[LeftSession]:
         """The sessions that agents have not ended, by their last reports."""
-        for broker, one in self.controller.status()["brokers"].items():
-            if one["agent"] is None or one["away"]:
-                yield LeftSession(broker, "", "its agent does not report")
-                continue
+        left = []
+        for broker, one in self.status()["brokers"].items():
+            if one["agent"] is None:
+                left.append(LeftSession(broker, "", "it has no agent that could end its sessions"))
+            elif one["away"]:
+                left.append(LeftSession(broker, "", "the broker or its agent is away"))
             for end, hop in one["hops"].items():
-                yield LeftSession(broker, "", f"the hop to {end} is not ended: {hop['error'] or 'waiting'}")
+                text = hop["error"] or "messages wait for it"
+                left.append(LeftSession(broker, "", f"the hop to {end} is not ended: {text}"))
+        return left
 
     # Timers.
 
@@ -366,7 +373,7 @@ class ControllerService:
     async def _keep_agent(self, broker: str, address: str | None) -> None:
         """Run the agent of a broker in this process; start it again if it has to end."""
         folder = agent_folder(self._options.state, broker)
-        while not self._going_down:
+        while True:
             agent = WatchedAgent(self._options.fleet, broker, folder, self._key, address)
             agent.agent.on_change = lambda: self._dirty.add(broker)
             try:
@@ -377,9 +384,8 @@ class ControllerService:
                 await agent.agent.failed
             except BroadloomError as error:
                 self._log.warn(f"agent {broker}", "the agent of %s: %s", broker, error)
-            if self.agents.get(broker) is agent:
-                del self.agents[broker]
-            with suppress(BroadloomError):
+            finally:
+                self.agents.pop(broker, None)
                 await agent.stop()
             await asyncio.sleep(RESTART_SECONDS)
 
