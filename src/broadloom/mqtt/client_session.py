@@ -96,7 +96,7 @@ class ClientSession(asyncio.Protocol):
     Attributes:
         up: set while the session is connected and `handler.opened` has returned.
         connects: number of connections so far.
-        last_error: why the latest attempt to connect failed; None: none has failed.
+        last_error: why the latest attempt to connect failed; None: it has not.
         is_id_taken: returns whether the handler uses a packet id for a message.
         round_trip: seconds from the latest PINGREQ to its answer; None: not known.
         is_taken_over: whether another client of the same name has taken the session over; then this one does
@@ -271,8 +271,10 @@ class ClientSession(asyncio.Protocol):
                 wait = FIRST_WAIT
                 await self._closed.wait()
             except (OSError, ProtocolError, BrokerRefusedError, TimeoutError) as error:
-                self.last_error = reason = str(error) or type(error).__name__
-                LOG.warning("broker %r, client %r: %s", self.broker, self.client, reason)
+                reason = str(error) or type(error).__name__
+                if reason != self.last_error:  # each reason once, not each attempt
+                    LOG.warning("broker %r, client %r: %s", self.broker, self.client, reason)
+                self.last_error = reason
             except Exception:  # a bug in one session must not stop the others
                 LOG.exception("broker %r, client %r: internal error; trying again", self.broker, self.client)
             self._reset()
@@ -300,6 +302,9 @@ class ClientSession(asyncio.Protocol):
         loop.call_later(self._endpoint.keep_alive / 2, self._ping, self._transport)
         await self._handler.opened(self, connack)
         self._absent_since = None
+        if self.last_error is not None:
+            LOG.warning("broker %r, client %r: connected again", self.broker, self.client)
+            self.last_error = None
         self.up.set()
 
     async def _open_connection(self, clean: bool, expiry: int) -> Connack:

@@ -145,15 +145,18 @@ class PacketReader:
         data = b"".join(self._parts)
         at = 0
         self._needed = 2
-        while at < len(data):
-            found = _read_length(data, at + 1, len(data))
-            if found is None:
+        end = len(data)
+        while at < end:
+            if at + 1 < end and data[at + 1] < 0x80:  # most packets are short
+                size, head = data[at + 1], at + 2
+            elif (found := _read_length(data, at + 1, end)) is None:
                 break
-            size, head = found
+            else:
+                size, head = found
             kind = data[at] & 0xF0
             if kind != PUBLISH and _FLAGS.get(kind) != data[at] & 0x0F:
                 raise ProtocolError(f"a packet begins with {data[at]:#04x}")
-            if head + size > len(data):
+            if head + size > end:
                 self._needed = head + size - at
                 break
             yield kind, data[at : head + size], head - at

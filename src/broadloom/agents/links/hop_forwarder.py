@@ -72,8 +72,8 @@ class Hold(Enum):
 class HopPolicy(Protocol):
     """Decides what becomes of each message of a hop."""
 
-    def decide(self, message: Publish) -> bytes | Hold | None:
-        """The packet to forward; None: drop the message."""
+    def decide(self, message: Publish, digest: int) -> bytes | Hold | None:
+        """The packet to forward; None: drop the message. The digest is 0 for a message of QoS 0."""
 
     def pass_barrier(self, message: Publish) -> bytes | None:
         """Everything before this message is finished; returns the packet to forward, or None."""
@@ -243,7 +243,7 @@ class RouteForwarder:
         if packet_id and message.dup and self._store.has(packet_id, digest):
             self._take_again(message, digest)
             return True
-        decision = self._policy.decide(message)
+        decision = self._policy.decide(message, digest)
         if decision is Hold.BARRIER and not self.in_flight:
             decision = self._policy.pass_barrier(message)
         if isinstance(decision, Hold):

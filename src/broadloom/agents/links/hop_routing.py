@@ -206,7 +206,7 @@ class RoutePolicy:
         guard: stops what bridges made by hand bring back.
 
     Attributes:
-        has_wildcards: whether some subscriptions of the near session can overlap.
+        has_overlaps: whether some subscriptions of the near session overlap, or have done so.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class RoutePolicy:
     ) -> None:
         self.hop = hop
         self._guard = guard
-        self.has_wildcards = False
+        self.has_overlaps = False
         self._progressed = progressed
         self.closing = HopClosing(hop)
         self._store = store
@@ -270,14 +270,14 @@ class RoutePolicy:
 
     # HopPolicy.
 
-    def decide(self, message: Publish) -> bytes | Hold | None:
-        """The packet to forward; None: drop the message."""
+    def decide(self, message: Publish, digest: int) -> bytes | Hold | None:
+        """The packet to forward; None: drop the message. The digest is 0 for a message of QoS 0."""
         if message.topic.startswith("$"):
             return self._decide_control(message)
-        if self._is_copy(message):
+        if self.has_overlaps and digest and self._is_copy(message, digest):
             return None
         stamp = self._stamps.read(message.stamp) if message.stamp else None
-        if self._guard.is_active and self._is_echo(message, stamp):
+        if self._guard.is_active and self._is_echo(digest, stamp):
             self._counts["ring"] += 1
             return None
         if stamp is None:
@@ -331,9 +331,8 @@ class RoutePolicy:
             return None
         return stamp._replace(at=self.hop[1])
 
-    def _is_echo(self, message: Publish, stamp: Stamp | None) -> bool:
+    def _is_echo(self, digest: int, stamp: Stamp | None) -> bool:
         """Whether a bridge made by hand has brought a message back without its stamp."""
-        digest = message.digest()
         if stamp is not None:
             self._guard.saw_stamped(digest)
             return False
@@ -357,16 +356,13 @@ class RoutePolicy:
             found = self._near_side[route.number] = near_side(route.hops, self.hop)
         return found
 
-    def _is_copy(self, message: Publish) -> bool:
+    def _is_copy(self, message: Publish, digest: int) -> bool:
         """Whether it is another copy of the last message, sent for an overlapping subscription.
 
         A broker sends one copy per matching subscription, one after the other, with different identifiers.
         So equal messages in a row are copies of one, until an identifier repeats.
         """
-        if not message.number or not (self.has_wildcards or message.identifiers):
-            return False
         identifiers = message.identifiers or (0,)
-        digest = message.digest()
         last, seen = self._store.run()
         if digest == last and seen and not set(seen).intersection(identifiers):
             self._store.record_run(digest, (*seen, *identifiers))

@@ -12,6 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from hashlib import blake2b
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -25,7 +26,7 @@ from broadloom.mqtt.client_session import ClientSession, SessionHandler
 from broadloom.mqtt.endpoint import Endpoint
 from broadloom.mqtt.packets import FAILED, PUBACK, PUBCOMP, PUBREC, Connack, Publish, acknowledgement
 from broadloom.mqtt.reserved_topics import INTERNAL_PREFIX, ROUTE_STAMP
-from broadloom.mqtt.topic_filters import is_wild
+from broadloom.mqtt.topic_filters import FilterIndex, is_wild
 
 if TYPE_CHECKING:
     from broadloom.deployment import Hop
@@ -187,11 +188,18 @@ class SiteHop(SessionHandler):
             self._ordered = orders.version
             self.policy.set_routes(routes, orders.routes.keys(), orders.version)
             self._wanted = {text: _identifier(text) for route in routes.values() for text in route.filters}
-            self.policy.has_wildcards |= any(self._wanted.values())
+            self.policy.has_overlaps |= self._has_overlaps()
             self.forwarder.advance()
         if not self._near.up.is_set():
             raise ConnectionResetError(f"broker {self.hop[0]!r} is not connected")
         await self._subscribe()
+
+    def _has_overlaps(self) -> bool:
+        """Whether subscriptions of the own broker's session can match one topic."""
+        filters = {*self._wanted, *self._subscribed, *self._strays}
+        index = FilterIndex(filters)
+        wild = (text for text in filters if is_wild(text))
+        return any(len(list(islice(index.meeting(text), 2))) > 1 for text in wild)
 
     async def _subscribe(self) -> None:
         """Subscribe to what is wanted, then unsubscribe from the rest."""
