@@ -8,7 +8,7 @@ from broadloom.model import Reason
 
 
 def parse(text: str) -> Iterator[DumpRow]:
-    """One row per subscription; the client is the connection's name, or its number.
+    """One row per subscription; the client is the id of an MQTT client, else the connection's name or number.
 
     Examples:
         >>> page = '{"connections": [{"cid": 7, "subscriptions_list": ["a.*", "b.>"]}]}'
@@ -45,7 +45,7 @@ def _page(document: dict[str, Any], length: int) -> DumpPage | None:
 
 
 def _connection(connection: dict[str, Any]) -> Iterator[DumpRow]:
-    client = string(connection, "name", "cid")
+    client = string(connection, "mqtt_client", "name", "cid")
     details = connection.get("subscriptions_list_detail")
     listed = details if isinstance(details, list) else connection.get("subscriptions_list")
     if not isinstance(listed, list) and connection.get("subscriptions"):

@@ -99,6 +99,7 @@ def test_a_broker_that_never_answers_is_given_up_after_the_deadline(monkeypatch)
     asyncio.run(run())
 
 
+@pytest.mark.needs("mosquitto")
 def test_a_bridge_made_by_hand_is_a_problem(tmp_path):
     """At both of its ends; a bridge of ours is not."""
     problems = []

@@ -18,6 +18,7 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from broadloom.agents.links import api_watch, followed_sessions, mosquitto_watch
+from broadloom.agents.links.count_ledger import CountLedger, KnownCounts
 from broadloom.agents.links.followed_sessions import LONGEST_LINE, FollowedSessions
 from broadloom.agents.links.log_tail import LogTail
 from broadloom.agents.links.subscription_watch import SubscriptionWatch
@@ -25,6 +26,7 @@ from broadloom.deployment import FleetBroker
 from broadloom.deployment.rehearsal.mosquitto_lab import free_ports, killed_with_parent, listens
 from fleet_lab import HOST, LabBroker, wait_until
 
+pytestmark = pytest.mark.needs("mosquitto")
 SECONDS = 60
 LOG_TYPES = "\n".join(f"log_type {kind}" for kind in ("subscribe", "unsubscribe", "notice", "information"))
 TOPIC_LOG = "log_dest topic"
@@ -210,6 +212,52 @@ def test_filters_survive_a_restart_of_the_broker(tmp_path, source):
             with client(broker, "c2", "b"):
                 await rome.wants("b", "kept/1")
             await rome.wants("kept/1")
+
+    with lab_broker(tmp_path) as broker:
+        asyncio.run(run(broker))
+
+
+def test_lines_survive_a_crash_of_the_agent(tmp_path, monkeypatch):
+    """They are on disk before they count; the last state that was written as a whole is older."""
+
+    async def run(broker):
+        with client(broker, "c1") as one, client(broker, "c2", "never seen"):
+            async with Watched(broker, tmp_path) as rome:
+                one.subscribe([("a", 0), ("b", 0)])
+                one.unsubscribe("b")
+                one.subscribe("c")
+                await rome.wants("a", "c")
+                monkeypatch.setattr(mosquitto_watch.MosquittoWatch, "_save", lambda _: None)
+            monkeypatch.undo()
+            async with Watched(broker, tmp_path) as rome:
+                await rome.wants("a", "c")
+                with client(broker, "c1"):  # takes the connection over
+                    await rome.wants()
+
+    with lab_broker(tmp_path) as broker:
+        asyncio.run(run(broker))
+
+
+def test_lines_that_nobody_kept_end_nothing(tmp_path):
+    """After a long absence all that was known stays wanted, until lines or counts tell more."""
+
+    async def run(broker):
+        with client(broker, "c1") as one:
+            with client(broker, "c2") as two:
+                async with Watched(broker, tmp_path) as rome:
+                    one.subscribe("a")
+                    two.subscribe("b")
+                    await rome.wants("a", "b")
+                    await rome.watch.stop(forget=True)
+            async with Watched(broker, tmp_path) as rome:
+                await rome.wants("a", "b")
+                one.subscribe("c")
+                await rome.wants("a", "b", "c")
+        await rome_is_empty(broker, tmp_path)
+
+    async def rome_is_empty(broker, folder):
+        async with Watched(broker, folder) as rome:
+            await rome.wants()
 
     with lab_broker(tmp_path) as broker:
         asyncio.run(run(broker))
@@ -450,6 +498,54 @@ def test_no_wanted_filter_is_missing_whatever_happens(events):
     assert saved.sure_count() == followed.sure_count()
 
 
+SESSIONS = ["a", "b", "c"]
+TURNS = st.lists(
+    st.one_of(
+        st.tuples(st.just("connect"), st.sampled_from(SESSIONS), st.integers(1, 3)),
+        st.tuples(st.just("leave"), st.sampled_from(SESSIONS), st.booleans()),
+        st.tuples(st.just("expire"), st.sampled_from(SESSIONS), st.none()),
+        st.tuples(st.just("tick"), st.just(""), st.none()),
+    ),
+    max_size=40,
+)
+
+
+@given(TURNS, st.integers(0, 2))
+def test_counts_end_no_session_that_exists(turns, unseen):
+    """Whatever the sessions of MQTT 5 do, and with subscriptions that nobody saw."""
+    followed, ledger = FollowedSessions(), CountLedger()
+    existing: dict[str, int] = {}
+    online: set[str] = set()
+    for kind, name, value in [("tick", "", None), *turns]:
+        if kind == "connect" and name not in online:
+            existing[name] = value
+            online.add(name)
+            followed.connected(name, 5, True)
+            for number in range(value):
+                followed.subscribed(name, f"{name}/{number}")
+        elif kind == "leave" and name in online:
+            online.discard(name)
+            if not value:
+                del existing[name]
+            followed.disconnected(name)
+        elif kind == "expire" and name in existing and name not in online:
+            del existing[name]
+            followed.ended(name)
+        elif kind == "tick":
+            unsure = followed.unsure_counts(False)
+            found = ledger.judge(sum(existing.values()) + unseen, KnownCounts.of(followed))
+            assert not found.ended & set(existing)
+            assert found.exist <= set(existing)
+            assert ledger.unseen is None or ledger.unseen <= unseen
+            followed.confirm(found.exist)
+            followed.park(found.parked)
+            for client in found.ended:
+                followed.ended(client)
+            if len(unsure) == 1 and not followed.unsure_counts(True):
+                assert not followed.unsure_counts(False), "one session alone is always told"
+    assert set(existing) <= set(followed.sessions)
+
+
 def test_a_log_is_read_over_rotations(tmp_path):
     """Renamed, truncated, replaced while nobody read it; an incomplete line waits for its end."""
     path = tmp_path / "log"
@@ -575,6 +671,40 @@ def test_an_api_is_polled(tmp_path, kind, monkeypatch):
 
     with api(lambda path, query: kind(now, path, query)) as url:
         asyncio.run(run(url))
+
+
+@pytest.mark.needs("nats-server")
+def test_clients_of_a_real_nats_server_are_followed(tmp_path, monkeypatch):
+    """Those of NATS and of MQTT; a client of ours is known by its MQTT id."""
+    monkeypatch.setattr(api_watch, "POLL_SECONDS", 0.05)
+    ports = free_ports(3)
+
+    async def run():
+        url = f"http://{HOST}:{ports[1]}"
+        async with Watched(ports[0], tmp_path, url, kind="nats") as rome:
+            await rome.wants()
+            with client(MqttPort, "c1", "a/+") as one, client(MqttPort, "broadloom-x", "own"):
+                await rome.wants("a/+")
+                one.subscribe("b")
+                await rome.wants("a/+", "b")
+            await rome.wants()
+
+    class MqttPort:
+        port = ports[2]
+
+    config = tmp_path / "nats.conf"
+    config.write_text(
+        f'server_name: rome\nlisten: "{HOST}:{ports[0]}"\nhttp: "{HOST}:{ports[1]}"\n'
+        f'jetstream {{ store_dir: "{tmp_path}" }}\nmqtt {{ listen: "{HOST}:{ports[2]}" }}\n'
+    )
+    command = [*killed_with_parent(), shutil.which("nats-server") or "nats-server", "-c", str(config)]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        wait_until(lambda: all(map(listens, ports)), "nats-server listens")
+        asyncio.run(run())
+    finally:
+        process.terminate()
+        process.wait(SECONDS)
 
 
 def test_a_broker_without_an_api_is_a_problem(tmp_path):

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Collection
+from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
+from broadloom.agents.links.count_ledger import CountLedger, KnownCounts
 from broadloom.agents.links.followed_sessions import STAYS, FollowedSessions
 from broadloom.agents.links.log_tail import LogTail
 from broadloom.agents.links.topic_log import (
@@ -39,19 +41,6 @@ MOST_WAITING = 100_000  # lines
 CHUNKS_AT_ONCE = 4
 _MAGIC = b"\x00\xb5\x00mosquitto db"
 _CONNECTIONS = ("New connection from ", "New client connected from ")
-
-
-class _KnownCounts(NamedTuple):
-    """Subscriptions that are known at one moment: of sure sessions, and per unsure and parked session."""
-
-    sure: int
-    unsure: dict[str, int]
-    parked: dict[str, int]
-
-    @classmethod
-    def of(cls, followed: FollowedSessions) -> _KnownCounts:
-        """The counts of the present."""
-        return cls(followed.sure_count(), followed.unsure_counts(False), followed.unsure_counts(True))
 
 
 class MosquittoWatch:
@@ -99,14 +88,14 @@ class MosquittoWatch:
         self._file_has_notices = False
         self._probe: str | None = None
         self._probe_seen = asyncio.Event()
+        self._has_lines = asyncio.Event()
         self._undecided: list[tuple[str, str]] | None = []
         self._deciding: asyncio.Task[None] | None = None
         self._last_event = 0.0
         self._dirty = True
         self._counts: dict[str, int] = {}
-        self._unseen: int | None = None  # subscriptions that the broker counts and nobody saw
-        self._parked = 0
-        self._doomed: set[str] = set()
+        self._ledger = CountLedger()
+        self._doomed: frozenset[str] = frozenset()
         self._reported = 0
 
     def current(self) -> Collection[str]:
@@ -192,7 +181,6 @@ class MosquittoWatch:
         while lines := tail.read():
             self._take_lines(tail, lines)
             await asyncio.sleep(0)
-        self.is_complete = not resumed and self._unseen == 0
 
     def _begin_log(self, tail: LogTail) -> None:
         """Prepare to read a log from its beginning, or, if it is very long, from a later point."""
@@ -209,7 +197,6 @@ class MosquittoWatch:
             tail.skip_to_last(MOST_LOG)
         if is_whole and not too_long:
             self.followed = FollowedSessions()  # the log tells everything
-            self._unseen = 0
         else:
             self.followed.missed()
 
@@ -223,7 +210,10 @@ class MosquittoWatch:
                 if not lines:
                     break
             is_idle = not self._uses_file and self._undecided is None
-            await asyncio.sleep(IDLE_TAIL_SECONDS if is_idle else TAIL_SECONDS)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(IDLE_TAIL_SECONDS if is_idle else TAIL_SECONDS):
+                    await self._has_lines.wait()
+            self._has_lines.clear()
 
     def _take_lines(self, tail: LogTail, lines: list[str]) -> None:
         before = self.followed.events
@@ -244,6 +234,7 @@ class MosquittoWatch:
     def topic_line(self, kind: str, event: str) -> None:
         """A line, a restart of the broker, or a gap."""
         if self._uses_file:
+            self._has_lines.set()  # the broker writes a line to the file first
             return
         if self._undecided is not None:
             if len(self._undecided) < MOST_WAITING:
@@ -332,9 +323,10 @@ class MosquittoWatch:
             self.followed.read_notice(event)
         elif kind == RESTART:
             self.followed.restarted()
+            self._ledger = CountLedger()
         elif kind == GAP:
             self.followed.missed()
-            self._unseen = None
+            self._ledger = CountLedger()
 
     def _note_event(self) -> None:
         self._last_event = time.monotonic()
@@ -350,44 +342,23 @@ class MosquittoWatch:
     def topic_tick(self) -> None:
         """The broker looks at its counts now, and sends those that have changed next."""
         if self._undecided is None:
-            known = _KnownCounts.of(self.followed)
+            known = KnownCounts.of(self.followed)
             asyncio.get_running_loop().call_later(QUIET_SECONDS, self._compare, known, time.monotonic())
 
-    def _compare(self, known: _KnownCounts, at: float) -> None:
-        """Compare the broker's counts with what was known at a tick.
-
-        count = sure + unseen + existing ones of the parked sessions + existing ones of the other unsure ones.
-        """
+    def _compare(self, known: KnownCounts, at: float) -> None:
+        """Compare the broker's counts with what was known at a tick."""
         if self._uses_file and self._last_event > at - QUIET_SECONDS:
             return  # the file can be ahead of the tick, or behind it
         if COUNT not in self._counts:
             return
-        rest = self._counts[COUNT] + self._counts.get(SHARED_COUNT, 0) - known.sure
-        total = sum(known.unsure.values())
-        doomed: set[str] = set()
-        if rest <= 0:
-            self._unseen = 0
-            self._parked = 0
-            doomed = set(known.unsure) | set(known.parked)
-        else:
-            is_new = self._unseen is None
-            existing = rest - (self._unseen or 0) - self._parked
-            if is_new or not 0 <= existing <= total:
-                self._parked = min(max(rest - total, 0), sum(known.parked.values()))
-                self._unseen = max(rest - total - self._parked, 0)
-                existing = rest - self._unseen - self._parked
-            if existing == total and (not is_new or not self._unseen):
-                self.followed.confirm(known.unsure)
-            elif existing == 0:
-                doomed = set(known.unsure)
-            elif not is_new:
-                self.followed.park(known.unsure)
-                self._parked += existing
-        self._end_doomed(doomed)
-        self.is_complete = not self._unseen
+        judgement = self._ledger.judge(self._counts[COUNT] + self._counts.get(SHARED_COUNT, 0), known)
+        self.followed.confirm(judgement.exist)
+        self.followed.park(judgement.parked)
+        self._end_doomed(judgement.ended)
+        self.is_complete = self._ledger.unseen == 0
         self._report_unseen()
 
-    def _end_doomed(self, doomed: set[str]) -> None:
+    def _end_doomed(self, doomed: frozenset[str]) -> None:
         """End sessions that two comparisons in a row have found to be over."""
         for client in doomed & self._doomed:
             session = self.followed.sessions.get(client)
@@ -397,7 +368,7 @@ class MosquittoWatch:
         self._doomed = doomed
 
     def _report_unseen(self) -> None:
-        unseen = self._unseen or 0
+        unseen = self._ledger.unseen or 0
         if unseen > self._reported:
             self._problem(
                 f"broker {self._broker.name!r} counts {unseen:,} subscriptions that its log does not show; "

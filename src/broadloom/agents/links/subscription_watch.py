@@ -14,7 +14,7 @@ from broadloom.deployment import FleetBroker
 from broadloom.mqtt.endpoint import Endpoint
 
 LINGER = 2.0
-GATHER_SECONDS = 0.05
+GATHER_SECONDS = 0.02
 _BUSY_SHARE = 0.1  # of the time that gathering can take
 MOST_PROBLEMS = 100  # distinct ones; further ones are not told
 
