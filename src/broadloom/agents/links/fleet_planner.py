@@ -211,7 +211,7 @@ class FleetPlanner:
             self._commit("reweight", {})
         if self._journal.new_bytes > SNAPSHOT_BYTES:
             self.compact()
-        self._targets = target_trees(self._plan(), before=self._targets if before is None else before)
+        self._targets = target_trees(self._plan(), self._targets if before is None else before)
         self._show()
         return dict(self._targets)
 

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from broadloom.deployment import Hop, Publication, Tree, plan_trees
+import numpy as np
+
+from broadloom.deployment import Hop, filter_groups, plan_trees
+from broadloom.deployment.one_way_links import wanted_groups
 from broadloom.errors import InputError
+from broadloom.model import ANYWHERE, OBSERVED, Interest, Publishers
 from broadloom.mqtt.reserved_topics import CONTROL_ROOT
-from broadloom.mqtt.topic_filters import is_valid_filter
+from broadloom.mqtt.topic_filters import FilterIndex, is_valid_filter
 
 if TYPE_CHECKING:
     from broadloom.plans import Plan
@@ -18,66 +23,152 @@ Filters = tuple[str, ...]
 Hops = frozenset[Hop]
 # Prefixes of the topics that no link carries: a broker's internal topics, and control topics.
 NEVER_CARRIED = ("$", f"{CONTROL_ROOT}/")
+MOST_GROUPS = 256  # that are planned together: a call of `plan_trees` takes quadratic time
 
 
 def target_trees(
-    plan: Plan,
-    sent: Sequence[Publication] | None = None,
-    before: Mapping[Filters, Hops] | None = None,
-    least: str = "latency",
-    slack: float = 0.1,
+    plan: Plan, before: Mapping[Filters, Hops] | None = None, least: str = "latency"
 ) -> dict[Filters, Hops]:
     """The directed hops that each group of filters should have.
 
-    A group keeps those of its present links that the plan still has, also if it is merged from several groups
-    or split from one; the others come from the best tree.
+    A tree that still fits stays as it is. Another one keeps those of its present links that the plan still
+    has, also if its group is merged from several groups or split from one; the others come from the best
+    tree. So a change of one group changes no other group.
+
+    A broker that only publishes has one hop, to a broker to which it has a link anyway, if there is one:
+    every other broker, or with observed publishers those that are known to publish topics of the group.
 
     Args:
-        plan: the plan.
-        sent: the publications, for trees by traffic; None: those of the plan.
+        plan: the plan; its publishers say where clients publish.
         before: the present hops of each group.
         least: trees of least "latency" or "weight".
-        slack: as for `plan_trees`.
 
     Raises:
         InputError: the plan does not connect a group, or a filter is not one that links can carry.
 
     Examples:
         >>> import broadloom as bl
-        >>> plan = bl.link(bl.Interest.from_lists([["x"], ["x"]]), algorithm="gm")
+        >>> plan = bl.link(bl.Interest.from_lists([["x"], ["x"], []]), algorithm="gm")
         >>> sorted(target_trees(plan)["x",])
-        [('0', '1'), ('1', '0')]
+        [('0', '1'), ('1', '0'), ('2', '0')]
     """
     names = plan.interest.node_ids
+    grouped = filter_groups(plan.interest)
+    wanted = wanted_groups(plan.interest, grouped)
+    members = {
+        filters: {names[node] for node in np.flatnonzero(column).tolist()}
+        for filters, column in zip(grouped, wanted.T, strict=True)
+        if column.any()
+    }
+    for text in (text for filters in members for text in filters):
+        if text.startswith(NEVER_CARRIED) or not is_valid_filter(text):
+            raise InputError(f"{text!r:.80} is not a filter that a link can carry; remove it from the plan")
+    leaves = _publishing(plan, members)
+    known = {tuple(sorted(filters)): hops for filters, hops in (before or {}).items()}
     links = {_named(edge, names) for edge in plan.edges.tolist()}
+    found = {}
+    for filters, brokers in members.items():
+        hops = known.get(tuple(sorted(filters)), frozenset[Hop]())
+        if _fits(hops, brokers, leaves[filters], links):
+            found[filters] = hops
+    new = [filters for filters in members if filters not in found]
     present = defaultdict[str, set[Hop]](set)
-    for filters, hops in (before or {}).items():
+    for filters, hops in known.items():
         for text in filters:
             present[text] |= hops
-    found = {}
-    for tree in plan_trees(plan, sent, least, slack):
-        for text in tree.filters:
-            if text.startswith(NEVER_CARRIED) or not is_valid_filter(text):
-                raise InputError(
-                    f"{text!r:.80} is not a filter that a link can carry; remove it from the plan"
-                )
-        now = set[Hop]().union(*(present.get(text, ()) for text in tree.filters))
-        found[tree.filters] = _nearest(tree, names, links, now)
-    return {filters: hops for filters, hops in found.items() if hops}
+    near = LeafLinks(plan, links, found.values())
+    for filters, edges in zip(new, _best_edges(plan, new, members, least), strict=True):
+        now = set[Hop]().union(*(present.get(text, ()) for text in filters))
+        inner = _nearest(edges, links, now, members[filters])
+        found[filters] = frozenset(inner | near.leaf_hops(leaves[filters], members[filters], now))
+    return {filters: found[filters] for filters in members if found[filters]}
 
 
-def _nearest(tree: Tree, names: Sequence[str], links: set[Hop], now: set[Hop]) -> Hops:
-    """The hops of a tree, or of a similar tree with as many present hops as possible."""
-    best = {_named(edge, names) for edge in tree.edges}
-    members = {broker for edge in best for broker in edge}
-    two_way = {(min(hop), max(hop)) for hop in now if hop[::-1] in now}
+def _publishing(plan: Plan, members: Mapping[Filters, set[str]]) -> dict[Filters, set[str]]:
+    """The brokers that can publish topics of each group and do not want it."""
+    names = set(plan.interest.node_ids)
+    if plan.publishers.mode == ANYWHERE:
+        return {filters: names - brokers for filters, brokers in members.items()}
+    group_of = {text: filters for filters in members for text in filters}
+    index = FilterIndex(group_of)
+    found = {filters: set[str]() for filters in members}
+    for broker, topic, _ in plan.publishers.observed:
+        for filters in {group_of[text] for text in index.meeting(topic)}:
+            if broker in names and broker not in members[filters]:
+                found[filters].add(broker)
+    return found
+
+
+def _fits(hops: Hops, members: set[str], leaves: set[str], links: set[Hop]) -> bool:
+    """Whether hops are a tree of these members over links of the plan, with one hop from each leaf."""
+    if len(hops) != 2 * (len(members) - 1) + len(leaves):
+        return False
+    edges = {hop for hop in hops if hop[0] < hop[1] and hop[::-1] in hops}
+    if len(edges) != len(members) - 1 or not edges <= links:
+        return False
+    one_way = [(start, end) for start, end in hops if (end, start) not in hops]
+    if {start for start, _ in one_way} != leaves or not all(end in members for _, end in one_way):
+        return False
+    ends = {broker for edge in edges for broker in edge}
+    return len(_spanning(edges)) == len(edges) and (ends == members or len(members) == 1)
+
+
+def _best_edges(
+    plan: Plan, new: Sequence[Filters], members: Mapping[Filters, set[str]], least: str
+) -> list[set[Hop]]:
+    """The edges of the best tree of each group; topics that the same brokers want share one computation."""
+    names = plan.interest.node_ids
+    has_rates = any(row.rate > 0 for row in plan.publishers.observed)
+    keys = [
+        frozenset(members[filters]) if len(filters) == 1 and not has_rates else filters for filters in new
+    ]
+    chosen = dict(zip(keys, new, strict=True))
+    rows = [set[str]() for _ in names]
+    for node in range(len(names)):
+        rows[node].update(plan.interest.topic_ids[topic] for topic in plan.interest.topics_of(node))
+    found: dict[str, set[Hop]] = {}
+    groups = list(chosen.values())
+    for start in range(0, len(groups), MOST_GROUPS):
+        texts = {text for filters in groups[start : start + MOST_GROUPS] for text in filters}
+        part = Interest.from_lists([sorted(row & texts) for row in rows], node_ids=names)
+        publishers = Publishers(OBSERVED, plan.publishers.observed)
+        for tree in plan_trees(replace(plan, interest=part, publishers=publishers), least=least):
+            found[tree.filters[0]] = {_named(edge, names) for edge in tree.edges}
+    first = {key: next(text for text in filters if text in found) for key, filters in chosen.items()}
+    return [found[first[key]] for key in keys]
+
+
+def _nearest(best: set[Hop], links: set[Hop], now: set[Hop], members: set[str]) -> set[Hop]:
+    """The hops of a tree, or of a similar tree with as many present links as possible."""
+    two_way = {hop for hop in now if hop[0] < hop[1] and hop[::-1] in now}
     old = {edge for edge in two_way & links if members.issuperset(edge)}
-    hops = {hop for u, v in _spanning((*sorted(old), *sorted(best - old))) for hop in ((u, v), (v, u))}
-    members |= {names[receiver] for _, receiver in tree.leaves}
-    for leaf, receiver in tree.leaves:
-        receivers = [end for start, end in now if start == names[leaf] and end in members]
-        hops.add((names[leaf], min(receivers, default=names[receiver])))
-    return frozenset(hops)
+    chosen = _spanning((*sorted(old), *sorted(best - old)))
+    return {hop for u, v in chosen for hop in ((u, v), (v, u))}
+
+
+class LeafLinks:
+    """Choice of the broker to which a publishing broker hands its messages."""
+
+    def __init__(self, plan: Plan, links: set[Hop], trees: Iterable[Hops]) -> None:
+        self._weights = plan.weights
+        self._index = {name: node for node, name in enumerate(plan.interest.node_ids)}
+        self._linked = {hop for u, v in links for hop in ((u, v), (v, u))}
+        self._linked |= {hop for hops in trees for hop in hops}
+
+    def leaf_hops(self, leaves: set[str], members: set[str], now: set[Hop]) -> set[Hop]:
+        """One hop from each leaf to a member: the present one, over a link that exists, or the shortest."""
+        found = set()
+        for leaf in sorted(leaves):
+            kept = [end for start, end in now if start == leaf and end in members]
+            linked = [end for end in members if (leaf, end) in self._linked]
+            ends = sorted(kept or linked or members)
+            found.add((leaf, ends[int(np.argmin(self._from(leaf, ends)))] if len(ends) > 1 else ends[0]))
+        self._linked |= found
+        return found
+
+    def _from(self, leaf: str, ends: Sequence[str]) -> np.ndarray:
+        nodes = np.array([self._index[end] for end in ends])
+        return np.asarray(self._weights.of(np.full(len(nodes), self._index[leaf]), nodes))
 
 
 def _spanning(edges: Iterable[Hop]) -> list[Hop]:
