@@ -11,6 +11,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 # Name, type ("gauge" or "counter"), meaning, and values by their labels.
 Family = tuple[str, str, str, Sequence[tuple[str, float]]]
 MOST_WARNINGS, WARNING_SECONDS = 10, 60.0
+MOST_TEXTS = 10_000  # of log records that are counted
 
 
 def exposition(prefix: str, families: Iterable[Family]) -> str:
@@ -97,3 +98,50 @@ class RateLimitedLog:
         for kind, count in counts.items():
             if count > self._most:
                 self._log.warning("%d more warnings like %r were not logged", count - self._most, kind)
+
+
+class LogLimit(logging.Filter):
+    """Filter of a log handler that lets a few records per text and minute pass, whatever their values.
+
+    The first record that passes afterwards says how many were left out.
+
+    Args:
+        most: number of records per text and period.
+        seconds: length of a period.
+        clock: the time in seconds.
+
+    Examples:
+        >>> limit = LogLimit(most=1, clock=lambda: 0.0)
+        >>> record = logging.LogRecord("a", logging.WARNING, "", 0, "broker %r is away", ("rome",), None)
+        >>> limit.filter(record), limit.filter(record)
+        (True, False)
+    """
+
+    def __init__(
+        self,
+        most: int = MOST_WARNINGS,
+        seconds: float = WARNING_SECONDS,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__()
+        self._most = most
+        self._seconds = seconds
+        self._clock = clock
+        self._counts: dict[tuple[str, object], tuple[float, int]] = {}  # by logger and text: start, number
+        self._lock = threading.Lock()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Whether a record passes."""
+        now = self._clock()
+        name = (record.name, record.msg)
+        with self._lock:
+            since, count = self._counts.get(name, (now, 0))
+            left_out = count - self._most
+            if now - since >= self._seconds:
+                since, count = now, 0
+                if left_out > 0:
+                    record.msg = f"{record.msg} (and {left_out} more like it before)"
+            self._counts[name] = (since, count + 1)
+            if len(self._counts) > MOST_TEXTS:  # texts that are not constant
+                self._counts.clear()
+        return count < self._most

@@ -17,6 +17,7 @@ from broadloom.agents.links.round_trips import RoundTrips
 from broadloom.agents.links.site_agent import AgentSettings, EndpointOf, SiteAgent
 from broadloom.agents.links.stamps import FleetKey
 from broadloom.agents.links.subscription_watch import SubscriptionWatch
+from broadloom.agents.monitoring import LogLimit
 from broadloom.checks import nearest_name
 from broadloom.deployment.fleet_file import Fleet, FleetBroker
 from broadloom.errors import InputError
@@ -279,10 +280,11 @@ async def first_of(*futures: asyncio.Future[None]) -> None:
 
 
 def set_up_log(quiet: bool, verbose: bool) -> None:
-    """Log to standard error, with timestamps, and with control characters escaped."""
+    """Log to standard error: with timestamps, control characters escaped, and a limit per text and minute."""
     level = logging.INFO if verbose else logging.ERROR if quiet else logging.WARNING
     handler = logging.StreamHandler()
     handler.setFormatter(EscapingFormatter("%(asctime)s %(levelname)s %(message)s"))
+    handler.addFilter(LogLimit(most=20))
     logging.basicConfig(level=level, handlers=[handler])
 
 
