@@ -1,0 +1,272 @@
+"""Controller and agents, as processes and embedded, on real mosquitto: they follow what clients want."""
+
+import asyncio
+import json
+import signal
+import subprocess
+import sys
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+
+import pytest
+
+import broadloom as bl
+from broadloom.agents.links.agent_service import AgentOptions, agent_folder, serve_agent
+from broadloom.agents.links.controller_service import ControllerOptions, ControllerService
+from broadloom.agents.links.live_status import is_healthy
+from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
+from broadloom.errors import InputError
+from fleet_lab import fleet_lab, wait_until
+
+pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto")]
+
+FOLLOWED = "log_dest topic"
+KEY = "a key for tests, long enough"
+
+
+@contextmanager
+def live_lab(folder, *names, patience=20, **settings):
+    """Running brokers, and the path of their fleet file with a controller on a free port."""
+    with fleet_lab(folder, **dict.fromkeys(names, FOLLOWED), **settings) as lab:
+        (folder / "key").write_text(KEY)
+        (folder / "key").chmod(0o600)
+        live = f'[live]\ncontroller = "{HOST}:{free_ports(1)[0]}"\nkey_file = "key"\npatience = {patience}\n'
+        yield lab, lab.fleet_file({}, links=live)
+
+
+def received(client):
+    """The lines that a client has printed so far."""
+    return client.read_text().split()
+
+
+def start_subscriber(lab, broker, *filters):
+    """A client that writes what it receives to a file."""
+    output = lab.folder / f"received-{broker}"
+    with output.open("wb") as stream:
+        topics = [part for text in filters for part in ("-t", text)]
+        command = ["mosquitto_sub", "-h", HOST, "-p", str(lab.brokers[broker].port), "-q", "1", *topics]
+        process = subprocess.Popen(command, stdout=stream, stderr=subprocess.DEVNULL)
+    lab._clients.append(process)
+    return output
+
+
+class LiveProcess:
+    """A verb of the live plane as a process of its own."""
+
+    def __init__(self, folder, name, *arguments):
+        self.log = folder / f"{name}.log"
+        with self.log.open("ab") as log:
+            command = [sys.executable, "-m", "broadloom.cli", *map(str, arguments)]
+            self.process = subprocess.Popen(command, stdout=log, stderr=log, cwd=folder)
+
+    def wait_for(self, text):
+        """Wait until the log has a text."""
+        wait_until(lambda: text in self.log.read_text() or self.process.poll() is not None, text)
+        assert text in self.log.read_text(), self.log.read_text()
+
+    def end(self, name=signal.SIGTERM):
+        """Send a signal, and return the exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(name)
+        return self.process.wait(60)
+
+
+@contextmanager
+def processes():
+    """A list of processes that end with the block."""
+    started = []
+    try:
+        yield started
+    finally:
+        for one in started:
+            one.end(signal.SIGKILL)
+
+
+def test_processes_follow_a_subscription_and_outlive_the_controller(tmp_path, run):
+    """A subscription at one broker brings messages of the other; the death of the controller stops none."""
+    with live_lab(tmp_path, "rome", "oslo") as (lab, fleet), processes() as started:
+        agents = [
+            LiveProcess(tmp_path, name, "agent", fleet, "--broker", name, "--state", "state")
+            for name in ("rome", "oslo")
+        ]
+        started += agents
+        for agent in agents:
+            agent.wait_for("runs; its controller is")
+        controller = LiveProcess(tmp_path, "controller", "controller", fleet, "--state", "state")
+        started.append(controller)
+
+        def is_followed():
+            code, said, _ = run("status", fleet, "--json")
+            return code != 3 and all(
+                one["filters"] is not None for one in json.loads(said)["brokers"].values()
+            )
+
+        wait_until(is_followed, "what clients want is known")
+
+        client = start_subscriber(lab, "oslo", "news/#")
+
+        def arrives(text):
+            lab.publish("rome", "news/world", text)
+            return text in received(client)
+
+        wait_until(lambda: arrives("first"), "a message at the other broker")
+        code, said, _ = run("status", fleet)
+        assert code == 0, said
+        assert "2 of 2 agents up" in said
+        code, said, _ = run("status", fleet, "--json")
+        assert is_healthy(json.loads(said))
+        code, token, _ = run("status", fleet, "--token")
+        assert len(token.strip()) == 64
+
+        assert controller.end(signal.SIGKILL) == -signal.SIGKILL
+        before = len(received(client))
+        for number in range(20):
+            lab.publish("rome", "news/world", f"without-{number}")
+        wait_until(lambda: len(received(client)) >= before + 20, "messages without a controller")
+        assert received(client)[-20:] == [f"without-{number}" for number in range(20)]
+        code, _, said = run("status", fleet)
+        assert code == 3
+        assert "does not answer" in said
+
+        again = LiveProcess(tmp_path, "again", "controller", fleet, "--state", "state")
+        started.append(again)
+        wait_until(lambda: run("status", fleet)[0] == 0, "agents with the controller again")
+        assert json.loads(run("status", fleet, "--json")[1])["epoch"][0] == 2
+        assert again.end() == 0
+        code, said, _ = run("controller", fleet, "--state", tmp_path / "state", "--down")
+        assert (code, said) == (0, "all links are down\n")
+        assert [agent.end() for agent in agents] == [0, 0]
+        assert KEY not in "".join(one.log.read_text() for one in started)
+
+
+@asynccontextmanager
+async def service_of(options):
+    """A running controller in this process."""
+    service = ControllerService(options)
+    await service.start()
+    try:
+        yield service
+    finally:
+        await service.stop()
+
+
+async def until(condition, seconds=60.0):
+    """Wait for a condition."""
+    async with asyncio.timeout(seconds):
+        while not condition():
+            await asyncio.sleep(0.02)
+
+
+def are_followed(service):
+    """Whether it is known what clients want, at all brokers."""
+    return all(one["filters"] is not None for one in service.status()["brokers"].values())
+
+
+def embedded(fleet, state, **options):
+    return ControllerOptions(bl.Fleet.load(fleet), state, with_agents=True, **options)
+
+
+def test_a_broker_joins_with_an_address_of_its_own_and_leaves(tmp_path):
+    """It is not in the fleet file; a bad event is quarantined with its reason, and shown."""
+    with live_lab(tmp_path, "rome", "oslo") as (lab, fleet), fleet_lab(tmp_path, bern=FOLLOWED) as more:
+        address = f"{HOST}:{more.brokers['bern'].port}"
+        events = tmp_path / "events.jsonl"
+        events.write_text("")
+
+        async def test():
+            async with service_of(embedded(fleet, tmp_path / "state", events=events)) as service:
+                await until(lambda: are_followed(service))
+                client = start_subscriber(lab, "oslo", "news")
+                await until(lambda: service.status()["brokers"]["oslo"]["filters"] == 1)
+                join = {"seq": 1, "kind": "join", "node": "bern", "topics": ["news"], "address": address}
+                events.write_text(json.dumps(join) + "\nnot an event\n")
+                await until(lambda: service.controller.carries("bern", ["news"]))
+                assert service.status()["quarantined"]
+                await asyncio.to_thread(more.publish, "bern", "news", "hello")
+                await until(lambda: received(client) == ["hello"])
+                with events.open("a") as stream:
+                    stream.write(json.dumps({"seq": 2, "kind": "leave", "node": "bern"}) + "\n")
+                await until(lambda: service.status()["brokers"]["bern"]["removed"])
+
+        asyncio.run(test())
+
+
+def test_a_second_controller_is_refused_until_it_takes_over(tmp_path):
+    """One with an empty state changes nothing; with --take-over it goes on from what agents have."""
+    with live_lab(tmp_path, "rome", "oslo") as (lab, path):
+        fleet = bl.Fleet.load(path)
+        folders = {name: agent_folder(tmp_path / "agents", name) for name in fleet.brokers}
+
+        async def test():
+            agents = [
+                asyncio.create_task(serve_agent(AgentOptions(fleet, name, folder)))
+                for name, folder in folders.items()
+            ]
+            try:
+                async with service_of(ControllerOptions(fleet, tmp_path / "first")) as first:
+                    await until(lambda: are_followed(first))
+                    client = start_subscriber(lab, "oslo", "news")
+                    await until(lambda: first.controller.carries("oslo", ["news"]))
+                other = ControllerOptions(fleet, tmp_path / "other")
+                async with service_of(other) as second:
+                    await until(lambda: second.status()["refused"] is not None)
+                    status = second.status()
+                    assert not is_healthy(status)
+                    assert any("--take-over" in text for text in status["problems"])
+                    await asyncio.to_thread(lab.publish, "rome", "news", "still")
+                    await until(lambda: received(client) == ["still"])
+                async with service_of(replace(other, take_over=True)) as third:
+                    await until(
+                        lambda: third.controller.settled() and third.controller.carries("oslo", ["news"])
+                    )
+                    await asyncio.to_thread(lab.publish, "rome", "news", "after")
+                    await until(lambda: received(client) == ["still", "after"])
+            finally:
+                for agent in agents:
+                    agent.cancel()
+                await asyncio.gather(*agents, return_exceptions=True)
+
+        asyncio.run(test())
+
+
+def test_down_ends_in_time_and_names_what_is_left(tmp_path):
+    """A broker that is away keeps the sessions; the others are cleaned up."""
+    with live_lab(tmp_path, "rome", "oslo", patience=2) as (lab, fleet):
+
+        async def test():
+            async with service_of(embedded(fleet, tmp_path / "state")) as service:
+                await until(lambda: are_followed(service))
+                start_subscriber(lab, "oslo", "news")
+                await until(lambda: service.controller.carries("oslo", ["news"]))
+                lab.brokers["oslo"].stop()
+                left = await service.take_down()
+                assert {one.broker for one in left} == {"oslo"}
+                assert all(one.reason for one in left)
+            lab.brokers["oslo"].start()
+
+        asyncio.run(test())
+
+
+def test_two_controllers_cannot_share_a_state(tmp_path):
+    with live_lab(tmp_path, "rome") as (_, fleet):
+
+        async def test():
+            options = ControllerOptions(bl.Fleet.load(fleet), tmp_path / "state")
+            async with service_of(options):
+                with pytest.raises(InputError, match="open already"):
+                    ControllerService(options)
+
+        asyncio.run(test())
+
+
+def test_a_fleet_without_a_key_is_bad_input(tmp_path, run):
+    (tmp_path / "fleet.toml").write_text('[brokers.rome]\naddress = "127.0.0.1:1"\ntls = false')
+    for arguments in (["controller", "--state", tmp_path / "s"], ["agent", "--broker", "rome"], ["status"]):
+        code, _, said = run(arguments[0], tmp_path / "fleet.toml", *arguments[1:])
+        assert code == 2
+        assert "the fleet has no key" in said
+    code, _, said = run("agent", tmp_path / "fleet.toml", "--broker", "roma")
+    assert code == 2
+    code, _, said = run("controller", tmp_path / "fleet.toml", "--adopt")
+    assert code == 2
+    assert "--propose" in said
