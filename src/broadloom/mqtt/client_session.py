@@ -151,7 +151,8 @@ class ClientSession(asyncio.Protocol):
             self._flush()
             self._transport.close()
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._closed.wait(), 1.0)
+                async with asyncio.timeout(1.0):
+                    await self._closed.wait()
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -243,7 +244,8 @@ class ClientSession(asyncio.Protocol):
     async def _answered(self, answer: asyncio.Future[bytes]) -> bytes:
         """The answer to a request; a broker that gives none in time loses the connection."""
         try:
-            return await asyncio.wait_for(answer, REQUEST_SECONDS)
+            async with asyncio.timeout(REQUEST_SECONDS):  # wait_for can swallow a cancellation
+                return await answer
         except TimeoutError as error:
             if self._transport is not None:
                 self._transport.abort()
@@ -291,7 +293,8 @@ class ClientSession(asyncio.Protocol):
         self._flush()
         if self._transport is not None:  # the broker can have closed the connection already
             self._transport.close()
-        await asyncio.wait_for(self._closed.wait(), CONNECT_SECONDS)
+        async with asyncio.timeout(CONNECT_SECONDS):
+            await self._closed.wait()
         self._fresh = False
 
     async def _connect(self) -> None:

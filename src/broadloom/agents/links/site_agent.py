@@ -291,7 +291,8 @@ class SiteAgent:
         """Carry out the orders whenever something has changed."""
         while True:
             with suppress(TimeoutError):
-                await asyncio.wait_for(self._wake.wait(), MARKER_SECONDS)
+                async with asyncio.timeout(MARKER_SECONDS):  # wait_for can swallow a cancellation
+                    await self._wake.wait()
             self._wake.clear()
             try:
                 await self._reach(self._orders)
@@ -470,7 +471,8 @@ class _Control(SessionHandler):
         """Say that the agent has stopped, and disconnect."""
         if self.session.up.is_set() and self._is_mine():
             with suppress(OSError, TimeoutError):
-                await asyncio.wait_for(self.publish(PRESENCE, self._presence("offline"), retain=True), 1.0)
+                async with asyncio.timeout(1.0):
+                    await self.publish(PRESENCE, self._presence("offline"), retain=True)
         await self.session.stop()
 
     async def publish(self, topic: str, payload: bytes, retain: bool = False) -> None:
@@ -483,7 +485,8 @@ class _Control(SessionHandler):
         number = self.session.publish(topic, payload, retain=retain)
         answer = self._acknowledgements[number] = asyncio.get_running_loop().create_future()
         try:
-            reason = await asyncio.wait_for(answer, START_SECONDS)
+            async with asyncio.timeout(START_SECONDS):
+                reason = await answer
         finally:
             self._acknowledgements.pop(number, None)
         if reason >= FAILED:
@@ -499,7 +502,8 @@ class _Control(SessionHandler):
             InputError: another agent serves it, or has served it since this state was written.
         """
         try:
-            await asyncio.wait_for(self.session.up.wait(), START_SECONDS)
+            async with asyncio.timeout(START_SECONDS):
+                await self.session.up.wait()
         except TimeoutError:
             # The broker is away, so nobody serves it now; the check is made up when it is back.
             self._agent.problem(

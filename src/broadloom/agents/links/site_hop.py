@@ -145,7 +145,8 @@ class SiteHop(SessionHandler):
         left = []
         for session in (self._near, self._far):
             with suppress(TimeoutError):
-                await asyncio.wait_for(session.up.wait(), FORGET_SECONDS)
+                async with asyncio.timeout(FORGET_SECONDS):
+                    await session.up.wait()
             if not session.up.is_set():
                 left.append(session.broker)
             await session.stop(forget=True)
