@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from broadloom.agents.links.fleet_controller import FleetController, without_brokers
+from broadloom.agents.links.fleet_controller import FleetController
+from broadloom.agents.links.group_trees import without_brokers
 from broadloom.agents.links.route_orders import NO_EPOCH, AgentOrders, AgentReport, Epoch
 from broadloom.errors import InputError, StorageError
 from broadloom.mqtt.topic_filters import common_topic

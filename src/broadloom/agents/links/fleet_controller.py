@@ -18,22 +18,28 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from broadloom.agents.links.controller_status import controller_status
 from broadloom.agents.links.fleet_state import Filters, FleetState
+from broadloom.agents.links.group_trees import (
+    Hops,
+    adoption_record,
+    check_apart,
+    check_tree,
+    group_key,
+    overlapping_groups,
+    without_brokers,
+)
 from broadloom.agents.links.route_orders import NO_EPOCH, AgentOrders, AgentReport, Epoch, Route
 from broadloom.checks import check_choice
-from broadloom.errors import InputError, StorageError
-from broadloom.mqtt.topic_filters import groups
+from broadloom.errors import StorageError
 
 if TYPE_CHECKING:
-    from broadloom.deployment import Hop
     from broadloom.storage import RecordJournal
 
 LOG = logging.getLogger("broadloom.controller")
-Hops = frozenset["Hop"]
 ABSENT = ("keep", "drop")
 LAST_CHANGES = 50
 SNAPSHOT_BYTES = 4_000_000  # of new records, before a snapshot replaces them
-VERSION_GAP = 1000  # a controller that takes over leaves out versions that the other one can have used
 
 
 @dataclass
@@ -172,12 +178,12 @@ class FleetController:
         Raises:
             InputError: the hops of a group are not a tree, or two groups have topics in common.
         """
-        target = {_key(filters): frozenset(hops) for filters, hops in targets.items() if hops}
-        known = {_key(route.filters): route.hops for route in self._state.routes.values()}
+        target = {group_key(filters): frozenset(hops) for filters, hops in targets.items() if hops}
+        known = {group_key(route.filters): route.hops for route in self._state.routes.values()}
         for filters, hops in target.items():
             if known.get(filters) != hops:
-                _check_tree(filters, hops)
-        _check_apart(target)
+                check_tree(filters, hops)
+        check_apart(target)
         self._target = target
         self._pending = None
         kept = {name: text for name, text in self._state.addresses.items() if self._state.routes_of(name)}
@@ -247,7 +253,11 @@ class FleetController:
 
     def carries(self, broker: str, filters: Iterable[str]) -> bool:
         """Whether messages of these filters go to and from a broker, by trees that all their brokers use."""
-        routes = [route for route in self._state.routes_of(broker) if route.since and route.until is None]
+        routes = [
+            route
+            for route in self._state.routes_of(broker)
+            if route.since and route.until is None and any(end == broker for _, end in route.hops)
+        ]
         found = {text: route for route in routes for text in route.filters}
         return all(
             text in found and all(self._uses(other, found[text]) for other in found[text].brokers())
@@ -344,26 +354,7 @@ class FleetController:
         state = self._state
         if state.opening:
             self._commit("cancel", {"units": list(state.opening)})
-        routes = dict(state.routes)
-        for route in report.routes:
-            mine = routes.get(route.number)
-            if mine is not None and (mine.filters, mine.hops) != (route.filters, route.hops):
-                route, mine = replace(route, number=max(*routes, state.next_number) + 1), None
-            if route.since is not None and (mine is None or mine.until is None):
-                routes[route.number] = route
-        _end_overlapped(routes)
-        used = [report.published, report.version]
-        used += [route.until or route.since or 0 for route in report.routes]
-        body = {
-            "routes": [
-                route.to_json() for number, route in routes.items() if route != state.routes.get(number)
-            ],
-            "version": max(state.version, max(used) + VERSION_GAP),
-            "versions": {report.broker: report.published},
-            "round": VERSION_GAP * (report.epoch.number + 1),
-            "offset": max(state.offset, report.orders),
-        }
-        self._commit("adopt", body)
+        self._commit("adopt", adoption_record(state, report))
         self._adopted.add(source)
         if report.epoch.number >= self.epoch.number:
             self._reign(report.epoch.number + 1)
@@ -486,7 +477,7 @@ class FleetController:
             for name in away:
                 self._left_out.setdefault(name, set()).update(text for group in unit.new for text in group)
             reduced = {filters: without_brokers(hops, away) for filters, hops in unit.new.items()}
-            old = {_key(self._state.routes[number].filters): number for number in unit.old}
+            old = {group_key(self._state.routes[number].filters): number for number in unit.old}
             same = {
                 filters
                 for filters, number in old.items()
@@ -512,7 +503,7 @@ class FleetController:
         state = self._state
         replaced = {number for unit in state.opening.values() for number in unit.old}
         present = {
-            _key(route.filters): route
+            group_key(route.filters): route
             for route in state.routes.values()
             if route.until is None and route.number not in replaced
         }
@@ -527,8 +518,8 @@ class FleetController:
             for filters, hops in target.items()
             if filters not in present or present[filters].hops != hops
         }
-        ending = {_key(state.routes[number].filters) for number in replaced}
-        for members in _overlapping([*old, *new, *ending]):
+        ending = {group_key(state.routes[number].filters) for number in replaced}
+        for members in overlapping_groups([*old, *new, *ending]):
             numbers = [old[filters].number for filters in members if filters in old]
             trees = {filters: new[filters] for filters in members if filters in new}
             is_behind = not ending.isdisjoint(members)
@@ -643,13 +634,14 @@ class FleetController:
     def _compose(self, broker: str) -> AgentOrders:
         state = self._state
         routes = state.routes_of(broker)
-        changes = {route.until + 1 for route in routes if route.until is not None}
-        near = {name for route in routes for name in route.brokers()}
+        near: set[str] = set()
+        if state.addresses:
+            near = {name for route in routes for name in route.brokers()}
         return AgentOrders(
             self.epoch,
             self._numbers.setdefault(broker, self._position),
             state.versions.get(broker, 0),
-            {change: state.rounds[change] for change in sorted(changes)},
+            state.rounds_of(broker),
             {route.number: route for route in routes},
             {name: text for name, text in state.addresses.items() if name in near},
         )
@@ -659,181 +651,6 @@ class FleetController:
             LOG.warning("%s", text)
         self._problems[name] = text
 
-    # Status.
-
     def status(self) -> dict[str, Any]:
         """Everything that an operator should see, as JSON values."""
-        state = self._state
-        brokers = sorted(state.brokers() | self._agents.keys() | state.removed)
-        hops = [hop for view in self._agents.values() for hop in view.report.hops.values()]
-        up = sum(hop.near_up and hop.far_up for hop in hops)
-        return {
-            "epoch": list(self.epoch),
-            "refused": self.refused,
-            "version": state.version,
-            "settled": self.settled(),
-            "groups": sum(route.since is not None and route.until is None for route in state.routes.values()),
-            "hops_up": up,
-            "hops_down": len(hops) - up,
-            "bytes_waiting": sum(hop.in_flight_bytes for hop in hops),
-            "brokers": {name: self._broker_status(name) for name in brokers},
-            "opening": [self._opening_status(key) for key in state.opening],
-            "waiting": self._waiting_status(),
-            "draining": [self._draining_status(change) for change in sorted(state.draining)],
-            "left_out": {name: sorted(texts) for name, texts in sorted(self._left_out.items())},
-            "problems": self._all_problems(),
-            "changes": list(self._history),
-        }
-
-    def _broker_status(self, name: str) -> dict[str, Any]:
-        view = self._agents.get(name)
-        ordered = {
-            "removed": name in self._state.removed,
-            "away": self._is_lost(name),
-            "away_s": round(self._now() - self._away_since(name), 1) if self._is_lost(name) else 0.0,
-            "ordered": self._numbers.get(name, 0),
-            "ordered_version": self._state.versions.get(name, 0),
-            "address": self._state.addresses.get(name),
-        }
-        if view is None:
-            return ordered | {"agent": None}
-        report = view.report.to_json()
-        leave_out = ("broker", "filters", "routes", "instance")
-        known = {key: value for key, value in report.items() if key not in leave_out}
-        filters = view.report.filters
-        return (
-            ordered
-            | known
-            | {"agent": view.report.instance, "filters": None if filters is None else len(filters)}
-        )
-
-    def _opening_status(self, key: int) -> dict[str, Any]:
-        unit = self._state.opening[key]
-        filters = [text for number in unit.new for text in self._state.routes[number].filters]
-        seconds = round(self._now() - self._opened_at[key][1], 1)
-        return {"filters": filters, "seconds": seconds, "waits_for": sorted(self._unopened(key))}
-
-    def _waiting_status(self) -> list[dict[str, Any]]:
-        found = []
-        for unit in self._plan():
-            texts = {text for group in unit.new for text in group}
-            texts |= {text for number in unit.old for text in self._state.routes[number].filters}
-            away = sorted(name for name in unit.needs if not self._is_available(name))
-            why = (
-                "an earlier change of these filters is being opened"
-                if unit.is_behind
-                else "away or not ready"
-            )
-            found.append({"filters": sorted(texts), "waits_for": away, "reason": why})
-        return found
-
-    def _draining_status(self, change: int) -> dict[str, Any]:
-        return {
-            "version": change,
-            "round": self._state.rounds[change],
-            "routes": len(self._state.draining[change]),
-            "seconds": round(self._now() - self._switched_at.get(change, self._start), 1),
-            "waits_for": self._waiting_to_close(change),
-            "reason": self._why_draining(change),
-        }
-
-    def _all_problems(self) -> list[str]:
-        found = [*self._refusals.values(), *self._problems.values()]
-        if not self._has_majority():
-            found.append("most agents have not followed this controller yet; until then nothing changes")
-        for name in sorted(self._state.brokers() | self._agents.keys()):
-            view = self._agents.get(name)
-            if self._is_lost(name) and name not in self._state.removed:
-                down = view is not None and view.down_since is not None
-                found.append(f"broker {name} is down" if down else f"the agent of {name} does not report")
-            found += [f"{name}: {text}" for text in (view.report.problems if view else ())]
-        for name, texts in sorted(self._left_out.items()):
-            found.append(f"{len(texts)} filters are carried without {name}, which is away")
-        return found
-
-
-def without_brokers(hops: Hops, gone: Iterable[str]) -> Hops:
-    """A tree without some brokers; the neighbours of an inner broker are joined at the first of them.
-
-    Examples:
-        >>> both = lambda *pairs: frozenset(hop for u, v in pairs for hop in ((u, v), (v, u)))
-        >>> without_brokers(both("ab", "bc", "bd") | {("p", "b")}, "b") == both("ac", "ad") | {("p", "a")}
-        True
-    """
-    for name in sorted(gone):
-        near = sorted(end for start, end in hops if start == name and (end, name) in hops)
-        feeders = [start for start, end in hops if end == name and (name, start) not in hops]
-        hops = frozenset(hop for hop in hops if name not in hop)
-        if near:
-            hub = near[0]
-            hops |= {hop for other in near[1:] for hop in ((hub, other), (other, hub))}
-            hops |= {(feeder, hub) for feeder in feeders}
-    return hops
-
-
-def _key(filters: Iterable[str]) -> Filters:
-    """The filters of a group in their one order."""
-    return tuple(sorted(set(filters)))
-
-
-def _check_tree(filters: Filters, hops: Hops) -> None:
-    """Raise unless the hops of a group are a tree."""
-    edges = {(min(hop), max(hop)) for hop in hops}
-    component = {broker: {broker} for edge in edges for broker in edge}
-    for u, v in sorted(edges):
-        if component[u] is component[v]:
-            raise InputError(f"the hops of filter {filters[0]!r:.60} have a ring at {u} and {v}; give a tree")
-        joined = component[u] | component[v]
-        component.update(dict.fromkeys(joined, joined))
-    if len(edges) != len(component) - 1:
-        raise InputError(f"the hops of filter {filters[0]!r:.60} are not connected; give one tree")
-
-
-def _check_apart(target: Mapping[Filters, Hops]) -> None:
-    """Raise if two groups have topics in common."""
-    group_of = groups(text for filters in target for text in filters)
-    owner: dict[str, Filters] = {}
-    for filters in target:
-        for text in filters:
-            other = owner.setdefault(group_of[text], filters)
-            if other is not filters:
-                raise InputError(
-                    f"filters {text!r:.60} and {other[0]!r:.60} have topics in common; give them one tree"
-                )
-
-
-def _overlapping(members: Iterable[Filters]) -> list[list[Filters]]:
-    """Sets of groups that have topics in common, directly or by way of others."""
-    listed = list(dict.fromkeys(members))
-    group_of = groups(dict.fromkeys(text for filters in listed for text in filters))
-    parent: dict[str, str] = {}
-
-    def root(text: str) -> str:
-        while parent.setdefault(text, text) != text:
-            text = parent[text] = parent[parent[text]]
-        return text
-
-    for filters in listed:
-        first = root(group_of[filters[0]])
-        for text in filters:
-            parent[root(group_of[text])] = first
-    found = defaultdict[str, list[Filters]](list)
-    for filters in listed:
-        found[root(group_of[filters[0]])].append(filters)
-    return list(found.values())
-
-
-def _end_overlapped(routes: dict[int, Route]) -> None:
-    """Of routes in use that have topics in common, end all but the newest: an agent has missed a switch."""
-    in_use = [route for route in routes.values() if route.since is not None and route.until is None]
-    by_filters = defaultdict[Filters, list[Route]](list)
-    for route in in_use:
-        by_filters[_key(route.filters)].append(route)
-    for members in _overlapping(by_filters):
-        same = sorted(
-            (route for filters in members for route in by_filters[filters]), key=lambda one: one.since or 0
-        )
-        newest = same[-1].since or 0
-        for route in same:
-            if route.since != newest:
-                routes[route.number] = replace(route, until=newest - 1)
+        return controller_status(self)

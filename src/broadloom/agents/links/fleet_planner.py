@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -235,19 +235,25 @@ class FleetPlanner:
 
     def propose(self) -> dict[str, Any] | None:
         """Link the fleet afresh; returns a proposal, and keeps it, if it is better than the present links."""
+        question = self.question()
+        return self.consider(question, relink(question))
+
+    def question(self) -> RelinkQuestion:
+        """What a slow search for a better plan needs; `relink` can run in another process."""
+        return RelinkQuestion(self._plan(), self._fleet.links.max_degree, self._seed)
+
+    def consider(self, question: RelinkQuestion, fresh: Plan) -> dict[str, Any] | None:
+        """Keep a fresh plan as the proposal if it is better than the present links; returns the proposal."""
         self._proposal = None
         present = self._plan()
-        most = self._fleet.links.max_degree
-        options: dict[str, Any] = {} if most is None else {"max_degree": most}
-        fresh = link(present.interest, present.weights, seed=self._seed, previous=present, **options)
-        changes = {_edge(pair) for pair in self._edges(fresh)} ^ {
-            _edge(pair) for pair in self._edges(present)
-        }
+        most = question.max_degree
+        edges = self._edges(fresh)
+        changes = {_edge(pair) for pair in edges} ^ {_edge(pair) for pair in self._edges(present)}
         saving = 1 - fresh.total_weight / present.total_weight if present.total_weight else 0.0
         is_within = most is not None and _max_degree(present) > most >= _max_degree(fresh)
-        if changes and (saving >= LEAST_SAVING or is_within):
+        if changes and (saving >= LEAST_SAVING or is_within) and self._connects(edges):
             self._proposal = {
-                "edges": self._edges(fresh),
+                "edges": edges,
                 "saving": round(saving, 4),
                 "weight": round(fresh.total_weight, 3),
                 "present_weight": round(present.total_weight, 3),
@@ -568,6 +574,31 @@ class FleetPlanner:
             "proposal": proposal and {key: value for key, value in proposal.items() if key != "edges"},
             "overlay": {"links": self._live.edge_count, "max_degree": degree, "problem": problem},
         }
+
+
+class RelinkQuestion(NamedTuple):
+    """What a search for a better plan needs; it can be pickled.
+
+    Attributes:
+        plan: the present overlay.
+        max_degree: the most links that a broker can have; None: no limit.
+        seed: the seed.
+    """
+
+    plan: Plan
+    max_degree: int | None
+    seed: int
+
+
+def relink(question: RelinkQuestion) -> Plan:
+    """A fresh plan for what is wanted now, which is never heavier than the present one; this can be slow.
+
+    Raises:
+        InputError: there is no plan within the limit on degrees.
+    """
+    present = question.plan
+    options: dict[str, Any] = {} if question.max_degree is None else {"max_degree": question.max_degree}
+    return link(present.interest, present.weights, seed=question.seed, previous=present, **options)
 
 
 class EventOverlay:

@@ -76,6 +76,12 @@ class FleetState:
         """The routes whose trees have a broker, by number."""
         return [self.routes[number] for number in sorted(self._by_broker.get(broker, ()))]
 
+    def rounds_of(self, broker: str) -> dict[int, int]:
+        """The closing rounds of the changes that drain old routes of a broker."""
+        own = self._by_broker.get(broker, set())
+        changes = sorted(change for change, numbers in self.draining.items() if not own.isdisjoint(numbers))
+        return {change: self.rounds[change] for change in changes}
+
     def brokers(self) -> set[str]:
         """The brokers of all routes."""
         return {broker for broker, numbers in self._by_broker.items() if numbers}

@@ -1,0 +1,101 @@
+"""Status of a controller of routes, for `broadloom status`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from broadloom.agents.links.fleet_controller import FleetController
+
+
+def controller_status(controller: FleetController) -> dict[str, Any]:
+    """Everything that an operator should see, as JSON values."""
+    state = controller._state
+    brokers = sorted(state.brokers() | controller._agents.keys() | state.removed)
+    hops = [hop for view in controller._agents.values() for hop in view.report.hops.values()]
+    up = sum(hop.near_up and hop.far_up for hop in hops)
+    return {
+        "epoch": list(controller.epoch),
+        "refused": controller.refused,
+        "version": state.version,
+        "settled": controller.settled(),
+        "groups": sum(route.since is not None and route.until is None for route in state.routes.values()),
+        "hops_up": up,
+        "hops_down": len(hops) - up,
+        "bytes_waiting": sum(hop.in_flight_bytes for hop in hops),
+        "brokers": {name: _broker_status(controller, name) for name in brokers},
+        "opening": [_opening_status(controller, key) for key in state.opening],
+        "waiting": _waiting_status(controller),
+        "draining": [_draining_status(controller, change) for change in sorted(state.draining)],
+        "left_out": {name: sorted(texts) for name, texts in sorted(controller._left_out.items())},
+        "problems": _all_problems(controller),
+        "changes": list(controller._history),
+    }
+
+
+def _broker_status(controller: FleetController, name: str) -> dict[str, Any]:
+    view = controller._agents.get(name)
+    is_lost = controller._is_lost(name)
+    ordered = {
+        "removed": name in controller._state.removed,
+        "away": is_lost,
+        "away_s": round(controller._now() - controller._away_since(name), 1) if is_lost else 0.0,
+        "ordered": controller._numbers.get(name, 0),
+        "ordered_version": controller._state.versions.get(name, 0),
+        "address": controller._state.addresses.get(name),
+    }
+    if view is None:
+        return ordered | {"agent": None}
+    report = view.report.to_json()
+    leave_out = ("broker", "filters", "routes", "instance")
+    known = {key: value for key, value in report.items() if key not in leave_out}
+    filters = view.report.filters
+    return (
+        ordered
+        | known
+        | {"agent": view.report.instance, "filters": None if filters is None else len(filters)}
+    )
+
+
+def _opening_status(controller: FleetController, key: int) -> dict[str, Any]:
+    unit = controller._state.opening[key]
+    filters = [text for number in unit.new for text in controller._state.routes[number].filters]
+    seconds = round(controller._now() - controller._opened_at[key][1], 1)
+    return {"filters": filters, "seconds": seconds, "waits_for": sorted(controller._unopened(key))}
+
+
+def _waiting_status(controller: FleetController) -> list[dict[str, Any]]:
+    found = []
+    for unit in controller._plan():
+        texts = {text for group in unit.new for text in group}
+        texts |= {text for number in unit.old for text in controller._state.routes[number].filters}
+        away = sorted(name for name in unit.needs if not controller._is_available(name))
+        why = "an earlier change of these filters is being opened" if unit.is_behind else "away or not ready"
+        found.append({"filters": sorted(texts), "waits_for": away, "reason": why})
+    return found
+
+
+def _draining_status(controller: FleetController, change: int) -> dict[str, Any]:
+    return {
+        "version": change,
+        "round": controller._state.rounds[change],
+        "routes": len(controller._state.draining[change]),
+        "seconds": round(controller._now() - controller._switched_at.get(change, controller._start), 1),
+        "waits_for": controller._waiting_to_close(change),
+        "reason": controller._why_draining(change),
+    }
+
+
+def _all_problems(controller: FleetController) -> list[str]:
+    found = [*controller._refusals.values(), *controller._problems.values()]
+    if not controller._has_majority():
+        found.append("most agents have not followed this controller yet; until then nothing changes")
+    for name in sorted(controller._state.brokers() | controller._agents.keys()):
+        view = controller._agents.get(name)
+        if controller._is_lost(name) and name not in controller._state.removed:
+            down = view is not None and view.down_since is not None
+            found.append(f"broker {name} is down" if down else f"the agent of {name} does not report")
+        found += [f"{name}: {text}" for text in (view.report.problems if view else ())]
+    for name, texts in sorted(controller._left_out.items()):
+        found.append(f"{len(texts)} filters are carried without {name}, which is away")
+    return found

@@ -1,0 +1,127 @@
+"""Groups of filters and their trees: checks, groups with topics in common, absent brokers, taking over."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from broadloom.agents.links.fleet_state import Filters, FleetState
+from broadloom.agents.links.route_orders import AgentReport, Route
+from broadloom.errors import InputError
+from broadloom.mqtt.topic_filters import groups
+
+if TYPE_CHECKING:
+    from broadloom.deployment import Hop
+
+Hops = frozenset["Hop"]
+VERSION_GAP = 1000  # a controller that takes over leaves out versions that the other one can have used
+
+
+def without_brokers(hops: Hops, gone: Iterable[str]) -> Hops:
+    """A tree without some brokers; the neighbours of an inner broker are joined at the first of them.
+
+    Examples:
+        >>> both = lambda *pairs: frozenset(hop for u, v in pairs for hop in ((u, v), (v, u)))
+        >>> without_brokers(both("ab", "bc", "bd") | {("p", "b")}, "b") == both("ac", "ad") | {("p", "a")}
+        True
+    """
+    for name in sorted(gone):
+        near = sorted(end for start, end in hops if start == name and (end, name) in hops)
+        feeders = [start for start, end in hops if end == name and (name, start) not in hops]
+        hops = frozenset(hop for hop in hops if name not in hop)
+        if near:
+            hub = near[0]
+            hops |= {hop for other in near[1:] for hop in ((hub, other), (other, hub))}
+            hops |= {(feeder, hub) for feeder in feeders}
+    return hops
+
+
+def group_key(filters: Iterable[str]) -> Filters:
+    """The filters of a group in their one order."""
+    return tuple(sorted(set(filters)))
+
+
+def check_tree(filters: Filters, hops: Hops) -> None:
+    """Raise unless the hops of a group are a tree."""
+    edges = {(min(hop), max(hop)) for hop in hops}
+    component = {broker: {broker} for edge in edges for broker in edge}
+    for u, v in sorted(edges):
+        if component[u] is component[v]:
+            raise InputError(f"the hops of filter {filters[0]!r:.60} have a ring at {u} and {v}; give a tree")
+        joined = component[u] | component[v]
+        component.update(dict.fromkeys(joined, joined))
+    if len(edges) != len(component) - 1:
+        raise InputError(f"the hops of filter {filters[0]!r:.60} are not connected; give one tree")
+
+
+def check_apart(target: Mapping[Filters, Hops]) -> None:
+    """Raise if two groups have topics in common."""
+    group_of = groups(text for filters in target for text in filters)
+    owner: dict[str, Filters] = {}
+    for filters in target:
+        for text in filters:
+            other = owner.setdefault(group_of[text], filters)
+            if other is not filters:
+                raise InputError(
+                    f"filters {text!r:.60} and {other[0]!r:.60} have topics in common; give them one tree"
+                )
+
+
+def overlapping_groups(members: Iterable[Filters]) -> list[list[Filters]]:
+    """Sets of groups that have topics in common, directly or by way of others."""
+    listed = list(dict.fromkeys(members))
+    group_of = groups(dict.fromkeys(text for filters in listed for text in filters))
+    parent: dict[str, str] = {}
+
+    def root(text: str) -> str:
+        while parent.setdefault(text, text) != text:
+            text = parent[text] = parent[parent[text]]
+        return text
+
+    for filters in listed:
+        first = root(group_of[filters[0]])
+        for text in filters:
+            parent[root(group_of[text])] = first
+    found = defaultdict[str, list[Filters]](list)
+    for filters in listed:
+        found[root(group_of[filters[0]])].append(filters)
+    return list(found.values())
+
+
+def adoption_record(state: FleetState, report: AgentReport) -> dict[str, Any]:
+    """The record by which a controller takes over the routes of an agent of another controller."""
+    listed = report.routes or ()
+    routes = dict(state.routes)
+    for route in listed:
+        mine = routes.get(route.number)
+        if mine is not None and (mine.filters, mine.hops) != (route.filters, route.hops):
+            route, mine = replace(route, number=max(*routes, state.next_number) + 1), None
+        if route.since is not None and (mine is None or mine.until is None):
+            routes[route.number] = route
+    _end_overlapped(routes)
+    used = [report.published, report.version, *(route.until or route.since or 0 for route in listed)]
+    return {
+        "routes": [route.to_json() for number, route in routes.items() if route != state.routes.get(number)],
+        "version": max(state.version, max(used) + VERSION_GAP),
+        "versions": {report.broker: report.published},
+        "round": VERSION_GAP * (report.epoch.number + 1),
+        "offset": max(state.offset, report.orders),
+    }
+
+
+def _end_overlapped(routes: dict[int, Route]) -> None:
+    """Of routes in use that have topics in common, end all but the newest: an agent has missed a switch."""
+    in_use = [route for route in routes.values() if route.since is not None and route.until is None]
+    by_filters = defaultdict[Filters, list[Route]](list)
+    for route in in_use:
+        by_filters[group_key(route.filters)].append(route)
+    for members in overlapping_groups(by_filters):
+        same = sorted(
+            (route for filters in members for route in by_filters[filters]), key=lambda one: one.since or 0
+        )
+        newest = same[-1].since or 0
+        for route in same:
+            if route.since != newest:
+                routes[route.number] = replace(route, until=newest - 1)
