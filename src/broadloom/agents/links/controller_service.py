@@ -28,9 +28,9 @@ from broadloom.agents.links.controller_api import (
     StaleControllerError,
     controller_app,
 )
-from broadloom.agents.links.fleet_controller import FleetController, Hops
+from broadloom.agents.links.fleet_controller import FleetController
 from broadloom.agents.links.fleet_planner import FleetPlanner
-from broadloom.agents.links.fleet_state import Filters
+from broadloom.agents.links.group_trees import Filters, Hops
 from broadloom.agents.links.live_status import fleet_status
 from broadloom.agents.links.route_orders import AgentReport, Epoch
 from broadloom.agents.links.stamps import FleetKey
@@ -287,8 +287,9 @@ class ControllerService:
             round_trips = self._new_round_trips
             self._wanted = {}
             self._new_round_trips = {}
+            before = self.controller.trees()
             try:
-                planned = await self._in_thread(lambda: self._planned(wanted, round_trips))  # noqa: B023
+                planned = await self._in_thread(lambda: self._planned(wanted, round_trips, before))  # noqa: B023
                 self._follow(*planned)
                 self._planner_problem = ""
             except BroadloomError as error:
@@ -310,14 +311,17 @@ class ControllerService:
         self._embed(addresses)
 
     def _planned(
-        self, wanted: Mapping[str, tuple[str, ...]], round_trips: Mapping[tuple[str, str], float]
+        self,
+        wanted: Mapping[str, tuple[str, ...]],
+        round_trips: Mapping[tuple[str, str], float],
+        before: Mapping[Filters, Hops],
     ) -> tuple[Mapping[Filters, Hops], Mapping[str, str], set[str]]:
         """The trees that clients need; runs in the planner's thread."""
         for (start, end), value in round_trips.items():
             self.planner.latency(start, end, value)
         for broker, filters in wanted.items():
             self.planner.observe(broker, filters)
-        return self.planner.targets(), self.planner.addresses(), self.planner.departed()
+        return self.planner.targets(before), self.planner.addresses(), self.planner.departed()
 
     async def _follow_events(self, path: Path) -> None:
         """Apply the events of a growing file."""
