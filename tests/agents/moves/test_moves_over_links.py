@@ -28,7 +28,7 @@ pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto
 
 @contextmanager
 def links_of(brokers, folder):
-    """The links of an embedded link agent between brokers without other links."""
+    """Embedded links between brokers without other links."""
     names = list(brokers.ports)
     empty = bl.link(bl.Interest.from_lists([[] for _ in names], node_ids=names), algorithm="gm")
     embedded = EmbeddedLinks(empty, None, address_endpoints(addresses(brokers), Login(), 500), folder)

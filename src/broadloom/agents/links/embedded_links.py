@@ -1,51 +1,78 @@
-"""Embedded links: a link agent in a thread of the agent that moves clients, and its configuration."""
+"""Embedded links: a controller and site agents in a thread of the agent that moves clients."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import threading
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 
-from broadloom.agents.links.link_agent import LinkAgent
-from broadloom.agents.links.link_service import LinkRun, run_links
-from broadloom.agents.links.plan_sources import PlannedLinks
+from broadloom.agents.links.agent_service import agent_folder, first_of, task_failure
+from broadloom.agents.links.fleet_controller import FleetController
+from broadloom.agents.links.loop_calls import ask_loop
+from broadloom.agents.links.planned_links import PlannedLinks
+from broadloom.agents.links.route_orders import AgentReport
+from broadloom.agents.links.site_agent import SiteAgent
+from broadloom.agents.links.stamps import FleetKey
+from broadloom.agents.links.target_trees import Filters, Hops, target_trees
+from broadloom.agents.monitoring import Family, RateLimitedLog, labels
 from broadloom.agents.moves.control_messages import is_client_filter
 from broadloom.agents.moves.move_service import AgentConfig, check_names, login_of, part_of, text_of
 from broadloom.agents.moves.traffic_summary import Site
 from broadloom.checks import check_count, check_number
-from broadloom.errors import InputError
-from broadloom.model import Interest, Overlay, Weights
-from broadloom.mqtt.endpoint import LAST_PORT, PASSWORD_VARIABLE, Address, Endpoint, Login
+from broadloom.errors import BroadloomError, InputError, error_from_os
+from broadloom.model import Interest, Overlay, Weights, publishers_among
+from broadloom.mqtt.client_session import watched_task
+from broadloom.mqtt.endpoint import PASSWORD_VARIABLE, Address, Endpoint, Login
 from broadloom.mqtt.packets import LAST_ID
 from broadloom.mqtt.reserved_topics import CONTROL_ROOT
-from broadloom.mqtt.topic_filters import FilterIndex
 from broadloom.plans import Plan
+from broadloom.storage import RecordJournal, lock_folder
 
+T = TypeVar("T")
 LOG = logging.getLogger("broadloom.live")
 WINDOW, PATIENCE = 500, 10.0
-_LINKS = {"plan", "topics", "state", "login", "window", "patience", "metrics"}
+JOURNAL, KEY = "controller.journal", "fleet.key"
+POLL_SECONDS = 0.1  # between two looks for a new plan
+REPORT_SECONDS = 0.02  # for which changes of an agent are gathered
+HEARTBEAT_SECONDS = 2.0  # between reports of an agent
+RESTART_SECONDS = 5.0  # before an agent that could not start is started again
+_LINKS = {"plan", "topics", "state", "login", "window", "patience"}
+_HOP_COUNTS = {
+    "messages": "forwarded messages",
+    "bytes": "bytes of forwarded messages",
+    "qos0_dropped": "messages of QoS 0 dropped because the far broker was absent or too slow",
+    "dead_letters": "messages that the far broker does not take",
+}
 
 
 class EmbeddedLinks:
     """Holds the links that moving clients need, from `start` to `stop`.
 
+    One thread has a controller of routes and a site agent per broker. A change waits for an absent broker
+    only for the patience, then goes on without it.
+
     Args:
         plan: the initial plan of links.
         topics: the filters that links carry; None: the filters of clients.
         endpoint: the endpoint of a broker.
-        state: the folder of the link agent's state.
+        state: the folder of the state, which has the key of the links too.
         patience: seconds for which a change waits for an absent broker.
-        metrics: the port for metrics on loopback; None: no metrics.
 
     Attributes:
         links: the interface for the agent that moves clients.
+
+    Raises:
+        InputError: another process uses the state.
+        StorageError: the state cannot be written.
     """
 
     def __init__(
@@ -54,15 +81,25 @@ class EmbeddedLinks:
         topics: Iterable[str] | None,
         endpoint: Callable[[str], Endpoint],
         state: Path,
-        patience: float = 10.0,
-        metrics: int | None = None,
+        patience: float = PATIENCE,
     ) -> None:
         self.links = PlannedLinks(plan, self._is_reached, topics)
-        self._agent = LinkAgent(endpoint, state, patience)
-        self._metrics = metrics
-        self._run = LinkRun(self._agent, self.links, plan.publishers)
+        self._publishers = plan.publishers
+        self._brokers = plan.interest.node_ids
+        self._endpoint = endpoint
+        self._state = state
+        self._patience = patience
+        self._lock: int | None = _open_folder(state)
         self._thread: threading.Thread | None = None
         self._started: Future[asyncio.AbstractEventLoop] = Future()
+        self._stopped: asyncio.Future[None]
+        self._controller: FleetController
+        self._agents: dict[str, SiteAgent] = {}
+        self._dirty: set[str] = set()  # agents whose report has changed
+        self._targets: dict[Filters, Hops] = {}
+        self._plans = 0  # number of plans received
+        self._is_refused = False  # the last plan could not be followed
+        self._log = RateLimitedLog(LOG, most=2)
 
     def start(self, failed: Callable[[], None] = lambda: None) -> None:
         """Start to hold the links.
@@ -74,7 +111,8 @@ class EmbeddedLinks:
             failed: called if the links fail later.
 
         Raises:
-            InputError: the port for metrics is not available.
+            InputError: the state is damaged.
+            StorageError: it cannot be read or written.
         """
         self._thread = threading.Thread(
             target=self._hold, args=(failed,), name="broadloom-links", daemon=True
@@ -84,26 +122,30 @@ class EmbeddedLinks:
 
     def down(self) -> list[str]:
         """The brokers with a link that is not up, because they are absent or refuse it."""
-        links = list(self._agent.links.values())
-        sessions = [session for link in links for session in link.sessions.values()]
-        return sorted({session.broker for session in sessions if not session.up.is_set()})
+        return self._asked(lambda: sorted(set(self._down())), [])
+
+    def families(self) -> list[Family]:
+        """Metrics of the links."""
+        return self._asked(lambda: list(self._families()), [])
 
     def stop(self) -> None:
         """Finish the messages in flight, and disconnect; brokers keep the sessions."""
-        if not self._started.done() or self._started.exception() is not None:
-            asyncio.run(self._agent.stop())
-        elif self._thread is not None and self._thread.is_alive():
+        if self._thread is not None:
             with suppress(RuntimeError):  # its event loop has just ended by itself
-                self._started.result().call_soon_threadsafe(self._run.stop)
+                if self._started.exception() is None:
+                    self._started.result().call_soon_threadsafe(self._end)
             self._thread.join()
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _end(self) -> None:
+        if not self._stopped.done():
+            self._stopped.set_result(None)
 
     def _hold(self, failed: Callable[[], None]) -> None:
-        async def hold() -> None:
-            loop = asyncio.get_running_loop()
-            await run_links(self._run, self._metrics, started=lambda: self._started.set_result(loop))
-
         try:
-            asyncio.run(hold())
+            asyncio.run(self._serve())
         except BaseException as error:  # of any kind: the links have stopped
             if not self._started.done():
                 self._started.set_exception(error)
@@ -111,10 +153,157 @@ class EmbeddedLinks:
             LOG.exception("links have failed")
             failed()
 
+    async def _serve(self) -> None:
+        """Run the controller and the agents until `stop`."""
+        loop = asyncio.get_running_loop()
+        failure = task_failure()
+        key = _own_key(self._state / KEY)
+        self._stopped = loop.create_future()
+        journal = RecordJournal(self._state / JOURNAL)
+        tasks: list[asyncio.Task[None]] = []
+        try:
+            self._controller = FleetController(journal, loop.time, self._patience, absent="drop")
+            self._controller.on_orders = self._spread
+            work = [self._follow(), self._relay(), *(self._keep_agent(name, key) for name in self._brokers)]
+            tasks = [watched_task(one) for one in work]
+            self._started.set_result(loop)
+            await first_of(self._stopped, failure)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            journal.close()
+
+    # Plans.
+
+    async def _follow(self) -> None:
+        """Lead the agents to the trees of each new plan."""
+        while True:
+            plan = await asyncio.to_thread(self.links.poll)
+            if plan is not None:
+                plan = replace(plan, publishers=publishers_among(self._publishers, self._brokers))
+                try:
+                    targets = await asyncio.to_thread(target_trees, plan, self._targets)
+                    self._controller.set_target(targets)
+                    self._targets = targets
+                    self._is_refused = False
+                except InputError as error:
+                    LOG.error("a plan is refused, so the links stay as they are: %s", error)
+                    self._is_refused = True
+                self._plans += 1
+            self._controller.tick()
+            await asyncio.sleep(POLL_SECONDS)
+
     def _is_reached(self, broker: str, topics: set[str], plan: int) -> bool:
         """Whether links carry topics to and from a broker, and the plan with this number is followed."""
-        followed = self._run.plans >= plan and not self._run.refused
-        return followed and self._agent.carries(broker, topics)
+        return self._asked(lambda: self._reaches(broker, topics, plan), False)
+
+    def _reaches(self, broker: str, topics: set[str], plan: int) -> bool:
+        agent = self._agents.get(broker)
+        if self._plans < plan or self._is_refused or agent is None or not agent.report().broker_up:
+            return False
+        # A topic that no other broker needs has no tree.
+        linked = {
+            text
+            for filters, hops in self._targets.items()
+            if any(broker in hop for hop in hops)
+            for text in filters
+        }
+        return self._controller.carries(broker, topics & linked)
+
+    # Agents.
+
+    async def _keep_agent(self, broker: str, key: FleetKey) -> None:
+        """Run the agent of a broker; start it again if it has to end."""
+
+        def endpoint(name: str, _: str | None) -> Endpoint:
+            return self._endpoint(name)
+
+        while True:
+            agent = SiteAgent(broker, endpoint, agent_folder(self._state, broker), key)
+            try:
+                await agent.start()
+                agent.on_change = lambda: self._dirty.add(broker)
+                self._agents[broker] = agent
+                self._dirty.add(broker)
+                self._apply(broker)
+                await agent.failed
+            except BroadloomError as error:
+                self._log.warn(f"agent {broker}", "the links of broker %s: %s", broker, error)
+            finally:
+                self._agents.pop(broker, None)
+                await agent.stop()
+            await asyncio.sleep(RESTART_SECONDS)
+
+    def _spread(self, brokers: set[str]) -> None:
+        """Give agents their new orders."""
+        for broker in brokers:
+            asyncio.get_running_loop().call_soon(self._apply, broker)
+
+    def _apply(self, broker: str) -> None:
+        agent = self._agents.get(broker)
+        orders = self._controller.orders_for(broker)
+        if agent is None or orders.epoch.number == 0:
+            return
+        try:
+            agent.apply(orders)
+        except BroadloomError as error:
+            self._log.warn("orders", "%s", error)
+        self._dirty.add(broker)
+
+    async def _relay(self) -> None:
+        """Take the reports of agents: soon after a change, and now and then."""
+        loop = asyncio.get_running_loop()
+        last = loop.time()
+        while True:
+            if loop.time() - last > HEARTBEAT_SECONDS:
+                last = loop.time()
+                self._dirty.update(self._agents)
+            dirty = self._dirty
+            self._dirty = set()
+            for broker in sorted(dirty & self._agents.keys()):
+                self._controller.receive(self._agents[broker].report())
+            await asyncio.sleep(REPORT_SECONDS)
+
+    # What others ask.
+
+    def _asked(self, work: Callable[[], T], otherwise: T) -> T:
+        """The result of a function that runs in the thread of the links."""
+        if not self._started.done() or self._started.exception() is not None:
+            return otherwise
+        return ask_loop(self._started.result(), work, otherwise)
+
+    def _down(self) -> Iterator[str]:
+        yield from (name for name in self._used() if name not in self._agents)
+        for report in self._reports():
+            if not report.broker_up:
+                yield report.broker
+            for end, hop in report.hops.items():
+                if not hop.near_up:
+                    yield report.broker
+                if not hop.far_up:
+                    yield end
+
+    def _used(self) -> set[str]:
+        """The brokers that have links."""
+        return {name for hops in self._targets.values() for hop in hops for name in hop}
+
+    def _reports(self) -> list[AgentReport]:
+        return [self._agents[name].report() for name in sorted(self._agents)]
+
+    def _families(self) -> Iterator[Family]:
+        hops = [
+            (labels(start=report.broker, end=end), hop)
+            for report in self._reports()
+            for end, hop in sorted(report.hops.items())
+        ]
+        for name, meaning in _HOP_COUNTS.items():
+            values = [(text, hop.counts.get(name, 0)) for text, hop in hops]
+            yield f"hop_{name}_total", "counter", meaning, values
+        up = [(text, int(hop.near_up and hop.far_up)) for text, hop in hops]
+        yield "hop_up", "gauge", "whether a hop is up", up
+        waiting = [(text, hop.in_flight_bytes) for text, hop in hops]
+        yield "hop_in_flight_bytes", "gauge", "bytes of unfinished messages", waiting
 
 
 def embed_links(config: AgentConfig) -> EmbeddedLinks:
@@ -122,16 +311,32 @@ def embed_links(config: AgentConfig) -> EmbeddedLinks:
 
     Raises:
         InputError: the section `[links]` is wrong, or another process uses the state.
+        StorageError: the state cannot be written.
     """
     own = LinkConfig.of(config)
     endpoint = address_endpoints(config.agent_addresses, own.login, own.window)
-    return EmbeddedLinks(own.plan, own.topics, endpoint, own.state, own.patience, own.metrics)
+    return EmbeddedLinks(own.plan, own.topics, endpoint, own.state, own.patience)
+
+
+def _own_key(path: Path) -> FleetKey:
+    """The key of these links, in a file that is made at the first start."""
+    if not path.exists():
+        FleetKey.write(path)
+    return FleetKey.load(path)
+
+
+def _open_folder(folder: Path) -> int:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise error_from_os(f"{folder} cannot be created", error) from error
+    return lock_folder(folder)
 
 
 def address_endpoints(
     addresses: Mapping[str, Address], login: Login, window: int
 ) -> Callable[[str], Endpoint]:
-    """The endpoints of a link agent at the addresses of the agent that moves clients.
+    """The endpoints of links at the addresses of the agent that moves clients.
 
     Examples:
         >>> address_endpoints({"rome": Address("10.0.0.1", 1884)}, Login(), window=500)("rome").port
@@ -153,12 +358,11 @@ class LinkConfig:
     Attributes:
         plan: the initial links; the topics that it has at a broker stay there.
         topics: the topics or filters that links carry, including those of the plan.
-        state: the folder of the link agent's state.
-        login: the link agent's login; its TLS files are those of the agent that moves clients, unless it
+        state: the folder of the state of the links.
+        login: the login of the links; its TLS files are those of the agent that moves clients, unless it
             names its own.
         window: maximum number of unacknowledged messages per link and direction.
         patience: seconds for which a change waits for an absent broker.
-        metrics: the port for metrics on loopback; None: no metrics.
     """
 
     plan: Plan
@@ -167,7 +371,6 @@ class LinkConfig:
     login: Login
     window: int = WINDOW
     patience: float = PATIENCE
-    metrics: int | None = None
 
     @classmethod
     def of(cls, config: AgentConfig) -> LinkConfig:
@@ -195,9 +398,6 @@ class LinkConfig:
             login_of(login, folder, login_where, PASSWORD_VARIABLE, config.login) if login else config.login,
             _count_up_to(section.get("window", WINDOW), f"{where}: window", LAST_ID),
             check_number(section.get("patience", PATIENCE), f"{where}: patience"),
-            _count_up_to(section["metrics"], f"{where}: metrics", LAST_PORT)
-            if "metrics" in section
-            else None,
         )
 
 
@@ -240,7 +440,7 @@ def _plan_without_links(sites: Mapping[str, Site]) -> Plan:
 
 
 def _topics(listed: object, planned: Sequence[str], where: str) -> tuple[str, ...]:
-    """The filters that links carry: the planned ones, and listed ones that share no topic with any other."""
+    """The filters that links carry: the planned ones and the listed ones."""
     if not isinstance(listed, list) or (not listed and not planned):
         raise InputError(f"{where}: topics is {listed!r:.60}; give a list of topics or filters")
     for text in (*listed, *planned):
@@ -253,10 +453,4 @@ def _topics(listed: object, planned: Sequence[str], where: str) -> tuple[str, ..
     named = [text for text in listed if text not in known]
     if len(set(named)) < len(named):
         raise InputError(f"{where}: topics has {max(named, key=named.count)!r:.80} twice; give it once")
-    tree = FilterIndex([*planned, *named])
-    for text in named:
-        if other := next((one for one in tree.meeting(text) if one != text), None):
-            raise InputError(
-                f"{where}: {text!r:.80} and {other!r:.80} have topics in common; give one filter for both"
-            )
     return (*planned, *named)

@@ -7,6 +7,8 @@ from collections import Counter
 from collections.abc import Callable, Collection
 from typing import Protocol
 
+from broadloom.agents.monitoring import Family
+
 log = logging.getLogger("broadloom.agents.moves")
 
 
@@ -41,6 +43,9 @@ class HeldLinks(Protocol):
 
     def down(self) -> list[str]:
         """The brokers with a link that is not up; any thread can call this."""
+
+    def families(self) -> list[Family]:
+        """Metrics of the links; any thread can call this."""
 
     def stop(self) -> None:
         """Finish the messages in flight, and stop."""

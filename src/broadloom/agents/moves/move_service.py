@@ -74,10 +74,13 @@ def serving(
             links = held.links
             stack.callback(held.stop)
         agent = MoveAgent(config.brokers, gateway, journal, links, config.timing, watch)
-        down = list if held is None else held.down
-        server = _start_listening(
-            OperatorApi(agent, lambda seconds: summarize(agent, config, seconds), down), config
+        api = OperatorApi(
+            agent,
+            lambda seconds: summarize(agent, config, seconds),
+            list if held is None else held.down,
+            list if held is None else held.families,
         )
+        server = _start_listening(api, config)
         stack.callback(server.server_close)
         if held is not None:
             held.start(agent.stop)  # after the agent has requested the links of its clients

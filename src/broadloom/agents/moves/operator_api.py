@@ -87,10 +87,17 @@ class _HttpError(Exception):
 class OperatorApi:
     """Operations of the HTTP API."""
 
-    def __init__(self, agent: MoveAgent, summarize: Summarize, down: Callable[[], list[str]] = list) -> None:
+    def __init__(
+        self,
+        agent: MoveAgent,
+        summarize: Summarize,
+        down: Callable[[], list[str]] = list,
+        families: Callable[[], list[Family]] = list,
+    ) -> None:
         self._agent = agent
         self._summarize = summarize
         self._down = down
+        self._link_families = families
 
     def answer(self, method: str, path: str, body: dict[str, Any]) -> tuple[int, Any]:
         """Answer a request.
@@ -109,7 +116,9 @@ class OperatorApi:
             case ("GET", "health"):
                 return 200, self._health()
             case ("GET", "metrics"):
-                return 200, exposition("broadloom_migrate", _families(self._health()))
+                return 200, exposition(
+                    "broadloom_migrate", [*_families(self._health()), *self._link_families()]
+                )
             case ("GET", "clients"):
                 after, limit = _page(body)
                 return 200, self._agent.ask(lambda own: _clients(own, after, limit))
