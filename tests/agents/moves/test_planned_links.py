@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import urllib.request
 from dataclasses import replace
 
 import pytest
@@ -11,6 +12,7 @@ from moving import (
     LIMIT,
     QUICK,
     TrafficCounter,
+    addresses,
     client_addresses,
     new_threads_ended,
     unlinked_brokers,
@@ -20,10 +22,11 @@ from moving import (
 
 import broadloom as bl
 from broadloom.agents.links.embedded_links import EmbeddedLinks, LinkConfig, address_endpoints, embed_links
-from broadloom.agents.links.plan_sources import PlannedLinks
+from broadloom.agents.links.planned_links import PlannedLinks
 from broadloom.agents.moves.move_service import AgentConfig, serving
 from broadloom.agents.moves.moving_client import MovingClient
-from broadloom.mqtt.endpoint import Endpoint
+from broadloom.deployment.rehearsal.mosquitto_lab import free_ports
+from broadloom.mqtt.endpoint import Address, Endpoint, Login
 
 
 def topics_by_broker(plan):
@@ -99,18 +102,69 @@ def test_a_broker_that_is_not_in_the_plan_is_refused():
         planned_links([], []).carry("z", ["x"])
 
 
-def test_filters_that_cannot_change_live_are_not_carried(tmp_path):
-    """`a/#` would have to join the tree of `a/b`, which is not possible live."""
+def embedded_links(brokers, folder, plan, topics=None):
+    """Embedded links between running brokers."""
+    own = addresses(brokers)
+    return EmbeddedLinks(plan, topics, address_endpoints(own, Login(), 500), folder)
+
+
+@pytest.mark.needs("mosquitto")
+@pytest.mark.xdist_group("mosquitto")
+def test_overlapping_filters_join_one_tree_under_load(tmp_path):
+    """`a/#` joins the tree of `a/b` while messages flow; none is lost or duplicated."""
     plan = bl.link(bl.Interest.from_lists([["a/b"], ["a/b"]], node_ids=["h", "f"]), algorithm="gm")
-    embedded = EmbeddedLinks(plan, None, lambda _: Endpoint("127.0.0.1", 1), tmp_path, patience=0)
-    embedded.start()
-    try:
-        assert wait_for(lambda: bool(embedded._agent.groups))
-        embedded.links.carry("h", ["a/#"])
-        assert wait_for(lambda: embedded._run.refused)
-        assert not embedded.links.carried("h", ["a/#"])
-    finally:
-        embedded.stop()
+    traffic, over = TrafficCounter(), threading.Event()
+    with unlinked_brokers("hf") as brokers:
+        embedded = embedded_links(brokers, tmp_path / "links", plan)
+        links = embedded.links
+        reader = MovingClient("reader", client_addresses(brokers), "f", traffic.callback("reader"))
+        writer = MovingClient("writer", client_addresses(brokers), "h")
+        reader.subscribe("a/b")
+
+        def load():
+            while not over.wait(0.005):
+                traffic.send(writer, "a/b")
+
+        publishing = threading.Thread(target=load, daemon=True)
+        embedded.start()
+        try:
+            with reader, writer:
+                assert wait_for(lambda: links.carried("h", ["a/b"]) and links.carried("f", ["a/b"]))
+                publishing.start()
+                for broker in "hf":
+                    links.carry(broker, ["a/#"])
+                assert not links.carried("h", ["a/#"])
+                assert wait_for(lambda: all(links.carried(broker, ["a/#", "a/b"]) for broker in "hf"))
+                enough = len(traffic.sent) + 50
+                assert wait_for(lambda: len(traffic.sent) > enough)
+                over.set()
+                publishing.join()
+                assert writer.wait_until_confirmed(LIMIT)
+                wait_for(lambda: traffic.counts({"reader": {"a/b"}})[1] == 0)
+                assert traffic.counts({"reader": {"a/b"}})[1:] == (0, 0)
+                assert embedded.down() == []
+        finally:
+            over.set()
+            embedded.stop()
+
+
+@pytest.mark.needs("mosquitto")
+@pytest.mark.xdist_group("mosquitto")
+def test_an_absent_broker_delays_the_others_only_for_the_patience(tmp_path):
+    """Broker z never answers: it is listed as down, and the others are linked without it."""
+    plan = bl.link(bl.Interest.from_lists([["t"], ["t"], ["t"]], node_ids=["h", "f", "z"]), algorithm="gm")
+    with unlinked_brokers("hf") as brokers:
+        own = {**addresses(brokers), "z": Address("127.0.0.1", free_ports(1)[0])}
+        endpoint = address_endpoints(own, Login(), 500)
+        embedded = EmbeddedLinks(plan, None, endpoint, tmp_path / "links", patience=0.5)
+        embedded.start()
+        try:
+            assert wait_for(lambda: all(embedded.links.carried(broker, ["t"]) for broker in "hf"))
+            assert not embedded.links.carried("z", ["t"])
+            assert embedded.down() == ["z"]
+        finally:
+            embedded.stop()
+    assert (tmp_path / "links" / "fleet.key").stat().st_mode & 0o777 == 0o600
 
 
 def test_a_failure_of_the_links_ends_the_agent(tmp_path, caplog):
@@ -122,11 +176,31 @@ def test_a_failure_of_the_links_ends_the_agent(tmp_path, caplog):
     async def fails():
         raise OSError("error of the links")
 
-    embedded._run.follow = fails
+    embedded._follow = fails
     embedded.start(over.set)
     assert over.wait(LIMIT)
     embedded.stop()
     assert "links have failed" in caplog.text
+
+
+def test_a_state_that_is_in_use_or_damaged_is_refused_at_the_start(tmp_path):
+    """No lock and no thread stay behind."""
+    plan = bl.link(bl.Interest.from_lists([[], []], node_ids=["h", "f"]), algorithm="gm")
+    before = set(threading.enumerate())
+
+    def links():
+        return EmbeddedLinks(plan, ["t"], lambda _: Endpoint("127.0.0.1", 1), tmp_path)
+
+    first = links()
+    with pytest.raises(bl.InputError, match="is open already"):
+        links()
+    first.stop()
+    (tmp_path / "controller.journal").write_bytes(b"not a journal")
+    second = links()
+    with pytest.raises(bl.InputError, match=r"controller\.journal"):
+        second.start()
+    second.stop()
+    assert new_threads_ended(before)
 
 
 def test_links_use_their_own_login_or_that_of_the_agent(tmp_path):
@@ -177,16 +251,14 @@ LINKS = {
     'topics = ["a/#/b"]': "'a/#/b' is not an MQTT filter that links carry",
     'topics = ["$SYS/#"]': r"'\$SYS/#' is not an MQTT filter that links carry",
     'topics = ["broadloom/x"]': "'broadloom/x' is not an MQTT filter that links carry",
-    'topics = ["a/+", "b", "a/b"]': r"'a/\+' and 'a/b' have topics in common; give one filter for both",
     'topics = ["a", "a"]': "topics has 'a' twice; give it once",
-    'topics = ["a"]\nplane = "x"': "'plane' is unknown; there are login, metrics, patience, plan",
+    'topics = ["a"]\nplane = "x"': "'plane' is unknown; there are login, patience, plan, state",
     'plan = ""': "plan is ''; give a non-empty text",
     'plan = "nowhere"': "nowhere",
     'topics = ["a"]\nstate = "journal"': "state is the folder of the journal; give another folder",
     'topics = ["a"]\nwindow = 0': r"\[links\]: window is 0; give a whole number from 1",
     'topics = ["a"]\nwindow = 70000': "window is 70,000; give a whole number from 1 to 65,535",
     'topics = ["a"]\npatience = "x"': "patience is 'x'; give a number from 0",
-    'topics = ["a"]\nmetrics = 70000': "metrics is 70,000; give a whole number from 1 to 65,535",
     'topics = ["a"]\nlogin = 3': r"login is 3; expected a section \[links.login\]",
     'topics = ["a"]\n[links.login]\nname = "x"': r"\[links.login\]: 'name' is unknown",
     'topics = ["a"]\n[links.login]\nuser = "x"': "no password_file and no BROADLOOM_PASSWORD",
@@ -204,26 +276,25 @@ def test_invalid_sections_of_links_are_refused_in_one_line(tmp_path, monkeypatch
     assert "\n" not in str(error.value)
 
 
-def test_a_metrics_port_in_use_is_reported_at_the_start(tmp_path, monkeypatch):
+def test_a_port_in_use_is_reported_at_the_start(tmp_path, monkeypatch):
     """No thread and no locked journal stay behind."""
     pytest.importorskip("paho.mqtt.client")
     monkeypatch.setenv("BROADLOOM_TOKEN", "token")
     before = set(threading.enumerate())
     with socket.create_server(("127.0.0.1", 0)) as server:
         (tmp_path / "agent.toml").write_text(
-            f'port = 0\n[brokers.h]\naddress = "127.0.0.1:1"\n[links]\ntopics = ["t"]\n'
-            f"metrics = {server.getsockname()[1]}"
+            f'port = {server.getsockname()[1]}\n[brokers.h]\naddress = "127.0.0.1:1"\n[links]\ntopics = ["t"]'
         )
         for _ in range(2):  # the second would find the journals locked by the first
             with (
-                pytest.raises(bl.InputError, match="metrics cannot listen on"),
+                pytest.raises(bl.InputError, match="the agent cannot listen at port"),
                 serving(AgentConfig.load(tmp_path / "agent.toml"), hold=embed_links),
             ):
                 pass
     assert new_threads_ended(before)
 
 
-def test_a_links_section_without_a_link_agent_is_refused(tmp_path, monkeypatch):
+def test_a_links_section_without_links_is_refused(tmp_path, monkeypatch):
     """An agent that assumes links where there are none would lose messages."""
     pytest.importorskip("paho.mqtt.client")
     monkeypatch.setenv("BROADLOOM_TOKEN", "token")
@@ -258,6 +329,11 @@ def test_a_restarted_agent_keeps_the_links_of_its_plan_and_of_its_clients(tmp_pa
                     for topic in ("t/1", "t/2"):
                         traffic.send(writer, topic)
                     wait_for(lambda: traffic.counts({"reader": {"t/1", "t/2"}})[1] == 0)
+                    request = urllib.request.Request(
+                        f"http://127.0.0.1:{service.port}/metrics", headers={"Authorization": "Bearer token"}
+                    )
+                    with urllib.request.urlopen(request) as answer:
+                        assert 'broadloom_migrate_hop_up{start="h",end="f"} 1' in answer.read().decode()
                     assert traffic.counts({"reader": {"t/1", "t/2"}})[1:] == (0, 0)
                 traffic.send(writer, "t/2")  # it waits while no agent runs
                 assert writer.wait_until_confirmed(LIMIT)
