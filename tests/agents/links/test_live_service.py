@@ -2,9 +2,11 @@
 
 import asyncio
 import json
+import multiprocessing
 import signal
 import subprocess
 import sys
+import time
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
 
@@ -12,7 +14,7 @@ import pytest
 
 import broadloom as bl
 from broadloom.agents.links.agent_service import AgentOptions, agent_folder, serve_agent
-from broadloom.agents.links.controller_service import ControllerOptions, ControllerService
+from broadloom.agents.links.controller_service import ControllerOptions, ControllerService, in_process
 from broadloom.agents.links.live_status import is_healthy
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
 from broadloom.errors import InputError
@@ -270,3 +272,33 @@ def test_a_fleet_without_a_key_is_bad_input(tmp_path, run):
     code, _, said = run("controller", tmp_path / "fleet.toml", "--adopt")
     assert code == 2
     assert "--propose" in said
+
+
+def test_a_search_in_a_process_of_its_own_ends_with_its_task():
+    """Its result or its error comes back; if the controller stops, it stops."""
+
+    async def test():
+        assert await in_process(abs, -3) == 3
+        with pytest.raises(InputError, match="no topic"):
+            await in_process(bl.Interest.from_lists, [[""]])
+        before = set(multiprocessing.active_children())
+        waiting = asyncio.create_task(in_process(time.sleep, 600))
+        await until(lambda: set(multiprocessing.active_children()) - before)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        assert set(multiprocessing.active_children()) <= before
+
+    asyncio.run(test())
+
+
+def test_an_operator_adopts_a_proposal(tmp_path):
+    """The answer says what changes; without a proposal, that there is none."""
+    with live_lab(tmp_path, "rome") as (_, fleet):
+
+        async def test():
+            async with service_of(ControllerOptions(bl.Fleet.load(fleet), tmp_path / "state")) as service:
+                assert not (await service.adopt()).adopted
+                service.planner.adopt = lambda: "two links change"
+                assert (await service.adopt()).note == "two links change"
+
+        asyncio.run(test())

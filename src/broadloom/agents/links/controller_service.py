@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import multiprocessing
 import os
 import time
 from collections.abc import Callable, Mapping
@@ -29,17 +30,19 @@ from broadloom.agents.links.controller_api import (
     controller_app,
 )
 from broadloom.agents.links.fleet_controller import FleetController
-from broadloom.agents.links.fleet_planner import FleetPlanner
-from broadloom.agents.links.group_trees import Filters, Hops
+from broadloom.agents.links.fleet_planner import FleetPlanner, relink
 from broadloom.agents.links.live_status import fleet_status
 from broadloom.agents.links.route_orders import AgentReport, Epoch
 from broadloom.agents.links.stamps import FleetKey
+from broadloom.agents.links.target_trees import Filters, Hops
 from broadloom.agents.monitoring import RateLimitedLog
-from broadloom.errors import BroadloomError
+from broadloom.errors import BroadloomError, InternalError
 from broadloom.mqtt.client_session import watched_task
 from broadloom.storage import RecordJournal, lock_folder
 
 if TYPE_CHECKING:
+    from multiprocessing.connection import Connection
+
     from broadloom.deployment import Fleet
     from broadloom.plans import Plan
 
@@ -53,6 +56,7 @@ DOWN_POLL_SECONDS = 0.05
 FORGET_SECONDS = 2.0  # the least time for agents to end their sessions
 ROUND_TRIP_CHANGE = 0.2  # a smaller share of change does not matter to the plan
 CONNECTIONS_PER_AGENT = 4
+LOW_PRIORITY = 10  # of the search for a better plan
 JOURNAL = "controller.journal"
 
 
@@ -338,7 +342,9 @@ class ControllerService:
         while True:
             await asyncio.sleep(seconds)
             try:
-                found = await self._in_thread(self.planner.propose)
+                question = await self._in_thread(self.planner.question)
+                fresh = await in_process(relink, question)
+                found = await self._in_thread(lambda: self.planner.consider(question, fresh))  # noqa: B023
                 if found and self._options.adopt:
                     LOG.warning("moving to a better plan: %s", (await self.adopt()).note)
             except BroadloomError as error:
@@ -405,6 +411,44 @@ class ControllerService:
             for broker in sorted(dirty & self.agents.keys()):
                 self.receive(self.agents[broker].agent.report(self.controller.asks_routes))
             await asyncio.sleep(REPORT_SECONDS)
+
+
+async def in_process(work: Callable[[Any], Any], value: Any) -> Any:
+    """What a function of a module returns for a value, computed in a process of its own with a low priority.
+
+    The process ends with the task that waits for it.
+
+    Raises:
+        BroadloomError: as the function.
+        InternalError: the process has ended without a result.
+    """
+    context = multiprocessing.get_context("spawn")
+    receiver, sender = context.Pipe(duplex=False)
+    process = context.Process(target=_compute, args=(sender, work, value), daemon=True)
+    process.start()
+    sender.close()
+    try:
+        result = await asyncio.to_thread(receiver.recv)
+    except EOFError as error:
+        raise InternalError("the process that looks for a better plan has ended early") from error
+    finally:
+        process.terminate()  # and a waiting `recv` ends, too
+        process.join()
+        process.close()
+        receiver.close()
+    if isinstance(result, BroadloomError):
+        raise result
+    return result
+
+
+def _compute(sender: Connection, work: Callable[[Any], Any], value: Any) -> None:
+    if hasattr(os, "nice"):
+        os.nice(LOW_PRIORITY)
+    try:
+        result = work(value)
+    except BroadloomError as error:
+        result = error
+    sender.send(result)
 
 
 async def serve_controller(
