@@ -241,8 +241,8 @@ class ControllerService:
         while time.monotonic() < deadline and not (self.controller.settled() and not self._left()):
             await asyncio.sleep(DOWN_POLL_SECONDS)
         self.controller.give_up()
-        left = self._left()
         embedded = self.agents
+        left = [one for one in self._left() if one.broker not in embedded]  # those end their sessions now
         self.agents = {}
         forgetting = {
             broker: asyncio.create_task(agent.forget()) for broker, agent in sorted(embedded.items())
