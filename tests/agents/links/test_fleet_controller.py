@@ -207,7 +207,9 @@ class Simulation:
                 for start, end in route.hops:
                     has = self.agents[start].subscribed.get(end, set())
                     assert has >= set(route.filters) or start in state.removed, "a version before its hops"
-        ranges = [(route, route.since, route.until or 10**9) for route in state.routes.values() if route.since]
+        ranges = [
+            (route, route.since, route.until or 10**9) for route in state.routes.values() if route.since
+        ]
         for index, (one, first, last) in enumerate(ranges):
             for other, since, until in ranges[:index]:
                 if since <= last and first <= until:
@@ -282,3 +284,379 @@ def test_changes_are_safe_and_settle(seed, absent, steps):
     run(rng, simulation, steps)
     simulation.settle(rng)
     simulation.check_reached()
+
+
+class Agents:
+    """Obedient agents with one controller, step by step."""
+
+    def __init__(self, *brokers, **options):
+        self.simulation = Simulation(options.pop("absent", "keep"), brokers)
+        self.rng = random.Random(0)
+        self.agents = self.simulation.agents
+
+    @property
+    def controller(self):
+        return self.simulation.controller
+
+    def set_target(self, target, addresses=None):
+        self.simulation.target = target
+        self.controller.set_target(target, addresses)
+
+    def run(self, steps=12, seconds=0.3, but=()):
+        for _ in range(steps):
+            self.simulation.time += seconds
+            for broker, agent in self.agents.items():
+                if broker not in but and agent.up:
+                    self.controller.receive(agent.report())
+                    agent.apply(self.controller.orders_for(broker))
+                    for _ in range(3):
+                        agent.work(self.rng)
+            self.controller.tick()
+            self.simulation.check()
+
+    def routes(self):
+        return {route.filters: route.hops for route in self.controller._state.routes.values()}
+
+
+LINE = {("x",): both("ab", "bc")}
+STAR = {("x",): both("ac", "bc")}
+
+
+def test_a_change_goes_through_its_steps():
+    fleet = Agents(*"abc")
+    fleet.set_target(LINE)
+    fleet.run()
+    assert fleet.controller.settled()
+    assert fleet.controller.carries("a", ["x"])
+    assert not fleet.controller.carries("a", ["x", "y"])
+    version = fleet.controller.status()["version"]
+    fleet.set_target(STAR)
+    assert len(fleet.controller._state.routes) == 2
+    assert fleet.controller.status()["opening"][0]["waits_for"] == ["a", "c"]  # b has its hop to c already
+    fleet.run()
+    assert fleet.controller.settled()
+    status = fleet.controller.status()
+    assert status["version"] == version + 1
+    assert fleet.routes() == STAR
+    assert status["changes"][-1]["drained_s"] > 0
+    assert status["draining"] == status["opening"] == status["waiting"] == status["problems"] == []
+
+
+def test_the_present_trees_as_target_change_nothing():
+    fleet = Agents(*"abc")
+    fleet.set_target(LINE)
+    fleet.run()
+    position = fleet.simulation.journal.position
+    fleet.set_target({("x", "x"): both("cb", "ba"), ("y",): frozenset()})
+    fleet.run()
+    assert fleet.simulation.journal.position == position
+
+
+def test_an_empty_target_takes_everything_down():
+    fleet = Agents(*"abc")
+    fleet.set_target(LINE)
+    fleet.run()
+    fleet.set_target({})
+    fleet.run()
+    assert fleet.controller.settled()
+    assert all(not agent.stored.routes and not agent.subscribed for agent in fleet.agents.values())
+
+
+def test_a_broker_that_is_away_delays_only_what_needs_its_new_hops():
+    """The group that needs it waits; another group changes, and its old tree stays for what waits there."""
+    fleet = Agents(*"abc")
+    fleet.set_target({("x",): both("ab"), ("y",): both("ab", "bc")})
+    fleet.run()
+    fleet.agents["c"].up = False
+    fleet.run(steps=50)
+    fleet.set_target({("x",): both("ac"), ("y",): both("ab")})
+    fleet.run(steps=20)
+    status = fleet.controller.status()
+    assert [one["filters"] for one in status["waiting"]] == [["x"]]
+    assert status["waiting"][0]["waits_for"] == ["c"]
+    assert "c" in status["draining"][0]["waits_for"]
+    assert "c is away" in status["draining"][0]["reason"]
+    assert any("agent of c" in text for text in status["problems"])
+    assert not fleet.controller.settled()
+    fleet.agents["c"].up = True
+    fleet.run(steps=30)
+    assert fleet.controller.settled()
+    assert fleet.routes() == {("x",): both("ac"), ("y",): both("ab")}
+
+
+def test_trees_go_on_without_a_broker_that_is_dropped_and_take_it_back():
+    fleet = Agents(*"abc", absent="drop")
+    fleet.set_target({("x",): both("ab")})
+    fleet.run()
+    fleet.agents["c"].up = False
+    fleet.set_target({("x",): both("ac", "cb")})
+    fleet.run(steps=20, seconds=1.0)
+    assert fleet.routes()["x",] == both("ab")
+    fleet.set_target({("x",): both("ac", "cb"), ("y",): both("bc", "ca")})
+    fleet.run(steps=80, seconds=1.0)
+    assert fleet.routes() == {("x",): both("ab"), ("y",): both("ab")}
+    assert set(fleet.controller.status()["left_out"]) == {"c"}
+    assert any("without c" in text for text in fleet.controller.status()["problems"])
+    fleet.agents["c"].up = True
+    fleet.run(steps=40)
+    assert fleet.controller.settled()
+    assert fleet.routes() == {("x",): both("ac", "cb"), ("y",): both("bc", "ca")}
+
+
+def test_a_slow_agent_delays_only_its_own_groups():
+    """Groups that are ready switch after a grace; the other one follows."""
+    fleet = Agents(*"abcd")
+    fleet.run(2)
+    fleet.set_target({("x",): both("ab"), ("y",): both("cd")})
+    fleet.run(steps=8, but="d")
+    assert fleet.controller.carries("a", ["x"])
+    assert [one["waits_for"] for one in fleet.controller.status()["opening"]] == [["d"]]
+    fleet.run()
+    assert fleet.controller.settled()
+
+
+def test_an_agent_that_cannot_open_is_set_aside_after_the_patience():
+    fleet = Agents(*"abc")
+    fleet.run(2)
+    fleet.agents["c"].work = lambda rng: None
+    fleet.set_target({("x",): both("ac")})
+    fleet.run(steps=40, seconds=2.0)
+    assert not fleet.controller._state.opening
+    assert fleet.controller.status()["waiting"][0]["waits_for"] == ["c"]
+    del fleet.agents["c"].work
+    fleet.run(steps=80, seconds=2.0)
+    assert fleet.controller.settled()
+
+
+def test_a_new_process_of_an_agent_begins_a_new_round():
+    fleet = Agents(*"abc")
+    fleet.set_target(LINE)
+    fleet.run()
+    fleet.agents["c"].up = False
+    fleet.set_target({("x",): both("ab")})
+    fleet.run(steps=4)
+    assert [one["round"] for one in fleet.controller.status()["draining"]] == [1]
+    fleet.agents["a"].restart()
+    fleet.run(steps=2)
+    assert [one["round"] for one in fleet.controller.status()["draining"]] == [2]
+    fleet.simulation.restart()
+    fleet.run(steps=4)
+    assert [one["round"] for one in fleet.controller.status()["draining"]] == [2], (
+        "nobody has restarted since"
+    )
+    fleet.agents["c"].up = True
+    fleet.run()
+    assert fleet.controller.settled()
+
+
+def test_a_removed_broker_leaves_the_trees_and_its_old_versions_are_given_up():
+    fleet = Agents(*"abc")
+    fleet.set_target(LINE)
+    fleet.run()
+    fleet.agents["b"].up = False
+    fleet.controller.remove("b")
+    fleet.run(steps=5)
+    assert fleet.controller._state.draining, "messages that are on the way have time to arrive"
+    fleet.simulation.restart()
+    fleet.run(steps=70, seconds=1.0)
+    assert fleet.routes() == {("x",): both("ac")}
+    assert any(
+        "given up" in text and "b was removed" in text for text in fleet.controller.status()["problems"]
+    )
+    fleet.agents["b"].up = True
+    fleet.controller.admit("b")
+    fleet.run(steps=30)
+    assert fleet.routes() == LINE
+    assert fleet.controller.settled()
+
+
+def test_an_operator_can_give_up_what_still_drains():
+    fleet = Agents(*"abc")
+    fleet.set_target(LINE)
+    fleet.run()
+    fleet.agents["c"].up = False
+    fleet.set_target({})
+    fleet.run(steps=50)
+    assert fleet.controller._state.draining
+    lines = fleet.controller.give_up()
+    assert len(lines) == 1
+    assert "c is away" in lines[0]
+    assert not fleet.controller._state.routes
+
+
+def test_brokers_join_with_an_address():
+    fleet = Agents(*"abc")
+    fleet.set_target({("x",): both("ab")}, {"b": "10.0.0.2:1883"})
+    fleet.run()
+    assert fleet.agents["a"].stored.addresses == {"b": "10.0.0.2:1883"}
+    assert fleet.agents["c"].stored.addresses == {}
+    fleet.set_target({("x",): both("ab")}, {"b": "10.0.0.3:1883"})
+    fleet.run()
+    assert fleet.agents["a"].stored.addresses == {"b": "10.0.0.3:1883"}
+    fleet.simulation.restart()
+    fleet.run()
+    assert fleet.agents["a"].stored.addresses == {"b": "10.0.0.3:1883"}
+
+
+def test_brokers_that_are_new_in_a_tree_need_retained_messages():
+    fleet = Agents(*"abc")
+    fleet.set_target({("x",): both("ab") | {("c", "a")}})
+    fleet.run()
+    (first,) = fleet.controller._state.routes.values()
+    assert first.fresh == {"a", "b"}
+    fleet.set_target(LINE)
+    fleet.run()
+    (second,) = fleet.controller._state.routes.values()
+    assert second.fresh == {"c"}, "it only published before"
+
+
+@pytest.mark.parametrize(
+    ("target", "reason"),
+    [
+        ({("x",): both("ab", "bc", "ca")}, "ring"),
+        ({("x",): both("ab", "cd")}, "not connected"),
+        ({("x/#",): both("ab"), ("x/y",): both("bc")}, "topics in common"),
+    ],
+)
+def test_targets_that_are_not_trees_are_refused(target, reason):
+    fleet = Agents(*"abcd")
+    with pytest.raises(InputError, match=reason):
+        fleet.controller.set_target(target)
+
+
+def test_a_full_disk_delays_a_change_and_is_said(monkeypatch):
+    fleet = Agents(*"abc")
+    fleet.run(2)
+
+    def full(records):
+        raise StorageError("the disk is full")
+
+    monkeypatch.setattr(fleet.simulation.journal, "append_all", full)
+    fleet.set_target(LINE)
+    fleet.run()
+    assert not fleet.controller._state.routes
+    assert "the disk is full" in fleet.controller.status()["problems"]
+    monkeypatch.undo()
+    fleet.run()
+    assert fleet.controller.settled()
+    assert fleet.controller.status()["problems"] == []
+
+
+# Other controllers.
+
+
+def copied(journal):
+    """A controller's journal, copied at this moment."""
+    copy = CheckedJournal(None)
+    copy.append_all([(one.kind, one.body) for one in journal.records()])
+    copy.simulation = journal.simulation
+    return copy
+
+
+def second_controller(fleet, journal, **options):
+    return FleetController(journal, lambda: fleet.simulation.time, PATIENCE, silence=SILENCE, **options)
+
+
+def test_a_controller_on_an_old_copy_of_its_journal_changes_nothing():
+    fleet = Agents(*"abc")
+    fleet.set_target(LINE)
+    fleet.run()
+    copy = copied(fleet.simulation.journal)
+    fleet.set_target(STAR)
+    fleet.run()
+    before = {name: agent.stored for name, agent in fleet.agents.items()}
+    old = second_controller(fleet, copy)
+    old.set_target({("x",): both("ab")})
+    for name, agent in fleet.agents.items():
+        old.receive(agent.report())
+        agent.apply(old.orders_for(name))
+    old.tick()
+    assert "old copy" in old.refused
+    assert old.status()["refused"] == old.refused
+    assert {name: agent.stored for name, agent in fleet.agents.items()} == before
+
+
+def test_a_second_controller_is_refused_until_it_takes_over():
+    fleet = Agents(*"abc")
+    fleet.set_target(LINE)
+    fleet.run()
+    other = second_controller(fleet, CheckedJournal(None))
+    other.receive(fleet.agents["a"].report())
+    assert f"epoch {fleet.controller.epoch.number}" in other.refused
+    assert other.orders_for("a").epoch == NO_EPOCH
+    other.set_target({})
+    first = fleet.controller
+    fleet.simulation.journal = CheckedJournal(None)
+    fleet.simulation.journal.simulation = fleet.simulation
+    fleet.simulation.target = STAR
+    fleet.simulation.restart(take_over=True)
+    fleet.run(steps=30)
+    assert fleet.controller.settled()
+    assert fleet.routes() == STAR
+    assert fleet.controller.epoch.number > first.epoch.number
+    first.receive(fleet.agents["a"].report())
+    assert first.refused is not None
+
+
+@settings(max_examples=40)
+@given(st.integers(0, 2**32), st.booleans())
+def test_taking_over_in_the_middle_of_changes_reaches_the_target(seed, has_old_copy):
+    """With an empty journal or an old copy; the new controller knows what agents have, whatever it is."""
+    rng = random.Random(seed)
+    simulation = Simulation()
+    simulation.set_target(random_target(rng))
+    run(rng, simulation, rng.randint(0, 60))
+    journal = copied(simulation.journal) if has_old_copy else CheckedJournal(None)
+    run(rng, simulation, rng.randint(0, 60))
+    simulation.journal = journal
+    journal.simulation = simulation
+    simulation.reports.clear()
+    simulation.target = random_target(rng)
+    simulation.restart(take_over=True)
+    simulation.settle(rng)
+    simulation.check_reached()
+
+
+def test_most_agents_must_follow_before_anything_changes():
+    fleet = Agents(*"abcde")
+    fleet.set_target({("x",): both("ab", "bc", "cd", "de")})
+    fleet.run()
+    fleet.simulation.restart()
+    fleet.set_target({("x",): both("ab")})
+    for _ in range(3):
+        for name in "ab":
+            fleet.controller.receive(fleet.agents[name].report())
+            fleet.agents[name].apply(fleet.controller.orders_for(name))
+            fleet.agents[name].work(fleet.rng)
+    assert any("most agents" in text for text in fleet.controller.status()["problems"])
+    assert len(fleet.controller._state.routes) == 1
+    fleet.run()
+    assert fleet.controller.settled()
+
+
+def test_two_agents_of_one_broker_are_said():
+    fleet = Agents(*"ab")
+    fleet.run(2)
+    other = SimulatedAgent("a", [])
+    fleet.controller.receive(other.report())
+    fleet.controller.receive(fleet.agents["a"].report())
+    assert fleet.controller.status()["problems"] == ["two agents report for broker a; stop one of them"]
+
+
+def test_records_of_a_newer_version_are_refused():
+    journal = RecordJournal(None)
+    journal.append("teleport", {})
+    with pytest.raises(InputError, match="unknown kind 'teleport'"):
+        FleetController(journal, lambda: 0.0)
+
+
+@given(st.integers(0, 2**32), st.sets(st.sampled_from(BROKERS)))
+def test_a_tree_without_brokers_is_a_tree_of_the_others(seed, gone):
+    hops = tree(random.Random(seed), BROKERS)
+    left = without_brokers(hops, gone)
+    inner = {start for start, end in hops if (end, start) in hops} - gone
+    if len(inner) > 1:
+        edges = {hop for hop in left if hop[0] < hop[1] and hop[::-1] in left}
+        assert {broker for edge in edges for broker in edge} == inner
+        assert len(edges) == len(inner) - 1
+    assert not any(gone & set(hop) for hop in left)

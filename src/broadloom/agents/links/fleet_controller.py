@@ -219,8 +219,8 @@ class FleetController:
 
     def orders_for(self, broker: str) -> AgentOrders:
         """The orders of a broker's agent; those of no epoch, which agents refuse, if it has none."""
-        if self.refused is not None or f"adopt {broker}" in self._problems:
-            return AgentOrders()
+        if self.refused is not None or broker not in self._agents:
+            return AgentOrders()  # before its first report, an agent can have newer orders than the journal
         if broker not in self._orders:
             self._orders[broker] = self._compose(broker)
         return self._orders[broker]
@@ -320,6 +320,7 @@ class FleetController:
             if self._state.instances.get(broker) != report.instance:
                 self._restart_rounds(report)
             view = self._agents[broker] = AgentView(report, now, closed={})
+            self._changed.add(broker)
         view.report = report if report.filters is not None else replace(report, filters=view.report.filters)
         view.seen = now
         view.down_since = None if report.broker_up else view.down_since or now
@@ -356,6 +357,7 @@ class FleetController:
             self._commit("cancel", {"units": list(state.opening)})
         self._commit("adopt", adoption_record(state, report))
         self._adopted.add(source)
+        self._renew([report.broker])  # its orders must have a higher number than those that it has
         if report.epoch.number >= self.epoch.number:
             self._reign(report.epoch.number + 1)
         self._switched_at |= {
@@ -608,15 +610,18 @@ class FleetController:
     def _commit(self, kind: str, body: Mapping[str, Any]) -> None:
         """Write a step to the journal, then apply it."""
         self._journal.append(kind, body)
-        touched = self._state.apply(kind, body)
-        for broker in touched:
-            self._numbers[broker] = self._position
-            self._orders.pop(broker, None)
-        self._changed |= touched
+        self._renew(self._state.apply(kind, body))
         self._pending = None
         for known in (self._opened_at, self._needs):
             for key in known.keys() - self._state.opening.keys():
                 del known[key]
+
+    def _renew(self, brokers: Iterable[str]) -> None:
+        """Give brokers new orders."""
+        for broker in brokers:
+            self._numbers[broker] = self._position
+            self._orders.pop(broker, None)
+            self._changed.add(broker)
 
     def _reign(self, number: int) -> None:
         """Begin an epoch: agents must follow its orders anew."""
