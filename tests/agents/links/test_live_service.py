@@ -242,7 +242,7 @@ def test_down_ends_in_time_and_names_what_is_left(tmp_path):
                 await until(lambda: service.controller.carries("oslo", ["news"]))
                 lab.brokers["oslo"].stop()
                 left = await service.take_down()
-                assert {one.broker for one in left} == {"oslo"}
+                assert {one.broker for one in left} == {"oslo"}, left
                 assert all(one.reason for one in left)
             lab.brokers["oslo"].start()
 

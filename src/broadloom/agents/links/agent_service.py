@@ -136,11 +136,11 @@ class WatchedAgent:
             await self._stop_watchers()
             await self.agent.stop()
 
-    async def forget(self) -> list[tuple[str, str]]:
-        """End all sessions; returns those that could not be removed: broker and client."""
+    async def forget(self, seconds: float) -> list[tuple[str, str]]:
+        """End all sessions; returns those that could not be removed in these seconds: broker and client."""
         self._is_over = True
         await self._stop_watchers(forget=True)
-        return await self.agent.forget()
+        return await self.agent.forget(seconds)
 
     async def _stop_watchers(self, forget: bool = False) -> None:
         for watcher in self._watchers:

@@ -15,7 +15,7 @@ from dataclasses import replace
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any
 
-from broadloom.agents.links.route_orders import AgentOrders, Epoch, Route
+from broadloom.agents.links.route_orders import AgentOrders, Epoch
 from broadloom.errors import InputError
 
 if TYPE_CHECKING:
@@ -108,6 +108,7 @@ def orders_message(orders: AgentOrders, before: AgentOrders | None) -> dict[str,
     """Orders as JSON values: only the routes that differ from earlier orders of the same epoch, or all.
 
     Examples:
+        >>> from broadloom.agents.links.route_orders import Route
         >>> first = AgentOrders(Epoch(1, "c"), 1, 1, routes={4: Route(4, ("a",), frozenset())})
         >>> second = replace(first, number=2, routes={5: Route(5, ("b",), frozenset())})
         >>> message = orders_message(second, first)

@@ -53,7 +53,7 @@ REPORT_SECONDS = 0.02  # for which changes of an embedded agent are gathered
 HEARTBEAT_SECONDS = 2.0  # between reports of embedded agents
 RESTART_SECONDS = 5.0  # before an embedded agent that could not start is started again
 DOWN_POLL_SECONDS = 0.05
-FORGET_SECONDS = 2.0  # the least time for agents to end their sessions
+DRAIN_SHARE = 0.7  # of the patience, for messages that are under way; the remainder is for ending sessions
 ROUND_TRIP_CHANGE = 0.2  # a smaller share of change does not matter to the plan
 CONNECTIONS_PER_AGENT = 4
 LOW_PRIORITY = 10  # of the search for a better plan
@@ -237,26 +237,17 @@ class ControllerService:
         self._going_down = True
         self.controller.set_target({})
         patience = self._options.fleet.live.patience
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + patience * DRAIN_SHARE
         while time.monotonic() < deadline and not (self.controller.settled() and not self._left()):
             await asyncio.sleep(DOWN_POLL_SECONDS)
         self.controller.give_up()
         embedded = self.agents
         left = [one for one in self._left() if one.broker not in embedded]  # those end their sessions now
         self.agents = {}
-        forgetting = {
-            broker: asyncio.create_task(agent.forget()) for broker, agent in sorted(embedded.items())
-        }
-        if forgetting:
-            await asyncio.wait(forgetting.values(), timeout=max(FORGET_SECONDS, deadline - time.monotonic()))
-        for broker, task in forgetting.items():
-            if not task.done():
-                task.cancel()
-                left.append(LeftSession(broker, "", "the agent does not end"))
-            else:
-                left += [
-                    LeftSession(at, client, "the broker does not answer") for at, client in task.result()
-                ]
+        seconds = patience * (1 - DRAIN_SHARE)
+        found = await asyncio.gather(*(agent.forget(seconds) for agent in embedded.values()))
+        for sessions in found:
+            left += [LeftSession(at, client, "the broker does not answer") for at, client in sessions]
         return sorted(set(left))
 
     def _left(self) -> list[LeftSession]:
