@@ -446,7 +446,7 @@ def test_sessions_and_filters_are_bounded(monkeypatch):
     assert followed.refused == 6 + 7
 
 
-NAMES, FILTERS = ["a", "b", "a b", "broadloom-x"], ["t", "t/1", "b t", "$share/g/t", "$SYS/x"]
+NAMES, FILTERS = ["a", "a b", "c", "broadloom-x"], ["t", "b t", "$share/g/t", "$SYS/x"]
 EVENTS = st.one_of(
     st.tuples(st.just("connect"), st.sampled_from(NAMES), st.booleans()),
     st.tuples(st.just("subscribe"), st.sampled_from(NAMES), st.sampled_from(FILTERS)),
@@ -456,7 +456,7 @@ EVENTS = st.one_of(
 )
 
 
-@given(st.lists(EVENTS, max_size=40))
+@given(st.lists(EVENTS, min_size=8, max_size=40))
 def test_no_wanted_filter_is_missing_whatever_happens(events):
     """Against a broker of a few lines; a filter too many can stay only where a line is ambiguous."""
     followed, saved = FollowedSessions(), FollowedSessions()
@@ -464,6 +464,11 @@ def test_no_wanted_filter_is_missing_whatever_happens(events):
     clean: dict[str, bool] = {}
     online: set[str] = set()
     for kind, name, value in events:
+        if kind == "subscribe" and name not in online:  # connects first, and keeps its session
+            sessions.setdefault(name, set())
+            clean[name] = False
+            online.add(name)
+            followed.read(connected(name, clean=0))
         if kind == "connect":
             sessions[name] = set() if value else sessions.get(name, set())
             clean[name] = value
@@ -473,7 +478,7 @@ def test_no_wanted_filter_is_missing_whatever_happens(events):
             online.clear()
             sessions = {one: filters for one, filters in sessions.items() if not clean[one]}
             followed.read("1700000000: mosquitto version 2.0.11 starting")
-        elif name in online and kind == "subscribe":
+        elif kind == "subscribe":
             sessions[name].add(value)
             followed.read(f"1700000000: {name} 1 {value}")
         elif name in online and kind == "unsubscribe":
@@ -506,7 +511,8 @@ TURNS = st.lists(
         st.tuples(st.just("expire"), st.sampled_from(SESSIONS), st.none()),
         st.tuples(st.just("tick"), st.just(""), st.none()),
     ),
-    max_size=40,
+    min_size=10,
+    max_size=60,
 )
 
 
@@ -516,6 +522,7 @@ def test_counts_end_no_session_that_exists(turns, unseen):
     followed, ledger = FollowedSessions(), CountLedger()
     existing: dict[str, int] = {}
     online: set[str] = set()
+    was_parked = False
     for kind, name, value in [("tick", "", None), *turns]:
         if kind == "connect" and name not in online:
             existing[name] = value
@@ -541,8 +548,9 @@ def test_counts_end_no_session_that_exists(turns, unseen):
             followed.park(found.parked)
             for client in found.ended:
                 followed.ended(client)
-            if len(unsure) == 1 and not followed.unsure_counts(True):
-                assert not followed.unsure_counts(False), "one session alone is always told"
+            was_parked = was_parked or bool(found.parked)
+            if len(unsure) == 1 and not was_parked:
+                assert not followed.unsure_counts(False), "one session alone is told"
     assert set(existing) <= set(followed.sessions)
 
 
@@ -727,7 +735,7 @@ def test_an_event_of_emqx_begins_the_next_poll(tmp_path, monkeypatch):
         nonlocal now
         async with Watched(broker, tmp_path, url, kind="emqx") as rome:
             await rome.wants("a")
-            broker.wait_for("broadloom-watch-rome 1 ")
+            await until(lambda: "broadloom-watch-rome 1 " in broker.log.read_text(), "it listens to events")
             now = [("c1", "a"), ("c2", "b")]
             monkeypatch.setattr(api_watch, "POLL_SECONDS", 0.02)
             rome.watch._source.arrived(rome.watch._source._events, Event())

@@ -89,9 +89,6 @@ class CountLedger:
         if not unsure:
             self._base = rest
             return CountJudgement()
-        if self._base is None and rest == total and not self._too_many and not known.parked:
-            self._base = 0
-            return CountJudgement(exist=unsure)
         if self._base is None:
             self._ticks += 1
             if self._ticks < PATIENT_TICKS:

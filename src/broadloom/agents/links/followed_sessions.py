@@ -147,7 +147,7 @@ class FollowedSessions:
             self._read_other(event)
         elif self._has_subscriber(event):
             self.read_subscribe(event, len(line))
-        elif any(True for _ in self._unsubscriptions(event)):
+        elif any(text in self.sessions[one].filters for one, text in self._unsubscriptions(event)):
             self.read_unsubscribe(event)
         elif is_other:
             self._read_other(event)
@@ -185,7 +185,11 @@ class FollowedSessions:
             self.subscribed(client, topic_filter)
 
     def read_unsubscribe(self, event: str) -> None:
-        """Follow `<client> <filter>`, without the time; an ambiguous line ends nothing."""
+        """Follow `<client> <filter>`, without the time.
+
+        A line that can be of several known clients ends nothing: any client can unsubscribe from what it
+        does not have.
+        """
         found = list(self._unsubscriptions(event))
         if len(found) == 1:
             self.unsubscribed(*found[0])
@@ -210,20 +214,23 @@ class FollowedSessions:
         return True
 
     def _gone(self, text: str) -> str | None:
-        """The client that a line `Client <client> disconnected...` names: the longest that is known."""
-        for match in reversed(list(_GONE.finditer(text))):
-            for client in (text[: match.start()], _ADDRESS.sub("", text[: match.start()])):
-                if client in self.sessions:
-                    return client
-        return None
+        """The client that a line `Client <client> disconnected...` names; None: it is unknown.
+
+        The client's id ends where the broker's own words begin for the last time.
+        """
+        found = list(_GONE.finditer(text))
+        if not found:
+            return None
+        client = text[: found[-1].start()]
+        return next((one for one in (client, _ADDRESS.sub("", client)) if one in self.sessions), None)
 
     def _unsubscriptions(self, event: str) -> Iterator[tuple[str, str]]:
+        """All readings of a line as `<client> <filter>` with a client that is known."""
         words = event.split(" ", _MOST_WORDS)
         for cut in range(1, len(words)):
             client = " ".join(words[:cut])
-            topic_filter = " ".join(words[cut:])
-            if client in self.sessions and topic_filter in self.sessions[client].filters:
-                yield client, topic_filter
+            if client in self.sessions:
+                yield client, " ".join(words[cut:])
 
     # Events.
 
