@@ -13,6 +13,8 @@ from broadloom.storage.record_journal import (
     JournalRepair,
     RecordJournal,
     check_journal,
+    create_journal,
+    delete_journal,
     repair_journal,
 )
 
@@ -24,6 +26,8 @@ __all__ = [
     "RecordJournal",
     "append_record",
     "check_journal",
+    "create_journal",
+    "delete_journal",
     "forget_lock",
     "lock_folder",
     "lock_handle",

@@ -136,6 +136,7 @@ class FleetController:
         self._target: dict[Filters, Hops] | None = None
         self._addresses = self._state.addresses
         self._adopted = set[tuple[str, Epoch, int]]()
+        self._doubtful = set(self._state.routes)  # routes that agents of another controller must confirm
         self._pending: list[PendingUnit] | None = []  # None: to be computed again
         self._left_out: dict[str, set[str]] = {}
         self._ready_since: float | None = None
@@ -253,6 +254,8 @@ class FleetController:
 
     def carries(self, broker: str, filters: Iterable[str]) -> bool:
         """Whether messages of these filters go to and from a broker, by trees that all their brokers use."""
+        if self._is_lost(broker):
+            return False
         routes = [
             route
             for route in self._state.routes_of(broker)
@@ -355,7 +358,8 @@ class FleetController:
         state = self._state
         if state.opening:
             self._commit("cancel", {"units": list(state.opening)})
-        self._commit("adopt", adoption_record(state, report))
+        self._doubtful = self._doubtful & state.routes.keys() - {route.number for route in report.routes}
+        self._commit("adopt", adoption_record(state, report, self._doubtful))
         self._adopted.add(source)
         self._renew([report.broker])  # its orders must have a higher number than those that it has
         if report.epoch.number >= self.epoch.number:
@@ -374,7 +378,13 @@ class FleetController:
             self._commit("addresses", {"addresses": self._addresses})
         if not self._has_majority():
             return False
-        return self._close_drained() or self._cancel_blocked() or self._switch_ready() or self._open_pending()
+        return (
+            self._close_drained()
+            or self._cancel_blocked()
+            or self._switch_ready()
+            or self._open_pending()
+            or self._raise_versions()
+        )
 
     def _close_drained(self) -> bool:
         now = self._now()
@@ -469,6 +479,21 @@ class FleetController:
                 self._opened_at[key] = (self._position, self._now())
                 self._needs[key] = self._needs_of_opening(key)
         return bool(units)
+
+    def _raise_versions(self) -> bool:
+        """Order the versions of changes that another controller began and did not order to all brokers."""
+        state = self._state
+        if not self._adopted or state.opening or self._plan():
+            return False
+        behind = {
+            broker: change
+            for change in sorted(state.draining)
+            for broker in state.closers(change)
+            if state.versions.get(broker, 0) < change
+        }
+        if behind:
+            self._commit("versions", {"versions": behind})
+        return bool(behind)
 
     def _able(self, unit: PendingUnit) -> PendingUnit | None:
         """The unit as it can be opened now, perhaps without brokers that are away; None: it waits."""

@@ -90,6 +90,7 @@ class FleetPlanner:
     _planned: dict[str, set[str]]  # what the plan wants at each broker
     _stated: dict[str, set[str]]  # what events want
     _observed: dict[str, set[str]]  # what agents have observed
+    _requested: dict[str, set[str]]  # what moving clients need
     _round_trips: dict[tuple[str, str], float]
     _is_reweighted: bool  # whether round-trip times are newer than the weights
     _seen: SequenceSet  # of events
@@ -139,6 +140,20 @@ class FleetPlanner:
         before = known or set()
         body = {"broker": broker, "add": sorted(wanted - before), "drop": sorted(before - wanted)}
         self._commit("observe", body)
+        return True
+
+    def request(self, broker: str, filters: Collection[str]) -> bool:
+        """Take over all filters that moving clients need at a broker, besides what is observed there.
+
+        Returns:
+            Whether they have changed.
+        """
+        wanted = set(filters)
+        before = self._requested.get(broker, set())
+        if wanted == before:
+            return False
+        body = {"broker": broker, "add": sorted(wanted - before), "drop": sorted(before - wanted)}
+        self._commit("request", body)
         return True
 
     def latency(self, start: str, end: str, milliseconds: float) -> bool:
@@ -223,6 +238,10 @@ class FleetPlanner:
         """The brokers that have left for good."""
         return self._left - self._nodes.keys()
 
+    def carried_parts(self, text: str) -> tuple[str, ...]:
+        """The filters that links carry for a filter of a client; can be called from another thread."""
+        return self._carried(text)[0]
+
     def not_carried(self) -> list[dict[str, str]]:
         """What clients want that links do not carry: broker, filter and reason."""
         return [row for broker in sorted(self._nodes) for row in self._missing[broker]]
@@ -295,6 +314,7 @@ class FleetPlanner:
             "planned": {name: sorted(texts) for name, texts in self._planned.items()},
             "stated": {name: sorted(texts) for name, texts in self._stated.items()},
             "observed": {name: sorted(texts) for name, texts in self._observed.items()},
+            "requested": {name: sorted(texts) for name, texts in self._requested.items()},
             "round_trips": [[*pair, ms] for pair, ms in self._round_trips.items()],
             "edges": self._edges(self._live.plan()),
             "seen": self._seen.ranges,
@@ -320,6 +340,7 @@ class FleetPlanner:
         self._planned = {}
         self._stated = {}
         self._observed = {}
+        self._requested = {}
         self._round_trips = {}
         self._seen = SequenceSet()
         self._quarantine = deque(maxlen=SHOWN_ROWS)
@@ -353,15 +374,22 @@ class FleetPlanner:
         self._publishers = [PublishedTopic(*row) for row in body["publishers"]]
         self._planned = {name: set(texts) for name, texts in body["rows"].items()}
         self._addresses |= body["addresses"]
-        wanted = self._observed, self._stated
-        self._observed, self._stated = {}, {}  # the links of the plan connect what the plan wants
+        wanted = self._observed, self._stated, self._requested
+        # The links of the plan connect what the plan wants.
+        self._observed, self._stated, self._requested = {}, {}, {}
         self._build(sorted(self._nodes.keys() | body["rows"].keys()), body["edges"])
-        self._observed, self._stated = wanted
+        self._observed, self._stated, self._requested = wanted
         for name in sorted(self._nodes):
             self._refresh(name)
 
     def _apply_observe(self, body: Mapping[str, Any]) -> None:
         known = self._observed.setdefault(body["broker"], set())
+        known.difference_update(body["drop"])
+        known.update(body["add"])
+        self._refresh(body["broker"])
+
+    def _apply_request(self, body: Mapping[str, Any]) -> None:
+        known = self._requested.setdefault(body["broker"], set())
         known.difference_update(body["drop"])
         known.update(body["add"])
         self._refresh(body["broker"])
@@ -394,6 +422,7 @@ class FleetPlanner:
         self._planned = {name: set(texts) for name, texts in body["planned"].items()}
         self._stated = {name: set(texts) for name, texts in body["stated"].items()}
         self._observed = {name: set(texts) for name, texts in body["observed"].items()}
+        self._requested = {name: set(texts) for name, texts in body["requested"].items()}
         self._round_trips = {(start, end): ms for start, end, ms in body["round_trips"]}
         self._seen = SequenceSet(body["seen"])
         self._quarantine = deque(body["quarantine"], maxlen=SHOWN_ROWS)
@@ -444,7 +473,7 @@ class FleetPlanner:
         if name not in self._nodes:
             return None
         self._left.add(name)
-        for known in (self._stated, self._planned, self._observed, self._rows):
+        for known in (self._stated, self._planned, self._observed, self._requested, self._rows):
             known.pop(name, None)
         return self._live.leave(self._nodes.pop(name))
 
@@ -459,10 +488,10 @@ class FleetPlanner:
         return self._live.resubscribe(self._nodes[name], sorted(wanted))
 
     def _wanted(self, broker: str) -> set[str]:
-        """What events, and clients or else the plan, want at a broker."""
+        """What events, moving clients, and clients or else the plan, want at a broker."""
         seen = self._observed.get(broker)
         rest = self._planned.get(broker, set()) if seen is None else seen
-        return self._stated.get(broker, set()) | rest
+        return self._stated.get(broker, set()) | self._requested.get(broker, set()) | rest
 
     def _effective(self, broker: str) -> set[str]:
         """The filters that links carry for a broker; note what they do not carry."""

@@ -148,6 +148,10 @@ class FleetState:
             self.rounds[self.version] = 1
         return touched
 
+    def _raise(self, body: Mapping[str, Any]) -> set[str]:
+        self.versions |= body["versions"]
+        return set(body["versions"])
+
     def _agent(self, body: Mapping[str, Any]) -> set[str]:
         self.instances[body["broker"]] = body["instance"]
         touched = set[str]()
@@ -170,7 +174,7 @@ class FleetState:
 
     def _adopt(self, body: Mapping[str, Any]) -> set[str]:
         """Take over routes that agents have from another controller."""
-        touched = set[str]()
+        touched = self._drop(body["dropped"])
         for route in map(Route.from_json, body["routes"]):
             self._put(route)
             touched |= route.brokers()
@@ -260,6 +264,7 @@ _RECORDS = {
     "open": FleetState._open,
     "cancel": FleetState._cancel,
     "switch": FleetState._switch,
+    "versions": FleetState._raise,
     "agent": FleetState._agent,
     "closed": FleetState._closed,
     "addresses": FleetState._addresses,

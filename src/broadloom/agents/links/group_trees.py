@@ -90,19 +90,28 @@ def overlapping_groups(members: Iterable[Filters]) -> list[list[Filters]]:
     return list(found.values())
 
 
-def adoption_record(state: FleetState, report: AgentReport) -> dict[str, Any]:
-    """The record by which a controller takes over the routes of an agent of another controller."""
+def adoption_record(state: FleetState, report: AgentReport, doubtful: set[int]) -> dict[str, Any]:
+    """The record by which a controller takes over the routes of an agent of another controller.
+
+    Args:
+        state: the state of the controller.
+        report: the report of the agent, whose orders are newer than the journal.
+        doubtful: the routes of the journal that no such agent has confirmed. If the agent should have one and
+            does not, the other controller has dropped it.
+    """
     listed = report.routes or ()
-    routes = dict(state.routes)
+    dropped = [number for number in sorted(doubtful) if report.broker in state.routes[number].brokers()]
+    routes = {number: route for number, route in state.routes.items() if number not in dropped}
     for route in listed:
         mine = routes.get(route.number)
         if mine is not None and (mine.filters, mine.hops) != (route.filters, route.hops):
-            route, mine = replace(route, number=max(*routes, state.next_number) + 1), None
+            route, mine = replace(route, number=max(*state.routes, *routes, state.next_number) + 1), None
         if route.since is not None and (mine is None or mine.until is None):
             routes[route.number] = route
     _end_overlapped(routes)
     used = [report.published, report.version, *(route.until or route.since or 0 for route in listed)]
     return {
+        "dropped": dropped,
         "routes": [route.to_json() for number, route in routes.items() if route != state.routes.get(number)],
         "version": max(state.version, max(used) + VERSION_GAP),
         "versions": {report.broker: report.published},
