@@ -45,6 +45,9 @@ def controller(
     adopt: Annotated[
         bool, typer.Option("--adopt", help="Move to a better plan without being told to; needs --propose.")
     ] = False,
+    moves: Annotated[
+        Path | None, typer.Option(help="Move clients too: the configuration file of `migrate agent`.")
+    ] = None,
     down: Annotated[
         bool, typer.Option("--down", help="End all links within the patience of the fleet file, and exit.")
     ] = False,
@@ -73,7 +76,16 @@ def controller(
         check_positive(propose, "--propose")
     set_up_log(quiet, verbose)
     options = ControllerOptions(
-        Fleet.load(fleet), state, with_agents, _loaded(plan), events, take_over, propose, adopt, seed
+        Fleet.load(fleet),
+        state,
+        with_agents,
+        _loaded(plan),
+        events,
+        take_over,
+        propose,
+        adopt,
+        seed,
+        _mover(moves),
     )
     if down:
         return _take_down(options, as_json, quiet)
@@ -209,6 +221,17 @@ def _loaded(plan: Path | None) -> Any:
     from broadloom.plans import Plan
 
     return Plan.load(plan)
+
+
+def _mover(config: Path | None) -> Any:
+    """The configuration of the agent that moves clients, if there is one."""
+    if config is None:
+        return None
+    from broadloom.agents.moves import AgentConfig
+    from broadloom.mqtt.paho import need_paho
+
+    need_paho()
+    return AgentConfig.load(config)
 
 
 def _take_down(options: ControllerOptions, as_json: bool, quiet: bool) -> int:

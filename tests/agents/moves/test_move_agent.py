@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broadloom import InputError
+from broadloom import InputError, StorageError
 from broadloom.agents.monitoring import MOST_WARNINGS, RateLimitedLog
 from broadloom.agents.moves.client_links import LinkClaims, LinksEverywhere
 from broadloom.agents.moves.control_messages import (
@@ -43,6 +43,8 @@ from broadloom.agents.moves.move_registry import (
 )
 from broadloom.mqtt.endpoint import Address
 from broadloom.mqtt.topic_filters import covers
+from broadloom.storage import repair_journal
+from damage import with_flipped_bits
 
 BROKERS = {name: Address("127.0.0.1", 1) for name in "hfg"}
 NOW = 1e9
@@ -506,22 +508,74 @@ def reachable(start, end):
     return end in seen
 
 
-def test_a_journal_has_one_owner_and_survives_a_truncated_record(tmp_path):
+def test_a_journal_has_one_owner(tmp_path):
     first = MoveJournal(tmp_path)
     with pytest.raises(InputError, match="open already"):
         MoveJournal(tmp_path)
     first.append([Resident("a", "h", (("t", 1),), (1.0,), NOW)])
-    first.append([Resident("b", "h", (), None, NOW)])
     first.close()
-    whole = (tmp_path / FILE).read_bytes()
-    for cut in range(len(whole) - 40, len(whole)):
-        (tmp_path / FILE).write_bytes(whole[:cut])
-        again = MoveJournal(tmp_path)
-        assert list(again.registry.residents) == ["a"]
-        again.close()
-    (tmp_path / FILE).write_bytes(whole)
     again = MoveJournal(tmp_path)
     assert again.registry.residents["a"] == Resident("a", "h", (("t", 1),), (1.0,), NOW)
+    again.close()
+
+
+def registry_or_damage(folder):
+    """The changes of a journal's registry, or the error that refuses the journal."""
+    try:
+        journal = MoveJournal(folder)
+    except InputError as error:
+        return str(error)
+    journal.close()
+    return journal.registry.changes()
+
+
+def test_each_flipped_bit_of_a_journal_is_refused_or_harmless(tmp_path):
+    """A client is never forgotten silently, not even that of the last record; a repair keeps the others."""
+    path = tmp_path / FILE
+    journal = MoveJournal(tmp_path)
+    for client in "ab":
+        journal.append([Resident(client, "h", ((f"topic/{client}", 1),), None, NOW), Numbered(client, 7)])
+    expected = journal.registry.changes()
+    journal.close()
+    whole = path.read_bytes()
+    found = []
+    for data in with_flipped_bits(whole):
+        path.write_bytes(data)
+        result = registry_or_damage(tmp_path)
+        if result != expected:
+            found.append(result)
+    assert len(found) > 300
+    assert all("is damaged: " in one and f"broadloom repair {path}" in one for one in found)
+    path.write_bytes(whole.replace(b"topic/b", b"topic/x"))
+    assert "position 3 is not as it was written" in registry_or_damage(tmp_path)
+    assert repair_journal(path).lost_from == 3
+    journal = MoveJournal(tmp_path)
+    assert list(journal.registry.residents) == ["a"]
+    journal.close()
+
+
+def test_a_journal_of_an_earlier_version_is_refused(tmp_path):
+    (tmp_path / FILE).write_bytes(b"broadloom moves 1\n")
+    with pytest.raises(InputError, match="earlier version of broadloom; finish its work with that version"):
+        MoveJournal(tmp_path)
+
+
+def test_a_compaction_that_fails_keeps_the_journal(tmp_path, monkeypatch):
+    """The next change is written to the old file."""
+    journal = MoveJournal(tmp_path)
+    journal.append([Numbered("a", 1)])
+
+    def full(*_):
+        raise StorageError("no space left")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("broadloom.agents.moves.move_registry.create_journal", full)
+        with pytest.raises(StorageError, match="no space left"):
+            journal.compact()
+    journal.append([Numbered("b", 2)])
+    journal.close()
+    again = MoveJournal(tmp_path)
+    assert again.registry.numbers == {"a": 1, "b": 2}
     again.close()
 
 

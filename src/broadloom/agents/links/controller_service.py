@@ -7,7 +7,7 @@ import logging
 import multiprocessing
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -29,6 +29,7 @@ from broadloom.agents.links.controller_api import (
     StaleControllerError,
     controller_app,
 )
+from broadloom.agents.links.controller_moves import ControllerMoves
 from broadloom.agents.links.fleet_controller import FleetController
 from broadloom.agents.links.fleet_planner import FleetPlanner, relink
 from broadloom.agents.links.live_status import fleet_status
@@ -43,6 +44,7 @@ from broadloom.storage import RecordJournal, lock_folder
 if TYPE_CHECKING:
     from multiprocessing.connection import Connection
 
+    from broadloom.agents.moves.move_service import AgentConfig
     from broadloom.deployment import Fleet
     from broadloom.plans import Plan
 
@@ -74,6 +76,7 @@ class ControllerOptions:
         propose: seconds between two searches for a better plan; None: no search.
         adopt: whether to move to a better plan without being told to.
         seed: seed of the planner.
+        moves: the configuration of the agent that moves clients; None: clients are not moved.
     """
 
     fleet: Fleet
@@ -85,6 +88,7 @@ class ControllerOptions:
     propose: float | None = None
     adopt: bool = False
     seed: int = 0
+    moves: AgentConfig | None = None
 
 
 class LeftSession(NamedTuple):
@@ -136,6 +140,14 @@ class ControllerService:
         self._plan_due = asyncio.Event()
         self._planner_problem = ""
         self._going_down = False
+        self._targets: Mapping[Filters, Hops] = {}
+        # What moving clients need, if it has changed; what an earlier process needed is dropped.
+        self._requests: Mapping[str, Collection[str]] | None = (
+            dict.fromkeys(fleet.brokers, ()) if options.moves is None else None
+        )
+        self._request_number = 0
+        self._followed_number = 0
+        self._moves = None if options.moves is None else ControllerMoves(self, options.moves, fleet)
         self._thread = ThreadPoolExecutor(1, "broadloom-planner")
         self._tasks: list[asyncio.Task[None]] = []
         self._dirty: set[str] = set()
@@ -168,9 +180,13 @@ class ControllerService:
         self._tasks = [watched_task(one) for one in work]
         self._embed(dict.fromkeys(fleet.brokers))
         self._plan_due.set()
+        if self._moves is not None:
+            self._moves.start()
 
     async def stop(self) -> None:
         """End everything; brokers keep the sessions of embedded agents."""
+        if self._moves is not None:
+            await asyncio.to_thread(self._moves.stop)
         self.board.close()
         for task in self._tasks:  # each ends its agent
             task.cancel()
@@ -218,7 +234,8 @@ class ControllerService:
 
     def status(self) -> dict[str, Any]:
         """The status of the fleet, as JSON values."""
-        problems = [self._planner_problem] if self._planner_problem else []
+        found = (self._planner_problem, "" if self._moves is None else self._moves.problem)
+        problems = [text for text in found if text]
         return fleet_status(
             self.controller.status(), self._options.fleet.brokers, self.planner.status(), problems
         )
@@ -229,6 +246,28 @@ class ControllerService:
         if note is not None:
             self._plan_due.set()
         return ProposalAnswer(adopted=note is not None, note=note or "there is no proposal")
+
+    # What moves of clients need.
+
+    def request(self, filters: Mapping[str, Collection[str]], number: int) -> None:
+        """Plan links for all filters that moving clients need, by broker; numbers of requests rise."""
+        self._requests = filters
+        self._request_number = number
+        self._plan_due.set()
+
+    def has_carried(self, broker: str, filters: Iterable[str], number: int) -> bool:
+        """Whether the request with a number is followed, and links carry filters to and from a broker."""
+        if self._followed_number < number:
+            return False
+        parts = {part for text in filters for part in self.planner.carried_parts(text)}
+        # A filter that no other broker needs has no tree.
+        linked = {
+            text
+            for group, hops in self._targets.items()
+            if any(broker in hop for hop in hops)
+            for text in group
+        }
+        return self.controller.carries(broker, parts & linked)
 
     # Going down.
 
@@ -282,12 +321,19 @@ class ControllerService:
             round_trips = self._new_round_trips
             self._wanted = {}
             self._new_round_trips = {}
+            requests, self._requests = self._requests, None
+            number = self._request_number
             before = self.controller.trees()
             try:
-                planned = await self._in_thread(lambda: self._planned(wanted, round_trips, before))  # noqa: B023
+                planned = await self._in_thread(
+                    lambda: self._planned(wanted, round_trips, before, requests or {})  # noqa: B023
+                )
                 self._follow(*planned)
+                self._followed_number = number
                 self._planner_problem = ""
             except BroadloomError as error:
+                if self._requests is None:
+                    self._requests = requests
                 self._planner_problem = f"the links stay as they are: {error}"
                 self._log.warn("plan", "%s", self._planner_problem)
 
@@ -300,6 +346,7 @@ class ControllerService:
         for broker in self._departed - departed:
             self.controller.admit(broker)
         self.controller.set_target(targets, addresses)
+        self._targets = targets
         for broker in departed - self._departed:
             self.controller.remove(broker)
         self._departed = departed
@@ -310,12 +357,15 @@ class ControllerService:
         wanted: Mapping[str, tuple[str, ...]],
         round_trips: Mapping[tuple[str, str], float],
         before: Mapping[Filters, Hops],
+        requests: Mapping[str, Collection[str]],
     ) -> tuple[Mapping[Filters, Hops], Mapping[str, str], set[str]]:
         """The trees that clients need; runs in the planner's thread."""
         for (start, end), value in round_trips.items():
             self.planner.latency(start, end, value)
         for broker, filters in wanted.items():
             self.planner.observe(broker, filters)
+        for broker, needed in requests.items():
+            self.planner.request(broker, needed)
         return self.planner.targets(before), self.planner.addresses(), self.planner.departed()
 
     async def _follow_events(self, path: Path) -> None:
@@ -471,7 +521,7 @@ async def take_down_fleet(options: ControllerOptions) -> list[LeftSession]:
     Raises:
         InputError, StorageError: as for `serve_controller`.
     """
-    service = ControllerService(replace(options, events=None, propose=None))
+    service = ControllerService(replace(options, events=None, propose=None, moves=None))
     try:
         await service.start()
         return await service.take_down()

@@ -199,8 +199,7 @@ class EmbeddedLinks:
         return self._asked(lambda: self._reaches(broker, topics, plan), False)
 
     def _reaches(self, broker: str, topics: set[str], plan: int) -> bool:
-        agent = self._agents.get(broker)
-        if self._plans < plan or self._is_refused or agent is None or not agent.report().broker_up:
+        if self._plans < plan or self._is_refused:
             return False
         # A topic that no other broker needs has no tree.
         linked = {
