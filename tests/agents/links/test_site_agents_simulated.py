@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import random
 import tempfile
+from dataclasses import dataclass
 from pathlib import Path
 
 from hypothesis import given, settings
@@ -26,6 +27,28 @@ def random_tree(brokers, rng):
     return frozenset(hop for u, v in pairs for hop in ((u, v), (v, u)))
 
 
+class Process:
+    """What dies with an agent's process."""
+
+    def __init__(self):
+        self.is_alive, self.connections = True, []
+
+
+@dataclass(frozen=True)
+class ProcessEndpoint(FakeEndpoint):
+    """Endpoint that only a living process can open."""
+
+    process: Process | None = None
+
+    async def open(self, client):
+        """Connect."""
+        await super().open(client)
+        connection = self.broker.connections[-1]
+        self.process.connections.append(connection)
+        if not self.process.is_alive:
+            connection.kill()
+
+
 class World:
     """Simulated brokers, an agent for each, a controller, and publishers; all choices are random."""
 
@@ -37,21 +60,20 @@ class World:
             broker.wanted = set(TOPICS)
         self.staying = list(self.brokers)  # brokers of every tree
         self.sent = []
-        self.agents, self.tasks = {}, {}
-        self.own_tasks = set()
+        self.agents, self.processes = {}, {}
         self.controller, self.target = None, {}
 
-    def endpoint(self, name, _):
-        """The endpoint of a broker."""
-        return FakeEndpoint("", 0, broker=self.brokers[name], rng=self.rng, keep_alive=1000)
-
     async def start_agent(self, name):
-        """Start the agent of a broker, in tasks that can be killed together."""
-        self.agents[name] = agent = SiteAgent(name, self.endpoint, self.folder / name, KEY)
-        before = asyncio.all_tasks()
+        """Start the agent of a broker."""
+        process = self.processes[name] = Process()
+
+        def endpoint(broker, _):
+            return ProcessEndpoint(
+                "", 0, broker=self.brokers[broker], rng=self.rng, keep_alive=1000, process=process
+            )
+
+        self.agents[name] = agent = SiteAgent(name, endpoint, self.folder / name, KEY)
         await agent.start()
-        self.tasks[name] = before
-        agent.on_change = lambda: None
 
     def start_controller(self):
         """Start a controller from the journal."""
@@ -79,20 +101,21 @@ class World:
     def kill_agent(self, name):
         """Simulate SIGKILL: tasks stop where they are, files stay as they are, sockets close."""
         agent, self.agents[name] = self.agents[name], None
-        loop_tasks = [agent._task, *agent._sending, *agent._ending.values()]
-        sessions = [agent._control.session]
-        for hop in [*agent._hops.values(), *agent._dying]:
-            sessions += [hop._near, hop._far]
-        for task in [*loop_tasks, *(session._task for session in sessions)]:
-            if task is not None:
-                task.cancel()
-        for broker in self.brokers.values():
-            for connection in broker.connections:
-                if connection.client in sessions:
-                    connection.kill()
+        process = self.processes[name]
+        process.is_alive = False
+        for connection in process.connections:
+            connection.kill()
         for hop in agent._hops.values():
             hop.forwarder.closing = True  # nothing runs in a dead process, a timer for example
             hop.forwarder.in_flight.clear()
+        sessions = [agent._control.session]
+        for hop in [*agent._hops.values(), *agent._dying]:
+            sessions += [hop._near, hop._far]
+        tasks = [agent._task, *agent._sending, *agent._ending.values()]
+        for task in [*tasks, *(session._task for session in sessions)]:
+            if task is not None:
+                task.cancel()
+        for hop in agent._hops.values():
             hop.store.close()
         agent._unlock()
 

@@ -127,8 +127,7 @@ class HopStore:
         self._map.close()
 
     def delete(self) -> None:
-        """Close and delete the file."""
-        self.close()
+        """Delete the file; the content stays usable until `close`."""
         if self._path is not None:
             self._path.unlink(missing_ok=True)
 

@@ -25,7 +25,7 @@ from typing import Any
 from broadloom.agents.links.hop_forwarder import ByteBudget, DeadLetter
 from broadloom.agents.links.hop_routing import MARKER, Marker
 from broadloom.agents.links.route_orders import AgentOrders, AgentReport, Route
-from broadloom.agents.links.site_hop import HopContext, SiteHop, hop_client
+from broadloom.agents.links.site_hop import FORGET_SECONDS, HopContext, SiteHop, end_session, hop_client
 from broadloom.agents.links.stamps import FleetKey
 from broadloom.errors import InputError, StorageError, UnreachableError, error_from_os
 from broadloom.folder_locks import sync_path
@@ -109,7 +109,8 @@ class SiteAgent:
         self._dying: set[SiteHop] = set()  # hops of these tasks
         self._sending: set[asyncio.Task[None]] = set()
         self._problems: deque[str] = deque(maxlen=MOST_PROBLEMS)
-        self._left: set[tuple[str, str]] = set()  # sessions that could not be removed: broker, client
+        self._left: set[tuple[str, str]] = set()  # sessions that could not be removed yet: broker, client
+        self._addresses: dict[str, str | None] = {}  # of the neighbours that have or had a hop
         self._wake = asyncio.Event()
         self._lock: int | None = None
         self._orders = AgentOrders()
@@ -158,7 +159,11 @@ class SiteAgent:
         self._control.start(self._endpoint(self.broker, None))
         await self._control.check_presence(self._state.get("instance"), take_over)
         self._adopts = take_over and not stored
+        self._addresses = dict(self._state.get("neighbours", {}))
         self._save_state()
+        for neighbour in self._addresses:
+            if not (self._folder / f"{hop_client((self.broker, neighbour))}.hop").exists():
+                self._ending[neighbour] = watched_task(self._end_sessions(neighbour, None))
         self._task = watched_task(self._reconcile())
         self._wake.set()
 
@@ -171,12 +176,19 @@ class SiteAgent:
         await self._control.stop()
         self._unlock()
 
-    async def forget(self) -> list[tuple[str, str]]:
-        """End all sessions at brokers; returns those that could not be removed: broker and client."""
+    async def forget(self, seconds: float = FORGET_SECONDS) -> list[tuple[str, str]]:
+        """End all sessions at brokers; returns those that could not be removed: broker and client.
+
+        Args:
+            seconds: how long to wait for brokers that are away.
+        """
+        dying = {hop.hop[1]: hop for hop in self._dying}
         await self._cancel()
-        for neighbour, hop in list(self._hops.items()):
-            self._left |= {(broker, hop_client(hop.hop)) for broker in await hop.forget()}
-            del self._hops[neighbour]
+        hops = list({**dying, **self._hops}.values())
+        left = await asyncio.gather(*(hop.forget(seconds) for hop in hops))
+        for hop, brokers in zip(hops, left, strict=True):
+            self._left |= {(broker, hop_client(hop.hop)) for broker in brokers}
+        self._hops.clear()
         await self._control.stop()
         self._unlock()
         return sorted(self._left)
@@ -325,32 +337,39 @@ class SiteAgent:
             self._send_retained(hop)
 
     async def _open_hop(self, neighbour: str, address: str | None) -> None:
-        ending = self._ending.get(neighbour)
+        ending = self._ending.pop(neighbour, None)
         if ending is not None:
-            await asyncio.wait({ending})
+            await _end_task(ending)  # a new hop deletes what an earlier one has left
         near = self._endpoint(self.broker, None)
         far = self._endpoint(neighbour, address)
         hop = SiteHop((self.broker, neighbour), near, far, self._context, self._adopts)
         self._hops[neighbour] = hop
+        self._addresses[neighbour] = address
+        self._save_state()
         hop.start()
 
     def _end_hop(self, neighbour: str) -> None:
         """End a hop that no route uses, in the background."""
         hop = self._hops.pop(neighbour)
         self._dying.add(hop)
+        self._ending[neighbour] = watched_task(self._end_sessions(neighbour, hop))
 
-        async def end() -> None:
+    async def _end_sessions(self, neighbour: str, hop: SiteHop | None) -> None:
+        """Have both brokers of a hop delete its sessions, however long one of them is away."""
+        ends = {self.broker: None, neighbour: self._addresses.get(neighbour)}
+        client = hop_client((self.broker, neighbour))
+        left = list(ends)
+        if hop is not None:
             left = await hop.forget()
             self._dying.discard(hop)
-            for broker in left:
-                self._left.add((broker, hop_client(hop.hop)))
-                self.problem(
-                    f"session {hop_client(hop.hop)} could not be removed from broker {broker!r}; "
-                    "the broker removes it when it expires"
-                )
-            self._ending.pop(neighbour, None)
-
-        self._ending[neighbour] = watched_task(end())
+        for broker in left:
+            self._left.add((broker, client))
+            self.problem(f"session {client} is still at broker {broker!r}, which does not answer")
+            await end_session(broker, client, self._endpoint(broker, ends[broker]))
+            self._left.discard((broker, client))
+        self._ending.pop(neighbour, None)
+        self._addresses.pop(neighbour, None)
+        self._save_state()
 
     def _is_marker_due(self, orders: AgentOrders) -> bool:
         """Whether a round has no marker yet, or a marker seems lost on a hop that works."""
@@ -436,7 +455,11 @@ class SiteAgent:
             self.problem(f"{DEAD_LETTERS} cannot take a message, which is lost: {error.strerror}")
 
     def _save_state(self) -> None:
-        self._state = {"instance": self.instance, "published": self._published}
+        self._state = {
+            "instance": self.instance,
+            "published": self._published,
+            "neighbours": self._addresses,
+        }
         try:
             _write_json(self._folder / STATE, self._state)
         except StorageError as error:
@@ -594,6 +617,11 @@ class _Control(SessionHandler):
         answer = self._acknowledgements.get(number)
         if session is self.session and kind == PUBACK and answer is not None and not answer.done():
             answer.set_result(reason)
+
+
+async def _end_task(task: asyncio.Task[None]) -> None:
+    task.cancel()
+    await asyncio.gather(task, return_exceptions=True)
 
 
 def _routes_by_neighbour(broker: str, routes: Iterable[Route]) -> dict[str, dict[int, Route]]:

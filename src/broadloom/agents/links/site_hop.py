@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger("broadloom.live")
 MOST_IDENTIFIER = 268_435_455  # of a subscription
-FORGET_SECONDS = 5.0
+FORGET_SECONDS, OPEN_SECONDS = 5.0, 2.0
 RETAINED_SECONDS = 30.0
 FENCE = f"{INTERNAL_PREFIX}fence"
 
@@ -98,6 +98,7 @@ class SiteHop(SessionHandler):
         if self.store.is_new:
             self.store.version = context.published()
         is_left = {end: not (adopts or self.store.has_begun(end)) for end in (NEAR, FAR)}
+        self._forgotten: set[str] = set()  # brokers that have deleted the session
         self._near = ClientSession(hop[0], name, near, self, fresh=is_left[NEAR])
         self._far = ClientSession(hop[1], name, far, self, fresh=is_left[FAR])
         counts: Counter[str] = Counter()
@@ -140,21 +141,31 @@ class SiteHop(SessionHandler):
                 while self.forwarder.in_flight:
                     await asyncio.sleep(0.005)
 
-    async def forget(self) -> list[str]:
-        """End both sessions at the brokers; returns the brokers that could not be reached."""
-        left = []
-        for session in (self._near, self._far):
-            with suppress(TimeoutError):
-                async with asyncio.timeout(FORGET_SECONDS):
-                    await session.up.wait()
-            if not session.up.is_set():
-                left.append(session.broker)
-            await session.stop(forget=True)
-        self.forwarder.release_budget()
+    async def forget(self, seconds: float = FORGET_SECONDS) -> list[str]:
+        """End both sessions at the brokers; returns the brokers that could not be reached in these seconds.
+
+        The files go first: if the process is killed meanwhile, what it left is not taken for a hop in use.
+        """
         self.store.delete()
         if self._filters_path is not None:
             self._filters_path.unlink(missing_ok=True)
-        return left
+        sessions = (self._near, self._far)
+        try:
+            await asyncio.gather(*(self._forget(session, seconds) for session in sessions))
+        finally:
+            await self.stop()
+        return [session.broker for session in sessions if session.broker not in self._forgotten]
+
+    async def _forget(self, session: ClientSession, seconds: float) -> None:
+        """End one session at its broker, unless the broker does not answer in time."""
+        if session.broker in self._forgotten:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await session.up.wait()
+        if session.up.is_set():
+            await session.stop(forget=True)
+            self._forgotten.add(session.broker)
 
     def report(self) -> HopReport:
         """The state of the hop."""
@@ -191,8 +202,11 @@ class SiteHop(SessionHandler):
             self._wanted = {text: _identifier(text) for route in routes.values() for text in route.filters}
             self.policy.has_overlaps |= self._has_overlaps()
             self.forwarder.advance()
-        if not self._near.up.is_set():
-            raise ConnectionResetError(f"broker {self.hop[0]!r} is not connected")
+        try:
+            async with asyncio.timeout(OPEN_SECONDS):
+                await self._near.up.wait()
+        except TimeoutError as error:
+            raise ConnectionResetError(f"broker {self.hop[0]!r} is not connected") from error
         await self._subscribe()
 
     def _has_overlaps(self) -> bool:
@@ -262,7 +276,8 @@ class SiteHop(SessionHandler):
             self._strays = set()
             # Like a new hop: the markers so far are gone with the session.
             self.store.version = max(self.store.version, self._context.published())
-            self._context.session_lost()
+            if self.store.has_begun(NEAR):
+                self._context.session_lost()
         self.forwarder.near_opens(session.send, connack.present)
 
     async def opened(self, session: ClientSession, connack: Connack) -> None:
@@ -326,6 +341,16 @@ class SiteHop(SessionHandler):
             f"broker {session.broker!r} no longer has the session of hop {self.hop[0]!r} to {self.hop[1]!r}: "
             f"{what}"
         )
+
+
+async def end_session(broker: str, client: str, endpoint: Endpoint) -> None:
+    """Have a broker delete a session, as soon as it can be reached."""
+    session = ClientSession(broker, client, endpoint, SessionHandler(), kept=False, fresh=True)
+    session.start()
+    try:
+        await session.up.wait()
+    finally:
+        await session.stop(forget=True)
 
 
 class RetainedSender(SessionHandler):
