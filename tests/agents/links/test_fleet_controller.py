@@ -435,6 +435,21 @@ def test_a_slow_agent_delays_only_its_own_groups():
     assert fleet.controller.settled()
 
 
+def test_a_group_waits_for_the_end_of_a_tree_that_overlaps_it():
+    """The tree of w/# goes with a change that waits for d; until then w/2 has no other tree."""
+    fleet = Agents(*"abcd")
+    fleet.set_target({("w/#", "w/1"): both("ab")})
+    fleet.run()
+    fleet.set_target({("w/1",): both("cd")})
+    fleet.run(steps=2, but="d")
+    fleet.set_target({("w/1",): both("cd"), ("w/2",): both("ab")})
+    fleet.run(steps=10, but="d")
+    assert [one["filters"] for one in fleet.controller.status()["waiting"]] == [["w/2"]]
+    fleet.run(steps=20)
+    assert fleet.controller.settled()
+    assert fleet.routes() == {("w/1",): both("cd"), ("w/2",): both("ab")}
+
+
 def test_an_agent_that_cannot_open_is_set_aside_after_the_patience():
     fleet = Agents(*"abc")
     fleet.run(2)

@@ -271,7 +271,7 @@ def test_brokers_come_into_the_fleet_file_and_go():
     planner = FleetPlanner(fleet("abcd"), journal)
     assert planner.departed() == set()
     planner.observe("c", ["x"])
-    check_targets(planner.targets(), dict.fromkeys("abcd", {"x"}), "abcd")
+    check_targets(planner.targets(), {name: {"x"} for name in "abcd"}, "abcd")
 
 
 def test_round_trips_matter_when_they_move_by_more_than_noise():
