@@ -19,7 +19,7 @@ from paho.mqtt.properties import Properties
 
 from broadloom.agents.links import api_watch, followed_sessions, mosquitto_watch
 from broadloom.agents.links.count_ledger import CountLedger, KnownCounts
-from broadloom.agents.links.followed_sessions import LONGEST_LINE, FollowedSessions
+from broadloom.agents.links.followed_sessions import LONGEST_EVENT, FollowedSessions
 from broadloom.agents.links.log_tail import LogTail
 from broadloom.agents.links.subscription_watch import SubscriptionWatch
 from broadloom.deployment import FleetBroker
@@ -388,6 +388,19 @@ def test_a_damaged_state_is_said_and_learned_anew(tmp_path):
         asyncio.run(run(broker))
 
 
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_filter_that_the_log_cuts_off_is_a_problem(tmp_path, source):
+    async def run(broker):
+        async with Watched(broker, tmp_path, sources_of(broker, source)) as rome:
+            with client(broker, "c1", f"long/{'x' * 1_200}", "a"):
+                await rome.wants("a")
+                await until(lambda: rome.problems, "a problem is told")
+        assert "cuts lines of its log off at 1,000 bytes" in rome.problems[0]
+
+    with lab_broker(tmp_path) as broker:
+        asyncio.run(run(broker))
+
+
 def test_a_client_that_reconnects_changes_nothing(tmp_path):
     """A filter stays wanted for a moment after its last client has left."""
 
@@ -429,7 +442,7 @@ def test_a_hostile_client_id_ends_no_session_but_its_own(name):
 def test_a_filter_that_the_log_cuts_off_is_not_taken():
     followed = FollowedSessions()
     followed.read(connected("a"))
-    followed.read(f"1700000000: a 0 {'x' * LONGEST_LINE}"[:LONGEST_LINE])
+    followed.read(f"1700000000: a 0 {'x' * LONGEST_EVENT}")
     assert followed.cut == 1
     assert not followed.wanted
 

@@ -20,7 +20,7 @@ from typing import Any
 
 from broadloom.mqtt.topic_filters import OWN_CLIENTS, SHARED, is_valid_filter
 
-LONGEST_LINE = 990  # bytes; Mosquitto cuts lines off at 1,000 bytes, with the time and the end of the line
+LONGEST_EVENT = 960  # bytes; Mosquitto cuts lines off at 1,000 bytes, up to 40 of which are the time
 MOST_SESSIONS = 200_000
 MOST_FILTERS = 200_000  # distinct ones
 MQTT_5 = 5
@@ -146,13 +146,13 @@ class FollowedSessions:
         if is_other and not self._odd:
             self._read_other(event)
         elif self._has_subscriber(event):
-            self.read_subscribe(event, len(line))
+            self.read_subscribe(event)
         elif any(text in self.sessions[one].filters for one, text in self._unsubscriptions(event)):
             self.read_unsubscribe(event)
         elif is_other:
             self._read_other(event)
         elif _SUBSCRIBE.search(event):
-            self.read_subscribe(event, len(line))
+            self.read_subscribe(event)
 
     def _read_other(self, event: str) -> None:
         """Follow a line that is not a subscription or an unsubscription."""
@@ -169,15 +169,11 @@ class FollowedSessions:
         found = [self.sessions.get(client) for client, _ in _subscriptions(event)]
         return any(session is not None and session.connected for session in found)
 
-    def read_subscribe(self, event: str, size: int | None = None) -> None:
-        """Follow `<client> <qos> <filter>`, without the time; both texts can contain spaces.
-
-        Args:
-            event: the line without its time.
-            size: the length of the line with its time; None: without one.
-        """
-        if (size or len(event)) >= LONGEST_LINE or len(event.encode("utf-8", "replace")) >= LONGEST_LINE:
+    def read_subscribe(self, event: str) -> None:
+        """Follow `<client> <qos> <filter>`, without the time; both texts can contain spaces."""
+        if len(event.encode("utf-8", "replace")) >= LONGEST_EVENT:
             self.cut += 1
+            self.events += 1
             return
         readings = list(_subscriptions(event))
         known = [one for one in readings if one[0] in self.sessions and self.sessions[one[0]].connected]

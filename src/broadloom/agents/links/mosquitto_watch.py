@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from broadloom.agents.links.count_ledger import CountLedger, KnownCounts
-from broadloom.agents.links.followed_sessions import STAYS, FollowedSessions
+from broadloom.agents.links.followed_sessions import MOST_FILTERS, MOST_SESSIONS, STAYS, FollowedSessions
 from broadloom.agents.links.log_tail import LogTail
 from broadloom.agents.links.topic_log import (
     COUNT,
@@ -331,6 +331,17 @@ class MosquittoWatch:
     def _note_event(self) -> None:
         self._last_event = time.monotonic()
         self._dirty = True
+        name = self._broker.name
+        if self.followed.cut:
+            self._problem(
+                f"broker {name!r} cuts lines of its log off at 1,000 bytes, so that a long topic filter is "
+                "unknown and not carried; let the client subscribe to a shorter one that covers it"
+            )
+        if self.followed.refused:
+            self._problem(
+                f"broker {name!r} has more than {MOST_SESSIONS:,} sessions or {MOST_FILTERS:,} filters; "
+                "the others are not followed"
+            )
         self._changed()
 
     # The broker's own counts.
