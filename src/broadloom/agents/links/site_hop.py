@@ -244,8 +244,7 @@ class SiteHop(SessionHandler):
                 self._context.problem(f"{self._filters_path.name} cannot be written: {error.strerror}")
 
     def retained_due(self) -> list[Route]:
-        """The routes in use for which the neighbour needs retained messages."""
-        start, end = self.hop
+        """The routes in use for which this hop sends retained messages to the neighbour."""
         return [
             route
             for route in self.policy.routes()
@@ -253,9 +252,20 @@ class SiteHop(SessionHandler):
             and route.until is None
             and route.since is not None
             and route.since <= self.store.version
-            and end in route.fresh
-            and start not in route.fresh
+            and self._sends_retained(route)
         ]
+
+    def _sends_retained(self, route: Route) -> bool:
+        """Whether the neighbour is new in a route, and this hop is the one that brings it what is retained.
+
+        Brokers that receive the route's messages all have the same, so one of them sends; one that only
+        publishes sends its own.
+        """
+        start, end = self.hop
+        if end not in route.fresh or start in route.fresh:
+            return False
+        receiving = {w for w, u in route.hops if u == end and (end, w) in route.hops and w not in route.fresh}
+        return start not in receiving or start == min(receiving)
 
     async def send_retained(self, route: Route) -> None:
         """Send the retained messages of a route's topics to a neighbour that is new in it."""
@@ -354,7 +364,7 @@ async def end_session(broker: str, client: str, endpoint: Endpoint) -> None:
 
 
 class RetainedSender(SessionHandler):
-    """Reads the retained messages of some filters at one broker, and publishes them at another.
+    """Copies retained messages from one broker to another, for topics where the other one has none.
 
     Args:
         hop: the two brokers.
@@ -368,13 +378,13 @@ class RetainedSender(SessionHandler):
         self._near = ClientSession(hop[0], client, near, self, kept=False)
         self._far = ClientSession(hop[1], client, far, self, kept=False)
         self._stamp = stamp
-        self._fence = asyncio.Event()
+        self._topics: set[str] = set()  # that the second broker has, or gets now
         self._unfinished: set[int] = set()
         self._count = 0
         self._refused = 0
 
     async def run(self, filters: Iterable[str]) -> int:
-        """Send all retained messages; returns their number.
+        """Copy all retained messages of some filters; returns their number.
 
         Raises:
             TimeoutError: a broker does not answer in time.
@@ -385,11 +395,11 @@ class RetainedSender(SessionHandler):
         self._far.start()
         try:
             async with asyncio.timeout(RETAINED_SECONDS):
-                await self._far.up.wait()
-                await self._near.up.wait()
-                await self._near.subscribe(filters, retained=True)
-                # The broker answers in order: when this is acknowledged, all retained messages have arrived.
-                await self._near.subscribe([FENCE], retained=False)
+                for session in (self._far, self._near):
+                    await session.up.wait()
+                    await session.subscribe(filters, retained=True)
+                    # Brokers answer in order: when this is acknowledged, all retained messages have arrived.
+                    await session.subscribe([FENCE], retained=False)
                 while self._unfinished:
                     await asyncio.sleep(0.01)
         finally:
@@ -398,11 +408,12 @@ class RetainedSender(SessionHandler):
 
     def arrived(self, session: ClientSession, message: Publish) -> None:
         """A message has arrived; those that are not retained come by the hop itself."""
-        if session is not self._near:
-            return
         if message.number:
             session.send(acknowledgement(PUBACK, message.number))
-        if message.is_retained and not message.topic.startswith("$"):
+        if not message.is_retained or message.topic.startswith("$") or message.topic in self._topics:
+            return
+        self._topics.add(message.topic)
+        if session is self._near:
             properties = ((ROUTE_STAMP.encode(), self._stamp),)
             number = self._far.publish(message.topic, message.payload(), properties, retain=True)
             self._unfinished.add(number)
