@@ -37,7 +37,7 @@ from broadloom.agents.links.route_orders import AgentReport, Epoch
 from broadloom.agents.links.stamps import FleetKey
 from broadloom.agents.links.target_trees import Filters, Hops
 from broadloom.agents.monitoring import RateLimitedLog
-from broadloom.errors import BroadloomError, InternalError
+from broadloom.errors import BroadloomError, InputError, InternalError
 from broadloom.mqtt.client_session import watched_task
 from broadloom.storage import RecordJournal, lock_folder
 
@@ -153,6 +153,7 @@ class ControllerService:
         self._dirty: set[str] = set()
         self._kept: set[str] = set()  # brokers with an embedded agent
         self._departed: set[str] = set()
+        self._joined: set[str] = set()  # brokers that the fleet file does not have
         self.controller.on_orders = self._spread
 
     # Life.
@@ -201,7 +202,12 @@ class ControllerService:
     # What the API needs.
 
     def receive(self, report: AgentReport) -> ReportAnswer:
-        """Take the report of an agent, and what clients want at its broker."""
+        """Take the report of an agent, and what clients want at its broker.
+
+        Raises:
+            InputError: the fleet has no such broker.
+        """
+        self._check_known(report.broker)
         self.controller.receive(report)
         mark = (report.instance, report.filters_number)
         if report.filters is not None and self._latest.get(report.broker) != mark:
@@ -226,11 +232,23 @@ class ControllerService:
         """Orders later than a number of an epoch; None: there are none within the wait.
 
         Raises:
+            InputError: the fleet has no such broker.
             StaleControllerError: this controller is not obeyed.
         """
+        self._check_known(broker)
         if self.controller.refused is not None:
             raise StaleControllerError(self.controller.refused)
         return await self.board.after(broker, epoch, number, wait)
+
+    def _check_known(self, broker: str) -> None:
+        """Raise unless a broker is in the fleet file, has joined, or still has links."""
+        if broker in self._options.fleet.brokers or broker in self._joined:
+            return
+        if broker not in self.controller.status()["brokers"]:
+            raise InputError(
+                f"the fleet has no broker {broker!r:.80}; add it to the fleet file, or let it join"
+            )
+        self._joined.add(broker)
 
     def status(self) -> dict[str, Any]:
         """The status of the fleet, as JSON values."""
@@ -350,6 +368,7 @@ class ControllerService:
         for broker in departed - self._departed:
             self.controller.remove(broker)
         self._departed = departed
+        self._joined.update(addresses)
         self._embed(addresses)
 
     def _planned(
