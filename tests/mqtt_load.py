@@ -10,7 +10,8 @@ from itertools import cycle
 
 from broadloom.mqtt.client_session import ClientSession, SessionHandler
 from broadloom.mqtt.endpoint import Endpoint
-from broadloom.mqtt.packets import FAILED, ID_PROPERTY, PUBACK, Connack, Publish, acknowledgement
+from broadloom.mqtt.packets import FAILED, PUBACK, Connack, Publish, acknowledgement
+from broadloom.mqtt.reserved_topics import MESSAGE_ID
 
 IN_FLIGHT = 15  # of one client; a broker of default settings takes 20
 
@@ -109,7 +110,7 @@ class Load(SessionHandler):
             self.missing[number] = wanting
         self._open[broker] += 1
         text = b"%d" % number
-        client.publish(topic, text, [(ID_PROPERTY, b"load-" + text)] if self.identified else ())
+        client.publish(topic, text, [(MESSAGE_ID.encode(), b"load-" + text)] if self.identified else ())
         return True
 
     def counts(self) -> dict[str, int]:

@@ -1,9 +1,8 @@
-"""Subscription identifiers: they tell copies of a message apart, and are never forwarded."""
+"""Subscription identifiers: they are read from messages, and are never forwarded."""
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broadloom.agents.links.carried_groups import CarriedGroup, GroupState
 from broadloom.mqtt.packets import PacketReader, publish, read_publish, subscribe
 
 USERS = st.lists(st.tuples(st.binary(max_size=5), st.binary(max_size=200)), max_size=3)
@@ -53,23 +52,3 @@ def test_a_subscription_carries_its_identifier():
     """By the example of the standard, section 3.8: properties follow the packet id."""
     assert subscribe(7, ["a"], False, 300)[2:] == b"\0\7" + b"\3\x0b\xac\2" + b"\0\1a" + b"\x2d"
     assert subscribe(7, ["a"], False)[2:] == b"\0\7" + b"\0" + b"\0\1a" + b"\x2d"
-
-
-def test_of_the_copies_for_overlapping_filters_one_is_forwarded():
-    """Whether the broker sends a copy per filter, or one message with all identifiers."""
-    filters = ("+/b", "a/+", "c")
-    hop = ("rome", "oslo")
-    group = CarriedGroup(GroupState(filters, frozenset({hop})), None)
-    assert group.identifiers == {"+/b": 1, "a/+": 2, "c": 3}
-
-    def admitted(topic, *copies):
-        counts = 0
-        for number, identifiers in enumerate(copies, 1):
-            _, raw, head = next(
-                PacketReader().feed(with_identifiers(publish(topic, b"", number), identifiers))
-            )
-            counts += group.admits(hop, read_publish(raw, head).stamped(b"%d" % number))
-        return counts
-
-    assert admitted("a/b", [1], [2]) == admitted("a/b", [2], [1]) == admitted("a/b", [1, 2]) == 1
-    assert admitted("a/c", [2]) == admitted("c", [3]) == 1

@@ -1,4 +1,4 @@
-"""`broadloom deploy`: export, check, rehearse, diff, session and live."""
+"""`broadloom deploy`: export, check, rehearse, diff and session."""
 
 from __future__ import annotations
 
@@ -33,7 +33,6 @@ from broadloom.cli.deploy_texts import change_text, comparison_table, rehearsal_
 from broadloom.errors import InputError
 
 if TYPE_CHECKING:
-    from broadloom.agents.links import LinkAgent
     from broadloom.deployment import Settings, Wiring
 
 PlanFolder = Annotated[Path, typer.Argument(help="The folder of a plan.")]
@@ -362,108 +361,3 @@ def see_to_session(
         "ended": end,
     }
     show(record, f"{client} at {broker}: {'ended' if end else 'done'}", as_json, quiet)
-
-
-@app.command("live")
-def live(
-    plan: PlanFolder,
-    state: Annotated[
-        Path, typer.Option(help="The folder of the agent's state, which it needs after a restart.")
-    ],
-    events: Annotated[
-        Path | None, typer.Option(help="A growing file of events (JSON lines); each event changes the links.")
-    ] = None,
-    follow: Annotated[
-        Path | None,
-        typer.Option(help="The output of `broadloom maintain --stream`: follow its versions."),
-    ] = None,
-    fleet: FleetFile = None,
-    messages: Messages = None,
-    publishers: PublisherMode = None,
-    least: Least = "latency",
-    slack: Slack = 0.1,
-    address: Address = ADDRESS,
-    tls: Tls = True,
-    certificates: Annotated[
-        str | None,
-        typer.Option(help="The folder of ca.crt, agent.crt and agent.key; by default those of the system."),
-    ] = None,
-    credentials: Credentials = False,
-    window: Annotated[
-        int, typer.Option(help="Maximum number of messages in flight per direction of a link.")
-    ] = 500,
-    patience: Annotated[
-        float, typer.Option(help="Seconds that a change waits for an unreachable broker.")
-    ] = 10,
-    fresh: Annotated[
-        bool,
-        typer.Option(
-            "--fresh", help="With a new --state: drop messages that brokers have queued for an earlier agent."
-        ),
-    ] = False,
-    metrics: Annotated[
-        int | None, typer.Option(help="A port on loopback for Prometheus; off by default.")
-    ] = None,
-    down: Annotated[bool, typer.Option("--down", help="Remove all links, and exit.")] = False,
-    as_json: Json = False,
-    quiet: Quiet = False,
-) -> None:
-    """Hold the links of a plan between running MQTT 5 brokers, and change them live, without loss.
-
-    Example: broadloom deploy live plan --state live --fleet fleet.toml --events events.jsonl
-    """
-    import asyncio
-    import logging
-
-    from broadloom.agents.links import (
-        AddressedPlans,
-        EventFile,
-        FixedPlan,
-        LinkAgent,
-        LinkRun,
-        PlanVersions,
-        fleet_endpoints,
-        link_summary,
-        serve_links,
-        settings_endpoints,
-        take_down_links,
-    )
-    from broadloom.checks import check_number
-    from broadloom.deployment import Settings, addresses_of, check_fleet
-    from broadloom.mqtt.endpoint import LAST_PORT
-
-    if events is not None and follow is not None:
-        raise InputError("changes come from --events or from --follow; give one of them")
-    options = DeployOptions(None, fleet, address, tls, certificates, credentials)
-    loaded = with_publishers(bl.Plan.load(plan), messages, publishers)
-    addresses = addresses_of(loaded)
-    settings = Settings(address, addresses, tls, certificates, credentials)
-    source = (
-        EventFile(loaded, events) if events else PlanVersions(follow, loaded) if follow else FixedPlan(loaded)
-    )
-    logging.basicConfig(level=logging.ERROR if quiet else logging.INFO, format="broadloom: %(message)s")
-    for note in (*options.notes(loaded), *loaded.not_carried.lines()):
-        logging.info(note)
-    if fleet is None:
-        endpoint = settings_endpoints(settings, window)
-    else:
-        known = bl.Fleet.load(fleet)
-        check_fleet(known, loaded)
-        endpoint = fleet_endpoints(known, window)
-    for broker in loaded.interest.node_ids:
-        endpoint(broker)  # a malformed address is refused now, not when a link needs it
-    if metrics is not None and not 0 < metrics <= LAST_PORT:
-        raise InputError(f"metrics is {metrics}; give a port from 1 to {LAST_PORT}")
-
-    async def held() -> LinkAgent:
-        agent = LinkAgent(endpoint, state, check_number(patience, "patience"), fresh)
-        if down:
-            await take_down_links(agent)
-        else:
-            chosen = None if messages is None and publishers is None else loaded.publishers
-            run = LinkRun(agent, AddressedPlans(source, addresses), chosen, least, slack)
-            await serve_links(run, metrics, lambda: logging.info("%d links are up", len(agent.links)))
-        return agent
-
-    record = {"state": str(state)} | link_summary(asyncio.run(held()))
-    show(record, f"{record['changes']:,} changes, {record['messages']:,} messages carried", as_json, quiet)

@@ -70,14 +70,14 @@ def fleet_target(fleet: Fleet | None, plan: Plan, to: str | None) -> Target:
     if len(kinds) > 1:
         raise InputError(
             f"brokers are of several kinds ({_by_kind(brokers, kinds)}), and native links join brokers of "
-            "one kind only; link them live instead: broadloom deploy live --fleet"
+            "one kind only; link them live instead: broadloom controller"
         )
     kind = next(iter(kinds), to or TARGETS[0].name)
     if to is not None and to != kind:
         raise InputError(f"--to is {to}, but the brokers of the fleet are {kind}; leave --to out")
     if all(target.name != kind for target in TARGETS):
         raise InputError(
-            f"there are no native links between {kind} brokers; link them live: broadloom deploy live --fleet"
+            f"there are no native links between {kind} brokers; link them live: broadloom controller"
         )
     return target_named(kind)
 

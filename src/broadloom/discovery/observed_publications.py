@@ -222,10 +222,11 @@ class BrokerListener(SessionHandler):
             self.found.lines_cut += 1
         elif topic in LOG_TOPICS:
             self.found.lines.append(message.payload().decode("utf-8", "replace"))
+        elif message.stamp:
+            return  # a site agent has brought it from the broker where it was published
         elif self._since is not None and not topic.startswith("$") and self._is_carried(topic):
-            content = str(message.key).encode() if message.key else message.payload()
             count_message(self.found, topic, len(message.raw))
-            self._repeated.add(self._broker.name, topic, content)
+            self._repeated.add(self._broker.name, topic, message.payload())
 
     def _is_carried(self, topic: str) -> bool:
         return self._index is None or next(self._index.meeting(topic), None) is not None

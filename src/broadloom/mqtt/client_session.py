@@ -16,16 +16,13 @@ from broadloom.mqtt.packets import (
     DISCONNECT,
     FAILED,
     IDENTIFIERS_AVAILABLE,
-    LARGEST_PACKET,
     LAST_ID,
-    MAXIMUM_PACKET,
     PING,
     PINGRESP,
     PUBACK,
     PUBCOMP,
     PUBLISH,
     PUBREC,
-    RECEIVE_MAXIMUM,
     SUBACK,
     UNSUBACK,
     Connack,
@@ -95,9 +92,7 @@ class ClientSession(asyncio.Protocol):
 
     Attributes:
         up: set while the session is connected and `handler.opened` has returned.
-        connects: number of connections so far.
         last_error: why the latest attempt to connect failed; None: it has not.
-        is_id_taken: returns whether the handler uses a packet id for a message.
         round_trip: seconds from the latest PINGREQ to its answer; None: not known.
         is_taken_over: whether another client of the same name has taken the session over; then this one does
             not connect again.
@@ -121,9 +116,7 @@ class ClientSession(asyncio.Protocol):
         self._pinged: float | None = None
         self._is_paused = False
         self.up = asyncio.Event()
-        self.connects = 0
         self.last_error: str | None = None
-        self.is_id_taken: Callable[[int], bool] = lambda _: False
         self._endpoint = endpoint
         self._handler = handler
         self._kept = kept
@@ -135,13 +128,11 @@ class ClientSession(asyncio.Protocol):
         self._connack: asyncio.Future[Connack] | None = None
         self._task: asyncio.Task[None] | None = None
         self._last_received = 0.0
-        self._absent_since: float | None = None
         self._last_id = LAST_ID
         self._has_identifiers = True
 
     def start(self) -> None:
         """Start to connect."""
-        self._absent_since = asyncio.get_running_loop().time()
         self._task = watched_task(self._run())
 
     async def stop(self, forget: bool = False) -> None:
@@ -158,10 +149,6 @@ class ClientSession(asyncio.Protocol):
             await asyncio.gather(self._task, return_exceptions=True)
         if self._transport is not None:
             self._transport.abort()
-
-    def seconds_absent(self) -> float:
-        """Seconds since the session was last up; 0 while it is up."""
-        return 0.0 if self._absent_since is None else asyncio.get_running_loop().time() - self._absent_since
 
     def send(self, packet: bytes) -> None:
         """Write a packet, in one call with all packets of this iteration of the event loop."""
@@ -254,10 +241,10 @@ class ClientSession(asyncio.Protocol):
             ) from error
 
     def _next_id(self) -> int:
-        """A free packet id for a request, in descending order; ids of forwarded messages ascend."""
+        """A free packet id for a request or a message."""
         for _ in range(LAST_ID):
             self._last_id = self._last_id - 1 if self._last_id > 1 else LAST_ID
-            if self._last_id not in self._requests and not self.is_id_taken(self._last_id):
+            if self._last_id not in self._requests:
                 return self._last_id
         raise ConnectionResetError(f"client {self.client!r} has no free packet id at broker {self.broker!r}")
 
@@ -300,11 +287,9 @@ class ClientSession(asyncio.Protocol):
     async def _connect(self) -> None:
         loop = asyncio.get_running_loop()
         connack = await self._open_connection(not self._kept, self._endpoint.expiry if self._kept else 0)
-        self.connects += 1
         self._has_identifiers = connack.properties.get(IDENTIFIERS_AVAILABLE, 1) != 0
         loop.call_later(self._endpoint.keep_alive / 2, self._ping, self._transport)
         await self._handler.opened(self, connack)
-        self._absent_since = None
         if self.last_error is not None:
             LOG.warning("broker %r, client %r: connected again", self.broker, self.client)
             self.last_error = None
@@ -370,8 +355,6 @@ class ClientSession(asyncio.Protocol):
         if self._connack is not None and not self._connack.done():
             self._connack.set_exception(exc or ConnectionResetError("the broker closed the connection"))
             self._connack.exception()
-        if self.up.is_set():
-            self._absent_since = asyncio.get_running_loop().time()
         self.up.clear()
         self._reset()
         self._handler.closed(self)
@@ -440,9 +423,3 @@ def watched_task(work: Coroutine[None, None, None]) -> asyncio.Task[None]:
     task = asyncio.create_task(work)
     task.add_done_callback(report)
     return task
-
-
-def broker_limits(connack: Connack) -> tuple[int, int]:
-    """A broker's limits: the number of unfinished messages, and the bytes of a packet."""
-    properties = connack.properties
-    return properties.get(RECEIVE_MAXIMUM, LAST_ID), properties.get(MAXIMUM_PACKET, LARGEST_PACKET)

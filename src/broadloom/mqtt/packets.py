@@ -7,13 +7,12 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from hashlib import blake2b
 from typing import NamedTuple
 from zlib import crc32
 
 from broadloom.errors import InternalError
 from broadloom.mqtt.endpoint import Login
-from broadloom.mqtt.reserved_topics import MESSAGE_ID, ROUTE_STAMP
+from broadloom.mqtt.reserved_topics import ROUTE_STAMP
 
 CONNECT, CONNACK, PUBLISH, PUBACK, PUBREC, PUBREL, PUBCOMP = 0x10, 0x20, 0x30, 0x40, 0x50, 0x60, 0x70
 SUBSCRIBE, SUBACK, UNSUBSCRIBE, UNSUBACK, PINGREQ, PINGRESP, DISCONNECT = (
@@ -30,7 +29,6 @@ LARGEST_PACKET = 268_435_455  # bytes, by the four bytes of a packet's length
 FAILED = 0x80  # reason codes from here on are refusals
 RETAIN, DUP = 0x01, 0x08
 QOS_2 = 0x04
-ID_PROPERTY = MESSAGE_ID.encode()
 
 PING = bytes((PINGREQ, 0))
 SESSION_EXPIRY, RECEIVE_MAXIMUM, MAXIMUM_PACKET, MAXIMUM_QOS = 0x11, 0x21, 0x27, 0x24
@@ -68,7 +66,6 @@ class Publish(NamedTuple):
         head: the position of its variable header.
         topic: its topic.
         number: its packet id; 0 for QoS 0.
-        key: a digest of its id; 0: it has no id.
         identifiers: the identifiers of the subscriptions for which the broker sent it.
         stamp: the value of its user property `broadloom-route`, which `raw` no longer has; empty: none.
     """
@@ -77,7 +74,6 @@ class Publish(NamedTuple):
     head: int
     topic: str
     number: int
-    key: int
     identifiers: tuple[int, ...] = ()
     stamp: bytes = b""
 
@@ -90,11 +86,6 @@ class Publish(NamedTuple):
     def is_retained(self) -> bool:
         """Whether the broker marks it as retained."""
         return bool(self.raw[0] & RETAIN)
-
-    def forwarded(self) -> bytes:
-        """The packet for the next broker: the same at QoS 2, or at QoS 0 if it was received at QoS 0."""
-        first = PUBLISH | (self.raw[0] & RETAIN) | (QOS_2 if self.number else 0)
-        return b"%c%b" % (first, self.raw[1:])
 
     def payload(self) -> bytes:
         """The payload."""
@@ -113,15 +104,6 @@ class Publish(NamedTuple):
         body = b"%b%b%b%b" % (raw[self.head : at], _length(len(properties)), properties, raw[end:])
         first = PUBLISH | (raw[0] & RETAIN) | (QOS_2 if self.number else 0)
         return b"%c%b%b" % (first, _length(len(body)), body)
-
-    def stamped(self, text: bytes) -> Publish:
-        """The same message with an id, for a message without one."""
-        start, end = _properties_of(self)
-        properties = self.raw[start:end] + b"%c%b%b" % (_USER, _text(ID_PROPERTY), _text(text))
-        before = self.raw[self.head : _property_length_at(self)]
-        body = before + _length(len(properties)) + properties + self.raw[end:]
-        raw = b"%c%b%b" % (self.raw[0], _length(len(body)), body)
-        return self._replace(raw=raw, head=len(raw) - len(body), key=_key(text))
 
 
 class PacketReader:
@@ -191,9 +173,8 @@ def read_publish(raw: bytes, head: int) -> Publish:
         raise ProtocolError("properties exceed their packet")
     size, start = found
     if not size:
-        return Publish(raw, head, topic, number, 0)
-    key = _find_id(raw, start, start + size)
-    return _with_forwarded_properties(Publish(raw, head, topic, number, key), start, start + size)
+        return Publish(raw, head, topic, number)
+    return _with_forwarded_properties(Publish(raw, head, topic, number), start, start + size)
 
 
 def _with_forwarded_properties(message: Publish, start: int, end: int) -> Publish:
@@ -404,21 +385,6 @@ def disconnect(expiry: int | None = None) -> bytes:
 
 def _packet(first: int, body: bytes) -> bytes:
     return b"%c%b%b" % (first, _length(len(body)), body)
-
-
-def _key(text: bytes) -> int:
-    """The digest of a message id, never 0."""
-    return int.from_bytes(blake2b(text, digest_size=8).digest()) or 1
-
-
-def _find_id(raw: bytes, start: int, end: int) -> int:
-    """The digest of the message id among the properties; 0: none."""
-    if ID_PROPERTY not in raw[start:end]:
-        return 0
-    for kind, begin, _ in _walk(raw, start, end):
-        if kind == _USER and raw[begin + 2 : (middle := _end_of_text(raw, begin))] == ID_PROPERTY:
-            return _key(raw[middle + 2 : _end_of_text(raw, middle)])
-    return 0
 
 
 def _walk(raw: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:

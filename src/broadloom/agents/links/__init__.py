@@ -1,4 +1,4 @@
-"""Link agent, which holds the links of a plan between running brokers and changes them live.
+"""Live plane: a controller, and site agents that hold the links between running brokers.
 
 The names are loaded at their first use.
 """
@@ -8,81 +8,61 @@ from typing import TYPE_CHECKING
 from broadloom.lazy_names import lazy_names
 
 if TYPE_CHECKING:
+    from broadloom.agents.links.agent_service import AgentOptions, serve_agent
+    from broadloom.agents.links.controller_service import ControllerOptions, serve_controller
     from broadloom.agents.links.embedded_links import (
         EmbeddedLinks,
         LinkConfig,
         address_endpoints,
         embed_links,
     )
-    from broadloom.agents.links.link_agent import LinkAgent
-    from broadloom.agents.links.link_service import (
-        LinkRun,
-        fleet_endpoints,
-        link_metrics,
-        link_summary,
-        serve_links,
-        settings_endpoints,
-        take_down_links,
-    )
-    from broadloom.agents.links.plan_sources import (
-        AddressedPlans,
-        EventFile,
-        FixedPlan,
-        PlannedLinks,
-        PlanSource,
-        PlanVersions,
-    )
-    from broadloom.agents.links.tree_changes import Step, edges, next_step, target_hops
+    from broadloom.agents.links.fleet_controller import FleetController
+    from broadloom.agents.links.fleet_planner import FleetPlanner
+    from broadloom.agents.links.planned_links import PlannedLinks
+    from broadloom.agents.links.route_orders import AgentOrders, AgentReport, Route
+    from broadloom.agents.links.site_agent import SiteAgent
+    from broadloom.agents.links.stamps import FleetKey
+    from broadloom.agents.links.target_trees import target_trees
 
 __all__ = [
-    "AddressedPlans",
+    "AgentOptions",
+    "AgentOrders",
+    "AgentReport",
+    "ControllerOptions",
     "EmbeddedLinks",
-    "EventFile",
-    "FixedPlan",
-    "LinkAgent",
+    "FleetController",
+    "FleetKey",
+    "FleetPlanner",
     "LinkConfig",
-    "LinkRun",
-    "PlanSource",
-    "PlanVersions",
     "PlannedLinks",
-    "Step",
+    "Route",
+    "SiteAgent",
     "address_endpoints",
-    "edges",
     "embed_links",
-    "fleet_endpoints",
-    "link_metrics",
-    "link_summary",
-    "next_step",
-    "serve_links",
-    "settings_endpoints",
-    "take_down_links",
-    "target_hops",
+    "serve_agent",
+    "serve_controller",
+    "target_trees",
 ]
 
 # The module of each name; a test compares it with the imports above.
 _MODULES = {
-    "AddressedPlans": "plan_sources",
+    "AgentOptions": "agent_service",
+    "AgentOrders": "route_orders",
+    "AgentReport": "route_orders",
+    "ControllerOptions": "controller_service",
     "EmbeddedLinks": "embedded_links",
-    "EventFile": "plan_sources",
-    "FixedPlan": "plan_sources",
-    "LinkAgent": "link_agent",
+    "FleetController": "fleet_controller",
+    "FleetKey": "stamps",
+    "FleetPlanner": "fleet_planner",
     "LinkConfig": "embedded_links",
-    "LinkRun": "link_service",
-    "PlanSource": "plan_sources",
-    "PlanVersions": "plan_sources",
-    "PlannedLinks": "plan_sources",
-    "Step": "tree_changes",
+    "PlannedLinks": "planned_links",
+    "Route": "route_orders",
+    "SiteAgent": "site_agent",
     "address_endpoints": "embedded_links",
-    "edges": "tree_changes",
     "embed_links": "embedded_links",
-    "fleet_endpoints": "link_service",
-    "link_metrics": "link_service",
-    "link_summary": "link_service",
-    "next_step": "tree_changes",
-    "serve_links": "link_service",
-    "settings_endpoints": "link_service",
-    "take_down_links": "link_service",
-    "target_hops": "tree_changes",
+    "serve_agent": "agent_service",
+    "serve_controller": "controller_service",
+    "target_trees": "target_trees",
 }
 
 __getattr__ = lazy_names(__name__, _MODULES)
