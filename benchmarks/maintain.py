@@ -321,7 +321,7 @@ def journal(quick: bool) -> Section:
             seconds = [_wall_seconds(live, event) for event in events]
             row[name] = 1e3 * float(np.median(seconds))
         live.close()
-        [file] = Path(scratch, "live").glob("journal.*")
+        [file] = Path(scratch, "live").glob("journal.*[0-9]")
         row["bytes a change"] = file.stat().st_size / len(events)
         start = time.perf_counter()
         bl.Live.load(f"{scratch}/live").close()

@@ -8,7 +8,7 @@ import broadloom as bl
 from broadloom import InputError, StorageError
 from broadloom.errors import error_from_os
 from broadloom.model import RowLedger, TableAccount
-from broadloom.storage import lock_folder, start_journal
+from broadloom.storage import create_journal, lock_folder
 
 
 @pytest.mark.parametrize(
@@ -33,12 +33,12 @@ def test_a_failed_copy_of_a_folder_is_a_storage_error_with_the_first_reason():
 
 
 def test_a_journal_that_cannot_be_written_is_a_storage_error(tmp_path, monkeypatch):
-    def full(_):
+    def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("os.fsync", full)
+    monkeypatch.setattr("pathlib.Path.replace", full)
     with pytest.raises(StorageError, match="cannot be written: No space left on device"):
-        start_journal(tmp_path / "journal", b"magic\n")
+        create_journal(tmp_path / "journal")
 
 
 def test_a_lock_on_a_missing_folder_is_an_input_error(tmp_path):

@@ -108,7 +108,7 @@ except SystemExit as end:
 USE_FOLDERS = """
 imitate("win32")
 import broadloom as bl
-from broadloom.storage import append_record, lock_folder, new_folder, read_records, start_journal
+from broadloom.storage import RecordJournal, create_journal, lock_folder, new_folder
 
 for text in ("old", "new"):
     with new_folder(Path("made"), overwrite=True) as scratch:
@@ -134,11 +134,11 @@ except bl.InputError as error:
     assert "nowhere cannot be opened" in str(error)
 
 for _ in range(2):
-    start_journal(Path("journal"), b"magic\\n")
-handle = os.open("journal", os.O_RDWR | os.O_APPEND | os.O_BINARY)
-append_record(handle, b"one\\n")
-os.close(handle)
-assert read_records(Path("journal"), b"magic\\n") == [b"one\\n"]
+    create_journal(Path("journal"))
+with RecordJournal(Path("journal")) as journal:
+    journal.append("one", {})
+with RecordJournal(Path("journal")) as journal:
+    assert len(journal) == 1
 
 live = bl.maintain(bl.Interest.from_lists([["a", "b"], ["a"], ["b"]]))
 live.save("live")

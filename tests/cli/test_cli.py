@@ -15,6 +15,7 @@ import broadloom as bl
 from broadloom import Plan
 from broadloom.cli import main
 from broadloom.errors import missing_extra
+from broadloom.storage import RecordJournal
 
 
 @pytest.fixture
@@ -388,3 +389,23 @@ def test_infinity_is_a_number_and_an_error_of_the_system_names_the_file(run, tab
     code, _, err = run("link", tables, "-a", "gm", "-o", tmp_path / "file" / "plan")
     assert code == 2
     assert str(tmp_path / "file") in err
+
+
+def test_a_damaged_journal_is_repaired(run, tmp_path):
+    """Records before the damage are kept, and the damaged file too; an undamaged journal is not changed."""
+    path = tmp_path / "records"
+    with RecordJournal(path) as journal:
+        for text in ("first", "second", "third"):
+            journal.append("kind", {"text": text})
+    assert run("repair", path)[:2] == (0, f"{path}: not damaged; it has 3 records\n")
+    damaged = path.read_bytes().replace(b"second", b"secind")
+    path.write_bytes(damaged)
+    code, out, _ = run("repair", path, "--json")
+    result = json.loads(out)
+    assert (code, result["kept"], result["lost_from"]) == (0, 1, 2)
+    assert (tmp_path / "records.damaged-1").read_bytes() == damaged
+    with RecordJournal(path) as journal:
+        assert [record.body["text"] for record in journal.records()] == ["first"]
+    code, _, error = run("repair", tmp_path / "missing")
+    assert code == 2
+    assert "does not exist" in error

@@ -9,7 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broadloom.errors import BroadloomError, InputError, StorageError
-from broadloom.storage import JournalDamageError, RecordJournal, check_journal, repair_journal
+from broadloom.storage import (
+    JournalDamageError,
+    RecordJournal,
+    check_journal,
+    delete_journal,
+    repair_journal,
+)
+from broadloom.storage.record_journal import own_journal
 
 BODIES = st.dictionaries(st.text(max_size=5), st.none() | st.integers() | st.text(max_size=20), max_size=3)
 RECORDS = st.lists(st.tuples(st.text(max_size=8), BODIES), max_size=6)
@@ -74,6 +81,40 @@ def test_each_flipped_bit_is_found_or_harmless(tmp_path):
                     assert plain(journal) == records[: repaired.kept]
                 repaired.copy.unlink()
     assert found > 1_000
+
+
+def test_flipped_bits_in_the_file_that_undoes_a_transaction_are_harmless(tmp_path):
+    """SQLite keeps that file after each transaction, with an empty header."""
+    path = tmp_path / "records"
+    records = written(path)
+    data = own_journal(path).read_bytes()
+    assert data
+    for offset in [*range(40), *range(40, 4700, 60)]:
+        changed = bytearray(data)
+        changed[offset] ^= 1 << (offset % 8)
+        own_journal(path).write_bytes(changed)
+        with RecordJournal(path) as journal:
+            assert plain(journal) == records, offset
+
+
+def test_a_file_left_over_from_a_deleted_journal_does_not_change_a_new_one(tmp_path):
+    path = tmp_path / "records"
+    written(path)
+    own_journal(path).write_bytes(bytes.fromhex("d9d505f920a163d7") + bytes(4096))
+    path.unlink()
+    with RecordJournal(path) as journal:
+        assert plain(journal) == []
+    delete_journal(path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_journal_of_an_earlier_version_is_neither_read_nor_repaired(tmp_path):
+    path = tmp_path / "moves"
+    path.write_bytes(b"broadloom moves 1\n")
+    for use in (RecordJournal, repair_journal):
+        with pytest.raises(InputError, match="earlier version of broadloom"):
+            use(path)
+    assert path.read_bytes() == b"broadloom moves 1\n"
 
 
 @pytest.mark.parametrize("size", [0, 1, 100, 4095, 4096, 8192, -1, -4096])

@@ -23,6 +23,7 @@ from broadloom.cli import (
     live,
     maintain,
     migrate,
+    repair,
     reproduce,
     run,
 )
@@ -78,6 +79,7 @@ app.command("controller")(live.controller)
 app.command("agent")(live.agent)
 app.command("status")(live.status)
 app.add_typer(migrate.app, name="migrate")
+app.command("repair")(repair.repair)
 app.command("reproduce")(reproduce.reproduce)
 app.command("algorithms")(inspect.algorithms)
 app.command("compile")(compile_verb.compile_all)

@@ -2,7 +2,7 @@
 
 The state is a plan with its backups. Every state names a journal of its own, `journal.<number>`, which is
 created before the state is. So one rename, that of the state, replaces the pair; a journal that no state
-names is left over from an interrupted save and is removed.
+names is left over from an interrupted save and is removed. A journal is a `RecordJournal`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from broadloom._version import VERSION
-from broadloom.errors import InputError, StorageError, error_from_os
+from broadloom.errors import InputError, InternalError, StorageError, error_from_os
+from broadloom.folder_locks import sync_path
 from broadloom.maintenance._overlay_arrays import OverlayContents
 from broadloom.maintenance.carry_ledger import CarryLedger
 from broadloom.maintenance.changes import Change, ChangeRequest
@@ -34,13 +35,21 @@ from broadloom.maintenance.live import Live, OverlayNames
 from broadloom.maintenance.methods import options_of
 from broadloom.maintenance.node_columns import ID, IDS_NOTE, NodeColumns
 from broadloom.plans import Plan
-from broadloom.storage import BINARY, append_record, lock_folder, new_folder, read_records, start_journal
+from broadloom.storage import (
+    JournalRecord,
+    RecordJournal,
+    create_journal,
+    delete_journal,
+    lock_folder,
+    new_folder,
+)
 
 STATE = "state"
 RECORD = "live.json"
 FORMAT = 2
 JOURNAL = "journal"
-MAGIC = b"broadloom journal 1\n"
+KIND = "changes"  # of all records
+OLD_EMPTY = b"broadloom journal 1\n"  # a journal of an earlier version, without changes
 
 
 def save(live: Live, path: str | Path | None = None, overwrite: bool = False) -> None:
@@ -193,7 +202,7 @@ def read_state(folder: Path) -> Live:
 def _replay(live: Live, journal: OverlayJournal) -> None:
     """Run the changes in the journal again; the results must equal those at the time."""
     name = str(_record(journal.folder / STATE)["journal"])
-    for entry in read_entries(journal.folder / name):
+    for entry in journal.open(name):
         if entry.number != changes_of(live) or checksum(live._execute(entry.requests)) != entry.checksum:
             raise InputError(
                 f"{journal.folder / name} does not follow from its state: it is damaged, or of another "
@@ -237,7 +246,7 @@ class OverlayJournal:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self._lock = lock_folder(folder)
-        self._file = -1
+        self._records: RecordJournal | None = None
         self._number = 0
         self._fault: str | None = None
 
@@ -245,35 +254,64 @@ class OverlayJournal:
         """Create an empty journal; it is valid as soon as a state names it."""
         last = max((int(path.suffix[1:]) for path in journals_in(self.folder)), default=0)
         name = f"{JOURNAL}.{last + 1}"
-        start_journal(self.folder / name, MAGIC)
+        create_journal(self.folder / name)
         return name
+
+    def open(self, name: str) -> list[JournalEntry]:
+        """Open the journal of this name and return its entries.
+
+        Raises:
+            InputError: it does not exist, is damaged, or was written by an earlier version.
+            StorageError: it cannot be read.
+        """
+        path = self.folder / name
+        try:
+            with path.open("rb") as file:
+                start = file.read(len(OLD_EMPTY) + 1)
+        except OSError as error:
+            raise error_from_os(f"{path} cannot be read", error) from error
+        if start == OLD_EMPTY:
+            create_journal(path)
+        elif start.startswith(OLD_EMPTY):
+            raise InputError(
+                f"{path} was written by an earlier version of broadloom; load and save it with that "
+                "version, or begin with a new folder"
+            )
+        opened = RecordJournal(path)
+        if self._records is not None:
+            self._records.close()
+        self._records = opened
+        return [_entry(record) for record in opened.records()]
 
     def go_on(self, name: str, number: int) -> None:
         """Append to the journal of this name from now on, after `number` changes; remove other journals."""
         try:
-            file = os.open(self.folder / name, os.O_RDWR | os.O_APPEND | BINARY)
-            os.fsync(self._lock)  # the state that names it is on the disk before the old journal is removed
-        except OSError as error:
-            self._fault = f"{self.folder / name} cannot be opened: {error.strerror}; load it again"
+            if self._records is None or self._records.path != self.folder / name:
+                self.open(name)
+            sync_path(self.folder)  # the state that names it is on the disk before the old journal is removed
+        except (OSError, InputError) as error:
+            reason = getattr(error, "strerror", None) or error
+            self._fault = f"{self.folder / name} cannot be opened: {reason}; load it again"
             raise StorageError(self._fault) from error
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = file
         self._number = number
         for unused in journals_in(self.folder):
             if unused.name != name:
                 with suppress(OSError):
-                    unused.unlink()
+                    delete_journal(unused)
 
     def append(self, requests: Sequence[ChangeRequest], changes: Sequence[Change]) -> None:
         """Write changes to the disk before they are acknowledged."""
-        text = json.dumps([self._number, [request.to_json() for request in requests], checksum(changes)])
+        if self._records is None:
+            raise InternalError(f"the journal of {self.folder} is not open; please report this")
+        body = {
+            "number": self._number,
+            "requests": [request.to_json() for request in requests],
+            "checksum": checksum(changes),
+        }
         try:
-            append_record(self._file, text.encode())
-        except OSError as error:
-            self._fault = (
-                f"the journal of {self.folder} could not be written: {error.strerror}; load it again"
-            )
+            self._records.append(KIND, body)
+        except StorageError as error:
+            self._fault = f"the journal of {self.folder} could not be written ({error}); load it again"
             raise StorageError(self._fault) from error
         self._number += len(requests)
 
@@ -284,9 +322,12 @@ class OverlayJournal:
 
     def close(self) -> None:
         """Close the journal and release the folder."""
-        for handle in (self._file, self._lock):
-            if handle >= 0:
-                os.close(handle)
+        if self._records is not None:
+            self._records.close()
+            self._records = None
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
 
 def open_journal(folder: Path) -> OverlayJournal:
@@ -303,17 +344,10 @@ def journals_in(folder: Path) -> list[Path]:
     return [path for path in folder.glob(f"{JOURNAL}.*") if path.suffix[1:].isdecimal()]
 
 
-def read_entries(path: Path) -> list[JournalEntry]:
-    """The entries of a journal; a truncated record at its end is removed.
-
-    Raises:
-        InputError: the journal does not exist, or a record before its end is damaged.
-    """
-    entries = []
-    for text in read_records(path, MAGIC):
-        number, requests, check = json.loads(text)
-        entries.append(JournalEntry(number, [ChangeRequest.from_json(one) for one in requests], check))
-    return entries
+def _entry(record: JournalRecord) -> JournalEntry:
+    body = record.body
+    requests = [ChangeRequest.from_json(one) for one in body["requests"]]
+    return JournalEntry(body["number"], requests, body["checksum"])
 
 
 def checksum(changes: Sequence[Change]) -> int:

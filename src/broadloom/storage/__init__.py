@@ -5,8 +5,7 @@ The tables are not exported here, because they load pyarrow.
 
 from broadloom.folder_locks import BINARY, forget_lock, lock_handle
 from broadloom.storage.documents import read_plan_json, read_toml, to_json_value, write_file
-from broadloom.storage.folders import new_folder
-from broadloom.storage.journal import append_record, lock_folder, read_records, start_journal
+from broadloom.storage.folders import lock_folder, new_folder
 from broadloom.storage.record_journal import (
     JournalDamageError,
     JournalRecord,
@@ -24,7 +23,6 @@ __all__ = [
     "JournalRecord",
     "JournalRepair",
     "RecordJournal",
-    "append_record",
     "check_journal",
     "create_journal",
     "delete_journal",
@@ -33,10 +31,8 @@ __all__ = [
     "lock_handle",
     "new_folder",
     "read_plan_json",
-    "read_records",
     "read_toml",
     "repair_journal",
-    "start_journal",
     "to_json_value",
     "write_file",
 ]

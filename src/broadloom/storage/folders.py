@@ -1,4 +1,4 @@
-"""Atomic folders: a new folder appears complete or not at all."""
+"""Atomic folders, which appear complete or not at all, and the lock of a folder."""
 
 import ctypes
 import os
@@ -16,6 +16,21 @@ _AT_FDCWD = -100
 _RENAME_EXCHANGE = 2
 # Endings of the files that Broadloom writes; a folder with any other file is never replaced.
 _OUR_ENDINGS = (".parquet", ".json", ".html")
+
+
+def lock_folder(folder: Path) -> int:
+    """Lock a folder and return its handle; the operating system releases the lock if this process dies.
+
+    Raises:
+        InputError: the folder does not exist, or another handle holds the lock.
+        StorageError: the folder cannot be opened.
+    """
+    try:
+        return lock_handle(folder)
+    except BlockingIOError as error:
+        raise InputError(f"{folder} is open already, here or in another process; close it first") from error
+    except OSError as error:
+        raise error_from_os(f"{folder} cannot be opened", error) from error
 
 
 @contextmanager

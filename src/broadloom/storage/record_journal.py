@@ -306,16 +306,18 @@ def _check_kind(path: Path) -> None:
     """Raise if a file is empty (SQLite would take it for a new one), or of an earlier version."""
     try:
         with path.open("rb") as file:
-            start = file.read(len(OLD_FORMAT))
+            start = file.read(20)
     except OSError as error:
         raise error_from_os(f"{path} cannot be read", error) from error
     if not start:
         raise _damage(path, "the file is empty")
-    if start == OLD_FORMAT:
+    if start.startswith(OLD_FORMAT):
         raise InputError(
             f"{path} was written by an earlier version of broadloom; finish its work with that version, "
             "or begin with a new folder"
         )
+    if start[18:] != b"\1\1":  # SQLite's format for files without a write-ahead log
+        raise _damage(path, "the header of the file is not that of a journal")
 
 
 def _fill(database: sqlite3.Connection, records: Sequence[JournalRecord]) -> None:

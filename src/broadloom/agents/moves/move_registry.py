@@ -5,7 +5,6 @@ The registry changes only by `apply`, and changes are journaled first, so a repl
 
 from __future__ import annotations
 
-import json
 import os
 import secrets
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,11 +15,11 @@ from typing import Any, get_args
 
 from broadloom.errors import InputError, StorageError
 from broadloom.mqtt.topic_filters import QosFilters
-from broadloom.storage import BINARY, append_record, lock_folder, read_records, start_journal
+from broadloom.storage import JournalRecord, RecordJournal, create_journal, lock_folder
 
 KEPT = 10_000  # number of ended moves, and of abandoned sessions, that are kept
 FILE = "moves"
-MAGIC = b"broadloom moves 1\n"
+KIND = "changes"  # of all records
 MOST_RECORDS, MOST_BYTES = 100_000, 64 * 2**20  # written since the last compaction
 
 
@@ -392,13 +391,12 @@ class MoveJournal:
         except OSError as error:
             raise StorageError(f"the journal cannot be in {folder}: {error.strerror}") from error
         self._lock = lock_folder(folder)
-        self._file = -1
         self._path = folder / FILE
-        self._records = 0
-        self._limit = 0
+        self._records: RecordJournal | None = None
+        self._kept = self._size = 0  # records and bytes of the file when it was opened
         self.registry = Registry()
         try:
-            self._replay()
+            self._replay(self._open())
             self.compact()
         except BaseException:
             self.close()
@@ -406,37 +404,58 @@ class MoveJournal:
 
     def append(self, changes: Sequence[Change]) -> None:
         """Write changes, all or none, and apply them to the registry."""
-        text = json.dumps([plain(change) for change in changes], separators=(",", ":"))
-        append_record(self._file, text.encode())
+        records = self._opened()
+        records.append(KIND, {"changes": [plain(change) for change in changes]})
         self.registry.apply(changes)
-        self._records += 1
-        if self._records >= MOST_RECORDS or os.fstat(self._file).st_size > self._limit:
+        # The second limit grows with the state, so that a large file is not compacted all the time.
+        if len(records) >= self._kept + MOST_RECORDS or records.new_bytes > max(self._size, MOST_BYTES):
             self.compact()
 
+    @property
+    def position(self) -> int:
+        """The position of the last record; positions rise for ever."""
+        return self._opened().position
+
     def compact(self) -> None:
-        """Rewrite the file without outdated records."""
+        """Write a new file without outdated records; the old one stays until the new one is on the disk."""
         self.registry.forget_old()
         changes = self.registry.changes()
-        start_journal(self._path, MAGIC, [json.dumps([plain(change)]).encode() for change in changes])
-        if self._file >= 0:
-            os.close(self._file)
-        self._file = os.open(self._path, os.O_RDWR | os.O_APPEND | BINARY)
-        self._records = 0
-        self._path.chmod(0o600)
-        size = os.fstat(self._file).st_size
-        self._limit = size + max(size, MOST_BYTES)  # so that a large file is not compacted all the time
+        first = self.position + 1
+        self._close_records()
+        bodies = enumerate(({"changes": [plain(change)]} for change in changes), start=first)
+        create_journal(self._path, [JournalRecord(position, KIND, body) for position, body in bodies])
+        self._open()
 
     def close(self) -> None:
         """Close the journal."""
-        for handle in (self._file, self._lock):
-            if handle >= 0:
-                os.close(handle)
-        self._file = self._lock = -1
+        self._close_records()
+        if self._lock >= 0:
+            os.close(self._lock)
+            self._lock = -1
 
-    def _replay(self) -> None:
+    def _opened(self) -> RecordJournal:
+        """The open file; a compaction that failed has closed it."""
+        return self._open() if self._records is None else self._records
+
+    def _open(self) -> RecordJournal:
+        """Open the file; only its owner can read it."""
+        self._records = RecordJournal(self._path)
+        self._path.chmod(0o600)  # SQLite gives the file that it keeps next to it the same mode
+        self._kept = len(self._records)
+        self._size = self._path.stat().st_size
+        return self._records
+
+    def _close_records(self) -> None:
+        if self._records is not None:
+            self._records.close()
+            self._records = None
+
+    def _replay(self, records: RecordJournal) -> None:
         """Apply the records of the file."""
-        for text in read_records(self._path, MAGIC) if self._path.exists() else ():
+        for record in records.records():
             try:
-                self.registry.apply([from_plain(values) for values in json.loads(text)])
+                self.registry.apply([from_plain(values) for values in record.body["changes"]])
             except (ValueError, TypeError, KeyError) as error:
-                raise InputError(f"{self._path} has a record of another version: {error!r:.80}") from error
+                raise InputError(
+                    f"{self._path}, position {record.position}: a record of another version: {error!r:.80}"
+                ) from error
