@@ -50,7 +50,7 @@ topic readwrite {root}/#
 topic readwrite {own}to/#
 topic read #
 
-# The link agent carries all other topics, and its own probes, which no `#` of another client matches.
+# Links carry all other topics, and messages of their agents, which no `#` of another client matches.
 user {links}
 topic readwrite #
 topic readwrite {own}#
