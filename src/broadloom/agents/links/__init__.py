@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from broadloom.agents.links.fleet_controller import FleetController
     from broadloom.agents.links.fleet_planner import FleetPlanner
     from broadloom.agents.links.planned_links import PlannedLinks
+    from broadloom.agents.links.planned_trees import target_trees
     from broadloom.agents.links.route_orders import AgentOrders, AgentReport, Route
     from broadloom.agents.links.site_agent import SiteAgent
     from broadloom.agents.links.stamps import FleetKey
-    from broadloom.agents.links.target_trees import target_trees
 
 __all__ = [
     "AgentOptions",
@@ -62,7 +62,7 @@ _MODULES = {
     "embed_links": "embedded_links",
     "serve_agent": "agent_service",
     "serve_controller": "controller_service",
-    "target_trees": "target_trees",
+    "target_trees": "planned_trees",
 }
 
 __getattr__ = lazy_names(__name__, _MODULES)

@@ -33,9 +33,9 @@ from broadloom.agents.links.controller_moves import ControllerMoves
 from broadloom.agents.links.fleet_controller import FleetController
 from broadloom.agents.links.fleet_planner import FleetPlanner, relink
 from broadloom.agents.links.live_status import fleet_status
+from broadloom.agents.links.planned_trees import Filters, Hops
 from broadloom.agents.links.route_orders import AgentReport, Epoch
 from broadloom.agents.links.stamps import FleetKey
-from broadloom.agents.links.target_trees import Filters, Hops
 from broadloom.agents.monitoring import RateLimitedLog
 from broadloom.errors import BroadloomError, InputError, InternalError
 from broadloom.mqtt.client_session import watched_task

@@ -19,10 +19,10 @@ from broadloom.agents.links.agent_service import agent_folder, first_of, task_fa
 from broadloom.agents.links.fleet_controller import FleetController
 from broadloom.agents.links.loop_calls import ask_loop
 from broadloom.agents.links.planned_links import PlannedLinks
+from broadloom.agents.links.planned_trees import Filters, Hops, target_trees
 from broadloom.agents.links.route_orders import AgentReport
 from broadloom.agents.links.site_agent import SiteAgent
 from broadloom.agents.links.stamps import FleetKey
-from broadloom.agents.links.target_trees import Filters, Hops, target_trees
 from broadloom.agents.monitoring import Family, RateLimitedLog, labels
 from broadloom.agents.moves.control_messages import is_client_filter
 from broadloom.agents.moves.move_service import AgentConfig, check_names, login_of, part_of, text_of

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from broadloom.agents.links.target_trees import NEVER_CARRIED, Filters, Hops, target_trees
+from broadloom.agents.links.planned_trees import NEVER_CARRIED, Filters, Hops, target_trees
 from broadloom.deployment import addresses_of
 from broadloom.discovery.broker_findings import carried_parts
 from broadloom.errors import InputError, StorageError, error_from_os
