@@ -66,14 +66,20 @@ class Publish(NamedTuple):
         head: the position of its variable header.
         topic: its topic.
         number: its packet id; 0 for QoS 0.
+        properties_at: the position of the length of its properties.
+        payload_at: the position of its payload.
+        properties: the properties that its publisher set, without a stamp.
         identifiers: the identifiers of the subscriptions for which the broker sent it.
-        stamp: the value of its user property `broadloom-route`, which `raw` no longer has; empty: none.
+        stamp: the value of its user property `broadloom-route`; empty: none.
     """
 
     raw: bytes
     head: int
     topic: str
     number: int
+    properties_at: int
+    payload_at: int
+    properties: bytes = b""
     identifiers: tuple[int, ...] = ()
     stamp: bytes = b""
 
@@ -89,19 +95,25 @@ class Publish(NamedTuple):
 
     def payload(self) -> bytes:
         """The payload."""
-        return self.raw[_properties_of(self)[1] :]
+        return self.raw[self.payload_at :]
 
     def digest(self) -> int:
         """CRC-32 of the topic and the payload, which stay the same when a broker repeats the message."""
-        return crc32(self.payload(), crc32(self.topic.encode()))
+        return crc32(self.raw[self.payload_at :], crc32(self.topic.encode()))
 
     def with_stamp(self, value: bytes) -> bytes:
-        """The packet for the next broker: the same message with a stamp, at QoS 2 or, as received, 0."""
+        """The packet for the next broker: the same message with a stamp, at QoS 2 or, as received, 0.
+
+        The properties are rebuilt: the broker adds subscription identifiers, which a client must not send.
+        """
         raw = self.raw
-        at = _property_length_at(self)
-        start, end = _properties_of(self)
-        properties = raw[start:end] + b"%c%b%b" % (_USER, _ROUTE_NAME, _text(value))
-        body = b"%b%b%b%b" % (raw[self.head : at], _length(len(properties)), properties, raw[end:])
+        properties = b"%b\x26%b%b%b" % (self.properties, _ROUTE_NAME, _SHORT.pack(len(value)), value)
+        body = b"%b%b%b%b" % (
+            raw[self.head : self.properties_at],
+            _length(len(properties)),
+            properties,
+            raw[self.payload_at :],
+        )
         first = PUBLISH | (raw[0] & RETAIN) | (QOS_2 if self.number else 0)
         return b"%c%b%b" % (first, _length(len(body)), body)
 
@@ -168,25 +180,16 @@ def read_publish(raw: bytes, head: int) -> Publish:
         number, at = _short(raw, at), at + 2
         if not number:
             raise ProtocolError("a message with packet id 0")
+    if at < len(raw) and not raw[at]:
+        return Publish(raw, head, topic, number, at, at + 1)
     found = _read_length(raw, at, len(raw))
     if found is None or sum(found) > len(raw):
         raise ProtocolError("properties exceed their packet")
     size, start = found
-    if not size:
-        return Publish(raw, head, topic, number)
-    return _with_forwarded_properties(Publish(raw, head, topic, number), start, start + size)
-
-
-def _with_forwarded_properties(message: Publish, start: int, end: int) -> Publish:
-    """The message with only those properties that a publisher sends, without its stamp.
-
-    The broker adds subscription identifiers, which a client must not send. The stamp belongs to one hop.
-    """
-    raw = message.raw
     identifiers = []
     stamp = b""
     kept = []
-    for kind, begin, stop in _walk(raw, start, end):
+    for kind, begin, stop in _walk(raw, start, start + size):
         if kind == _VARIABLE:
             identifiers.append((_read_length(raw, begin, stop) or (0, 0))[0])
         elif kind == _USER and raw.startswith(_ROUTE_NAME, begin):
@@ -195,14 +198,7 @@ def _with_forwarded_properties(message: Publish, start: int, end: int) -> Publis
         elif kind in _OF_PUBLISHERS:
             kept.append(raw[begin - 1 : stop])
     properties = b"".join(kept)
-    if len(properties) == end - start:
-        return message
-    before = raw[message.head : _property_length_at(message)]
-    body = b"%b%b%b%b" % (before, _length(len(properties)), properties, raw[end:])
-    packet = b"%c%b%b" % (raw[0], _length(len(body)), body)
-    return message._replace(
-        raw=packet, head=len(packet) - len(body), identifiers=tuple(identifiers), stamp=stamp
-    )
+    return Publish(raw, head, topic, number, at, start + size, properties, tuple(identifiers), stamp)
 
 
 def read_acknowledgement(raw: bytes, head: int) -> tuple[int, int]:
@@ -404,18 +400,6 @@ def _walk(raw: bytes, at: int, end: int) -> Iterator[tuple[int, int, int]]:
         if at > end:
             raise ProtocolError("a property exceeds its packet")
         yield kind, begin, at
-
-
-def _property_length_at(message: Publish) -> int:
-    return _end_of_text(message.raw, message.head) + (2 if message.number else 0)
-
-
-def _properties_of(message: Publish) -> tuple[int, int]:
-    """The start and end of a message's properties."""
-    found = _read_length(message.raw, _property_length_at(message), len(message.raw))
-    if found is None:
-        raise InternalError(f"a parsed message on {message.topic!r} has no property length")
-    return found[1], sum(found)
 
 
 def _end_of_text(raw: bytes, at: int) -> int:
