@@ -1,411 +1,694 @@
-"""Benchmark of the link agent on real mosquitto: changes under load, random kills, and one link's rate."""
+"""Benchmark of the live plane on real mosquitto: changes under load, faults, one hop's rate, and scale."""
 
 from __future__ import annotations
 
 import asyncio
-import json
+import logging
+import os
 import random
+import resource
+import shutil
 import signal
-import subprocess
 import sys
 import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-import broadloom as bl
 from _common import Section, run
-from broadloom.agents.links.link_agent import LinkAgent
-from broadloom.agents.links.link_service import LinkRun
-from broadloom.agents.links.plan_sources import EventFile
-from broadloom.deployment import WiredLink, Wiring
-from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, killed_with_parent
-from broadloom.mqtt.endpoint import Endpoint
-from broadloom.mqtt.packets import (
-    ID_PROPERTY,
-    PUBACK,
-    PUBLISH,
-    SUBACK,
-    PacketReader,
-    acknowledgement,
-    connect,
-    publish,
-    read_publish,
-    subscribe,
-)
+from broadloom.deployment.rehearsal.mosquitto_lab import free_ports
 from deploy import version
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
 
-from mqtt_load import Load
+from live_lab import Churn, LabProcess, LiveLab, LiveLoad, until
 
-BROKERS, TOPICS = 10, 30
-RATE = 400.0
+GROUPS, ITEMS = 3, 4
+TOPICS = [f"t/{group}/{item}" for group in range(GROUPS) for item in range(ITEMS)]
+RATE = 120.0
 CLEAN = ("lost", "doubled")
+FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 
 
-class Churn:
-    """Changes of brokers (leave, return, other topics), written to a file of events."""
-
-    def __init__(self, interest: bl.Interest, events: Path, load: Load, seed: int) -> None:
-        self._events = events
-        self._load = load
-        self._rng = random.Random(seed)
-        self._seq = 0
-        self._topics = interest.topic_ids
-        self._gone: dict[str, list[str]] = {}
-
-    async def change(self, done: Callable[[], Any]) -> tuple[str, float]:
-        """Write one event; returns its kind, and the seconds until all links are changed."""
-        wants = self._load.wants
-        broker = self._rng.choice(sorted(wants))
-        others = [topic for topic in self._topics if topic not in wants[broker]]
-        if broker in self._gone:
-            return await self._gain("join", broker, self._gone.pop(broker), done)
-        if len(self._gone) < 3 and self._rng.random() < 0.3:
-            self._gone[broker] = sorted(wants[broker])
-            return await self._lose("leave", broker, None, done)
-        if len(wants[broker]) > 3 and (not others or self._rng.random() < 0.5):
-            dropped = self._rng.sample(sorted(wants[broker]), 2)
-            return await self._lose("unsubscribe", broker, dropped, done)
-        return await self._gain("subscribe", broker, self._rng.sample(others, min(2, len(others))), done)
-
-    async def _lose(
-        self, kind: str, broker: str, topics: list[str] | None, done: Callable[[], Any]
-    ) -> tuple[str, float]:
-        await self._load.move_off(broker, topics)  # clients leave first
-        return await self._report(kind, broker, topics, done)
-
-    async def _gain(
-        self, kind: str, broker: str, topics: list[str], done: Callable[[], Any]
-    ) -> tuple[str, float]:
-        change = await self._report(kind, broker, topics, done)
-        await self._load.move_to(broker, topics)
-        return change
-
-    async def _report(
-        self, kind: str, broker: str, topics: list[str] | None, done: Callable[[], Any]
-    ) -> tuple[str, float]:
-        self._seq += 1
-        began = time.monotonic()
-        with self._events.open("a") as file:
-            file.write(json.dumps({"seq": self._seq, "kind": kind, "node": broker, "topics": topics}) + "\n")
-        await done()
-        return kind, time.monotonic() - began
-
-
-def instance(seed: int = 0) -> tuple[bl.Interest, bl.Plan, dict[str, list[str]]]:
-    """Brokers, their plan, and the topics of each."""
-    interest = bl.workload.interest(nodes=BROKERS, topics=TOPICS, sizes=(5, 10), seed=seed)
-    wants = {
-        name: [interest.topic_ids[topic] for topic in interest.topics_of(node)]
-        for node, name in enumerate(interest.node_ids)
-    }
-    return interest, bl.link(interest, algorithm="grmaw"), wants
-
-
-@contextmanager
-def scratch() -> Iterator[Path]:
-    """A temporary folder."""
-    with tempfile.TemporaryDirectory() as folder:
-        yield Path(folder)
-
-
-async def soak_scenario(
-    lab: MosquittoLab, folder: Path, seconds: float
-) -> tuple[dict[str, int], list[tuple[str, float]], LinkAgent]:
-    """Run load and changes for some seconds; returns the counts and the time of each change."""
-    interest, plan, wants = instance()
-    endpoints = {broker: Endpoint(HOST, port) for broker, port in lab.ports.items()}
-    agent, load = LinkAgent(endpoints.__getitem__, folder / "state"), Load(endpoints, wants)
-    follower = LinkRun(agent, EventFile(plan, folder / "events.jsonl"))
-    churn, taken = Churn(interest, folder / "events.jsonl", load, 0), []
-    await agent.start()
-    following = asyncio.create_task(follower.follow())
-
-    async def done() -> None:
-        expected = len(taken) + 2  # with the initial plan
-        while follower.plans < expected or not all(group.settled for group in agent.groups.values()):
-            await asyncio.sleep(0.002)
-
-    while not agent.counts["changes"]:
-        await asyncio.sleep(0.01)
-    await load.start()
-    load.run(RATE)
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        await asyncio.sleep(0.3)
-        taken.append(await churn.change(done))
-    await load.pause()
-    counts = await load.settle(30)
-    follower.stop()
-    await following
-    await agent.stop()
-    await load.stop()
-    return counts, taken, agent
-
-
-def soak(quick: bool) -> Section:
-    """Changes of all kinds under load, for several minutes."""
-    seconds = 10.0 if quick else 300.0
-    title = f"{BROKERS} brokers, {TOPICS} topics, {RATE:g} messages a second, changes for {seconds:g} s"
-    section = Section(f"{title}, {version()}")
-    with MosquittoLab(Wiring(instance()[0].node_ids, {}, {}, ())) as lab, scratch() as folder:
-        counts, taken, agent = asyncio.run(soak_scenario(lab, folder, seconds))
-    for kind in (*sorted({kind for kind, _ in taken}), "all"):
-        times = [took for what, took in taken if kind in (what, "all")]
-        row = {"change": kind, "changes": len(times)}
-        spread = {"p50 s": np.quantile(times, 0.5), "p99 s": np.quantile(times, 0.99), "max s": max(times)}
-        section.rows.append(row | {name: float(value) for name, value in spread.items()})
-    section.rows[-1] |= counts | {"guarded": agent.guarded.total()}
-    for name in CLEAN:
-        section.claim(f"{name} in {len(taken):,} changes", counts[name], at_most=0)
-    section.claim("changes", len(taken), at_least=200)
-    section.claim("p99 seconds from event to changed links", section.rows[-1]["p99 s"], at_most=2)
-    return section
-
-
-async def kill_scenario(lab: MosquittoLab, folder: Path, kills: int) -> tuple[dict[str, int], int]:
-    """Start the agent as a command, and kill it repeatedly while links change."""
-    interest, plan, wants = instance()
-    plan.save(folder / "plan")
-    endpoints = {broker: Endpoint(HOST, port) for broker, port in lab.ports.items()}
-    load, rng = Load(endpoints, wants), random.Random(1)
-    events = folder / "events.jsonl"
-    churn, changes = Churn(interest, events, load, 1), 0
-
-    def begin() -> subprocess.Popen[bytes]:
-        command = [sys.executable, __file__, "agent", str(folder), json.dumps(lab.ports)]
-        return subprocess.Popen([*killed_with_parent(), *command])
-
-    async def up() -> None:
-        while not (folder / "up").exists():
-            await asyncio.sleep(0.01)
-
-    agent = begin()
-    await up()
-    await load.start()
-    load.run(RATE / 2)
-    for _ in range(kills):
-        for _ in range(3):  # joins and subscriptions count only once a running agent has made them
-            await churn.change(lambda: settled(folder, events))
-            changes += 1
-        task = asyncio.create_task(churn.change(lambda: settled(folder, events)))
-        await asyncio.sleep(rng.uniform(0, 0.25))
-        agent.send_signal(signal.SIGKILL)
-        agent.wait()
-        (folder / "up").unlink(missing_ok=True)
-        agent = begin()
-        await up()
-        await task
-        changes += 1
-    await load.pause()
-    counts = await load.settle(30)
-    agent.send_signal(signal.SIGTERM)
-    agent.wait()
-    await load.stop()
-    return counts, changes
-
-
-async def settled(folder: Path, events: Path) -> None:
-    """Wait until the agent has reported all events of the file as done."""
-    lines = events.read_text().count("\n")  # the first seq is 1
-    while True:
+@asynccontextmanager
+async def laboratory(
+    brokers: int, rate: float = RATE, topics: list[str] = TOPICS, share: float = 0.4, **options: Any
+) -> AsyncIterator[tuple[LiveLab, LiveLoad, Churn]]:
+    """Brokers, agents, a controller and clients that publish at a rate, once all have what they want."""
+    with tempfile.TemporaryDirectory(prefix="broadloom-live-") as folder:
+        lab = LiveLab(Path(folder), [f"b{index}" for index in range(brokers)], **options)
+        load = LiveLoad(lab.ports, topics)
+        churn = Churn(load, GROUPS, ITEMS)
         try:
-            done = int((folder / "up").read_text() or -1)
-        except (FileNotFoundError, ValueError):
-            done = -1
-        if done >= lines:
-            return
-        await asyncio.sleep(0.005)
+            await lab.start()
+            await load.start()
+            await churn.fill(share)
+            await load.reach_all(300)
+            if rate:
+                load.run(rate)
+            yield lab, load, churn
+        finally:
+            await lab.stop()
+            await asyncio.gather(*(client.stop() for client in load.clients.values()))
+            if keep := os.environ.get("BROADLOOM_LAB_KEEP"):  # logs, to find out why something failed
+                shutil.copytree(folder, keep, dirs_exist_ok=True)
 
 
-class EventRun(LinkRun):
-    """A run that records which event its links follow."""
+async def verdict(lab: LiveLab, load: LiveLoad, seconds: float = 120) -> dict[str, Any]:
+    """Stop the load, wait until all has arrived and every client is reached, and count."""
+    await load.pause()
+    status = await lab.settled(seconds=seconds)
+    await load.settle(seconds)
+    await load.reach_all(seconds)
+    counts = await load.settle(30)
+    lost = lab.counts(status)
+    return counts | {
+        "sessions lost": lost["sessions_lost"] + load.arrivals["sessions lost"],
+        "unsure": len(load.unsure),
+        "versions": status["version"] & 0xFFFFFFFF,
+        "tracebacks": len(lab.tracebacks()),
+    }
 
-    last = -1
 
-    async def _follow_plan(self, plan: bl.Plan) -> None:
-        await super()._follow_plan(plan)
-        self.last = self._source.last  # no events are read meanwhile
+def add_counts(section: Section, name: str, row: dict[str, Any]) -> None:
+    """A row, and the claims that nothing is lost or doubled."""
+    section.rows.append({"scenario": name} | row)
+    for word in CLEAN:
+        section.claim(f"{word}: {name}", row[word], at_most=0)
 
 
-def agent_process(folder: Path, ports: dict[str, int]) -> None:
-    """The agent of `kills`, which writes the number of events it has done."""
+async def keep_changing(churn: Churn, pause: float) -> None:
+    """Change subscriptions for ever."""
+    while True:
+        await churn.change()
+        await asyncio.sleep(pause)
 
-    async def scenario() -> None:
-        source = EventFile(bl.Plan.load(folder / "plan"), folder / "events.jsonl")
-        agent = LinkAgent(lambda broker: Endpoint(HOST, ports[broker]), folder / "state")
-        follower, reported = EventRun(agent, source), 0
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, follower.stop)
-        await agent.start()
-        following = asyncio.create_task(follower.follow())
-        while not following.done():
-            if follower.plans > reported and all(group.settled for group in agent.groups.values()):
-                (folder / "up.new").write_text(str(follower.last))
-                (folder / "up.new").rename(folder / "up")
-                reported = follower.plans
-            await asyncio.sleep(0.005)
-        await following
-        await agent.stop()
 
-    asyncio.run(scenario())
+@asynccontextmanager
+async def changes(churn: Churn, pause: float) -> AsyncIterator[None]:
+    """Subscriptions change while the block runs."""
+    task = asyncio.create_task(keep_changing(churn, pause))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+
+# Kills.
+
+
+async def kill_scenario(agent_kills: int, controller_kills: int) -> dict[str, Any]:
+    """Agents and the controller are killed while subscriptions change under load."""
+    rng = random.Random(1)
+    plan = ["agent"] * agent_kills + ["controller"] * controller_kills
+    rng.shuffle(plan)
+    async with laboratory(6) as (lab, load, churn), changes(churn, 0.35):
+        for victim in plan:
+            process = lab.controller if victim == "controller" else lab.agents[rng.choice(lab.names)]
+            process.end(signal.SIGKILL)
+            await asyncio.sleep(rng.choice((0.0, 0.0, 0.2, 1.0)))
+            process.start()
+            await asyncio.sleep(rng.uniform(0.2, 1.5))
+        return {
+            "agents killed": agent_kills,
+            "controller killed": controller_kills,
+            **await verdict_after(lab, load, churn),
+        }
+
+
+async def verdict_after(lab: LiveLab, load: LiveLoad, churn: Churn) -> dict[str, Any]:
+    """The counts, with the changes so far; subscriptions change no more."""
+    counted = churn.changes
+    churn.stopped = True
+    return {"changes": counted} | await verdict(lab, load)
 
 
 def kills(quick: bool) -> Section:
-    """The agent is killed at random moments, during changes and between them."""
-    count = 2 if quick else 25
-    section = Section(f"The agent killed (SIGKILL) while links change under load, {version()}")
-    with MosquittoLab(Wiring(instance()[0].node_ids, {}, {}, ())) as lab, scratch() as folder:
-        counts, changes = asyncio.run(kill_scenario(lab, folder, count))
-    section.rows.append({"kills": count, "changes": changes} | counts)
-    for name in CLEAN:
-        section.claim(f"{name} in {count} kills", counts[name], at_most=0)
+    """Agents and the controller are killed in the middle of changes."""
+    section = Section(f"Agents and the controller killed (SIGKILL) in the middle of changes, {version()}")
+    row = asyncio.run(kill_scenario(*((6, 2) if quick else (110, 35))))
+    add_counts(section, "kills", row)
+    section.claim("agents killed", row["agents killed"], at_least=100)
+    section.claim("controller killed", row["controller killed"], at_least=30)
+    section.claim("changes", row["changes"], at_least=300)
     return section
 
 
-async def measured_rate(lab: MosquittoLab, messages: int) -> float:
-    """Messages per second from a client at one broker to a client at the other, over whatever links them."""
-    out, reader = PacketReader(), PacketReader()
-    source, sink = await asyncio.gather(*(_client(lab.ports[broker], broker) for broker in "ab"))
-    sink[1].write(subscribe(1, ["x"], retained=False))
-    while not any(kind == SUBACK for kind, _, _ in reader.feed(await sink[0].read(1 << 16))):
-        pass
-    began, got = time.monotonic(), 0
-
-    async def publish_all() -> None:
-        sent = acked = 0
-        while acked < messages:
-            while sent < messages and sent - acked < 100:
-                sent += 1
-                source[1].write(publish("x", b"." * 100, sent % 65_000 + 1, [(ID_PROPERTY, b"%d" % sent)]))
-            acked += sum(kind == PUBACK for kind, _, _ in out.feed(await source[0].read(1 << 16)))
-
-    async def take_all() -> None:
-        nonlocal got
-        while got < messages:
-            for kind, raw, head in reader.feed(await sink[0].read(1 << 16)):
-                if kind == PUBLISH:
-                    got += 1
-                    sink[1].write(acknowledgement(PUBACK, read_publish(raw, head).number))
-
-    await asyncio.gather(publish_all(), take_all())
-    seconds = time.monotonic() - began
-    for _, writer in (source, sink):
-        writer.close()
-    return messages / seconds
+# Faults.
 
 
-async def _client(port: int, name: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-    reader, writer = await asyncio.open_connection(HOST, port)
-    writer.write(connect(f"rate-{name}", True, 60, 0, 500))
-    await reader.read(1 << 16)
-    return reader, writer
+async def with_fault(
+    fault: Callable[[LiveLab, LiveLoad, random.Random], Awaitable[None]], times: int, **options: Any
+) -> dict[str, Any]:
+    """A fault some times, while subscriptions change under load."""
+    rng = random.Random(2)
+    async with laboratory(5, **options) as (lab, load, churn), changes(churn, 0.7):
+        for _ in range(times):
+            await fault(lab, load, rng)
+            await asyncio.sleep(rng.uniform(0.5, 2.0))
+        return {"faults": times, **await verdict_after(lab, load, churn)}
 
 
-def native(messages: int) -> float:
-    """The rate over a native bridge of mosquitto."""
-    x = ("x",)
-    wiring = Wiring(("a", "b"), {"a": x, "b": x}, {}, (WiredLink("a", "b", x, x),))
-    with MosquittoLab(wiring) as lab:
-        lab.wait_until_linked(wiring)
-        return asyncio.run(measured_rate(lab, messages))
+async def stop_agent(lab: LiveLab, _: LiveLoad, rng: random.Random) -> None:
+    """An agent is stopped for 5 to 40 s, then goes on."""
+    await stopped(lab.agents[rng.choice(lab.names)], rng.choice((5, 12, 40)))
 
 
-def linked(messages: int, start: Callable[[dict[str, int]], subprocess.Popen[bytes]]) -> float:
-    """The rate over a process that links two brokers."""
-    with MosquittoLab(Wiring(("a", "b"), {}, {}, ())) as lab:
-        process = start(lab.ports)
+async def stop_broker(lab: LiveLab, _: LiveLoad, rng: random.Random) -> None:
+    """A broker is stopped for 5 to 40 s, then goes on."""
+    await stopped(lab.brokers[rng.choice(lab.names)], rng.choice((5, 12, 40)))
+
+
+async def stop_controller(lab: LiveLab, _: LiveLoad, rng: random.Random) -> None:
+    """The controller is stopped for 5 to 40 s, then goes on."""
+    await stopped(lab.controller, rng.choice((5, 12, 40)))
+
+
+async def stopped(process: LabProcess, seconds: float) -> None:
+    """Stop a process for some seconds."""
+    process.pause(True)
+    await asyncio.sleep(seconds)
+    process.pause(False)
+
+
+async def restart_broker(lab: LiveLab, _: LiveLoad, rng: random.Random) -> None:
+    """A broker ends as told to, saves its sessions and starts again."""
+    broker = lab.brokers[rng.choice(lab.names)]
+    broker.end(signal.SIGTERM)
+    await asyncio.sleep(rng.choice((0.0, 1.0, 4.0)))
+    broker.start()
+
+
+async def kill_broker(lab: LiveLab, load: LiveLoad, rng: random.Random) -> None:
+    """A broker that saves each change is killed and starts again; nobody publishes there meanwhile."""
+    name = rng.choice(lab.names)
+    load.paused.add(name)
+    await asyncio.sleep(1.0)
+    lab.brokers[name].end(signal.SIGKILL)
+    await asyncio.sleep(rng.choice((0.0, 1.0, 4.0)))
+    lab.brokers[name].start()
+    load.paused.discard(name)
+
+
+async def partition(lab: LiveLab, _: LiveLoad, rng: random.Random) -> None:
+    """The agents of some brokers do not reach the others: silence, then closed connections."""
+    some = set(rng.sample(lab.names, rng.randint(1, len(lab.names) - 1)))
+    proxies = [proxy for (near, far), proxy in lab.proxies.items() if (near in some) != (far in some)]
+    for proxy in proxies:
+        proxy.silence(True)
+    await asyncio.sleep(rng.choice((2, 5, 20)))
+    for proxy in proxies:
+        if rng.random() < 0.7:
+            proxy.cut()
+        proxy.silence(False)
+
+
+FAULTS: dict[str, tuple[Any, int, dict[str, Any]]] = {
+    "agent stopped": (stop_agent, 6, {}),
+    "broker stopped": (stop_broker, 6, {}),
+    "controller stopped": (stop_controller, 4, {}),
+    "broker restarted": (restart_broker, 12, {}),
+    "broker killed": (kill_broker, 12, {"autosave": None}),
+    "partition": (partition, 8, {"proxies": True}),
+}
+
+
+def faults(quick: bool) -> Section:
+    """Stops, restarts and kills of brokers, partitions; one laboratory per kind."""
+    section = Section(f"Faults under load and changes, {version()}")
+    wanted = os.environ.get("BROADLOOM_LAB_FAULTS", ",".join(FAULTS)).split(",")
+    for name in wanted:
+        fault, times, options = FAULTS[name]
         try:
-            assert process.stdout is not None
-            process.stdout.readline()  # it is up
-            return asyncio.run(measured_rate(lab, messages))
-        finally:
-            process.kill()
-            process.wait()
-
-
-def start_process(kind: str) -> Callable[[dict[str, int]], subprocess.Popen[bytes]]:
-    """Start a process of this file that links two brokers."""
-    return lambda ports: subprocess.Popen(
-        [*killed_with_parent(), sys.executable, __file__, kind, json.dumps(ports)], stdout=subprocess.PIPE
-    )
-
-
-def link_process(ports: dict[str, int]) -> None:
-    """The agent with one link, in a process of its own."""
-
-    async def scenario(folder: Path) -> None:
-        agent = LinkAgent(lambda broker: Endpoint(HOST, ports[broker]), folder)
-        await agent.start()
-        agent.retarget({("x",): frozenset({("a", "b"), ("b", "a")})})
-        await agent.settled()
-        print("up", flush=True)
-        await asyncio.Event().wait()
-
-    with scratch() as folder:
-        asyncio.run(scenario(folder))
-
-
-def paho_process(ports: dict[str, int]) -> None:
-    """A link made with paho: QoS 1 in both directions, acknowledged after the far broker."""
-    import paho.mqtt.client as paho
-
-    clients, waiting = {}, {}
-    for broker, port in ports.items():
-        client = paho.Client(paho.CallbackAPIVersion.VERSION2, "paho", protocol=paho.MQTTv5, manual_ack=True)
-        client.max_inflight_messages_set(200)
-        client.connect(HOST, port)
-        clients[broker] = client
-
-    def forward(_client: Any, _data: Any, message: Any) -> None:
-        done = clients["b"].publish(message.topic, message.payload, 1, properties=message.properties)
-        waiting[done.mid] = message.mid
-
-    clients["a"].on_message = forward
-    clients["b"].on_publish = lambda _c, _d, mid, *_: clients["a"].ack(waiting.pop(mid), 1)
-    for client in clients.values():
-        client.loop_start()
-    subscribed = threading.Event()
-    clients["a"].on_subscribe = lambda *_: subscribed.set()
-    clients["a"].subscribe("x", 1)
-    subscribed.wait()
-    print("up", flush=True)
-    signal.pause()
-
-
-def rate(quick: bool) -> Section:
-    """The rate of one link: the agent's, mosquitto's own bridge, and one made with paho."""
-    messages, rounds = (2_000, 1) if quick else (50_000, 5)
-    links = {
-        "native bridge": native,
-        "broadloom link": lambda count: linked(count, start_process("link")),
-        "paho-mqtt link": lambda count: linked(count // 5, start_process("paho")),
-    }
-    section = Section(f"One link, QoS 1, 100 bytes, {messages:,} messages, best of {rounds}, {version()}")
-    best = dict.fromkeys(links, 0.0)
-    for _ in range(rounds):
-        for name, measure in links.items():
-            best[name] = max(best[name], measure(messages))
-    for name, value in best.items():
-        share = value / best["native bridge"]
-        section.rows.append({"link": name, "messages a second": value, "of the native bridge": share})
-    section.claim("rate beside the native bridge", section.rows[1]["of the native bridge"], at_least=1 / 3)
+            row = asyncio.run(with_fault(fault, 1 if quick else times, **options))
+        except AssertionError as error:
+            section.rows.append({"scenario": name, "failed": str(error)[:300]})
+            section.claim(f"finished: {name}", 0, at_least=1)
+            continue
+        add_counts(section, name, row)
     return section
 
 
-SECTIONS = {"soak": soak, "kills": kills, "rate": rate}
-PROCESSES = {"link": link_process, "paho": paho_process}
+async def jump_clock(lab: LiveLab, _: LiveLoad, rng: random.Random) -> None:
+    """The clock of one agent or of the controller jumps by hours, in both directions."""
+    name = rng.choice([*lab.names, "controller"])
+    process = lab.controller if name == "controller" else lab.agents[name]
+    file = lab.folder / f"clock-{name}"
+    if not process.environment:
+        file.write_text("+0")
+        process.environment = {
+            "LD_PRELOAD": FAKETIME,
+            "FAKETIME_TIMESTAMP_FILE": str(file),
+            "FAKETIME_NO_CACHE": "1",
+            "DONT_FAKE_MONOTONIC": "1",
+        }
+        process.end(signal.SIGTERM)
+        process.start()
+        await asyncio.sleep(2)
+    file.write_text(rng.choice(("+3h", "-5h", "+400d", "-1d", "+0")))
+    await asyncio.sleep(2)
+
+
+async def fill_disk(lab: LiveLab, _: LiveLoad, rng: random.Random) -> None:
+    """No file of an agent or of the controller can grow for a few seconds."""
+    process = rng.choice([lab.controller, *lab.agents.values()])
+    limits = resource.prlimit(process.pid, resource.RLIMIT_FSIZE)
+    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (0, limits[1]))
+    await asyncio.sleep(rng.choice((3, 8)))
+    if process.is_running():
+        resource.prlimit(process.pid, resource.RLIMIT_FSIZE, limits)
+    else:
+        process.start()
+
+
+FAULTS |= {"clock": (jump_clock, 12, {}), "disk full": (fill_disk, 10, {})}
+
+
+# Outages.
+
+
+async def outage_scenario(seconds: float) -> list[dict[str, Any]]:
+    """The controller is dead, then one agent is."""
+    rows = []
+    async with laboratory(5) as (lab, load, _):
+
+        async def measured(what: str) -> dict[str, Any]:
+            load.latencies.clear()
+            await asyncio.sleep(seconds)
+            times = load.latencies or [float("nan")]
+            quantiles = {f"p{int(q * 100)} ms": 1000 * float(np.quantile(times, q)) for q in (0.5, 0.99, 1.0)}
+            return {"scenario": what, "deliveries": len(times)} | quantiles
+
+        await asyncio.sleep(3)
+        rows.append(await measured("all up"))
+        lab.controller.end(signal.SIGKILL)
+        rows.append(await measured("controller dead"))
+        lab.controller.start()
+        await lab.settled()
+        rows[-1] |= await verdict(lab, load)
+    return rows
+
+
+def outages(quick: bool) -> Section:
+    """Messages do not wait for a dead controller."""
+    section = Section(f"Latency with a dead controller, {version()}")
+    section.rows = asyncio.run(outage_scenario(5.0 if quick else 60.0))
+    for word in CLEAN:
+        section.claim(f"{word}: controller dead", section.rows[-1][word], at_most=0)
+    share = section.rows[1]["p99 ms"] / max(section.rows[0]["p99 ms"], 1.0)
+    section.claim("p99 of latency with a dead controller, relative to all up", share, at_most=3)
+    return section
+
+
+# Rivals.
+
+
+async def old_copy() -> dict[str, Any]:
+    """The controller is replaced by one on an old copy of its state, then comes back."""
+    async with laboratory(5) as (lab, load, churn), changes(churn, 0.5):
+        lab.controller.end(signal.SIGKILL)
+        shutil.copytree(lab.folder / "state", lab.folder / "old")
+        lab.controller.start()
+        await asyncio.sleep(12)
+        lab.controller.end(signal.SIGKILL)
+        rival = lab.new_controller("rival", lab.folder / "old")
+        rival.start()
+        said = await refusal(lab)
+        rival.end(signal.SIGKILL)
+        lab.controller.start()
+        await asyncio.sleep(5)
+        return {"said": said} | await verdict_after(lab, load, churn)
+
+
+async def refusal(lab: LiveLab) -> str:
+    """Wait until the status of the controller says that it is refused."""
+    end = time.monotonic() + 30
+    found: dict[str, Any] | None = None
+    while time.monotonic() < end:
+        found = await lab.status_soon()
+        if found is not None and found["refused"]:
+            return str(found["refused"])
+        await asyncio.sleep(0.2)
+    return "NOT SAID"
+
+
+async def two_controllers() -> dict[str, Any]:
+    """A second controller on a copy of the state runs at the same time, for half of the agents."""
+    async with laboratory(6) as (lab, load, churn), changes(churn, 0.5):
+        shutil.copytree(lab.folder / "state", lab.folder / "copy")
+        await asyncio.sleep(5)
+        (port,) = free_ports(1)
+        fleet = lab.write_fleet("rival.toml", lab.ports, port)
+        rival = lab.new_controller("rival", lab.folder / "copy", fleet=fleet)
+        rival.start()
+        half = lab.names[3:]
+        for name in half:
+            lab.agents[name].end(signal.SIGTERM)
+            lab.new_agent(name, lab.folder / "state", fleet)
+            moved = lab.new_agent(name, lab.folder / "state", fleet)
+            moved.start()
+            lab.agents[name] = moved
+        await asyncio.sleep(20)
+        rival.end(signal.SIGKILL)
+        for name in half:
+            lab.agents[name].end(signal.SIGTERM)
+            lab.agents[name] = lab.new_agent(name, lab.folder / "state", lab.fleet_path)
+            lab.agents[name].start()
+        await asyncio.sleep(5)
+        said = "refuses" if "orders nothing" in (lab.folder / "rival.log").read_text() else "-"
+        return {"said": said} | await verdict_after(lab, load, churn)
+
+
+async def two_agents() -> dict[str, Any]:
+    """A second agent of a broker, with a state of its own, is started."""
+    async with laboratory(5) as (lab, load, churn), changes(churn, 0.7):
+        rival = lab.new_agent("b0", lab.folder / "other", lab.fleet_path)
+        rival.log = lab.folder / "rival-agent.log"
+        rival.start()
+        await until(lambda: not rival.is_running(), "the second agent ends")
+        said = rival.log.read_text().strip().splitlines()[-1][-150:]
+        await asyncio.sleep(5)
+        return {"said": said} | await verdict_after(lab, load, churn)
+
+
+async def hand_made_bridge() -> dict[str, Any]:
+    """A bridge of mosquitto carries all messages of b1 back to b0, and those of b0 to b1."""
+    bridge = (
+        "connection by-hand\naddress 127.0.0.1:{b0}\ntopic t/# out 1\n"
+        "bridge_protocol_version mqttv50\nnotifications false\ntry_private false\n"
+    )
+    async with laboratory(4, broker_settings={"b1": bridge}) as (lab, load, _):
+        await asyncio.sleep(15)
+        status = await lab.status_soon()
+        said = [text for text in (status or {}).get("problems", ()) if "bridge" in text]
+        counts = lab.counts(status or {"brokers": {}})
+        row = await verdict(lab, load)
+        elsewhere = sum(key[0] != "b0" for key, _ in load.doubled)
+        return (
+            {"said": (said or ["NOT SAID"])[0][:150], "ring": counts["ring"]}
+            | row
+            | {
+                "doubled": elsewhere,
+                "doubled at b0 by the bridge itself": len(load.doubled) - elsewhere,
+            }
+        )
+
+
+RIVALS = {
+    "controller on an old copy": old_copy,
+    "two controllers": two_controllers,
+    "two agents of one broker": two_agents,
+    "bridge made by hand": hand_made_bridge,
+}
+
+
+def rivals(quick: bool) -> Section:
+    """Two controllers, an old copy of the state, two agents, a bridge made by hand."""
+    del quick
+    section = Section(f"Rivals, {version()}")
+    for name, scenario in RIVALS.items():
+        try:
+            row = asyncio.run(scenario())
+        except AssertionError as error:
+            section.rows.append({"scenario": name, "said": f"FAILED: {error}"[:300]})
+            section.claim(f"finished: {name}", 0, at_least=1)
+            continue
+        add_counts(section, name, row)
+        section.claim(f"said: {name}", float("NOT SAID" not in row["said"]), at_least=1)
+    return section
+
+
+# One hop.
+
+
+async def hop_scenario(is_native: bool, messages: int) -> dict[str, Any]:
+    """Drain a backlog from broker b0 to b1, then measure latency."""
+    bridge = (
+        "connection native\naddress 127.0.0.1:{b1}\ntopic x out 1\nbridge_protocol_version mqttv50\n"
+        "cleansession false\nnotifications false\ntry_private false\nrestart_timeout 0 1\n"
+    )
+    with tempfile.TemporaryDirectory(prefix="broadloom-live-") as folder:
+        lab = LiveLab(Path(folder), ["b0", "b1"], broker_settings={"b0": bridge} if is_native else "")
+        load = LiveLoad(lab.ports, ["x"])
+        load.quality = 1
+        load.payload = b"." * 100
+        try:
+            if is_native:
+                for broker in lab.brokers.values():
+                    broker.start()
+            else:
+                await lab.start()
+            await load.start()
+            await load.subscribe("b1", 0, "x")
+            if not is_native:
+                await load.subscribe("b0", 1, "x")  # so that the broker is in the tree
+            got = load._got["b1", 0]
+
+            async def first() -> None:
+                while not got:
+                    load.publish("b0", "x")
+                    await asyncio.sleep(0.05)
+
+            await asyncio.wait_for(first(), 60)
+            lab.brokers["b1"].pause(True)
+            began = len(load.sent)
+            while len(load.sent) < began + messages:
+                while load.publish("b0", "x", len(load.sent) % 3):
+                    pass
+                await asyncio.sleep(0)
+            agents = [lab.agents["b0"]] if not is_native else []
+            processes = [*lab.brokers.values(), *agents]
+            await asyncio.sleep(1)
+            before = [process.cpu_seconds() for process in processes]
+            size = len(got)
+            start = time.monotonic()
+            lab.brokers["b1"].pause(False)
+            await until(lambda: len(got) >= size + messages, "the backlog", 300)
+            seconds = time.monotonic() - start
+            cpu = sum(process.cpu_seconds() for process in processes) - sum(before)
+            own = agents[0].cpu_seconds() - before[-1] if agents else None
+            load.latencies.clear()
+            for _ in range(300):
+                load.publish("b0", "x")
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(1)
+            late = 1000 * float(np.median(load.latencies))
+            return {
+                "hop": "native bridge" if is_native else "site agent",
+                "messages per second": messages / seconds,
+                "CPU us per message": 1e6 * cpu / messages,
+                "of these in the agent": None if own is None else 1e6 * own / messages,
+                "latency p50 ms": late,
+            } | {word: load.counts()[word] for word in CLEAN}
+        finally:
+            await lab.stop()
+            await asyncio.gather(*(client.stop() for client in load.clients.values()))
+
+
+def hop(quick: bool) -> Section:
+    """One hop and a native bridge: rate, CPU and latency."""
+    messages, rounds = (3_000, 1) if quick else (30_000, 3)
+    section = Section(f"One hop, QoS 1, 100 bytes, backlog of {messages:,} messages, {version()}")
+    best: dict[bool, dict[str, Any]] = {}
+    for _ in range(rounds):
+        for is_native in (True, False):
+            row = asyncio.run(hop_scenario(is_native, messages))
+            known = best.get(is_native, row)
+            best[is_native] = {
+                key: max(known[key], row[key])
+                if key == "messages per second"
+                else min(known[key], row[key])
+                if isinstance(row[key], float)
+                else row[key]
+                for key in row
+            }
+    section.rows = [best[True], best[False]]
+    native, agent = section.rows
+    section.claim(
+        "rate, relative to the native bridge",
+        agent["messages per second"] / native["messages per second"],
+        at_least=0.7,
+    )
+    section.claim(
+        "CPU of brokers and agent, relative to the native bridge",
+        agent["CPU us per message"] / native["CPU us per message"],
+        at_most=2.5,
+    )
+    section.claim("added latency, ms (median)", agent["latency p50 ms"] - native["latency p50 ms"], at_most=1)
+    return section
+
+
+# Costs.
+
+
+async def start_cost() -> float:
+    """CPU seconds of an agent until it runs."""
+    with tempfile.TemporaryDirectory(prefix="broadloom-live-") as folder:
+        lab = LiveLab(Path(folder), ["b0"])
+        try:
+            lab.brokers["b0"].start()
+            agent = lab.agents["b0"] = lab.new_agent("b0", lab.folder / "state", lab.fleet_path)
+            agent.start()
+            await until(lambda: "its controller is" in agent.log.read_text(), "the agent runs")
+            return agent.cpu_seconds()
+        finally:
+            lab.controller.process = None
+            await lab.stop()
+
+
+async def group_cost(count: int) -> dict[str, Any]:
+    """Seconds for one message per topic over a hop, at first and again."""
+    topics = [f"g/{index}" for index in range(count)]
+    async with laboratory(2, rate=0, topics=["t/0/0"], share=0) as (lab, load, _):
+        load.topics = topics
+        for broker in lab.names:
+            for first in range(0, count, 100):
+                load.filters[broker, 0].update(topics[first : first + 100])
+                await load.clients[broker, 0].subscribe(topics[first : first + 100], retained=False)
+        load.wanted = lambda _: set(topics)  # type: ignore[method-assign]
+        await asyncio.sleep(5)
+        await lab.settled(seconds=300)
+        end = time.monotonic() + 120
+        got = load._got["b1", 0]
+        while not got and time.monotonic() < end:
+            load.publish("b0", topics[0])
+            await asyncio.sleep(0.2)
+        times = []
+        for _ in range(3):
+            size = len(got)
+            start = time.monotonic()
+            for topic in topics:
+                while not load.publish("b0", topic):
+                    await asyncio.sleep(0)
+            await until(lambda size=size: len(got) >= size + count, "all topics", 300)
+            times.append(time.monotonic() - start)
+        return {"first s": times[0], "again s": min(times[1:])} | {w: load.counts()[w] for w in CLEAN}
+
+
+async def memory_cost(count: int) -> dict[str, Any]:
+    """Memory of an agent whose far broker is stopped, while large messages come."""
+    async with laboratory(2, rate=0, topics=["t/0/0"], share=0) as (lab, load, _):
+        for broker in lab.names:
+            await load.subscribe(broker, 0, "t/0/0")
+        await load.reach_all()
+        load.payload = bytes(1_000_000)
+        lab.brokers["b1"].pause(True)
+        sent = 0
+        while sent < count:
+            sent += load.publish("b0", "t/0/0")
+            await asyncio.sleep(0.005)
+        await asyncio.sleep(5)
+        high = lab.agents["b0"].memory()
+        lab.brokers["b1"].pause(False)
+        counts = await load.settle(120)
+        return {"memory MB": max(high, lab.agents["b0"].memory()) / 1e6} | {w: counts[w] for w in CLEAN}
+
+
+def costs(quick: bool) -> Section:
+    """Start of an agent, many groups, memory."""
+    section = Section(f"Costs, {version()}")
+    cpu = min(asyncio.run(start_cost()) for _ in range(3))
+    section.rows.append({"what": "start of an agent", "CPU s": cpu})
+    section.claim("CPU seconds of an agent's start", cpu, at_most=0.5)
+    row = asyncio.run(group_cost(500 if quick else 10_000))
+    section.rows.append({"what": "10,000 topics over one hop"} | row)
+    section.claim("first use of 10,000 topics, relative to later", row["first s"] / row["again s"], at_most=2)
+    row = asyncio.run(memory_cost(30 if quick else 400))
+    section.rows.append({"what": "far broker stopped, messages of 1 MB"} | row)
+    section.claim("memory of an agent, MB", row["memory MB"], at_most=300)
+    for word in CLEAN:
+        section.claim(f"{word}: messages of 1 MB", row[word], at_most=0)
+    return section
+
+
+# Subscriptions.
+
+
+async def follow_scenario(samples: int, brokers: int = 10) -> tuple[list[float], dict[str, Any]]:
+    """Seconds from a client's subscription until it has a message of every other broker."""
+    rng = random.Random(3)
+    times = []
+    fresh = [f"t/{GROUPS}/{index}" for index in range(20)]
+    async with laboratory(brokers, rate=60, topics=[*TOPICS, *fresh], share=0.25) as (lab, load, _):
+        for index in range(samples):
+            topic = fresh[index % len(fresh)]
+            name = rng.choice(lab.names)
+            others = [other for other in lab.names if other != name]
+            if index < len(fresh):
+                for other in others:
+                    await load.subscribe(other, 0, topic)
+            else:
+                name = rng.choice([one for one in lab.names if topic in load.filters[one, 0]])
+                others = [one for one in lab.names if one != name]
+                await load.unsubscribe(name, 0, topic)
+                for other in others:
+                    if topic not in load.filters[other, 0]:
+                        await load.subscribe(other, 0, topic)
+            await lab.settled()
+            await asyncio.sleep(1.0)
+            start = time.monotonic()
+            await load.subscribe(name, 0, topic)
+            have: set[str] = set()
+            while len(have) < len(others) and time.monotonic() < start + 30:
+                for other in others:
+                    load.publish(other, topic, 1)
+                await asyncio.sleep(0.02)
+                have = {
+                    other
+                    for other in others
+                    if (s := load._streams.get(((name, 0), other, topic))) and s.first
+                }
+            times.append(time.monotonic() - start)
+        return times, await verdict(lab, load)
+
+
+def follow(quick: bool) -> Section:
+    """The time from a subscription to messages of all other brokers."""
+    section = Section(f"From a new subscription to messages of all others, ten brokers, {version()}")
+    times, counts = asyncio.run(follow_scenario(3 if quick else 60))
+    quantiles = {f"p{int(q * 100)} s": float(np.quantile(times, q)) for q in (0.5, 0.9, 0.99)}
+    add_counts(section, "follow", {"subscriptions": len(times)} | quantiles | counts)
+    section.claim("p99, seconds", quantiles["p99 s"], at_most=2)
+    return section
+
+
+# Scale.
+
+
+async def soak_scenario(brokers: int, seconds: float) -> dict[str, Any]:
+    """Many brokers with their agents, load and changes."""
+    async with laboratory(brokers, rate=60, share=0.15) as (lab, load, churn):
+        async with changes(churn, 2.0):
+            await asyncio.sleep(seconds)
+        memory = max(agent.memory() for agent in lab.agents.values()) / 1e6
+        row = await verdict_after(lab, load, churn)
+        quantiles = {f"p{int(q * 100)} ms": 1000 * float(np.quantile(load.latencies, q)) for q in (0.5, 0.99)}
+        return {"brokers": brokers, "seconds": seconds, "agent MB": memory} | quantiles | row
+
+
+def soak(quick: bool) -> Section:
+    """Forty brokers, ten minutes."""
+    section = Section(f"Soak with changes under load, {version()}")
+    add_counts(section, "soak", asyncio.run(soak_scenario(*((5, 20.0) if quick else (40, 600.0)))))
+    return section
+
+
+SECTIONS = {
+    "kills": kills,
+    "faults": faults,
+    "outages": outages,
+    "rivals": rivals,
+    "hop": hop,
+    "costs": costs,
+    "follow": follow,
+    "soak": soak,
+}
 
 if __name__ == "__main__":
-    if sys.argv[1:2] == ["agent"]:
-        agent_process(Path(sys.argv[2]), json.loads(sys.argv[3]))
-    elif sys.argv[1:2] and sys.argv[1] in PROCESSES:
-        PROCESSES[sys.argv[1]](json.loads(sys.argv[2]))
-    else:
-        run("live", SECTIONS)
+    logging.disable(logging.WARNING)
+    run("live", SECTIONS)
