@@ -47,7 +47,8 @@ from broadloom.mqtt.packets import (
 )
 
 LOG = logging.getLogger("broadloom.live")
-WAITING, CLEANING, SENT, RELEASED = range(4)  # states of a message in flight
+# States of a message in flight; REPEATING: sent over an earlier connection, and not answered.
+WAITING, CLEANING, SENT, RELEASED, REPEATING = range(5)
 MOST_TRIES = 3  # of a message that the far broker refuses
 RETRY_SECONDS = 0.5
 SMALL_BYTES = 262_144  # a hop with less in flight is never held up by the others
@@ -185,7 +186,8 @@ class RouteForwarder:
         self._inherited: bool | None = None  # whether the far session is older than this process
         self._uncertain = False  # whether the far broker can hold packet ids that are unknown here
         self._cleaned: set[int] = set()
-        self._cautious = False  # the far broker blames a packet: one at a time, to find it
+        self._suspects: set[int] = set()  # the far broker blames one of these: one at a time, to find it
+        self._is_pumping = False
 
     # The near broker.
 
@@ -318,8 +320,7 @@ class RouteForwarder:
         if not present:
             self._inherited = False
             self._store.forget_far()
-        for packet_id in [one for one, item in self.in_flight.items() if item.state != WAITING]:
-            self._resume(packet_id, present)
+        self._resume(present)
         self._pump()
 
     def far_closes(self) -> None:
@@ -331,15 +332,13 @@ class RouteForwarder:
         """The far broker has ended the connection because of a packet (reason of DISCONNECT)."""
         if reason not in BLAMES_A_PACKET:
             return
-        sent = next((one for one, item in self.in_flight.items() if item.state == SENT), None)
-        if sent is None:
-            return
-        item = self.in_flight[sent]
-        item.tries += 1 if self._cautious else 0
-        self._cautious = True
-        if item.tries >= MOST_TRIES:
-            self._refuse(sent, f"the broker ends the connection ({reason:#x})")
-            self._cautious = False
+        sent = [packet_id for packet_id, item in self.in_flight.items() if item.state == SENT]
+        if sent and self._suspects:
+            item = self.in_flight[sent[0]]
+            item.tries += 1
+            if item.tries >= MOST_TRIES:
+                self._refuse(sent.pop(0), f"the broker ends the connection ({reason:#x})")
+        self._suspects.update(sent)
 
     def stored(self, packet_id: int, reason: int) -> None:
         """PUBREC: the far broker has stored the message, or refuses it."""
@@ -387,43 +386,59 @@ class RouteForwarder:
         if not full:
             self._pump()
 
-    def _resume(self, packet_id: int, present: bool) -> None:
-        """Repeat what the far broker has not acknowledged."""
-        item = self.in_flight[packet_id]
-        if not present and not item.packet:
-            self._finish(packet_id)  # finished before; nothing is left to send
-            return
-        self._quota -= 1
-        if not present:
-            self._send(packet_id, item)  # the far broker can have had it: twice is better than never
-        elif item.state == SENT:
-            self._write_packet(item, DUP)
-        else:
-            self._write(acknowledgement(PUBREL, packet_id))
+    def _resume(self, present: bool) -> None:
+        """Repeat what the far broker has not acknowledged; `present`: it kept the session."""
+        again = []
+        for packet_id, item in list(self.in_flight.items()):
+            if item.state == WAITING:
+                continue
+            if not present and not item.packet:
+                self._finish(packet_id)  # finished before; nothing is left to send
+            elif not present:
+                item.state = WAITING  # the far broker can have had it: twice is better than never
+                again.append(packet_id)
+            elif item.state in (SENT, REPEATING):
+                item.state = REPEATING
+                again.append(packet_id)
+            else:
+                self._quota -= 1
+                self._write(acknowledgement(PUBREL, packet_id))
+        self._waiting.extendleft(reversed(again))
 
     def _pump(self) -> None:
         """Send waiting messages, as many as the far broker accepts."""
-        while self._waiting and self._quota > 0 and self._far is not None and not self.congested:
-            if self._cautious and any(item.state == SENT for item in self.in_flight.values()):
-                return
-            packet_id = self._waiting.popleft()
-            item = self.in_flight.get(packet_id)
-            if item is None or item.state != WAITING:
-                continue
-            if len(item.packet) > self._limits.largest:
-                self._refuse(packet_id, f"it is larger than {self._limits.largest:,} bytes")
-                continue
-            self._quota -= 1
-            if self._uncertain and self._inherited and packet_id not in self._cleaned:
-                item.state = CLEANING
-                self._write(acknowledgement(PUBREL, packet_id))
-            else:
-                self._send(packet_id, item)
+        if self._is_pumping:
+            return
+        self._is_pumping = True
+        try:
+            while self._waiting and self._quota > 0 and self._far is not None and not self.congested:
+                if self._suspects and any(item.state == SENT for item in self.in_flight.values()):
+                    return
+                self._send_next(self._waiting.popleft())
+        finally:
+            self._is_pumping = False
+
+    def _send_next(self, packet_id: int) -> None:
+        """Send the message of a packet id, if it still waits."""
+        item = self.in_flight.get(packet_id)
+        if item is None or item.state not in (WAITING, REPEATING):
+            return
+        if len(item.packet) > self._limits.largest:
+            self._refuse(packet_id, f"it is larger than {self._limits.largest:,} bytes")
+            return
+        self._quota -= 1
+        is_new = item.state == WAITING
+        if is_new and self._uncertain and self._inherited and packet_id not in self._cleaned:
+            item.state = CLEANING
+            self._write(acknowledgement(PUBREL, packet_id))
+        else:
+            self._send(packet_id, item)
 
     def _send(self, packet_id: int, item: _InFlight) -> None:
+        flags = DUP if item.state == REPEATING and self._limits.quality else 0
         item.state = SENT
         self._store.clear(packet_id)
-        self._write_packet(item)
+        self._write_packet(item, flags)
         if not self._limits.quality:
             self._quota += 1
             self._count(len(item.packet))
@@ -465,6 +480,7 @@ class RouteForwarder:
 
     def _finish(self, packet_id: int) -> None:
         item = self.in_flight.pop(packet_id)
+        self._suspects.discard(packet_id)
         self._add(-len(item.packet))
         if not item.orphan:
             self._end(packet_id)

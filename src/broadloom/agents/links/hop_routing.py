@@ -360,14 +360,17 @@ class RoutePolicy:
         """Whether it is another copy of the last message, sent for an overlapping subscription.
 
         A broker sends one copy per matching subscription, one after the other, with different identifiers.
-        So equal messages in a row are copies of one, until an identifier repeats.
+        So equal messages in a row are copies of one, until an identifier repeats. A repetition of a copy that
+        an earlier process has seen is still a copy.
         """
         identifiers = message.identifiers or (0,)
         last, seen = self._store.run()
-        if digest == last and seen and not set(seen).intersection(identifiers):
-            self._store.record_run(digest, (*seen, *identifiers))
-            self._counts["copies"] += 1
-            return True
+        if digest == last and seen:
+            is_again = message.dup and set(identifiers) <= set(seen[1:])
+            if is_again or not set(seen).intersection(identifiers):
+                self._store.record_run(digest, (*seen, *identifiers))
+                self._counts["copies"] += 1
+                return True
         self._store.record_run(digest, identifiers)
         return False
 

@@ -113,8 +113,8 @@ class HopStore:
         return self._words[_RUN], tuple(self._words[_RUN_IDS : _RUN_IDS + count])
 
     def record_run(self, digest: int, identifiers: tuple[int, ...]) -> None:
-        """Remember the last message and the identifiers of its copies."""
-        some = identifiers[-_MOST_RUN_IDS:]
+        """Remember the last message and the first identifiers of its copies."""
+        some = identifiers[:_MOST_RUN_IDS]
         self._words[_RUN_LENGTH] = 0
         self._words[_RUN] = digest
         for index, identifier in enumerate(some):

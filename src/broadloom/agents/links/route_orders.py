@@ -248,7 +248,7 @@ class AgentReport:
             int(value["version"]),
             {int(change): int(number) for change, number in value["closed"].items()},
             bool(value["broker_up"]),
-            {str(name): HopReport(**hop) for name, hop in value["hops"].items()},
+            {str(name): _hop_report(hop) for name, hop in value["hops"].items()},
             tuple(map(str, value["problems"])),
             None if filters is None else tuple(map(str, filters)),
             int(value["filters_number"]),
@@ -263,6 +263,20 @@ def _epoch(value: Any) -> Epoch:
     return Epoch(int(number), str(controller))
 
 
+def _hop_report(value: Mapping[str, Any]) -> HopReport:
+    trip = value["round_trip_ms"]
+    return HopReport(
+        bool(value["near_up"]),
+        bool(value["far_up"]),
+        int(value["version"]),
+        int(value["in_flight"]),
+        int(value["in_flight_bytes"]),
+        {str(name): int(number) for name, number in value["counts"].items()},
+        str(value["error"]),
+        None if trip is None else float(trip),
+    )
+
+
 def _optional(value: Any) -> int | None:
     return None if value is None else int(value)
 
@@ -271,5 +285,5 @@ def _read(what: str, make: Callable[[], T]) -> T:
     """Make a value, and turn any error of the shape of its JSON into one sentence."""
     try:
         return make()
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except (KeyError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise InputError(f"{what} is malformed: {type(error).__name__} {error}"[:200]) from error
