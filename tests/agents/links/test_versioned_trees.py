@@ -7,8 +7,12 @@ import os
 import random
 
 import pytest
+from broadloom.agents.links.fleet_controller import FleetController
+from broadloom.agents.links.route_orders import NO_EPOCH
+from broadloom.storage import RecordJournal
 from versioned_model import FAULTS, Model, ProtocolError, Rules, random_tree, search
 
+STEP_SECONDS = 0.02
 RUNS = int(os.environ.get("BROADLOOM_MODEL_RUNS", "150"))
 
 
@@ -55,3 +59,94 @@ def test_random_trees_have_publishers_that_receive_nothing():
     rng = random.Random(0)
     trees = [random_tree(rng, ["a", "b", "c", "d"]) for _ in range(100)]
     assert any((far, near) not in hops for hops in trees for near, far in hops)
+
+
+class JournalledController:
+    """The real controller, in place of the one of the model."""
+
+    def __init__(self, journal, model):
+        self._model = model
+        self.real = FleetController(journal, lambda: model.clock, patience=20.0, silence=4.0, grace=0.5)
+        self.target = model.targets.get(id(journal))
+        if self.target is not None:
+            self.real.set_target(self.target)
+
+    @property
+    def epoch(self):
+        return self.real.epoch
+
+    @property
+    def refused(self):
+        return self.real.refused is not None
+
+    def set_target(self, target):
+        self.target = target
+        self._model.targets[id(self.real._journal)] = target
+        self.real.set_target(target)
+
+    def receive(self, report):
+        self.real.receive(report)
+
+    def tick(self):
+        self.real.tick()
+
+    def orders_for(self, broker):
+        orders = self.real.orders_for(broker)
+        return None if orders.epoch == NO_EPOCH else orders
+
+    def base_of(self, broker):
+        return self._model.agents[broker].epoch, self._model.agents[broker].orders.number
+
+    def settled(self):
+        return self.real.settled()
+
+
+class FleetControllerModel(Model):
+    """The model of brokers and agents with the real controller."""
+
+    def __init__(self, *arguments, **options):
+        self.clock = 0.0
+        self.targets = {}
+        self.target = {}
+        super().__init__(*arguments, **options)
+
+    def new_journal(self):
+        return RecordJournal(None)
+
+    def new_controller(self, journal, name):
+        return JournalledController(journal, self)
+
+    def versions(self):
+        return len(self.history)
+
+    def learn(self):
+        self.clock += STEP_SECONDS
+        for controller in self.controllers:
+            for route in controller.real._state.routes.values():
+                self.history[route.number] = route
+
+    def _step(self):
+        if self.rng.random() < 0.05:
+            self.controllers[0].tick()
+        return super()._step()
+
+    def _settle(self):
+        for _ in range(30):  # until agents that were away count as back, and patience is over
+            self.clock += 1.0
+            super()._settle()
+
+    def _heal(self):
+        for name in self.names:
+            self._restore(name)
+        self._wire.clear()
+
+    def describe(self):
+        found = self.controllers[0].real.status()
+        return str({key: found[key] for key in ("opening", "waiting", "draining", "problems", "refused")})
+
+
+@pytest.mark.parametrize("faults", [(), tuple(fault for fault in FAULTS if fault != "second")])
+def test_the_real_controller_leads_agents_of_the_model(faults):
+    counts, failures = search(range(max(20, RUNS // 5)), make=FleetControllerModel, faults=faults)
+    assert failures == []
+    assert counts["versions"] > 20
