@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import re
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from zlib import crc32
 
-from broadloom.agents.links.hop_forwarder import ByteBudget, DeadLetter, RouteForwarder
+from broadloom.agents.links.hop_forwarder import ByteBudget, DeadLetter, FarLimits, RouteForwarder
 from broadloom.agents.links.hop_routing import CLOSED, MARKER, RingGuard, RoutePolicy
 from broadloom.agents.links.hop_store import FAR, NEAR, HopStore
 from broadloom.agents.links.route_orders import AgentOrders, HopReport, Route
@@ -379,9 +379,10 @@ class RetainedSender(SessionHandler):
         self._far = ClientSession(hop[1], client, far, self, kept=False)
         self._stamp = stamp
         self._topics: set[str] = set()  # that the second broker has, or gets now
+        self._limits = FarLimits()
+        self._waiting: deque[Publish] = deque()
         self._unfinished: set[int] = set()
         self._count = 0
-        self._refused = 0
 
     async def run(self, filters: Iterable[str]) -> int:
         """Copy all retained messages of some filters; returns their number.
@@ -400,11 +401,16 @@ class RetainedSender(SessionHandler):
                     await session.subscribe(filters, retained=True)
                     # Brokers answer in order: when this is acknowledged, all retained messages have arrived.
                     await session.subscribe([FENCE], retained=False)
-                while self._unfinished:
+                while self._unfinished or self._waiting:
                     await asyncio.sleep(0.01)
         finally:
             await asyncio.gather(self._near.stop(), self._far.stop())
-        return self._count - self._refused
+        return self._count
+
+    async def opened(self, session: ClientSession, connack: Connack) -> None:
+        """Note what the second broker accepts."""
+        if session is self._far:
+            self._limits = FarLimits.of(connack)
 
     def arrived(self, session: ClientSession, message: Publish) -> None:
         """A message has arrived; those that are not retained come by the hop itself."""
@@ -414,16 +420,26 @@ class RetainedSender(SessionHandler):
             return
         self._topics.add(message.topic)
         if session is self._near:
-            properties = ((ROUTE_STAMP.encode(), self._stamp),)
-            number = self._far.publish(message.topic, message.payload(), properties, retain=True)
-            self._unfinished.add(number)
-            self._count += 1
+            self._waiting.append(message)
+            self._send()
 
     def acknowledged(self, session: ClientSession, kind: int, number: int, reason: int) -> None:
         """The second broker has a message, or refuses it."""
-        self._refused += reason >= FAILED
-        if session is self._far and kind == PUBACK:
+        if session is self._far and kind == PUBACK and number in self._unfinished:
             self._unfinished.discard(number)
+            self._count += reason < FAILED
+            self._send()
+
+    def _send(self) -> None:
+        """Send as much as the second broker accepts at once; it retains nothing if it says so."""
+        limits = self._limits
+        while self._waiting and len(self._unfinished) < limits.quota:
+            message = self._waiting.popleft()
+            fits = len(message.raw) + 2 * len(self._stamp) < limits.largest
+            if limits.retain and limits.quality and fits:
+                properties = ((ROUTE_STAMP.encode(), self._stamp),)
+                number = self._far.publish(message.topic, message.payload(), properties, retain=True)
+                self._unfinished.add(number)
 
 
 def hop_client(hop: Hop) -> str:
