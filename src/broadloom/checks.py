@@ -243,6 +243,20 @@ def _id_text(value: object) -> str:
     )
 
 
+def can_iterate(value: object) -> bool:
+    """Whether a value can be iterated; an array without dimensions is an Iterable that cannot.
+
+    Examples:
+        >>> can_iterate([1]), can_iterate(1)
+        (True, False)
+    """
+    try:
+        iter(value)  # type: ignore[call-overload]
+    except TypeError:
+        return False
+    return True
+
+
 def ordered_list(values: object, name: str) -> list[Any]:
     """The values of a list, array, Arrow column or iterator, in order.
 
@@ -259,7 +273,7 @@ def ordered_list(values: object, name: str) -> list[Any]:
         return list(values)
     if _is_numpy(values, "ndarray"):
         return _listed(values, name)  # type: ignore[arg-type]
-    if isinstance(values, (str, bytes, bytearray, Set, Mapping)) or not isinstance(values, Iterable):
+    if isinstance(values, (str, bytes, bytearray, Set, Mapping)) or not can_iterate(values):
         raise InputError(f"{name} are {shown(values)}; give a list")
     to_list = getattr(values, "to_pylist", None)  # an Arrow column
     return list(values) if to_list is None else list(to_list())

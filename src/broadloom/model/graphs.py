@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 from broadloom.checks import (
     MAX_INDEX,
     and_more,
+    can_iterate,
     check_count,
     check_ids,
     check_index,
@@ -102,7 +103,7 @@ class Interest:
             >>> Interest.from_lists([["weather", "news"], ["news"]]).topic_ids
             ('news', 'weather')
         """
-        if isinstance(lists, (str, bytes, Set, Mapping)) or not isinstance(lists, Iterable):
+        if isinstance(lists, (str, bytes, Set, Mapping)) or not can_iterate(lists):
             raise InputError(f"the topics of all nodes are {shown(lists)}; give one list of topics per node")
         rows = [_topic_list(node, row) for node, row in enumerate(lists)]
         start = np.concatenate(([0], np.cumsum([len(row) for row in rows], dtype=np.int64)))
@@ -512,7 +513,7 @@ def _in_range(values: Sequence[object], topics: int) -> tuple[NDArray[np.int64],
 
 
 def _topic_list(node: int, topics: Iterable[object]) -> list[object]:
-    if isinstance(topics, (str, bytes, Mapping)) or not isinstance(topics, Iterable):
+    if isinstance(topics, (str, bytes, Mapping)) or not can_iterate(topics):
         raise InputError(f"the topics of node {node} are {shown(topics)}; give a list of topics")
     return list(topics) if isinstance(topics, Set) else ordered_list(topics, f"the topics of node {node}")
 
