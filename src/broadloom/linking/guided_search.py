@@ -146,7 +146,7 @@ def broadloom(interest: Interest, weights: Weights, options: GuidedOptions, seed
         "candidates": len(search.ascent.candidates.weight),
         "levels": search.levels,
     }
-    return LinkResult(search.best, search.ascent.bound, notes)
+    return LinkResult(search.best, search.ascent.bound, notes, search.ascent.division)
 
 
 class GuidedSearch:

@@ -64,6 +64,7 @@ from broadloom.linking._star_covers import (
 )
 from broadloom.linking.greedy_overlays import GreedyOptions, grmaw
 from broadloom.model import Interest, Weights
+from broadloom.plans import WeightDivision
 from broadloom.progress import stage
 
 # A proof visits every pair of subscribers of every topic; above this many, only those of the smallest topics.
@@ -144,6 +145,7 @@ class Ascent:
         candidates: the edges that are split; they connect every topic.
         steps: the number of steps made.
         bound: the best lower bound proven so far.
+        division: the trees that have proven the best bound without covers; None before the first proof.
 
     Examples:
         >>> interest = Interest.from_lists([[0], [0], [0]])
@@ -158,6 +160,7 @@ class Ascent:
         self._weights = weights
         self.steps = 0
         self.bound = 0.0
+        self.division: WeightDivision | None = None
         self._has_covers = False
         nothing = Shares(np.empty(0), np.empty(0))
         no_ends = Shares(np.empty((0, 2)), np.empty((0, 2)))
@@ -212,7 +215,12 @@ class Ascent:
         self._renew_candidates(drop=True)
         part, _ = self._feasible()
         tree, _ = minimum_trees(self._entries, part)
-        return self._prove(part[tree])
+        before = self.bound
+        if self._prove(part[tree]) > before:
+            origin = self._entries.origin[tree]
+            ends = self.candidates.low[origin], self.candidates.high[origin]
+            self.division = WeightDivision(self._interest, self._weights, *ends, part[tree])
+        return self.bound
 
     def _certify_with_covers(self) -> float:
         """The same with covers: for the proof, all pairs that a cover could use are candidates.
