@@ -73,7 +73,7 @@ MOST_WORK = 5_000_000_000
 # The rate at which parts grow falls as 1 / (1 + step / slow). That does not depend on the number of steps, so
 # a longer ascent continues a shorter one. Covers take part from COVER_STEP on, at first with this share of
 # the weight at either end of an edge; the rate then starts anew.
-TREE_RATE, TREE_SLOW = 2.0, 8.0
+TREE_RATE, TREE_SLOW = 3.0, 5.0
 COVER_STEP = 60
 COVER_SHARE = 0.1
 COVER_RATE, COVER_SLOW = 1.5, 50.0
@@ -397,7 +397,7 @@ class Ascent:
 
 def _renewals() -> Iterator[int]:
     """The steps after which candidates are renewed: often at first, while they change much."""
-    yield from (4, 20, 60, 80, 100, 140, 180)
+    yield from (4, 10, 30, 60, 80, 100, 140, 180)
     yield from itertools.count(240, 100)
 
 
