@@ -74,8 +74,8 @@ class GuidedOptions:
     """Options of broadloom: when to stop, and the limit on degrees.
 
     Attributes:
-        effort: the number of levels of the search, from 1 to 12. Level 1 takes about ten times as long as
-            `grmaw`, and each further one about twice as long as all before. More effort never gives a
+        effort: the number of levels of the search, from 1 to 12. Level 1 takes about 15 times as long as
+            `grmaw`, each further one two to four times as long as all before. More effort never gives a
             heavier overlay. None: 1, or as many as `seconds` and `gap` allow if one of them is given.
         seconds: stop the search at this time; then the result depends on the machine. The first overlay and
             a last proof are not cut short.
@@ -93,7 +93,7 @@ class GuidedOptions:
         if self.effort is not None and check_count(self.effort, "effort", minimum=1) not in EFFORTS:
             raise InputError(
                 f"effort is {self.effort!r}; give a whole number from 1 to {MOST_EFFORT}: "
-                "each level takes twice as long as all before"
+                "each level takes two to four times as long as all before"
             )
         if self.seconds is not None:
             check_number(self.seconds, "seconds")
