@@ -166,6 +166,57 @@ def large(quick: bool) -> Section:
     return section
 
 
+def previous(quick: bool) -> Section:
+    """Warm starts after a few brokers have changed topics, left or joined, against a new plan."""
+    section = Section("Start from a previous plan")
+    compiled = Instance(60, 30, "unif", "planar", (3, 15))
+    list(warm_starts(compiled, 1))
+    shapes = [(120, 60, "planar")] if quick else [shape for shape in LARGE if is_there(shape[2])]
+    for (nodes, topics, kind), popularity in product(shapes, ("unif", "zipf")):
+        section.rows.extend(warm_starts(Instance(nodes, topics, popularity, kind), 2 if quick else 5))
+    if not quick:
+        for row in section.rows:
+            if row["nodes"] == LARGE[-1][0]:
+                name = f"{row['change']} at {row['nodes']} brokers ({row['popularity']})"
+                section.claim(f"{name}: time / new plan", row["time / new"], at_most=0.1)
+    return section
+
+
+def warm_starts(instance: Instance, brokers: int) -> Iterator[dict[str, Any]]:
+    """A row per kind of change: CPU seconds, weight against a new plan, and both gaps."""
+    interest, weights = instance.build()
+    rng = np.random.default_rng(instance.seed)
+    chosen = rng.choice(instance.nodes, brokers, replace=False)
+    others = np.setdiff1d(np.arange(instance.nodes), chosen)
+    rows = [interest.topics_of(u).tolist() for u in range(instance.nodes)]
+    for u in chosen:  # one topic goes, another one comes
+        rows[u] = [*rows[u][1:], int(rng.choice(np.setdiff1d(np.arange(instance.topics), rows[u])))]
+    resubscribed = bl.Interest.from_lists(rows, topics=instance.topics, node_ids=interest.node_ids)
+    all_of_them = interest, weights
+    fewer = interest.subset(others), weights.subset(others)
+    changes = {
+        "one topic each": (all_of_them, (resubscribed, weights)),
+        "leave": (all_of_them, fewer),
+        "join": (fewer, all_of_them),
+    }
+    for change, (before, after) in changes.items():
+        plan = bl.link(*before, "broadloom")
+        began = time.process_time()
+        warm = bl.link(*after, "broadloom", previous=plan)
+        middle = time.process_time()
+        new = bl.link(*after, "broadloom")
+        end = time.process_time()
+        yield instance.row() | {
+            "change": change,
+            "brokers changed": brokers,
+            "CPU s": middle - began,
+            "time / new": (middle - began) / (end - middle),
+            "weight / new": warm.total_weight / new.total_weight,
+            "gap %": 100 * (warm.gap or 0.0),
+            "new gap %": 100 * (new.gap or 0.0),
+        }
+
+
 def proofs(quick: bool) -> Section:
     """The bound against the optimum on hundreds of instances: it never exceeds it."""
     section = Section("Bound against optimum")
@@ -204,4 +255,5 @@ def is_there(kind: str) -> bool:
 
 
 if __name__ == "__main__":
-    run("certificates", {"causes": causes, "curve": curve, "large": large, "proofs": proofs})
+    sections = {"causes": causes, "curve": curve, "large": large, "previous": previous, "proofs": proofs}
+    run("certificates", sections)

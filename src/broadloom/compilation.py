@@ -89,6 +89,9 @@ def _improve_and_measure(interest: Interest, weights: Weights | None) -> None:
     lower_bound(interest, weights)
     improve(plan)
     link(interest, weights, "grmaw", previous=plan)
+    fewer = range(interest.node_count - 1)
+    start = link(interest.subset(fewer), plan.weights.subset(fewer), "broadloom")
+    link(interest, weights, "broadloom", previous=start)
 
 
 def _assign_steps() -> Iterator[Step]:

@@ -12,7 +12,7 @@ import broadloom as bl
 import instances
 import naive
 from broadloom.linking import improve, link_change
-from broadloom.linking.link_plan import still_useful, warm_start
+from broadloom.linking.warm_start import still_useful, warm_start
 
 STARTS = ["trmaw", "gm", "grmaw", "low-oda", "minmax-oda"]
 

@@ -44,20 +44,24 @@ from broadloom.progress import notice, stage
 
 # Steps of the ascent by the end of the first two levels: those of trees alone. The third level adds so many
 # with covers, and each further one twice as many as the one before.
-FIRST_STEPS = 24
+FIRST_STEPS = 20
 SECOND_STEPS = 60
 THIRD_STEPS = 120
 FIRST_SWEEPS = (
-    10  # of annealing, at the second level; each further one has four times as many, up to the most
+    20  # of annealing, at the second level; each further one has four times as many, up to the most
 )
 MOST_SWEEPS = 10_000
-# The share of its weight that the greedy algorithm does not pay for a candidate that the trees always use.
+# The share of its weight that the greedy algorithm does not pay for a candidate that the trees always use;
+# the first level tries the last one alone.
 DISCOUNTS = (0.5, 0.7)
 LEAST_SAVING = 2e-3  # the share of the weight that a round of exchange must save for another one to follow
-# The temperature at which annealing starts, in mean weights of a link; it cools down to 0. With more sweeps
-# than MANY_SWEEPS it starts twice as hot.
-HEAT = 0.1
-MANY_SWEEPS = 100
+# The temperature at which annealing starts, in mean weights of a link, is so many times the gap: where the
+# overlay is proven to be nearly the best, heat does harm. More sweeps start hotter. It cools down to 0.
+HEAT_PER_GAP = 0.6
+MORE_HEAT = 0.15  # per level, in times of the gap
+MOST_HEAT = 0.5
+REPLACEMENT_ROUNDS = (1, 3)  # of replacement by all pairs, at the end of the first level and of the others
+MOST_DESCENTS = 20
 MOST_EFFORT = 12
 LEVEL_GROWTH = 4.0  # the most that a level takes, in times of the level before
 CLIMB_SHARE = 0.5  # of the time of a level that the time limit cuts short
@@ -70,8 +74,8 @@ class GuidedOptions:
     """Options of broadloom: when to stop, and the limit on degrees.
 
     Attributes:
-        effort: the number of levels of the search, from 1 to 12. Level 1 takes about ten times as long as
-            `grmaw`, and each further one about twice as long as all before. More effort never gives a
+        effort: the number of levels of the search, from 1 to 12. Level 1 takes about 15 times as long as
+            `grmaw`, each further one two to four times as long as all before. More effort never gives a
             heavier overlay. None: 1, or as many as `seconds` and `gap` allow if one of them is given.
         seconds: stop the search at this time; then the result depends on the machine. The first overlay and
             a last proof are not cut short.
@@ -89,7 +93,7 @@ class GuidedOptions:
         if self.effort is not None and check_count(self.effort, "effort", minimum=1) not in EFFORTS:
             raise InputError(
                 f"effort is {self.effort!r}; give a whole number from 1 to {MOST_EFFORT}: "
-                "each level takes twice as long as all before"
+                "each level takes two to four times as long as all before"
             )
         if self.seconds is not None:
             check_number(self.seconds, "seconds")
@@ -146,7 +150,7 @@ def broadloom(interest: Interest, weights: Weights, options: GuidedOptions, seed
         "candidates": len(search.ascent.candidates.weight),
         "levels": search.levels,
     }
-    return LinkResult(search.best, search.ascent.bound, notes)
+    return LinkResult(search.best, search.ascent.bound, notes, search.ascent.division)
 
 
 class GuidedSearch:
@@ -199,14 +203,14 @@ class GuidedSearch:
             notice(f"Level {level + 1} can take {minutes:.0f} minutes; Ctrl-C returns the best plan so far.")
         self.ascent.climb_to(_steps(level), until=lambda: time.monotonic() > climb_until)
         self.ascent.certify()
-        self._improve(min(FIRST_SWEEPS << 2 * (level - 1), MOST_SWEEPS) if level else 0, deadline)
+        self._improve(level, deadline)
         self._seconds = time.monotonic() - began
         self.levels.append({"steps": self.ascent.steps, "weight": self.weight, "bound": self.ascent.bound})
 
-    def _improve(self, sweeps: int, deadline: float) -> None:
+    def _improve(self, level: int, deadline: float) -> None:
         """Take the lightest of the best overlay so far, the guided ones, and these after exchange."""
         pool, use = _pool(self._interest, self._weights, self.best, self.ascent)
-        guided = _guided(self._interest, self._weights, pool, use)
+        guided = _guided(self._interest, self._weights, pool, use, DISCOUNTS if level else DISCOUNTS[-1:])
         overlays = [EdgeExchange(self._interest, pool, linked, self._max_degree) for linked in guided]
         incumbent = EdgeExchange(
             self._interest, pool, _linked(pool, self.best, self._interest.node_count), self._max_degree
@@ -214,14 +218,24 @@ class GuidedSearch:
         if self._max_degree is not None:
             overlays = [overlay for overlay in overlays if overlay.shed()] + [incumbent]
         leader = min(overlays, key=_total_weight)
-        _descend(leader)
+        _descend(leader, 1 if level == 0 else MOST_DESCENTS)
         leader = min(incumbent, leader, key=_total_weight)
         self.best = pool.edges[leader.linked]
-        if sweeps:
+        if level:
             annealed = EdgeExchange(self._interest, pool, leader.linked, self._max_degree)
-            annealed.anneal(sweeps, self._rng, deadline)
-            _descend(annealed)
+            sweeps = min(FIRST_SWEEPS << 2 * (level - 1), MOST_SWEEPS)
+            heat = min((HEAT_PER_GAP + MORE_HEAT * (level - 1)) * self.gap, MOST_HEAT)
+            annealed.anneal(sweeps, heat, self._rng, deadline)
+            _descend(annealed, MOST_DESCENTS)
             self.best = pool.edges[min(leader, annealed, key=_total_weight).linked]
+        self.best, _ = improved_edges(
+            self._interest,
+            self._weights,
+            self.best,
+            REPLACEMENT_ROUNDS[min(level, 1)],
+            self._max_degree,
+            None if deadline == math.inf else max(deadline - time.monotonic(), 0.0),
+        )
 
 
 def _steps(level: int) -> int:
@@ -257,10 +271,14 @@ def _linked(pool: Candidates, edges: NDArray[np.int32], nodes: int) -> NDArray[n
 
 
 def _guided(
-    interest: Interest, weights: Weights, pool: Candidates, use: NDArray[np.float64]
+    interest: Interest,
+    weights: Weights,
+    pool: Candidates,
+    use: NDArray[np.float64],
+    discounts: tuple[float, ...],
 ) -> Iterator[NDArray[np.bool_]]:
     """Overlays by `grmaw` and reverse delete over the candidates, one per discount."""
-    for discount in DISCOUNTS:
+    for discount in discounts:
         taken = list_greedy(pool, pool.weight * (1.0 - discount * use), interest.subscription_count)
         edges = pool.edges[taken]
         kept = reverse_delete(interest, edges, heaviest_first(weights, edges))
@@ -269,10 +287,12 @@ def _guided(
         yield linked
 
 
-def _descend(overlay: EdgeExchange) -> None:
-    """Exchange edges until a round saves too little."""
+def _descend(overlay: EdgeExchange, most: int) -> None:
+    """Exchange edges until a round saves too little, that many rounds at most."""
     before = np.inf
-    while overlay.total_weight < before * (1.0 - LEAST_SAVING):
+    for _ in range(most):
+        if overlay.total_weight >= before * (1.0 - LEAST_SAVING):
+            return
         before = overlay.total_weight
         overlay.descend()
 
@@ -435,19 +455,21 @@ class EdgeExchange:
     def _exchange(self, order: NDArray[np.int64], tolerance: NDArray[np.float64]) -> None:
         _exchange(self._table, self._candidates, self.linked, order, tolerance, self._most_links)
 
-    def anneal(self, sweeps: int, rng: np.random.Generator, deadline: float = math.inf) -> None:
+    def anneal(self, sweeps: int, heat: float, rng: np.random.Generator, deadline: float = math.inf) -> None:
         """Try every link in random order, sweep after sweep, accepting heavier overlays less and less.
 
-        If the time to the deadline is too short for all sweeps, there are fewer, and it cools down faster.
+        `heat`: the temperature at the start, in mean weights of a link. It grows with the square root of the
+        weight of the link that is tried. If the time to the deadline is too short for all sweeps, there are
+        fewer, and it cools down faster.
         """
-        heat = HEAT * self._candidates.weight[self.linked].mean() if self.linked.any() else 0.0
-        heat *= 2.0 if sweeps > MANY_SWEEPS else 1.0
+        weight = self._candidates.weight
+        mean = weight[self.linked].mean() if self.linked.any() else 0.0
         began = time.monotonic()
         done = 0.0  # from 0 to 1
         sweep = 0
         while done < 1.0:
             order = rng.permutation(np.flatnonzero(self.linked))
-            tolerance = rng.exponential(heat * (1.0 - done), len(order))
+            tolerance = rng.exponential(heat * (1.0 - done), len(order)) * np.sqrt(mean * weight[order])
             self._exchange(order, tolerance)
             sweep += 1
             done = sweep / sweeps

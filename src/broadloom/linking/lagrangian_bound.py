@@ -64,6 +64,7 @@ from broadloom.linking._star_covers import (
 )
 from broadloom.linking.greedy_overlays import GreedyOptions, grmaw
 from broadloom.model import Interest, Weights
+from broadloom.plans import WeightDivision
 from broadloom.progress import stage
 
 # A proof visits every pair of subscribers of every topic; above this many, only those of the smallest topics.
@@ -72,7 +73,7 @@ MOST_WORK = 5_000_000_000
 # The rate at which parts grow falls as 1 / (1 + step / slow). That does not depend on the number of steps, so
 # a longer ascent continues a shorter one. Covers take part from COVER_STEP on, at first with this share of
 # the weight at either end of an edge; the rate then starts anew.
-TREE_RATE, TREE_SLOW = 2.0, 8.0
+TREE_RATE, TREE_SLOW = 3.0, 5.0
 COVER_STEP = 60
 COVER_SHARE = 0.1
 COVER_RATE, COVER_SLOW = 1.5, 50.0
@@ -144,6 +145,7 @@ class Ascent:
         candidates: the edges that are split; they connect every topic.
         steps: the number of steps made.
         bound: the best lower bound proven so far.
+        division: the trees that have proven the best bound without covers; None before the first proof.
 
     Examples:
         >>> interest = Interest.from_lists([[0], [0], [0]])
@@ -158,6 +160,7 @@ class Ascent:
         self._weights = weights
         self.steps = 0
         self.bound = 0.0
+        self.division: WeightDivision | None = None
         self._has_covers = False
         nothing = Shares(np.empty(0), np.empty(0))
         no_ends = Shares(np.empty((0, 2)), np.empty((0, 2)))
@@ -212,7 +215,12 @@ class Ascent:
         self._renew_candidates(drop=True)
         part, _ = self._feasible()
         tree, _ = minimum_trees(self._entries, part)
-        return self._prove(part[tree])
+        before = self.bound
+        if self._prove(part[tree]) > before:
+            origin = self._entries.origin[tree]
+            ends = self.candidates.low[origin], self.candidates.high[origin]
+            self.division = WeightDivision(self._interest, self._weights, *ends, part[tree])
+        return self.bound
 
     def _certify_with_covers(self) -> float:
         """The same with covers: for the proof, all pairs that a cover could use are candidates.
@@ -389,7 +397,7 @@ class Ascent:
 
 def _renewals() -> Iterator[int]:
     """The steps after which candidates are renewed: often at first, while they change much."""
-    yield from (4, 20, 60, 80, 100, 140, 180)
+    yield from (4, 10, 30, 60, 80, 100, 140, 180)
     yield from itertools.count(240, 100)
 
 

@@ -22,14 +22,14 @@ from broadloom.linking.degree_and_diameter import (
 )
 from broadloom.linking.divide_and_conquer import DivideOptions, dcmaw
 from broadloom.linking.exact_overlay import ExactOptions, exact
-from broadloom.linking.greedy_overlays import GreedyOptions, gm, grmaw, merge_by_weight
+from broadloom.linking.greedy_overlays import GreedyOptions, gm, grmaw
 from broadloom.linking.guided_search import GuidedOptions, broadloom
 from broadloom.linking.lagrangian_bound import lagrangian_bound
 from broadloom.linking.link_result import LinkResult
-from broadloom.linking.local_search import ROUNDS, improved_edges, topic_bits
+from broadloom.linking.local_search import ROUNDS, improved_edges
 from broadloom.linking.primal_dual import pdmaw, pdrdmaw
-from broadloom.linking.topic_components import components_of
 from broadloom.linking.topic_trees import trmaw
+from broadloom.linking.warm_start import warm_start, warm_start_nearby
 from broadloom.measures import is_topic_connected
 from broadloom.model import Algorithm, Interest, Overlay, Publishers, Weights, find_algorithm
 from broadloom.plans import Plan
@@ -59,6 +59,8 @@ def link(
             still share a topic are kept, completed and improved; if a new plan is lighter, that is returned
             instead. So the result is never heavier than a previous plan that still connects every topic and
             keeps the limit on degrees. The two are compared by weight, whatever the algorithm minimises.
+            No new plan is made if both are by broadloom, few brokers have changed (2 %), and neither
+            `effort`, `seconds` nor `gap` asks for a search: that takes a tenth of the time.
             `notes["changes"]` lists the links to add and to remove; a plan made from the previous one is
             named `<algorithm>+previous`.
         publishers: where clients publish; None: at any broker. It does not change the links between brokers
@@ -86,7 +88,11 @@ def link(
     chosen = find_algorithm(default_algorithm(weights) if algorithm is None else algorithm, ALGORITHMS)
     if improve or previous is not None:
         refuse_stars(chosen.name)
-    plan = finish(run(chosen, interest, weights, seed, options), improve, previous)
+    plan = None
+    if previous is not None and not improve:
+        plan = _nearby(chosen, interest, weights, seed, options, previous)
+    if plan is None:
+        plan = finish(run(chosen, interest, weights, seed, options), improve, previous)
     return plan if publishers is None else replace(plan, publishers=publishers)
 
 
@@ -116,12 +122,43 @@ def run(
     """A verified plan of one algorithm: an entry of `ALGORITHMS`, or a copy of it with another `run`."""
     settings = algorithm.with_options(options, ALGORITHMS)
     result = algorithm.run(interest.grouped(), weights, settings, seed)
+    return _verified(result, interest, weights, algorithm.name, seed, vars(settings))
+
+
+def _verified(
+    result: LinkResult, interest: Interest, weights: Weights, name: str, seed: int, options: Mapping[str, Any]
+) -> Plan:
+    """The plan of a result, after a check that it connects every topic."""
     overlay = Overlay.from_edges(interest.node_count, result.edges)
     if not is_topic_connected(interest, overlay):
-        raise InternalError(f"{algorithm.name} left a topic disconnected; please report this")
-    return Plan(
-        interest, weights, overlay, algorithm.name, seed, vars(settings), result.lower_bound, result.notes
-    )
+        raise InternalError(f"{name} left a topic disconnected; please report this")
+    bound, notes, division = result.lower_bound, result.notes, result.division
+    return Plan(interest, weights, overlay, name, seed, options, bound, notes, division=division)
+
+
+def _nearby(
+    algorithm: Algorithm,
+    interest: Interest,
+    weights: Weights,
+    seed: int,
+    options: Mapping[str, Any],
+    previous: Plan,
+) -> Plan | None:
+    """A plan of broadloom from a previous one of its own, by a search near the few brokers that have changed.
+
+    None if it is another algorithm, too many have changed, or a longer search is asked for.
+    """
+    if not algorithm.name == previous.algorithm.split("+")[0] == "broadloom":
+        return None
+    settings = algorithm.with_options(options, ALGORITHMS)
+    if any(getattr(settings, name) is not None for name in ("effort", "seconds", "gap")):
+        return None
+    result = warm_start_nearby(interest, weights, previous, settings.max_degree)
+    if result is None:
+        return None
+    plan = _verified(result, interest, weights, f"{algorithm.name}+previous", seed, vars(settings))
+    changes = link_change(previous, plan)._asdict()
+    return replace(plan, notes={**plan.notes, "start": "previous", "changes": changes})
 
 
 def finish(plan: Plan, improve: bool, previous: Plan | None) -> Plan:
@@ -229,46 +266,6 @@ def _from_previous(fresh: Plan, previous: Plan) -> Plan:
     return replace(chosen, notes={**chosen.notes, "start": start, "changes": changes})
 
 
-def warm_start(
-    interest: Interest,
-    weights: Weights,
-    previous: Plan,
-    max_degree: int | None = None,
-    rounds: int = ROUNDS,
-) -> LinkResult:
-    """The overlay of a previous plan, adapted to the topics and weights of today.
-
-    Nodes are matched by their ids. The links of the previous plan whose ends still exist and still share a
-    topic are kept; grmaw continues from there until every topic is connected; then the overlay is improved.
-    If the previous links still connect every topic, the result is never heavier than they are.
-
-    Args:
-        interest: the topics of each node today.
-        weights: the weights of the links today.
-        previous: the plan that runs today.
-        max_degree: exchanges keep this limit; links that are kept or complete a topic can exceed it.
-        rounds: the most rounds of exchange, as in `improve`.
-
-    Returns:
-        The edges, not yet verified; the notes have the number of rounds.
-    """
-    interest = interest.grouped()
-    kept = still_useful(interest, previous)
-    added = merge_by_weight(components_of(interest, kept), weights.arrays())
-    edges, used = improved_edges(interest, weights, np.concatenate((kept, added)), rounds, max_degree)
-    return LinkResult(edges, notes={"improvement_rounds": used})
-
-
-def still_useful(interest: Interest, previous: Plan) -> NDArray[np.int32]:
-    """The previous plan's links between nodes that still exist and share a topic, in today's indices."""
-    index = {name: u for u, name in enumerate(interest.node_ids)}
-    today = np.array([index.get(name, -1) for name in previous.interest.node_ids], np.int32)
-    edges = np.sort(today[previous.edges], axis=1) if len(previous.edges) else previous.edges
-    edges = edges[edges[:, 0] >= 0]
-    bits = topic_bits(interest.grouped())
-    return edges[(bits[edges[:, 0]] & bits[edges[:, 1]]).any(axis=1)]
-
-
 class LinkChange(NamedTuple):
     """The links to add and to remove between two plans: pairs of node ids, in the order of each plan."""
 
@@ -289,18 +286,25 @@ def link_change(before: Plan, after: Plan) -> LinkChange:
     """
     for plan in (before, after):
         check_instance(plan, Plan, "a plan", "give what bl.link or Plan.load returns")
-    old = _named_links(before)
-    new = _named_links(after)
+    names = (before.interest.node_ids, after.interest.node_ids)
+    index = {name: u for u, name in enumerate(dict.fromkeys(names[0] + names[1]))}
+    old, new = (_link_codes(plan, index) for plan in (before, after))
     return LinkChange(
-        [new[key] for key in new if key not in old], [old[key] for key in old if key not in new]
+        _named_links(after, ~np.isin(new, old)),
+        _named_links(before, ~np.isin(old, new)),
     )
 
 
-def _named_links(plan: Plan) -> dict[frozenset[str], tuple[str, str]]:
-    """The links of a plan as pairs of node ids, by the set of both."""
+def _link_codes(plan: Plan, index: Mapping[str, int]) -> NDArray[np.int64]:
+    """A number for each link of a plan, from the indices of both its ends in either order."""
+    ends = np.array([index[name] for name in plan.interest.node_ids], np.int64)[plan.edges]
+    return ends.min(axis=1, initial=len(index)) * len(index) + ends.max(axis=1, initial=0)
+
+
+def _named_links(plan: Plan, chosen: NDArray[np.bool_]) -> list[tuple[str, str]]:
+    """Some links of a plan as pairs of node ids."""
     names = plan.interest.node_ids
-    links = [(names[u], names[v]) for u, v in plan.edges.tolist()]
-    return {frozenset(link): link for link in links}
+    return [(names[u], names[v]) for u, v in plan.edges[chosen].tolist()]
 
 
 def lower_bound(

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from broadloom.plans import WeightDivision
+
 
 @dataclass(frozen=True)
 class LinkResult:
@@ -16,11 +18,13 @@ class LinkResult:
         edges: int32 (m, 2), `u < v`, in the order of selection.
         lower_bound: a proven bound on the objective, if the algorithm has one.
         notes: facts about the run that the plan keeps.
+        division: how the weights were divided to prove the bound, if that can be used again.
     """
 
     edges: NDArray[np.int32]
     lower_bound: float | None = None
     notes: Mapping[str, Any] = field(default_factory=dict)
+    division: WeightDivision | None = None
 
 
 def without_repetition(edges: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -420,8 +420,13 @@ def improved_edges(
     rounds: int = ROUNDS,
     max_degree: int | None = None,
     seconds: float | None = None,
+    near: NDArray[np.bool_] | None = None,
 ) -> tuple[NDArray[np.int32], int]:
-    """The edges after reverse delete and rounds of replacement, new edges last, and the number of rounds."""
+    """The edges after reverse delete and rounds of replacement, new edges last, and the number of rounds.
+
+    `near`: the first round replaces only edges of these nodes, and a further one those of nodes whose edges
+    the round before has changed. None: all nodes.
+    """
     began = time.monotonic()
     bits = topic_bits(interest)
     members = TopicMembers(rarest_first(interest), interest.node_start, interest.nodes)
@@ -431,16 +436,25 @@ def improved_edges(
         if seconds is not None and time.monotonic() - began > seconds:
             return edges, done
         by_weight = heaviest_first(weights, edges)
+        listed = len(edges)
+        if near is not None:
+            is_near = near[edges[by_weight]].any(axis=1)
+            by_weight = np.concatenate((by_weight[is_near], by_weight[~is_near]))
+            listed = int(is_near.sum())
         heaviest = edges[by_weight]
         weight = weights.of(heaviest[:, 0], heaviest[:, 1])
         table = new_link_table(bits, heaviest, spare_slots=SPARE_SLOTS)
-        pair, edge = _list_replacements(table, members, weights.arrays(), heaviest)
+        pair, edge = _list_replacements(table, members, weights.arrays(), heaviest[:listed])
         replacements = _most_promising_first(weights, weight, pair, edge)
         still_linked, chosen = _replace_edges(table, heaviest, weight, replacements, limit)
         if not len(chosen):
             return edges, done + 1
         kept = np.empty_like(still_linked)
         kept[by_weight] = still_linked
+        if near is not None:
+            near = np.zeros(interest.node_count, bool)
+            near[edges[~kept]] = True
+            near[replacements.pairs[chosen]] = True
         edges = np.concatenate((edges[kept], replacements.pairs[chosen]))
         edges = edges[reverse_delete(interest, edges, heaviest_first(weights, edges))]
     return edges, rounds

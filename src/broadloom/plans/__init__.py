@@ -8,6 +8,7 @@ from broadloom.plans.assignment_result import (
     read_assignment_record,
     write_assignment_record,
 )
+from broadloom.plans.division import WeightDivision
 from broadloom.plans.market_result import (
     MarketResult,
     is_market,
@@ -23,6 +24,7 @@ __all__ = [
     "MarketResult",
     "Plan",
     "StageResult",
+    "WeightDivision",
     "assignment_summary",
     "filters_table",
     "is_assignment",

@@ -19,6 +19,7 @@ from broadloom.errors import InputError
 from broadloom.model import Interest, NotCarried, Overlay, Publishers, Weights, not_carried_publications
 from broadloom.notebook import PREVIEW_ROWS
 from broadloom.plans import conversions
+from broadloom.plans.division import WeightDivision
 from broadloom.plans.stage_result import StageResult
 from broadloom.storage import read_plan_json, to_json_value
 
@@ -57,6 +58,7 @@ class Plan(StageResult):
         publishers: where clients publish; by default at any broker.
         not_carried: the subscriptions that are left out, and with observed publishers the topic filters that
             are not carried from some brokers, which follow from the interest and the publishers.
+        division: how the weights were divided to prove the lower bound, for the next plan; it is not saved.
 
     Examples:
         >>> import broadloom as bl
@@ -78,6 +80,7 @@ class Plan(StageResult):
     nodes: pa.Table | None = None
     publishers: Publishers = field(default_factory=Publishers)
     not_carried: NotCarried = field(default_factory=NotCarried)
+    division: WeightDivision | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         check_instance(self.interest, Interest, "the interest", "make one with Interest.from_lists")
@@ -93,6 +96,8 @@ class Plan(StageResult):
             raise InputError(
                 "the nodes table has other nodes than the interest, or in another order; give the same nodes"
             )
+        if self.division is not None:
+            check_instance(self.division, WeightDivision, "the division of weights", "leave it out")
         self._check_publishers()
         self._check_run()
 
