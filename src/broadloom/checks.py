@@ -273,7 +273,7 @@ def ordered_list(values: object, name: str) -> list[Any]:
         return list(values)
     if _is_numpy(values, "ndarray"):
         return _listed(values, name)  # type: ignore[arg-type]
-    if isinstance(values, (str, bytes, bytearray, Set, Mapping)) or not can_iterate(values):
+    if isinstance(values, (str, bytes, bytearray, Set, Mapping)) or not isinstance(values, Iterable):
         raise InputError(f"{name} are {shown(values)}; give a list")
     to_list = getattr(values, "to_pylist", None)  # an Arrow column
     return list(values) if to_list is None else list(to_list())
