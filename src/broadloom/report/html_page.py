@@ -39,7 +39,7 @@ def html_of(record: dict[str, Any]) -> str:
     """The page that shows a record.
 
     The page's content security policy forbids all requests and all scripts except its own, which is
-    identified by its hash.
+    identified by its hash; its layouts run in a worker whose script is a part of it.
 
     Examples:
         >>> from broadloom.report import record_of
@@ -52,7 +52,7 @@ def html_of(record: dict[str, Any]) -> str:
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     policy = (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+        "img-src data: blob:; worker-src blob:; base-uri 'none'; form-action 'none'"
     )
     return _PAGE.format(
         policy=policy,
