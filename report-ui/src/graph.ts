@@ -27,9 +27,12 @@ export class Graph {
     private readonly via: Int32Array;
     private readonly firstTopic: Int32Array;
     private readonly topicList: Int32Array;
+    private readonly memberList: Int32Array;
     private readonly marked: Int32Array;
     private readonly parent: Int32Array;
     private mark = 0;
+    private ranks: Int32Array | null = null;
+    private lastTree: { topic: number; links: Int32Array; tree: number[] } | null = null;
 
     constructor(
         readonly plan: OverlayRecord,
@@ -69,6 +72,7 @@ export class Graph {
             interest.sites.flatMap((name, i) => (name ? [[name, i] as [string, number]] : [])),
         );
         this.weightOf = weightFunction(plan.weights);
+        this.memberList = Int32Array.from(interest.members);
         this.marked = new Int32Array(n);
         this.parent = new Int32Array(n);
     }
@@ -135,41 +139,71 @@ export class Graph {
         return this.interest.start[topic + 1]! - this.interest.start[topic]!;
     }
 
-    /** The links among a topic's subscribers. */
-    subOverlay(topic: number): number[] {
-        const members = this.members(topic);
-        const mark = this.remember(members);
-        const links: number[] = [];
-        for (const u of members)
-            for (let i = this.first[u]!; i < this.first[u + 1]!; i++)
-                if (u < this.others[i]! && this.marked[this.others[i]!] === mark) links.push(this.via[i]!);
-        return links;
+    /** The links among a topic's subscribers, light ones first, then earlier ones. */
+    subOverlay(topic: number): Int32Array {
+        return this.treeAndLinks(topic).links;
     }
 
-    /** The minimum spanning tree of a topic's sub-overlay, by Kruskal's algorithm: light links first, then earlier ones. */
+    /** The minimum spanning tree of a topic's sub-overlay, by Kruskal's algorithm. */
     tree(topic: number): number[] {
-        const links = this.subOverlay(topic);
-        for (const b of this.members(topic)) this.parent[b] = b;
-        return links.sort((a, b) => this.before(a, b)).filter((link) => this.join(...this.ends(link)));
+        return this.treeAndLinks(topic).tree;
+    }
+
+    private treeAndLinks(topic: number): { links: Int32Array; tree: number[] } {
+        if (this.lastTree?.topic === topic) return this.lastTree;
+        const { rank, order } = this.byWeight();
+        const { u, v } = this.plan.links;
+        const members = this.membersAt(topic);
+        const mark = this.remember(members);
+        const found: number[] = [];
+        for (const b of members) {
+            this.parent[b] = b;
+            for (let i = this.first[b]!; i < this.first[b + 1]!; i++)
+                if (b < this.others[i]! && this.marked[this.others[i]!] === mark)
+                    found.push(rank[this.via[i]!]!);
+        }
+        const links = Int32Array.from(found).sort();
+        const tree: number[] = [];
+        for (let i = 0; i < links.length; i++) {
+            const link = order[links[i]!]!;
+            links[i] = link;
+            if (this.join(u[link]!, v[link]!)) tree.push(link);
+        }
+        this.lastTree = { topic, links, tree };
+        return this.lastTree;
+    }
+
+    /** Links by weight, then by number: their order, and the rank of each. Found once. */
+    byWeight(): { rank: Int32Array; order: Int32Array } {
+        const m = this.linkCount;
+        if (this.ranks === null) {
+            const { weight } = this.plan.links;
+            const order = Int32Array.from({ length: m }, (_, e) => e);
+            order.sort((a, b) => weight[a]! - weight[b]! || a - b);
+            this.ranks = new Int32Array(2 * m);
+            this.ranks.set(order, m);
+            for (let i = 0; i < m; i++) this.ranks[order[i]!] = i;
+        }
+        return { rank: this.ranks.subarray(0, m), order: this.ranks.subarray(m) };
     }
 
     /** Whether a link is in the tree of a topic: lighter links do not connect its ends. */
     isInTree(topic: number, link: number): boolean {
         const [u, v] = this.ends(link);
-        this.remember(this.members(topic));
+        this.remember(this.membersAt(topic));
         return !this.reaches(u, v, (other) => this.before(other, link) < 0);
     }
 
     /** Whether a topic needs a link: without it its ends are not connected in the topic's sub-overlay. */
     isNeeded(topic: number, link: number): boolean {
         const [u, v] = this.ends(link);
-        this.remember(this.members(topic));
+        this.remember(this.membersAt(topic));
         return !this.reaches(u, v, (other) => other !== link);
     }
 
     /** The brokers of a topic that one of them reaches without a link. */
     sideOf(topic: number, broker: number, without: number): number[] {
-        this.remember(this.members(topic));
+        this.remember(this.membersAt(topic));
         const seen: number[] = [];
         this.reaches(broker, -1, (other) => other !== without, seen);
         return seen;
@@ -181,9 +215,29 @@ export class Graph {
         for (const b of outage.brokers) for (const topic of this.topicsOf(b)) touched.add(topic);
         for (const link of outage.links)
             for (const topic of this.common(...this.ends(link))) touched.add(topic);
-        return [...touched]
-            .sort((a, b) => a - b)
-            .filter((topic) => this.partCount(topic, outage) > this.partCount(topic, NONE));
+        return [...touched].sort((a, b) => a - b).filter((topic) => this.isBrokenBy(topic, outage));
+    }
+
+    /** Whether an outage disconnects a topic. Of a connected topic it is enough that the neighbours of what fails still
+     * reach each other. */
+    private isBrokenBy(topic: number, outage: Outage): boolean {
+        const gone = [...outage.brokers];
+        if (gone.length === 0 || gone.length > 2 || this.plan.topics.hops[topic] == null)
+            return this.partCount(topic, outage) > this.partsBefore(topic);
+        const mark = this.remember(this.membersAt(topic));
+        for (const b of gone) this.marked[b] = 0;
+        const around = new Set<number>();
+        for (const b of gone)
+            for (let i = this.first[b]!; i < this.first[b + 1]!; i++)
+                if (this.marked[this.others[i]!] === mark) around.add(this.others[i]!);
+        if (around.size < 2) return false;
+        const [start] = around;
+        return !this.reachesAll(start!, around);
+    }
+
+    /** The number of parts of a topic: one if the plan knows its longest path. */
+    private partsBefore(topic: number): number {
+        return this.plan.topics.hops[topic] == null ? this.partCount(topic) : 1;
     }
 
     partCount(topic: number, outage: Outage = NONE): number {
@@ -201,20 +255,26 @@ export class Graph {
         return [...parts.values()].sort((a, b) => b.length - a.length || a[0]! - b[0]!);
     }
 
-    private unite(topic: number, outage: Outage): { members: number[]; parts: number } {
-        const members = this.members(topic).filter((b) => !outage.brokers.has(b));
+    private unite(topic: number, outage: Outage): { members: Int32Array; parts: number } {
+        const all = this.membersAt(topic);
+        const members = outage.brokers.size ? all.filter((b) => !outage.brokers.has(b)) : all;
         const mark = this.remember(members);
         for (const b of members) this.parent[b] = b;
+        const cut = outage.links.size > 0;
         let parts = members.length;
         for (const u of members) {
             if (parts === 1) break;
             for (let i = this.first[u]!; i < this.first[u + 1]!; i++) {
                 const v = this.others[i]!;
-                if (u < v && this.marked[v] === mark && !outage.links.has(this.via[i]!) && this.join(u, v))
-                    parts--;
+                if (u > v || this.marked[v] !== mark || (cut && outage.links.has(this.via[i]!))) continue;
+                if (this.join(u, v)) parts--;
             }
         }
         return { members, parts };
+    }
+
+    private membersAt(topic: number): Int32Array {
+        return this.memberList.subarray(this.interest.start[topic]!, this.interest.start[topic + 1]!);
     }
 
     /** Whether one broker reaches another over links that are allowed, among the remembered brokers. */
@@ -240,13 +300,34 @@ export class Graph {
         return false;
     }
 
+    /** Whether one broker reaches all others of a set among the remembered brokers. */
+    private reachesAll(from: number, wanted: Set<number>): boolean {
+        const mark = this.mark;
+        const seen = [from];
+        let left = wanted.size - 1;
+        this.marked[from] = -mark;
+        for (let at = 0; at < seen.length && left > 0; at++) {
+            const u = seen[at]!;
+            for (let i = this.first[u]!; i < this.first[u + 1]!; i++) {
+                const v = this.others[i]!;
+                if (this.marked[v] !== mark) continue;
+                this.marked[v] = -mark;
+                if (wanted.has(v)) left--;
+                seen.push(v);
+            }
+        }
+        return left === 0;
+    }
+
     private before(a: number, b: number): number {
-        return this.plan.links.weight[a]! - this.plan.links.weight[b]! || a - b;
+        const { weight } = this.plan.links;
+        return weight[a]! - weight[b]! || a - b;
     }
 
     /** Make one set of two; false if they are one already. */
     private join(a: number, b: number): boolean {
-        const [i, j] = [this.root(a), this.root(b)];
+        const i = this.root(a);
+        const j = this.root(b);
         this.parent[i] = j;
         return i !== j;
     }
@@ -259,9 +340,9 @@ export class Graph {
         return i;
     }
 
-    private remember(members: number[]): number {
+    private remember(members: Int32Array): number {
         this.mark++;
-        for (const b of members) this.marked[b] = this.mark;
+        for (let i = 0; i < members.length; i++) this.marked[members[i]!] = this.mark;
         return this.mark;
     }
 }

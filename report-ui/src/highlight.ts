@@ -5,6 +5,8 @@ import { planChange, type Graph, type NamedLink, type Outage } from "./graph";
 import type { Choice, Failure } from "./state";
 import type { Colours } from "./theme";
 
+const MOST_AT_ONCE = 2000; // brokers up to which a repair is found before the panel is shown
+
 export interface Strokes {
     pairs: [number, number][];
     colour: keyof Colours;
@@ -61,8 +63,9 @@ const endsOf = (graph: Graph, links: number[]): [number, number][] => links.map(
 function ofTopic(graph: Graph, topic: number | undefined): Parts | null {
     if (topic === undefined) return null;
     const tree = new Set(graph.tree(topic));
-    const spare = graph.subOverlay(topic).filter((link) => !tree.has(link));
-    const [largest, ...apart] = graph.parts(topic);
+    const spare = Array.from(graph.subOverlay(topic)).filter((link) => !tree.has(link));
+    const connected = graph.plan.topics.hops[topic] != null;
+    const [largest, ...apart] = connected ? [graph.members(topic)] : graph.parts(topic);
     return {
         strokes: [
             { pairs: endsOf(graph, spare), colour: "accent", width: 0.8, dash: [3, 3] },
@@ -109,10 +112,11 @@ function ofLink(u: number, v: number): Parts | null {
 export function linksBetween(graph: Graph, names: [string, string]): number[] {
     const [a, b] = names.map((name) => graph.siteIndex.get(name) ?? -1) as [number, number];
     const { siteOf } = graph.interest;
+    const { u, v } = graph.plan.links;
     const found: number[] = [];
     for (let e = 0; e < graph.linkCount; e++) {
-        const [u, v] = graph.ends(e);
-        if ((siteOf[u] === a && siteOf[v] === b) || (siteOf[u] === b && siteOf[v] === a)) found.push(e);
+        const [from, to] = [siteOf[u[e]!], siteOf[v[e]!]];
+        if ((from === a && to === b) || (from === b && to === a)) found.push(e);
     }
     return found;
 }
@@ -146,16 +150,32 @@ export interface Repair {
 
 const repairs = new WeakMap<Graph, Map<string, Repair | null>>();
 
-/** The links that reconnect everything after a failure; null where they are not known. */
-export function repairOf(graph: Graph, failure: Failure, broken: number[]): Repair | null {
+/** The links that reconnect everything after a failure; null where they cannot be known, undefined where they take long
+ * to find and `later` is called when they are known. */
+export function repairOf(
+    graph: Graph,
+    failure: Failure,
+    broken: number[],
+    later: (() => void) | null = null,
+): Repair | null | undefined {
     const known = repairs.get(graph) ?? new Map<string, Repair | null>();
     repairs.set(graph, known);
     const key = JSON.stringify(failure);
-    if (!known.has(key)) known.set(key, findRepair(graph, failure, broken));
-    return known.get(key)!;
+    if (!known.has(key)) {
+        const made = plannedRepair(graph, failure);
+        if (made) known.set(key, made);
+        else if (graph.brokerCount <= MOST_AT_ONCE) known.set(key, findRepair(graph, failure, broken));
+        else if (later)
+            setTimeout(() => {
+                known.set(key, findRepair(graph, failure, broken));
+                later();
+            }, 50);
+    }
+    return known.get(key);
 }
 
-function findRepair(graph: Graph, failure: Failure, broken: number[]): Repair | null {
+/** The repair that maintenance found when the page was made. */
+function plannedRepair(graph: Graph, failure: Failure): Repair | null {
     const { failures, siteFailures } = graph.plan;
     if (failure.of === "broker" && failures) {
         const at = failures.brokers.indexOf(graph.brokerIndex.get(failure.names[0]!) ?? -1);
@@ -165,19 +185,36 @@ function findRepair(graph: Graph, failure: Failure, broken: number[]): Repair | 
         const at = siteFailures.sites.indexOf(graph.siteIndex.get(failure.names[0]!) ?? -1);
         if (at >= 0) return { added: siteFailures.added[at]!, maintained: true };
     }
+    return null;
+}
+
+function findRepair(graph: Graph, failure: Failure, broken: number[]): Repair | null {
     const added = reconnect(graph, broken, outageOf(graph, failure)!);
     return added && { added: added.map(({ u, v }) => [u, v]), maintained: false };
 }
 
 const broken = new WeakMap<Graph, Map<string, number[]>>();
 
-/** The topics that a failure disconnects; found once. */
-export function brokenTopics(graph: Graph, failure: Failure, outage: Outage): number[] {
+/** The topics that a failure disconnects; undefined where they take long to find and `later` is called then. */
+export function brokenTopics(
+    graph: Graph,
+    failure: Failure,
+    outage: Outage,
+    later: (() => void) | null = null,
+): number[] | undefined {
     const known = broken.get(graph) ?? new Map<string, number[]>();
     broken.set(graph, known);
     const key = JSON.stringify(failure);
-    if (!known.has(key)) known.set(key, graph.brokenBy(outage));
-    return known.get(key)!;
+    const quick = graph.brokerCount <= MOST_AT_ONCE || outage.brokers.size < 3;
+    if (!known.has(key)) {
+        if (quick) known.set(key, graph.brokenBy(outage));
+        else if (later)
+            setTimeout(() => {
+                known.set(key, graph.brokenBy(outage));
+                later();
+            }, 50);
+    }
+    return known.get(key);
 }
 
 function ofFailure(graph: Graph, failure: Failure): Parts | null {
@@ -186,7 +223,8 @@ function ofFailure(graph: Graph, failure: Failure): Parts | null {
     const gone = [...outage.brokers];
     const lost = new Set(gone.flatMap((b) => graph.near(b).map(({ link }) => link)));
     for (const link of outage.links) lost.add(link);
-    const added = repairOf(graph, failure, brokenTopics(graph, failure, outage))?.added ?? [];
+    const found = brokenTopics(graph, failure, outage);
+    const added = (found && repairOf(graph, failure, found)?.added) ?? [];
     const ends = [...outage.links].flatMap((link) => graph.ends(link));
     return {
         strokes: [

@@ -69,6 +69,7 @@ function start(): void {
         }
     });
     document.documentElement.dataset["ready"] = "true";
+    setTimeout(() => all.forEach((graph) => graph.byWeight()), 400); // before the first topic is chosen
 }
 
 function themeButton(): HTMLElement {

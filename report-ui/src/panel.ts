@@ -17,13 +17,14 @@ export function panel(store: Store, graph: () => Graph, all: Graph[], unit: stri
     const show = (): void => {
         element.dataset["choice"] = store.state.choice.kind;
         element.replaceChildren(...new Contents(store, graph(), all, unit).nodes());
-        element.scrollTop = 0;
     };
     store.onChange((state, before, effect) => {
         if (!isOther(state, before)) return;
         const inside = element.contains(document.activeElement);
         show();
+        if (!effect.quiet) element.scrollTop = 0;
         const heading = element.querySelector("h3")!;
+        if (effect.quiet) return;
         if (effect.focus || inside) {
             element.closest(".card")?.scrollIntoView({ block: "nearest" });
             heading.focus({ preventScroll: true });
@@ -507,8 +508,18 @@ class Contents {
         if (outage === null) return this.missing(name);
         const lost = new Set(outage.links);
         for (const b of outage.brokers) for (const { link } of graph.near(b)) lost.add(link);
-        const broken = brokenTopics(graph, failure, outage);
-        const repair = repairOf(graph, failure, broken);
+        const later = (): void => {
+            const { choice } = store.state;
+            if (choice.kind === "failure" && choice.failure === failure)
+                store.set({ choice: { ...choice } }, { quiet: true });
+        };
+        const broken = brokenTopics(graph, failure, outage, later);
+        if (broken === undefined)
+            return [
+                this.head(`If the ${failure.of} fails`, name),
+                this.words("Computing what it disconnects."),
+            ];
+        const repair = repairOf(graph, failure, broken, later);
         const added = repair?.added ?? null;
         const weights = added && graph.weightOf ? added.map(([u, v]) => graph.weightOf!(u, v)) : null;
         const links = count(lost.size, "link");
@@ -531,7 +542,10 @@ class Contents {
                     : []),
                 ["Links lost", num(lost.size)],
                 ["Topics disconnected", num(broken.length)],
-                ["Links to add", added === null ? "not computed" : num(added.length)],
+                [
+                    "Links to add",
+                    added ? num(added.length) : repair === undefined ? "computing" : "not computed",
+                ],
                 ...(weights?.length
                     ? ([["Weight to add", this.weight(weights.reduce((a, b) => a + b, 0))]] as [
                           string,
@@ -545,7 +559,11 @@ class Contents {
                 repair?.maintained === false ? "Links that would reconnect them" : "Repair by maintain",
             ),
             added === null
-                ? this.words("Not computed: the page does not hold the weights of all pairs.")
+                ? this.words(
+                      repair === undefined
+                          ? "Computing."
+                          : "Not computed: the page does not hold the weights of all pairs.",
+                  )
                 : added.length
                   ? table(
                         `Links to add if ${it} ${is}`,

@@ -146,17 +146,26 @@ export class Painter {
         strokes: Strokes,
         ghosts: [number, number][],
     ): void {
-        const seen = new Set<string>();
+        const seen = new Set<number>();
+        const { markOf, x, y } = this.scene;
+        const n = this.graph.brokerCount;
+        const places = x.length + ghosts.length;
+        const placeOf = (b: number): number => (b < n ? markOf[b]! : x.length + b - n);
+        const [xs, ys] = [
+            (p: number) => x[p] ?? ghosts[p - x.length]![0],
+            (p: number) => y[p] ?? ghosts[p - x.length]![1],
+        ];
         context.strokeStyle = palette[strokes.colour];
         context.lineWidth = strokes.width;
         context.setLineDash(strokes.dash ?? []);
         context.beginPath();
-        for (const pair of strokes.pairs) {
-            const [a, b] = pair.map((broker) => this.placeOf(broker, ghosts)) as [Place, Place];
-            const key = a.key < b.key ? `${a.key} ${b.key}` : `${b.key} ${a.key}`;
-            if (a.key === b.key || seen.has(key)) continue;
+        for (const [u, v] of strokes.pairs) {
+            const a = placeOf(u);
+            const b = placeOf(v);
+            const key = a < b ? a * places + b : b * places + a;
+            if (a === b || seen.has(key)) continue;
             seen.add(key);
-            trace(context, this.lineBetween(a.x, a.y, b.x, b.y));
+            trace(context, this.lineBetween(xs(a), ys(a), xs(b), ys(b)));
         }
         context.globalAlpha = seen.size > 400 ? 0.6 : 0.95;
         context.stroke();
@@ -228,8 +237,8 @@ export class Painter {
     ): void {
         const seen = new Set<number>();
         for (const b of dots.brokers) {
+            if (b < this.graph.brokerCount && seen.has(this.scene.markOf[b]!)) continue;
             const place = this.placeOf(b, ghosts);
-            if (seen.has(place.key)) continue;
             seen.add(place.key);
             const [x, y] = this.onScreen(place.x, place.y);
             const r = (place.key < 0 ? 4 : this.radius(place.key)) + (dots.labels ? 2.5 : 0.8);

@@ -50,6 +50,8 @@ export interface State {
 export interface Effect {
     move?: boolean;
     focus?: boolean;
+    /** The same choice with more to show: the focus stays. */
+    quiet?: boolean;
 }
 
 type Listener = (state: State, before: State, effect: Effect) => void;
