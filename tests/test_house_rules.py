@@ -41,6 +41,7 @@ LAYERS = (
     "discovery",
     "agents",
     "report",
+    "console",
     "pipeline",
     "papers",
     "cli",

@@ -78,7 +78,7 @@ function choiceOf(parts: URLSearchParams, plans: number): Choice {
 }
 
 /** Keep address and state the same. Only another choice, plan or layout is a step that Back undoes. */
-export function watchAddress(store: Store, start: State, plans: number): void {
+export function watchAddress(store: Store, start: State, plans: number, signal: AbortSignal): void {
     let shown = toAddress(store.state, start);
     let reading = false;
     store.onChange((state, before) => {
@@ -94,7 +94,7 @@ export function watchAddress(store: Store, start: State, plans: number): void {
         if (step) location.hash = address;
         else location.replace(`#${address}`);
     });
-    addEventListener("hashchange", () => {
+    const read = (): void => {
         const address = location.hash.replace(/^#/, "");
         if (address === shown) return;
         const state = fromAddress(address, start, plans);
@@ -102,5 +102,6 @@ export function watchAddress(store: Store, start: State, plans: number): void {
         reading = true;
         store.set(state, { focus: true });
         reading = false;
-    });
+    };
+    addEventListener("hashchange", read, { signal });
 }

@@ -77,10 +77,10 @@ export function table(caption: string, header: string[], rows: Cell[][]): HTMLEl
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const digits = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
 
-/** A number as people read it: thousands apart, four digits of fractions. */
+/** A number as people read it: thousands apart; four digits of fractions, and whole from 1,000 on. */
 export function num(value: number | null | undefined): string {
     if (value === null || value === undefined) return "–";
-    return Number.isInteger(value) ? whole.format(value) : digits.format(value);
+    return Number.isInteger(value) || Math.abs(value) >= 1000 ? whole.format(value) : digits.format(value);
 }
 
 /** "1 link", "3 links". */

@@ -1,5 +1,6 @@
 // What stands out on the map for what is chosen: links and brokers, in the order in which they are drawn.
 
+import type { EffectRecord } from "./console";
 import { reconnect } from "./explain";
 import { planChange, type Graph, type NamedLink, type Outage } from "./graph";
 import type { Choice, Failure } from "./state";
@@ -55,6 +56,7 @@ function parts(choice: Choice, graph: Graph, all: Graph[]): Parts | null {
     if (choice.kind === "failure") return ofFailure(graph, choice.failure);
     if (choice.kind === "change" && [all[choice.before], all[choice.after]].includes(graph))
         return ofChange(all[choice.before]!, all[choice.after]!, graph);
+    if (choice.kind === "effect") return ofEffect(graph, choice.before, choice.effect);
     return null;
 }
 
@@ -271,5 +273,44 @@ function ofChange(before: Graph, after: Graph, shown: Graph): Parts {
             },
         ],
         ghosts,
+    };
+}
+
+/** What an operation of the console did; brokers that it took away are drawn where they were. */
+function ofEffect(shown: Graph, before: Graph, effect: EffectRecord): Parts {
+    const named = [...new Set([...effect.added, ...effect.removed].flat())];
+    const missing = named.filter((name) => !shown.brokerIndex.has(name) && before.brokerIndex.has(name));
+    const number = new Map(missing.map((name, i) => [name, shown.brokerCount + i]));
+    const indexOf = (name: string): number => shown.brokerIndex.get(name) ?? number.get(name) ?? -1;
+    const pairs = (links: [string, string][]): [number, number][] =>
+        links
+            .map(([u, v]) => [indexOf(u), indexOf(v)] as [number, number])
+            .filter((pair) => Math.min(...pair) >= 0);
+    const failed = /^fail (broker|site) /.test(effect.operation);
+    const site = before.siteIndex.get(effect.operation.replace(/^fail site /, "").replace(/^'|'$/g, ""));
+    const gone = failed
+        ? named.filter(
+              (name) =>
+                  missing.includes(name) ||
+                  effect.operation === `fail broker ${name}` ||
+                  effect.operation === `fail broker '${name}'` ||
+                  (site !== undefined && before.interest.siteOf[before.brokerIndex.get(name) ?? -1] === site),
+          )
+        : missing;
+    return {
+        strokes: [
+            { pairs: pairs(effect.removed), colour: "bad", width: 1, dash: [4, 4] },
+            { pairs: pairs(effect.added), colour: "good", width: 2.2 },
+        ],
+        dots: [
+            { brokers: [...new Set(pairs(effect.added).flat())], colour: "good" },
+            { brokers: gone.map(indexOf), colour: "bad", labels: gone.length < 3, crossed: true },
+        ],
+        ghosts: missing.map((name) => ({
+            name,
+            graph: before,
+            broker: before.brokerIndex.get(name)!,
+            near: [],
+        })),
     };
 }

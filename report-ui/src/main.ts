@@ -4,25 +4,54 @@ import { fromAddress, watchAddress } from "./address";
 import { bottlenecks, certificate, degrees, diameters, lengths, settings, sites } from "./charts";
 import { notCarried } from "./carried";
 import { changes, comparison, measured } from "./compare";
+import { ConsoleView } from "./console";
 import { contentView, marketView } from "./content";
 import { button, el, num, percent, section } from "./dom";
 import { download, fileName } from "./exports";
 import { finder } from "./finder";
 import { graphs, type Graph } from "./graph";
-import { MapView } from "./map";
+import { forgetMaps, MapView } from "./map";
 import { disconnected, panel, spoken, topicButton } from "./panel";
 import type { AnyPlan, Report } from "./record";
 import { rows } from "./rows";
 import { Store, type State } from "./state";
 import { tables } from "./tables";
-import { isDark, onTheme, setTheme, watchTheme } from "./theme";
+import { forgetListeners, isDark, onTheme, setTheme, watchTheme } from "./theme";
 
 const MOST_MAPS = 4;
 const MOST_TOPICS = 12;
 
+let replaced = new AbortController(); // ends the listeners of a page that is replaced
+let store: Store;
+let shown: Graph[] = [];
+let consoleView: ConsoleView | null = null;
+
 function start(): void {
     const report = JSON.parse(document.getElementById("record")!.textContent!) as Report;
+    watchTheme();
+    document.getElementById("top")!.append(themeButton());
+    const settings = document.getElementById("console")?.textContent;
+    if (settings)
+        consoleView = new ConsoleView(JSON.parse(settings) as ConstructorParameters<typeof ConsoleView>[0], {
+            mount: (record, choice) => mount(record, { ...store.state, choice }),
+            store: () => store,
+            graph: () => shown[store.state.plan] ?? null,
+        });
+    mount(report, null);
+    document.documentElement.dataset["ready"] = "true";
+    setTimeout(() => shown.forEach((graph) => graph.byWeight()), 400); // before the first topic is chosen
+}
+
+/** Show a record; a state that is given stays as it is. */
+function mount(report: Report, state: State | null): void {
+    replaced.abort();
+    replaced = new AbortController();
+    const { signal } = replaced;
+    forgetListeners();
+    forgetMaps();
+    onTheme(() => (document.getElementById("theme")!.textContent = themeLabel()));
     const all = graphs(report);
+    shown = all;
     const places = all.some((graph) => graph.interest.places.kind !== "none");
     const first: State = {
         choice: { kind: "nothing" },
@@ -33,12 +62,15 @@ function start(): void {
         table: { name: "brokers", sort: "", down: false, filter: "", page: 0 },
         window: null,
     };
-    const store = new Store(fromAddress(location.hash, first, all.length));
-    watchAddress(store, first, all.length);
-    watchTheme();
-    document.getElementById("top")!.append(themeButton());
+    store = new Store(state ?? fromAddress(location.hash, first, all.length));
+    watchAddress(store, first, all.length, signal);
     const main = document.getElementById("report")!;
-    main.replaceChildren();
+    const focused = consoleView?.element.contains(document.activeElement) ? document.activeElement : null;
+    for (const child of [...main.children]) if (child !== consoleView?.element) child.remove();
+    if (consoleView && !consoleView.element.isConnected) main.append(consoleView.element);
+    if (focused instanceof HTMLElement) focused.focus();
+    const summary = document.getElementById("summary")!;
+    if (consoleView) summary.replaceChildren(...report.plans.map((plan) => el("p", {}, plan.summary)));
     for (const kind of ["overlay", "content", "market"]) {
         const alike = report.plans.filter((plan) => plan.kind === kind);
         if (alike.length > 1) main.append(comparison(alike));
@@ -51,35 +83,34 @@ function start(): void {
         main.append(...(plan.kind === "content" ? contentView(plan) : marketView(plan)));
     }
     if (report.rows) main.append(rows(report.rows));
+    const requests = consoleView
+        ? "This page sends requests to broadloom serve on this machine only."
+        : "This page sends no requests.";
     main.append(
-        el(
-            "footer",
-            {},
-            sources(report),
-            el("p", {}, `Made by Broadloom ${report.broadloom}. This page sends no requests.`),
-        ),
+        el("footer", {}, sources(report), el("p", {}, `Made by Broadloom ${report.broadloom}. ${requests}`)),
     );
-    document.addEventListener("keydown", (event) => {
-        const typing = event.target instanceof HTMLInputElement;
-        if (event.key === "Escape" && store.state.choice.kind !== "nothing")
-            store.choose({ kind: "nothing" }, {});
-        else if (event.key === "/" && !typing) {
-            document.getElementById("find")?.focus();
-            event.preventDefault();
-        }
-    });
-    document.documentElement.dataset["ready"] = "true";
-    setTimeout(() => all.forEach((graph) => graph.byWeight()), 400); // before the first topic is chosen
+    document.addEventListener(
+        "keydown",
+        (event) => {
+            const typing = event.target instanceof HTMLInputElement;
+            if (event.key === "Escape" && store.state.choice.kind !== "nothing")
+                store.choose({ kind: "nothing" }, {});
+            else if (event.key === "/" && !typing) {
+                document.getElementById("find")?.focus();
+                event.preventDefault();
+            }
+        },
+        { signal },
+    );
 }
 
+const themeLabel = (): string => (isDark() ? "Light" : "Dark");
+
 function themeButton(): HTMLElement {
-    const label = (): string => (isDark() ? "Light" : "Dark");
-    const toggle = button(label(), () => setTheme(isDark() ? "light" : "dark"), {
+    return button(themeLabel(), () => setTheme(isDark() ? "light" : "dark"), {
         id: "theme",
         class: "act small",
     });
-    onTheme(() => (toggle.textContent = label()));
-    return toggle;
 }
 
 /** Where the plans are from, when they were written, and in which unit weights are. */
@@ -276,7 +307,12 @@ function mapSection(all: Graph[], store: Store, current: () => Graph, report: Re
         "The overlay",
         null,
         toolbar,
-        el("div", { class: "stage" }, maps, panel(store, current, all, report.unit)),
+        el(
+            "div",
+            { class: "stage" },
+            maps,
+            panel(store, current, all, report.unit, (choice) => consoleView?.actions(choice) ?? null),
+        ),
         spoken,
         legend(store, note),
     );
@@ -368,6 +404,7 @@ function legend(store: Store, note: HTMLElement): HTMLElement {
         link: () => [key("accent", false), "the link"],
         between: () => [key("accent", false), "links between the two sites"],
         failure: () => [key("bad", true), "links lost", key("good", false), "links added by the repair"],
+        effect: () => [key("good", false), "links added", key("bad", true), "links removed"],
         change: () => [key("good", false), "links added", key("bad", true), "links removed"],
     };
     const show = (): void =>

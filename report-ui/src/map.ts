@@ -23,6 +23,11 @@ const MOST_SCALE = 400;
 
 const views: MapView[] = [];
 
+/** Forget the maps of a page that is replaced. */
+export function forgetMaps(): void {
+    views.length = 0;
+}
+
 export class MapView {
     readonly element: HTMLElement;
     private readonly canvas: HTMLCanvasElement;
@@ -241,7 +246,7 @@ export class MapView {
         const own = choice.kind === "topic" ? standing.dots.flatMap((dots) => dots.brokers) : last.brokers;
         const focus = own.filter((b) => b < this.graph.brokerCount);
         if (choice.kind === "change") this.fit();
-        if (!focus.length || choice.kind === "change") return;
+        if (!focus.length || choice.kind === "change" || choice.kind === "effect") return;
         const { markOf, inView, size } = this.scene;
         const few = focus.length < 3;
         if (focus.every((b) => inView[markOf[b]!] && (!few || size[markOf[b]!] === 1))) return;

@@ -1,10 +1,11 @@
 // Beside the map: what is chosen, in words and lists.
 
+import { effectWords, type EffectRecord } from "./console";
 import { explain } from "./explain";
 import { button, count, el, num, signed, table, type Cell } from "./dom";
 import { planChange, type Graph } from "./graph";
 import { brokenTopics, linksBetween, outageOf, repairOf } from "./highlight";
-import type { Failure, State, Store } from "./state";
+import type { Choice, Failure, State, Store } from "./state";
 
 const MOST_NAMES = 24;
 const MOST_ROWS = 60;
@@ -12,11 +13,19 @@ const MOST_ROWS = 60;
 /** Says what is chosen where the focus does not go to the panel. */
 export const spoken = el("p", { class: "unseen", role: "status" });
 
-export function panel(store: Store, graph: () => Graph, all: Graph[], unit: string): HTMLElement {
+export function panel(
+    store: Store,
+    graph: () => Graph,
+    all: Graph[],
+    unit: string,
+    actions: (choice: Choice) => HTMLElement | null,
+): HTMLElement {
     const element = el("aside", { class: "panel", id: "panel", "aria-label": "What is chosen" });
     const show = (): void => {
         element.dataset["choice"] = store.state.choice.kind;
-        element.replaceChildren(...new Contents(store, graph(), all, unit).nodes());
+        const [head, ...rest] = new Contents(store, graph(), all, unit).nodes();
+        const acts = actions(store.state.choice);
+        element.replaceChildren(head!, ...(acts ? [acts] : []), ...rest);
     };
     store.onChange((state, before, effect) => {
         if (!isOther(state, before)) return;
@@ -141,7 +150,28 @@ class Contents {
         if (choice.kind === "between") return this.between(choice.sites);
         if (choice.kind === "failure") return this.ofFailure(choice.failure);
         if (choice.kind === "change") return this.ofChange(this.all[choice.before]!, this.all[choice.after]!);
+        if (choice.kind === "effect") return this.ofEffect(choice.effect);
         return this.ofNothing();
+    }
+
+    private ofEffect(effect: EffectRecord): Node[] {
+        const list = (title: string, links: [string, string][]): Node[] => [
+            el("h4", {}, title),
+            links.length ? table(title, ["from", "to"], links.slice(0, MOST_ROWS)) : this.words("None."),
+            ...(links.length > MOST_ROWS ? [this.words(`and ${num(links.length - MOST_ROWS)} more`)] : []),
+        ];
+        return [
+            this.head("Done", effect.operation),
+            this.words(effectWords(effect)),
+            facts(
+                ["Links added", el("span", { class: "good" }, `+ ${num(effect.added.length)}`)],
+                ["Links removed", el("span", { class: "bad" }, `− ${num(effect.removed.length)}`)],
+                ["Cost before", this.weight(effect.costBefore)],
+                ["Cost after", this.weight(effect.costAfter)],
+            ),
+            ...list("Links added", effect.added),
+            ...list("Links removed", effect.removed),
+        ];
     }
 
     private head(kind: string, name: string): Node {

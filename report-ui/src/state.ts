@@ -1,5 +1,8 @@
 // What the page shows. Brokers, topics and sites go by name, so that a choice holds in every plan and in the address.
 
+import type { EffectRecord } from "./console";
+import type { Graph } from "./graph";
+
 export type Choice =
     | { kind: "nothing" }
     | { kind: "topic"; topic: string }
@@ -8,7 +11,9 @@ export type Choice =
     | { kind: "link"; ends: [string, string] }
     | { kind: "between"; sites: [string, string] }
     | { kind: "failure"; failure: Failure }
-    | { kind: "change"; before: number; after: number };
+    | { kind: "change"; before: number; after: number }
+    /** Of the console: what the last operation did to the plan before it; it is not in the address. */
+    | { kind: "effect"; effect: EffectRecord; before: Graph };
 
 /** What fails: a broker, two brokers, a site or a link; the names are of brokers, or of the site. */
 export interface Failure {

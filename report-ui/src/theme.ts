@@ -49,6 +49,11 @@ export function onTheme(listener: () => void): void {
     listeners.push(listener);
 }
 
+/** Forget the listeners of a page that is replaced. */
+export function forgetListeners(): void {
+    listeners.length = 0;
+}
+
 export function isDark(): boolean {
     return (
         (document.documentElement.dataset["theme"] ??

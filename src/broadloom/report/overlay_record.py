@@ -35,6 +35,7 @@ MOST_SITES = 60
 MOST_LEAVING = 1000
 # The largest number of brokers whose matrix of weights is in a page.
 MOST_IN_MATRIX = 500
+NO_REPAIRS: dict[str, Any] = {"backups": None, "failures": None, "siteFailures": None}
 
 
 def shown_topics(interest: Interest, most: int = MOST_SUBSCRIPTIONS) -> NDArray[np.int64]:
@@ -97,13 +98,14 @@ def group_labels(interest: Interest, most: int = MOST_NAMES) -> list[str]:
     return labels
 
 
-def overlay_record(plan: Plan, name: str, interest: int) -> dict[str, Any]:
+def overlay_record(plan: Plan, name: str, interest: int, repairs: bool = True) -> dict[str, Any]:
     """The record of a plan: summary, what is not carried, metrics, links, topics, weak points and failures.
 
     Args:
         plan: the plan.
         name: its name on the page.
         interest: the index of the record of its interest, in the list of the page.
+        repairs: whether the repairs of failures, and backups, are computed.
     """
     subscriptions, overlay, weights = plan.interest.grouped(), plan.overlay, plan.weights
     topics = shown_topics(subscriptions)
@@ -141,7 +143,7 @@ def overlay_record(plan: Plan, name: str, interest: int) -> dict[str, Any]:
         "load": busy.tolist(),
         "holds": weak.nodes.tolist(),
         "topics": {"hops": short(hops), "length": short(lengths), "cost": short(costs), "exact": bool(exact)},
-    } | failures(plan, busy)
+    } | (failures(plan, busy) if repairs else NO_REPAIRS)
 
 
 def weights_record(weights: Weights) -> dict[str, Any] | None:
@@ -192,7 +194,7 @@ def failures(plan: Plan, load: NDArray[np.int64], most: int = MOST_REPAIRS) -> d
         ([[1, 2], [0, 2], [0, 1]], {'brokers': [0], 'added': [[[1, 2]]]})
     """
     if not plan.is_topic_connected():
-        return {"backups": None, "failures": None, "siteFailures": None}
+        return dict(NO_REPAIRS)
     weights = None if plan.weights.is_uniform else plan.weights
     live = maintain(plan.interest, weights, edges=plan.edges)
     most = min(most, MOST_COPIED // max(1, len(load)))

@@ -41,7 +41,7 @@ LONGEST = 200
 
 
 def record_of(
-    plans: Mapping[str, Plan | AssignmentResult], title: str = TITLE, unit: str = ""
+    plans: Mapping[str, Plan | AssignmentResult], title: str = TITLE, unit: str = "", repairs: bool = True
 ) -> dict[str, Any]:
     """The record of plans in memory; `plans` maps the names that the page shows to the plans.
 
@@ -49,6 +49,7 @@ def record_of(
         plans: the plans, by the names that the page shows for them.
         title: the heading of the page.
         unit: the unit of the weights, as "ms"; empty if it is not known.
+        repairs: whether the repairs of failures, and backups, are computed.
 
     Examples:
         >>> import broadloom as bl
@@ -57,7 +58,7 @@ def record_of(
         'gm: 2 brokers, 1 links, every one of 1 topics connected'
     """
     interests: list[Plan] = []
-    shown = [_plan_record(plan, name, interests) for name, plan in plans.items()]
+    shown = [_plan_record(plan, name, interests, repairs) for name, plan in plans.items()]
     return _page_record(title, unit, interests, shown, None)
 
 
@@ -112,7 +113,9 @@ def _page_record(
     }
 
 
-def _plan_record(plan: Plan | AssignmentResult, name: str, interests: list[Plan]) -> dict[str, Any]:
+def _plan_record(
+    plan: Plan | AssignmentResult, name: str, interests: list[Plan], repairs: bool = True
+) -> dict[str, Any]:
     """A plan's record; plans with the same interest and positions share one interest record."""
     memory = {"source": None, "written": None}
     if isinstance(plan, AssignmentResult):
@@ -120,9 +123,9 @@ def _plan_record(plan: Plan | AssignmentResult, name: str, interests: list[Plan]
     plan = with_positions_of(plan, interests)
     for i, other in enumerate(interests):
         if other.interest == plan.interest and _locations(other) == _locations(plan):
-            return overlay_record(plan, name, i) | memory
+            return overlay_record(plan, name, i, repairs) | memory
     interests.append(plan)
-    return overlay_record(plan, name, len(interests) - 1) | memory
+    return overlay_record(plan, name, len(interests) - 1, repairs) | memory
 
 
 def _locations(plan: Plan) -> tuple[Any, ...]:
