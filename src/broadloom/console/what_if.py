@@ -178,7 +178,7 @@ class WhatIfSession:
         """
         operation = operation_of(request)
         before = self.situation
-        after = _Step(self, before, operation).result(relinked)
+        after = _WhatIfStep(self, before, operation).result(relinked)
         effect = _effect(operation, before, after)
         done = replace(after, operations=(*before.operations, operation), effect=effect)
         self._branches[self.branch_name].append(done)
@@ -332,7 +332,7 @@ def _pair(u: str, v: str) -> NamedPair:
     return (u, v) if u < v else (v, u)
 
 
-class _Step:
+class _WhatIfStep:
     """One operation on one situation."""
 
     def __init__(self, session: WhatIfSession, before: Situation, operation: Operation) -> None:
