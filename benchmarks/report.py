@@ -5,7 +5,8 @@
 CPU seconds are of one process, without the compilation of kernels. The browser is Chromium without a window
 or a graphics card: it draws on the processor, so other browsers are faster. Frames are those while the map is
 dragged; a screen of 60 Hz has one every 16.7 ms. A picture is the script's time to draw everything again,
-without the browser's time to fill the pixels. A choice is the time from another address to the second frame.
+without the browser's time to fill the pixels. A choice is the CPU time of the page's main thread
+from another address to the second frame.
 The console is timed from Enter to the frame with the repair on the map, each time for another broker.
 """
 
@@ -14,6 +15,7 @@ import tempfile
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -25,10 +27,10 @@ from broadloom.workload import REGIONS
 
 # Topics per broker, of smaller plans and of the largest.
 SIZES = ((15, 60), (5, 25))
-# Milliseconds from another choice to the second frame after it.
-CHOICE = """(hash) => new Promise((done) => { const start = performance.now(); location.hash = hash;
+# Ends with the second frame after another choice.
+CHOICE = """(hash) => new Promise((done) => { location.hash = hash;
 addEventListener("hashchange", () => requestAnimationFrame(() =>
-requestAnimationFrame(() => done(performance.now() - start))), { once: true }); })"""
+requestAnimationFrame(() => done())), { once: true }); })"""
 # Milliseconds from an operation of the console to the second frame with its effect.
 OPERATION = """(text) => new Promise((done) => { const input = document.getElementById("operation");
 const panel = document.getElementById("panel").parentElement, start = performance.now();
@@ -53,6 +55,22 @@ def plan_of(nodes: int) -> bl.Plan:
     return bl.Plan(interest, weights, plan.overlay, plan.algorithm, nodes=table)
 
 
+def choice_cpu(page: Any, address: str) -> float:
+    """CPU milliseconds of the page's main thread from another choice to the second frame after it."""
+    session = page.context.new_cdp_session(page)
+    session.send("Performance.enable", {"timeDomain": "threadTicks"})
+
+    def busy() -> float:
+        found = session.send("Performance.getMetrics")["metrics"]
+        return next(1000 * one["value"] for one in found if one["name"] == "TaskDuration")
+
+    before = busy()
+    page.evaluate(CHOICE, address)
+    spent = busy() - before
+    session.detach()
+    return spent
+
+
 def in_browser(html: str) -> dict[str, float]:
     """Milliseconds until the page is ready, of a picture, and of frames while the map is dragged."""
     from playwright.sync_api import sync_playwright
@@ -74,15 +92,13 @@ def in_browser(html: str) -> dict[str, float]:
         page.locator("button:text-is('Fit')").click()
         page.wait_for_timeout(500)
         marks = int(page.locator(".map canvas").get_attribute("data-marks"))
-        choices = [
-            page.evaluate(CHOICE, f"{kind}={name}") for kind in ("broker", "topic") for name in range(20, 40)
-        ]
-        choices += [page.evaluate(CHOICE, f"fails=broker&name={name}") for name in range(20, 40)]
+        kinds = ("broker=", "topic=", "fails=broker&name=")
+        choices = [choice_cpu(page, f"{kind}{name}") for kind in kinds for name in range(20, 40)]
         browser.close()
     return {
         "ready ms": ready,
         "marks": marks,
-        "choice ms": sorted(choices)[int(0.95 * len(choices))],
+        "choice CPU ms": sorted(choices)[int(0.95 * len(choices))],
         "picture ms": picture,
         "frame ms": float(np.median(gaps)),
         "95 % of frames ms": gaps[int(0.95 * len(gaps))],
@@ -106,7 +122,7 @@ def size(quick: bool) -> Section:
     section.claim("MB of the largest page", last["MB"], at_most=10)
     section.claim("marks in the world view of the largest page", last["marks"], at_most=2100)
     section.claim("ms until the largest page is ready", last["ready ms"], at_most=3000)
-    section.claim("ms of 95 % of choices in the largest page", last["choice ms"], at_most=100)
+    section.claim("CPU ms of 95 % of choices in the largest page", last["choice CPU ms"], at_most=100)
     return section
 
 
