@@ -11,8 +11,7 @@ const here = dirname(fileURLToPath(import.meta.url));
 const assets = join(here, "../src/broadloom/report/assets");
 process.chdir(here);
 
-const built = await esbuild.build({
-    entryPoints: { report: "src/main.ts" },
+const settings = {
     bundle: true,
     minify: true,
     format: "iife",
@@ -21,6 +20,12 @@ const built = await esbuild.build({
     legalComments: "none",
     metafile: true,
     write: false,
+};
+const worker = await esbuild.build({ ...settings, entryPoints: { worker: "src/force_worker.ts" } });
+const built = await esbuild.build({
+    ...settings,
+    entryPoints: { report: "src/main.ts" },
+    define: { WORKER_SCRIPT: JSON.stringify(worker.outputFiles[0].text) },
 });
 // Inside a page nothing may look like the end of the script.
 const script = built.outputFiles[0].text.replaceAll("</script", "<\\/script").replaceAll("<!--", "<\\!--");

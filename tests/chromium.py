@@ -26,6 +26,7 @@ def launch(playwright: Any) -> Any:
 
 def drag(page: Any, steps: int = 60) -> list[float]:
     """Drag the map of a report about; the milliseconds between frames, ascending."""
+    page.locator(".map canvas").first.scroll_into_view_if_needed()
     box = page.locator(".map canvas").first.bounding_box()
     x, y = box["x"] + 200, box["y"] + 200
     page.mouse.move(x, y)

@@ -43,6 +43,7 @@ LAYERS = (
     "discovery",
     "agents",
     "report",
+    "console",
     "pipeline",
     "papers",
     "cli",

@@ -1,6 +1,7 @@
 // What a plan does not carry: subscriptions that are left out, and what cannot be published where.
 
-import { count, el, num, section, table } from "./dom";
+import { button, count, el, num, section, table } from "./dom";
+import { download, toCsv } from "./exports";
 import type { NotCarried, OverlayRecord } from "./record";
 
 const MOST_ROWS = 200;
@@ -11,11 +12,11 @@ interface Row {
     reason: string;
 }
 
-/** The section "Not carried"; if everything is carried, a line that says so. */
-export function notCarried(plan: OverlayRecord): HTMLElement {
+/** The section "Not carried"; if everything is carried, a line that says so, unless topics are not connected. */
+export function notCarried(plan: OverlayRecord, broken: boolean): HTMLElement[] {
     const all = rowsOf(plan.notCarried);
-    if (!all.length)
-        return el("p", { class: "words", id: "carried" }, "Everything that clients subscribe to is carried.");
+    const fine = "Everything that clients subscribe to is carried.";
+    if (!all.length) return broken ? [] : [el("p", { class: "words", id: "carried" }, fine)];
     const reasons = new Map<string, number>();
     for (const row of all) reasons.set(row.reason, (reasons.get(row.reason) ?? 0) + 1);
     const counts = [...reasons].sort((a, b) => b[1] - a[1] || (a[0] < b[0] ? -1 : 1));
@@ -35,6 +36,19 @@ export function notCarried(plan: OverlayRecord): HTMLElement {
             ),
         );
     };
+    const csv = button(
+        "CSV",
+        () =>
+            download(
+                "not-carried.csv",
+                toCsv(
+                    ["broker", "topic or filter", "reason"],
+                    all.map((row) => [row.broker, row.topic, row.reason]),
+                ),
+                "text/csv;charset=utf-8",
+            ),
+        { class: "act small", "aria-label": "Save everything that is not carried as CSV" },
+    );
     const search = el("input", {
         type: "search",
         id: "find-not-carried",
@@ -43,16 +57,16 @@ export function notCarried(plan: OverlayRecord): HTMLElement {
     show("");
     const made = section(
         "Not carried",
-        "Clients ask for this, and the plan does not deliver it.",
+        "Clients subscribe to this or publish it, and the plan does not deliver it.",
         el(
             "div",
             { class: "split" },
             table("By reason", ["reason", "entries"], counts),
-            el("div", {}, el("label", {}, "Search ", search), list),
+            el("div", {}, el("div", { class: "toolbar" }, el("label", {}, "Search ", search), csv), list),
         ),
     );
     made.id = "not-carried";
-    return made;
+    return [made];
 }
 
 function rowsOf(record: NotCarried): Row[] {

@@ -1,16 +1,17 @@
 // Charts of an overlay plan. Plot draws SVG that takes its colours from the style sheet, so it prints and darkens well.
 
 import * as Plot from "@observablehq/plot";
-import { count, el, num, percent, section, table } from "./dom";
+import { button, count, el, num, percent, section, table } from "./dom";
+import { download, fileName, svgText } from "./exports";
 import type { Graph } from "./graph";
-import { brokerButton, facts, top } from "./panel";
+import { brokerButton, facts, linkButton, top } from "./panel";
 import type { AnyPlan } from "./record";
 import type { Store } from "./state";
 
 const MOST_SITES = 24;
 const WORST = 8;
 
-/** A chart with a text that stands for it. */
+/** A chart with a text that describes it, and a button that saves it. */
 export function chart(label: string, options: Plot.PlotOptions): HTMLElement {
     const drawn = Plot.plot({
         width: 440,
@@ -23,10 +24,18 @@ export function chart(label: string, options: Plot.PlotOptions): HTMLElement {
     for (const part of drawn.querySelectorAll("[aria-label]")) part.removeAttribute("aria-label"); // the whole has one
     drawn.setAttribute("role", "img");
     drawn.setAttribute("aria-label", label);
-    return el("figure", { class: "chart" }, drawn);
+    const save = button(
+        "SVG",
+        () => download(`${fileName(label)}.svg`, svgText(drawn as SVGElement), "image/svg+xml"),
+        {
+            class: "save",
+            "aria-label": `Save as SVG: ${label}`,
+        },
+    );
+    return el("figure", { class: "chart" }, drawn, save);
 }
 
-/** How often each value occurs: a bar a value, or a bar a step where there are many values. */
+/** How often each value occurs: one bar per value, or per interval where there are many values. */
 export function histogram(values: number[], x: string, y: string, label: string): HTMLElement {
     const whole = values.every(Number.isInteger) && new Set(values).size <= 60;
     const counts = new Map<number, number>();
@@ -63,54 +72,49 @@ function wholeTicks(values: number[]): number[] {
 const mean = (values: number[]): number => values.reduce((a, b) => a + b, 0) / Math.max(1, values.length);
 
 export function degrees(graph: Graph): HTMLElement {
-    const values = graph.near.map((near) => near.length);
-    if (!values.length) return section("Degrees", "There are no brokers.");
-    const words = `A broker has ${num(mean(values))} links on average, the most ${num(longest(values))}.`;
+    const values = graph.interest.brokers.map((_, b) => graph.degree(b));
+    if (!values.length) return section("Links per broker", "This plan has no brokers.");
+    const words = `A broker has ${num(mean(values))} links on average, and at most ${num(longest(values))}.`;
     return section(
-        "Degrees",
+        "Links per broker",
         words,
-        histogram(values, "links of a broker", "brokers", `Distribution of degrees. ${words}`),
+        histogram(values, "links of a broker", "brokers", `Links per broker. ${words}`),
     );
 }
 
 export function diameters(graph: Graph): HTMLElement {
     const all = wanted(graph, graph.plan.topics.hops);
     const hops = known(all);
-    if (!all.length) return section("Diameters", "There are no topics that a broker wants.");
-    if (!hops.length) return section("Diameters", "No topic is connected, so none has a diameter.");
+    if (!all.length) return section("Longest path per topic", "No broker subscribes to a topic.");
+    if (!hops.length) return section("Longest path per topic", "No topic is connected.");
     const broken = all.length - hops.length;
     const words =
-        `From one broker of a topic to another are ${graph.plan.topics.exact ? "at most" : "at least"} ${count(longest(hops), "hop")}; in the mean topic ${num(mean(hops))}.` +
+        `The longest path between two brokers of a topic has ${graph.plan.topics.exact ? "" : "at least "}${count(longest(hops), "hop")}; on average over the topics ${num(mean(hops))}.` +
         (broken ? ` ${count(broken, "topic is", "topics are")} not connected.` : "");
     return section(
-        "Diameters",
+        "Longest path per topic",
         words,
-        histogram(
-            hops,
-            "longest way in a topic (hops)",
-            "topics",
-            `Distribution of diameters in hops. ${words}`,
-        ),
+        histogram(hops, "longest path (hops)", "topics", `Longest path per topic, in hops. ${words}`),
     );
 }
 
-export function lengths(graph: Graph): HTMLElement | null {
+export function lengths(graph: Graph, unit: string): HTMLElement | null {
     const values = known(wanted(graph, graph.plan.topics.length));
     if (!graph.plan.weighted || !values.length) return null;
-    const words = `The longest way in a topic weighs ${graph.plan.topics.exact ? "" : "at least "}${num(longest(values))}; in the mean topic ${num(mean(values))}.`;
+    const words = `The heaviest path between two brokers of a topic weighs ${graph.plan.topics.exact ? "" : "at least "}${num(longest(values))}${unit && ` ${unit}`}; on average over the topics ${num(mean(values))}.`;
     return section(
-        "Diameters by weight",
+        "Longest path per topic, by weight",
         words,
         histogram(
             values,
-            "longest way in a topic (weight)",
+            `longest path (${unit || "weight"})`,
             "topics",
-            `Distribution of diameters by weight. ${words}`,
+            `Longest path per topic, by weight. ${words}`,
         ),
     );
 }
 
-/** The values of the topics that some broker wants; a topic without any has no way in it. */
+/** The values of the topics that some broker subscribes to. */
 const wanted = <T>(graph: Graph, values: T[]): T[] =>
     values.filter((_, topic) => graph.interest.start[topic + 1]! > graph.interest.start[topic]!);
 const known = (values: (number | null)[]): number[] =>
@@ -163,8 +167,8 @@ export function sites(graph: Graph): HTMLElement | null {
     const all = pairs.reduce((sum, pair) => sum + pair.weight, 0);
     const inside = pairs.filter(({ from, to }) => from === to).reduce((sum, pair) => sum + pair.weight, 0);
     const words =
-        `Links between ${count(total.size, "site")} weigh ${num(all - inside)}, those inside one ${num(inside)}.` +
-        (total.size > MOST_SITES ? ` The ${MOST_SITES} sites with the most are shown.` : "");
+        `Links between the ${count(total.size, "site")} weigh ${num(all - inside)} together; links inside a site, ${num(inside)}.` +
+        (total.size > MOST_SITES ? ` The ${MOST_SITES} sites with the highest weight are shown.` : "");
     const side = Math.max(200, 16 * shown.length);
     const picture = chart(`Weight of the links between each two sites. ${words}`, {
         width: side + 195,
@@ -185,7 +189,7 @@ export function sites(graph: Graph): HTMLElement | null {
         ],
     });
     const costliest = table(
-        "The pairs of sites that weigh the most",
+        "The pairs of sites with the highest weight",
         ["site", "site", "links", "weight", "share"],
         pairs
             .slice(0, WORST)
@@ -204,14 +208,14 @@ export function bottlenecks(graph: Graph, store: Store): HTMLElement {
     const { plan } = graph;
     const weak = plan.holds.filter((n) => n > 0).length;
     const words = weak
-        ? `${count(weak, "broker")} of ${num(graph.brokerCount)} hold at least one topic together alone: if one fails, the topic falls apart until the overlay is mended.`
-        : "No single broker holds a topic together: whichever fails, every topic stays connected.";
+        ? `${count(weak, "broker is", "brokers are")} needed by at least one topic, of ${num(graph.brokerCount)}: if one of them fails, the topic is disconnected until the overlay is repaired.`
+        : "No topic needs any single broker: whichever fails, every topic stays connected.";
     const links = top(plan.links.load, WORST).map((e) => {
         const [u, v] = graph.ends(e);
         return [
             brokerButton(store, graph, u),
             brokerButton(store, graph, v),
-            plan.links.load[e]!,
+            linkButton(store, graph, e, num(plan.links.load[e])),
             plan.links.holds[e]!,
             plan.links.weight[e]!,
         ];
@@ -219,7 +223,7 @@ export function bottlenecks(graph: Graph, store: Store): HTMLElement {
     const brokers = top(plan.load, WORST).map((b) => [
         brokerButton(store, graph, b),
         plan.load[b]!,
-        graph.near[b]!.length,
+        graph.degree(b),
         plan.holds[b]!,
     ]);
     return section(
@@ -228,18 +232,18 @@ export function bottlenecks(graph: Graph, store: Store): HTMLElement {
         el(
             "div",
             { class: "split" },
-            table("Links that the most topics go over", ["from", "to", "topics", "alone", "weight"], links),
-            table("Brokers that carry the most", ["broker", "load", "links", "alone"], brokers),
+            table("Links with the most topics", ["from", "to", "topics", "need it", "weight"], links),
+            table("Brokers with the highest load", ["broker", "load", "links", "need it"], brokers),
         ),
         el(
             "p",
             { class: "note" },
-            "Topics: whose least tree goes over the link. Load: those of all links of a broker. Alone: topics that fall apart without it.",
+            "Topics: those whose tree uses the link. Load: the sum of these over the links of a broker. Need it: topics that are disconnected without it.",
         ),
     );
 }
 
-/** How far the plan is from what is proven to be the least. */
+/** How far the plan is from the proven bound. */
 export function certificate(plan: AnyPlan): HTMLElement {
     const { bound, total, gap, words } = plan.certificate;
     const bars =
@@ -248,12 +252,12 @@ export function certificate(plan: AnyPlan): HTMLElement {
                   height: 120,
                   marginLeft: 90,
                   x: { label: null, grid: true, zero: true, tickFormat: "~s" },
-                  y: { label: null, domain: ["this plan", "proven least"] },
+                  y: { label: null, domain: ["this plan", "proven bound"] },
                   marks: [
                       Plot.barX(
                           [
                               { what: "this plan", value: total },
-                              { what: "proven least", value: bound },
+                              { what: "proven bound", value: bound },
                           ],
                           {
                               x: "value",
@@ -269,10 +273,10 @@ export function certificate(plan: AnyPlan): HTMLElement {
     return section("Certificate", words, bars);
 }
 
-export function asked(plan: AnyPlan): HTMLElement {
+export function settings(plan: AnyPlan): HTMLElement {
     const pairs = Object.entries(plan.asked).map(
         ([name, value]) =>
             [name.replaceAll("_", " "), value === null ? "none" : String(value)] as [string, string],
     );
-    return section("What was asked", null, facts(...pairs));
+    return section("Settings", null, facts(...pairs));
 }

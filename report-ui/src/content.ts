@@ -1,7 +1,7 @@
 // Content plans: filters as rectangles over the subscriptions, loads against limits, delays; and markets.
 
 import * as Plot from "@observablehq/plot";
-import { asked, certificate, chart } from "./charts";
+import { certificate, chart, settings } from "./charts";
 import { measured } from "./compare";
 import { button, count, el, num, percent, section, table } from "./dom";
 import { facts, top } from "./panel";
@@ -15,7 +15,7 @@ export function contentView(plan: ContentRecord): HTMLElement[] {
     return [
         filters(plan),
         el("div", { class: "cards" }, loads(plan), delays(plan)),
-        el("div", { class: "cards" }, certificate(plan), asked(plan)),
+        el("div", { class: "cards" }, certificate(plan), settings(plan)),
         measured(plan),
     ];
 }
@@ -75,7 +75,7 @@ function filters(plan: ContentRecord): HTMLElement {
         plan.subscriptions.broker.length < plan.subscriptions.inAll
             ? ` A sample of ${num(plan.subscriptions.broker.length)} subscriptions is drawn.`
             : "";
-    const words = `Each broker lets through what lies in its rectangles.${sample}`;
+    const words = `A broker forwards the messages in its rectangles.${sample}`;
     return section(
         "Filters",
         words,
@@ -96,7 +96,7 @@ function describe(plan: ContentRecord, broker: number): Node[] {
             el(
                 "p",
                 { class: "words" },
-                "Choose one to see its filter, and the subscriptions that it serves.",
+                "Choose a broker to see its filter, and the subscriptions that it serves.",
             ),
         ];
     const fair = plan.fairLoad[broker]!;
@@ -105,8 +105,8 @@ function describe(plan: ContentRecord, broker: number): Node[] {
         facts(
             ["Rectangles", num(plan.filters[broker]!.length)],
             ["Subscribers", num(plan.load[broker])],
-            ["Of its fair share", fair ? `${num(plan.load[broker]! / fair)} times` : "–"],
-            ["Below", plan.parent[broker]! < 0 ? "the publisher" : plan.brokers[plan.parent[broker]!]!],
+            ["Load per fair share", fair ? num(plan.load[broker]! / fair) : "–"],
+            ["Parent", plan.parent[broker]! < 0 ? "the publisher" : plan.brokers[plan.parent[broker]!]!],
         ),
     ];
 }
@@ -185,11 +185,11 @@ function loads(plan: ContentRecord): HTMLElement {
     const shown = all.slice(0, MOST_BARS);
     const over = all.filter((one) => one.ratio > plan.betaMax).length;
     const words =
-        `The busiest broker has ${num(all[0]?.ratio ?? 0)} times its fair share; ${num(plan.beta)} is wanted, ${num(plan.betaMax)} allowed` +
+        `The busiest broker has ${num(all[0]?.ratio ?? 0)} times its fair share; ${num(plan.beta)} is desired, ${num(plan.betaMax)} is the limit` +
         (over ? `: ${count(over, "broker is", "brokers are")} above.` : ".") +
         (all.length > MOST_BARS ? ` The busiest ${MOST_BARS} of ${num(all.length)} are shown.` : "");
     return section(
-        "Loads against their limits",
+        "Loads and their limits",
         words,
         chart(words, {
             marginBottom: 20,
@@ -207,8 +207,8 @@ function loads(plan: ContentRecord): HTMLElement {
                 Plot.ruleY([plan.betaMax], { stroke: "var(--bad)" }),
                 Plot.text(
                     [
-                        { y: plan.beta, text: "wanted" },
-                        { y: plan.betaMax, text: "allowed" },
+                        { y: plan.beta, text: "desired" },
+                        { y: plan.betaMax, text: "limit" },
                     ],
                     {
                         y: "y",
@@ -228,11 +228,11 @@ function delays(plan: ContentRecord): HTMLElement {
     const { counts, edges, over, limit, absolute } = plan.delays;
     const bars = counts.map((n, i) => ({ from: edges[i]!, to: edges[i + 1]!, n }));
     const words = over
-        ? `${count(over, "subscriber is", "subscribers are")} beyond the bound on latency.`
-        : "Every subscriber is within its bound on latency.";
+        ? `${count(over, "subscriber is", "subscribers are")} above the limit on latency.`
+        : "Every subscriber is within its limit on latency.";
     return section(
         "Delays",
-        `${words} A delay of 0.1 is a latency a tenth above the least possible.`,
+        `${words} A delay of 0.1 is a latency that is 10 % above the shortest possible.`,
         chart(`Distribution of delays. ${words}`, {
             x: { label: "delay" },
             y: { label: "subscribers", grid: true, tickFormat: "~s" },
@@ -254,7 +254,7 @@ export function marketView(plan: MarketRecord): HTMLElement[] {
         plan.brokers[plan.flows.v[i]!]!,
         plan.flows.rate[i]!,
     ]);
-    const words = `Access links cost ${num(cost("access_cost"))}, core links ${num(cost("core_cost"))}: ${percent(cost("core_cost") / (cost("cost") || 1))} of it is the core's.`;
+    const words = `Access links cost ${num(cost("access_cost"))}, core links ${num(cost("core_cost"))}: the core is ${percent(cost("core_cost") / (cost("cost") || 1))} of the total.`;
     const users = chart(`Users of each broker, the busiest ${busiest.length}`, {
         x: { axis: null, domain: busiest.map((one) => one.broker) },
         y: { label: "users", grid: true },
@@ -272,14 +272,14 @@ export function marketView(plan: MarketRecord): HTMLElement[] {
         el(
             "div",
             { class: "cards" },
-            section("Users of the brokers", words, users),
+            section("Users per broker", words, users),
             section(
                 "Flows between brokers",
                 `${count(plan.flows.u.length, "core link carries", "core links carry")} traffic.`,
                 table("The busiest core links", ["from", "to", "rate"], flows),
             ),
         ),
-        el("div", { class: "cards" }, certificate(plan), asked(plan)),
+        el("div", { class: "cards" }, certificate(plan), settings(plan)),
         measured(plan),
     ];
 }

@@ -25,7 +25,7 @@ export function button(label: Child, act: () => void, attributes: Attributes = {
     return el("button", { type: "button", click: act, ...attributes }, label);
 }
 
-/** A section of the page with a heading, and a line that says what is to be seen. */
+/** A section of the page with a heading, and a line that says what it shows. */
 export function section(heading: string, words: Child, ...children: Child[]): HTMLElement {
     return el(
         "section",
@@ -36,7 +36,7 @@ export function section(heading: string, words: Child, ...children: Child[]): HT
     );
 }
 
-/** What stands in a table; a number may come with its own words. */
+/** A cell of a table; a number can come with its own text. */
 export type Cell = Child | { number: string };
 
 const isNumber = (cell: Cell): cell is number | { number: string } =>
@@ -77,15 +77,20 @@ export function table(caption: string, header: string[], rows: Cell[][]): HTMLEl
 const whole = new Intl.NumberFormat("en", { maximumFractionDigits: 0 });
 const digits = new Intl.NumberFormat("en", { maximumSignificantDigits: 4 });
 
-/** A number as people read it: thousands apart, four digits of fractions. */
+/** A number as people read it: thousands apart; four digits of fractions, and whole from 1,000 on. */
 export function num(value: number | null | undefined): string {
     if (value === null || value === undefined) return "–";
-    return Number.isInteger(value) ? whole.format(value) : digits.format(value);
+    return Number.isInteger(value) || Math.abs(value) >= 1000 ? whole.format(value) : digits.format(value);
 }
 
 /** "1 link", "3 links". */
 export function count(n: number, one: string, many = `${one}s`): string {
     return `${num(n)} ${n === 1 ? one : many}`;
+}
+
+/** A difference with its sign. */
+export function signed(value: number): string {
+    return value > 0 ? `+${num(value)}` : value < 0 ? `−${num(-value)}` : "0";
 }
 
 export function percent(part: number): string {

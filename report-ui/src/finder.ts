@@ -1,32 +1,28 @@
-// A box to find a topic or a broker in: type, go through what matches with the arrow keys, take it with Enter.
+// A box to find a broker, a topic or a site in: type words, go through the matches with the arrow keys, choose with Enter.
 
-import { el } from "./dom";
+import { count, el } from "./dom";
 import type { Graph } from "./graph";
+import { siteSizes } from "./panel";
 import type { Choice, Store } from "./state";
 
 const MOST = 40;
 
 interface Match {
     name: string;
-    kind: "topic" | "broker";
+    kind: "topic" | "broker" | "site";
     note: string;
 }
 
 export function finder(store: Store, graph: () => Graph): HTMLElement {
-    const list = el("ul", {
-        role: "listbox",
-        id: "matches",
-        "aria-label": "Topics and brokers that match",
-        hidden: true,
-    });
+    const list = el("ul", { role: "listbox", id: "matches", "aria-label": "Matches", hidden: true });
     const input = el("input", {
         type: "text",
         id: "find",
         role: "combobox",
-        placeholder: "Find a topic or a broker",
+        placeholder: "Find a broker, topic or site",
         autocomplete: "off",
         spellcheck: "false",
-        "aria-label": "Find a topic or a broker",
+        "aria-label": "Find a broker, topic or site",
         "aria-expanded": "false",
         "aria-controls": "matches",
         "aria-autocomplete": "list",
@@ -41,11 +37,12 @@ export function finder(store: Store, graph: () => Graph): HTMLElement {
         input.removeAttribute("aria-activedescendant");
     };
     const take = (match: Match): void => {
-        const choice: Choice =
-            match.kind === "topic"
-                ? { kind: "topic", topic: match.name }
-                : { kind: "broker", broker: match.name };
-        store.choose(choice);
+        const choices: Record<Match["kind"], Choice> = {
+            topic: { kind: "topic", topic: match.name },
+            broker: { kind: "broker", broker: match.name },
+            site: { kind: "site", site: match.name },
+        };
+        store.choose(choices[match.kind], { move: true });
         input.value = match.name;
         close();
     };
@@ -101,21 +98,65 @@ export function finder(store: Store, graph: () => Graph): HTMLElement {
     return el("div", { class: "finder" }, input, list);
 }
 
-/** What matches a text: names that begin with it first, then those that have it inside. */
+/** The words of a text, in lower case. */
+export const wordsOf = (text: string): string[] => text.toLowerCase().split(/\s+/).filter(Boolean);
+
+/** What matches: every word is in the name, or for a broker in the name of its site. Exact names are first, then those
+ * that begin with the text, then the others. */
 function search(graph: Graph, text: string): Match[] {
-    const wanted = text.trim().toLowerCase();
-    const { topics, brokers, start } = graph.interest;
-    const found: [Match[], Match[]] = [[], []];
-    const look = (names: string[], kind: Match["kind"], note: (i: number) => string): void => {
-        for (let i = 0; i < names.length && found[0].length < MOST * 2; i++) {
-            const at = names[i]!.toLowerCase().indexOf(wanted);
-            const into = found[at === 0 ? 0 : 1];
-            if (at >= 0 && into.length < MOST * 2) into.push({ name: names[i]!, kind, note: note(i) });
+    const whole = text.trim().toLowerCase();
+    const words = wordsOf(text);
+    const { topics, brokers, sites } = graph.interest;
+    const sizes = siteSizes(graph);
+    const ranks: Match[][] = [[], [], []];
+    const look = (
+        kind: Match["kind"],
+        all: string[],
+        more: (i: number) => string,
+        note: (i: number) => string,
+    ): void => {
+        const room = [MOST, MOST, MOST];
+        for (let i = 0; i < all.length; i++) {
+            const name = all[i]!;
+            const own = name.toLowerCase();
+            if (!name && kind === "site") continue;
+            const rank = own === whole ? 0 : own.startsWith(whole) ? 1 : 2;
+            if (room[rank]! <= 0) continue;
+            if (rank === 2) {
+                const wider = `${own} ${more(i).toLowerCase()}`;
+                if (!words.every((word) => wider.includes(word))) continue;
+            }
+            room[rank]!--;
+            ranks[rank]!.push({ name, kind, note: note(i) });
         }
     };
-    look(brokers, "broker", (b) => `broker, ${graph.near[b]!.length} links`);
-    const half = found.map((part) => part.splice(0, MOST / 2)) as [Match[], Match[]];
-    found[0].length = found[1].length = 0;
-    look(topics, "topic", (t) => `topic, ${start[t + 1]! - start[t]!} brokers`);
-    return [...half[0], ...found[0], ...half[1], ...found[1]].slice(0, MOST);
+    look(
+        "site",
+        sites,
+        () => "",
+        (i) => `site, ${count(sizes[i]!, "broker")}`,
+    );
+    look(
+        "broker",
+        brokers,
+        (b) => graph.site(b),
+        (b) => ["broker", graph.site(b)].filter(Boolean).join(", "),
+    );
+    look(
+        "topic",
+        topics,
+        () => "",
+        (t) => `topic, ${count(graph.memberCount(t), "broker")}`,
+    );
+    return ranks.flatMap((rank) => mixed(rank)).slice(0, MOST);
+}
+
+/** Matches of the kinds in turn, so that many of one do not hide the others. */
+function mixed(matches: Match[]): Match[] {
+    const kinds = (["site", "broker", "topic"] as const).map((kind) =>
+        matches.filter((one) => one.kind === kind),
+    );
+    return Array.from({ length: Math.max(...kinds.map((kind) => kind.length)) }, (_, i) =>
+        kinds.flatMap((kind) => kind[i] ?? []),
+    ).flat();
 }

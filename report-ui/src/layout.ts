@@ -1,29 +1,27 @@
 // Where brokers are drawn, before the zoom: a box of 1000 by 500, and for brokers at one place a spiral around it.
 
 import {
-    forceCollide,
-    forceLink,
-    forceManyBody,
-    forceSimulation,
-    forceX,
-    forceY,
-    type SimulationNodeDatum,
-} from "d3-force";
-import {
+    geoInterpolate,
     geoNaturalEarth1,
     geoPath,
-    type GeoPath,
+    type GeoContext,
     type GeoPermissibleObjects,
     type GeoProjection,
 } from "d3-geo";
 import { feature } from "topojson-client";
 import type { Topology } from "topojson-specification";
 import world from "world-atlas/land-110m.json";
+import { runForces } from "./forces";
 import type { Graph } from "./graph";
+import { startWorker } from "./worker_source";
 
 export const WIDTH = 1000;
 export const HEIGHT = 500;
+/** Where brokers without a position are drawn: a box below the map. */
+export const BOX = { top: HEIGHT + 18, row: 14, left: 20, width: WIDTH - 40 };
 const GOLDEN = Math.PI * (3 - Math.sqrt(5));
+const MOST_CIRCLES = 10_000; // great circles that are kept
+const MOST_ARCS = 3000; // links whose paths count for what fits into view
 
 export interface Layout {
     kind: "map" | "plane" | "forces";
@@ -33,8 +31,15 @@ export interface Layout {
     /** How far beside it the broker is drawn, in steps whose length grows slowly with the zoom. */
     dx: Float64Array;
     dy: Float64Array;
-    /** How many brokers have no place of their own, and are drawn below the map. */
+    /** How many brokers have no position, and are drawn below the map. */
     homeless: number;
+}
+
+export interface Bounds {
+    left: number;
+    right: number;
+    top: number;
+    bottom: number;
 }
 
 export const projection: GeoProjection = geoNaturalEarth1().fitExtent(
@@ -55,45 +60,104 @@ export const projection: GeoProjection = geoNaturalEarth1().fitExtent(
 
 const land = feature(world as unknown as Topology, "land") as GeoPermissibleObjects;
 
-/** Draw the outline of the world; the context has the zoom already. */
-export function drawWorld(
-    context: CanvasRenderingContext2D,
-    sea: string,
-    ground: string,
-    line: string,
-    scale: number,
-): void {
-    const path: GeoPath = geoPath(projection, context);
+export interface WorldColours {
+    sea: string;
+    ground: string;
+    coast: string;
+}
+
+const sphere = { type: "Sphere" } as GeoPermissibleObjects;
+const outlines = new Map<GeoPermissibleObjects, Path2D>();
+
+/** Draw the outline of the world without Antarctica; the context has the zoom already. */
+export function drawWorld(context: CanvasRenderingContext2D, colours: WorldColours, scale: number): void {
+    context.save();
     context.beginPath();
-    path({ type: "Sphere" } as GeoPermissibleObjects);
-    context.fillStyle = sea;
-    context.fill();
-    context.beginPath();
-    path(land);
-    context.fillStyle = ground;
-    context.fill();
+    context.rect(-WIDTH, -HEIGHT, 3 * WIDTH, 2 * HEIGHT);
+    context.clip();
+    context.fillStyle = colours.sea;
+    shape(context, sphere);
+    context.fillStyle = colours.ground;
     context.lineWidth = 0.5 / scale;
-    context.strokeStyle = line;
-    context.stroke();
+    context.strokeStyle = colours.coast;
+    shape(context, land, true);
+    context.restore();
+}
+
+/** Fill an area; a canvas keeps its outline, since projecting it takes long. */
+function shape(context: CanvasRenderingContext2D, area: GeoPermissibleObjects, line = false): void {
+    if (!(context instanceof CanvasRenderingContext2D)) {
+        (context as CanvasRenderingContext2D).beginPath();
+        geoPath(projection, context as GeoContext)(area);
+        (context as CanvasRenderingContext2D).fill();
+        if (line) (context as CanvasRenderingContext2D).stroke();
+        return;
+    }
+    let outline = outlines.get(area);
+    if (!outline) {
+        outline = new Path2D();
+        geoPath(projection, outline as unknown as GeoContext)(area);
+        outlines.set(area, outline);
+    }
+    context.fill(outline);
+    if (line) context.stroke(outline);
+}
+
+const circles = new Map<string, number[][]>();
+
+/** The great circle between two points of the map, in pieces: one more where it crosses the edge of the map. */
+export function greatCircle(ax: number, ay: number, bx: number, by: number): number[][] {
+    const key = `${ax} ${ay} ${bx} ${by}`;
+    const known = circles.get(key);
+    if (known) return known;
+    if (circles.size > MOST_CIRCLES) circles.clear();
+    const found = computeCircle(ax, ay, bx, by);
+    circles.set(key, found);
+    return found;
+}
+
+function computeCircle(ax: number, ay: number, bx: number, by: number): number[][] {
+    const [from, to] = [projection.invert!([ax, ay]), projection.invert!([bx, by])];
+    if (!from || !to || ![...from, ...to].every(Number.isFinite)) return [[ax, ay, bx, by]];
+    const between = geoInterpolate(from, to);
+    const steps = Math.max(2, Math.ceil((between as unknown as { distance: number }).distance / 0.07));
+    const pieces = [[ax, ay]];
+    let before = from;
+    for (let i = 1; i <= steps; i++) {
+        const now = i === steps ? to : between(i / steps);
+        if (Math.abs(now[0] - before[0]) > 180) {
+            const side = before[0] > 0 ? 180 : -180;
+            const left = Math.abs(side - before[0]);
+            const share = left / (left + Math.abs(-side - now[0]) || 1);
+            const latitude = before[1] + share * (now[1] - before[1]);
+            pieces[pieces.length - 1]!.push(...projection([side * 0.99999, latitude])!);
+            pieces.push([...projection([-side * 0.99999, latitude])!]);
+        }
+        pieces[pieces.length - 1]!.push(...(i === steps ? [bx, by] : projection(now)!));
+        before = now;
+    }
+    return pieces;
 }
 
 function empty(n: number, kind: Layout["kind"]): Layout {
-    const [x, y, dx, dy] = [0, 0, 0, 0].map(() => new Float64Array(n)) as [
-        Float64Array,
-        Float64Array,
-        Float64Array,
-        Float64Array,
-    ];
-    return { kind, x, y, dx, dy, homeless: 0 };
+    const arrays = Array.from({ length: 4 }, () => new Float64Array(n));
+    return { kind, x: arrays[0]!, y: arrays[1]!, dx: arrays[2]!, dy: arrays[3]!, homeless: 0 };
 }
 
-/** Brokers at their known places, or null where none is known. */
-export function placed(graph: Graph): Layout | null {
+/** Brokers at their known places, or null where none is known. All plans of a page share one scale. */
+export function placed(graph: Graph, all: Graph[]): Layout | null {
     const { places } = graph.interest;
     if (places.kind === "map") return onMap(graph, places.x!, places.y!);
-    if (places.kind === "plane")
-        return onPlane(graph.brokerCount, places.x as number[], places.y as number[]);
-    return null;
+    if (places.kind !== "plane") return null;
+    const alike = all.filter((one) => one.interest.places.kind === "plane");
+    const every = (axis: "x" | "y"): number[] =>
+        alike.flatMap((one) => one.interest.places[axis] as number[]);
+    return onPlane(
+        graph.brokerCount,
+        places.x as number[],
+        places.y as number[],
+        extent(every("x"), every("y")),
+    );
 }
 
 function onMap(graph: Graph, longitude: (number | null)[], latitude: (number | null)[]): Layout {
@@ -113,66 +177,106 @@ function onMap(graph: Graph, longitude: (number | null)[], latitude: (number | n
         layout.dx[b] = Math.sqrt(i) * Math.cos(i * GOLDEN);
         layout.dy[b] = Math.sqrt(i) * Math.sin(i * GOLDEN);
     }
+    const perRow = Math.max(1, Math.min(homeless.length, 60));
     homeless.forEach((b, i) => {
-        layout.x[b] = (WIDTH * (i + 0.5)) / homeless.length;
-        layout.y[b] = HEIGHT + 15;
+        layout.x[b] = BOX.left + (BOX.width * ((i % perRow) + 0.5)) / perRow;
+        layout.y[b] = BOX.top + BOX.row * (Math.min(11, Math.floor(i / perRow)) + 1);
     });
     return { ...layout, homeless: homeless.length };
 }
 
-function onPlane(n: number, x: number[], y: number[]): Layout {
+/** The height of the box of brokers without a position. */
+export const boxHeight = (homeless: number): number =>
+    homeless ? BOX.row * (Math.min(12, Math.ceil(homeless / 60)) + 1) : 0;
+
+function extent(x: ArrayLike<number>, y: ArrayLike<number>): Bounds {
+    const bounds = { left: Infinity, right: -Infinity, top: Infinity, bottom: -Infinity };
+    for (let i = 0; i < x.length; i++) include(bounds, x[i]!, y[i]!);
+    return x.length ? bounds : { left: 0, right: 0, top: 0, bottom: 0 };
+}
+
+export function include(bounds: Bounds, x: number, y: number): void {
+    bounds.left = Math.min(bounds.left, x);
+    bounds.right = Math.max(bounds.right, x);
+    bounds.top = Math.min(bounds.top, y);
+    bounds.bottom = Math.max(bounds.bottom, y);
+}
+
+function onPlane(n: number, x: ArrayLike<number>, y: ArrayLike<number>, all: Bounds): Layout {
     const layout = empty(n, "plane");
-    const [left, right, low, high] = [min(x), max(x), min(y), max(y)];
-    const scale = 0.94 * Math.min(WIDTH / (right - left || 1), HEIGHT / (high - low || 1));
+    const scale = 0.94 * Math.min(WIDTH / (all.right - all.left || 1), HEIGHT / (all.bottom - all.top || 1));
     for (let b = 0; b < n; b++) {
-        layout.x[b] = WIDTH / 2 + scale * (x[b]! - (left + right) / 2);
-        layout.y[b] = HEIGHT / 2 - scale * (y[b]! - (low + high) / 2);
+        layout.x[b] = WIDTH / 2 + scale * (x[b]! - (all.left + all.right) / 2);
+        layout.y[b] = HEIGHT / 2 - scale * (y[b]! - (all.top + all.bottom) / 2);
     }
     return layout;
 }
 
-const min = (values: number[]): number => values.reduce((a, b) => Math.min(a, b), Infinity);
-const max = (values: number[]): number => values.reduce((a, b) => Math.max(a, b), -Infinity);
+/** What is to be seen of brokers: the smallest box around them, with the paths of links among all of them. */
+export function boundsOf(layout: Layout, brokers: number[] | null, graph: Graph): Bounds {
+    const { x, y } = layout;
+    const bounds = brokers
+        ? extent(
+              brokers.map((b) => x[b]!),
+              brokers.map((b) => y[b]!),
+          )
+        : extent(x, y);
+    if (layout.kind === "map" && brokers === null) {
+        const step = Math.max(1, Math.ceil(graph.linkCount / MOST_ARCS));
+        const seen = new Set<string>();
+        for (let e = 0; e < graph.linkCount; e += step) {
+            const [u, v] = graph.ends(e);
+            const key = [x[u], y[u], x[v], y[v]].join();
+            if (seen.has(key) || Math.max(y[u]!, y[v]!) > HEIGHT) continue;
+            seen.add(key);
+            for (const piece of greatCircle(x[u]!, y[u]!, x[v]!, y[v]!))
+                for (let i = 0; i < piece.length; i += 2) include(bounds, piece[i]!, piece[i + 1]!);
+        }
+    }
+    if (layout.homeless && brokers === null) {
+        include(bounds, BOX.left, BOX.top);
+        include(bounds, BOX.left + BOX.width, BOX.top + boxHeight(layout.homeless));
+    }
+    return bounds;
+}
 
-/** Brokers where forces put them: links pull, brokers push. Goes on between frames and tells of each step. */
+/** Brokers where forces put them: links pull, brokers push. A worker computes them and tells of its steps. */
 export function byForces(graph: Graph, step: (done: boolean) => void): Layout {
     const n = graph.brokerCount;
     const layout = empty(n, "forces");
-    const nodes: SimulationNodeDatum[] = Array.from({ length: n }, () => ({}));
-    const links = graph.plan.links.u.map((u, e) => ({ source: u, target: graph.plan.links.v[e]! }));
-    const simulation = forceSimulation(nodes)
-        .force(
-            "push",
-            forceManyBody()
-                .strength(-30)
-                .theta(n > 500 ? 1.2 : 0.9),
-        )
-        .force("pull", forceLink(links).distance(24).iterations(1))
-        .force("apart", n > 1000 ? null : forceCollide(5))
-        .force("x", forceX(0).strength(0.05))
-        .force("y", forceY(0).strength(0.1))
-        .alphaDecay(n > 500 ? 0.045 : 0.03)
-        .stop();
-    const copy = (): void => {
-        const xs = nodes.map((node) => node.x ?? 0);
-        const ys = nodes.map((node) => -(node.y ?? 0));
-        const fitted = onPlane(n, xs, ys);
+    const { u, v } = graph.plan.links;
+    const take = (xs: Float32Array, ys: Float32Array): void => {
+        const fitted = onPlane(n, xs, ys, extent(xs, ys));
         layout.x.set(fitted.x);
         layout.y.set(fitted.y);
     };
     const still = matchMedia("(prefers-reduced-motion: reduce)").matches;
-    const frame = (): void => {
-        const until = performance.now() + 12;
-        do simulation.tick();
-        while (performance.now() < until && simulation.alpha() > simulation.alphaMin());
-        const done = simulation.alpha() <= simulation.alphaMin() * 5;
-        if (done || !still) {
-            copy();
-            step(done);
-        }
-        if (!done) requestAnimationFrame(frame);
+    const told = (xs: Float32Array, ys: Float32Array, done: boolean): void => {
+        if (still && !done) return;
+        take(xs, ys);
+        step(done);
     };
-    copy();
-    if (n) requestAnimationFrame(frame);
+    const circle = Float32Array.from({ length: n }, (_, i) => Math.sqrt(i) * Math.cos(i * GOLDEN));
+    take(
+        circle,
+        Float32Array.from({ length: n }, (_, i) => Math.sqrt(i) * Math.sin(i * GOLDEN)),
+    );
+    if (!n) return layout;
+    const worker = startWorker();
+    if (worker === null) {
+        const simulation = runForces(n, u, v);
+        const frame = (): void => {
+            const { x, y, done } = simulation(12);
+            told(x, y, done);
+            if (!done) requestAnimationFrame(frame);
+        };
+        requestAnimationFrame(frame);
+        return layout;
+    }
+    worker.onmessage = (event: MessageEvent<{ x: Float32Array; y: Float32Array; done: boolean }>) => {
+        told(event.data.x, event.data.y, event.data.done);
+        if (event.data.done) worker.terminate();
+    };
+    worker.postMessage({ n, u, v });
     return layout;
 }

@@ -1,73 +1,138 @@
-// The page: reads the record that stands in it, and shows it.
+// The page: reads its record, and shows it.
 
-import { asked, bottlenecks, certificate, degrees, diameters, lengths, sites } from "./charts";
+import { fromAddress, watchAddress } from "./address";
+import { bottlenecks, certificate, degrees, diameters, lengths, settings, sites } from "./charts";
 import { notCarried } from "./carried";
 import { changes, comparison, measured } from "./compare";
+import { ConsoleView } from "./console";
 import { contentView, marketView } from "./content";
 import { button, el, num, percent, section } from "./dom";
+import { download, fileName } from "./exports";
 import { finder } from "./finder";
 import { graphs, type Graph } from "./graph";
-import { MapView } from "./map";
-import { panel } from "./panel";
-import type { Report } from "./record";
+import { forgetMaps, MapView } from "./map";
+import { disconnected, panel, spoken, topicButton } from "./panel";
+import type { AnyPlan, Report } from "./record";
 import { rows } from "./rows";
-import { Store } from "./state";
-import { isDark, onTheme, setTheme, watchTheme } from "./theme";
+import { Store, type State } from "./state";
+import { tables } from "./tables";
+import { forgetListeners, isDark, onTheme, setTheme, watchTheme } from "./theme";
 
 const MOST_MAPS = 4;
+const MOST_TOPICS = 12;
+
+let replaced = new AbortController(); // ends the listeners of a page that is replaced
+let store: Store;
+let shown: Graph[] = [];
+let consoleView: ConsoleView | null = null;
 
 function start(): void {
     const report = JSON.parse(document.getElementById("record")!.textContent!) as Report;
+    watchTheme();
+    document.getElementById("top")!.append(themeButton());
+    const settings = document.getElementById("console")?.textContent;
+    if (settings)
+        consoleView = new ConsoleView(JSON.parse(settings) as ConstructorParameters<typeof ConsoleView>[0], {
+            mount: (record, choice) => mount(record, { ...store.state, choice }),
+            store: () => store,
+            graph: () => shown[store.state.plan] ?? null,
+        });
+    mount(report, null);
+    document.documentElement.dataset["ready"] = "true";
+    setTimeout(() => shown.forEach((graph) => graph.byWeight()), 400); // before the first topic is chosen
+}
+
+/** Show a record; a state that is given stays as it is. */
+function mount(report: Report, state: State | null): void {
+    replaced.abort();
+    replaced = new AbortController();
+    const { signal } = replaced;
+    forgetListeners();
+    forgetMaps();
+    onTheme(() => (document.getElementById("theme")!.textContent = themeLabel()));
     const all = graphs(report);
+    shown = all;
     const places = all.some((graph) => graph.interest.places.kind !== "none");
-    const store = new Store({
+    const first: State = {
         choice: { kind: "nothing" },
         plan: 0,
         sideBySide: false,
         linksBy: "load",
         layout: places ? "places" : "forces",
-    });
-    watchTheme();
-    document.getElementById("top")!.append(themeButton());
+        table: { name: "brokers", sort: "", down: false, filter: "", page: 0 },
+        window: null,
+    };
+    store = new Store(state ?? fromAddress(location.hash, first, all.length));
+    watchAddress(store, first, all.length, signal);
     const main = document.getElementById("report")!;
-    main.replaceChildren();
+    const focused = consoleView?.element.contains(document.activeElement) ? document.activeElement : null;
+    for (const child of [...main.children]) if (child !== consoleView?.element) child.remove();
+    if (consoleView && !consoleView.element.isConnected) main.append(consoleView.element);
+    if (focused instanceof HTMLElement) focused.focus();
+    const summary = document.getElementById("summary")!;
+    if (consoleView) summary.replaceChildren(...report.plans.map((plan) => el("p", {}, plan.summary)));
     for (const kind of ["overlay", "content", "market"]) {
         const alike = report.plans.filter((plan) => plan.kind === kind);
         if (alike.length > 1) main.append(comparison(alike));
     }
     if (all.length > 1) main.append(changes(all, store));
-    if (all.length) main.append(overlayView(all, store));
+    if (all.length) main.append(overlayView(all, store, report));
     for (const plan of report.plans) {
         if (plan.kind === "overlay") continue;
         if (report.plans.length > 1) main.append(el("h2", { class: "plan" }, plan.name));
         main.append(...(plan.kind === "content" ? contentView(plan) : marketView(plan)));
     }
     if (report.rows) main.append(rows(report.rows));
+    const requests = consoleView
+        ? "This page sends requests to broadloom serve on this machine only."
+        : "This page sends no requests.";
     main.append(
-        el("footer", {}, `Made by Broadloom ${report.broadloom}. This page asks nothing of any server.`),
+        el("footer", {}, sources(report), el("p", {}, `Made by Broadloom ${report.broadloom}. ${requests}`)),
     );
-    document.addEventListener("keydown", (event) => {
-        const typing = event.target instanceof HTMLInputElement;
-        if (event.key === "Escape") store.choose({ kind: "nothing" });
-        else if (event.key === "/" && !typing) {
-            document.getElementById("find")?.focus();
-            event.preventDefault();
-        }
-    });
-    document.documentElement.dataset["ready"] = "true";
+    document.addEventListener(
+        "keydown",
+        (event) => {
+            const typing = event.target instanceof HTMLInputElement;
+            if (event.key === "Escape" && store.state.choice.kind !== "nothing")
+                store.choose({ kind: "nothing" }, {});
+            else if (event.key === "/" && !typing) {
+                document.getElementById("find")?.focus();
+                event.preventDefault();
+            }
+        },
+        { signal },
+    );
 }
 
+const themeLabel = (): string => (isDark() ? "Light" : "Dark");
+
 function themeButton(): HTMLElement {
-    const label = (): string => (isDark() ? "Light" : "Dark");
-    const toggle = button(label(), () => setTheme(isDark() ? "light" : "dark"), {
+    return button(themeLabel(), () => setTheme(isDark() ? "light" : "dark"), {
         id: "theme",
         class: "act small",
     });
-    onTheme(() => (toggle.textContent = label()));
-    return toggle;
 }
 
-function overlayView(all: Graph[], store: Store): HTMLElement {
+/** Where the plans are from, when they were written, and in which unit weights are. */
+function sources(report: Report): HTMLElement {
+    const line = (plan: AnyPlan): string =>
+        `${plan.name}: ${plan.source ? `from ${plan.source}` : "from memory"}${plan.written ? `, written ${plan.written}` : ""}.`;
+    return el(
+        "ul",
+        { id: "sources" },
+        ...report.plans.map((plan) => el("li", {}, line(plan))),
+        el(
+            "li",
+            {},
+            report.unit
+                ? `Weights are in ${report.unit}.`
+                : "Weights have the unit of the plan's input: milliseconds if they come from a table of latencies.",
+            " Loads are numbers of topics, paths numbers of hops.",
+        ),
+    );
+}
+
+function overlayView(all: Graph[], store: Store, report: Report): HTMLElement {
     const current = (): Graph => all[store.state.plan]!;
     const details = el("div", { class: "cards" });
     const tiles = el("ul", { class: "tiles", "aria-label": "The plan in numbers" });
@@ -77,15 +142,18 @@ function overlayView(all: Graph[], store: Store): HTMLElement {
         const graph = current();
         name.textContent = graph.plan.name;
         tiles.replaceChildren(...tilesOf(graph));
-        missing.replaceChildren(notCarried(graph.plan));
+        missing.replaceChildren(
+            ...notConnected(store, graph),
+            ...notCarried(graph.plan, disconnected(graph).length > 0),
+        );
         const parts = [
             degrees(graph),
             diameters(graph),
-            lengths(graph),
+            lengths(graph, report.unit),
             bottlenecks(graph, store),
             sites(graph),
             certificate(graph.plan),
-            asked(graph.plan),
+            settings(graph.plan),
             all.length > 1 ? null : measured(graph.plan),
         ];
         details.replaceChildren(...parts.filter((part): part is HTMLElement => part !== null));
@@ -94,7 +162,45 @@ function overlayView(all: Graph[], store: Store): HTMLElement {
         if (state.plan !== before.plan) show();
     });
     show();
-    return el("div", {}, name, tiles, missing, mapSection(all, store, current), details);
+    return el(
+        "div",
+        {},
+        name,
+        tiles,
+        missing,
+        mapSection(all, store, current, report),
+        tables(store, current, report.title, report.unit),
+        details,
+    );
+}
+
+/** The names of the topics that are not connected, if there are any. */
+function notConnected(store: Store, graph: Graph): HTMLElement[] {
+    const broken = disconnected(graph);
+    if (!broken.length) return [];
+    const shown = broken.slice(0, MOST_TOPICS);
+    const parts = shown.map((topic) =>
+        el("li", {}, topicButton(store, graph, topic), ` in ${num(graph.partCount(topic))} parts`),
+    );
+    const filter = button(
+        "All of them in the table",
+        () => {
+            store.set({
+                table: { name: "topics", sort: "", down: false, filter: "NOT connected", page: 0 },
+            });
+            document.getElementById("tables")?.scrollIntoView();
+            document.getElementById("filter")?.focus({ preventScroll: true });
+        },
+        { class: "act small" },
+    );
+    const made = section(
+        "Topics that are NOT connected",
+        "Some brokers of these topics have no path of links among the topic's brokers: messages do not reach all subscribers.",
+        el("ul", { class: "broken" }, ...parts),
+        filter,
+    );
+    made.id = "not-connected";
+    return [made];
 }
 
 function tilesOf({ plan }: Graph): HTMLElement[] {
@@ -108,19 +214,30 @@ function tilesOf({ plan }: Graph): HTMLElement[] {
         broken
             ? tile(num(broken), "topics NOT connected", true)
             : tile(num(m["topics"]), "topics, all connected"),
-        tile(num(m["max_degree"]), "links at most of one broker"),
-        tile(num(m["max_diameter"]), "hops at most in a topic"),
+        tile(num(m["max_degree"]), "most links on one broker"),
+        tile(num(m["max_diameter"]), "hops on the longest path of a topic"),
         plan.certificate.gap === null
             ? tile(num(m["total_weight"]), "total weight")
-            : tile(percent(plan.certificate.gap), "at most above the best possible"),
+            : tile(percent(plan.certificate.gap), "above the best possible, at most"),
     ];
 }
 
-function mapSection(all: Graph[], store: Store, current: () => Graph): HTMLElement {
-    const views = all.slice(0, MOST_MAPS).map((graph) => new MapView(graph, all, store));
+function mapSection(all: Graph[], store: Store, current: () => Graph, report: Report): HTMLElement {
+    const note = el("span", { class: "crowd" });
+    const tell = (): void => {
+        const view = viewOf(store.state.plan);
+        const clustered = view.clustered
+            ? "A numbered mark is several brokers, a line between marks all their links: click or zoom in. "
+            : "";
+        const left = view.leftOut ? `${num(view.leftOut)} thin lines are not drawn. ` : "";
+        note.textContent = clustered + left;
+    };
+    const views: MapView[] = all.slice(0, MOST_MAPS).map((graph) => new MapView(graph, all, store, tell));
     const extra = new Map<number, MapView>();
     const viewOf = (plan: number): MapView =>
-        views[plan] ?? extra.get(plan) ?? extra.set(plan, new MapView(all[plan]!, all, store)).get(plan)!;
+        views[plan] ??
+        extra.get(plan) ??
+        extra.set(plan, new MapView(all[plan]!, all, store, tell)).get(plan)!;
     const maps = el("div", { class: "maps", id: "maps" });
     const show = (): void => {
         const { sideBySide, plan } = store.state;
@@ -159,16 +276,45 @@ function mapSection(all: Graph[], store: Store, current: () => Graph): HTMLEleme
         button(
             "Fit",
             each((view) => view.fit()),
-            { "aria-label": "Show everything" },
+            { "aria-label": "Fit the fleet into view" },
         ),
     );
-    const toolbar = el("div", { class: "toolbar" }, finder(store, current), ...switches(all, store), zooms);
+    const name = (): string => fileName(`${report.title} ${all.length > 1 ? current().plan.name : ""}`);
+    const save = el(
+        "div",
+        { class: "group", role: "group", "aria-label": "Save the map" },
+        button("SVG", () => download(`${name()}.svg`, viewOf(store.state.plan).toSvg(), "image/svg+xml"), {
+            "aria-label": "Save the map as SVG",
+        }),
+        button(
+            "PNG",
+            () =>
+                void viewOf(store.state.plan)
+                    .toPng()
+                    .then((blob) => blob && download(`${name()}.png`, blob, "image/png")),
+            { "aria-label": "Save the map as PNG" },
+        ),
+    );
+    const toolbar = el(
+        "div",
+        { class: "toolbar" },
+        finder(store, current),
+        ...switches(all, store),
+        zooms,
+        save,
+    );
     return section(
         "The overlay",
         null,
         toolbar,
-        el("div", { class: "stage" }, maps, panel(store, current, all)),
-        legend(store),
+        el(
+            "div",
+            { class: "stage" },
+            maps,
+            panel(store, current, all, report.unit, (choice) => consoleView?.actions(choice) ?? null),
+        ),
+        spoken,
+        legend(store, note),
     );
 }
 
@@ -219,9 +365,13 @@ function switches(all: Graph[], store: Store): HTMLElement[] {
                     [
                         all[0]!.interest.places.kind === "map" ? "map" : "places",
                         () => store.state.layout === "places",
-                        () => store.set({ layout: "places" }),
+                        () => store.set({ layout: "places", window: null }),
                     ],
-                    ["forces", () => store.state.layout === "forces", () => store.set({ layout: "forces" })],
+                    [
+                        "forces",
+                        () => store.state.layout === "forces",
+                        () => store.set({ layout: "forces", window: null }),
+                    ],
                 ],
                 store,
             ),
@@ -242,27 +392,34 @@ function choices(label: string, options: [string, () => boolean, () => void][], 
     );
 }
 
-function legend(store: Store): HTMLElement {
+function legend(store: Store, note: HTMLElement): HTMLElement {
     const line = el("p", { class: "legend" });
     const words: Record<string, () => (Node | string)[]> = {
         nothing: () => [
-            `Thicker links have more ${store.state.linksBy === "load" ? "load: more topics go over them" : "weight"}; larger brokers have more links.`,
+            `Thicker links have a higher ${store.state.linksBy === "load" ? "load: they carry more topics" : "weight"}; larger brokers have more links.`,
         ],
         topic: () => [key("accent", false), "the topic's tree", key("accent", true), "its other links"],
         broker: () => [key("accent", false), "links of the broker"],
-        failure: () => [key("bad", true), "links lost", key("good", false), "links that mend it"],
+        site: () => [key("accent", false), "links of the site"],
+        link: () => [key("accent", false), "the link"],
+        between: () => [key("accent", false), "links between the two sites"],
+        failure: () => [key("bad", true), "links lost", key("good", false), "links added by the repair"],
+        effect: () => [key("good", false), "links added", key("bad", true), "links removed"],
         change: () => [key("good", false), "links added", key("bad", true), "links removed"],
     };
     const show = (): void =>
         line.replaceChildren(
             ...words[store.state.choice.kind]!(),
+            note,
             el(
                 "span",
                 { class: "keys" },
-                "Keys: / find, arrows move, + − zoom, 0 fit, n p next broker, Esc close. The wheel zooms once the map is clicked.",
+                "Keys: / find, arrows move, + − zoom, 0 fit, n p next broker, Esc close. The wheel zooms once the map is clicked; on a touch screen two fingers move the map.",
             ),
         );
-    store.onChange(show);
+    store.onChange((state, before) => {
+        if (state.choice !== before.choice || state.linksBy !== before.linksBy) show();
+    });
     show();
     return line;
 }

@@ -1,4 +1,4 @@
-// The record that the page shows, as broadloom/report/record.py writes it.
+// The record that the page shows, as broadloom/report/report_record.py writes it.
 
 export interface Certificate {
     total: number | null;
@@ -28,6 +28,9 @@ export interface InterestRecord {
 interface PlanRecord {
     name: string;
     summary: string;
+    /** The folder that the plan was read from, and when it was written; null for a plan in memory. */
+    source: string | null;
+    written: string | null;
     asked: Record<string, unknown>;
     metrics: Record<string, unknown>;
     certificate: Certificate;
@@ -38,17 +41,26 @@ export interface NotCarried {
     publications: { node: string; filters: string[]; carried: string[] }[];
 }
 
+/** The weight of any pair of brokers; null where a page cannot hold it. */
+export type WeightsRecord =
+    | { kind: "uniform" }
+    | { kind: "euclidean"; points: number[][] }
+    | { kind: "sites"; site: number[]; table: number[][]; inner: number; outer: number }
+    | { kind: "dense"; rows: number[][] };
+
 export interface OverlayRecord extends PlanRecord {
     kind: "overlay";
     interest: number;
     notCarried: NotCarried;
     weighted: boolean;
+    weights: WeightsRecord | null;
     links: { u: number[]; v: number[]; weight: number[]; load: number[]; holds: number[] };
     load: number[];
     holds: number[];
     topics: { hops: (number | null)[]; length: (number | null)[]; cost: (number | null)[]; exact: boolean };
     backups: number[][] | null;
     failures: { brokers: number[]; added: [number, number][][] } | null;
+    siteFailures: { sites: number[]; added: [number, number][][] } | null;
 }
 
 export interface ContentRecord extends PlanRecord {
@@ -95,6 +107,8 @@ export interface Report {
     format: number;
     broadloom: string;
     title: string;
+    /** The unit of weights, as "ms"; empty where it is not known. */
+    unit: string;
     interests: InterestRecord[];
     plans: AnyPlan[];
     rows: Rows | null;

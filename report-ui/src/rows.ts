@@ -1,4 +1,4 @@
-// What became of the rows of a run, and what was set aside.
+// The row counts of a run, and its quarantined rows.
 
 import { el, num, section, table } from "./dom";
 import type { Rows } from "./record";
@@ -29,16 +29,16 @@ export function rows(record: Rows): HTMLElement {
             "div",
             { class: "split" },
             table(
-                "What became of the rows",
+                "Rows by table",
                 ["table", "rows", "used", "duplicates", "quarantine", "written"],
                 accounts,
             ),
             reasons.length
-                ? table("What was set aside, and why", ["table", "reason", "rows", "for example"], reasons)
+                ? table("Quarantined rows, by reason", ["table", "reason", "rows", "example"], reasons)
                 : el(
                       "p",
                       { class: "words" },
-                      `Nothing was set aside of ${num(record.tables.reduce((n, a) => n + a.rows, 0))} rows.`,
+                      `No row is in quarantine, of ${num(record.tables.reduce((n, a) => n + a.rows, 0))} rows.`,
                   ),
         ),
     );

@@ -1,11 +1,43 @@
-// What is chosen on the page. Brokers and topics go by name, so that a choice holds in every plan.
+// What the page shows. Brokers, topics and sites go by name, so that a choice holds in every plan and in the address.
+
+import type { EffectRecord } from "./console";
+import type { Graph } from "./graph";
 
 export type Choice =
     | { kind: "nothing" }
     | { kind: "topic"; topic: string }
     | { kind: "broker"; broker: string }
-    | { kind: "failure"; broker: string }
-    | { kind: "change"; before: number; after: number };
+    | { kind: "site"; site: string }
+    | { kind: "link"; ends: [string, string] }
+    | { kind: "between"; sites: [string, string] }
+    | { kind: "failure"; failure: Failure }
+    | { kind: "change"; before: number; after: number }
+    /** Of the console: what the last operation did to the plan before it; it is not in the address. */
+    | { kind: "effect"; effect: EffectRecord; before: Graph };
+
+/** What fails: a broker, two brokers, a site or a link; the names are of brokers, or of the site. */
+export interface Failure {
+    of: "broker" | "pair" | "site" | "link";
+    names: string[];
+}
+
+export type TableName = "brokers" | "links" | "topics";
+
+export interface TableState {
+    name: TableName;
+    /** The column that rows are sorted by, and whether the largest is first. */
+    sort: string;
+    down: boolean;
+    filter: string;
+    page: number;
+}
+
+/** The part of the layout that is shown: its centre, and its width. */
+export interface Window {
+    x: number;
+    y: number;
+    width: number;
+}
 
 export interface State {
     choice: Choice;
@@ -14,9 +46,20 @@ export interface State {
     sideBySide: boolean;
     linksBy: "load" | "weight";
     layout: "places" | "forces";
+    table: TableState;
+    /** Null: everything is shown. */
+    window: Window | null;
 }
 
-type Listener = (state: State, before: State) => void;
+/** What else a choice does: move the map to what is chosen, and put the focus on its panel. */
+export interface Effect {
+    move?: boolean;
+    focus?: boolean;
+    /** The same choice with more to show: the focus stays. */
+    quiet?: boolean;
+}
+
+type Listener = (state: State, before: State, effect: Effect) => void;
 
 export class Store {
     private readonly listeners: Listener[] = [];
@@ -27,14 +70,14 @@ export class Store {
         return this.current;
     }
 
-    set(change: Partial<State>): void {
+    set(change: Partial<State>, effect: Effect = {}): void {
         const before = this.current;
         this.current = { ...before, ...change };
-        for (const listener of this.listeners) listener(this.current, before);
+        for (const listener of this.listeners) listener(this.current, before, effect);
     }
 
-    choose(choice: Choice): void {
-        this.set({ choice });
+    choose(choice: Choice, effect: Effect = { move: true, focus: true }): void {
+        this.set({ choice }, effect);
     }
 
     onChange(listener: Listener): void {

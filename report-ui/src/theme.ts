@@ -1,4 +1,4 @@
-// Dark and light: as the system says, until the reader chooses. The canvas asks here for the colours of the style sheet.
+// Dark and light: as the system says, until the reader chooses; forced colours always. The canvas asks here for the colours of the style sheet.
 
 export interface Colours {
     sea: string;
@@ -32,7 +32,9 @@ let cached: Colours | null = null;
 
 export function colours(): Colours {
     if (cached === null) {
-        const probe = document.body.appendChild(document.createElement("span")); // resolves light-dark() to a colour
+        // Resolves light-dark() and system colours to values; forced colours would make all of them the same.
+        const probe = document.body.appendChild(document.createElement("span"));
+        probe.style.setProperty("forced-color-adjust", "none");
         const resolved = NAMES.map((name) => {
             probe.style.color = `var(--${name})`;
             return [name, getComputedStyle(probe).color];
@@ -45,6 +47,11 @@ export function colours(): Colours {
 
 export function onTheme(listener: () => void): void {
     listeners.push(listener);
+}
+
+/** Forget the listeners of a page that is replaced. */
+export function forgetListeners(): void {
+    listeners.length = 0;
 }
 
 export function isDark(): boolean {
@@ -67,7 +74,8 @@ function changed(): void {
 
 /** Follow the system, and print on white paper. */
 export function watchTheme(): void {
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", changed);
+    for (const query of ["(prefers-color-scheme: dark)", "(forced-colors: active)"])
+        matchMedia(query).addEventListener("change", changed);
     let before: "dark" | "light" | null = null;
     addEventListener("beforeprint", () => {
         before = (document.documentElement.dataset["theme"] as "dark" | "light" | undefined) ?? null;

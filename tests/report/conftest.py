@@ -86,7 +86,7 @@ def shown(chromium, tmp_path):
     opened = []
 
     def show(html, **options):
-        context = chromium.new_context(viewport={"width": 1440, "height": 900}, **options)
+        context = chromium.new_context(**{"viewport": {"width": 1440, "height": 900}} | options)
         context.set_default_timeout(LIMIT)
         page = Page(context.new_page())
         opened.append((context, page))

@@ -128,7 +128,8 @@ def test_a_market_is_read_from_its_folder(tmp_path):
     shown = market_record(tmp_path / "market", "market")
     assert sum(shown["load"]) == 50
     assert shown["metrics"]["cost"] == pytest.approx(result.cost)
-    assert record_of_folders([tmp_path / "market"])["plans"][0] == shown
+    origin = {"source": str(tmp_path / "market"), "written": None}
+    assert record_of_folders([tmp_path / "market"])["plans"][0] == shown | origin
 
 
 def test_a_damaged_market_is_refused(tmp_path):

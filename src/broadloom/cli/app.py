@@ -26,6 +26,7 @@ from broadloom.cli import (
     repair,
     reproduce,
     run,
+    serve,
 )
 from broadloom.cli import (
     compile as compile_verb,
@@ -73,6 +74,8 @@ app.command("market")(assign.market)
 app.command("verify")(inspect.verify)
 app.command("measure")(inspect.measure)
 app.command("report")(inspect.report)
+app.command("what-if")(serve.what_if)
+app.command("serve")(serve.serve)
 app.command("run")(run.run)
 app.add_typer(deploy.app, name="deploy")
 app.command("controller")(live.controller)

@@ -184,6 +184,7 @@ def report(
     plans: Annotated[list[Path], typer.Argument(help="The folders of plans, or of runs.")],
     output: Annotated[Path, typer.Option("-o", "--output", help="The page to write.")] = Path("report.html"),
     title: Annotated[str, typer.Option(help="The heading of the page.")] = TITLE,
+    unit: Annotated[str, typer.Option(help="The unit of the weights, such as ms.")] = "",
     force: Force = False,
     as_json: Json = False,
     quiet: Quiet = False,
@@ -197,7 +198,7 @@ def report(
     if output.exists() and not force:
         raise InputError(f"{output} exists already; choose another output, or replace it with --force")
     with progress(quiet):
-        record = record_of_folders(plans, title)
+        record = record_of_folders(plans, title, unit, dated=True)
         page = html_of(record)
     write_page(page, output)
     summaries = [f"{plan['name']}: {plan['summary']}" for plan in record["plans"]]

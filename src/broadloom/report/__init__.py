@@ -11,12 +11,13 @@ from broadloom.report.report_record import TITLE, record_of, record_of_folders
 __all__ = ["TITLE", "html_of", "record_of", "record_of_folders", "report", "write_page"]
 
 
-def report(plans: Mapping[str, Plan | AssignmentResult], title: str = TITLE) -> str:
+def report(plans: Mapping[str, Plan | AssignmentResult], title: str = TITLE, unit: str = "") -> str:
     """The report on plans in memory, as an HTML page; `broadloom report` writes one from folders.
 
     Args:
         plans: the plans, by the names that the page shows for them; several are compared.
         title: the heading of the page.
+        unit: the unit of the weights, as "ms"; empty if it is not known.
 
     Examples:
         >>> import broadloom as bl
@@ -24,4 +25,4 @@ def report(plans: Mapping[str, Plan | AssignmentResult], title: str = TITLE) -> 
         >>> report({"today": plan}, title="Two brokers").count("Two brokers") > 0
         True
     """
-    return html_of(record_of(plans, title))
+    return html_of(record_of(plans, title, unit))

@@ -29,17 +29,22 @@ _PAGE = """<!doctype html>
 </header>
 <main id="report"><noscript>The map and the charts need JavaScript, which is off here.</noscript></main>
 <script type="application/json" id="record">{record}</script>
-<script>{script}</script>
+{console}<script>{script}</script>
 </body>
 </html>
 """
+_CONSOLE = '<script type="application/json" id="console">{console}</script>\n'
 
 
-def html_of(record: dict[str, Any]) -> str:
+def html_of(record: dict[str, Any], console: dict[str, Any] | None = None) -> str:
     """The page that shows a record.
 
+    Args:
+        record: the record.
+        console: for the page of a console: its token and its state; it can then call its own server.
+
     The page's content security policy forbids all requests and all scripts except its own, which is
-    identified by its hash.
+    identified by its hash; its layouts run in a worker whose script is a part of it.
 
     Examples:
         >>> from broadloom.report import record_of
@@ -50,9 +55,10 @@ def html_of(record: dict[str, Any]) -> str:
     assets = files("broadloom.report") / "assets"
     script = (assets / "report.js").read_text("utf-8")
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    connect = "" if console is None else "connect-src 'self'; "
     policy = (
         f"default-src 'none'; script-src 'sha256-{digest}'; style-src 'unsafe-inline'; "
-        "img-src data: blob:; base-uri 'none'; form-action 'none'"
+        f"{connect}img-src data: blob:; worker-src blob:; base-uri 'none'; form-action 'none'"
     )
     return _PAGE.format(
         policy=policy,
@@ -61,6 +67,7 @@ def html_of(record: dict[str, Any]) -> str:
         style=(assets / "report.css").read_text("utf-8"),
         summary="".join(f"<p>{escape(line)}</p>" for line in _summaries(record["plans"])),
         record=as_script(record),
+        console="" if console is None else _CONSOLE.format(console=as_script(console)),
         script=script,
     )
 

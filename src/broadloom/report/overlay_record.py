@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from broadloom import measures
-from broadloom.maintenance import maintain
+from broadloom.maintenance import Live, maintain
 from broadloom.measures.overlay_measures import LARGE_SEARCHES, LARGE_TOPIC
-from broadloom.model import Interest
+from broadloom.model import Interest, Weights
 from broadloom.plans import Plan, map_positions, plane_positions, site_names
 from broadloom.progress import stage
 from broadloom.report.record_values import certificate, short
@@ -30,6 +30,12 @@ MOST_COPIED = 500_000
 MOST_NAMES = 20
 # The largest number of brokers whose backups are listed: each has dozens.
 MOST_BROKERS = 5000
+# The largest number of sites whose repair is computed, those with the highest load, and of their brokers.
+MOST_SITES = 60
+MOST_LEAVING = 1000
+# The largest number of brokers whose matrix of weights is in a page.
+MOST_IN_MATRIX = 500
+NO_REPAIRS: dict[str, Any] = {"backups": None, "failures": None, "siteFailures": None}
 
 
 def shown_topics(interest: Interest, most: int = MOST_SUBSCRIPTIONS) -> NDArray[np.int64]:
@@ -92,13 +98,14 @@ def group_labels(interest: Interest, most: int = MOST_NAMES) -> list[str]:
     return labels
 
 
-def overlay_record(plan: Plan, name: str, interest: int) -> dict[str, Any]:
+def overlay_record(plan: Plan, name: str, interest: int, repairs: bool = True) -> dict[str, Any]:
     """The record of a plan: summary, what is not carried, metrics, links, topics, weak points and failures.
 
     Args:
         plan: the plan.
         name: its name on the page.
         interest: the index of the record of its interest, in the list of the page.
+        repairs: whether the repairs of failures, and backups, are computed.
     """
     subscriptions, overlay, weights = plan.interest.grouped(), plan.overlay, plan.weights
     topics = shown_topics(subscriptions)
@@ -125,6 +132,7 @@ def overlay_record(plan: Plan, name: str, interest: int) -> dict[str, Any]:
         "metrics": to_json_value(plan.metrics()),
         "certificate": certificate(plan.total_weight, plan.lower_bound, plan.gap, LEAST),
         "weighted": not weights.is_uniform,
+        "weights": weights_record(weights),
         "links": {
             "u": plan.edges[:, 0].tolist(),
             "v": plan.edges[:, 1].tolist(),
@@ -135,7 +143,29 @@ def overlay_record(plan: Plan, name: str, interest: int) -> dict[str, Any]:
         "load": busy.tolist(),
         "holds": weak.nodes.tolist(),
         "topics": {"hops": short(hops), "length": short(lengths), "cost": short(costs), "exact": bool(exact)},
-    } | failures(plan, busy)
+    } | (failures(plan, busy) if repairs else NO_REPAIRS)
+
+
+def weights_record(weights: Weights) -> dict[str, Any] | None:
+    """The weights of all pairs in few numbers; None for a large matrix, which a page does not hold.
+
+    Examples:
+        >>> weights_record(Weights.sites([0, 1], inner=1, outer=10))
+        {'kind': 'sites', 'site': [0, 1], 'table': [], 'inner': 1.0, 'outer': 10.0}
+        >>> weights_record(Weights.dense([[0, 2.5], [2.5, 0]]))
+        {'kind': 'dense', 'rows': [[], [2.5]]}
+    """
+    if weights.kind == "uniform":
+        return {"kind": "uniform"}
+    if weights.kind == "euclidean":
+        return {"kind": "euclidean", "points": [short(point) for point in weights.points]}
+    if weights.kind == "sites":
+        table = [short(row) for row in weights.table]
+        inner_outer = {"inner": weights.inner, "outer": weights.outer}
+        return {"kind": "sites", "site": weights.site.tolist(), "table": table} | inner_outer
+    if weights.node_count > MOST_IN_MATRIX:
+        return None
+    return {"kind": "dense", "rows": [short(row[:u]) for u, row in enumerate(weights.table)]}
 
 
 def _settings(plan: Plan) -> dict[str, Any]:
@@ -154,16 +184,17 @@ def failures(plan: Plan, load: NDArray[np.int64], most: int = MOST_REPAIRS) -> d
 
     Returns:
         `backups`, one list per broker, or None; `failures`, or None: `brokers` (ascending), and the links
-        `added` for each of them.
+        `added` for each of them; `siteFailures`: the same for `sites` whose brokers all leave, one by one.
 
     Examples:
         >>> import broadloom as bl
         >>> plan = bl.link(bl.Interest.from_lists([[0], [0], [0]]), algorithm="gm")
-        >>> failures(plan, plan.overlay.degrees(), most=1)
-        {'backups': [[1, 2], [0, 2], [0, 1]], 'failures': {'brokers': [0], 'added': [[[1, 2]]]}}
+        >>> found = failures(plan, plan.overlay.degrees(), most=1)
+        >>> found["backups"], found["failures"]
+        ([[1, 2], [0, 2], [0, 1]], {'brokers': [0], 'added': [[[1, 2]]]})
     """
     if not plan.is_topic_connected():
-        return {"backups": None, "failures": None}
+        return dict(NO_REPAIRS)
     weights = None if plan.weights.is_uniform else plan.weights
     live = maintain(plan.interest, weights, edges=plan.edges)
     most = min(most, MOST_COPIED // max(1, len(load)))
@@ -175,7 +206,37 @@ def failures(plan: Plan, load: NDArray[np.int64], most: int = MOST_REPAIRS) -> d
             done(i + 1)
     nodes = live.nodes.tolist()
     backups = [live.backups(node).tolist() for node in nodes] if len(nodes) <= MOST_BROKERS else None
-    return {"backups": backups, "failures": {"brokers": chosen, "added": added}}
+    return {
+        "backups": backups,
+        "failures": {"brokers": chosen, "added": added},
+        "siteFailures": site_failures(plan, live, load),
+    }
+
+
+def site_failures(plan: Plan, live: Live, load: NDArray[np.int64]) -> dict[str, Any] | None:
+    """The links that maintenance adds if all brokers of a site leave, for the sites with the highest load.
+
+    Numbers of sites are those of the record's list. None if no broker has a site.
+    """
+    names = site_names(plan)
+    if not names or not any(names):
+        return None
+    labels = sorted(set(names))
+    site_of = np.array([labels.index(name) for name in names])
+    sizes = np.bincount(site_of, minlength=len(labels))
+    order = np.argsort(-np.bincount(site_of, load, len(labels)), kind="stable")
+    heaviest = order[np.cumsum(sizes[order]) <= MOST_LEAVING][:MOST_SITES]
+    chosen = [site for site in np.sort(heaviest).tolist() if labels[site]]
+    added = []
+    with stage("failures of sites", len(chosen)) as done:
+        for i, site in enumerate(chosen):
+            copy = deepcopy(live)
+            gone = np.flatnonzero(site_of == site).tolist()
+            before = set(map(tuple, copy.edges.tolist()))
+            copy.apply([(i, "leave", broker, ()) for i, broker in enumerate(gone)])
+            added.append([list(edge) for edge in copy.edges.tolist() if tuple(edge) not in before])
+            done(i + 1)
+    return {"sites": chosen, "added": added}
 
 
 def positions(plan: Plan) -> dict[str, Any]:

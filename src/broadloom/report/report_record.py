@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -39,8 +40,16 @@ EXAMPLES = 3
 LONGEST = 200
 
 
-def record_of(plans: Mapping[str, Plan | AssignmentResult], title: str = TITLE) -> dict[str, Any]:
+def record_of(
+    plans: Mapping[str, Plan | AssignmentResult], title: str = TITLE, unit: str = "", repairs: bool = True
+) -> dict[str, Any]:
     """The record of plans in memory; `plans` maps the names that the page shows to the plans.
+
+    Args:
+        plans: the plans, by the names that the page shows for them.
+        title: the heading of the page.
+        unit: the unit of the weights, as "ms"; empty if it is not known.
+        repairs: whether the repairs of failures, and backups, are computed.
 
     Examples:
         >>> import broadloom as bl
@@ -49,16 +58,20 @@ def record_of(plans: Mapping[str, Plan | AssignmentResult], title: str = TITLE) 
         'gm: 2 brokers, 1 links, every one of 1 topics connected'
     """
     interests: list[Plan] = []
-    shown = [_plan_record(plan, name, interests) for name, plan in plans.items()]
-    return _page_record(title, interests, shown, None)
+    shown = [_plan_record(plan, name, interests, repairs) for name, plan in plans.items()]
+    return _page_record(title, unit, interests, shown, None)
 
 
-def record_of_folders(folders: Sequence[Path], title: str = TITLE) -> dict[str, Any]:
+def record_of_folders(
+    folders: Sequence[Path], title: str = TITLE, unit: str = "", dated: bool = False
+) -> dict[str, Any]:
     """The record of plans in folders, with the row counts if a folder is that of a run.
 
     Args:
         folders: folders of plans, or of runs, whose plan is used.
         title: the heading of the page.
+        unit: the unit of the weights, as "ms"; empty if it is not known.
+        dated: whether the page says when each plan was written, by the time of its file.
 
     Raises:
         InputError: there is no folder, a plan occurs twice, or a folder is not a plan.
@@ -76,32 +89,43 @@ def record_of_folders(folders: Sequence[Path], title: str = TITLE) -> dict[str, 
         else:
             plan = AssignmentResult.load(folder) if is_assignment(folder) else Plan.load(folder)
             shown.append(_plan_record(plan, name, interests))
-    return _page_record(title, interests, shown, rows)
+        shown[-1] |= _origin(folder, dated)
+    return _page_record(title, unit, interests, shown, rows)
+
+
+def _origin(folder: Path, dated: bool) -> dict[str, Any]:
+    """Where a plan is from, and when it was written, in UTC."""
+    written = datetime.fromtimestamp((folder / "plan.json").stat().st_mtime, UTC) if dated else None
+    return {"source": str(folder), "written": written and f"{written:%Y-%m-%d %H:%M} UTC"}
 
 
 def _page_record(
-    title: str, interests: list[Plan], plans: list[dict[str, Any]], rows: dict[str, Any] | None
+    title: str, unit: str, interests: list[Plan], plans: list[dict[str, Any]], rows: dict[str, Any] | None
 ) -> dict[str, Any]:
     return {
         "format": FORMAT,
         "broadloom": VERSION,
         "title": title,
+        "unit": unit,
         "interests": [interest_record(plan) for plan in interests],
         "plans": plans,
         "rows": rows,
     }
 
 
-def _plan_record(plan: Plan | AssignmentResult, name: str, interests: list[Plan]) -> dict[str, Any]:
+def _plan_record(
+    plan: Plan | AssignmentResult, name: str, interests: list[Plan], repairs: bool = True
+) -> dict[str, Any]:
     """A plan's record; plans with the same interest and positions share one interest record."""
+    memory = {"source": None, "written": None}
     if isinstance(plan, AssignmentResult):
-        return content_record(plan, name)
+        return content_record(plan, name) | memory
     plan = with_positions_of(plan, interests)
     for i, other in enumerate(interests):
         if other.interest == plan.interest and _locations(other) == _locations(plan):
-            return overlay_record(plan, name, i)
+            return overlay_record(plan, name, i, repairs) | memory
     interests.append(plan)
-    return overlay_record(plan, name, len(interests) - 1)
+    return overlay_record(plan, name, len(interests) - 1, repairs) | memory
 
 
 def _locations(plan: Plan) -> tuple[Any, ...]:
