@@ -83,7 +83,7 @@ report-ui: ## build the script of the report page into the package, with Node.js
 
 lock: ## update requirements/*.txt with uv (to the newest versions: make lock UPGRADE=--upgrade)
 	$(LOCK) requirements/build.in -o requirements/build.txt
-	$(LOCK) pyproject.toml --extra spark --extra lp --extra deploy --extra live --extra papers --extra networkx --extra plot --group dev --group docs requirements/dev.in -o requirements/dev.txt
+	$(LOCK) pyproject.toml --extra spark --extra lp --extra deploy --extra live --extra serve --extra papers --extra networkx --extra plot --group dev --group docs requirements/dev.in -o requirements/dev.txt
 	$(LOCK) requirements/java.in -o requirements/java.txt
 
 release: setup ## build the wheel and the source distribution into dist/, and test them
