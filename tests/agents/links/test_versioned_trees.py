@@ -7,10 +7,11 @@ import os
 import random
 
 import pytest
+from versioned_model import FAULTS, Model, ProtocolError, Rules, random_tree, search
+
 from broadloom.agents.links.fleet_controller import FleetController
 from broadloom.agents.links.route_orders import NO_EPOCH
 from broadloom.storage import RecordJournal
-from versioned_model import FAULTS, Model, ProtocolError, Rules, random_tree, search
 
 STEP_SECONDS = 0.02
 RUNS = int(os.environ.get("BROADLOOM_MODEL_RUNS", "150"))
@@ -73,31 +74,39 @@ class JournalledController:
 
     @property
     def epoch(self):
+        """The epoch of the controller."""
         return self.real.epoch
 
     @property
     def refused(self):
+        """Whether agents refuse it."""
         return self.real.refused is not None
 
     def set_target(self, target):
+        """Set the trees that the fleet should have."""
         self.target = target
         self._model.targets[id(self.real._journal)] = target
         self.real.set_target(target)
 
     def receive(self, report):
+        """Take a report."""
         self.real.receive(report)
 
     def tick(self):
+        """Do what can be done now."""
         self.real.tick()
 
     def orders_for(self, broker):
+        """The orders of a broker's agent; None: there are none."""
         orders = self.real.orders_for(broker)
         return None if orders.epoch == NO_EPOCH else orders
 
     def base_of(self, broker):
+        """The epoch and number of the orders that an agent has."""
         return self._model.agents[broker].epoch, self._model.agents[broker].orders.number
 
     def settled(self):
+        """Whether the fleet has its target."""
         return self.real.settled()
 
 
@@ -111,15 +120,19 @@ class FleetControllerModel(Model):
         super().__init__(*arguments, **options)
 
     def new_journal(self):
+        """An empty journal."""
         return RecordJournal(None)
 
-    def new_controller(self, journal, name):
+    def new_controller(self, journal, name):  # noqa: ARG002
+        """The real controller on a journal."""
         return JournalledController(journal, self)
 
     def versions(self):
+        """The number of versions so far."""
         return len(self.history)
 
     def learn(self):
+        """Note the routes of this step."""
         self.clock += STEP_SECONDS
         for controller in self.controllers:
             for route in controller.real._state.routes.values():
@@ -141,6 +154,7 @@ class FleetControllerModel(Model):
         self._wire.clear()
 
     def describe(self):
+        """Why the controller is not settled."""
         found = self.controllers[0].real.status()
         return str({key: found[key] for key in ("opening", "waiting", "draining", "problems", "refused")})
 
