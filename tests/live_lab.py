@@ -388,7 +388,7 @@ class Stream:
 class LiveLoad(SessionHandler):
     """Clients that publish and subscribe at all brokers.
 
-    A broker's clients publish on the topics that they subscribe to, so that the broker is in their trees.
+    Clients publish at any broker on any topic that somebody wants.
 
     Args:
         ports: the port of each broker.
@@ -426,7 +426,7 @@ class LiveLoad(SessionHandler):
         self._got: dict[tuple[str, int], set[int]] = defaultdict(set)
         self._streams: dict[tuple[tuple[str, int], str, str], Stream] = {}
         self._numbers: dict[tuple[str, str], list[int]] = defaultdict(list)
-        self._since: dict[tuple[str, str], int] = {}  # broker, topic: since when it publishes
+        self._since: dict[tuple[tuple[str, int], str], int] = {}  # client, topic: when it subscribed
         self._flight: dict[str, dict[int, int]] = defaultdict(dict)  # broker: packet id -> number
         self._task: asyncio.Task[None] | None = None
         self.arrivals: Counter[str] = Counter()
@@ -450,16 +450,19 @@ class LiveLoad(SessionHandler):
         filters = [text for kind in range(KINDS) for text in self.filters[broker, kind]]
         return {topic for topic in self.topics if any(matches(text, topic) for text in filters)}
 
+    def all_wanted(self) -> list[str]:
+        """The topics that any client subscribes to."""
+        filters = {text for texts in self.filters.values() for text in texts}
+        return [topic for topic in self.topics if any(matches(text, topic) for text in filters)]
+
     async def subscribe(self, broker: str, kind: int, text: str) -> None:
         """One more filter of a client; messages are owed from the first that arrives on."""
         key = (broker, kind)
-        before = self.wanted(broker)
         self.filters[key].add(text)
         await self._request(key, text, True)
-        for topic in self.wanted(broker) - before:
-            self._since[broker, topic] = len(self.sent)
-            for stream in [s for (_, p, t), s in self._streams.items() if (p, t) == (broker, topic)]:
-                stream.since, stream.first = len(self.sent), None
+        for topic in self.topics:
+            if matches(text, topic):
+                self._since[key, topic] = len(self.sent)
 
     async def unsubscribe(self, broker: str, kind: int, text: str) -> None:
         """One filter less."""
@@ -501,7 +504,7 @@ class LiveLoad(SessionHandler):
             behind = int((time.monotonic() - began) * rate) - done
             for _ in range(min(behind, 50)):
                 broker, kind = self.rng.choice(list(self.clients))
-                wanted = sorted(self.wanted(broker))
+                wanted = self.all_wanted()
                 if wanted and broker not in self.paused:
                     self.publish(broker, self.rng.choice(wanted), kind)
             done += behind
@@ -563,7 +566,7 @@ class LiveLoad(SessionHandler):
             return
         stream = self._streams.get((key, broker, topic))
         if stream is None:
-            stream = self._streams[key, broker, topic] = Stream(self._since.get((broker, topic), 0))
+            stream = self._streams[key, broker, topic] = Stream(self._since.get((key, topic), 0))
         if number >= stream.since and (stream.first is None or number < stream.first):
             stream.first = number
 
@@ -596,10 +599,10 @@ class LiveLoad(SessionHandler):
         found = []
         for key, filters in self.filters.items():
             for (broker, topic), numbers in self._numbers.items():
-                if broker == key[0] or topic not in self.wanted(broker):
+                if broker == key[0]:
                     continue
                 stream = self._streams.get((key, broker, topic))
-                recent = [number for number in numbers if number >= self._since.get((broker, topic), 0)]
+                recent = [number for number in numbers if number >= self._since.get((key, topic), 0)]
                 if (
                     recent
                     and any(matches(text, topic) for text in filters)
@@ -630,7 +633,7 @@ class LiveLoad(SessionHandler):
         end = time.monotonic() + seconds
         while True:
             for broker in {broker for broker, _ in self.clients}:
-                for topic in self.wanted(broker):
+                for topic in self.all_wanted():
                     self.publish(broker, topic)
                     await asyncio.sleep(0.002)
             await asyncio.sleep(0.2)
