@@ -79,6 +79,10 @@ def processes():
     started = []
     try:
         yield started
+    except BaseException:
+        for one in started:
+            print(f"{one.log.name}:\n{one.log.read_text()}")  # pytest shows it for a test that fails
+        raise
     finally:
         for one in started:
             one.end(signal.SIGKILL)

@@ -487,12 +487,15 @@ async def in_process(work: Callable[[Any], Any], value: Any) -> Any:
     process = context.Process(target=_compute, args=(sender, work, value), daemon=True)
     process.start()
     sender.close()
+    receiving = asyncio.ensure_future(asyncio.to_thread(receiver.recv))
     try:
-        result = await asyncio.to_thread(receiver.recv)
+        result = await asyncio.shield(receiving)
     except EOFError as error:
         raise InternalError("the process that looks for a better plan has ended early") from error
     finally:
-        process.terminate()  # and a waiting `recv` ends, too
+        process.kill()
+        # Its death ends `recv`; the file must stay open until then, or another one could get its number.
+        await asyncio.gather(receiving, return_exceptions=True)
         process.join()
         process.close()
         receiver.close()
