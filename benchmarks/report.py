@@ -139,20 +139,22 @@ def console(quick: bool) -> Section:
         session = WhatIfSession(plan_of(nodes))
         session.prepare()
         server = ConsoleServer(session, "plan", "What if")
-        threading.Thread(target=server.run, daemon=True).start()
+        thread = threading.Thread(target=server.run, daemon=True)
+        thread.start()
         times = []
         with sync_playwright() as playwright:
             browser = launch(playwright)
             page = browser.new_page(viewport={"width": 1440, "height": 900})
             page.goto(server.address)
             page.wait_for_selector("html[data-ready]")
-            for broker in range(5 if quick else 40):
+            for broker in range(5 if quick else 21):
                 times.append(page.evaluate(OPERATION, f"fail broker {broker}"))
                 with page.expect_response("**/api/record"):
                     page.click("#undo")
-                page.wait_for_timeout(100 if quick else 1500)
+                page.wait_for_timeout(100 if quick else 500)
             browser.close()
         server.server.should_exit = True
+        thread.join()
         times = sorted(times[1:])  # the first one loads kernels
         row = {"brokers": nodes, "failures": len(times), "median ms": float(np.median(times))}
         section.rows.append(row | {"95 % ms": times[int(0.95 * len(times))]})
