@@ -586,6 +586,21 @@ def test_kills_and_lost_connections_lose_and_double_nothing(data, quota):
     store.close()
 
 
+def test_what_was_received_is_finished_when_the_far_broker_has_all_of_it():
+    """Also if a later message is finished earlier, because one is refused and tried again."""
+    bench = Bench()
+    bench.connect()
+    refused = iter([0x97])
+    bench.far.refuses = lambda topic: next(refused, 0) if topic == "busy" else 0
+    bench.arrive("busy", "x")
+    bench.deliver()
+    bench.deliver()
+    assert list(bench.forwarder.in_flight) == [1]
+    assert [bench.forwarder.has_finished(number) for number in (0, 1, 2)] == [True, False, False]
+    bench.settle()
+    assert bench.forwarder.has_finished(2)
+
+
 # Routing.
 
 
@@ -828,6 +843,7 @@ def test_a_hop_is_closed_after_its_marker_and_the_closed_messages_of_all_other_h
     assert not hop.policy.closing.is_closed(2, 1)
     found = hop.closed(closed_message("d", "b", [ClosedRoutes(2, 1, (4,))]))
     assert found == {"from": "b", "to": "c", "closed": [[2, 1, [4]]]}
+    assert hop.policy.closed_at == hop.store.received + 1  # it is the next message to be numbered
     assert hop.policy.closing.is_closed(2, 1)
     assert not hop.policy.closing.is_closed(2, 2)
     assert hop.closed(closed_message("d", "b", [ClosedRoutes(2, 1, (4,))])) is None  # once

@@ -7,7 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from broadloom.agents.links.fleet_controller import FleetController
@@ -232,6 +232,7 @@ def test_changes_of_trees_lose_and_double_nothing(seed, size, changes, window):
 
 @settings(max_examples=15)
 @given(**CASES, kills=st.integers(1, 3))
+@example(seed=122416, size=4, changes=3, window=20, kills=2)  # a hop ended with messages in flight
 def test_agents_and_controllers_killed_at_any_time_lose_and_double_nothing(
     seed, size, changes, window, kills
 ):

@@ -189,6 +189,11 @@ class RouteForwarder:
         self._suspects: set[int] = set()  # the far broker blames one of these: one at a time, to find it
         self._is_pumping = False
 
+    def has_finished(self, number: int) -> bool:
+        """Whether all messages up to a number, among those received, are finished."""
+        first = next(iter(self.in_flight.values()), None)
+        return first is None or first.number > number
+
     # The near broker.
 
     def near_opens(self, send: SendPacket, present: bool) -> None:

@@ -207,6 +207,7 @@ class RoutePolicy:
 
     Attributes:
         has_overlaps: whether some subscriptions of the near session overlap, or have done so.
+        closed_at: the number of the message that closed a route last; 0: none.
     """
 
     def __init__(
@@ -222,6 +223,7 @@ class RoutePolicy:
         self.hop = hop
         self._guard = guard
         self.has_overlaps = False
+        self.closed_at = 0
         self._progressed = progressed
         self.closing = HopClosing(hop)
         self._store = store
@@ -406,6 +408,7 @@ class RoutePolicy:
         """The packet that tells the far broker's hops what is closed on this one."""
         if not closed:
             return None
+        self.closed_at = self._store.received + 1
         self._progressed()
         start, end = self.hop
         value = {"from": start, "to": end, "closed": [list(one) for one in closed]}

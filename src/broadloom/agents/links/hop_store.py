@@ -73,6 +73,11 @@ class HopStore:
         """The session at an end is this hop's."""
         self._words[_BEGUN] |= end
 
+    @property
+    def received(self) -> int:
+        """The number of the last message received."""
+        return self._words[_RECEIVED]
+
     def next_number(self) -> int:
         """The number of a message that has been received now."""
         number = self._words[_RECEIVED] + 1

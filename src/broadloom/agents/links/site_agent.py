@@ -284,7 +284,7 @@ class SiteAgent:
         old = [route for route in self._orders.routes.values() if route.until == change - 1]
         neighbours = {end for route in old for start, end in route.hops if start == self.broker}
         hops = [self._hops.get(neighbour) for neighbour in neighbours]
-        return all(hop is not None and hop.policy.closing.is_closed(change, number) for hop in hops)
+        return all(hop is not None and hop.is_closed(change, number) for hop in hops)
 
     def _session_lost(self) -> None:
         """A session without its markers: publish one more, and have closing begin again."""

@@ -167,6 +167,16 @@ class SiteHop(SessionHandler):
             await session.stop(forget=True)
             self._forgotten.add(session.broker)
 
+    def is_closed(self, change: int, number: int) -> bool:
+        """Whether all old routes of a change are closed in a round, and the neighbour has their messages."""
+        return self.policy.closing.is_closed(change, number) and not self._is_finishing()
+
+    def _is_finishing(self) -> bool:
+        """Whether messages are in flight that came before the last route was closed."""
+        if self.policy.closed_at and self.forwarder.has_finished(self.policy.closed_at):
+            self.policy.closed_at = 0
+        return self.policy.closed_at > 0
+
     def report(self) -> HopReport:
         """The state of the hop."""
         errors = [one.last_error for one in (self._near, self._far) if not one.up.is_set()]
@@ -327,6 +337,8 @@ class SiteHop(SessionHandler):
             self.forwarder.completed(number)
         elif kind == PUBACK:
             self.forwarder.acknowledged(number, reason)
+        if self.policy.closed_at and not self._is_finishing():
+            self._context.progressed()
 
     def congested(self, session: ClientSession, full: bool) -> None:
         """The neighbour reads too slowly, or no longer."""
