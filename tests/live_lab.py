@@ -1,8 +1,10 @@
 """Laboratory of the live plane: mosquitto brokers, a site agent per broker and a controller, each a process.
 
-Clients publish numbered messages and count what arrives. A client is owed every message of a publisher that
-follows the first one to arrive since both have subscribed; each must arrive once. So no message is excused
-when trees change, when processes die or when brokers are away.
+Clients publish numbered messages and count what arrives. A client is owed every message of a lane (a
+publisher's connection, topic and QoS) that follows the first one to arrive since it has subscribed; each must
+arrive once. So no message is excused when trees change, when processes die or when brokers are away. A broker
+keeps the order of messages within a lane only: it takes two connections in any order, and distributes a
+message of QoS 2 at PUBREL, behind later ones of QoS 1.
 """
 
 from __future__ import annotations
@@ -16,7 +18,7 @@ import subprocess
 import sys
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -373,16 +375,18 @@ class Sent(NamedTuple):
     broker: str
     topic: str
     at: float
+    lane: tuple[int, int]  # the kind of client, and the QoS
 
 
 class Stream:
     """Messages of one publishing broker and topic that a client is owed."""
 
-    __slots__ = ("first", "since")
+    __slots__ = ("first", "lanes", "since")
 
     def __init__(self, since: int) -> None:
         self.since = since  # messages before this number do not count
         self.first: int | None = None  # the first that has arrived
+        self.lanes: dict[tuple[int, int], int] = {}  # the first of each lane
 
 
 class LiveLoad(SessionHandler):
@@ -517,7 +521,8 @@ class LiveLoad(SessionHandler):
         if not session.up.is_set() or len(flight) >= IN_FLIGHT:
             return False
         number = len(self.sent)
-        self.sent.append(Sent(broker, topic, time.monotonic()))
+        quality = self.quality or 1 + number % 2
+        self.sent.append(Sent(broker, topic, time.monotonic(), (kind, quality)))
         self._numbers[broker, topic].append(number)
         text = b"%d" % number
         properties = [(b"message-id", b"load-" + text)] if self.with_ids else ()
@@ -525,7 +530,6 @@ class LiveLoad(SessionHandler):
         while packet_id in flight:
             packet_id = session._next_id()
         flight[packet_id] = number
-        quality = self.quality or 1 + number % 2
         packet = publish(topic, text + b" " + self.payload if self.payload else text, packet_id, properties)
         session.send(packet if quality == 1 else b"%c%b" % (packet[0] & ~6 | 4, packet[1:]))
         return True
@@ -557,7 +561,7 @@ class LiveLoad(SessionHandler):
                 self.doubled.append((key, number))
             return
         self._got[key].add(number)
-        broker, topic, at = self.sent[number]
+        broker, topic, at, lane = self.sent[number]
         self.arrivals["all"] += 1
         if broker == key[0]:
             return
@@ -567,8 +571,9 @@ class LiveLoad(SessionHandler):
         stream = self._streams.get((key, broker, topic))
         if stream is None:
             stream = self._streams[key, broker, topic] = Stream(self._since.get((key, topic), 0))
-        if number >= stream.since and (stream.first is None or number < stream.first):
-            stream.first = number
+        if number >= stream.since:
+            stream.first = min(number, stream.first if stream.first is not None else number)
+            stream.lanes[lane] = min(number, stream.lanes.get(lane, number))
 
     def acknowledged(self, session: ClientSession, kind: int, number: int, reason: int) -> None:
         """A broker has accepted a message."""
@@ -582,17 +587,22 @@ class LiveLoad(SessionHandler):
 
     def missing(self) -> list[tuple[tuple[str, int], int]]:
         """The clients and messages that are owed and have not arrived."""
-        found = []
+        return [(key, number) for key, number, first in self._gaps() if first is not None and number > first]
+
+    def overtaken(self) -> list[tuple[tuple[str, int], int]]:
+        """Messages that have not arrived, and of whose lane none before them has, but of another lane."""
+        return [(key, number) for key, number, first in self._gaps() if first is None or number < first]
+
+    def _gaps(self) -> Iterator[tuple[tuple[str, int], int, int | None]]:
         for (key, broker, topic), stream in self._streams.items():
             if stream.first is None:
                 continue
             got = self._got[key]
-            found += [
-                (key, number)
-                for number in reversed(self._numbers[broker, topic])
-                if number > stream.first and number not in got and number not in self.unsure
-            ]
-        return found
+            for number in reversed(self._numbers[broker, topic]):
+                if number <= stream.first:
+                    break
+                if number not in got and number not in self.unsure:
+                    yield key, number, stream.lanes.get(self.sent[number].lane)
 
     def unreached(self) -> list[tuple[tuple[str, int], str, str]]:
         """Client, broker and topic of which nothing has arrived although something was published."""
@@ -617,6 +627,7 @@ class LiveLoad(SessionHandler):
             "published": len(self.sent),
             "arrived": self.arrivals["all"],
             "lost": len(self.missing()),
+            "overtaken": len(self.overtaken()),
             "doubled": len(self.doubled),
         }
 
