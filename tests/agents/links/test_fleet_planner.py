@@ -3,7 +3,9 @@
 import json
 import random
 from dataclasses import replace
+from itertools import combinations
 
+import networkx as nx
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -12,6 +14,8 @@ from hypothesis import strategies as st
 
 import broadloom as bl
 from broadloom.agents.links.fleet_planner import FleetPlanner
+from broadloom.agents.links.group_trees import overlapping_groups
+from broadloom.agents.links.planned_trees import _spanning
 from broadloom.deployment import FleetBroker, FleetLinks
 from broadloom.errors import InputError, StorageError
 from broadloom.mqtt.topic_filters import common_topic, covers
@@ -340,3 +344,34 @@ def test_one_group_changes_without_the_others():
     planner.observe("a", [text for text in planner._observed["a"] if text != "t0"] + ["new"])
     after = planner.targets(before)
     assert {filters for filters in before if before[filters] != after.get(filters)} <= {("t0",), ("new",)}
+
+
+EDGES = st.lists(st.tuples(st.sampled_from("abcdefgh"), st.sampled_from("abcdefgh")), min_size=1, max_size=20)
+
+
+@given(EDGES)
+def test_edges_that_close_no_ring_span_the_same_brokers(edges):
+    graph = nx.Graph(edges)
+    graph.remove_edges_from(nx.selfloop_edges(graph))
+    forest = nx.Graph(_spanning(edges))
+    forest.add_nodes_from(graph)
+    assert nx.is_forest(forest)
+    assert set(map(frozenset, nx.connected_components(forest))) == set(
+        map(frozenset, nx.connected_components(graph))
+    )
+
+
+SOME_FILTERS = st.sampled_from(("a", "b", "a/b", "a/+", "+/b", "a/#", "b/#", "c/d", "+/d", "c", "e"))
+
+
+@given(
+    st.lists(st.sets(SOME_FILTERS, min_size=1, max_size=3).map(lambda some: tuple(sorted(some))), max_size=8)
+)
+def test_groups_that_have_topics_in_common_stay_together(members):
+    graph = nx.Graph()
+    graph.add_nodes_from(members)
+    for one, other in combinations(graph, 2):
+        if any(common_topic(first, second) for first in one for second in other):
+            graph.add_edge(one, other)
+    found = {frozenset(part) for part in overlapping_groups(members)}
+    assert found == set(map(frozenset, nx.connected_components(graph)))

@@ -77,7 +77,8 @@ def overlapping_groups(members: Iterable[Filters]) -> list[list[Filters]]:
 
     def root(text: str) -> str:
         while parent.setdefault(text, text) != text:
-            text = parent[text] = parent[parent[text]]
+            parent[text] = parent[parent[text]]
+            text = parent[text]
         return text
 
     for filters in listed:

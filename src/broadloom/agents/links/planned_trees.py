@@ -177,7 +177,8 @@ def _spanning(edges: Iterable[Hop]) -> list[Hop]:
 
     def root(name: str) -> str:
         while parent.setdefault(name, name) != name:
-            name = parent[name] = parent[parent[name]]
+            parent[name] = parent[parent[name]]
+            name = parent[name]
         return name
 
     chosen = []
