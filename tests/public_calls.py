@@ -827,6 +827,7 @@ CALLS: dict[str, Call] = {
                 lambda: PUBLISHERS, "anywhere", PLAN, bl.Publishers("observed", [("z", "x")])
             ),
             "not_carried": hv.thing(NotCarried, PLAN, "x", []),
+            "division": hv.thing(lambda: None, PLAN, INTEREST, optional=True),
         },
     ),
     "Publishers": Call(

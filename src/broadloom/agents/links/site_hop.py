@@ -459,7 +459,7 @@ def hop_client(hop: Hop) -> str:
 
     Examples:
         >>> hop_client(("rome", "são paulo"))
-        'broadloom-hop-rome-s_o_paulo-e6b45b4a85'
+        'broadloom-hop-rome-s_o_paulo-54b667ac1d'
     """
     names = "-".join(re.sub(r"[^A-Za-z0-9_.]", "_", name)[:24] for name in hop)
     digest = blake2b(json.dumps(hop).encode(), digest_size=5).hexdigest()
