@@ -79,7 +79,7 @@ class FleetController:
     Args:
         journal: its journal; a restart with the same journal goes on where it was.
         now: a clock that never goes back, in seconds.
-        patience: after how many seconds a broker that is away is left out (`absent="drop"`), an agent that
+        patience: the seconds after which a broker that is away is left out (`absent="drop"`), an agent that
             does not open its hops is set aside, and routes of a removed broker are given up.
         absent: groups that need a broker that is away wait for it ("keep"), or go on without it ("drop").
         take_over: adopt the routes that agents have from another controller, instead of being refused.
