@@ -46,6 +46,7 @@ CONNECT_SECONDS = 10.0
 REQUEST_SECONDS = 20.0  # for the answer to SUBSCRIBE or UNSUBSCRIBE
 TAKEN_OVER = 0x8E  # reason of DISCONNECT: another client of the same name has connected
 FILTERS_PER_REQUEST = 200
+_ANSWERS = frozenset((PUBACK, PUBREC, PUBCOMP))
 TASK_FAILED = "a task of the agent has failed"
 
 
@@ -371,12 +372,19 @@ class ClientSession(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         """Bytes have arrived."""
         self._last_received = asyncio.get_running_loop().time()
+        handler = self._handler
+        is_connected = self._is_connected()
         try:
             for kind, raw, head in self._packets.feed(data):
-                if kind != CONNACK and not self._is_connected():
-                    raise ProtocolError("a packet precedes CONNACK")
+                if not is_connected:
+                    if kind != CONNACK:
+                        raise ProtocolError("a packet precedes CONNACK")
+                    is_connected = True
                 if kind == PUBLISH:
-                    self._handler.arrived(self, read_publish(raw, head))
+                    handler.arrived(self, read_publish(raw, head))
+                elif kind in _ANSWERS:
+                    number, reason = read_acknowledgement(raw, head)
+                    handler.acknowledged(self, kind, number, reason)
                 else:
                     self._handle(kind, raw, head)
         except ProtocolError as error:
@@ -388,10 +396,8 @@ class ClientSession(asyncio.Protocol):
         return self._connack is not None and self._connack.done()
 
     def _handle(self, kind: int, raw: bytes, head: int) -> None:
-        """Handle a packet other than PUBLISH."""
-        if kind in (PUBACK, PUBREC, PUBCOMP):
-            self._handler.acknowledged(self, kind, *read_acknowledgement(raw, head))
-        elif kind in (SUBACK, UNSUBACK):
+        """Handle a packet that has nothing to do with a message."""
+        if kind in (SUBACK, UNSUBACK):
             number, reasons = read_reasons(raw, head)
             request = self._requests.pop(number, None)
             if request is not None and not request.done():

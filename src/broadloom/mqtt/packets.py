@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import NamedTuple
 from zlib import crc32
 
@@ -50,7 +51,11 @@ _FLAGS |= {DISCONNECT: 0}
 # correlation data, user properties.
 _OF_PUBLISHERS = frozenset((0x01, 0x02, 0x03, 0x08, 0x09, _USER))
 
+_LONGEST_CACHED = 256  # bytes of a topic that is remembered
+
 _SHORT = struct.Struct(">H")
+_ACKNOWLEDGEMENT = struct.Struct(">BBH")
+_ONE_BYTE = [bytes((number,)) for number in range(0x80)]
 _ROUTE_NAME = _SHORT.pack(len(ROUTE_STAMP)) + ROUTE_STAMP.encode()
 
 
@@ -106,16 +111,19 @@ class Publish(NamedTuple):
 
         The properties are rebuilt: the broker adds subscription identifiers, which a client must not send.
         """
-        raw = self.raw
-        properties = b"%b\x26%b%b%b" % (self.properties, _ROUTE_NAME, _SHORT.pack(len(value)), value)
-        body = b"%b%b%b%b" % (
-            raw[self.head : self.properties_at],
-            _length(len(properties)),
+        raw, head, _, number, properties_at, payload_at, properties, _, _ = self
+        properties += _stamp_property(value)
+        size = _length(len(properties))
+        rest = properties_at - head + len(size) + len(properties) + len(raw) - payload_at
+        first = PUBLISH | (raw[0] & RETAIN) | (QOS_2 if number else 0)
+        return b"%c%b%b%b%b%b" % (
+            first,
+            _length(rest),
+            raw[head:properties_at],
+            size,
             properties,
-            raw[self.payload_at :],
+            raw[payload_at:],
         )
-        first = PUBLISH | (raw[0] & RETAIN) | (QOS_2 if self.number else 0)
-        return b"%c%b%b" % (first, _length(len(body)), body)
 
 
 class PacketReader:
@@ -141,20 +149,23 @@ class PacketReader:
         self._needed = 2
         end = len(data)
         while at < end:
-            if at + 1 < end and data[at + 1] < 0x80:  # most packets are short
-                size, head = data[at + 1], at + 2
+            head = at + 2
+            if head <= end and data[at + 1] < 0x80:  # most packets are short
+                stop = head + data[at + 1]
             elif (found := _read_length(data, at + 1, end)) is None:
                 break
             else:
-                size, head = found
-            kind = data[at] & 0xF0
-            if kind != PUBLISH and _FLAGS.get(kind) != data[at] & 0x0F:
-                raise ProtocolError(f"a packet begins with {data[at]:#04x}")
-            if head + size > end:
-                self._needed = head + size - at
+                head = found[1]
+                stop = head + found[0]
+            first = data[at]
+            kind = first & 0xF0
+            if kind != PUBLISH and _FLAGS.get(kind) != first & 0x0F:
+                raise ProtocolError(f"a packet begins with {first:#04x}")
+            if stop > end:
+                self._needed = stop - at
                 break
-            yield kind, data[at : head + size], head - at
-            at = head + size
+            yield kind, data[at:stop], head - at
+            at = stop
         self._parts = [data[at:]]
         self._size = len(data) - at
 
@@ -169,12 +180,8 @@ def read_publish(raw: bytes, head: int) -> Publish:
     if qos > 1:
         raise ProtocolError(f"a message at QoS {qos}, though QoS 1 was requested")
     topic_end = _end_of_text(raw, head)
-    try:
-        topic = raw[head + 2 : topic_end].decode()
-    except UnicodeDecodeError as error:
-        raise ProtocolError("a topic is not UTF-8") from error
-    if not topic or "+" in topic or "#" in topic or "\0" in topic:
-        raise ProtocolError("the topic of a message is empty or has a wildcard")
+    name = raw[head + 2 : topic_end]
+    topic = _known_topic(name) if len(name) <= _LONGEST_CACHED else _read_topic(name)
     number, at = 0, topic_end
     if qos:
         number, at = _short(raw, at), at + 2
@@ -201,8 +208,28 @@ def read_publish(raw: bytes, head: int) -> Publish:
     return Publish(raw, head, topic, number, at, start + size, properties, tuple(identifiers), stamp)
 
 
+def _read_topic(name: bytes) -> str:
+    """The topic of a message.
+
+    Raises:
+        ProtocolError: it is not one.
+    """
+    try:
+        topic = name.decode()
+    except UnicodeDecodeError as error:
+        raise ProtocolError("a topic is not UTF-8") from error
+    if not topic or "+" in topic or "#" in topic or "\0" in topic:
+        raise ProtocolError("the topic of a message is empty or has a wildcard")
+    return topic
+
+
+_known_topic = lru_cache(10_000)(_read_topic)
+
+
 def read_acknowledgement(raw: bytes, head: int) -> tuple[int, int]:
     """The packet id and the reason code of an acknowledgement."""
+    if len(raw) == 4 and head == 2:  # without a reason: success
+        return raw[2] << 8 | raw[3], 0
     return _short(raw, head), raw[head + 2] if len(raw) > head + 2 else 0
 
 
@@ -369,7 +396,7 @@ def publish_311(topic: str, payload: bytes, number: int) -> bytes:
 
 def acknowledgement(kind: int, number: int) -> bytes:
     """PUBACK, PUBREC, PUBREL or PUBCOMP."""
-    return b"%c\2%b" % (kind | (2 if kind == PUBREL else 0), _SHORT.pack(number))
+    return _ACKNOWLEDGEMENT.pack(kind | 2 if kind == PUBREL else kind, 2, number)
 
 
 def disconnect(expiry: int | None = None) -> bytes:
@@ -377,6 +404,12 @@ def disconnect(expiry: int | None = None) -> bytes:
     if expiry is None:
         return bytes((DISCONNECT, 0))
     return _packet(DISCONNECT, b"\0" + b"\5" + struct.pack(">BI", SESSION_EXPIRY, expiry))
+
+
+@lru_cache(10_000)
+def _stamp_property(value: bytes) -> bytes:
+    """The user property of a stamp."""
+    return b"%c%b%b" % (_USER, _ROUTE_NAME, _text(value))
 
 
 def _packet(first: int, body: bytes) -> bytes:
@@ -421,6 +454,8 @@ def _text(value: bytes) -> bytes:
 
 def _length(size: int) -> bytes:
     """A variable byte integer: one to four bytes, seven bits each."""
+    if size < 0x80:
+        return _ONE_BYTE[size]
     out = bytearray()
     while size > 0x7F:
         out.append(size & 0x7F | 0x80)

@@ -657,7 +657,7 @@ def test_the_origins_version_chooses_the_tree_and_the_stamp_keeps_it():
     old, new = route(4, "ab", until=1), route(5, "ab", "bc", since=2)
     hop = Hop(("a", "b"), old, new)
     assert hop.sent(received("x")) == Stamp("a", 1, 4, "b")
-    hop.store.version = 2
+    hop.policy.raise_version(2)
     assert hop.sent(received("x")) == Stamp("a", 2, 5, "b")
     further = Hop(("b", "c"), old, new, version=1)  # it has not switched yet
     assert further.sent(stamped("x", "a", 2, 5, "b")) == Stamp("a", 2, 5, "c")

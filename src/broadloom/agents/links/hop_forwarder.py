@@ -188,6 +188,8 @@ class RouteForwarder:
         self._cleaned: set[int] = set()
         self._suspects: set[int] = set()  # the far broker blames one of these: one at a time, to find it
         self._is_pumping = False
+        self._is_direct = False  # whether new messages go to the far broker at once, as they are
+        self._small = min(budget.per_hop, SMALL_BYTES)
 
     def has_finished(self, number: int) -> bool:
         """Whether all messages up to a number, among those received, are finished."""
@@ -210,6 +212,7 @@ class RouteForwarder:
             for item in self.in_flight.values():
                 item.orphan = True
             self._uncertain = True
+            self._check_direct()
 
     def near_closes(self) -> None:
         """The near connection is lost; unacknowledged messages are repeated over the next one."""
@@ -291,10 +294,17 @@ class RouteForwarder:
             self._store.record(packet_id, number, digest, dropped=True)
             self._end(packet_id)
             return
+        size = len(packet)
         self._store.clear(packet_id)
+        if self._is_direct and self._quota > 0 and not self._waiting and size <= self._limits.largest:
+            self.in_flight[packet_id] = _InFlight(message.topic, packet, number, digest, SENT)
+            self._quota -= 1
+            self._write(packet)
+            self._add(size)
+            return
         self.in_flight[packet_id] = _InFlight(message.topic, packet, number, digest, WAITING)
         self._waiting.append(packet_id)
-        self._add(len(packet))
+        self._add(size)
         self._pump()
 
     def _forward_at_qos0(self, packet: bytes | None) -> None:
@@ -326,12 +336,14 @@ class RouteForwarder:
             self._inherited = False
             self._store.forget_far()
         self._resume(present)
+        self._check_direct()
         self._pump()
 
     def far_closes(self) -> None:
         """The far connection is lost."""
         self._far = None
         self.congested = False
+        self._is_direct = False
 
     def far_blames(self, reason: int) -> None:
         """The far broker has ended the connection because of a packet (reason of DISCONNECT)."""
@@ -344,6 +356,7 @@ class RouteForwarder:
             if item.tries >= MOST_TRIES:
                 self._refuse(sent.pop(0), f"the broker ends the connection ({reason:#x})")
         self._suspects.update(sent)
+        self._check_direct()
 
     def stored(self, packet_id: int, reason: int) -> None:
         """PUBREC: the far broker has stored the message, or refuses it."""
@@ -388,8 +401,17 @@ class RouteForwarder:
     def set_congested(self, full: bool) -> None:
         """The far broker reads too slowly, or no longer."""
         self.congested = full
+        self._check_direct()
         if not full:
             self._pump()
+
+    def _check_direct(self) -> None:
+        """Find out whether new messages can go to the far broker without further questions."""
+        self._is_direct = (
+            self._far is not None
+            and self._limits.takes_all
+            and not (self.congested or self._suspects or (self._uncertain and self._inherited))
+        )
 
     def _resume(self, present: bool) -> None:
         """Repeat what the far broker has not acknowledged; `present`: it kept the session."""
@@ -485,14 +507,16 @@ class RouteForwarder:
 
     def _finish(self, packet_id: int) -> None:
         item = self.in_flight.pop(packet_id)
-        self._suspects.discard(packet_id)
+        if self._suspects:
+            self._suspects.discard(packet_id)
+            self._check_direct()
         self._add(-len(item.packet))
         if not item.orphan:
             self._end(packet_id)
-        new = self._deferred.pop(packet_id, None)
-        if new is not None:
+        if self._deferred and (new := self._deferred.pop(packet_id, None)) is not None:
             self._take(new)
-        self._pump()
+        if self._waiting:
+            self._pump()
         if self._held:
             self.advance()
 
@@ -500,13 +524,20 @@ class RouteForwarder:
         """Acknowledge a message, in order of arrival as MQTT requires."""
         if packet_id not in self._open:
             return  # the near broker repeats it over its new connection, and is acknowledged then
-        self._done.add(packet_id)
-        while self._unacked and self._unacked[0] in self._done:
-            first = self._unacked.popleft()
-            self._done.remove(first)
-            self._open.remove(first)
-            if self._near is not None:
-                self._near(acknowledgement(PUBACK, first))
+        unacked = self._unacked
+        if unacked[0] != packet_id:
+            self._done.add(packet_id)
+            return
+        self._acknowledge(unacked.popleft())
+        while unacked and unacked[0] in self._done:
+            packet_id = unacked.popleft()
+            self._done.remove(packet_id)
+            self._acknowledge(packet_id)
+
+    def _acknowledge(self, packet_id: int) -> None:
+        self._open.remove(packet_id)
+        if self._near is not None:
+            self._near(acknowledgement(PUBACK, packet_id))
 
     def _count(self, size: int) -> None:
         self.counts["messages"] += 1
@@ -517,7 +548,8 @@ class RouteForwarder:
     def _add(self, size: int) -> None:
         self.size += size
         self._budget.add(size)
-        self.check_budget()
+        if self.size > self._small or self._budget.paused:
+            self.check_budget()
 
     def check_budget(self) -> None:
         """Stop reading from the near broker if too much is in flight, or go on."""
@@ -551,6 +583,11 @@ class FarLimits(NamedTuple):
     largest: int = LARGEST_PACKET
     quality: int = 2
     retain: bool = True
+
+    @property
+    def takes_all(self) -> bool:
+        """Whether it takes messages as they are, unless they are too large."""
+        return self.quality == 2 and self.retain
 
     @classmethod
     def of(cls, connack: Connack) -> FarLimits:

@@ -32,7 +32,7 @@ MARKER = f"{INTERNAL_PREFIX}marker"
 CLOSED = f"{INTERNAL_PREFIX}closed"
 # Prefixes of the topics that no hop carries: a broker's internal topics, and control topics.
 NOT_CARRIED = ("$", f"{CONTROL_ROOT}/")
-MOST_TOPICS = 100_000  # whose routes are remembered
+MOST_TOPICS, LONGEST_CACHED = 100_000, 256  # topics whose routes are remembered, and characters of each
 ECHO_SECONDS, REPEAT_SECONDS = 10.0, 1.0
 _CODE = 32  # bytes
 
@@ -237,6 +237,7 @@ class RoutePolicy:
         self._routes_of: dict[str, list[int]] = {}  # by filter
         self._near_side: dict[int, frozenset[str]] = {}  # by route
         self._by_topic: dict[str, list[Route]] = {}
+        self._ready: dict[tuple[bytes, str], bytes] = {}  # stamp of the next hop by received stamp and topic
 
     def set_routes(self, routes: Mapping[int, Route], known: Collection[int], ordered: int) -> None:
         """Take over orders.
@@ -264,7 +265,13 @@ class RoutePolicy:
                 self._routes_of[text].append(number)
         self._routes = dict(routes)
         self._by_topic.clear()
+        self._ready.clear()
         self.closing.set_routes(routes.values(), self._store.version)
+
+    def raise_version(self, version: int) -> None:
+        """Later messages of the hop's own broker have this version, or the one so far if it is higher."""
+        self._store.version = max(self._store.version, version)
+        self._ready.clear()
 
     def routes(self) -> Iterable[Route]:
         """The routes that have this hop."""
@@ -274,6 +281,9 @@ class RoutePolicy:
 
     def decide(self, message: Publish, digest: int) -> bytes | Hold | None:
         """The packet to forward; None: drop the message. The digest is 0 for a message of QoS 0."""
+        is_checked = self.has_overlaps or self._guard.is_active
+        if not is_checked and (ready := self._ready.get((message.stamp, message.topic))) is not None:
+            return message.with_stamp(ready)
         if message.topic.startswith("$"):
             return self._decide_control(message)
         if self.has_overlaps and digest and self._is_copy(message, digest):
@@ -291,14 +301,21 @@ class RoutePolicy:
             return Hold.ORDERS
         else:
             forwarded = self._next_stamp(message.topic, stamp)
-        return None if forwarded is None else message.with_stamp(self._stamps.write(forwarded))
+        if forwarded is None:
+            return None
+        ready = self._stamps.write(forwarded)
+        if (stamp is not None or not message.stamp) and len(message.topic) <= LONGEST_CACHED:
+            if len(self._ready) >= MOST_TOPICS:
+                self._ready.clear()
+            self._ready[message.stamp, message.topic] = ready
+        return message.with_stamp(ready)
 
     def pass_barrier(self, message: Publish) -> bytes | None:
         """Everything before this marker is finished: later messages have its version."""
         marker = Marker.read(self._key, message.payload())
         if marker is None:
             return None
-        self._store.version = max(self._store.version, marker.version)
+        self.raise_version(marker.version)
         self._progressed()
         return self._closed_packet(message, self.closing.pass_marker(marker))
 
@@ -348,7 +365,9 @@ class RoutePolicy:
             numbers = set[int]()
         else:
             numbers = {number for text in self._index.meeting(topic) for number in self._routes_of[text]}
-        found = self._by_topic[topic] = [self._routes[number] for number in sorted(numbers, reverse=True)]
+        found = [self._routes[number] for number in sorted(numbers, reverse=True)]
+        if len(topic) <= LONGEST_CACHED:
+            self._by_topic[topic] = found
         return found
 
     def _side(self, route: Route) -> frozenset[str]:

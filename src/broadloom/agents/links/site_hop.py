@@ -295,7 +295,7 @@ class SiteHop(SessionHandler):
             self._subscribed.clear()
             self._strays = set()
             # Like a new hop: the markers so far are gone with the session.
-            self.store.version = max(self.store.version, self._context.published())
+            self.policy.raise_version(self._context.published())
             if self.store.has_begun(NEAR):
                 self._context.session_lost()
         self.forwarder.near_opens(session.send, connack.present)
