@@ -40,6 +40,7 @@ PRESENCE = f"{INTERNAL_PREFIX}agent"
 ASK, ANSWER = f"{PRESENCE}/ask", f"{PRESENCE}/answer"
 START_SECONDS, ANSWER_SECONDS, RETRY_SECONDS, MARKER_SECONDS, STOP_SECONDS = 10.0, 1.0, 0.5, 5.0, 2.0
 MOST_PROBLEMS = 50
+RETAINED_ROUTES = 500  # whose retained messages are sent together
 DEAD_LETTERS, MOST_DEAD_BYTES = "dead-letters.jsonl", 64 << 20
 STATE, ORDERS = "agent.json", "orders.json"
 _CODE = 32
@@ -400,20 +401,24 @@ class SiteAgent:
 
     def _send_retained(self, hop: SiteHop) -> None:
         """Send retained messages to a neighbour that is new in a tree, in the background."""
-        for route in hop.retained_due():
-            if not any(task.get_name() == f"{hop.hop}{route.number}" for task in self._sending):
-                task = asyncio.create_task(
-                    self._send_retained_of(hop, route), name=f"{hop.hop}{route.number}"
-                )
-                self._sending.add(task)
-                task.add_done_callback(self._sending.discard)
+        name = hop.hop[1]
+        if hop.retained_due() and name not in {task.get_name() for task in self._sending}:
+            task = asyncio.create_task(self._send_retained_over(hop), name=name)
+            self._sending.add(task)
+            task.add_done_callback(self._sending.discard)
 
-    async def _send_retained_of(self, hop: SiteHop, route: Route) -> None:
-        while hop is self._hops.get(hop.hop[1]):
+    async def _send_retained_over(self, hop: SiteHop) -> None:
+        """Send what is due, many routes at a time; a route that a broker refuses is left out."""
+        most = RETAINED_ROUTES
+        while hop is self._hops.get(hop.hop[1]) and (due := hop.retained_due()[:most]):
             try:
-                await hop.send_retained(route)
-                return
-            except (OSError, BrokerRefusedError, TimeoutError) as error:
+                await hop.send_retained(due)
+            except BrokerRefusedError as error:
+                if len(due) == 1:
+                    self.problem(f"retained messages do not reach broker {hop.hop[1]!r}: {error}")
+                    hop.skip_retained(due)
+                most = max(1, len(due) // 2)
+            except (OSError, TimeoutError) as error:
                 reason = str(error) or "no answer"
                 self.problem(f"retained messages do not reach broker {hop.hop[1]!r} yet: {reason}")
                 await asyncio.sleep(RETRY_SECONDS * 10)

@@ -7,7 +7,7 @@ import json
 import logging
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -269,21 +269,47 @@ class SiteHop(SessionHandler):
         """Whether the neighbour is new in a route, and this hop is the one that brings it what is retained.
 
         Brokers that receive the route's messages all have the same, so one of them sends; one that only
-        publishes sends its own.
+        publishes sends its own. If all are new, each one sends its own.
         """
         start, end = self.hop
-        if end not in route.fresh or start in route.fresh:
+        if end not in route.fresh:
             return False
+        if start in route.fresh:
+            return all(broker in route.fresh for _, broker in route.hops)
         receiving = {w for w, u in route.hops if u == end and (end, w) in route.hops and w not in route.fresh}
         return start not in receiving or start == min(receiving)
 
-    async def send_retained(self, route: Route) -> None:
-        """Send the retained messages of a route's topics to a neighbour that is new in it."""
+    async def send_retained(self, routes: Sequence[Route]) -> None:
+        """Send the retained messages of the topics of some routes to a neighbour that is new in them.
+
+        Raises as `RetainedSender.run`.
+        """
         near, far = self._ends
-        stamp = Stamp(self.hop[0], self.store.version, route.number, self.hop[1], retained=True)
-        sender = RetainedSender(self.hop, near, far, self._context.stamps.write(stamp))
-        self.forwarder.counts["retained"] += await sender.run(route.filters)
-        self._synced.add(route.number)
+        route_of = {text: route for route in routes for text in route.filters}
+        index = FilterIndex(route_of)
+        stamps: dict[int, bytes] = {}
+
+        def stamp_of(message: Publish) -> bytes | None:
+            route = route_of[next(index.meeting(message.topic))]
+            if self.hop[0] in route.fresh and self._comes_from(message, route):
+                return None
+            if route.number not in stamps:
+                stamp = Stamp(self.hop[0], self.store.version, route.number, self.hop[1], retained=True)
+                stamps[route.number] = self._context.stamps.write(stamp)
+            return stamps[route.number]
+
+        sender = RetainedSender(self.hop, near, far, stamp_of)
+        self.forwarder.counts["retained"] += await sender.run(route_of)
+        self.skip_retained(routes)
+
+    def skip_retained(self, routes: Iterable[Route]) -> None:
+        """Send no more retained messages of some routes."""
+        self._synced.update(route.number for route in routes)
+
+    def _comes_from(self, message: Publish, route: Route) -> bool:
+        """Whether a retained message comes from another broker of a route, which sends it itself."""
+        stamp = self._context.stamps.read(message.stamp) if message.stamp else None
+        return stamp is not None and stamp.origin != self.hop[0] and stamp.origin in route.brokers()
 
     # Callbacks of the sessions.
 
@@ -382,19 +408,22 @@ class RetainedSender(SessionHandler):
         hop: the two brokers.
         near: the endpoint of the first one.
         far: the endpoint of the second one.
-        stamp: the stamp of the messages.
+        stamp_of: the stamp of a message; None: it is not copied.
     """
 
-    def __init__(self, hop: Hop, near: Endpoint, far: Endpoint, stamp: bytes) -> None:
+    def __init__(
+        self, hop: Hop, near: Endpoint, far: Endpoint, stamp_of: Callable[[Publish], bytes | None]
+    ) -> None:
         client = hop_client(hop).replace("broadloom-", "broadloom-retained-", 1)
         self._near = ClientSession(hop[0], client, near, self, kept=False)
         self._far = ClientSession(hop[1], client, far, self, kept=False)
-        self._stamp = stamp
+        self._stamp_of = stamp_of
         self._topics: set[str] = set()  # that the second broker has, or gets now
         self._limits = FarLimits()
         self._waiting: deque[Publish] = deque()
         self._unfinished: set[int] = set()
         self._count = 0
+        self._deadline: asyncio.Timeout | None = None
 
     async def run(self, filters: Iterable[str]) -> int:
         """Copy all retained messages of some filters; returns their number.
@@ -407,7 +436,7 @@ class RetainedSender(SessionHandler):
         self._near.start()
         self._far.start()
         try:
-            async with asyncio.timeout(RETAINED_SECONDS):
+            async with asyncio.timeout(RETAINED_SECONDS) as self._deadline:
                 for session in (self._far, self._near):
                     await session.up.wait()
                     await session.subscribe(filters, retained=True)
@@ -416,6 +445,7 @@ class RetainedSender(SessionHandler):
                 while self._unfinished or self._waiting:
                     await asyncio.sleep(0.01)
         finally:
+            self._deadline = None
             await asyncio.gather(self._near.stop(), self._far.stop())
         return self._count
 
@@ -426,6 +456,7 @@ class RetainedSender(SessionHandler):
 
     def arrived(self, session: ClientSession, message: Publish) -> None:
         """A message has arrived; those that are not retained come by the hop itself."""
+        self._progressed()
         if message.number:
             session.send(acknowledgement(PUBACK, message.number))
         if not message.is_retained or message.topic.startswith("$") or message.topic in self._topics:
@@ -437,6 +468,7 @@ class RetainedSender(SessionHandler):
 
     def acknowledged(self, session: ClientSession, kind: int, number: int, reason: int) -> None:
         """The second broker has a message, or refuses it."""
+        self._progressed()
         if session is self._far and kind == PUBACK and number in self._unfinished:
             self._unfinished.discard(number)
             self._count += reason < FAILED
@@ -447,11 +479,19 @@ class RetainedSender(SessionHandler):
         limits = self._limits
         while self._waiting and len(self._unfinished) < limits.quota:
             message = self._waiting.popleft()
-            fits = len(message.raw) + 2 * len(self._stamp) < limits.largest
+            stamp = self._stamp_of(message)
+            if stamp is None:
+                continue
+            fits = len(message.raw) + 2 * len(stamp) < limits.largest
             if limits.retain and limits.quality and fits:
-                properties = ((ROUTE_STAMP.encode(), self._stamp),)
+                properties = ((ROUTE_STAMP.encode(), stamp),)
                 number = self._far.publish(message.topic, message.payload(), properties, retain=True)
                 self._unfinished.add(number)
+
+    def _progressed(self) -> None:
+        """Give the brokers more time, while they answer."""
+        if self._deadline is not None and not self._deadline.expired():
+            self._deadline.reschedule(asyncio.get_running_loop().time() + RETAINED_SECONDS)
 
 
 def hop_client(hop: Hop) -> str:
