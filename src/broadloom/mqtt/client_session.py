@@ -46,6 +46,7 @@ CONNECT_SECONDS = 10.0
 REQUEST_SECONDS = 20.0  # for the answer to SUBSCRIBE or UNSUBSCRIBE
 TAKEN_OVER = 0x8E  # reason of DISCONNECT: another client of the same name has connected
 FILTERS_PER_REQUEST = 200
+REST_SECONDS = 0.001  # between two reads of a busy session
 _ANSWERS = frozenset((PUBACK, PUBREC, PUBCOMP))
 TASK_FAILED = "a task of the agent has failed"
 
@@ -71,6 +72,13 @@ class SessionHandler:
 
     def acknowledged(self, session: ClientSession, kind: int, number: int, reason: int) -> None:
         """PUBACK, PUBREC or PUBCOMP has arrived."""
+
+    def is_busy(self, session: ClientSession) -> bool:
+        """Whether so much is under way that the session should read more at once, a moment later.
+
+        That saves the agent and the broker most of the work of waking each other.
+        """
+        return False
 
     def congested(self, session: ClientSession, full: bool) -> None:
         """The write buffer is full because the broker reads slowly, or no longer full."""
@@ -391,6 +399,15 @@ class ClientSession(asyncio.Protocol):
             LOG.error("broker %r violates MQTT: %s; the connection ends", self.broker, error)
             if self._transport is not None:
                 self._transport.abort()
+        transport = self._transport
+        if handler.is_busy(self) and transport is not None and not transport.is_closing():
+            transport.pause_reading()
+            asyncio.get_running_loop().call_later(REST_SECONDS, self._read_on, transport)
+
+    def _read_on(self, transport: asyncio.Transport) -> None:
+        """The rest of a busy session is over."""
+        if transport is self._transport and not self._is_paused and not transport.is_closing():
+            transport.resume_reading()
 
     def _is_connected(self) -> bool:
         return self._connack is not None and self._connack.done()

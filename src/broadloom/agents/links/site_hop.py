@@ -35,6 +35,7 @@ LOG = logging.getLogger("broadloom.live")
 MOST_IDENTIFIER = 268_435_455  # of a subscription
 FORGET_SECONDS, OPEN_SECONDS = 5.0, 2.0
 RETAINED_SECONDS = 30.0
+BUSY = 100  # messages in flight
 FENCE = f"{INTERNAL_PREFIX}fence"
 
 
@@ -365,6 +366,10 @@ class SiteHop(SessionHandler):
             self.forwarder.acknowledged(number, reason)
         if self.policy.closed_at and not self._is_finishing():
             self._context.progressed()
+
+    def is_busy(self, session: ClientSession) -> bool:
+        """Whether many messages are in flight."""
+        return len(self.forwarder.in_flight) >= BUSY
 
     def congested(self, session: ClientSession, full: bool) -> None:
         """The neighbour reads too slowly, or no longer."""
