@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from broadloom.agents.links.controller_client import ControllerClient, ControllerConnection
 from broadloom.agents.links.foreign_bridges import ForeignBridges
+from broadloom.agents.links.ring_guard import hold_seconds
 from broadloom.agents.links.round_trips import RoundTrips
 from broadloom.agents.links.site_agent import AgentSettings, EndpointOf, SiteAgent
 from broadloom.agents.links.stamps import FleetKey
@@ -116,6 +117,7 @@ class WatchedAgent:
         self._endpoint = with_own_address(broker, None)
         self._folder = folder
         self.agent = SiteAgent(broker, with_own_address, folder, key, agent_settings(fleet))
+        self.agent.guard.hold = hold_seconds(broker, fleet.brokers)
         self._watchers: list[BrokerWatcher] = []
         self._is_over = False
 

@@ -24,6 +24,7 @@ from typing import Any
 
 from broadloom.agents.links.hop_forwarder import ByteBudget, DeadLetter
 from broadloom.agents.links.hop_routing import MARKER, Marker
+from broadloom.agents.links.ring_guard import RingGuard
 from broadloom.agents.links.route_orders import AgentOrders, AgentReport, Route
 from broadloom.agents.links.site_hop import FORGET_SECONDS, HopContext, SiteHop, end_session, hop_client
 from broadloom.agents.links.stamps import FleetKey
@@ -84,6 +85,7 @@ class SiteAgent:
         failed: done with an error when the agent has to end, because another one has taken over.
         filters: the topic filters that clients want at the broker; None: not known yet.
         round_trips: round-trip times to other brokers, in milliseconds.
+        guard: stops copies that bridges made by hand bring.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class SiteAgent:
         self.counts: Counter[str] = Counter()
         self.filters: tuple[str, ...] | None = None
         self.round_trips: dict[str, float] = {}
+        self._clients: tuple[str, ...] | None = None  # the filters of clients
         self._filters_number = 0
         self._endpoint = endpoint
         self._folder = folder
@@ -126,6 +129,9 @@ class SiteAgent:
         self._control = _Control(self)
         self._task: asyncio.Task[None] | None = None
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.guard = RingGuard(
+            broker, asyncio.get_running_loop().time, self.problem, lambda: self.set_filters(self._clients)
+        )
         self._context = HopContext(
             key,
             folder,
@@ -135,6 +141,7 @@ class SiteAgent:
             self._taken_over,
             lambda: self._published,
             self._session_lost,
+            self.guard,
             ByteBudget(limits.hop_bytes, limits.total_bytes),
         )
 
@@ -225,6 +232,8 @@ class SiteAgent:
             return
         _write_json(self._folder / ORDERS, orders.to_json())
         self._orders = orders
+        if self.guard.is_active:
+            self.set_filters(self._clients)
         self._wake.set()
 
     def report(self, with_routes: bool = False) -> AgentReport:
@@ -254,8 +263,18 @@ class SiteAgent:
         """The orders that it carries out."""
         return self._orders
 
-    def set_filters(self, filters: tuple[str, ...]) -> None:
-        """Take over what clients want at the broker."""
+    def set_filters(self, filters: tuple[str, ...] | None) -> None:
+        """Take over what clients want at the broker; None: not known yet.
+
+        While a bridge made by hand brings copies, the broker wants all topics of its routes too: a copy is
+        recognised by the message itself, which a broker that only publishes would not get.
+        """
+        self._clients = filters
+        if filters is None:
+            return
+        if self.guard.is_active:
+            routes = [route for route in self._orders.routes.values() if route.until is None]
+            filters = tuple(sorted({*filters, *(text for route in routes for text in route.filters)}))
         if filters != self.filters:
             self.filters = filters
             self._filters_number += 1
@@ -268,7 +287,7 @@ class SiteAgent:
 
     def set_foreign_bridges(self, names: Collection[str]) -> None:
         """Take over the bridges made by hand that the broker has; they can bring messages back."""
-        self._context.guard.is_active = bool(names)
+        self.guard.set_bridges(names)
 
     def problem(self, text: str) -> None:
         """Tell the operator something: one log line, one line in the status."""
@@ -307,6 +326,7 @@ class SiteAgent:
                 async with asyncio.timeout(MARKER_SECONDS):  # wait_for can swallow a cancellation
                     await self._wake.wait()
             self._wake.clear()
+            self.guard.check()
             try:
                 await self._reach(self._orders)
             except (OSError, BrokerRefusedError, TimeoutError, StorageError, InputError) as error:

@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from broadloom.agents.links.hop_forwarder import ByteBudget, DeadLetter, FarLimits, RouteForwarder
-from broadloom.agents.links.hop_routing import CLOSED, MARKER, RingGuard, RoutePolicy
+from broadloom.agents.links.hop_routing import CLOSED, MARKER, RoutePolicy
 from broadloom.agents.links.hop_store import FAR, NEAR, HopStore
+from broadloom.agents.links.ring_guard import EchoQueue, RingGuard
 from broadloom.agents.links.route_orders import AgentOrders, HopReport, Route
 from broadloom.agents.links.stamps import FleetKey, Stamp, Stamps
 from broadloom.mqtt.client_session import ClientSession, SessionHandler
@@ -65,13 +66,12 @@ class HopContext:
     taken_over: Callable[[str, str], None]
     published: Callable[[], int]
     session_lost: Callable[[], None]
+    guard: RingGuard
     budget: ByteBudget = field(default_factory=ByteBudget)
     stamps: Stamps = field(init=False)
-    guard: RingGuard = field(init=False)
 
     def __post_init__(self) -> None:
         self.stamps = Stamps(self.key)
-        self.guard = RingGuard(asyncio.get_running_loop().time)
 
 
 class SiteHop(SessionHandler):
@@ -114,6 +114,9 @@ class SiteHop(SessionHandler):
             self._near.pause,
             partial(context.set_aside, hop[1]),
             asyncio.get_running_loop().call_later,
+        )
+        self._echoes = EchoQueue(
+            hop, context.guard, context.stamps, self.forwarder.arrive, asyncio.get_running_loop().call_later
         )
         self._routes: dict[int, Route] = {}
         self._ordered = -1
@@ -344,6 +347,7 @@ class SiteHop(SessionHandler):
     def closed(self, session: ClientSession) -> None:
         """A session has lost its connection."""
         if session is self._near:
+            self._echoes.clear()
             self.forwarder.near_closes()
         else:
             self.forwarder.far_closes()
@@ -351,7 +355,11 @@ class SiteHop(SessionHandler):
 
     def arrived(self, session: ClientSession, message: Publish) -> None:
         """A message has arrived from the own broker."""
-        if session is self._near:
+        if session is not self._near:
+            return
+        if self._context.guard.is_active or self._echoes:
+            self._echoes.arrive(message)
+        else:
             self.forwarder.arrive(message)
 
     def acknowledged(self, session: ClientSession, kind: int, number: int, reason: int) -> None:

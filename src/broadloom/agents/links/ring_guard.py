@@ -1,0 +1,264 @@
+"""Guard against bridges made by hand next to the hops: a message travels once all the same.
+
+A bridge that Broadloom did not make brings copies of messages to a broker. A bridge of MQTT 5 keeps the
+stamp: a copy whose stamp says that it was sent to another broker is dropped at once, whether or not the guard
+is active. A copy without a stamp looks like a message of a local client: a bridge of MQTT 3.1.1 drops all
+stamps, and messages of clients have none yet. It can arrive before the message itself, and would leave as a
+new message, meet the message on its way, and reach clients twice; over MQTT 3.1.1 it would circulate.
+
+While the guard of broker u is active, the rule is, for messages of equal topic and payload:
+
+1. *Wait.* A message without a stamp waits at u before it leaves. Each broker waits for a time of its own,
+   and two brokers differ by more than the time that a message takes (`hold_seconds`). Messages with a stamp
+   do not wait.
+2. *A stamp wins.* A message without a stamp is dropped if an equal one with a stamp for u has arrived, while
+   it waited or in the five seconds before.
+3. *Once per hop.* A message, with or without a stamp, is dropped at hop (u, v) if an equal one without a
+   stamp has left over (u, v) in the two seconds before.
+
+Of the brokers that have the message without a stamp, the one with the shortest wait is the first to let it
+leave. Its stamped message reaches the others while they wait, so they drop theirs: one survives, and reaches
+each broker once. It does not matter which of the copies the client published.
+
+No message is lost, whatever the delays. A message is dropped at hop (u, v) because of rule 3 only if an equal
+one has left over (u, v), and because of rule 2 only if one with a stamp has come to u. That one left its
+origin over all hops of the tree, in each direction; so by induction over the hops, each broker of the tree
+gets one of them. (Old retained messages go to new brokers only, so they do not count.)
+
+Bridges made by hand that form a ring among themselves bring each message for ever. While more than 20 equal
+messages arrive per second, the times of rules 2 and 3 begin again.
+
+The price, while the guard is active: messages of local clients are later by the wait, and equal messages of
+clients within these seconds are taken for copies. A copy that is later than the wait arrives twice. A bridge
+that changes the topic makes another message, which nobody can recognise.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Collection
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from broadloom.agents.links.stamps import Stamp, Stamps
+    from broadloom.deployment import Hop
+    from broadloom.mqtt.packets import Publish
+
+STAMPED_SECONDS, LEFT_SECONDS = 5.0, 2.0
+CIRCULATING_RATE = 20.0  # equal messages per second that no client publishes
+RING_SECONDS = 600.0  # for which the guard stays active after a message has come back
+FIRST_HOLD, LONGEST_HOLD, HOLD_STEP = 0.5, 2.0, 0.5
+MOST_REMEMBERED = 100_000  # messages
+MOST_HELD_BYTES = 4 << 20  # of one hop
+
+
+def hold_seconds(broker: str, brokers: Collection[str]) -> float:
+    """How long messages of a broker's clients wait while its guard is active; different for each broker.
+
+    Examples:
+        >>> [hold_seconds(name, ["lima", "oslo", "rome"]) for name in ("lima", "oslo", "rome")]
+        [0.5, 1.0, 1.5]
+    """
+    names = sorted({broker, *brokers})
+    step = min(HOLD_STEP, (LONGEST_HOLD - FIRST_HOLD) / max(1, len(names) - 1))
+    return FIRST_HOLD + step * names.index(broker)
+
+
+def content_hash(message: Publish) -> int:
+    """Hash of what all copies of a message share; a bridge of MQTT 3.1.1 drops all properties."""
+    return hash((message.topic, message.payload()))
+
+
+class RingGuard:
+    """Memory of the messages at one broker, while a bridge made by hand brings copies of some.
+
+    Args:
+        broker: the broker.
+        now: a clock that never goes back, in seconds.
+        problem: called with a sentence when messages come by a path that Broadloom did not make.
+        changed: called when `is_active` has changed.
+
+    Attributes:
+        is_active: whether the broker has a bridge made by hand, or had copies of one lately.
+        hold: how long messages without a stamp wait.
+    """
+
+    def __init__(
+        self,
+        broker: str,
+        now: Callable[[], float],
+        problem: Callable[[str], None] = lambda _: None,
+        changed: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.is_active = False
+        self.hold = hold_seconds(broker, ())
+        self.now = now
+        self._broker = broker
+        self._problem = problem
+        self._changed = changed
+        self._bridges: frozenset[str] = frozenset()
+        self._ring_until: float | None = None
+        self._sources: set[str] = set()  # brokers whose messages have turned up here
+        self._recent: dict[int | tuple[int, Hop], _Recent] = {}
+
+    def set_bridges(self, names: Collection[str]) -> None:
+        """Take over the bridges made by hand that the broker has."""
+        self._bridges = frozenset(names)
+        self.check()
+
+    def found_ring(self, stamp: Stamp) -> None:
+        """A message has arrived whose stamp says that it was sent to another broker."""
+        self._ring_until = self.now() + RING_SECONDS
+        if not self.is_active:
+            self.check()
+        if stamp.at in self._sources:
+            return
+        self._sources.add(stamp.at)
+        self._problem(
+            f"messages come to broker {self._broker!r} by a path that Broadloom did not make: some that were "
+            f"sent to broker {stamp.at!r} turn up here; look for a bridge made by hand from {stamp.at!r} to "
+            f"{self._broker!r}, and remove it"
+        )
+
+    def check(self) -> None:
+        """Switch the guard on or off; called now and then."""
+        if self._ring_until is not None and self.now() >= self._ring_until:
+            self._ring_until = None
+        is_active = bool(self._bridges) or self._ring_until is not None
+        if is_active != self.is_active:
+            self.is_active = is_active
+            self._recent.clear()
+            self._changed()
+
+    # Messages.
+
+    def saw_stamped(self, digest: int) -> None:
+        """A message with a stamp for this broker has arrived."""
+        self._remember(digest, STAMPED_SECONDS)
+
+    def saw_leave(self, digest: int, hop: Hop) -> None:
+        """A message without a stamp leaves over a hop."""
+        self._remember((digest, hop), LEFT_SECONDS)
+
+    def is_copy(self, digest: int, hop: Hop, is_stamped: bool) -> bool:
+        """Whether an equal message makes this one superfluous on a hop."""
+        return self._is_recent((digest, hop)) or (not is_stamped and self._is_recent(digest))
+
+    def _remember(self, key: int | tuple[int, Hop], seconds: float) -> None:
+        now = self.now()
+        if len(self._recent) >= MOST_REMEMBERED:
+            self._recent = {one: entry for one, entry in self._recent.items() if entry.until > now}
+        self._recent[key] = _Recent(now + seconds, seconds)
+
+    def _is_recent(self, key: int | tuple[int, Hop]) -> bool:
+        entry = self._recent.get(key)
+        return entry is not None and entry.counts(self.now())
+
+
+class _Recent:
+    """A message that was seen, and the copies of it since."""
+
+    __slots__ = ("copies", "seconds", "until")
+
+    def __init__(self, until: float, seconds: float) -> None:
+        self.until = until
+        self.seconds = seconds
+        self.copies = 0
+
+    def counts(self, now: float) -> bool:
+        """Whether another one at this time is a copy.
+
+        Bridges that form a ring of their own bring copies for ever, and fast; a client that repeats a message
+        is slower, and has its next one forwarded after the time is over.
+        """
+        if now >= self.until:
+            if self.copies < CIRCULATING_RATE * self.seconds or now >= self.until + self.seconds:
+                return False
+            self.until = now + self.seconds
+            self.copies = 0
+        self.copies += 1
+        return True
+
+
+class EchoQueue:
+    """Messages of one hop that wait while the guard is active, in their order.
+
+    Messages with a stamp pass those that wait, but no message passes one of an agent: markers divide the
+    messages of a broker into versions.
+
+    Args:
+        hop: the hop.
+        guard: the guard of its first broker.
+        stamps: reads stamps.
+        deliver: takes a message whose time has come.
+        later: calls a function after some seconds.
+    """
+
+    def __init__(
+        self,
+        hop: Hop,
+        guard: RingGuard,
+        stamps: Stamps,
+        deliver: Callable[[Publish], None],
+        later: Callable[[float, Callable[[], None]], object],
+    ) -> None:
+        self._hop = hop
+        self._guard = guard
+        self._stamps = stamps
+        self._deliver = deliver
+        self._later = later
+        self._waiting: deque[tuple[float, Publish]] = deque()  # with the time at which it leaves
+        self._control = 0  # messages of agents among them
+        self._size = 0
+        self._has_timer = False
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def arrive(self, message: Publish) -> None:
+        """Receive a message from the hop's own broker."""
+        guard = self._guard
+        leaves_at = 0.0
+        is_control = message.topic.startswith("$")
+        if not is_control:
+            stamp = self._stamps.read(message.stamp) if message.stamp else None
+            digest = content_hash(message)
+            if stamp is None:
+                if guard.is_active and not guard.is_copy(digest, self._hop, is_stamped=False):
+                    leaves_at = guard.now() + guard.hold
+            elif stamp.at == self._hop[0] and not stamp.retained:
+                guard.saw_stamped(digest)
+        may_pass = not (is_control or self._control) and not leaves_at
+        if may_pass or not (self._waiting or leaves_at):
+            self._deliver(message)
+            return
+        self._waiting.append((leaves_at, message))
+        self._control += is_control
+        self._size += len(message.raw)
+        self._release()
+
+    def clear(self) -> None:
+        """The connection is lost: the broker repeats what waits."""
+        self._waiting.clear()
+        self._control = 0
+        self._size = 0
+
+    def _release(self) -> None:
+        """Let messages go whose time has come, or which are too many; or all, if the guard is off."""
+        guard = self._guard
+        while self._waiting:
+            leaves_at, message = self._waiting[0]
+            wait = leaves_at - guard.now()
+            if wait > 0 and guard.is_active and self._size <= MOST_HELD_BYTES:
+                if not self._has_timer:
+                    self._has_timer = True
+                    self._later(wait, self._wake)
+                return
+            self._waiting.popleft()
+            self._control -= message.topic.startswith("$")
+            self._size -= len(message.raw)
+            self._deliver(message)
+
+    def _wake(self) -> None:
+        self._has_timer = False
+        self._release()
