@@ -564,12 +564,12 @@ ORDERS = st.builds(
 @given(ORDERS, st.none() | ORDERS)
 def test_differences_give_the_complete_orders(after, before):
     """Whatever the agent has, over JSON."""
-    message = json.loads(json.dumps(orders_message(after, before)))
+    message = json.loads(orders_message(after, before))
     assert orders_of(message, before) == after
 
 
 @given(ORDERS, ORDERS)
 def test_differences_from_other_orders_are_refused(after, before):
-    message = orders_message(after, replace(before, epoch=after.epoch))
+    message = json.loads(orders_message(after, replace(before, epoch=after.epoch)))
     with pytest.raises(InputError, match="based on number"):
         orders_of(message, replace(before, epoch=after.epoch, number=before.number + 1))

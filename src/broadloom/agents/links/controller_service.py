@@ -226,9 +226,7 @@ class ControllerService:
             routes_wanted=self.controller.asks_routes,
         )
 
-    async def orders_after(
-        self, broker: str, epoch: Epoch, number: int, wait: float
-    ) -> dict[str, Any] | None:
+    async def orders_after(self, broker: str, epoch: Epoch, number: int, wait: float) -> str | None:
         """Orders later than a number of an epoch; None: there are none within the wait.
 
         Raises:

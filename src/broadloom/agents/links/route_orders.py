@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from broadloom.errors import InputError
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from broadloom.deployment import Hop
 
 T = TypeVar("T")
+REMEMBERED_TREES = 50_000  # whose JSON texts are kept
 
 
 class Epoch(NamedTuple):
@@ -74,6 +77,16 @@ class Route:
             "fresh": sorted(self.fresh),
         }
 
+    @cached_property
+    def text(self) -> str:
+        """The route as JSON text; many agents get the same."""
+        values = [json.dumps(one) for one in (self.number, self.filters, self.since, self.until)]
+        number, filters, since, until = values
+        return (
+            f'{{"number":{number},"filters":{filters},"hops":{_hops_text(self.hops)},"since":{since},'
+            f'"until":{until},"fresh":{json.dumps(sorted(self.fresh))}}}'
+        )
+
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Route:
         """The route of JSON values.
@@ -116,12 +129,54 @@ class AgentOrders:
 
     def to_json(self) -> dict[str, Any]:
         """The orders as JSON values."""
+        return self._head() | {"routes": [route.to_json() for route in self.routes.values()]}
+
+    def to_text(self, more: Mapping[str, Any] | None = None) -> str:
+        """The orders as JSON text, with more values; the texts of routes are kept."""
+        head = json.dumps(self._head() | dict(more or {}), separators=(",", ":"))
+        return f'{head[:-1]},"routes":[{",".join(route.text for route in self.routes.values())}]}}'
+
+    def difference_text(self, before: AgentOrders, more: Mapping[str, Any] | None = None) -> str:
+        """What differs from earlier orders, as JSON text: changed routes, and the numbers of dropped ones."""
+        known = before.routes
+        changed = {
+            number: route
+            for number, route in self.routes.items()
+            if (old := known.get(number)) is not route and old != route
+        }
+        dropped = [number for number in known if number not in self.routes]
+        return replace(self, routes=changed).to_text({"dropped": dropped, **(more or {})})
+
+    def with_difference(self, value: Mapping[str, Any]) -> AgentOrders:
+        """The orders that differ from these by JSON values as of `difference_text`.
+
+        Raises:
+            InputError: the values are malformed.
+        """
+        changed = AgentOrders.from_json(value)
+        dropped = _read("orders", lambda: {int(number) for number in value["dropped"]})
+        routes = dict(self.routes)
+        for number in dropped:
+            routes.pop(number, None)
+        routes.update(changed.routes)
+        return replace(changed, routes=routes)
+
+    def sharing(self, before: AgentOrders) -> AgentOrders:
+        """The same orders; routes that are equal to earlier ones are the same objects."""
+        known = before.routes
+        routes = dict(self.routes)
+        for number, route in self.routes.items():
+            old = known.get(number)
+            if old is not route and old == route:
+                routes[number] = old
+        return replace(self, routes=routes)
+
+    def _head(self) -> dict[str, Any]:
         return {
             "epoch": list(self.epoch),
             "number": self.number,
             "version": self.version,
             "rounds": {str(change): number for change, number in self.rounds.items()},
-            "routes": [route.to_json() for route in self.routes.values()],
             "addresses": dict(self.addresses),
         }
 
@@ -256,6 +311,11 @@ class AgentReport:
             {str(name): int(number) for name, number in value["counts"].items()},
             None if routes is None else tuple(map(Route.from_json, routes)),
         )
+
+
+@lru_cache(REMEMBERED_TREES)
+def _hops_text(hops: frozenset[Hop]) -> str:
+    return json.dumps(sorted(hops), separators=(",", ":"))
 
 
 def _epoch(value: Any) -> Epoch:

@@ -14,14 +14,14 @@ import os
 import re
 import secrets
 import socket
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from broadloom.agents.links.agent_files import OrdersFile, private, read_checked, write_checked
 from broadloom.agents.links.hop_forwarder import ByteBudget, DeadLetter
 from broadloom.agents.links.hop_routing import MARKER, Marker
 from broadloom.agents.links.ring_guard import RingGuard
@@ -29,7 +29,6 @@ from broadloom.agents.links.route_orders import AgentOrders, AgentReport, Route
 from broadloom.agents.links.site_hop import FORGET_SECONDS, HopContext, SiteHop, end_session, hop_client
 from broadloom.agents.links.stamps import FleetKey
 from broadloom.errors import InputError, StorageError, UnreachableError, error_from_os
-from broadloom.folder_locks import sync_path
 from broadloom.mqtt.client_session import BrokerRefusedError, ClientSession, SessionHandler, watched_task
 from broadloom.mqtt.endpoint import Endpoint
 from broadloom.mqtt.packets import FAILED, PUBACK, RETAIN_AVAILABLE, Connack, Publish, acknowledgement
@@ -43,7 +42,7 @@ START_SECONDS, ANSWER_SECONDS, RETRY_SECONDS, MARKER_SECONDS, STOP_SECONDS = 10.
 MOST_PROBLEMS = 50
 RETAINED_ROUTES = 500  # whose retained messages are sent together
 DEAD_LETTERS, MOST_DEAD_BYTES = "dead-letters.jsonl", 64 << 20
-STATE, ORDERS = "agent.json", "orders.json"
+STATE = "agent.json"
 _CODE = 32
 
 EndpointOf = Callable[[str, "str | None"], Endpoint]
@@ -117,7 +116,10 @@ class SiteAgent:
         self._addresses: dict[str, str | None] = {}  # of the neighbours that have or had a hop
         self._wake = asyncio.Event()
         self._lock: int | None = None
+        self._file = OrdersFile(folder)
         self._orders = AgentOrders()
+        self._wanted: dict[str, dict[int, Route]] = defaultdict(dict)  # routes by neighbour
+        self._old: dict[int, set[str]] = {}  # neighbours of the old routes of each change
         self._opened = 0
         self._published = 0
         self._marked: Mapping[int, int] = {}  # rounds of the last marker
@@ -159,14 +161,14 @@ class SiteAgent:
             UnreachableError: another agent has taken over meanwhile.
         """
         self._lock = _open_folder(self._folder)
-        self._state = _read_json(self._folder / STATE)
-        stored = _read_json(self._folder / ORDERS)
-        if stored:
-            self._orders = AgentOrders.from_json(stored)
+        self._state = read_checked(self._folder / STATE)
+        stored = self._file.load()
+        if stored is not None:
+            self._take(stored)
         self._published = int(self._state.get("published", 0))
         self._control.start(self._endpoint(self.broker, None))
         await self._control.check_presence(self._state.get("instance"), take_over)
-        self._adopts = take_over and not stored
+        self._adopts = take_over and stored is None
         self._addresses = dict(self._state.get("neighbours", {}))
         self._save_state()
         for neighbour in self._addresses:
@@ -230,11 +232,33 @@ class SiteAgent:
             )
         if orders.epoch == seen and orders.number <= self._orders.number:
             return
-        _write_json(self._folder / ORDERS, orders.to_json())
-        self._orders = orders
+        orders = orders.sharing(self._orders)
+        self._file.store(orders)
+        self._take(orders)
         if self.guard.is_active:
             self.set_filters(self._clients)
         self._wake.set()
+
+    def _take(self, orders: AgentOrders) -> None:
+        """Take over orders; work for thousands of routes that stay as they are would hold up messages."""
+        before = self._orders.routes
+        for number, route in before.items():
+            if orders.routes.get(number) is not route:
+                for neighbour in self._ends_of(route):
+                    del self._wanted[neighbour][number]
+        for number, route in orders.routes.items():
+            if before.get(number) is not route:
+                for neighbour in self._ends_of(route):
+                    self._wanted[neighbour][number] = route
+        self._old = defaultdict(set)
+        for route in orders.routes.values():
+            if route.until is not None:
+                self._old[route.until + 1].update(self._ends_of(route))
+        self._orders = orders
+
+    def _ends_of(self, route: Route) -> list[str]:
+        """The neighbours to which this broker has a hop of a route."""
+        return [end for start, end in route.hops if start == self.broker]
 
     def report(self, with_routes: bool = False) -> AgentReport:
         """The state of the agent."""
@@ -301,9 +325,7 @@ class SiteAgent:
         """Whether no message of the trees before a change can leave this broker any more."""
         if self._published < change:
             return False
-        old = [route for route in self._orders.routes.values() if route.until == change - 1]
-        neighbours = {end for route in old for start, end in route.hops if start == self.broker}
-        hops = [self._hops.get(neighbour) for neighbour in neighbours]
+        hops = [self._hops.get(neighbour) for neighbour in self._old.get(change, ())]
         return all(hop is not None and hop.is_closed(change, number) for hop in hops)
 
     def _session_lost(self) -> None:
@@ -329,6 +351,8 @@ class SiteAgent:
             self.guard.check()
             try:
                 await self._reach(self._orders)
+                if self._file.is_long:
+                    await self._file.compact()
             except (OSError, BrokerRefusedError, TimeoutError, StorageError, InputError) as error:
                 if not isinstance(error, ConnectionError):
                     self.problem(f"orders of agent {self.broker!r} cannot be carried out: {error}")
@@ -336,7 +360,7 @@ class SiteAgent:
                 self._wake.set()
 
     async def _reach(self, orders: AgentOrders) -> None:
-        wanted = _routes_by_neighbour(self.broker, orders.routes.values())
+        wanted = {neighbour: dict(routes) for neighbour, routes in self._wanted.items() if routes}
         for neighbour in self._hops.keys() - wanted.keys():
             self._end_hop(neighbour)
         for neighbour in sorted(wanted.keys() - self._hops.keys()):
@@ -473,7 +497,7 @@ class SiteAgent:
             size = path.stat().st_size if path.exists() else 0
             if size + len(line) > MOST_DEAD_BYTES:
                 raise OSError(None, f"it has {size:,} bytes already")
-            with open(path, "a", encoding="utf-8", opener=_private) as file:
+            with open(path, "a", encoding="utf-8", opener=private) as file:
                 file.write(line)
         except OSError as error:
             self.counts["dead_letters_lost"] += 1
@@ -486,7 +510,7 @@ class SiteAgent:
             "neighbours": self._addresses,
         }
         try:
-            _write_json(self._folder / STATE, self._state)
+            write_checked(self._folder / STATE, self._state)
         except StorageError as error:
             self.problem(f"{error}; the agent goes on")
 
@@ -649,62 +673,12 @@ async def _end_task(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _routes_by_neighbour(broker: str, routes: Iterable[Route]) -> dict[str, dict[int, Route]]:
-    """The routes of each outgoing hop of a broker."""
-    found: dict[str, dict[int, Route]] = {}
-    for route in routes:
-        for start, end in route.hops:
-            if start == broker:
-                found.setdefault(end, {})[route.number] = route
-    return found
-
-
 def _open_folder(folder: Path) -> int:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise error_from_os(f"{folder} cannot be created", error) from error
     return lock_folder(folder)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The object in a file with a checksum; empty if there is no file."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise error_from_os(f"{path} cannot be read", error) from error
-    check, _, text = data.partition(b"\n")
-    if check != _checksum(text):
-        raise InputError(
-            f"{path} is damaged; restore it from a copy, or remove it and start the agent with --take-over"
-        )
-    value: dict[str, Any] = json.loads(text)
-    return value
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write an object with a checksum; the old file stays until the new one is on the disk."""
-    text = json.dumps(value, separators=(",", ":")).encode()
-    draft = path.with_suffix(".new")
-    try:
-        with open(draft, "wb", opener=_private) as file:
-            file.write(_checksum(text) + b"\n" + text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        sync_path(path.parent)
-    except OSError as error:
-        raise error_from_os(f"{path} cannot be written", error) from error
-
-
-def _checksum(text: bytes) -> bytes:
-    return blake2b(text, digest_size=16).hexdigest().encode()
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _safe(name: str) -> str:

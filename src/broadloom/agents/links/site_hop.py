@@ -7,10 +7,10 @@ import json
 import logging
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -35,8 +35,9 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("broadloom.live")
 MOST_IDENTIFIER = 268_435_455  # of a subscription
 FORGET_SECONDS, OPEN_SECONDS = 5.0, 2.0
-RETAINED_SECONDS = 30.0
+RETAINED_SECONDS = 30.0  # without any answer
 BUSY = 100  # messages in flight
+MOST_NOTED = 1000  # superfluous lines in the file of filters
 FENCE = f"{INTERNAL_PREFIX}fence"
 
 
@@ -122,9 +123,13 @@ class SiteHop(SessionHandler):
         self._ordered = -1
         self._wanted: dict[str, int] = {}
         self._subscribed: dict[str, int] = {}
+        self._is_subscribed = False
         self._strays = _read_filters(self._filters_path)
+        self._noted = len(self._strays)  # lines in the file of filters, at least
+        self._index = FilterIndex(self._strays)  # of all subscriptions; strays can stay in it
+        self._compared: set[str] = set()  # those that were compared with the others
         self._lock = asyncio.Lock()
-        self._synced: set[int] = set()  # routes whose retained messages were sent
+        self._retained: set[int] = set()  # routes whose retained messages are to be sent
 
     def start(self) -> None:
         """Start to connect."""
@@ -210,11 +215,13 @@ class SiteHop(SessionHandler):
             BrokerRefusedError: it refuses a filter.
         """
         if routes != self._routes or orders.version != self._ordered:
+            self._note_retained(routes)
             self._routes = dict(routes)
             self._ordered = orders.version
             self.policy.set_routes(routes, orders.routes.keys(), orders.version)
             self._wanted = {text: _identifier(text) for route in routes.values() for text in route.filters}
-            self.policy.has_overlaps |= self._has_overlaps()
+            self._is_subscribed = False
+            self.policy.has_overlaps |= self._adds_overlaps()
             self.forwarder.advance()
         try:
             async with asyncio.timeout(OPEN_SECONDS):
@@ -223,21 +230,24 @@ class SiteHop(SessionHandler):
             raise ConnectionResetError(f"broker {self.hop[0]!r} is not connected") from error
         await self._subscribe()
 
-    def _has_overlaps(self) -> bool:
-        """Whether subscriptions of the own broker's session can match one topic."""
-        filters = {*self._wanted, *self._subscribed, *self._strays}
-        index = FilterIndex(filters)
-        wild = (text for text in filters if is_wild(text))
-        return any(len(list(islice(index.meeting(text), 2))) > 1 for text in wild)
+    def _adds_overlaps(self) -> bool:
+        """Whether a new subscription of the own broker's session can match a topic of another one."""
+        new = self._wanted.keys() - self._compared
+        for text in new:
+            self._index.add(text)
+        self._compared |= new
+        return any(len(list(islice(self._index.meeting(text), 2))) > 1 for text in new)
 
     async def _subscribe(self) -> None:
         """Subscribe to what is wanted, then unsubscribe from the rest."""
         async with self._lock:
-            wanted = dict(self._wanted)
+            if self._is_subscribed:
+                return
+            wanted = self._wanted
             missing = {text: number for text, number in wanted.items() if text not in self._subscribed}
             extra = [text for text in {*self._subscribed, *self._strays} if text not in wanted]
             if missing:
-                self._write_filters({*self._subscribed, *wanted, *self._strays})
+                self._remember_filters(missing)
                 await self._near.subscribe(missing, retained=False, identifiers=missing)
                 self._subscribed.update(missing)
             if extra:
@@ -245,28 +255,46 @@ class SiteHop(SessionHandler):
                 for text in extra:
                     self._subscribed.pop(text, None)
                 self._strays = set()
-                self._write_filters(self._subscribed)
+                for text in self._compared.intersection(extra) - self._wanted.keys():
+                    self._index.discard(text)
+                    self._compared.discard(text)
+            if self._noted > 2 * len(self._subscribed) + MOST_NOTED:
+                self._noted = 0
+                self._remember_filters(self._subscribed)
+            self._is_subscribed = wanted is self._wanted
 
-    def _write_filters(self, filters: Iterable[str]) -> None:
-        """Remember what the session is subscribed to, so that a restarted agent can end the rest."""
-        if self._filters_path is not None:
-            draft = self._filters_path.with_suffix(".new")
-            try:
-                draft.write_text(json.dumps(sorted(filters)), encoding="utf-8")
+    def _remember_filters(self, filters: Collection[str]) -> None:
+        """Add to what the session can be subscribed to, so that a restarted agent can end the rest."""
+        if self._filters_path is None:
+            return
+        lines = "".join(f"{json.dumps(text)}\n" for text in filters)
+        try:
+            if self._noted:
+                with self._filters_path.open("a", encoding="utf-8") as file:
+                    file.write(lines)
+            else:
+                draft = self._filters_path.with_suffix(".new")
+                draft.write_text(lines, encoding="utf-8")
                 draft.replace(self._filters_path)
-            except OSError as error:  # a subscription that nobody wants is dropped at this hop
-                self._context.problem(f"{self._filters_path.name} cannot be written: {error.strerror}")
+            self._noted += len(filters)
+        except OSError as error:  # a subscription that nobody wants is dropped at this hop
+            self._context.problem(f"{self._filters_path.name} cannot be written: {error.strerror}")
+
+    def _note_retained(self, routes: Mapping[int, Route]) -> None:
+        """Note the new routes for which this hop has to send retained messages."""
+        self._retained = {number for number in self._retained if number in routes}
+        for number in routes.keys() - self._routes.keys():
+            if self._sends_retained(routes[number]):
+                self._retained.add(number)
 
     def retained_due(self) -> list[Route]:
-        """The routes in use for which this hop sends retained messages to the neighbour."""
+        """The routes in use for which this hop has to send retained messages to the neighbour."""
+        routes = [self._routes[number] for number in sorted(self._retained)]
+        version = self.store.version
         return [
             route
-            for route in self.policy.routes()
-            if route.number not in self._synced
-            and route.until is None
-            and route.since is not None
-            and route.since <= self.store.version
-            and self._sends_retained(route)
+            for route in routes
+            if route.until is None and route.since is not None and route.since <= version
         ]
 
     def _sends_retained(self, route: Route) -> bool:
@@ -308,7 +336,7 @@ class SiteHop(SessionHandler):
 
     def skip_retained(self, routes: Iterable[Route]) -> None:
         """Send no more retained messages of some routes."""
-        self._synced.update(route.number for route in routes)
+        self._retained.difference_update(route.number for route in routes)
 
     def _comes_from(self, message: Publish, route: Route) -> bool:
         """Whether a retained message comes from another broker of a route, which sends it itself."""
@@ -323,6 +351,7 @@ class SiteHop(SessionHandler):
             return
         if not connack.present:
             self._subscribed.clear()
+            self._is_subscribed = False
             self._strays = set()
             # Like a new hop: the markers so far are gone with the session.
             self.policy.raise_version(self._context.published())
@@ -339,6 +368,7 @@ class SiteHop(SessionHandler):
         if session is self._near:
             await session.subscribe([MARKER, CLOSED], retained=False)
             self._subscribed.clear()  # a repeated subscription changes nothing
+            self._is_subscribed = False
             await self._subscribe()
         else:
             self.forwarder.far_opens(session.send, connack)
@@ -519,6 +549,7 @@ def hop_client(hop: Hop) -> str:
     return f"broadloom-hop-{names}-{digest}"
 
 
+@lru_cache(1 << 17)
 def _identifier(text: str) -> int:
     """The subscription identifier of a filter, which never changes; a topic without wildcards has none.
 
@@ -529,10 +560,13 @@ def _identifier(text: str) -> int:
 
 
 def _read_filters(path: Path | None) -> set[str]:
-    """The filters that the session of an earlier process can have."""
-    if path is None:
-        return set()
+    """The filters that the session of an earlier process can have, without a line that a crash has cut."""
+    found = set[str]()
     try:
-        return set(json.loads(path.read_text(encoding="utf-8")))
+        lines = [] if path is None else path.read_text(encoding="utf-8").split("\n")[:-1]
     except (OSError, ValueError):
-        return set()
+        return found
+    for line in lines:
+        with suppress(ValueError):
+            found.add(str(json.loads(line)))
+    return found
