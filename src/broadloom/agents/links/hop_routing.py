@@ -319,7 +319,10 @@ class RoutePolicy:
     def _is_echo(self, content: int, stamp: Stamp | None) -> bool:
         """Whether a bridge made by hand has brought a copy of a message."""
         if stamp is None:
-            return self._guard.is_copy(content, self.hop, is_stamped=False)
+            is_copy = self._guard.is_copy(content, self.hop, is_stamped=False)
+            if is_copy:
+                self._guard.found_copy()
+            return is_copy
         if stamp.retained:
             return False
         self._guard.saw_stamped(content)

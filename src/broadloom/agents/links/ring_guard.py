@@ -8,9 +8,10 @@ new message, meet the message on its way, and reach clients twice; over MQTT 3.1
 
 While the guard of broker u is active, the rule is, for messages of equal topic and payload:
 
-1. *Wait.* A message without a stamp waits at u before it leaves. Each broker waits for a time of its own,
-   and two brokers differ by more than the time that a message takes (`hold_seconds`). Messages with a stamp
-   do not wait.
+1. *Wait.* If u gets copies, a message without a stamp waits at u before it leaves. Each broker waits for a
+   time of its own, and two brokers differ by more than the time that a message takes (`hold_seconds`).
+   Messages with a stamp do not wait, nor does anything at a broker that got no copy in the last ten minutes:
+   a bridge that only leads away from it.
 2. *A stamp wins.* A message without a stamp is dropped if an equal one with a stamp for u has arrived, while
    it waited or in the five seconds before.
 3. *Once per hop.* A message, with or without a stamp, is dropped at hop (u, v) if an equal one without a
@@ -18,7 +19,9 @@ While the guard of broker u is active, the rule is, for messages of equal topic 
 
 Of the brokers that have the message without a stamp, the one with the shortest wait is the first to let it
 leave. Its stamped message reaches the others while they wait, so they drop theirs: one survives, and reaches
-each broker once. It does not matter which of the copies the client published.
+each broker once. If no bridge leads to the broker where the client published, the survivor is the client's
+own message; otherwise it can be any copy. Only clients of brokers that a bridge leads to get a message more
+than once, because the bridge brings it there.
 
 No message is lost, whatever the delays. A message is dropped at hop (u, v) because of rule 3 only if an equal
 one has left over (u, v), and because of rule 2 only if one with a stamp has come to u. That one left its
@@ -29,8 +32,9 @@ Bridges made by hand that form a ring among themselves bring each message for ev
 messages arrive per second, the times of rules 2 and 3 begin again.
 
 The price, while the guard is active: messages of local clients are later by the wait, and equal messages of
-clients within these seconds are taken for copies. A copy that is later than the wait arrives twice. A bridge
-that changes the topic makes another message, which nobody can recognise.
+clients within these seconds are taken for copies. The first copies that a broker gets, and copies that are
+later than the wait, arrive twice. A bridge that changes the topic makes another message, which nobody can
+recognise.
 """
 
 from __future__ import annotations
@@ -46,7 +50,7 @@ if TYPE_CHECKING:
 
 STAMPED_SECONDS, LEFT_SECONDS = 5.0, 2.0
 CIRCULATING_RATE = 20.0  # equal messages per second that no client publishes
-RING_SECONDS = 600.0  # for which the guard stays active after a message has come back
+RING_SECONDS = 600.0  # for which the guard stays active, and messages wait, after the last copy
 FIRST_HOLD, LONGEST_HOLD, HOLD_STEP = 0.5, 2.0, 0.5
 MOST_REMEMBERED = 100_000  # messages
 MOST_HELD_BYTES = 4 << 20  # of one hop
@@ -98,6 +102,7 @@ class RingGuard:
         self._changed = changed
         self._bridges: frozenset[str] = frozenset()
         self._ring_until: float | None = None
+        self._copies_until = 0.0
         self._sources: set[str] = set()  # brokers whose messages have turned up here
         self._recent: dict[int | tuple[int, Hop], _Recent] = {}
 
@@ -108,7 +113,7 @@ class RingGuard:
 
     def found_ring(self, stamp: Stamp) -> None:
         """A message has arrived whose stamp says that it was sent to another broker."""
-        self._ring_until = self.now() + RING_SECONDS
+        self._ring_until = self._copies_until = self.now() + RING_SECONDS
         if not self.is_active:
             self.check()
         if stamp.at in self._sources:
@@ -132,6 +137,10 @@ class RingGuard:
 
     # Messages.
 
+    def gets_copies(self) -> bool:
+        """Whether the broker has got copies lately, so that messages without a stamp wait."""
+        return self.is_active and self.now() < self._copies_until
+
     def saw_stamped(self, digest: int) -> None:
         """A message with a stamp for this broker has arrived."""
         self._remember(digest, STAMPED_SECONDS)
@@ -143,6 +152,10 @@ class RingGuard:
     def is_copy(self, digest: int, hop: Hop, is_stamped: bool) -> bool:
         """Whether an equal message makes this one superfluous on a hop."""
         return self._is_recent((digest, hop)) or (not is_stamped and self._is_recent(digest))
+
+    def found_copy(self) -> None:
+        """A message without a stamp was a copy."""
+        self._copies_until = self.now() + RING_SECONDS
 
     def _remember(self, key: int | tuple[int, Hop], seconds: float) -> None:
         now = self.now()
@@ -224,7 +237,8 @@ class EchoQueue:
             stamp = self._stamps.read(message.stamp) if message.stamp else None
             digest = content_hash(message)
             if stamp is None:
-                if guard.is_active and not guard.is_copy(digest, self._hop, is_stamped=False):
+                is_copy = guard.is_copy(digest, self._hop, is_stamped=False)
+                if guard.gets_copies() and not is_copy:
                     leaves_at = guard.now() + guard.hold
             elif stamp.at == self._hop[0] and not stamp.retained:
                 guard.saw_stamped(digest)
@@ -249,7 +263,7 @@ class EchoQueue:
         while self._waiting:
             leaves_at, message = self._waiting[0]
             wait = leaves_at - guard.now()
-            if wait > 0 and guard.is_active and self._size <= MOST_HELD_BYTES:
+            if wait > 0 and guard.gets_copies() and self._size <= MOST_HELD_BYTES:
                 if not self._has_timer:
                     self._has_timer = True
                     self._later(wait, self._wake)
