@@ -73,7 +73,7 @@ class SessionHandler:
     def acknowledged(self, session: ClientSession, kind: int, number: int, reason: int) -> None:
         """PUBACK, PUBREC or PUBCOMP has arrived."""
 
-    def is_busy(self, session: ClientSession) -> bool:
+    def is_busy(self) -> bool:
         """Whether so much is under way that the session should read more at once, a moment later.
 
         That saves the agent and the broker most of the work of waking each other.
@@ -400,7 +400,7 @@ class ClientSession(asyncio.Protocol):
             if self._transport is not None:
                 self._transport.abort()
         transport = self._transport
-        if handler.is_busy(self) and transport is not None and not transport.is_closing():
+        if handler.is_busy() and transport is not None and not transport.is_closing():
             transport.pause_reading()
             asyncio.get_running_loop().call_later(REST_SECONDS, self._read_on, transport)
 

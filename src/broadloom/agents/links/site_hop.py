@@ -405,7 +405,7 @@ class SiteHop(SessionHandler):
         if self.policy.closed_at and not self._is_finishing():
             self._context.progressed()
 
-    def is_busy(self, session: ClientSession) -> bool:
+    def is_busy(self) -> bool:
         """Whether many messages are in flight."""
         return len(self.forwarder.in_flight) >= BUSY
 
