@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import random
@@ -211,6 +212,55 @@ async def partition(lab: LiveLab, _: LiveLoad, rng: random.Random) -> None:
         proxy.silence(False)
 
 
+async def killed_without_agents(times: int, is_bridged: bool) -> dict[str, Any]:
+    """Brokers that save each change are killed, without Broadloom: what mosquitto itself loses and doubles.
+
+    Clients publish and subscribe at one broker, or at five brokers with bridges of mosquitto in a chain.
+    """
+    rng = random.Random(2)
+    names = [f"b{index}" for index in range(5)] if is_bridged else ["b0"]
+    bridge = (
+        "connection chain\naddress 127.0.0.1:{%s}\ntopic t/# both 2\nbridge_protocol_version mqttv50\n"
+        "cleansession false\nnotifications false\ntry_private false\nrestart_timeout 1\n"
+    )
+    settings = {name: bridge % before for before, name in itertools.pairwise(names)}
+    with tempfile.TemporaryDirectory(prefix="broadloom-live-") as folder:
+        lab = LiveLab(Path(folder), names, autosave=None, broker_settings=settings)
+        # Messages count that go from one name to another.
+        ports = lab.ports if is_bridged else {"publishers": lab.ports["b0"], "subscribers": lab.ports["b0"]}
+        load = LiveLoad(ports, TOPICS)
+        churn = Churn(load, GROUPS, ITEMS)
+        try:
+            for broker in lab.brokers.values():
+                broker.start()
+            await load.start()
+            await churn.fill(0.4)
+            await load.reach_all()
+            load.run(RATE)
+            for _ in range(times):
+                name = rng.choice(names)
+                stopped = {name} if is_bridged else set(ports)
+                load.paused |= stopped
+                # With one broker, messages have to be under way at the kill: nothing else brings any.
+                await asyncio.sleep(1.0 if is_bridged else 0.0)
+                lab.brokers[name].end(signal.SIGKILL)
+                await asyncio.sleep(rng.choice((0.0, 1.0, 4.0)))
+                lab.brokers[name].start()
+                load.paused -= stopped
+                await asyncio.sleep(rng.uniform(0.5, 2.0))
+            await load.pause()
+            counts = await load.settle(15)
+            return {"faults": times, "sessions lost": load.arrivals["sessions lost"]} | counts
+        finally:
+            await lab.stop()
+            await asyncio.gather(*(client.stop() for client in load.clients.values()))
+
+
+CONTROLS = {
+    "control: one broker killed, no links": False,
+    "control: broker killed, bridges of mosquitto": True,
+}
+
 FAULTS: dict[str, tuple[Any, int, dict[str, Any]]] = {
     "agent stopped": (stop_agent, 6, {}),
     "broker stopped": (stop_broker, 6, {}),
@@ -227,18 +277,23 @@ def faults(quick: bool) -> Section:
     BROADLOOM_LAB_FAULTS names some of them; the rows of the others stay as they were measured.
     """
     section = Section(f"Faults under load and changes, {version()}")
-    wanted = os.environ.get("BROADLOOM_LAB_FAULTS", ",".join(FAULTS)).split(",")
+    wanted = os.environ.get("BROADLOOM_LAB_FAULTS", ",".join((*FAULTS, *CONTROLS))).split(",")
     found = {}
     for name in wanted:
-        fault, times, options = FAULTS[name]
         try:
-            row = asyncio.run(with_fault(fault, 1 if quick else times, **options))
+            if name in CONTROLS:
+                row = asyncio.run(killed_without_agents(1 if quick else 12, CONTROLS[name]))
+            else:
+                fault, times, options = FAULTS[name]
+                row = asyncio.run(with_fault(fault, 1 if quick else times, **options))
             found[name] = {"scenario": name} | row
         except AssertionError as error:
             found[name] = {"scenario": name, "failed": str(error)[:300], "lost": -1, "doubled": -1}
     rows = {row["scenario"]: row for row in kept("live", "faults")} | found
-    section.rows = [rows[name] for name in FAULTS if name in rows]
+    section.rows = [rows[name] for name in (*FAULTS, *CONTROLS) if name in rows]
     for row in section.rows:
+        if row["scenario"] in CONTROLS:
+            continue
         section.claim(
             f"lost or doubled: {row['scenario']}", abs(row["lost"]) + abs(row["doubled"]), at_most=0
         )

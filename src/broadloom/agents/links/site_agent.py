@@ -480,6 +480,20 @@ class SiteAgent:
             self.failed.set_exception(TakenOverError(text))
             self.failed.exception()
 
+    def _broker_crashed(self) -> None:
+        """The own broker has ended without publishing the will of the agent's connection: it was killed."""
+        incoming = {
+            start for route in self._orders.routes.values() for start, end in route.hops if end == self.broker
+        }
+        sessions = len(self._hops) + len(incoming)
+        self.counts["broker_crashes"] += 1
+        self.counts["sessions_rolled_back"] += sessions
+        self.problem(
+            f"broker {self.broker!r} was killed or has crashed ({self.counts['broker_crashes']} times so "
+            f"far) and is back with the state that it saved last: {sessions} sessions of hops there can have "
+            "lost messages, or bring some a second time"
+        )
+
     def _set_aside(self, neighbour: str, letter: DeadLetter) -> None:
         """Keep a message that a neighbour does not take."""
         self.problem(
@@ -621,7 +635,8 @@ class _Control(SessionHandler):
 
     async def opened(self, session: ClientSession, connack: Connack) -> None:
         """Read the presence of other agents; after a lost connection, say again that this one serves."""
-        if connack.properties.get(RETAIN_AVAILABLE, 1) == 0:
+        retains = connack.properties.get(RETAIN_AVAILABLE, 1) != 0
+        if not retains:
             self._agent.problem(
                 f"broker {session.broker!r} retains no messages, so a second agent is noticed only when it "
                 "takes over a session"
@@ -633,6 +648,8 @@ class _Control(SessionHandler):
             if not self._is_mine() and self._present is not None and self._present["state"] == "online":
                 self._agent._taken_over(session.broker, session.client)
                 return
+            if retains and (self._present is None or self._present["state"] == "online"):
+                self._agent._broker_crashed()
             session.publish(PRESENCE, self._presence("online"), retain=True)
         self._agent._progressed()
 
