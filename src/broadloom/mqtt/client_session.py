@@ -105,6 +105,7 @@ class ClientSession(asyncio.Protocol):
         round_trip: seconds from the latest PINGREQ to its answer; None: not known.
         is_taken_over: whether another client of the same name has taken the session over; then this one does
             not connect again.
+        will: as the argument; a change has effect from the next connection on.
     """
 
     def __init__(
@@ -121,7 +122,7 @@ class ClientSession(asyncio.Protocol):
         self.client = client
         self.round_trip: float | None = None
         self.is_taken_over = False
-        self._will = will
+        self.will = will
         self._pinged: float | None = None
         self._is_paused = False
         self.up = asyncio.Event()
@@ -312,7 +313,7 @@ class ClientSession(asyncio.Protocol):
         async with asyncio.timeout(CONNECT_SECONDS):
             await endpoint.open(self)
             window = endpoint.window
-            will = None if self._fresh else self._will
+            will = None if self._fresh else self.will
             self.send(connect(self.client, clean, endpoint.keep_alive, expiry, window, endpoint.login, will))
             connack = await self._connack
         if connack.reason >= FAILED:

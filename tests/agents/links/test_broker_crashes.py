@@ -60,3 +60,36 @@ def test_a_killed_broker_is_reported_with_the_number_of_its_sessions(tmp_path, c
 
     with fleet_lab(tmp_path, rome="autosave_interval 1\nautosave_on_changes true\n", oslo="") as lab:
         asyncio.run(scenario(lab))
+
+
+def test_a_killed_broker_that_remembers_an_earlier_agent_does_not_end_the_present_one(tmp_path, caplog):
+    """The broker has saved its retained messages only while the earlier agent served it."""
+    caplog.set_level(logging.ERROR, "broadloom")
+
+    async def scenario(lab):
+        rome = lab.brokers["rome"]
+
+        def new_agent():
+            return SiteAgent(
+                "rome",
+                lambda broker, _: Endpoint(HOST, lab.brokers[broker].port),
+                tmp_path / "state",
+                FleetKey("only for tests, no secret"),
+            )
+
+        earlier = new_agent()
+        await earlier.start()
+        await asyncio.to_thread(rome.save, "online")
+        await earlier.stop()
+        agent = new_agent()
+        await agent.start()
+        rome.process.kill()
+        rome.process.wait()
+        rome.start()
+        await until(lambda: agent.counts["broker_crashes"] or agent.failed.done(), "the agent is back")
+        assert not agent.failed.done()
+        await until(agent._control.session.up.is_set, "the agent serves on")
+        await agent.stop()
+
+    with fleet_lab(tmp_path, rome="") as lab:
+        asyncio.run(scenario(lab))

@@ -538,6 +538,8 @@ class _Control(SessionHandler):
         self._present: dict[str, Any] | None = None
         self._answers: set[str] = set()
         self._serves = False
+        self._connection = 0  # the number of the present connection, or of the next one
+        self._accepted = 0  # the last one that the broker has accepted
         self.session: ClientSession
 
     def start(self, endpoint: Endpoint) -> None:
@@ -606,6 +608,7 @@ class _Control(SessionHandler):
                     f"the state in {self._agent._folder} was written; use that agent's state, or --take-over"
                 )
         await self.publish(PRESENCE, self._presence("online"), retain=True)
+        self._accepted = self._connection
         self._serves = True
         self._present = None
 
@@ -624,7 +627,12 @@ class _Control(SessionHandler):
 
     def _presence(self, state: str) -> bytes:
         where = f"{socket.gethostname()}, process {os.getpid()}"
-        value = {"state": state, "instance": self._agent.instance, "where": where}
+        value = {
+            "state": state,
+            "instance": self._agent.instance,
+            "where": where,
+            "connection": self._connection,
+        }
         text = json.dumps(value).encode()
         return self._agent._key.mac(b"agent", text) + text
 
@@ -645,16 +653,40 @@ class _Control(SessionHandler):
         await session.subscribe([PRESENCE], retained=True)
         await session.subscribe([ASK, ANSWER], retained=False)
         if self._serves:
-            if not self._is_mine() and self._present is not None and self._present["state"] == "online":
+            if await self._is_taken_over():
                 self._agent._taken_over(session.broker, session.client)
                 return
-            if retains and (self._present is None or self._present["state"] == "online"):
+            if retains and not self._has_ended_orderly():
                 self._agent._broker_crashed()
+            self._accepted = self._connection
             session.publish(PRESENCE, self._presence("online"), retain=True)
         self._agent._progressed()
 
+    def _has_ended_orderly(self) -> bool:
+        """Whether the broker knows of the end of the last connection: it has published its will."""
+        found = self._present
+        return (
+            found is not None
+            and self._is_mine()
+            and found["state"] == "offline"
+            and found.get("connection", 0) >= self._accepted
+        )
+
+    async def _is_taken_over(self) -> bool:
+        """Whether another agent serves the broker; a broker that was killed can tell of an old one."""
+        found = self._present
+        if found is None or self._is_mine() or found["state"] != "online":
+            return False
+        try:
+            await self._ask(found)
+        except InputError:
+            return True
+        return False
+
     def closed(self, session: ClientSession) -> None:
         """The connection is lost: nothing is known of what was on its way."""
+        self._connection += 1
+        session.will = (PRESENCE, self._presence("offline"))
         for answer in self._acknowledgements.values():
             if not answer.done():
                 answer.set_exception(ConnectionResetError(f"broker {session.broker!r} is disconnected"))
