@@ -34,6 +34,9 @@ from live_lab import Churn, LabProcess, LiveLab, LiveLoad, until
 GROUPS, ITEMS = 3, 4
 TOPICS = [f"t/{group}/{item}" for group in range(GROUPS) for item in range(ITEMS)]
 RATE = 120.0
+SAVING_RATE = (
+    25.0  # for brokers that save all sessions at each change: they can do that some 30 times per second
+)
 CLEAN = ("lost", "doubled")
 FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 
@@ -72,6 +75,10 @@ async def verdict(lab: LiveLab, load: LiveLoad, seconds: float = 120) -> dict[st
     lost = lab.counts(status)
     return counts | {
         "sessions lost": lost["sessions_lost"] + load.arrivals["sessions lost"],
+        "sessions rolled back": sum(
+            (broker.get("counts") or {}).get("sessions_rolled_back", 0)
+            for broker in status["brokers"].values()
+        ),
         "unsure": len(load.unsure),
         "versions": status["version"] & 0xFFFFFFFF,
         "tracebacks": len(lab.tracebacks()),
@@ -236,7 +243,7 @@ async def killed_without_agents(times: int, is_bridged: bool) -> dict[str, Any]:
             await load.start()
             await churn.fill(0.4)
             await load.reach_all()
-            load.run(RATE)
+            load.run(SAVING_RATE)
             for _ in range(times):
                 name = rng.choice(names)
                 stopped = {name} if is_bridged else set(ports)
@@ -266,7 +273,7 @@ FAULTS: dict[str, tuple[Any, int, dict[str, Any]]] = {
     "broker stopped": (stop_broker, 6, {}),
     "controller stopped": (stop_controller, 4, {}),
     "broker restarted": (restart_broker, 12, {}),
-    "broker killed": (kill_broker, 12, {"autosave": None}),
+    "broker killed": (kill_broker, 12, {"autosave": None, "rate": SAVING_RATE}),
     "partition": (partition, 8, {"proxies": True}),
 }
 
@@ -339,14 +346,19 @@ FAULTS |= {"clock": (jump_clock, 12, {}), "disk full": (fill_disk, 10, {})}
 
 
 async def outage_scenario(seconds: float) -> list[dict[str, Any]]:
-    """The controller is dead, then one agent is."""
+    """The controller is dead, then the agent of a broker with one neighbour is."""
     rows = []
     async with laboratory(5) as (lab, load, _):
 
-        async def measured(what: str) -> dict[str, Any]:
+        async def measured(what: str, without: str = "") -> dict[str, Any]:
+            """Latency of messages of all brokers but one."""
             load.latencies.clear()
+            load.origins.clear()
             await asyncio.sleep(seconds)
-            times = load.latencies or [float("nan")]
+            times = [
+                late for late, origin in zip(load.latencies, load.origins, strict=True) if origin != without
+            ]
+            times = times or [float("nan")]
             quantiles = {f"p{int(q * 100)} ms": 1000 * float(np.quantile(times, q)) for q in (0.5, 0.99, 1.0)}
             return {"scenario": what, "deliveries": len(times)} | quantiles
 
@@ -355,19 +367,72 @@ async def outage_scenario(seconds: float) -> list[dict[str, Any]]:
         lab.controller.end(signal.SIGKILL)
         rows.append(await measured("controller dead"))
         lab.controller.start()
+        status = await lab.settled()
+        hops = {name: len(broker["hops"]) for name, broker in status["brokers"].items()}
+        leaf = min(hops, key=lambda name: hops[name])
+        assert hops[leaf] == 1, f"each broker is on the way of others: {hops}"
+        lab.agents[leaf].end(signal.SIGKILL)
+        rows.append(await measured("one agent dead: messages of other brokers", leaf))
+        waited = len(load.origins) - rows[-1]["deliveries"]
+        lab.agents[leaf].start()
         await lab.settled()
-        rows[-1] |= await verdict(lab, load)
+        rows[-1] |= {"deliveries of its own broker": waited} | await verdict(lab, load)
     return rows
 
 
 def outages(quick: bool) -> Section:
-    """Messages do not wait for a dead controller."""
-    section = Section(f"Latency with a dead controller, {version()}")
+    """Messages do not wait for a dead controller, nor for the agent of another broker."""
+    section = Section(f"Latency with a dead controller, and with a dead agent, {version()}")
     section.rows = asyncio.run(outage_scenario(5.0 if quick else 60.0))
+    all_up = max(section.rows[0]["p99 ms"], 1.0)
     for word in CLEAN:
-        section.claim(f"{word}: controller dead", section.rows[-1][word], at_most=0)
-    share = section.rows[1]["p99 ms"] / max(section.rows[0]["p99 ms"], 1.0)
-    section.claim("p99 of latency with a dead controller, relative to all up", share, at_most=3)
+        section.claim(f"{word}: controller dead, then an agent", section.rows[-1][word], at_most=0)
+    for row in section.rows[1:]:
+        section.claim(
+            f"p99 of latency, relative to all up: {row['scenario']}", row["p99 ms"] / all_up, at_most=3
+        )
+    return section
+
+
+# Equal messages.
+
+
+async def equal_scenario(agent_kills: int) -> dict[str, Any]:
+    """All messages of a topic are equal, without ids; agents are killed and trees change.
+
+    Clients with wildcards keep their subscriptions, which overlap, and count; the others change theirs.
+    """
+    rng = random.Random(4)
+    async with laboratory(5, rate=0) as (lab, load, churn):
+        for name in lab.names:
+            await load.subscribe(name, 1, f"t/{rng.randrange(GROUPS)}/+")
+            await load.subscribe(name, 2, f"t/+/{rng.randrange(ITEMS)}")
+        await load.reach_all()
+        await lab.settled()
+        await load.settle()
+        churn.kinds = (0,)
+        load.is_equal = True
+        load.run(RATE)
+        async with changes(churn, 0.7):
+            for _ in range(agent_kills):
+                await asyncio.sleep(rng.uniform(0.3, 1.5))
+                agent = lab.agents[rng.choice(lab.names)]
+                agent.end(signal.SIGKILL)
+                await asyncio.sleep(rng.choice((0.0, 0.2, 1.0)))
+                agent.start()
+            churn.stopped = True
+        await load.pause()
+        status = await lab.settled()
+        counts = await load.settle_equal(kinds=(1, 2))
+        copies = lab.counts(status)["copies"]
+        changed = {"changes": churn.changes, "copies for overlapping filters": copies}
+        return {"agents killed": agent_kills} | counts | changed
+
+
+def equal(quick: bool) -> Section:
+    """Equal messages without ids: only their numbers can be compared."""
+    section = Section(f"Equal messages without ids, agents killed, {version()}")
+    add_counts(section, "equal messages", asyncio.run(equal_scenario(4 if quick else 30)))
     return section
 
 
@@ -783,6 +848,7 @@ SECTIONS = {
     "kills": kills,
     "faults": faults,
     "outages": outages,
+    "equal": equal,
     "rivals": rivals,
     "hop": hop,
     "costs": costs,
