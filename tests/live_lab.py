@@ -428,7 +428,7 @@ class LiveLoad(SessionHandler):
         self.latencies: list[float] = []
         self.origins: list[str] = []
         self.is_equal = False
-        self.equal_sent: Counter[str] = Counter()
+        self.equal_sent: Counter[tuple[tuple[str, int], str]] = Counter()
         self.equal_got: Counter[tuple[tuple[str, int], str]] = Counter()
         self.payload = b""
         self.quality = 0  # 0: alternate between QoS 1 and 2
@@ -527,7 +527,7 @@ class LiveLoad(SessionHandler):
         flight = self._flight[session.client]
         if not session.up.is_set() or len(flight) >= IN_FLIGHT:
             return False
-        self.equal_sent[topic] += self.is_equal
+        self.equal_sent[(broker, kind), topic] += self.is_equal
         number = len(self.sent)
         quality = self.quality or 1 + number % 2
         self.sent.append(Sent(broker, topic, time.monotonic(), (kind, quality)))
@@ -652,13 +652,18 @@ class LiveLoad(SessionHandler):
         return self.counts()
 
     def equal_counts(self, kinds: Iterable[int]) -> dict[str, int]:
-        """Counts of equal messages, at clients that did not change their filters."""
+        """Counts of equal messages, at clients that did not change their filters.
+
+        A client does not get its own messages: all subscriptions here are no-local.
+        """
         counts = Counter(published=sum(self.equal_sent.values()), arrived=0, lost=0, doubled=0)
         for (broker, kind), filters in self.filters.items():
             for topic in self.topics:
                 if kind in kinds and any(matches(text, topic) for text in filters):
-                    got = self.equal_got[(broker, kind), topic]
-                    missing = self.equal_sent[topic] - got
+                    key = (broker, kind)
+                    others = (self.equal_sent[other, topic] for other in self.clients if other != key)
+                    got = self.equal_got[key, topic]
+                    missing = sum(others) - got
                     counts.update(arrived=got, lost=max(0, missing), doubled=max(0, -missing))
         return dict(counts)
 

@@ -53,8 +53,9 @@ def test_a_killed_broker_is_reported_with_the_number_of_its_sessions(tmp_path, c
             rome.process.wait()
             assert await comes_back() == (count, 2 * count)
         assert agent.report().problems[-1] == (
-            "broker 'rome' was killed or has crashed (2 times so far) and is back with the state that it "
-            "saved last: 2 sessions of hops there can have lost messages, or bring some a second time"
+            "broker 'rome' was killed or has crashed (crash 2 since its agent started) and is back with the "
+            "state that it saved last: 2 sessions of hops there can have lost messages, or bring some a second "
+            "time"
         )
         await agent.stop()
 

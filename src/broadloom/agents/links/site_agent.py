@@ -489,9 +489,9 @@ class SiteAgent:
         self.counts["broker_crashes"] += 1
         self.counts["sessions_rolled_back"] += sessions
         self.problem(
-            f"broker {self.broker!r} was killed or has crashed ({self.counts['broker_crashes']} times so "
-            f"far) and is back with the state that it saved last: {sessions} sessions of hops there can have "
-            "lost messages, or bring some a second time"
+            f"broker {self.broker!r} was killed or has crashed (crash {self.counts['broker_crashes']} since "
+            f"its agent started) and is back with the state that it saved last: {sessions} sessions of hops "
+            "there can have lost messages, or bring some a second time"
         )
 
     def _set_aside(self, neighbour: str, letter: DeadLetter) -> None:
