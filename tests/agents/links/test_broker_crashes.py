@@ -54,8 +54,8 @@ def test_a_killed_broker_is_reported_with_the_number_of_its_sessions(tmp_path, c
             assert await comes_back() == (count, 2 * count)
         assert agent.report().problems[-1] == (
             "broker 'rome' was killed or has crashed (crash 2 since its agent started) and is back with the "
-            "state that it saved last: 2 sessions of hops there can have lost messages, or bring some a second "
-            "time"
+            "state that it saved last: 2 sessions of hops there can have lost messages, or bring some a "
+            "second time"
         )
         await agent.stop()
 
