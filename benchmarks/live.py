@@ -507,40 +507,63 @@ async def two_agents() -> dict[str, Any]:
         return {"said": said} | await verdict_after(lab, load, churn)
 
 
-async def hand_made_bridge(settings: str = "") -> dict[str, Any]:
-    """A bridge of mosquitto carries all messages of b1 to b0; its copies there are not ours to stop."""
-    bridge = (
-        "connection by-hand\naddress 127.0.0.1:{b0}\ntopic t/# out 1\n"
-        f"bridge_protocol_version mqttv50\ntry_private false\n{settings}"
-    )
-    async with laboratory(4, broker_settings={"b1": bridge}) as (lab, load, _):
+async def hand_made_bridge(
+    direction: str = "out", settings: str = "", is_chain: bool = False
+) -> dict[str, Any]:
+    """Somebody adds a bridge of mosquitto from b1 to b0, and restarts b1; `is_chain`: also one from b2 to b1.
+
+    Clients of a broker that a bridge leads to get its copies, which nobody can stop; they are counted apart.
+    """
+    bridge = "connection by-hand\naddress 127.0.0.1:{}\ntopic t/# {} 1\ntry_private true\n"
+    targets = {"b1": "b0", "b2": "b1"} if is_chain else {"b1": "b0"}
+    ends = {*targets.values(), *(targets if direction == "both" else ())}
+    async with laboratory(4) as (lab, load, _):
+        for name, target in targets.items():
+            broker = lab.brokers[name]
+            with (lab.folder / f"broker-{name}" / "mosquitto.conf").open("a") as file:
+                file.write(bridge.format(lab.ports[target], direction) + settings)
+            broker.end(signal.SIGTERM)
+            broker.start()
+        await asyncio.sleep(8)
+        noticed = len(load.sent)
         await asyncio.sleep(15)
         status = await lab.status_soon()
         said = [text for text in (status or {}).get("problems", ()) if "bridge" in text]
         counts = lab.counts(status or {"brokers": {}})
         row = await verdict(lab, load)
-        elsewhere = sum(key[0] != "b0" for key, _ in load.doubled)
+        elsewhere = [number for key, number in load.doubled if key[0] not in ends]
         return (
-            {"said": (said or ["NOT SAID"])[0][:150], "ring": counts["ring"]}
+            {"said": (said or ["NOT SAID"])[0][:150], "ring": counts["ring"], "echoes": counts["echoes"]}
             | row
             | {
-                "doubled": elsewhere,
-                "doubled at b0 by the bridge itself": len(load.doubled) - elsewhere,
+                "doubled": sum(number >= noticed for number in elsewhere),
+                "doubled in the first seconds": sum(number < noticed for number in elsewhere),
+                "doubled by the bridge itself": len(load.doubled) - len(elsewhere),
             }
         )
 
 
+MQTT_5 = "bridge_protocol_version mqttv50\n"
+HIDDEN = "notifications false\n"
 RIVALS = {
     "controller on an old copy": old_copy,
     "two controllers": two_controllers,
     "two agents of one broker": two_agents,
-    "bridge made by hand": hand_made_bridge,
-    "hidden bridge": lambda: hand_made_bridge("notifications false\n"),
+    "bridge made by hand": lambda: hand_made_bridge(settings=MQTT_5),
+    "hidden bridge": lambda: hand_made_bridge(settings=MQTT_5 + HIDDEN),
+    "bridge in both directions": lambda: hand_made_bridge("both", MQTT_5),
+    "bridge of MQTT 3.1.1": hand_made_bridge,
+    "hidden bridge of MQTT 3.1.1": lambda: hand_made_bridge(settings=HIDDEN),
+    "bridge of MQTT 3.1.1 in both directions": lambda: hand_made_bridge("both"),
+    "two bridges of MQTT 3.1.1 that close a ring": lambda: hand_made_bridge(is_chain=True),
 }
 
 
 def rivals(quick: bool) -> Section:
-    """Two controllers, an old copy of the state, two agents, a bridge made by hand."""
+    """Two controllers, an old copy of the state, two agents, bridges made by hand.
+
+    BROADLOOM_LAB_RIVALS names some of them.
+    """
     del quick
     section = Section(f"Rivals, {version()}")
     wanted = os.environ.get("BROADLOOM_LAB_RIVALS", ",".join(RIVALS)).split(",")

@@ -159,19 +159,20 @@ def broker_watchers(
     """The watchers of a broker: subscriptions of its clients, bridges made by hand, round-trip times."""
     others = {name: one.host_and_port() for name, one in fleet.brokers.items() if name != broker.name}
     places = {name: Endpoint(address.hostname, address.port) for name, address in others.items()}
-    watchers: list[BrokerWatcher] = [
-        SubscriptionWatch(broker, endpoint, agent.set_filters, agent.problem, folder / WATCH_FILE),
-        RoundTrips(places, agent.set_round_trips),
-    ]
-    if broker.kind == "mosquitto":
-        bridges = ForeignBridges(
-            broker.name,
-            endpoint,
-            agent.problem,
-            lambda: agent.set_foreign_bridges(bridges.names),
-        )
-        watchers.append(bridges)
-    return watchers
+    trips = RoundTrips(places, agent.set_round_trips)
+    state = folder / WATCH_FILE
+    if broker.kind != "mosquitto":
+        return [SubscriptionWatch(broker, endpoint, agent.set_filters, agent.problem, state), trips]
+    bridges = ForeignBridges(
+        broker.name,
+        endpoint,
+        agent.problem,
+        lambda: agent.set_foreign_bridges(bridges.names),
+    )
+    watch = SubscriptionWatch(
+        broker, endpoint, agent.set_filters, agent.problem, state, on_notice=bridges.notice
+    )
+    return [watch, trips, bridges]
 
 
 @dataclass(frozen=True)

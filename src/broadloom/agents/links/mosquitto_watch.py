@@ -60,6 +60,7 @@ class MosquittoWatch:
     Attributes:
         followed: the sessions of the broker.
         is_complete: whether the broker counts exactly the subscriptions that are known.
+        on_notice: called with each notice of the log on topics.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class MosquittoWatch:
     ) -> None:
         self.followed = FollowedSessions()
         self.is_complete = False
+        self.on_notice: Callable[[str], None] = lambda _: None
         self._broker = broker
         self._endpoint = endpoint
         self._changed = changed
@@ -233,6 +235,8 @@ class MosquittoWatch:
 
     def topic_line(self, kind: str, event: str) -> None:
         """A line, a restart of the broker, or a gap."""
+        if kind == NOTICE:
+            self.on_notice(event)
         if self._uses_file:
             self._has_lines.set()  # the broker writes a line to the file first
             return
