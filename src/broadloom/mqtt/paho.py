@@ -243,7 +243,7 @@ def _request_as(
             if client.loop(TICK) != paho.MQTT_ERR_SUCCESS:  # the link itself took over its session
                 client.reconnect()
         client.disconnect()
-        client.loop(TICK)
+        loop_until(client, lambda: client.socket() is None, 1.0)
     except OSError as error:
         raise UnreachableError(
             f"cannot change the session {client_id!r} at {address}: {error.strerror or error}; is the broker "
