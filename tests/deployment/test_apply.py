@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 import broadloom as bl
 from broadloom.deployment import Deployment, FleetBroker, FleetHooks, WiredLink, Wiring, export, target_named
-from broadloom.deployment.apply import OLD, Change, ChangeJournal, apply_change
+from broadloom.deployment.apply import OLD, ChangeJournal, DeploymentChange, apply_change
 from broadloom.deployment.deployment_inputs import Settings
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
 from broadloom.errors import InputError
@@ -40,6 +40,7 @@ class PretendBrokers:
         self.sessions = {
             (broker, client) for link in change.old.wiring.links for broker, client in ends(link)
         }
+        self.drained, self.published = set(), set()
         self.killed_at = killed_at
         self.calls = 0
 
@@ -88,10 +89,31 @@ class PretendBrokers:
             assert link[:2] in {one[:2] for one in self.running[link.owner]}
 
     def update(self, action, session):
-        """Change a session; its broker must be up."""
+        """DeploymentChange a session; its broker must be up."""
         assert self.up[session.broker], f"{session.broker} is down"
-        key = (session.broker, session.client)
-        (self.sessions.discard if action == "end" else self.sessions.add)(key)
+        assert action in ("open", "close")
+        self.sessions.add((session.broker, session.client))
+
+    def drain(self, session, keep):
+        """End a session, in which one message waits."""
+        assert self.up[session.broker], f"{session.broker} is down"
+        if (session.broker, session.client) in self.sessions:
+            keep([("x", session.client.encode())])
+            self._count()
+            self.sessions.discard((session.broker, session.client))
+            self.drained.add(session.client)
+
+    def watch(self, broker, filters):
+        """Its broker must be up."""
+        assert self.up[broker]
+        assert filters
+
+    def publish_missing(self, broker, messages):
+        """Publish what was drained."""
+        assert self.up[broker]
+        self.published.update(payload.decode() for _, payload in messages)
+        self._count()
+        return len(messages)
 
     def state(self):
         """Everything."""
@@ -113,7 +135,7 @@ def wirings(draw):
 @given(wirings(), st.integers(1, 60), st.booleans())
 @settings(max_examples=60)
 def test_killed_anywhere_and_run_again_a_change_ends_the_same(pair, killed_at, at_once):
-    change = Change(*(deployed(wiring) for wiring in pair))
+    change = DeploymentChange(*(deployed(wiring) for wiring in pair))
     steps = change.steps(at_once)
     whole = PretendBrokers(change)
     apply_change(change, steps, whole, ChangeJournal(None))
@@ -124,6 +146,7 @@ def test_killed_anywhere_and_run_again_a_change_ends_the_same(pair, killed_at, a
         apply_change(change, steps, broken, journal)
     assert broken.state() == whole.state()
     assert all(whole.up.values())
+    assert broken.published == broken.drained == whole.drained
     assert whole.running == {broker: whole._links("new", broker) for broker in whole.up}
     left = {client for _, client in whole.sessions}
     assert left <= {client for link in pair[1].links for _, client in ends(link)}
@@ -132,7 +155,7 @@ def test_killed_anywhere_and_run_again_a_change_ends_the_same(pair, killed_at, a
 @given(wirings(), st.integers(1, 60))
 @settings(max_examples=60)
 def test_a_rollback_from_anywhere_leads_to_the_old_links_and_leaves_no_session(pair, killed_at):
-    change = Change(*(deployed(wiring) for wiring in pair))
+    change = DeploymentChange(*(deployed(wiring) for wiring in pair))
     broken, journal = PretendBrokers(change, killed_at), ChangeJournal(None)
     before = {broker: broken._links(OLD, broker) for broker in broken.up}
     try:
@@ -148,6 +171,7 @@ def test_a_rollback_from_anywhere_leads_to_the_old_links_and_leaves_no_session(p
                 continue
         assert all(broken.up.values())
         assert broken.running == broken.file == before
+        assert broken.published >= broken.drained
         left = {client for _, client in broken.sessions}
         assert left <= {client for link in pair[0].links for _, client in ends(link)}
         assert journal.digest is None
@@ -156,7 +180,7 @@ def test_a_rollback_from_anywhere_leads_to_the_old_links_and_leaves_no_session(p
 def test_a_journal_survives_its_process_and_refuses_another_change(tmp_path):
     ab, bc = WiredLink("a", "b", X, X), WiredLink("b", "c", X, X)
     one, two = (Wiring(tuple("abc"), dict.fromkeys("abc", X), {}, links) for links in ((ab,), (ab, bc)))
-    change = Change(deployed_unchecked(one), deployed_unchecked(two))
+    change = DeploymentChange(deployed_unchecked(one), deployed_unchecked(two))
     broken = PretendBrokers(change, killed_at=3)
     journal = ChangeJournal(tmp_path / "fleet.apply")
     with pytest.raises(KeyboardInterrupt):
@@ -164,7 +188,7 @@ def test_a_journal_survives_its_process_and_refuses_another_change(tmp_path):
     journal.close()
     journal = ChangeJournal(tmp_path / "fleet.apply")
     assert journal.steps == change.steps()
-    other = Change(change.new, change.old)
+    other = DeploymentChange(change.new, change.old)
     with pytest.raises(InputError, match="another change of this fleet is unfinished"):
         apply_change(other, other.steps(), broken, journal)
     record = apply_change(change, change.steps(), broken, journal)

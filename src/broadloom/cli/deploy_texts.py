@@ -70,7 +70,12 @@ def apply_text(record: Record) -> str:
         return "nothing changes"
     what = "rolled back" if record["rolled_back"] else "applied"
     restarts = ", ".join(dict.fromkeys(record["restarts"])) or "no broker"
-    return f"{what} in {record['steps']:,} steps ({record['taken']:,} now); restarted: {restarts}"
+    line = f"{what} in {record['steps']:,} steps ({record['taken']:,} now); restarted: {restarts}"
+    if record["returned"]:
+        line += (
+            f"\n{record['returned']:,} messages waited for removed links only; published at their other ends"
+        )
+    return line
 
 
 def _broker_lines(record: Record) -> Iterator[str]:

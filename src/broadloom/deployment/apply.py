@@ -5,6 +5,10 @@ that hold the old links stop. A process that is killed goes on where it was, sin
 result when it is taken twice. A rollback is a change like any other: from the links that the brokers have by
 then to the old ones.
 
+What waits in the session of a link that ends is kept in the journal. What of it has not arrived at the other
+end of the link once the new links are up is published there: no message is lost, but these few arrive twice
+at brokers that had them already.
+
 Rehearsals use the same steps on brokers of their own.
 """
 
@@ -12,9 +16,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from base64 import b64decode, b64encode
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
@@ -26,7 +33,6 @@ from broadloom.progress import stage
 from broadloom.storage import RecordJournal
 
 MOST_SESSIONS = 16  # changed at the same time
-SESSION_ACTIONS = ("open", "close", "end")
 OLD, NEW = "old", "new"
 
 
@@ -35,7 +41,8 @@ class ApplyStep(NamedTuple):
 
     Attributes:
         action: "open", "close" or "end" sessions; "stop" a broker, "install" its links or "remove" them,
-            "start" it; or "wait" until the links of brokers are up.
+            "start" it; "wait" until the links of brokers are up; "watch" what arrives at the other ends of
+            sessions that will end, and "return" what waited in them and has not arrived there.
         brokers: the brokers.
         sessions: the sessions.
         side: whose links are installed: those of the "old" or the "new" deployment.
@@ -58,9 +65,13 @@ class ApplyStep(NamedTuple):
             'end 1 session at rome: r.broadloom-oslo:rome'
         """
         names = ", ".join(self.brokers)
-        if self.sessions:
+        if self.sessions and self.action != "watch":
             count = f"{len(self.sessions)} session{'s' if len(self.sessions) > 1 else ''}"
             return f"{self.action} {count} at {names}: {', '.join(one.client for one in self.sessions)}"
+        if self.action == "return":
+            return "publish what waited in ended sessions and has not arrived"
+        if self.action == "watch":
+            return f"watch what arrives at {names}"
         if self.action == "install":
             return f"install the {self.side} links of {names}"
         if self.action == "remove":
@@ -111,7 +122,16 @@ class BrokerControl(Protocol):
         """Wait until links are up."""
 
     def update(self, action: str, session: LinkSession) -> None:
-        """Open, close or end a session."""
+        """Open or close a session."""
+
+    def drain(self, session: LinkSession, keep: Callable[[list[tuple[str, bytes]]], None]) -> None:
+        """Take all messages that wait in a session, and end it."""
+
+    def watch(self, broker: str, filters: Sequence[str]) -> None:
+        """Remember from now on which messages arrive at a broker."""
+
+    def publish_missing(self, broker: str, messages: Sequence[tuple[str, bytes]]) -> int:
+        """Publish those topics and payloads at a broker that have not arrived there; returns their number."""
 
 
 def change_steps(batches: Iterable[Batch], having: Collection[str], side: str = NEW) -> Iterator[ApplyStep]:
@@ -123,6 +143,8 @@ def change_steps(batches: Iterable[Batch], having: Collection[str], side: str = 
         side: whose links are installed.
     """
     for batch in batches:
+        if batch.ended:
+            yield ApplyStep("watch", batch.brokers, batch.ended)
         pending: list[tuple[str, LinkSession]] = []
         for action, broker, session in batch.actions():
             if session is not None:
@@ -149,7 +171,7 @@ def _session_step(pending: Sequence[tuple[str, LinkSession]]) -> ApplyStep:
     return ApplyStep(pending[0][0], tuple(dict.fromkeys(one.broker for one in sessions)), sessions)
 
 
-class Change(NamedTuple):
+class DeploymentChange(NamedTuple):
     """A change from one deployment to another.
 
     Attributes:
@@ -175,14 +197,15 @@ class Change(NamedTuple):
     def steps(self, at_once: bool = False) -> list[ApplyStep]:
         """The steps from the old deployment to the new one; `at_once`: all brokers restart together."""
         batches = order(self.old.wiring, self.new.wiring, at_once, restarting(self.old, self.new))
-        return list(change_steps(batches, self.new.wiring.brokers))
+        steps = list(change_steps(batches, self.new.wiring.brokers))
+        return [*steps, ApplyStep("return", ())] if any(batch.ended for batch in batches) else steps
 
     def back_steps(self, steps: Sequence[ApplyStep], done: int) -> list[ApplyStep]:
         """The steps back to the old deployment.
 
         The brokers of an unfinished batch get their old links first, while all of them are down, because the
         old links of some with the new links of others could form a ring. Then the finished batches are undone
-        like any other change. At last the sessions of new links end, with what waits in them.
+        like any other change. At last the sessions of new links end.
 
         Args:
             steps: the steps of the change.
@@ -208,8 +231,14 @@ class Change(NamedTuple):
         batches = order(present, replace(old, brokers=brokers), also=sorted(changed))
         back += change_steps(batches, old.brokers, OLD)
         if left := sorted(_sessions_of(new.links) - _sessions_of(old.links)):
+            back.append(ApplyStep("watch", brokers, tuple(left)))
             back.append(ApplyStep("end", tuple(dict.fromkeys(one.broker for one in left)), tuple(left)))
-        return back
+        return [*back, ApplyStep("return", ())]
+
+    def link_of(self, session: LinkSession) -> WiredLink:
+        """The link of a session."""
+        links = [link for side in self for link in side.wiring.links]
+        return next(link for link in links if session.client in (local_id(link), remote_id(link)))
 
     def links_of(self, step: ApplyStep) -> list[WiredLink]:
         """The links that a step waits for."""
@@ -241,6 +270,8 @@ class ChangeJournal:
         steps: its steps.
         done: the number of steps done.
         is_going_back: whether these steps lead back to the old deployment.
+        kept: the messages of ended sessions by the broker to which the link would have brought them.
+        returned: how many of them had not arrived there, and were published.
 
     Raises:
         JournalDamageError: the file is damaged.
@@ -254,17 +285,28 @@ class ChangeJournal:
         self.steps: list[ApplyStep] = []
         self.done = 0
         self.is_going_back = False
+        self.kept: dict[str, list[tuple[str, bytes]]] = {}
+        self.returned = 0
         for record in self._journal.records():
             self._read(record.kind, record.body)
 
     def _read(self, kind: str, body: Mapping[str, Any]) -> None:
         if kind in ("begin", "back"):
             self.is_going_back = kind == "back"
+            if kind == "begin":
+                self.returned = 0
             self.digest = body["change"]
             self.steps = [ApplyStep.from_record(step) for step in body["steps"]]
             self.done = 0
         elif kind == "done":
             self.done = body["steps"]
+        elif kind == "keep":
+            self.kept.setdefault(body["broker"], []).extend(
+                (topic, b64decode(payload)) for topic, payload in body["messages"]
+            )
+        elif kind == "returned":
+            del self.kept[body["broker"]]
+            self.returned += body["published"]
         elif kind == "end":
             self.digest, self.steps, self.done, self.is_going_back = None, [], 0, False
 
@@ -275,6 +317,15 @@ class ChangeJournal:
     def step_done(self) -> None:
         """One more step is done."""
         self._write("done", {"steps": self.done + 1})
+
+    def keep(self, broker: str, messages: Sequence[tuple[str, bytes]]) -> None:
+        """Keep messages that a link would have brought to a broker."""
+        encoded = [(topic, b64encode(payload).decode()) for topic, payload in messages]
+        self._write("keep", {"broker": broker, "messages": encoded})
+
+    def forget_kept(self, broker: str, published: int) -> None:
+        """The messages for a broker have arrived there; some were published for it."""
+        self._write("returned", {"broker": broker, "published": published})
 
     def end(self) -> None:
         """The change is complete."""
@@ -290,7 +341,7 @@ class ChangeJournal:
 
 
 def apply_change(
-    change: Change,
+    change: DeploymentChange,
     steps: Sequence[ApplyStep],
     control: BrokerControl,
     journal: ChangeJournal,
@@ -318,7 +369,7 @@ def apply_change(
             text = steps[number].text()
             report(f"{number + 1}/{len(steps)} {text}")
             try:
-                _take(steps[number], change, control)
+                _take(steps[number], change, control, journal)
             except UnreachableError as error:
                 raise UnreachableError(
                     f"step {number + 1} of {len(steps)} ({text}): {error}; mend it and run the same command "
@@ -328,10 +379,18 @@ def apply_change(
             done(number + 1)
     journal.end()
     restarts = [step.brokers[0] for step in steps if step.action == "start"]
-    return {"steps": len(steps), "taken": len(steps) - first, "restarts": restarts, "rolled_back": back}
+    return {
+        "steps": len(steps),
+        "taken": len(steps) - first,
+        "restarts": restarts,
+        "returned": journal.returned,
+        "rolled_back": back,
+    }
 
 
-def begin_change(change: Change, steps: Sequence[ApplyStep], journal: ChangeJournal, back: bool) -> None:
+def begin_change(
+    change: DeploymentChange, steps: Sequence[ApplyStep], journal: ChangeJournal, back: bool
+) -> None:
     """Write the steps of a change, or those back, to the journal, unless they are there already.
 
     Raises:
@@ -355,12 +414,27 @@ def begin_change(change: Change, steps: Sequence[ApplyStep], journal: ChangeJour
         raise InputError("the change is being rolled back; go on with --roll-back")
 
 
-def _take(step: ApplyStep, change: Change, control: BrokerControl) -> None:
+def _take(step: ApplyStep, change: DeploymentChange, control: BrokerControl, journal: ChangeJournal) -> None:
     """Take one step."""
-    if step.action in SESSION_ACTIONS:
+    if step.action == "end":
+        for session in step.sessions:
+            control.drain(session, partial(journal.keep, change.link_of(session).other_end(session.broker)))
+    elif step.action == "watch":
+        filters = defaultdict[str, set[str]](set)
+        for session in step.sessions:
+            link = change.link_of(session)
+            carried = link.out if session.broker == link.owner else link.into
+            filters[link.other_end(session.broker)].update(carried)
+        for broker, texts in filters.items():
+            if texts:
+                control.watch(broker, sorted(texts))
+    elif step.action in ("open", "close"):
         with ThreadPoolExecutor(MOST_SESSIONS) as pool:
             for _ in pool.map(lambda session: control.update(step.action, session), step.sessions):
                 pass
+    elif step.action == "return":
+        for broker, messages in list(journal.kept.items()):  # all links are up by now
+            journal.forget_kept(broker, control.publish_missing(broker, messages))
     elif step.action == "wait":
         control.wait(change.links_of(step))
     elif step.action == "install":

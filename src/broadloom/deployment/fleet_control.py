@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broadloom.deployment.apply import NEW, OLD, ApplyStep, Change, ChangeJournal, apply_change
+from broadloom.deployment.apply import NEW, OLD, ApplyStep, ChangeJournal, DeploymentChange, apply_change
 from broadloom.deployment.exports import Target
 from broadloom.deployment.fleet_file import Fleet, FleetBroker
 from broadloom.deployment.fleet_targets import fleet_access
@@ -18,7 +18,17 @@ from broadloom.deployment.rollout import Deployment, LinkSession
 from broadloom.deployment.targets.mosquitto_bridges import remote_id
 from broadloom.deployment.wiring import WiredLink
 from broadloom.errors import InputError, UnreachableError, error_from_os
-from broadloom.mqtt.paho import close_sockets, connect, loop_until, new_client, request_once, update_session
+from broadloom.mqtt.paho import (
+    ArrivalWitness,
+    close_sockets,
+    connect,
+    drain_session,
+    loop_until,
+    new_client,
+    publish_messages,
+    request_once,
+    update_session,
+)
 from broadloom.storage import write_file
 
 if TYPE_CHECKING:
@@ -26,6 +36,7 @@ if TYPE_CHECKING:
 
 PATIENCE = 60.0  # seconds for a broker to stop, to answer, or to have its links up
 PAUSE = 0.05
+ARRIVAL_SECONDS = 5.0  # for messages that wait in the sessions of new links
 JOURNAL = ".apply"  # suffix of the journal next to the fleet file
 CONNECT_SECONDS = 2.0
 FILE_MODE = 0o640  # of a new file: it can have passwords
@@ -45,7 +56,7 @@ def roll_out(
     patience: float = PATIENCE,
     report: Callable[[str], None] | None = None,
 ) -> dict[str, Any]:
-    """Change the running brokers of a fleet from one deployment to another; returns counts.
+    """DeploymentChange the running brokers of a fleet from one deployment to another; returns counts.
 
     Args:
         old: the deployment in use.
@@ -68,7 +79,7 @@ def roll_out(
         raise InputError(
             f"{target.name} brokers cannot be changed by apply yet; take the steps of: broadloom deploy diff"
         )
-    change = Change(old, new)
+    change = DeploymentChange(old, new)
     control = FleetControl(fleet, change, patience)
     path = journal or Path(fleet.path or "fleet.toml").with_suffix(JOURNAL)
     record = ChangeJournal(path if path.exists() or not dry_run else None)
@@ -80,10 +91,13 @@ def roll_out(
             control.check([step.brokers[0] for step in steps if step.action == "stop"])
         return apply_change(change, steps, control, record, back, report or (lambda _: None))
     finally:
+        control.close()
         record.close()
 
 
-def _planned(change: Change, steps: Sequence[ApplyStep], journal: ChangeJournal, back: bool) -> list[str]:
+def _planned(
+    change: DeploymentChange, steps: Sequence[ApplyStep], journal: ChangeJournal, back: bool
+) -> list[str]:
     """The steps that a call would take, in words."""
     if back and not journal.is_going_back:
         return [step.text() for step in change.back_steps(journal.steps, journal.done)]
@@ -99,11 +113,12 @@ class FleetControl:
         patience: seconds for a broker to stop, to answer, or to have its links up.
     """
 
-    def __init__(self, fleet: Fleet, change: Change, patience: float = PATIENCE) -> None:
+    def __init__(self, fleet: Fleet, change: DeploymentChange, patience: float = PATIENCE) -> None:
         self._fleet = fleet
         self._patience = patience
         self._texts = {OLD: change.old.texts(), NEW: change.new.texts()}
         self._qos = change.new.settings.qos
+        self._witnesses: dict[str, ArrivalWitness] = {}
 
     def check(self, brokers: Sequence[str]) -> None:
         """Check that each broker that restarts has the commands that it needs, and answers.
@@ -175,9 +190,35 @@ class FleetControl:
             self._wait_at(owner, own)
 
     def update(self, action: str, session: LinkSession) -> None:
-        """Open, close or end a session."""
+        """Open or close a session."""
         address, login = fleet_access(self._fleet, session.broker)
         update_session(action, address, session.client, session.filters, self._qos, login)
+
+    def drain(self, session: LinkSession, keep: Callable[[list[tuple[str, bytes]]], None]) -> None:
+        """Take all messages that wait in a session, and end it."""
+        address, login = fleet_access(self._fleet, session.broker)
+        drain_session(address, session.client, login, keep)
+
+    def watch(self, broker: str, filters: Sequence[str]) -> None:
+        """Remember from now on which messages arrive at a broker."""
+        if broker not in self._witnesses:
+            address, login = fleet_access(self._fleet, broker)
+            self._witnesses[broker] = ArrivalWitness(address, f"broadloom-watch-{broker}", login)
+        self._witnesses[broker].watch(filters)
+
+    def publish_missing(self, broker: str, messages: Sequence[tuple[str, bytes]]) -> int:
+        """Publish those topics and payloads at a broker that have not arrived there; returns their number."""
+        witness = self._witnesses.get(broker)
+        found = list(messages) if witness is None else witness.missing(messages, ARRIVAL_SECONDS)
+        if found:
+            publish_messages(*fleet_access(self._fleet, broker), found)
+        return len(found)
+
+    def close(self) -> None:
+        """End the sessions that watched what arrives."""
+        for witness in self._witnesses.values():
+            witness.close()
+        self._witnesses.clear()
 
     # Details.
 

@@ -11,8 +11,9 @@ from functools import partial
 from itertools import cycle
 from typing import Any
 
-from broadloom.deployment.apply import NEW, OLD, Change, ChangeJournal, apply_change
+from broadloom.deployment.apply import NEW, OLD, ChangeJournal, DeploymentChange, apply_change
 from broadloom.deployment.deployment_inputs import Publication, Settings
+from broadloom.deployment.fleet_control import ARRIVAL_SECONDS
 from broadloom.deployment.rehearsal.delivery_counts import (
     PAYLOAD_BYTES,
     POLL_SECONDS,
@@ -43,8 +44,8 @@ from broadloom.deployment.wiring import (
     relayed_messages,
     sample_messages,
 )
-from broadloom.mqtt.endpoint import Address
-from broadloom.mqtt.paho import update_session
+from broadloom.mqtt.endpoint import ANONYMOUS, Address
+from broadloom.mqtt.paho import ArrivalWitness, drain_session, publish_messages, update_session
 from broadloom.plans import Plan
 from broadloom.progress import stage
 
@@ -366,7 +367,7 @@ def rehearse_change(
     """
     stable = common(old, new)
     tally = DeliveryTally(stable)
-    change = Change(*(_lab_deployment(wiring, stable.brokers) for wiring in (old, new)))
+    change = DeploymentChange(*(_lab_deployment(wiring, stable.brokers) for wiring in (old, new)))
     steps = change.steps(at_once)
     if not queued:
         steps = [step for step in steps if step.action != "open"]
@@ -375,7 +376,10 @@ def rehearse_change(
         connect(lab, clients, start)
         control = LabControl(lab, change)
         work = partial(apply_change, change, steps, control, ChangeJournal(None))
-        counts = _change_under_load(clients, tally, rate, [work])
+        try:
+            counts = _change_under_load(clients, tally, rate, [work])
+        finally:
+            control.close()
     batches = sum(step.action == "wait" for step in steps)
     return counts | {"batches": batches, "restarts": sum(step.action == "start" for step in steps)}
 
@@ -395,9 +399,10 @@ class LabControl:
         change: the change.
     """
 
-    def __init__(self, lab: MosquittoLab, change: Change) -> None:
+    def __init__(self, lab: MosquittoLab, change: DeploymentChange) -> None:
         self._lab = lab
         self._sides = {OLD: change.old.wiring, NEW: change.new.wiring}
+        self._witnesses: dict[str, ArrivalWitness] = {}
 
     def stop(self, broker: str) -> None:
         """Stop a broker."""
@@ -421,10 +426,34 @@ class LabControl:
         self._lab.wait_until_linked(replace(self._lab.wiring, links=tuple(links)))
 
     def update(self, action: str, session: LinkSession) -> None:
-        """Open, close or end a session."""
-        update_session(
-            action, Address(HOST, self._lab.ports[session.broker]), session.client, session.filters
-        )
+        """Open or close a session."""
+        update_session(action, self._address(session.broker), session.client, session.filters)
+
+    def drain(self, session: LinkSession, keep: Callable[[list[tuple[str, bytes]]], None]) -> None:
+        """Take all messages that wait in a session, and end it."""
+        drain_session(self._address(session.broker), session.client, ANONYMOUS, keep)
+
+    def watch(self, broker: str, filters: Sequence[str]) -> None:
+        """Remember from now on which messages arrive at a broker."""
+        if broker not in self._witnesses:
+            name = f"broadloom-watch-{broker}"
+            self._witnesses[broker] = ArrivalWitness(self._address(broker), name, ANONYMOUS)
+        self._witnesses[broker].watch(filters)
+
+    def publish_missing(self, broker: str, messages: Sequence[tuple[str, bytes]]) -> int:
+        """Publish those topics and payloads at a broker that have not arrived there; returns their number."""
+        found = self._witnesses[broker].missing(messages, ARRIVAL_SECONDS)
+        if found:
+            publish_messages(self._address(broker), ANONYMOUS, found)
+        return len(found)
+
+    def close(self) -> None:
+        """End the sessions that watched what arrives."""
+        for witness in self._witnesses.values():
+            witness.close()
+
+    def _address(self, broker: str) -> Address:
+        return Address(HOST, self._lab.ports[broker])
 
     def _replace_links(self, broker: str, links: Sequence[WiredLink]) -> None:
         lab = self._lab
