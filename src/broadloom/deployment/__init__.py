@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         save_export,
         target_named,
     )
+    from broadloom.deployment.fleet_control import roll_out
     from broadloom.deployment.fleet_file import (
         FLEET_FILE,
         Fleet,
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
         FleetLogin,
         FleetTls,
     )
+    from broadloom.deployment.fleet_hooks import FleetHooks
     from broadloom.deployment.fleet_targets import (
         address_notes,
         bridge_secret,
@@ -75,6 +77,7 @@ __all__ = [
     "Deployment",
     "Fleet",
     "FleetBroker",
+    "FleetHooks",
     "FleetLinks",
     "FleetLive",
     "FleetLogin",
@@ -115,6 +118,7 @@ __all__ = [
     "read_link_requests",
     "read_publications",
     "replace_publishers",
+    "roll_out",
     "safe_name",
     "sample_messages",
     "save_export",
@@ -130,6 +134,7 @@ _MODULES = {
     "FLEET_FILE": "fleet_file",
     "Fleet": "fleet_file",
     "FleetBroker": "fleet_file",
+    "FleetHooks": "fleet_hooks",
     "FleetLinks": "fleet_file",
     "FleetLive": "fleet_file",
     "FleetLogin": "fleet_file",
@@ -171,6 +176,7 @@ _MODULES = {
     "read_link_requests": "deployment_inputs",
     "read_publications": "deployment_inputs",
     "replace_publishers": "deployment_inputs",
+    "roll_out": "fleet_control",
     "safe_name": "deployment_inputs",
     "sample_messages": "wiring",
     "save_export": "exports",

@@ -30,6 +30,7 @@ from broadloom.checks import (
     ordered_list,
     shown,
 )
+from broadloom.deployment.fleet_hooks import COMMANDS, FleetHooks
 from broadloom.errors import InputError
 from broadloom.mqtt.endpoint import Address, Endpoint, Login, read_secret, tls_context
 from broadloom.mqtt.topic_filters import is_valid_filter
@@ -49,7 +50,7 @@ CONTROLLER_PORT = 8790
 LARGEST_WINDOW = 65_535  # MQTT counts unacknowledged messages in 16 bits
 # The names that each section can have.
 _SECTIONS = ("defaults", "brokers", "links", "live")
-_DEFAULTS = ("kind", "tls", "login", "api_login")
+_DEFAULTS = ("kind", "tls", "login", "api_login", "hooks")
 _BROKER = (
     "address",
     "kind",
@@ -61,6 +62,7 @@ _BROKER = (
     "subscriptions",
     "api_login",
     "config",
+    "hooks",
 )
 _LINKS = ("carry", "publishers", "max_degree")
 _LIVE = (
@@ -76,6 +78,7 @@ _LIVE = (
     "agent_bytes",
 )
 _TLS = ("ca", "certificate", "key")
+_HOOKS = ("path", *COMMANDS, "seconds")
 _LOGIN = ("user", "password_file", "password_env")
 _SECRETS = ("password", "passwd", "pass", "secret", "token", "password_hash")
 
@@ -155,6 +158,7 @@ class FleetBroker:
             admin API; or several of them.
         api_login: the login at the admin API.
         config: the path of the broker's configuration file, if it is on this machine.
+        hooks: how `deploy apply` changes it.
     """
 
     name: str
@@ -168,6 +172,7 @@ class FleetBroker:
     subscriptions: str | tuple[str, ...] | None = None
     api_login: FleetLogin | None = None
     config: str | None = None
+    hooks: FleetHooks = field(default_factory=FleetHooks)
 
     def __post_init__(self) -> None:
         _check_broker_name(self.name)
@@ -189,6 +194,7 @@ class FleetBroker:
         for source in self.subscription_sources():
             _check_source(source)
         _check_optional_text(self.config, "config")
+        check_instance(self.hooks, FleetHooks, "hooks", "give FleetHooks")
 
     @property
     def default_port(self) -> int:
@@ -578,6 +584,7 @@ class _FleetReader:
         defaults = self._table(content.get("defaults", {}), "[defaults]")
         self._check_names(defaults, _DEFAULTS, "[defaults]")
         shared = self._values(defaults, "[defaults]")
+        self._made(lambda: FleetHooks(**shared.get("hooks", {})), "[defaults]")
         if "kind" in shared:
             self._made(lambda: check_choice(shared["kind"], "kind", KINDS), "[defaults]")
         brokers = self._table(content.get("brokers", {}), "[brokers]")
@@ -605,7 +612,11 @@ class _FleetReader:
         self._check_names(known, _BROKER, where)
         if "address" not in known:
             raise InputError(f'{self._file} {where} has no address; give address = "host:port"')
-        values = {**shared, **self._values(known, where)}
+        own = self._values(known, where)
+        values = {**shared, **own}
+        values["hooks"] = self._made(
+            lambda: FleetHooks(**{**shared.get("hooks", {}), **own.get("hooks", {})}), where
+        )
         return self._made(lambda: FleetBroker(name, **values), where)
 
     def _values(self, section: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -616,6 +627,10 @@ class _FleetReader:
         for name in ("login", "api_login"):
             if name in values:
                 values[name] = self._login(values[name], name, where)
+        if "hooks" in values:
+            hooks = self._table(values["hooks"], f"{where} hooks")
+            self._check_names(hooks, _HOOKS, f"{where} hooks")
+            values["hooks"] = self._paths(hooks, ("path",))
         for name in ("subscriptions", "config"):
             if isinstance(values.get(name), str):
                 values[name] = self._resolved(values[name])

@@ -35,6 +35,15 @@ class WiredLink(NamedTuple):
     out: tuple[str, ...]
     into: tuple[str, ...]
 
+    def other_end(self, broker: str) -> str:
+        """The broker at the other end.
+
+        Examples:
+            >>> WiredLink("a", "b", ("x",), ()).other_end("a")
+            'b'
+        """
+        return self.peer if broker == self.owner else self.owner
+
     def carried(self) -> tuple[tuple[Hop, tuple[str, ...]], ...]:
         """Both hops of the link with their topic filters."""
         return ((self.owner, self.peer), self.out), ((self.peer, self.owner), self.into)

@@ -38,7 +38,8 @@ _BRIDGE = """\
 bridge_protocol_version mqttv311
 try_private true
 cleansession false
-notifications false
+notifications true
+notifications_local_only true
 restart_timeout 1 30
 """
 _ACL_RULES = """\
@@ -79,7 +80,8 @@ def files(wiring: Wiring, settings: Settings) -> dict[str, str]:
         bridge_protocol_version mqttv311
         try_private true
         cleansession false
-        notifications false
+        notifications true
+        notifications_local_only true
         restart_timeout 1 30
         local_clientid l.broadloom-a:b
         remote_clientid r.broadloom-a:b
