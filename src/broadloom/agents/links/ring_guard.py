@@ -33,7 +33,7 @@ messages arrive per second, the times of rules 2 and 3 begin again.
 
 The price, while the guard is active: messages of local clients are later by the wait, and equal messages of
 clients within these seconds are taken for copies. The first copies that a broker gets, and copies that are
-later than the wait, arrive twice. A bridge that changes the topic makes another message, which nobody can
+later than the wait, arrive twice; so do some if clients publish so much that messages cannot wait. A bridge that changes the topic makes another message, which nobody can
 recognise.
 """
 
@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 STAMPED_SECONDS, LEFT_SECONDS = 5.0, 2.0
 CIRCULATING_RATE = 20.0  # equal messages per second that no client publishes
 RING_SECONDS = 600.0  # for which the guard stays active, and messages wait, after the last copy
-FIRST_HOLD, LONGEST_HOLD, HOLD_STEP = 0.5, 2.0, 0.5
+FIRST_HOLD, LONGEST_HOLD, HOLD_STEP = 1.0, 2.5, 0.5
 MOST_REMEMBERED = 100_000  # messages
 MOST_HELD_BYTES = 4 << 20  # of one hop
 
@@ -61,7 +61,7 @@ def hold_seconds(broker: str, brokers: Collection[str]) -> float:
 
     Examples:
         >>> [hold_seconds(name, ["lima", "oslo", "rome"]) for name in ("lima", "oslo", "rome")]
-        [0.5, 1.0, 1.5]
+        [1.0, 1.5, 2.0]
     """
     names = sorted({broker, *brokers})
     step = min(HOLD_STEP, (LONGEST_HOLD - FIRST_HOLD) / max(1, len(names) - 1))
@@ -205,6 +205,8 @@ class EchoQueue:
         stamps: reads stamps.
         deliver: takes a message whose time has come.
         later: calls a function after some seconds.
+        most: the most messages that wait; the oldest leave early, so that clients can publish more than the
+            broker sends ahead (its receive maximum) in the time of a wait.
     """
 
     def __init__(
@@ -214,12 +216,14 @@ class EchoQueue:
         stamps: Stamps,
         deliver: Callable[[Publish], None],
         later: Callable[[float, Callable[[], None]], object],
+        most: int,
     ) -> None:
         self._hop = hop
         self._guard = guard
         self._stamps = stamps
         self._deliver = deliver
         self._later = later
+        self._most = most
         self._waiting: deque[tuple[float, Publish]] = deque()  # with the time at which it leaves
         self._control = 0  # messages of agents among them
         self._size = 0
@@ -263,7 +267,8 @@ class EchoQueue:
         while self._waiting:
             leaves_at, message = self._waiting[0]
             wait = leaves_at - guard.now()
-            if wait > 0 and guard.gets_copies() and self._size <= MOST_HELD_BYTES:
+            fits = self._size <= MOST_HELD_BYTES and len(self._waiting) <= self._most
+            if wait > 0 and fits and guard.gets_copies():
                 if not self._has_timer:
                     self._has_timer = True
                     self._later(wait, self._wake)

@@ -117,7 +117,12 @@ class SiteHop(SessionHandler):
             asyncio.get_running_loop().call_later,
         )
         self._echoes = EchoQueue(
-            hop, context.guard, context.stamps, self.forwarder.arrive, asyncio.get_running_loop().call_later
+            hop,
+            context.guard,
+            context.stamps,
+            self.forwarder.arrive,
+            asyncio.get_running_loop().call_later,
+            most=near.window // 2,
         )
         self._routes: dict[int, Route] = {}
         self._ordered = -1
