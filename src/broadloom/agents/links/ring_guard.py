@@ -33,8 +33,8 @@ messages arrive per second, the times of rules 2 and 3 begin again.
 
 The price, while the guard is active: messages of local clients are later by the wait, and equal messages of
 clients within these seconds are taken for copies. The first copies that a broker gets, and copies that are
-later than the wait, arrive twice; so do some if clients publish so much that messages cannot wait. A bridge that changes the topic makes another message, which nobody can
-recognise.
+later than the wait, arrive twice; so do some if clients publish so much that messages cannot wait. A bridge
+that changes the topic makes another message, which nobody can recognise.
 """
 
 from __future__ import annotations
