@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 def controller_status(controller: FleetController) -> dict[str, Any]:
     """Everything that an operator should see, as JSON values."""
     state = controller._state
+    controller._lacking.clear()
     brokers = sorted(state.brokers() | controller._agents.keys() | state.removed)
     hops = [hop for view in controller._agents.values() for hop in view.report.hops.values()]
     up = sum(hop.near_up and hop.far_up for hop in hops)
@@ -35,11 +36,11 @@ def controller_status(controller: FleetController) -> dict[str, Any]:
 
 def _broker_status(controller: FleetController, name: str) -> dict[str, Any]:
     view = controller._agents.get(name)
-    is_lost = controller._is_lost(name)
+    is_lost = controller._views.is_lost(name)
     ordered = {
         "removed": name in controller._state.removed,
         "away": is_lost,
-        "away_s": round(controller._now() - controller._away_since(name), 1) if is_lost else 0.0,
+        "away_s": round(controller._now() - controller._views.away_since(name), 1) if is_lost else 0.0,
         "ordered": controller._numbers.get(name, 0),
         "ordered_version": controller._state.versions.get(name, 0),
         "address": controller._state.addresses.get(name),
@@ -66,10 +67,10 @@ def _opening_status(controller: FleetController, key: int) -> dict[str, Any]:
 
 def _waiting_status(controller: FleetController) -> list[dict[str, Any]]:
     found = []
-    for unit in controller._plan():
+    for unit in controller._changes.units():
         texts = {text for group in unit.new for text in group}
         texts |= {text for number in unit.old for text in controller._state.routes[number].filters}
-        away = sorted(name for name in unit.needs if not controller._is_available(name))
+        away = sorted(name for name in controller._needs_of(unit) if not controller._views.is_available(name))
         why = "an earlier change of these filters is being opened" if unit.is_behind else "away or not ready"
         found.append({"filters": sorted(texts), "waits_for": away, "reason": why})
     return found
@@ -81,7 +82,7 @@ def _draining_status(controller: FleetController, change: int) -> dict[str, Any]
         "round": controller._state.rounds[change],
         "routes": len(controller._state.draining[change]),
         "seconds": round(controller._now() - controller._switched_at.get(change, controller._start), 1),
-        "waits_for": controller._waiting_to_close(change),
+        "waits_for": controller._unclosed(change),
         "reason": controller._why_draining(change),
     }
 
@@ -92,7 +93,7 @@ def _all_problems(controller: FleetController) -> list[str]:
         found.append("most agents have not followed this controller yet; until then nothing changes")
     for name in sorted(controller._state.brokers() | controller._agents.keys()):
         view = controller._agents.get(name)
-        if controller._is_lost(name) and name not in controller._state.removed:
+        if controller._views.is_lost(name) and name not in controller._state.removed:
             down = view is not None and view.down_since is not None
             found.append(f"broker {name} is down" if down else f"the agent of {name} does not report")
         found += [f"{name}: {text}" for text in (view.report.problems if view else ())]

@@ -56,6 +56,11 @@ class Route:
     until: int | None = None
     fresh: frozenset[str] = frozenset()
 
+    @cached_property
+    def key(self) -> tuple[str, ...]:
+        """Its filters in their one order."""
+        return tuple(sorted(set(self.filters)))
+
     def brokers(self) -> set[str]:
         """All brokers of the tree."""
         return {broker for hop in self.hops for broker in hop}
