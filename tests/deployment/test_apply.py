@@ -1,12 +1,9 @@
 """Application of a change to running mosquitto brokers: killed at every step, rolled back, and under load."""
 
 import itertools
-import os
 import random
-import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
 from deploy_strategies import plans
@@ -17,8 +14,9 @@ import broadloom as bl
 from broadloom.deployment import Deployment, FleetBroker, FleetHooks, WiredLink, Wiring, export, target_named
 from broadloom.deployment.apply import OLD, ChangeJournal, DeploymentChange, apply_change
 from broadloom.deployment.deployment_inputs import Settings
-from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
+from broadloom.deployment.rehearsal.mosquitto_lab import HOST
 from broadloom.errors import InputError
+from operator_sites import fleet_of, running_sites
 
 MOSQUITTO = target_named("mosquitto")
 X, Y, BOTH = ("x",), ("y",), ("x", "y")
@@ -40,7 +38,13 @@ class PretendBrokers:
         self.sessions = {
             (broker, client) for link in change.old.wiring.links for broker, client in ends(link)
         }
-        self.drained, self.published = set(), set()
+        self.drained, self.published = {}, set()
+        self.topics = {
+            client: min(link.filters())
+            for wiring in self.sides.values()
+            for link in wiring.links
+            for _, client in ends(link)
+        }
         self.killed_at = killed_at
         self.calls = 0
 
@@ -98,22 +102,31 @@ class PretendBrokers:
         """End a session, in which one message waits."""
         assert self.up[session.broker], f"{session.broker} is down"
         if (session.broker, session.client) in self.sessions:
-            keep([("x", session.client.encode())])
+            topic = self.topics[session.client]
+            keep([(topic, session.client.encode())])
             self._count()
             self.sessions.discard((session.broker, session.client))
-            self.drained.add(session.client)
+            self.drained[session.client] = topic
 
     def watch(self, broker, filters):
         """Its broker must be up."""
         assert self.up[broker]
         assert filters
 
-    def publish_missing(self, broker, messages):
+    def missing(self, broker, messages, seconds):  # noqa: ARG002
+        """Nothing has arrived."""
+        assert self.up[broker]
+        return list(messages)
+
+    def publish(self, broker, messages):
         """Publish what was drained."""
         assert self.up[broker]
         self.published.update(payload.decode() for _, payload in messages)
         self._count()
-        return len(messages)
+
+    def owed(self, side):
+        """The sessions whose message somebody wants."""
+        return {client for client, topic in self.drained.items() if self.sides[side].wanting(topic)}
 
     def state(self):
         """Everything."""
@@ -146,7 +159,7 @@ def test_killed_anywhere_and_run_again_a_change_ends_the_same(pair, killed_at, a
         apply_change(change, steps, broken, journal)
     assert broken.state() == whole.state()
     assert all(whole.up.values())
-    assert broken.published == broken.drained == whole.drained
+    assert broken.published == broken.owed("new") == whole.owed("new")
     assert whole.running == {broker: whole._links("new", broker) for broker in whole.up}
     left = {client for _, client in whole.sessions}
     assert left <= {client for link in pair[1].links for _, client in ends(link)}
@@ -171,7 +184,7 @@ def test_a_rollback_from_anywhere_leads_to_the_old_links_and_leaves_no_session(p
                 continue
         assert all(broken.up.values())
         assert broken.running == broken.file == before
-        assert broken.published >= broken.drained
+        assert broken.published >= broken.owed(OLD)
         left = {client for _, client in broken.sessions}
         assert left <= {client for link in pair[0].links for _, client in ends(link)}
         assert journal.digest is None
@@ -204,56 +217,12 @@ def deployed_unchecked(wiring):
 
 # Real brokers.
 
-START = 'kill -0 "$(cat "$0/pid" 2>/dev/null)" 2>/dev/null || mosquitto -d -c "$0/mosquitto.conf"'
-STOP = 'kill "$(cat "$0/pid")" && while kill -0 "$(cat "$0/pid")" 2>/dev/null; do sleep 0.01; done'
-
-
-class Site:
-    """A mosquitto of an operator: its own configuration, and a folder of included files."""
-
-    def __init__(self, folder: Path, port: int):
-        self.folder = folder
-        self.port = port
-        self.links = folder / "conf.d" / "broadloom.conf"
-        (folder / "conf.d").mkdir(parents=True)
-        folder.chmod(0o777)
-        (folder / "mosquitto.conf").write_text(
-            f"listener {port} {HOST}\nallow_anonymous true\nuser root\npid_file {folder}/pid\n"
-            f"persistence true\npersistence_location {folder}/\nautosave_interval 7\n"
-            f"max_queued_messages 12345\nlog_dest file {folder}/log\nlog_type all\nsys_interval 1\n"
-            f"include_dir {folder}/conf.d\n"
-        )
-
-    def hooks(self):
-        """The operator's commands."""
-        return FleetHooks(
-            path=str(self.links),
-            stop=("sh", "-c", STOP, str(self.folder)),
-            start=("sh", "-c", START, str(self.folder)),
-        )
-
-    def run(self, name):
-        """Run a command."""
-        subprocess.run(getattr(self.hooks(), name), check=True, stdin=subprocess.DEVNULL)
-
 
 @pytest.fixture
 def sites(tmp_path):
     """Five mosquittos, without links."""
-    found = {name: Site(tmp_path / name, port) for name, port in zip("abcde", free_ports(5), strict=True)}
-    for site in found.values():
-        site.run("start")
-    yield found
-    for site in found.values():
-        if (site.folder / "pid").exists():
-            os.kill(int((site.folder / "pid").read_text()), signal.SIGKILL)
-
-
-def fleet_of(sites):
-    brokers = [
-        FleetBroker(name, f"{HOST}:{site.port}", tls=None, hooks=site.hooks()) for name, site in sites.items()
-    ]
-    return bl.Fleet(brokers)
+    with running_sites(tmp_path, "abcde") as found:
+        yield found
 
 
 @pytest.fixture

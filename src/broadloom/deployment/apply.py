@@ -5,8 +5,8 @@ that hold the old links stop. A process that is killed goes on where it was, sin
 result when it is taken twice. A rollback is a change like any other: from the links that the brokers have by
 then to the old ones.
 
-What waits in the session of a link that ends is kept in the journal. What of it has not arrived at the other
-end of the link once the new links are up is published there: no message is lost, but these few arrive twice
+What waits in the session of a link that ends is kept in the journal. What of it has not arrived at a broker
+that wants it, once the new links are up, is published there: no message is lost, but these few arrive twice
 at brokers that had them already.
 
 Rehearsals use the same steps on brokers of their own.
@@ -16,8 +16,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import time
 from base64 import b64decode, b64encode
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -27,13 +28,17 @@ from typing import Any, NamedTuple, Protocol
 
 from broadloom.deployment.rollout import Batch, Deployment, LinkSession, order, restarting
 from broadloom.deployment.targets.mosquitto_bridges import local_id, remote_id
-from broadloom.deployment.wiring import Hop, WiredLink
+from broadloom.deployment.wiring import Hop, WiredLink, Wiring
 from broadloom.errors import InputError, UnreachableError
+from broadloom.mqtt.topic_filters import FilterIndex
 from broadloom.progress import stage
 from broadloom.storage import RecordJournal
 
 MOST_SESSIONS = 16  # changed at the same time
+ARRIVAL_SECONDS = 5.0  # for messages that wait in the sessions of new links
 OLD, NEW = "old", "new"
+
+Message = tuple[str, bytes]  # topic and payload
 
 
 class ApplyStep(NamedTuple):
@@ -41,8 +46,8 @@ class ApplyStep(NamedTuple):
 
     Attributes:
         action: "open", "close" or "end" sessions; "stop" a broker, "install" its links or "remove" them,
-            "start" it; "wait" until the links of brokers are up; "watch" what arrives at the other ends of
-            sessions that will end, and "return" what waited in them and has not arrived there.
+            "start" it; "wait" until the links of brokers are up; "watch" what arrives of topics whose
+            sessions will end, and "return" what waited in them and has not arrived.
         brokers: the brokers.
         sessions: the sessions.
         side: whose links are installed: those of the "old" or the "new" deployment.
@@ -71,7 +76,7 @@ class ApplyStep(NamedTuple):
         if self.action == "return":
             return "publish what waited in ended sessions and has not arrived"
         if self.action == "watch":
-            return f"watch what arrives at {names}"
+            return f"watch what arrives, for {len(self.sessions)} sessions that will end"
         if self.action == "install":
             return f"install the {self.side} links of {names}"
         if self.action == "remove":
@@ -124,14 +129,17 @@ class BrokerControl(Protocol):
     def update(self, action: str, session: LinkSession) -> None:
         """Open or close a session."""
 
-    def drain(self, session: LinkSession, keep: Callable[[list[tuple[str, bytes]]], None]) -> None:
+    def drain(self, session: LinkSession, keep: Callable[[list[Message]], None]) -> None:
         """Take all messages that wait in a session, and end it."""
 
     def watch(self, broker: str, filters: Sequence[str]) -> None:
         """Remember from now on which messages arrive at a broker."""
 
-    def publish_missing(self, broker: str, messages: Sequence[tuple[str, bytes]]) -> int:
-        """Publish those topics and payloads at a broker that have not arrived there; returns their number."""
+    def missing(self, broker: str, messages: Sequence[Message], seconds: float) -> list[Message]:
+        """Those messages that have not arrived at a broker, and do not arrive in some seconds."""
+
+    def publish(self, broker: str, messages: Sequence[Message]) -> None:
+        """Publish messages at a broker."""
 
 
 def change_steps(batches: Iterable[Batch], having: Collection[str], side: str = NEW) -> Iterator[ApplyStep]:
@@ -144,7 +152,7 @@ def change_steps(batches: Iterable[Batch], having: Collection[str], side: str = 
     """
     for batch in batches:
         if batch.ended:
-            yield ApplyStep("watch", batch.brokers, batch.ended)
+            yield ApplyStep("watch", batch.brokers, batch.ended, side)
         pending: list[tuple[str, LinkSession]] = []
         for action, broker, session in batch.actions():
             if session is not None:
@@ -231,14 +239,22 @@ class DeploymentChange(NamedTuple):
         batches = order(present, replace(old, brokers=brokers), also=sorted(changed))
         back += change_steps(batches, old.brokers, OLD)
         if left := sorted(_sessions_of(new.links) - _sessions_of(old.links)):
-            back.append(ApplyStep("watch", brokers, tuple(left)))
+            back.append(ApplyStep("watch", brokers, tuple(left), OLD))
             back.append(ApplyStep("end", tuple(dict.fromkeys(one.broker for one in left)), tuple(left)))
-        return [*back, ApplyStep("return", ())]
+        return [*back, ApplyStep("return", (), side=OLD)]
 
-    def link_of(self, session: LinkSession) -> WiredLink:
-        """The link of a session."""
-        links = [link for side in self for link in side.wiring.links]
-        return next(link for link in links if session.client in (local_id(link), remote_id(link)))
+    def wiring_of(self, step: ApplyStep) -> Wiring:
+        """The wiring to which a step leads."""
+        return (self.old if step.side == OLD else self.new).wiring
+
+    def watched(self, step: ApplyStep) -> dict[str, list[str]]:
+        """The subscriptions of each broker that meet topics of sessions that will end."""
+        links = {name: link for side in self for link in side.wiring.links for name in ids_of(link)}
+        carried = {text for session in step.sessions for text in links[session.client].filters()}
+        index = FilterIndex(carried)
+        wants = self.wiring_of(step).wants
+        found = {name: [text for text in texts if any(index.meeting(text))] for name, texts in wants.items()}
+        return {name: texts for name, texts in found.items() if texts}
 
     def links_of(self, step: ApplyStep) -> list[WiredLink]:
         """The links that a step waits for."""
@@ -254,9 +270,14 @@ def _sessions_of(links: Iterable[WiredLink]) -> set[LinkSession]:
     """The sessions of links, at both of their ends."""
     found = set()
     for link in links:
-        found.add(LinkSession(link.peer, remote_id(link), link.owner))
-        found.add(LinkSession(link.owner, local_id(link), link.owner))
+        at_owner, at_peer = ids_of(link)
+        found |= {LinkSession(link.owner, at_owner, link.owner), LinkSession(link.peer, at_peer, link.owner)}
     return found
+
+
+def ids_of(link: WiredLink) -> tuple[str, str]:
+    """The client ids of a link, at its owner and at its peer."""
+    return local_id(link), remote_id(link)
 
 
 class ChangeJournal:
@@ -270,8 +291,8 @@ class ChangeJournal:
         steps: its steps.
         done: the number of steps done.
         is_going_back: whether these steps lead back to the old deployment.
-        kept: the messages of ended sessions by the broker to which the link would have brought them.
-        returned: how many of them had not arrived there, and were published.
+        kept: the messages of ended sessions, by the client id of the session.
+        returned: how many of them had not arrived everywhere, and were published.
 
     Raises:
         JournalDamageError: the file is damaged.
@@ -285,7 +306,7 @@ class ChangeJournal:
         self.steps: list[ApplyStep] = []
         self.done = 0
         self.is_going_back = False
-        self.kept: dict[str, list[tuple[str, bytes]]] = {}
+        self.kept: dict[str, list[Message]] = {}
         self.returned = 0
         for record in self._journal.records():
             self._read(record.kind, record.body)
@@ -301,12 +322,12 @@ class ChangeJournal:
         elif kind == "done":
             self.done = body["steps"]
         elif kind == "keep":
-            self.kept.setdefault(body["broker"], []).extend(
+            self.kept.setdefault(body["session"], []).extend(
                 (topic, b64decode(payload)) for topic, payload in body["messages"]
             )
         elif kind == "returned":
-            del self.kept[body["broker"]]
-            self.returned += body["published"]
+            self.kept = {}
+            self.returned += body["messages"]
         elif kind == "end":
             self.digest, self.steps, self.done, self.is_going_back = None, [], 0, False
 
@@ -318,14 +339,14 @@ class ChangeJournal:
         """One more step is done."""
         self._write("done", {"steps": self.done + 1})
 
-    def keep(self, broker: str, messages: Sequence[tuple[str, bytes]]) -> None:
-        """Keep messages that a link would have brought to a broker."""
+    def keep(self, session: str, messages: Sequence[Message]) -> None:
+        """Keep messages that waited in a session."""
         encoded = [(topic, b64encode(payload).decode()) for topic, payload in messages]
-        self._write("keep", {"broker": broker, "messages": encoded})
+        self._write("keep", {"session": session, "messages": encoded})
 
-    def forget_kept(self, broker: str, published: int) -> None:
-        """The messages for a broker have arrived there; some were published for it."""
-        self._write("returned", {"broker": broker, "published": published})
+    def forget_kept(self, published: int) -> None:
+        """The kept messages have arrived everywhere; some were published again for that."""
+        self._write("returned", {"messages": published})
 
     def end(self) -> None:
         """The change is complete."""
@@ -418,26 +439,45 @@ def _take(step: ApplyStep, change: DeploymentChange, control: BrokerControl, jou
     """Take one step."""
     if step.action == "end":
         for session in step.sessions:
-            control.drain(session, partial(journal.keep, change.link_of(session).other_end(session.broker)))
+            control.drain(session, partial(journal.keep, session.client))
     elif step.action == "watch":
-        filters = defaultdict[str, set[str]](set)
-        for session in step.sessions:
-            link = change.link_of(session)
-            carried = link.out if session.broker == link.owner else link.into
-            filters[link.other_end(session.broker)].update(carried)
-        for broker, texts in filters.items():
-            if texts:
-                control.watch(broker, sorted(texts))
+        for broker, filters in change.watched(step).items():
+            control.watch(broker, filters)
     elif step.action in ("open", "close"):
         with ThreadPoolExecutor(MOST_SESSIONS) as pool:
             for _ in pool.map(lambda session: control.update(step.action, session), step.sessions):
                 pass
     elif step.action == "return":
-        for broker, messages in list(journal.kept.items()):  # all links are up by now
-            journal.forget_kept(broker, control.publish_missing(broker, messages))
+        journal.forget_kept(_return_messages(change.wiring_of(step), control, journal.kept.values()))
     elif step.action == "wait":
         control.wait(change.links_of(step))
     elif step.action == "install":
         control.install(step.brokers[0], step.side)
     else:
         getattr(control, step.action)(step.brokers[0])
+
+
+def _return_messages(wiring: Wiring, control: BrokerControl, kept: Iterable[Sequence[Message]]) -> int:
+    """Publish the kept messages that some broker lacks, each at such a broker; returns their number.
+
+    All links are up by now, so what waits in the sessions of new links arrives.
+    """
+    waiting: Counter[Message] = Counter()
+    for messages in kept:
+        waiting |= Counter(messages)  # several sessions can have had the same message
+    wanted = defaultdict[str, list[Message]](list)
+    for message, count in waiting.items():
+        for broker in wiring.wanting(message[0]):
+            wanted[broker] += count * [message]
+    end = time.monotonic() + ARRIVAL_SECONDS
+    lacking: dict[str, Counter[Message]] = {
+        broker: Counter(control.missing(broker, messages, max(0.0, end - time.monotonic())))
+        for broker, messages in sorted(wanted.items())
+    }
+    published = 0
+    for message in waiting:
+        count, broker = max(((found[message], name) for name, found in lacking.items()), default=(0, ""))
+        if count:
+            control.publish(broker, count * [message])
+            published += count
+    return published

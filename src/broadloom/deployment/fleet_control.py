@@ -10,7 +10,15 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from broadloom.deployment.apply import NEW, OLD, ApplyStep, ChangeJournal, DeploymentChange, apply_change
+from broadloom.deployment.apply import (
+    NEW,
+    OLD,
+    ApplyStep,
+    ChangeJournal,
+    DeploymentChange,
+    Message,
+    apply_change,
+)
 from broadloom.deployment.exports import Target
 from broadloom.deployment.fleet_file import Fleet, FleetBroker
 from broadloom.deployment.fleet_targets import fleet_access
@@ -36,7 +44,6 @@ if TYPE_CHECKING:
 
 PATIENCE = 60.0  # seconds for a broker to stop, to answer, or to have its links up
 PAUSE = 0.05
-ARRIVAL_SECONDS = 5.0  # for messages that wait in the sessions of new links
 JOURNAL = ".apply"  # suffix of the journal next to the fleet file
 CONNECT_SECONDS = 2.0
 FILE_MODE = 0o640  # of a new file: it can have passwords
@@ -194,7 +201,7 @@ class FleetControl:
         address, login = fleet_access(self._fleet, session.broker)
         update_session(action, address, session.client, session.filters, self._qos, login)
 
-    def drain(self, session: LinkSession, keep: Callable[[list[tuple[str, bytes]]], None]) -> None:
+    def drain(self, session: LinkSession, keep: Callable[[list[Message]], None]) -> None:
         """Take all messages that wait in a session, and end it."""
         address, login = fleet_access(self._fleet, session.broker)
         drain_session(address, session.client, login, keep)
@@ -206,13 +213,14 @@ class FleetControl:
             self._witnesses[broker] = ArrivalWitness(address, f"broadloom-watch-{broker}", login)
         self._witnesses[broker].watch(filters)
 
-    def publish_missing(self, broker: str, messages: Sequence[tuple[str, bytes]]) -> int:
-        """Publish those topics and payloads at a broker that have not arrived there; returns their number."""
-        witness = self._witnesses.get(broker)
-        found = list(messages) if witness is None else witness.missing(messages, ARRIVAL_SECONDS)
-        if found:
-            publish_messages(*fleet_access(self._fleet, broker), found)
-        return len(found)
+    def missing(self, broker: str, messages: Sequence[Message], seconds: float) -> list[Message]:
+        """Those messages that have not arrived at a broker, and do not arrive in some seconds."""
+        witness = self._witnesses.get(broker)  # none: a killed process watched, and forgot what it saw
+        return list(messages) if witness is None else witness.missing(messages, seconds)
+
+    def publish(self, broker: str, messages: Sequence[Message]) -> None:
+        """Publish messages at a broker."""
+        publish_messages(*fleet_access(self._fleet, broker), messages)
 
     def close(self) -> None:
         """End the sessions that watched what arrives."""

@@ -35,14 +35,14 @@ class WiredLink(NamedTuple):
     out: tuple[str, ...]
     into: tuple[str, ...]
 
-    def other_end(self, broker: str) -> str:
-        """The broker at the other end.
+    def filters(self) -> frozenset[str]:
+        """The topic filters of both directions.
 
         Examples:
-            >>> WiredLink("a", "b", ("x",), ()).other_end("a")
-            'b'
+            >>> sorted(WiredLink("a", "b", ("x",), ("y",)).filters())
+            ['x', 'y']
         """
-        return self.peer if broker == self.owner else self.owner
+        return frozenset((*self.out, *self.into))
 
     def carried(self) -> tuple[tuple[Hop, tuple[str, ...]], ...]:
         """Both hops of the link with their topic filters."""

@@ -11,9 +11,8 @@ from functools import partial
 from itertools import cycle
 from typing import Any
 
-from broadloom.deployment.apply import NEW, OLD, ChangeJournal, DeploymentChange, apply_change
+from broadloom.deployment.apply import NEW, OLD, ChangeJournal, DeploymentChange, Message, apply_change
 from broadloom.deployment.deployment_inputs import Publication, Settings
-from broadloom.deployment.fleet_control import ARRIVAL_SECONDS
 from broadloom.deployment.rehearsal.delivery_counts import (
     PAYLOAD_BYTES,
     POLL_SECONDS,
@@ -377,7 +376,7 @@ def rehearse_change(
         control = LabControl(lab, change)
         work = partial(apply_change, change, steps, control, ChangeJournal(None))
         try:
-            counts = _change_under_load(clients, tally, rate, [work])
+            counts = change_under_load(clients, tally, rate, [work])
         finally:
             control.close()
     batches = sum(step.action == "wait" for step in steps)
@@ -429,7 +428,7 @@ class LabControl:
         """Open or close a session."""
         update_session(action, self._address(session.broker), session.client, session.filters)
 
-    def drain(self, session: LinkSession, keep: Callable[[list[tuple[str, bytes]]], None]) -> None:
+    def drain(self, session: LinkSession, keep: Callable[[list[Message]], None]) -> None:
         """Take all messages that wait in a session, and end it."""
         drain_session(self._address(session.broker), session.client, ANONYMOUS, keep)
 
@@ -440,12 +439,13 @@ class LabControl:
             self._witnesses[broker] = ArrivalWitness(self._address(broker), name, ANONYMOUS)
         self._witnesses[broker].watch(filters)
 
-    def publish_missing(self, broker: str, messages: Sequence[tuple[str, bytes]]) -> int:
-        """Publish those topics and payloads at a broker that have not arrived there; returns their number."""
-        found = self._witnesses[broker].missing(messages, ARRIVAL_SECONDS)
-        if found:
-            publish_messages(self._address(broker), ANONYMOUS, found)
-        return len(found)
+    def missing(self, broker: str, messages: Sequence[Message], seconds: float) -> list[Message]:
+        """Those messages that have not arrived at a broker, and do not arrive in some seconds."""
+        return self._witnesses[broker].missing(messages, seconds)
+
+    def publish(self, broker: str, messages: Sequence[Message]) -> None:
+        """Publish messages at a broker."""
+        publish_messages(self._address(broker), ANONYMOUS, messages)
 
     def close(self) -> None:
         """End the sessions that watched what arrives."""
@@ -477,11 +477,11 @@ def rehearse_live_change(old: Wiring, new: Wiring, rate: float = RATE) -> dict[s
         lab.apply(lab.calls(old))
         lab.wait_until_linked(old)
         clients.subscribe(subscriptions(stable))
-        counts = _change_under_load(clients, tally, rate, [add, partial(lab.apply, removals)])
+        counts = change_under_load(clients, tally, rate, [add, partial(lab.apply, removals)])
     return counts | {"batches": 2, "restarts": 0}
 
 
-def _change_under_load(
+def change_under_load(
     clients: LabClients, tally: DeliveryTally, rate: float, steps: Sequence[Callable[[], object]]
 ) -> dict[str, Any]:
     """Take the steps while messages are published; returns their counts, and those of a round afterwards."""
