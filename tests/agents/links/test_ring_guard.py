@@ -21,6 +21,7 @@ from broadloom.agents.links.ring_guard import (
     STAMPED_SECONDS,
     EchoQueue,
     RingGuard,
+    content_hash,
     hold_seconds,
 )
 from broadloom.agents.links.route_orders import AgentOrders, Epoch, Route
@@ -233,6 +234,19 @@ def test_messages_without_a_stamp_wait_and_others_pass_them_unless_an_agent_has_
     assert bench.texts() == [b"stamped"]
     bench.advance(bench.guard.hold)
     assert bench.texts() == [b"stamped", b"client", b"marker", b"later"]
+    assert len(bench.queue) == 0
+
+
+def test_a_message_waits_no_longer_when_its_original_arrives():
+    bench = Bench()
+    bench.guard.set_bridges({"hand"})
+    for text in (b"one", b"two", b"two"):
+        bench.arrive(text)
+    bench.arrive(b"two", at="a")
+    assert bench.texts() == [b"two", b"two", b"two"]
+    assert all(bench.guard.is_copy(content_hash(one), ("a", "b"), False) for one in bench.delivered[:2])
+    bench.advance(bench.guard.hold)
+    assert bench.texts()[3:] == [b"one"]
     assert len(bench.queue) == 0
 
 

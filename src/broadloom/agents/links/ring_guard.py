@@ -39,9 +39,8 @@ that changes the topic makes another message, which nobody can recognise.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Collection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     from broadloom.agents.links.stamps import Stamp, Stamps
@@ -224,7 +223,9 @@ class EchoQueue:
         self._deliver = deliver
         self._later = later
         self._most = most
-        self._waiting: deque[tuple[float, Publish]] = deque()  # with the time at which it leaves
+        self._waiting: dict[int, _Waiting] = {}  # in order of arrival
+        self._equal: dict[int, list[int]] = {}  # numbers of waiting messages without a stamp, by content
+        self._number = 0
         self._control = 0  # messages of agents among them
         self._size = 0
         self._has_timer = False
@@ -236,21 +237,27 @@ class EchoQueue:
         """Receive a message from the hop's own broker."""
         guard = self._guard
         leaves_at = 0.0
+        content = 0
         is_control = message.topic.startswith("$")
         if not is_control:
             stamp = self._stamps.read(message.stamp) if message.stamp else None
-            digest = content_hash(message)
+            content = content_hash(message)
             if stamp is None:
-                is_copy = guard.is_copy(digest, self._hop, is_stamped=False)
+                is_copy = guard.is_copy(content, self._hop, is_stamped=False)
                 if guard.gets_copies() and not is_copy:
                     leaves_at = guard.now() + guard.hold
             elif stamp.at == self._hop[0] and not stamp.retained:
-                guard.saw_stamped(digest)
+                guard.saw_stamped(content)
+                for number in self._equal.pop(content, ()):  # they are copies, and will be dropped
+                    self._let_go(number)
         may_pass = not (is_control or self._control) and not leaves_at
         if may_pass or not (self._waiting or leaves_at):
             self._deliver(message)
             return
-        self._waiting.append((leaves_at, message))
+        self._number += 1
+        self._waiting[self._number] = _Waiting(leaves_at, message, content)
+        if leaves_at:
+            self._equal.setdefault(content, []).append(self._number)
         self._control += is_control
         self._size += len(message.raw)
         self._release()
@@ -258,6 +265,7 @@ class EchoQueue:
     def clear(self) -> None:
         """The connection is lost: the broker repeats what waits."""
         self._waiting.clear()
+        self._equal.clear()
         self._control = 0
         self._size = 0
 
@@ -265,19 +273,40 @@ class EchoQueue:
         """Let messages go whose time has come, or which are too many; or all, if the guard is off."""
         guard = self._guard
         while self._waiting:
-            leaves_at, message = self._waiting[0]
-            wait = leaves_at - guard.now()
+            number, first = next(iter(self._waiting.items()))
+            wait = first.leaves_at - guard.now()
             fits = self._size <= MOST_HELD_BYTES and len(self._waiting) <= self._most
             if wait > 0 and fits and guard.gets_copies():
                 if not self._has_timer:
                     self._has_timer = True
                     self._later(wait, self._wake)
                 return
-            self._waiting.popleft()
-            self._control -= message.topic.startswith("$")
-            self._size -= len(message.raw)
-            self._deliver(message)
+            if numbers := self._equal.get(first.content):
+                numbers.remove(number)
+                if not numbers:
+                    del self._equal[first.content]
+            self._let_go(number)
+
+    def _let_go(self, number: int) -> None:
+        message = self._waiting.pop(number).message
+        self._control -= message.topic.startswith("$")
+        self._size -= len(message.raw)
+        self._deliver(message)
 
     def _wake(self) -> None:
         self._has_timer = False
         self._release()
+
+
+class _Waiting(NamedTuple):
+    """A message that waits.
+
+    Attributes:
+        leaves_at: the time at which it leaves; 0: when those before it have left.
+        message: the message.
+        content: its hash; 0 for messages of agents.
+    """
+
+    leaves_at: float
+    message: Publish
+    content: int

@@ -122,7 +122,7 @@ class SiteHop(SessionHandler):
             context.stamps,
             self.forwarder.arrive,
             asyncio.get_running_loop().call_later,
-            most=near.window // 2,
+            most=near.window * 9 // 10,
         )
         self._routes: dict[int, Route] = {}
         self._ordered = -1
