@@ -10,7 +10,7 @@ import hashlib
 import logging
 import math
 import re
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
-from broadloom.agents.links.planned_trees import NEVER_CARRIED, Filters, Hops, target_trees
+from broadloom.agents.links.planned_trees import NEVER_CARRIED, Filters, FittedTrees, Hops, target_trees
 from broadloom.deployment import addresses_of
 from broadloom.discovery.broker_findings import carried_parts
 from broadloom.errors import InputError, StorageError, error_from_os
@@ -116,6 +116,8 @@ class FleetPlanner:
             else RecordJournal(None if state is None else Path(state) / JOURNAL)
         )
         self._parts: dict[str, tuple[tuple[str, ...], str | None]] = {}
+        self._fitted = FittedTrees()
+        self._degree = 0  # the most neighbours of a broker in the trees
         self._reload()
         names = sorted(fleet.brokers)
         if names != self._fleet_names:
@@ -226,7 +228,9 @@ class FleetPlanner:
             self._commit("reweight", {})
         if self._journal.new_bytes > SNAPSHOT_BYTES:
             self.compact()
-        self._targets = target_trees(self._plan(), self._targets if before is None else before)
+        known = self._targets if before is None else before
+        self._targets = target_trees(self._plan(), known, fitted=self._fitted)
+        self._degree = _most_neighbours(self._targets.values())
         self._show()
         return dict(self._targets)
 
@@ -589,9 +593,10 @@ class FleetPlanner:
         """Prepare the status."""
         rows = self.not_carried()
         most = self._fleet.links.max_degree
-        degree = self._live.max_degree
+        degree = max(self._live.max_degree, self._degree)
         problem = (
-            f"a broker has {degree} links, more than max_degree = {most}; adopt a proposal"
+            f"a broker has {degree} neighbours, more than max_degree = {most}, which binds proposals only; "
+            "look for one with --propose"
             if most is not None and degree > most
             else None
         )
@@ -678,6 +683,15 @@ def _digest(data: bytes) -> str:
 
 def _max_degree(plan: Plan) -> int:
     return int(np.bincount(plan.edges.ravel(), minlength=1).max())
+
+
+def _most_neighbours(trees: Iterable[Hops]) -> int:
+    """The most neighbours that a broker has in some trees."""
+    neighbours = defaultdict[str, set[str]](set)
+    for start, end in {hop for hops in set(trees) for hop in hops}:
+        neighbours[start].add(end)
+        neighbours[end].add(start)
+    return max(map(len, neighbours.values()), default=0)
 
 
 def _edge(pair: Sequence[str]) -> tuple[str, str]:
