@@ -47,7 +47,7 @@ EVERYTHING = "#"
 ABSENT = ("keep", "drop")
 TLS_PORT, PLAIN_PORT, NATS_PORT = 8883, 1883, 4222
 CONTROLLER_PORT = 8790
-LARGEST_WINDOW = 65_535  # MQTT counts unacknowledged messages in 16 bits
+LARGEST_WINDOW = 16_384  # half of the messages within which a hop recognises a repetition
 # The names that each section can have.
 _SECTIONS = ("defaults", "brokers", "links", "live")
 _DEFAULTS = ("kind", "tls", "login", "api_login", "hooks")
