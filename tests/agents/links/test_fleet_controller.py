@@ -390,7 +390,7 @@ def test_a_change_goes_through_its_steps():
     version = fleet.controller.status()["version"]
     fleet.set_target(STAR)
     assert len(fleet.controller._state.routes) == 2
-    assert fleet.controller.status()["opening"][0]["waits_for"] == ["a", "c"]  # b has its hop to c already
+    assert fleet.controller.status()["opening"][0]["waits_for"] == ["a", "b", "c"]
     fleet.run()
     assert fleet.controller.settled()
     status = fleet.controller.status()

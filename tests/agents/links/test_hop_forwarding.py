@@ -647,20 +647,20 @@ def route(number, *pairs, filters=("x",), since=1, until=None, **more):
     return Route(number, filters, both(*pairs), since, until, **more)
 
 
-def stamped(topic, origin, version, number, at, retained=False, key=KEY, **more):
+def stamped(topic, origin, version, number, at, retained=False, key=KEY, is_last=False, **more):
     """A message with a stamp."""
-    value = Stamps(key).write(Stamp(origin, version, number, at, retained))
+    value = Stamps(key).write(Stamp(origin, version, number, at, retained, is_last))
     return received(topic, stamp=value, **more)
 
 
 def test_the_origins_version_chooses_the_tree_and_the_stamp_keeps_it():
     old, new = route(4, "ab", until=1), route(5, "ab", "bc", since=2)
     hop = Hop(("a", "b"), old, new)
-    assert hop.sent(received("x")) == Stamp("a", 1, 4, "b")
+    assert hop.sent(received("x")) == Stamp("a", 1, 4, "b", is_last=True)
     hop.policy.raise_version(2)
     assert hop.sent(received("x")) == Stamp("a", 2, 5, "b")
     further = Hop(("b", "c"), old, new, version=1)  # it has not switched yet
-    assert further.sent(stamped("x", "a", 2, 5, "b")) == Stamp("a", 2, 5, "c")
+    assert further.sent(stamped("x", "a", 2, 5, "b")) == Stamp("a", 2, 5, "c", is_last=True)
     assert further.sent(stamped("x", "a", 1, 4, "b")) is None
     assert further.counts["other_hop"] == 1
 
@@ -668,7 +668,7 @@ def test_the_origins_version_chooses_the_tree_and_the_stamp_keeps_it():
 def test_a_message_never_goes_back_towards_its_origin():
     tree = route(4, "ab", "bc", "bd")
     assert Hop(("b", "a"), tree).sent(stamped("x", "a", 1, 4, "b")) is None
-    assert Hop(("b", "c"), tree).sent(stamped("x", "a", 1, 4, "b")) == Stamp("a", 1, 4, "c")
+    assert Hop(("b", "c"), tree).sent(stamped("x", "a", 1, 4, "b")) == Stamp("a", 1, 4, "c", is_last=True)
     assert Hop(("b", "c"), tree).sent(stamped("x", "c", 1, 4, "b")) is None
 
 
@@ -707,9 +707,8 @@ def test_messages_of_another_place_tree_or_fleet_are_dropped_and_counted():
     assert hop.sent(stamped("other", "a", 1, 4, "b")) is None
     assert hop.counts["forged"] == 1  # the stamp of another message
     assert hop.sent(stamped("x", "z", 1, 4, "b")) is None  # an origin outside of the tree
-    assert hop.sent(stamped("x", "a", 1, 4, "b", key=OTHER_KEY)) == Stamp(
-        "b", 1, 4, "c"
-    )  # as without a stamp
+    foreign = stamped("x", "a", 1, 4, "b", key=OTHER_KEY)
+    assert hop.sent(foreign) == Stamp("b", 1, 4, "c", is_last=True)  # as without a stamp
     assert hop.sent(received("y")) is None
     assert hop.sent(received("broadloom/from/me/register")) is None
     assert hop.counts["unrouted"] == 2
@@ -725,16 +724,22 @@ def test_a_message_of_a_newer_version_waits_for_orders():
     assert hop.sent(newer) is Hold.ORDERS
     replacement = route(5, "ab", "bc", since=None)
     hop.policy.set_routes({4: tree, 5: replacement}, {4, 5}, 1)
-    assert hop.sent(newer) == Stamp("a", 2, 5, "c")
+    assert hop.sent(newer) == Stamp("a", 2, 5, "c", is_last=True)
     hop.policy.set_routes({}, (), 2)
     assert hop.sent(newer) is None
     assert hop.counts["late"] == 1
 
 
+def test_a_message_of_an_unknown_tree_that_ends_here_holds_nothing_up():
+    hop = Hop(("b", "c"), route(4, "ab", "bc"), ordered=1)
+    assert hop.sent(stamped("x", "a", 2, 5, "b", is_last=True)) is None
+    assert hop.sent(received("x")) == Stamp("b", 1, 4, "c", is_last=True)
+
+
 def test_old_retained_messages_go_only_to_brokers_that_are_new_in_the_tree():
     tree = route(4, "ab", "bc", "bd", fresh=frozenset("bc"))
     message = stamped("x", "a", 1, 4, "b", retained=True)
-    assert Hop(("b", "c"), tree).sent(message) == Stamp("a", 1, 4, "c", retained=True)
+    assert Hop(("b", "c"), tree).sent(message) == Stamp("a", 1, 4, "c", True, True)
     assert Hop(("b", "d"), tree).sent(message) is None
 
 

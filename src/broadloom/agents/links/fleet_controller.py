@@ -524,8 +524,12 @@ class FleetController:
         return 2 * len(brokers & self._followers) > len(brokers) or not brokers
 
     def _needs_of(self, unit: PendingUnit) -> frozenset[str]:
-        """The brokers that have to open hops, or filters on hops, for a unit."""
-        return unit.needs | (unit.senders & self._late.keys()) if self._late else unit.needs
+        """The brokers that must have the routes of a unit before others use them: all that send in them.
+
+        A broker without a new hop must know them too. Otherwise messages would wait there until its agent
+        hears of them.
+        """
+        return unit.senders
 
     def _needs_of_opening(self, key: int) -> frozenset[str]:
         routes = [self._state.routes[number] for number in self._state.opening[key].new]

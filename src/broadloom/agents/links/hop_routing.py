@@ -262,7 +262,7 @@ class RoutePolicy:
         if stamp is None:
             forwarded = self._first_stamp(message.topic)
         elif stamp.route not in self._known and stamp.version > self._ordered:
-            return Hold.ORDERS
+            return None if stamp.is_last else Hold.ORDERS
         else:
             forwarded = self._next_stamp(message.topic, stamp)
         if forwarded is None:
@@ -296,7 +296,7 @@ class RoutePolicy:
             routes = self._find(topic)
         for route in routes:
             if route.is_valid(version):
-                return Stamp(start, version, route.number, end)
+                return Stamp(start, version, route.number, end, is_last=self._ends_at(route))
         self._counts["other_version" if routes else "unrouted"] += 1
         return None
 
@@ -314,7 +314,7 @@ class RoutePolicy:
         if route not in routes:
             self._counts["forged"] += 1  # the stamp is that of another message
             return None
-        return stamp._replace(at=self.hop[1])
+        return stamp._replace(at=self.hop[1], is_last=self._ends_at(route))
 
     def _is_echo(self, content: int, stamp: Stamp | None) -> bool:
         """Whether a bridge made by hand has brought a copy of a message."""
@@ -340,6 +340,11 @@ class RoutePolicy:
         if len(topic) <= LONGEST_CACHED:
             self._by_topic[topic] = found
         return found
+
+    def _ends_at(self, route: Route) -> bool:
+        """Whether the far broker sends the messages of a route to nobody else."""
+        start, end = self.hop
+        return not any(one == end and other != start for one, other in route.hops)
 
     def _side(self, route: Route) -> frozenset[str]:
         """The brokers on the hop's near side of a route's tree."""
