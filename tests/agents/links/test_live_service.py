@@ -278,6 +278,44 @@ def test_a_fleet_without_a_key_is_bad_input(tmp_path, run):
     assert "--propose" in said
 
 
+def test_a_fleet_with_a_broker_without_mqtt_5_is_bad_input(tmp_path, run):
+    (tmp_path / "key").write_text(KEY)
+    (tmp_path / "key").chmod(0o600)
+    brokers = [
+        f'[brokers.{name}]\naddress = "127.0.0.1:{port}"\ntls = false\n' for port, name in enumerate("ab", 1)
+    ]
+    (tmp_path / "fleet.toml").write_text("\n".join([*brokers, 'kind = "nats"', '[live]\nkey_file = "key"']))
+    for arguments in (["controller", "--with-agents", "--state", tmp_path / "s"], ["agent", "--broker", "a"]):
+        code, _, said = run(arguments[0], tmp_path / "fleet.toml", *arguments[1:])
+        assert code == 2
+        assert "broker 'b' is a NATS server; only MQTT 5 brokers can have agents" in said
+
+
+@pytest.mark.parametrize("option", [["--events", "e.jsonl"], ["--propose", "9"], ["--moves", "m.toml"]])
+def test_down_refuses_options_that_it_would_ignore(option, run):
+    code, _, said = run("controller", "--down", *option)
+    assert code == 2
+    assert f"leave out {option[0]}" in said
+
+
+def test_a_watched_status_outlives_the_controller(tmp_path, run, monkeypatch):
+    """While the controller does not answer, it says so, and shows the status again afterwards."""
+    (tmp_path / "key").write_text(KEY)
+    (tmp_path / "key").chmod(0o600)
+    live = f'[live]\ncontroller = "{HOST}:{free_ports(1)[0]}"\nkey_file = "key"'
+    (tmp_path / "fleet.toml").write_text(f'[brokers.rome]\naddress = "127.0.0.1:1"\ntls = false\n{live}')
+    pauses = iter([None, None])
+
+    def pause(_):
+        if next(pauses, 1) is not None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", pause)
+    _, said, _ = run("status", tmp_path / "fleet.toml", "--watch")
+    assert said.count("does not answer") == 3
+    assert run("status", tmp_path / "fleet.toml")[0] == 3
+
+
 def test_a_search_in_a_process_of_its_own_ends_with_its_task():
     """Its result or its error comes back; if the controller stops, it stops."""
 

@@ -34,7 +34,7 @@ def fleet_broker(fleet: Fleet, broker: str, address: str | None = None) -> Fleet
     """A broker of a fleet, or one that has joined with an address of its own.
 
     Raises:
-        InputError: the fleet has no such broker, or it does not speak MQTT 5.
+        InputError: the fleet has no such broker.
     """
     found = fleet.brokers.get(broker)
     if found is None:
@@ -45,9 +45,26 @@ def fleet_broker(fleet: Fleet, broker: str, address: str | None = None) -> Fleet
                 f"there are {', '.join(list(fleet.brokers)[:20])}"
             )
         found = fleet.joined(broker, address)
-    if found.kind == "nats":
-        raise InputError(f"broker {broker!r} is a NATS server; agents need MQTT 5 brokers")
     return found
+
+
+def check_live(fleet: Fleet) -> None:
+    """Check that all brokers of a fleet can have agents.
+
+    Raises:
+        InputError: a broker does not speak MQTT 5.
+
+    Examples:
+        >>> check_live(Fleet([FleetBroker("rome", "10.0.0.7", kind="nats")]))
+        Traceback (most recent call last):
+        broadloom.errors.InputError: broker 'rome' is a NATS server; only MQTT 5 brokers can have agents...
+    """
+    for name, broker in fleet.brokers.items():
+        if broker.kind == "nats":
+            raise InputError(
+                f"broker {name!r} is a NATS server; only MQTT 5 brokers can have agents "
+                "(mosquitto, emqx, rabbitmq): give the controller and the agents a fleet file without it"
+            )
 
 
 def fleet_endpoint_of(fleet: Fleet) -> EndpointOf:
@@ -216,6 +233,7 @@ async def serve_agent(options: AgentOptions, ready: Callable[[], None] = lambda:
     """
     stop = stop_signal()
     fleet = options.fleet
+    check_live(fleet)
     if options.controller is not None:
         live = replace(fleet.live, controller=options.controller)
         fleet = Fleet(fleet.brokers.values(), fleet.links, fleet.path, live)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from broadloom.agents.links.agent_service import (
     WatchedAgent,
     agent_folder,
+    check_live,
     first_of,
     stop_signal,
     task_failure,
@@ -113,12 +114,13 @@ class ControllerService:
         clock: a clock that never goes back.
 
     Raises:
-        InputError: the state is damaged or in use, or the fleet has no key.
+        InputError: the state is damaged or in use, or the fleet has no key or a broker without MQTT 5.
         StorageError: the state cannot be written.
     """
 
     def __init__(self, options: ControllerOptions, clock: Callable[[], float] = time.monotonic) -> None:
         fleet = options.fleet
+        check_live(fleet)
         self._options = options
         self._key = FleetKey(fleet.live.key())
         options.state.mkdir(parents=True, exist_ok=True)
