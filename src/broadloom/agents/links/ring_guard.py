@@ -33,8 +33,8 @@ messages arrive per second, the times of rules 2 and 3 begin again.
 
 The price, while the guard is active: messages of local clients are later by the wait, and equal messages of
 clients within these seconds are taken for copies. The first copies that a broker gets, and copies that are
-later than the wait, arrive twice; so do some if clients publish so much that messages cannot wait. A bridge
-that changes the topic makes another message, which nobody can recognise.
+later than the wait, arrive twice. A bridge that changes the topic makes another message, which nobody can
+recognise.
 """
 
 from __future__ import annotations
@@ -104,6 +104,7 @@ class RingGuard:
         self._copies_until = 0.0
         self._sources: set[str] = set()  # brokers whose messages have turned up here
         self._recent: dict[int | tuple[int, Hop], _Recent] = {}
+        self._arrivals: dict[int, float] = {}  # the last one of each content
 
     def set_bridges(self, names: Collection[str]) -> None:
         """Take over the bridges made by hand that the broker has."""
@@ -132,6 +133,7 @@ class RingGuard:
         if is_active != self.is_active:
             self.is_active = is_active
             self._recent.clear()
+            self._arrivals.clear()
             self._changed()
 
     # Messages.
@@ -143,6 +145,17 @@ class RingGuard:
     def saw_stamped(self, digest: int) -> None:
         """A message with a stamp for this broker has arrived."""
         self._remember(digest, STAMPED_SECONDS)
+
+    def saw_arrive(self, digest: int) -> None:
+        """A message without a stamp is at the broker; hops get it now or later."""
+        now = self.now()
+        if len(self._arrivals) >= MOST_REMEMBERED:
+            self._arrivals = {one: at for one, at in self._arrivals.items() if at > now - STAMPED_SECONDS}
+        self._arrivals[digest] = now
+
+    def arrival(self, digest: int) -> float:
+        """The time at which a message without a stamp, which a hop gets now, has arrived at the broker."""
+        return self._arrivals.get(digest, self.now())
 
     def saw_leave(self, digest: int, hop: Hop) -> None:
         """A message without a stamp leaves over a hop."""
@@ -204,8 +217,6 @@ class EchoQueue:
         stamps: reads stamps.
         deliver: takes a message whose time has come.
         later: calls a function after some seconds.
-        most: the most messages that wait; the oldest leave early, so that clients can publish more than the
-            broker sends ahead (its receive maximum) in the time of a wait.
     """
 
     def __init__(
@@ -215,14 +226,12 @@ class EchoQueue:
         stamps: Stamps,
         deliver: Callable[[Publish], None],
         later: Callable[[float, Callable[[], None]], object],
-        most: int,
     ) -> None:
         self._hop = hop
         self._guard = guard
         self._stamps = stamps
         self._deliver = deliver
         self._later = later
-        self._most = most
         self._waiting: dict[int, _Waiting] = {}  # in order of arrival
         self._equal: dict[int, list[int]] = {}  # numbers of waiting messages without a stamp, by content
         self._number = 0
@@ -245,7 +254,7 @@ class EchoQueue:
             if stamp is None:
                 is_copy = guard.is_copy(content, self._hop, is_stamped=False)
                 if guard.gets_copies() and not is_copy:
-                    leaves_at = guard.now() + guard.hold
+                    leaves_at = guard.arrival(content) + guard.hold
             elif stamp.at == self._hop[0] and not stamp.retained:
                 guard.saw_stamped(content)
                 for number in self._equal.pop(content, ()):  # they are copies, and will be dropped
@@ -275,8 +284,7 @@ class EchoQueue:
         while self._waiting:
             number, first = next(iter(self._waiting.items()))
             wait = first.leaves_at - guard.now()
-            fits = self._size <= MOST_HELD_BYTES and len(self._waiting) <= self._most
-            if wait > 0 and fits and guard.gets_copies():
+            if wait > 0 and self._size <= MOST_HELD_BYTES and guard.gets_copies():
                 if not self._has_timer:
                     self._has_timer = True
                     self._later(wait, self._wake)

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from broadloom.agents.links.agent_files import OrdersFile, private, read_checked, write_checked
+from broadloom.agents.links.copy_observer import CopyObserver
 from broadloom.agents.links.hop_forwarder import ByteBudget, DeadLetter
 from broadloom.agents.links.hop_routing import MARKER, Marker
 from broadloom.agents.links.ring_guard import RingGuard
@@ -131,9 +132,8 @@ class SiteAgent:
         self._control = _Control(self)
         self._task: asyncio.Task[None] | None = None
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self.guard = RingGuard(
-            broker, asyncio.get_running_loop().time, self.problem, lambda: self.set_filters(self._clients)
-        )
+        self.guard = RingGuard(broker, asyncio.get_running_loop().time, self.problem, self._guard_changed)
+        self._observer: CopyObserver | None = None
         self._context = HopContext(
             key,
             folder,
@@ -208,6 +208,8 @@ class SiteAgent:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._observer is not None:
+            await self._observer.stop()
 
     def _unlock(self) -> None:
         if self._lock is not None:
@@ -309,6 +311,10 @@ class SiteAgent:
         self.round_trips.update(found)
         self.on_change()
 
+    def _guard_changed(self) -> None:
+        self.set_filters(self._clients)
+        self._progressed()
+
     def set_foreign_bridges(self, names: Collection[str]) -> None:
         """Take over the bridges made by hand that the broker has; they can bring messages back."""
         self.guard.set_bridges(names)
@@ -363,16 +369,20 @@ class SiteAgent:
         wanted = {neighbour: dict(routes) for neighbour, routes in self._wanted.items() if routes}
         for neighbour in self._hops.keys() - wanted.keys():
             self._end_hop(neighbour)
+        failures: list[BaseException] = []  # of some hops, after all others are open
         for neighbour in sorted(wanted.keys() - self._hops.keys()):
-            await self._open_hop(neighbour, orders.addresses.get(neighbour))
+            try:
+                await self._open_hop(neighbour, orders.addresses.get(neighbour))
+            except (InputError, StorageError) as error:
+                failures.append(error)
         await self._control.session.up.wait()
+        hops = [(self._hops[neighbour], wanted[neighbour]) for neighbour in wanted.keys() & self._hops.keys()]
         results = await asyncio.gather(
-            *(self._hops[neighbour].set_routes(routes, orders) for neighbour, routes in wanted.items()),
-            return_exceptions=True,
+            *(hop.set_routes(routes, orders) for hop, routes in hops), return_exceptions=True
         )
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        failures += [result for result in results if isinstance(result, BaseException)]
+        if failures:
+            raise failures[0]
         if self._opened != orders.number:
             self._opened = orders.number
             self.on_change()
@@ -380,6 +390,17 @@ class SiteAgent:
             await self._publish_marker(orders)
         for hop in self._hops.values():
             self._send_retained(hop)
+        await self._observe(orders)
+
+    async def _observe(self, orders: AgentOrders) -> None:
+        """See all messages of the routes at once, while the guard is active."""
+        if self._observer is None:
+            if not self.guard.is_active:
+                return
+            endpoint = self._endpoint(self.broker, None)
+            self._observer = CopyObserver(self.broker, endpoint, self.guard, self._context.stamps)
+        filters = {text for route in orders.routes.values() for text in route.filters}
+        await self._observer.observe(filters if self.guard.is_active else ())
 
     async def _open_hop(self, neighbour: str, address: str | None) -> None:
         ending = self._ending.pop(neighbour, None)

@@ -23,7 +23,7 @@ from broadloom.agents.links.hop_store import FAR, NEAR, HopStore
 from broadloom.agents.links.ring_guard import EchoQueue, RingGuard
 from broadloom.agents.links.route_orders import AgentOrders, HopReport, Route
 from broadloom.agents.links.stamps import FleetKey, Stamp, Stamps
-from broadloom.mqtt.client_session import ClientSession, SessionHandler
+from broadloom.mqtt.client_session import BrokerRefusedError, ClientSession, SessionHandler
 from broadloom.mqtt.endpoint import Endpoint
 from broadloom.mqtt.packets import FAILED, PUBACK, PUBCOMP, PUBREC, Connack, Publish, acknowledgement
 from broadloom.mqtt.reserved_topics import INTERNAL_PREFIX, ROUTE_STAMP
@@ -37,6 +37,7 @@ MOST_IDENTIFIER = 268_435_455  # of a subscription
 FORGET_SECONDS, OPEN_SECONDS = 5.0, 2.0
 RETAINED_SECONDS = 30.0  # without any answer
 BUSY = 100  # messages in flight
+MOST_REFUSED = 1000  # filters that are reported
 MOST_NOTED = 1000  # superfluous lines in the file of filters
 FENCE = f"{INTERNAL_PREFIX}fence"
 
@@ -117,17 +118,13 @@ class SiteHop(SessionHandler):
             asyncio.get_running_loop().call_later,
         )
         self._echoes = EchoQueue(
-            hop,
-            context.guard,
-            context.stamps,
-            self.forwarder.arrive,
-            asyncio.get_running_loop().call_later,
-            most=near.window * 9 // 10,
+            hop, context.guard, context.stamps, self.forwarder.arrive, asyncio.get_running_loop().call_later
         )
         self._routes: dict[int, Route] = {}
         self._ordered = -1
         self._wanted: dict[str, int] = {}
         self._subscribed: dict[str, int] = {}
+        self._refused: set[str] = set()  # of these, those that the own broker refuses
         self._is_subscribed = False
         self._strays = _read_filters(self._filters_path)
         self._noted = len(self._strays)  # lines in the file of filters, at least
@@ -204,6 +201,7 @@ class SiteHop(SessionHandler):
             dict(self.forwarder.counts),
             next((text for text in errors if text), ""),
             None if trip is None else 1000 * trip,
+            tuple(sorted(self._refused)[:MOST_REFUSED]),
         )
 
     # Routes and subscriptions.
@@ -217,7 +215,6 @@ class SiteHop(SessionHandler):
 
         Raises:
             ConnectionError: the own broker is not connected.
-            BrokerRefusedError: it refuses a filter.
         """
         if routes != self._routes or orders.version != self._ordered:
             self._note_retained(routes)
@@ -253,12 +250,18 @@ class SiteHop(SessionHandler):
             extra = [text for text in {*self._subscribed, *self._strays} if text not in wanted]
             if missing:
                 self._remember_filters(missing)
-                await self._near.subscribe(missing, retained=False, identifiers=missing)
+                self._refused -= missing.keys()
+                try:
+                    await self._near.subscribe(missing, retained=False, identifiers=missing)
+                except BrokerRefusedError as error:  # the other filters go on
+                    self._refused.update(error.filters)
+                    self._context.problem(f"messages do not leave {self.hop[0]!r}: {error}; allow it there")
                 self._subscribed.update(missing)
             if extra:
                 await self._near.unsubscribe(extra)
                 for text in extra:
                     self._subscribed.pop(text, None)
+                self._refused.difference_update(extra)
                 self._strays = set()
                 for text in self._compared.intersection(extra) - self._wanted.keys():
                     self._index.discard(text)
