@@ -52,7 +52,15 @@ TASK_FAILED = "a task of the agent has failed"
 
 
 class BrokerRefusedError(Exception):
-    """A broker refused a connection or a subscription."""
+    """A broker refused a connection or a subscription.
+
+    Attributes:
+        filters: the topic filters that it refused, after it has accepted all others of the request.
+    """
+
+    def __init__(self, text: str, filters: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.filters = tuple(filters)
 
 
 class SessionHandler:
@@ -207,23 +215,34 @@ class ClientSession(asyncio.Protocol):
             qos: the highest quality of service of messages for filters without identifiers.
 
         Raises:
-            BrokerRefusedError: the broker refuses a filter.
+            BrokerRefusedError: the broker refuses some filters; it has accepted the others.
             ConnectionError: the connection is lost.
         """
         known = (identifiers or {}) if self._has_identifiers else {}
         texts = list(filters)
         plain = [text for text in texts if not known.get(text)]
-        await self._request(plain, lambda number, some: subscribe(number, some, retained, qos=qos))
+        refused = await self._request(plain, lambda number, some: subscribe(number, some, retained, qos=qos))
         for text in texts:
             if known.get(text):
                 packet = partial(subscribe, retained=retained, identifier=known[text])
-                await self._request([text], packet)
+                refused |= await self._request([text], packet)
+        if refused:
+            text, reason = next(iter(refused.items()))
+            more = f" and {len(refused) - 1} more filters" if len(refused) > 1 else ""
+            raise BrokerRefusedError(
+                f"broker {self.broker!r} refuses {text!r}{more} to {self.client!r} ({reason:#x})",
+                list(refused),
+            )
 
     async def unsubscribe(self, filters: Iterable[str]) -> None:
         """Unsubscribe, and wait for the acknowledgement."""
         await self._request(filters, unsubscribe)
 
-    async def _request(self, filters: Iterable[str], packet: Callable[[int, list[str]], bytes]) -> None:
+    async def _request(
+        self, filters: Iterable[str], packet: Callable[[int, list[str]], bytes]
+    ) -> dict[str, int]:
+        """Send requests and wait for the answers; returns the refused filters, with the reasons."""
+        refused: dict[str, int] = {}
         texts = list(filters)
         for first in range(0, len(texts), FILTERS_PER_REQUEST):
             some = texts[first : first + FILTERS_PER_REQUEST]
@@ -232,11 +251,9 @@ class ClientSession(asyncio.Protocol):
             number = self._next_id()
             answer = self._requests[number] = asyncio.get_running_loop().create_future()
             self.send(packet(number, some))
-            for text, reason in zip(some, await self._answered(answer), strict=False):
-                if reason >= FAILED:
-                    raise BrokerRefusedError(
-                        f"broker {self.broker!r} refuses {text!r} to {self.client!r} ({reason:#x})"
-                    )
+            reasons = zip(some, await self._answered(answer), strict=False)
+            refused |= {text: reason for text, reason in reasons if reason >= FAILED}
+        return refused
 
     async def _answered(self, answer: asyncio.Future[bytes]) -> bytes:
         """The answer to a request; a broker that gives none in time loses the connection."""

@@ -50,6 +50,7 @@ if TYPE_CHECKING:
     from broadloom.plans import Plan
 
 LOG = logging.getLogger("broadloom.live")
+PLAN_AGAIN_SECONDS = 5.0  # after a failure
 GATHER_SECONDS = 0.2  # for which changes of subscriptions are gathered
 TICK_SECONDS = 0.1
 REPORT_SECONDS = 0.02  # for which changes of an embedded agent are gathered
@@ -350,8 +351,12 @@ class ControllerService:
                 self._followed_number = number
                 self._planner_problem = ""
             except BroadloomError as error:
+                # Nothing is forgotten: the same again in a while, with what agents have said since.
+                self._wanted = wanted | self._wanted
+                self._new_round_trips = round_trips | self._new_round_trips
                 if self._requests is None:
                     self._requests = requests
+                asyncio.get_running_loop().call_later(PLAN_AGAIN_SECONDS, self._plan_due.set)
                 self._planner_problem = f"the links stay as they are: {error}"
                 self._log.warn("plan", "%s", self._planner_problem)
 
@@ -363,7 +368,9 @@ class ControllerService:
             return
         for broker in self._departed - departed:
             self.controller.admit(broker)
-        self.controller.set_target(targets, addresses)
+        # An agent's own fleet file can be older than this one, and lack a neighbour.
+        own = {name: str(broker.host_and_port()) for name, broker in self._options.fleet.brokers.items()}
+        self.controller.set_target(targets, own | dict(addresses))
         self._targets = targets
         for broker in departed - self._departed:
             self.controller.remove(broker)
@@ -379,13 +386,21 @@ class ControllerService:
         requests: Mapping[str, Collection[str]],
     ) -> tuple[Mapping[Filters, Hops], Mapping[str, str], set[str]]:
         """The trees that clients need; runs in the planner's thread."""
-        for (start, end), value in round_trips.items():
-            self.planner.latency(start, end, value)
+        self._measured(round_trips)
         for broker, filters in wanted.items():
             self.planner.observe(broker, filters)
         for broker, needed in requests.items():
             self.planner.request(broker, needed)
         return self.planner.targets(before), self.planner.addresses(), self.planner.departed()
+
+    def _measured(self, round_trips: Mapping[tuple[str, str], float]) -> None:
+        for (start, end), value in round_trips.items():
+            self.planner.latency(start, end, value)
+
+    def _question(self, round_trips: Mapping[tuple[str, str], float]) -> Any:
+        """What a search for a better plan needs, with the newest round-trip times."""
+        self._measured(round_trips)
+        return self.planner.question()
 
     async def _follow_events(self, path: Path) -> None:
         """Apply the events of a growing file."""
@@ -402,7 +417,8 @@ class ControllerService:
         while True:
             await asyncio.sleep(seconds)
             try:
-                question = await self._in_thread(self.planner.question)
+                trips, self._new_round_trips = self._new_round_trips, {}
+                question = await self._in_thread(lambda: self._question(trips))  # noqa: B023
                 fresh = await in_process(relink, question)
                 found = await self._in_thread(lambda: self.planner.consider(question, fresh))  # noqa: B023
                 if found and self._options.adopt:

@@ -233,7 +233,9 @@ class FleetController:
         ]
         found = {text: route for route in routes for text in route.filters}
         return all(
-            text in found and all(self._uses(other, found[text]) for other in found[text].brokers())
+            text in found
+            and all(self._uses(other, found[text]) for other in found[text].brokers())
+            and not any(self._refuses(other, text) for other in found[text].brokers())
             for text in filters
         )
 
@@ -589,6 +591,11 @@ class FleetController:
     def _uses(self, broker: str, route: Route) -> bool:
         view = self._agents.get(broker)
         return view is not None and route.since is not None and view.published >= route.since
+
+    def _refuses(self, broker: str, text: str) -> bool:
+        """Whether a broker refuses a topic filter to its agent, so that messages do not leave it."""
+        view = self._agents.get(broker)
+        return view is not None and any(text in hop.refused for hop in view.report.hops.values())
 
     def _follows(self, broker: str) -> bool:
         view = self._agents.get(broker)

@@ -218,6 +218,7 @@ class HopReport:
         counts: messages, bytes, dropped, ring, other_version, dead_letters, sessions_lost, ... so far.
         error: why it is down; empty: it is up, or not known.
         round_trip_ms: the latest round-trip time to the neighbour; None: not known.
+        refused: topic filters that the agent's own broker refuses: their messages do not leave it.
     """
 
     near_up: bool = False
@@ -228,6 +229,7 @@ class HopReport:
     counts: Mapping[str, int] = field(default_factory=dict)
     error: str = ""
     round_trip_ms: float | None = None
+    refused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -339,6 +341,7 @@ def _hop_report(value: Mapping[str, Any]) -> HopReport:
         {str(name): int(number) for name, number in value["counts"].items()},
         str(value["error"]),
         None if trip is None else float(trip),
+        tuple(map(str, value["refused"])),
     )
 
 
