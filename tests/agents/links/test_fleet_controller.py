@@ -453,7 +453,8 @@ def test_a_broker_that_was_never_there_does_not_hold_up_the_first_links():
     target = {("x",): both("ac", "cb"), ("y",): both("ab") | {("c", "a")}}
     fleet.set_target(target)
     fleet.run(steps=10, but="c")
-    assert [one["waits_for"] for one in fleet.controller.status()["waiting"]] == [["c"], ["c"]]
+    (waiting,) = fleet.controller.status()["waiting"]
+    assert (waiting["filters"], waiting["groups"], waiting["waits_for"]) == (["x", "y"], 2, ["c"])
     fleet.run(steps=60, but="c")
     assert fleet.controller.trees() == {("x",): both("ab", "ac"), ("y",): both("ab") | {("c", "a")}}
     assert fleet.controller.status()["problems"] == ["the agent of c does not report"]

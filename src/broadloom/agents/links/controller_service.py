@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -79,6 +80,7 @@ class ControllerOptions:
         adopt: whether to move to a better plan without being told to.
         seed: seed of the planner.
         moves: the configuration of the agent that moves clients; None: clients are not moved.
+        down: whether to end all links; then nothing is planned, and the planner's journal is not read.
     """
 
     fleet: Fleet
@@ -91,6 +93,7 @@ class ControllerOptions:
     adopt: bool = False
     seed: int = 0
     moves: AgentConfig | None = None
+    down: bool = False
 
 
 class LeftSession(NamedTuple):
@@ -125,12 +128,16 @@ class ControllerService:
         self._options = options
         self._key = FleetKey(fleet.live.key())
         options.state.mkdir(parents=True, exist_ok=True)
-        self._lock = lock_folder(options.state)
-        self._journal = RecordJournal(options.state / JOURNAL)
-        self.controller = FleetController(
-            self._journal, clock, fleet.live.patience, fleet.live.absent, options.take_over
-        )
-        self.planner = FleetPlanner(fleet, options.state, options.plan, options.seed)
+        folder = None if options.down else options.state
+        with ExitStack() as opened:  # closed if one of them is damaged
+            self._lock = lock_folder(options.state)
+            opened.callback(os.close, self._lock)
+            self._journal = opened.enter_context(RecordJournal(options.state / JOURNAL))
+            self.controller = FleetController(
+                self._journal, clock, fleet.live.patience, fleet.live.absent, options.take_over
+            )
+            self.planner = FleetPlanner(fleet, folder, options.plan, options.seed)
+            opened.pop_all()
         self.board = OrderBoard(self.controller.orders_for)
         self.agents: dict[str, WatchedAgent] = {}
         self.server: ApiServer | None = None
@@ -142,7 +149,7 @@ class ControllerService:
         self._new_round_trips: dict[tuple[str, str], float] = {}
         self._plan_due = asyncio.Event()
         self._planner_problem = ""
-        self._going_down = False
+        self._going_down = options.down
         self._targets: Mapping[Filters, Hops] = {}
         # What moving clients need, if it has changed; what an earlier process needed is dropped.
         self._requests: Mapping[str, Collection[str]] | None = (
@@ -253,11 +260,14 @@ class ControllerService:
 
     def status(self) -> dict[str, Any]:
         """The status of the fleet, as JSON values."""
-        found = (self._planner_problem, "" if self._moves is None else self._moves.problem)
-        problems = [text for text in found if text]
-        return fleet_status(
-            self.controller.status(), self._options.fleet.brokers, self.planner.status(), problems
+        planner = self.planner.status()
+        found = (
+            self._planner_problem,
+            planner["overlay"]["problem"],
+            "" if self._moves is None else self._moves.problem,
         )
+        problems = [text for text in found if text]
+        return fleet_status(self.controller.status(), self._options.fleet.brokers, planner, problems)
 
     async def adopt(self) -> ProposalAnswer:
         """Move to the proposed plan."""
@@ -559,7 +569,7 @@ async def take_down_fleet(options: ControllerOptions) -> list[LeftSession]:
     Raises:
         InputError, StorageError: as for `serve_controller`.
     """
-    service = ControllerService(replace(options, events=None, propose=None, moves=None))
+    service = ControllerService(replace(options, plan=None, events=None, propose=None, moves=None, down=True))
     try:
         await service.start()
         return await service.take_down()
