@@ -294,8 +294,10 @@ class FleetLive:
         plain: whether the API is plain text although it is not on loopback.
         key_file: the file with the key of the fleet, which only its owner can read.
         key_env: an environment variable with the key, instead of the file.
-        absent: "keep": topics wait for a broker that is away; "drop": trees go on without it after a while.
-        patience: seconds for which others wait for a broker that is away.
+        absent: "keep": a broker that is away becomes a leaf of trees that change, and its neighbour keeps
+            messages for it; "drop": these trees leave it out after the patience.
+        patience: seconds after which a broker that is away is left out, and a step that is not done is given
+            up.
         window: the most unfinished messages per hop.
         hop_bytes: the most bytes of unfinished messages per hop.
         agent_bytes: the most bytes of unfinished messages per agent.
