@@ -378,6 +378,27 @@ def test_a_search_in_a_process_of_its_own_ends_with_its_task():
     asyncio.run(test())
 
 
+def test_a_missing_file_of_events_is_a_problem_until_it_exists(tmp_path):
+    with live_lab(tmp_path, "rome") as (_, fleet):
+
+        async def test():
+            path = tmp_path / "events.jsonl"
+            async with service_of(
+                ControllerOptions(bl.Fleet.load(fleet), tmp_path / "state", events=path)
+            ) as service:
+
+                def is_missing():
+                    return any(
+                        "events.jsonl does not exist yet" in text for text in service.status()["problems"]
+                    )
+
+                await until(is_missing)
+                path.touch()
+                await until(lambda: not is_missing())
+
+        asyncio.run(test())
+
+
 def test_an_operator_adopts_a_proposal(tmp_path):
     """The answer says what changes; without a proposal, that there is none."""
     with live_lab(tmp_path, "rome") as (_, fleet):

@@ -149,6 +149,7 @@ class ControllerService:
         self._new_round_trips: dict[tuple[str, str], float] = {}
         self._plan_due = asyncio.Event()
         self._planner_problem = ""
+        self._events_problem = ""
         self._going_down = options.down
         self._targets: Mapping[Filters, Hops] = {}
         # What moving clients need, if it has changed; what an earlier process needed is dropped.
@@ -263,6 +264,7 @@ class ControllerService:
         planner = self.planner.status()
         found = (
             self._planner_problem,
+            self._events_problem,
             planner["overlay"]["problem"],
             "" if self._moves is None else self._moves.problem,
         )
@@ -415,11 +417,15 @@ class ControllerService:
     async def _follow_events(self, path: Path) -> None:
         """Apply the events of a growing file."""
         while True:
+            problem = "" if path.exists() else f"{path} does not exist yet; its events are read when it does"
             try:
                 if await self._in_thread(lambda: self.planner.read_events(path)):
                     self._plan_due.set()
             except BroadloomError as error:
-                self._log.warn("events", "%s", error)
+                problem = str(error)
+            if problem and problem != self._events_problem:
+                self._log.warn("events", "%s", problem)
+            self._events_problem = problem
             await asyncio.sleep(GATHER_SECONDS)
 
     async def _search(self, seconds: float) -> None:

@@ -14,7 +14,7 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
@@ -53,6 +53,7 @@ SHOWN_ROWS = 1000  # of what is not carried, and of refused events
 EARTH_KM = 6371.0
 KM_PER_MS = 100.0  # light in fibre, there and back
 CONTROL = "control topic of broadloom"
+END_BYTES = 4096  # at both ends of the file of events, which tell whether it was replaced
 
 
 class FleetPlanner:
@@ -95,7 +96,9 @@ class FleetPlanner:
     _is_reweighted: bool  # whether round-trip times are newer than the weights
     _seen: SequenceSet  # of events
     _quarantine: deque[dict[str, str]]
-    _read_to: list[Any]  # how far the file of events is read: bytes, and their digest
+    _read_to: list[
+        Any
+    ]  # how far the file of events is read: bytes, and the digest of the first and last ones
     # What follows from it.
     _live: Live
     _nodes: dict[str, int]
@@ -184,16 +187,22 @@ class FleetPlanner:
             StorageError: the file cannot be read, or the journal cannot be written.
         """
         try:
-            data = path.read_bytes() if path.exists() else b""
+            with path.open("rb") as file:
+                offset, digest = self._read_to
+                if _ends_digest(file, offset) != digest:
+                    offset = 0
+                file.seek(offset)
+                data = file.read()
+                data = data[: data.rfind(b"\n") + 1]
+                end = offset + len(data)
+                read_to = [end, _ends_digest(file, end)]
+        except FileNotFoundError:
+            return 0
         except OSError as error:
             raise error_from_os(f"{path} cannot be read", error) from error
-        offset, digest = self._read_to
-        if _digest(data[:offset]) != digest:
-            offset = 0
-        end = data.rfind(b"\n") + 1
-        lines = [line for line in data[offset:end].decode("utf-8", "replace").split("\n") if line.strip()]
-        if end > offset:
-            self._take(lines, [end, _digest(data[:end])])
+        lines = [line for line in data.decode("utf-8", "replace").split("\n") if line.strip()]
+        if data:
+            self._take(lines, read_to)
         return len(lines)
 
     def _take(self, lines: Sequence[str], read_to: list[Any] | None) -> list[str | None]:
@@ -348,7 +357,7 @@ class FleetPlanner:
         self._round_trips = {}
         self._seen = SequenceSet()
         self._quarantine = deque(maxlen=SHOWN_ROWS)
-        self._read_to = [0, _digest(b"")]
+        self._read_to = [0, _digest(b"")]  # as of an empty file
         self._targets = {}
         self._proposal = None
         self._build([], None)
@@ -679,6 +688,14 @@ def _plan_record(plan: Plan, fleet: Fleet) -> dict[str, Any]:
 
 def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
+
+
+def _ends_digest(file: BinaryIO, size: int) -> str:
+    """Digest of both ends of the first `size` bytes of a file, which tells files apart."""
+    file.seek(0)
+    head = file.read(min(size, END_BYTES))
+    file.seek(max(0, size - END_BYTES))
+    return _digest(head + file.read(min(size, END_BYTES)))
 
 
 def _max_degree(plan: Plan) -> int:
