@@ -314,7 +314,8 @@ class MosquittoWatch:
             self._problem(
                 f"subscriptions at broker {name!r} cannot be followed: add `log_dest topic` and the lines "
                 "`log_type subscribe`, `log_type unsubscribe`, `log_type notice` to its mosquitto.conf, "
-                "besides those that its own log needs, and restart it; or give the path of its log in `subscriptions`"
+                "besides those that its own log needs, and restart it; or give the path of its log in "
+                "`subscriptions`"
             )
             return
         for kind, what in ((UNSUBSCRIBE, "unsubscribe"), (NOTICE, "disconnect")):
@@ -424,7 +425,7 @@ class MosquittoWatch:
             if found.st_size > MOST_SAVED:
                 self._problem(
                     f"{str(path)!r} has more than {MOST_SAVED >> 20} MiB and is not read, so that sessions "
-                    f"from before the agent's start are unknown; give the log of broker {self._broker.name!r} too"
+                    f"from before the agent's start are unknown; give the log of {self._broker.name!r} too"
                 )
                 return
             saved = read_mosquitto_db(await asyncio.to_thread(path.read_bytes))
