@@ -14,6 +14,8 @@ from hypothesis import strategies as st
 from broadloom.agents.links.ring_guard import (
     CIRCULATING_RATE,
     FIRST_HOLD,
+    HOLD_STEP,
+    LATE_SECONDS,
     LEFT_SECONDS,
     LONGEST_HOLD,
     MOST_HELD_BYTES,
@@ -202,7 +204,12 @@ class Bench:
             self.delivered.append,
             lambda *call: self.timers.append(call),
         )
-        self.guard.found_copy()
+        self.get_copy()
+
+    def get_copy(self):
+        """Another message is a copy for certain."""
+        self.guard.saw_stamped(1)
+        self.guard.found_copy(1, ("a", "b"))
 
     def advance(self, seconds):
         """Let time pass, and call what is due."""
@@ -305,6 +312,44 @@ def test_the_time_in_the_queue_of_the_broker_counts_as_waiting():
     assert bench.texts() == [b"text"]
     bench.advance(bench.guard.hold / 2)
     assert bench.texts() == [b"text", b"other"]
+
+
+def test_a_message_that_is_dropped_because_its_copy_was_faster_is_not_taken_for_a_copy():
+    bench = Bench()
+    bench.guard.set_bridges({"hand"})
+    bench.clock += RING_SECONDS
+    bench.guard.saw_arrive(7)
+    bench.clock += 0.1
+    bench.guard.saw_stamped(7)
+    bench.guard.found_copy(7, ("a", "b"))
+    assert not bench.guard.gets_copies()
+    bench.clock += 0.1
+    bench.guard.saw_arrive(7)
+    bench.guard.found_copy(7, ("a", "b"))
+    assert bench.guard.gets_copies()
+
+
+def test_after_a_late_message_the_later_broker_waits_longer():
+    bench = Bench()
+    bench.guard.set_bridges({"hand"})
+
+    def wait():
+        return bench.guard.leaves_at(0) - bench.clock
+
+    first = wait()
+    bench.guard.found_late("b")  # the other one waits longer
+    assert wait() == first
+    bench.guard._broker = "c"
+    for _ in range(3):
+        bench.guard.found_late("b")
+    assert wait() == first + HOLD_STEP
+    for _ in range(20):
+        bench.clock += LATE_SECONDS
+        bench.get_copy()
+        bench.guard.found_late("b")
+    assert first + HOLD_STEP < wait() <= first + LONGEST_HOLD
+    bench.guard.set_bridges(())
+    assert wait() == first
 
 
 def test_the_guard_ends_some_time_after_the_last_message_that_came_back():

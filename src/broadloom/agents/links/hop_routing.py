@@ -321,12 +321,15 @@ class RoutePolicy:
         if stamp is None:
             is_copy = self._guard.is_copy(content, self.hop, is_stamped=False)
             if is_copy:
-                self._guard.found_copy()
+                self._guard.found_copy(content, self.hop)
             return is_copy
         if stamp.retained:
             return False
         self._guard.saw_stamped(content)
-        return self._guard.is_copy(content, self.hop, is_stamped=True)
+        is_copy = self._guard.is_copy(content, self.hop, is_stamped=True)
+        if is_copy:
+            self._guard.found_late(stamp.origin)
+        return is_copy
 
     def _find(self, topic: str) -> list[Route]:
         """The routes of a topic, the newest first."""

@@ -33,8 +33,8 @@ messages arrive per second, the times of rules 2 and 3 begin again.
 
 The price, while the guard is active: messages of local clients are later by the wait, and equal messages of
 clients within these seconds are taken for copies. The first copies that a broker gets, and copies that are
-later than the wait, arrive twice. A bridge that changes the topic makes another message, which nobody can
-recognise.
+later than the wait, arrive twice; after a late one the broker waits longer. A bridge that changes the topic
+makes another message, which nobody can recognise.
 """
 
 from __future__ import annotations
@@ -51,6 +51,7 @@ STAMPED_SECONDS, LEFT_SECONDS = 5.0, 2.0
 CIRCULATING_RATE = 20.0  # equal messages per second that no client publishes
 RING_SECONDS = 600.0  # for which the guard stays active, and messages wait, after the last copy
 FIRST_HOLD, LONGEST_HOLD, HOLD_STEP = 1.0, 2.5, 0.5
+LATE_SECONDS = 10.0  # in which late messages count once
 MOST_REMEMBERED = 100_000  # messages
 MOST_HELD_BYTES = 4 << 20  # of one hop
 
@@ -83,7 +84,7 @@ class RingGuard:
 
     Attributes:
         is_active: whether the broker has a bridge made by hand, or had copies of one lately.
-        hold: how long messages without a stamp wait.
+        hold: how long messages without a stamp wait at first.
     """
 
     def __init__(
@@ -104,6 +105,8 @@ class RingGuard:
         self._copies_until = 0.0
         self._sources: set[str] = set()  # brokers whose messages have turned up here
         self._recent: dict[int | tuple[int, Hop], _Recent] = {}
+        self._longer = 0.0
+        self._longer_at = 0.0
         self._arrivals: dict[int, float] = {}  # the last one of each content
 
     def set_bridges(self, names: Collection[str]) -> None:
@@ -134,6 +137,7 @@ class RingGuard:
             self.is_active = is_active
             self._recent.clear()
             self._arrivals.clear()
+            self._longer = 0.0
             self._changed()
 
     # Messages.
@@ -146,6 +150,16 @@ class RingGuard:
         """A message with a stamp for this broker has arrived."""
         self._remember(digest, STAMPED_SECONDS)
 
+    def found_late(self, origin: str) -> None:
+        """A message with a stamp has arrived after an equal one has left: its brokers wait too similarly.
+
+        The second one in the order of names, which is the order of waiting, waits longer from now on.
+        """
+        now = self.now()
+        if origin < self._broker and self.gets_copies() and now >= self._longer_at:
+            self._longer_at = now + LATE_SECONDS
+            self._longer = min(self._longer + HOLD_STEP, LONGEST_HOLD)
+
     def saw_arrive(self, digest: int) -> None:
         """A message without a stamp is at the broker; hops get it now or later."""
         now = self.now()
@@ -153,9 +167,9 @@ class RingGuard:
             self._arrivals = {one: at for one, at in self._arrivals.items() if at > now - STAMPED_SECONDS}
         self._arrivals[digest] = now
 
-    def arrival(self, digest: int) -> float:
-        """The time at which a message without a stamp, which a hop gets now, has arrived at the broker."""
-        return self._arrivals.get(digest, self.now())
+    def leaves_at(self, digest: int) -> float:
+        """The time until which a message without a stamp waits, which a hop gets now."""
+        return self._arrivals.get(digest, self.now()) + self.hold + self._longer
 
     def saw_leave(self, digest: int, hop: Hop) -> None:
         """A message without a stamp leaves over a hop."""
@@ -165,15 +179,24 @@ class RingGuard:
         """Whether an equal message makes this one superfluous on a hop."""
         return self._is_recent((digest, hop)) or (not is_stamped and self._is_recent(digest))
 
-    def found_copy(self) -> None:
-        """A message without a stamp was a copy."""
-        self._copies_until = self.now() + RING_SECONDS
+    def found_copy(self, digest: int, hop: Hop) -> None:
+        """A message without a stamp was dropped at a hop.
+
+        If it arrived after the message that it is equal to, the broker gets copies. Otherwise it can be the
+        client's own message, of which a copy was faster.
+        """
+        now = self.now()
+        known = [entry.since for key in (digest, (digest, hop)) if (entry := self._recent.get(key))]
+        if any(self._arrivals.get(digest, now) >= since for since in known):
+            self._copies_until = now + RING_SECONDS
 
     def _remember(self, key: int | tuple[int, Hop], seconds: float) -> None:
         now = self.now()
         if len(self._recent) >= MOST_REMEMBERED:
             self._recent = {one: entry for one, entry in self._recent.items() if entry.until > now}
-        self._recent[key] = _Recent(now + seconds, seconds)
+        entry = self._recent.get(key)
+        since = entry.since if entry is not None and entry.until > now else now
+        self._recent[key] = _Recent(since, now + seconds, seconds)
 
     def _is_recent(self, key: int | tuple[int, Hop]) -> bool:
         entry = self._recent.get(key)
@@ -183,9 +206,10 @@ class RingGuard:
 class _Recent:
     """A message that was seen, and the copies of it since."""
 
-    __slots__ = ("copies", "seconds", "until")
+    __slots__ = ("copies", "seconds", "since", "until")
 
-    def __init__(self, until: float, seconds: float) -> None:
+    def __init__(self, since: float, until: float, seconds: float) -> None:
+        self.since = since
         self.until = until
         self.seconds = seconds
         self.copies = 0
@@ -254,7 +278,7 @@ class EchoQueue:
             if stamp is None:
                 is_copy = guard.is_copy(content, self._hop, is_stamped=False)
                 if guard.gets_copies() and not is_copy:
-                    leaves_at = guard.arrival(content) + guard.hold
+                    leaves_at = guard.leaves_at(content)
             elif stamp.at == self._hop[0] and not stamp.retained:
                 guard.saw_stamped(content)
                 for number in self._equal.pop(content, ()):  # they are copies, and will be dropped
