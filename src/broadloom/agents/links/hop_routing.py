@@ -296,7 +296,7 @@ class RoutePolicy:
             routes = self._find(topic)
         for route in routes:
             if route.is_valid(version):
-                return Stamp(start, version, route.number, end, is_last=self._ends_at(route))
+                return Stamp(start, version, route.number, end, is_last=self.ends_at(route))
         self._counts["other_version" if routes else "unrouted"] += 1
         return None
 
@@ -314,7 +314,7 @@ class RoutePolicy:
         if route not in routes:
             self._counts["forged"] += 1  # the stamp is that of another message
             return None
-        return stamp._replace(at=self.hop[1], is_last=self._ends_at(route))
+        return stamp._replace(at=self.hop[1], is_last=self.ends_at(route))
 
     def _is_echo(self, content: int, stamp: Stamp | None) -> bool:
         """Whether a bridge made by hand has brought a copy of a message."""
@@ -344,7 +344,7 @@ class RoutePolicy:
             self._by_topic[topic] = found
         return found
 
-    def _ends_at(self, route: Route) -> bool:
+    def ends_at(self, route: Route) -> bool:
         """Whether the far broker sends the messages of a route to nobody else."""
         start, end = self.hop
         return not any(one == end and other != start for one, other in route.hops)

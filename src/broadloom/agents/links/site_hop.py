@@ -38,6 +38,7 @@ FORGET_SECONDS, OPEN_SECONDS = 5.0, 2.0
 RETAINED_SECONDS = 30.0  # without any answer
 BUSY = 100  # messages in flight
 MOST_REFUSED = 1000  # filters that are reported
+MOST_RETAINED_BYTES = 4 << 20  # of retained messages that wait in memory
 MOST_NOTED = 1000  # superfluous lines in the file of filters
 FENCE = f"{INTERNAL_PREFIX}fence"
 
@@ -334,12 +335,19 @@ class SiteHop(SessionHandler):
             if self.hop[0] in route.fresh and self._comes_from(message, route):
                 return None
             if route.number not in stamps:
-                stamp = Stamp(self.hop[0], self.store.version, route.number, self.hop[1], retained=True)
+                is_last = self.policy.ends_at(route)
+                stamp = Stamp(self.hop[0], self.store.version, route.number, self.hop[1], True, is_last)
                 stamps[route.number] = self._context.stamps.write(stamp)
             return stamps[route.number]
 
         sender = RetainedSender(self.hop, near, far, stamp_of)
         self.forwarder.counts["retained"] += await sender.run(route_of)
+        if sender.left_out:
+            self.forwarder.counts["retained_left_out"] += sender.left_out
+            self._context.problem(
+                f"broker {self.hop[1]!r} does not take {sender.left_out:,} retained messages of "
+                f"{self.hop[0]!r}: they are too large, or it retains nothing"
+            )
         self.skip_retained(routes)
 
     def skip_retained(self, routes: Iterable[Route]) -> None:
@@ -472,8 +480,10 @@ class RetainedSender(SessionHandler):
         self._topics: set[str] = set()  # that the second broker has, or gets now
         self._limits = FarLimits()
         self._waiting: deque[Publish] = deque()
-        self._unfinished: set[int] = set()
+        self._unfinished: dict[int, int] = {}  # packet ids, and bytes
         self._count = 0
+        self.left_out = 0  # that the second broker does not take
+        self._size = 0  # bytes of waiting and unfinished messages
         self._deadline: asyncio.Timeout | None = None
 
     async def run(self, filters: Iterable[str]) -> int:
@@ -515,14 +525,16 @@ class RetainedSender(SessionHandler):
         self._topics.add(message.topic)
         if session is self._near:
             self._waiting.append(message)
+            self._size += len(message.raw)
             self._send()
 
     def acknowledged(self, session: ClientSession, kind: int, number: int, reason: int) -> None:
         """The second broker has a message, or refuses it."""
         self._progressed()
         if session is self._far and kind == PUBACK and number in self._unfinished:
-            self._unfinished.discard(number)
+            self._size -= self._unfinished.pop(number)
             self._count += reason < FAILED
+            self.left_out += reason >= FAILED
             self._send()
 
     def _send(self) -> None:
@@ -530,14 +542,20 @@ class RetainedSender(SessionHandler):
         limits = self._limits
         while self._waiting and len(self._unfinished) < limits.quota:
             message = self._waiting.popleft()
+            size = len(message.raw)
             stamp = self._stamp_of(message)
             if stamp is None:
+                self._size -= size
                 continue
-            fits = len(message.raw) + 2 * len(stamp) < limits.largest
+            fits = size + 2 * len(stamp) < limits.largest
             if limits.retain and limits.quality and fits:
                 properties = ((ROUTE_STAMP.encode(), stamp),)
                 number = self._far.publish(message.topic, message.payload(), properties, retain=True)
-                self._unfinished.add(number)
+                self._unfinished[number] = size
+            else:
+                self._size -= size
+                self.left_out += 1
+        self._near.pause(self._size > MOST_RETAINED_BYTES)
 
     def _progressed(self) -> None:
         """Give the brokers more time, while they answer."""
