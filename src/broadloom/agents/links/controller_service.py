@@ -150,6 +150,7 @@ class ControllerService:
         self._plan_due = asyncio.Event()
         self._planner_problem = ""
         self._events_problem = ""
+        self._problems: dict[str, float] = {}  # when each began, in seconds since 1970
         self._going_down = options.down
         self._targets: Mapping[Filters, Hops] = {}
         # What moving clients need, if it has changed; what an earlier process needed is dropped.
@@ -261,15 +262,20 @@ class ControllerService:
 
     def status(self) -> dict[str, Any]:
         """The status of the fleet, as JSON values."""
-        planner = self.planner.status()
+        self._note_problems()
+        return fleet_status(
+            self.controller.status(), self._options.fleet.brokers, self.planner.status(), self._problems
+        )
+
+    def _note_problems(self) -> None:
+        """Note the present problems of planner, events and moves, and when each began."""
         found = (
             self._planner_problem,
             self._events_problem,
-            planner["overlay"]["problem"],
+            self.planner.status()["overlay"]["problem"],
             "" if self._moves is None else self._moves.problem,
         )
-        problems = [text for text in found if text]
-        return fleet_status(self.controller.status(), self._options.fleet.brokers, planner, problems)
+        self._problems = {text: self._problems.get(text, time.time()) for text in found if text}
 
     async def adopt(self) -> ProposalAnswer:
         """Move to the proposed plan."""
@@ -338,6 +344,7 @@ class ControllerService:
     async def _tick(self) -> None:
         while True:
             self.controller.tick()
+            self._note_problems()
             await asyncio.sleep(TICK_SECONDS)
 
     async def _follow_plans(self) -> None:

@@ -104,6 +104,7 @@ class FleetController:
         self._past = defaultdict[str, set[str]](set)  # earlier processes of each agent
         self._refusals: dict[str, str] = {}
         self._problems: dict[str, str] = {}
+        self._problem_times: dict[str, tuple[float, float]] = {}  # when each was said first and last
         self._removed_at = dict.fromkeys(self._state.removed, self._start)
         self._changes = TargetUnits(self._state)
         self._may_open = True
@@ -296,6 +297,9 @@ class FleetController:
                 self._restart_rounds(report)
             view = self._agents[broker] = AgentView(report, now, closed={})
             self._changed.add(broker)
+        _, last = self._problem_times.get(f"agents {broker}", (0.0, now))
+        if now - last > self._silence:  # the other agent has ended
+            self._problems.pop(f"agents {broker}", None)
         view.report = report if report.filters is not None else replace(report, filters=view.report.filters)
         view.seen = now
         view.down_since = None if report.broker_up else view.down_since or now
@@ -662,9 +666,12 @@ class FleetController:
         )
 
     def _say(self, name: str, text: str) -> None:
+        first, _ = self._problem_times.get(name, (self._now(), 0.0))
         if self._problems.get(name) != text:
             LOG.warning("%s", text)
+            first = self._now()
         self._problems[name] = text
+        self._problem_times[name] = (first, self._now())
 
     def status(self) -> dict[str, Any]:
         """Everything that an operator should see, as JSON values."""

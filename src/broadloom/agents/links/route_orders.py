@@ -254,6 +254,7 @@ class AgentReport:
         round_trips: round-trip times to other brokers in milliseconds.
         counts: counts of the whole agent.
         routes: its routes, if a controller asks for them to take over; None otherwise.
+        problem_times: when each of the problems began, in seconds since 1970.
     """
 
     broker: str
@@ -272,6 +273,7 @@ class AgentReport:
     round_trips: Mapping[str, float] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     routes: tuple[Route, ...] | None = None
+    problem_times: tuple[float, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values."""
@@ -283,6 +285,7 @@ class AgentReport:
             for name, hop in self.hops.items()
         }
         value["problems"] = list(self.problems)
+        value["problem_times"] = list(self.problem_times)
         value["filters"] = None if self.filters is None else list(self.filters)
         value["routes"] = None if self.routes is None else [route.to_json() for route in self.routes]
         return value
@@ -317,6 +320,7 @@ class AgentReport:
             {str(name): float(number) for name, number in value["round_trips"].items()},
             {str(name): int(number) for name, number in value["counts"].items()},
             None if routes is None else tuple(map(Route.from_json, routes)),
+            tuple(map(float, value.get("problem_times", ()))),
         )
 
 
