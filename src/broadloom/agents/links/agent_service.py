@@ -188,6 +188,7 @@ def broker_watchers(
         endpoint,
         agent.problem,
         lambda: agent.set_foreign_bridges(bridges.names),
+        agent.solved,
     )
     watch = SubscriptionWatch(
         broker,
