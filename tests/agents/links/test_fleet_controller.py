@@ -247,7 +247,7 @@ class Simulation:
                 for start, end in route.hops:
                     has = self.agents[start].subscribed.get(end, set())
                     # A leaf that is away carries nothing for others; it opens its hop when it is back.
-                    is_late = start in self.controller._late and is_leaf(route.hops, start)
+                    is_late = is_leaf(route.hops, start)
                     # A controller that took over cannot know that an old tree was closed before.
                     is_again = self.controller.asks_routes and (
                         route.until is not None or route.number in self.controller._doubtful

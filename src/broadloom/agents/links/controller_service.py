@@ -34,6 +34,7 @@ from broadloom.agents.links.controller_api import (
 from broadloom.agents.links.controller_moves import ControllerMoves
 from broadloom.agents.links.fleet_controller import FleetController
 from broadloom.agents.links.fleet_planner import FleetPlanner, relink
+from broadloom.agents.links.group_trees import check_trees
 from broadloom.agents.links.live_status import fleet_status
 from broadloom.agents.links.planned_trees import Filters, Hops
 from broadloom.agents.links.route_orders import AgentReport, Epoch
@@ -410,7 +411,9 @@ class ControllerService:
             self.planner.observe(broker, filters)
         for broker, needed in requests.items():
             self.planner.request(broker, needed)
-        return self.planner.targets(before), self.planner.addresses(), self.planner.departed()
+        targets = self.planner.targets(before)
+        check_trees(targets, before)
+        return targets, self.planner.addresses(), self.planner.departed()
 
     def _measured(self, round_trips: Mapping[tuple[str, str], float]) -> None:
         for (start, end), value in round_trips.items():

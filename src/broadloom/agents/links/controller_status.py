@@ -87,7 +87,7 @@ def _waiting_status(controller: FleetController) -> list[dict[str, Any]]:
     routes = controller._state.routes
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     for unit in controller._changes.units():
-        away = [name for name in controller._needs_of(unit) if not controller._views.is_available(name)]
+        away = [name for name in unit.senders if not controller._views.is_available(name)]
         why = "an earlier change of these filters is being opened" if unit.is_behind else "away or not ready"
         key = (*sorted(away), why)
         row = rows.setdefault(key, {"filters": [], "groups": 0, "waits_for": sorted(away), "reason": why})
