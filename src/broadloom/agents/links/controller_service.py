@@ -331,6 +331,8 @@ class ControllerService:
         """The sessions that agents have not ended, by their last reports."""
         left = []
         for broker, one in self.status()["brokers"].items():
+            if one["removed"] and one["agent"] is not None and not one["hops"]:
+                continue  # its agent has reported the end of all its sessions
             if one["agent"] is None:
                 left.append(LeftSession(broker, "", "it has no agent that could end its sessions"))
             elif one["away"]:
