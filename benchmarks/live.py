@@ -264,8 +264,8 @@ async def killed_without_agents(times: int, is_bridged: bool) -> dict[str, Any]:
 
 
 CONTROLS = {
-    "control: one broker killed, no links": False,
-    "control: broker killed, bridges of mosquitto": True,
+    "control: one broker without links killed": False,
+    "control: broker killed with bridges of mosquitto": True,
 }
 
 FAULTS: dict[str, tuple[Any, int, dict[str, Any]]] = {
