@@ -41,7 +41,7 @@ LOG = logging.getLogger("broadloom.controller")
 ABSENT = ("keep", "drop")
 LAST_CHANGES = 50
 SNAPSHOT_BYTES = 4_000_000  # of new records, before a snapshot replaces them
-OPENED_HOPS = 5000  # that are opened at once; more would hold up reports and messages
+OPENED_HOPS, OPENED_TREES = 5000, 1000  # opened at once; more would hold up reports and messages
 
 
 class FleetController:
@@ -453,7 +453,7 @@ class FleetController:
                 hops += len(tree)
             units[str(number)] = {"old": able.old, "new": new}
             number += 1
-            if hops >= OPENED_HOPS:
+            if hops >= OPENED_HOPS or number - self._state.next_number >= 2 * OPENED_TREES:
                 self._may_open = False  # the others follow with the next tick
                 break
         if units:
