@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -32,6 +33,7 @@ from broadloom.agents.links.controller_api import (
     controller_app,
 )
 from broadloom.agents.links.controller_moves import ControllerMoves
+from broadloom.agents.links.embedded_agents import EmbeddedAgents
 from broadloom.agents.links.fleet_controller import FleetController
 from broadloom.agents.links.fleet_planner import FleetPlanner, relink
 from broadloom.agents.links.group_trees import check_trees
@@ -55,9 +57,6 @@ LOG = logging.getLogger("broadloom.live")
 PLAN_AGAIN_SECONDS = 5.0  # after a failure
 GATHER_SECONDS = 0.2  # for which changes of subscriptions are gathered
 TICK_SECONDS = 0.1
-REPORT_SECONDS = 0.02  # for which changes of an embedded agent are gathered
-HEARTBEAT_SECONDS = 2.0  # between reports of embedded agents
-RESTART_SECONDS = 5.0  # before an embedded agent that could not start is started again
 DOWN_POLL_SECONDS = 0.05
 DRAIN_SHARE = 0.7  # of the patience, for messages that are under way; the remainder is for ending sessions
 ROUND_TRIP_CHANGE = 0.2  # a smaller share of change does not matter to the plan
@@ -140,7 +139,9 @@ class ControllerService:
             self.planner = FleetPlanner(fleet, folder, options.plan, options.seed)
             opened.pop_all()
         self.board = OrderBoard(self.controller.orders_for)
-        self.agents: dict[str, WatchedAgent] = {}
+        self._embedded: EmbeddedAgents[WatchedAgent] = EmbeddedAgents(
+            self.controller, self.receive, options.take_over
+        )
         self.server: ApiServer | None = None
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._log = RateLimitedLog(LOG, most=2)
@@ -163,7 +164,6 @@ class ControllerService:
         self._moves = None if options.moves is None else ControllerMoves(self, options.moves, fleet)
         self._thread = ThreadPoolExecutor(1, "broadloom-planner")
         self._tasks: list[asyncio.Task[None]] = []
-        self._dirty: set[str] = set()
         self._kept: set[str] = set()  # brokers with an embedded agent
         self._departed: set[str] = set()
         self._joined: set[str] = set()  # brokers that the fleet file does not have
@@ -190,7 +190,7 @@ class ControllerService:
         if self._options.propose is not None:
             work.append(self._search(self._options.propose))
         if self._options.with_agents:
-            work.append(self._report_agents())
+            work.append(self._embedded.relay())
         self._tasks = [watched_task(one) for one in work]
         self._embed(dict.fromkeys(fleet.brokers))
         self._plan_due.set()
@@ -318,9 +318,9 @@ class ControllerService:
         while time.monotonic() < deadline and not (self.controller.settled() and not self._left()):
             await asyncio.sleep(DOWN_POLL_SECONDS)
         self.controller.give_up()
-        embedded = self.agents
+        embedded = self._embedded.running
         left = [one for one in self._left() if one.broker not in embedded]  # those end their sessions now
-        self.agents = {}
+        self._embedded.running = {}
         seconds = patience * (1 - DRAIN_SHARE)
         found = await asyncio.gather(*(agent.forget(seconds) for agent in embedded.values()))
         for sessions in found:
@@ -463,58 +463,18 @@ class ControllerService:
     def _spread(self, brokers: set[str]) -> None:
         """Tell agents that they have new orders."""
         self.board.announce(brokers)
-        for broker in brokers & self.agents.keys():
-            asyncio.get_running_loop().call_soon(self._apply, broker)
-
-    def _apply(self, broker: str) -> None:
-        agent = self.agents.get(broker)
-        orders = self.controller.orders_for(broker)
-        if agent is None or orders.epoch.number == 0:
-            return
-        try:
-            agent.agent.apply(orders)
-        except BroadloomError as error:
-            self._log.warn("apply", "%s", error)
-        self._dirty.add(broker)
+        self._embedded.spread(brokers)
 
     def _embed(self, addresses: Mapping[str, str | None]) -> None:
         """Run the agents of brokers in this process, if the options say so."""
         if self._options.with_agents:
             for broker in addresses.keys() - self._kept:
                 self._kept.add(broker)
-                self._tasks.append(watched_task(self._keep_agent(broker, addresses[broker])))
-
-    async def _keep_agent(self, broker: str, address: str | None) -> None:
-        """Run the agent of a broker in this process; start it again if it has to end."""
-        folder = agent_folder(self._options.state, broker)
-        while True:
-            agent = WatchedAgent(self._options.fleet, broker, folder, self._key, address)
-            agent.agent.on_change = lambda: self._dirty.add(broker)
-            try:
-                await agent.start(self._options.take_over)
-                self.agents[broker] = agent
-                self._dirty.add(broker)
-                self._apply(broker)
-                await agent.agent.failed
-            except BroadloomError as error:
-                self._log.warn(f"agent {broker}", "the agent of %s: %s", broker, error)
-            finally:
-                self.agents.pop(broker, None)
-                await agent.stop()
-            await asyncio.sleep(RESTART_SECONDS)
-
-    async def _report_agents(self) -> None:
-        """Take the reports of embedded agents: soon after a change, and now and then."""
-        last = time.monotonic()
-        while True:
-            if time.monotonic() - last > HEARTBEAT_SECONDS:
-                last = time.monotonic()
-                self._dirty.update(self.agents)
-            dirty = self._dirty
-            self._dirty = set()
-            for broker in sorted(dirty & self.agents.keys()):
-                self.receive(self.agents[broker].agent.report(self.controller.asks_routes))
-            await asyncio.sleep(REPORT_SECONDS)
+                folder = agent_folder(self._options.state, broker)
+                make = partial(
+                    WatchedAgent, self._options.fleet, broker, folder, self._key, addresses[broker]
+                )
+                self._tasks.append(watched_task(self._embedded.keep(broker, make)))
 
 
 async def in_process(work: Callable[[Any], Any], value: Any) -> Any:

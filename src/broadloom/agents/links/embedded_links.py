@@ -10,12 +10,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import numpy as np
 
 from broadloom.agents.links.agent_service import agent_folder, first_of, task_failure
+from broadloom.agents.links.embedded_agents import EmbeddedAgents
 from broadloom.agents.links.fleet_controller import FleetController
 from broadloom.agents.links.loop_calls import ask_loop
 from broadloom.agents.links.planned_links import PlannedLinks
@@ -23,13 +25,13 @@ from broadloom.agents.links.planned_trees import Filters, Hops, target_trees
 from broadloom.agents.links.route_orders import AgentReport
 from broadloom.agents.links.site_agent import SiteAgent
 from broadloom.agents.links.stamps import FleetKey
-from broadloom.agents.monitoring import Family, RateLimitedLog, labels
+from broadloom.agents.monitoring import Family, labels
 from broadloom.agents.moves.control_messages import is_client_filter
 from broadloom.agents.moves.move_service import AgentConfig, check_names, login_of, part_of, text_of
 from broadloom.agents.moves.traffic_summary import Site
 from broadloom.checks import check_count, check_number
 from broadloom.deployment.fleet_file import LARGEST_WINDOW
-from broadloom.errors import BroadloomError, InputError, error_from_os
+from broadloom.errors import InputError, error_from_os
 from broadloom.model import Interest, Overlay, Weights, publishers_among
 from broadloom.mqtt.client_session import watched_task
 from broadloom.mqtt.endpoint import PASSWORD_VARIABLE, Address, Endpoint, Login
@@ -42,9 +44,6 @@ LOG = logging.getLogger("broadloom.live")
 WINDOW, PATIENCE = 500, 10.0
 JOURNAL, KEY = "controller.journal", "fleet.key"
 POLL_SECONDS = 0.1  # between two looks for a new plan
-REPORT_SECONDS = 0.02  # for which changes of an agent are gathered
-HEARTBEAT_SECONDS = 2.0  # between reports of an agent
-RESTART_SECONDS = 5.0  # before an agent that could not start is started again
 _LINKS = {"plan", "topics", "state", "login", "window", "patience"}
 _HOP_COUNTS = {
     "messages": "forwarded messages",
@@ -52,6 +51,21 @@ _HOP_COUNTS = {
     "qos0_dropped": "messages of QoS 0 dropped because the far broker was absent or too slow",
     "dead_letters": "messages that the far broker does not take",
 }
+
+
+class UnwatchedAgent:
+    """Site agent without watchers: the agent that moves clients knows what they want."""
+
+    def __init__(self, agent: SiteAgent) -> None:
+        self.agent = agent
+
+    async def start(self, take_over: bool = False) -> None:
+        """Start it."""
+        await self.agent.start(take_over)
+
+    async def stop(self) -> None:
+        """Finish the messages in flight, and disconnect."""
+        await self.agent.stop()
 
 
 class EmbeddedLinks:
@@ -94,12 +108,10 @@ class EmbeddedLinks:
         self._started: Future[asyncio.AbstractEventLoop] = Future()
         self._stopped: asyncio.Future[None]
         self._controller: FleetController
-        self._agents: dict[str, SiteAgent] = {}
-        self._dirty: set[str] = set()  # agents whose report has changed
+        self._agents: EmbeddedAgents[UnwatchedAgent]
         self._targets: dict[Filters, Hops] = {}
         self._plans = 0  # number of plans received
         self._is_refused = False  # the last plan could not be followed
-        self._log = RateLimitedLog(LOG, most=2)
 
     def start(self, failed: Callable[[], None] = lambda: None) -> None:
         """Start to hold the links.
@@ -163,8 +175,10 @@ class EmbeddedLinks:
         tasks: list[asyncio.Task[None]] = []
         try:
             self._controller = FleetController(journal, loop.time, self._patience, absent="drop")
-            self._controller.on_orders = self._spread
-            work = [self._follow(), self._relay(), *(self._keep_agent(name, key) for name in self._brokers)]
+            self._agents = EmbeddedAgents(self._controller, self._controller.receive)
+            self._controller.on_orders = self._agents.spread
+            agents = (self._agents.keep(name, partial(self._new_agent, name, key)) for name in self._brokers)
+            work = [self._follow(), self._agents.relay(), *agents]
             tasks = [watched_task(one) for one in work]
             self._started.set_result(loop)
             await first_of(self._stopped, failure)
@@ -173,6 +187,12 @@ class EmbeddedLinks:
                 task.cancel()
             await asyncio.gather(*tasks, return_exceptions=True)
             journal.close()
+
+    def _new_agent(self, broker: str, key: FleetKey) -> UnwatchedAgent:
+        def endpoint(name: str, _: str | None) -> Endpoint:
+            return self._endpoint(name)
+
+        return UnwatchedAgent(SiteAgent(broker, endpoint, agent_folder(self._state, broker), key))
 
     # Plans.
 
@@ -210,60 +230,6 @@ class EmbeddedLinks:
         }
         return self._controller.carries(broker, topics & linked)
 
-    # Agents.
-
-    async def _keep_agent(self, broker: str, key: FleetKey) -> None:
-        """Run the agent of a broker; start it again if it has to end."""
-
-        def endpoint(name: str, _: str | None) -> Endpoint:
-            return self._endpoint(name)
-
-        while True:
-            agent = SiteAgent(broker, endpoint, agent_folder(self._state, broker), key)
-            try:
-                await agent.start()
-                agent.on_change = lambda: self._dirty.add(broker)
-                self._agents[broker] = agent
-                self._dirty.add(broker)
-                self._apply(broker)
-                await agent.failed
-            except BroadloomError as error:
-                self._log.warn(f"agent {broker}", "the links of broker %s: %s", broker, error)
-            finally:
-                self._agents.pop(broker, None)
-                await agent.stop()
-            await asyncio.sleep(RESTART_SECONDS)
-
-    def _spread(self, brokers: set[str]) -> None:
-        """Give agents their new orders."""
-        for broker in brokers:
-            asyncio.get_running_loop().call_soon(self._apply, broker)
-
-    def _apply(self, broker: str) -> None:
-        agent = self._agents.get(broker)
-        orders = self._controller.orders_for(broker)
-        if agent is None or orders.epoch.number == 0:
-            return
-        try:
-            agent.apply(orders)
-        except BroadloomError as error:
-            self._log.warn("orders", "%s", error)
-        self._dirty.add(broker)
-
-    async def _relay(self) -> None:
-        """Take the reports of agents: soon after a change, and now and then."""
-        loop = asyncio.get_running_loop()
-        last = loop.time()
-        while True:
-            if loop.time() - last > HEARTBEAT_SECONDS:
-                last = loop.time()
-                self._dirty.update(self._agents)
-            dirty = self._dirty
-            self._dirty = set()
-            for broker in sorted(dirty & self._agents.keys()):
-                self._controller.receive(self._agents[broker].report())
-            await asyncio.sleep(REPORT_SECONDS)
-
     # What others ask.
 
     def _asked(self, work: Callable[[], T], otherwise: T) -> T:
@@ -273,7 +239,7 @@ class EmbeddedLinks:
         return ask_loop(self._started.result(), work, otherwise)
 
     def _down(self) -> Iterator[str]:
-        yield from (name for name in self._used() if name not in self._agents)
+        yield from (name for name in self._used() if name not in self._agents.running)
         for report in self._reports():
             if not report.broker_up:
                 yield report.broker
@@ -288,7 +254,7 @@ class EmbeddedLinks:
         return {name for hops in self._targets.values() for hop in hops for name in hop}
 
     def _reports(self) -> list[AgentReport]:
-        return [self._agents[name].report() for name in sorted(self._agents)]
+        return [held.agent.report() for _, held in sorted(self._agents.running.items())]
 
     def _families(self) -> Iterator[Family]:
         hops = [
