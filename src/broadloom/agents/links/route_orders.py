@@ -340,7 +340,7 @@ class AgentReport:
             {str(name): float(number) for name, number in value["round_trips"].items()},
             {str(name): int(number) for name, number in value["counts"].items()},
             None if routes is None else tuple(map(Route.from_json, routes)),
-            tuple(map(float, value.get("problem_times", ()))),
+            tuple(map(float, value["problem_times"])),
         )
 
 
