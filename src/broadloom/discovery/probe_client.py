@@ -6,6 +6,7 @@ import asyncio
 import ssl
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import NamedTuple, Self
 
@@ -39,6 +40,7 @@ from broadloom.mqtt.packets import (
 
 KEEP_ALIVE = 60
 OPEN_SECONDS = 5.0
+CLOSE_SECONDS = 1.0
 MQTT_5, MQTT_311 = 5, 4  # protocol levels
 
 
@@ -56,6 +58,16 @@ class ConnectionEndedError(ConnectionError):
     def __init__(self, reason: int | None = None) -> None:
         super().__init__("the broker closed the connection")
         self.reason = reason
+
+
+async def close_connection(writer: asyncio.StreamWriter) -> None:
+    """Close a connection, and wait until it is closed; a broker that does not read has a second."""
+    writer.close()
+    with suppress(OSError, TimeoutError):
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await writer.wait_closed()
+            return
+    writer.transport.abort()
 
 
 class ProbeClient:
@@ -104,7 +116,7 @@ class ProbeClient:
             self._reader_task.cancel()
             await asyncio.gather(self._reader_task, return_exceptions=True)
         if self._writer is not None:
-            self._writer.close()
+            await close_connection(self._writer)
 
     async def connect(self, clean: bool = True, expiry: int = 0, version: int = MQTT_5) -> Connack:
         """Send CONNECT, and wait for CONNACK, whatever its reason code.
