@@ -15,7 +15,7 @@ def plan(run, tmp_path):
     return tmp_path / "plan"
 
 
-@pytest.mark.parametrize("target", ["mosquitto", "rabbitmq", "nats"])
+@pytest.mark.parametrize("target", ["mosquitto", "rabbitmq", "nats", "emqx"])
 def test_export_writes_one_file_per_broker_and_the_same_each_time(run, plan, tmp_path, target):
     more = ("--accounts",) if target == "nats" else ()
     for name in ("one", "two"):
@@ -24,8 +24,8 @@ def test_export_writes_one_file_per_broker_and_the_same_each_time(run, plan, tmp
     record = json.loads(out)
     assert record["brokers"] == 6
     assert len(record["files"]) == (7 if target == "mosquitto" else 6)
-    for file in (tmp_path / "one").iterdir():
-        assert file.read_bytes() == (tmp_path / "two" / file.name).read_bytes()
+    for file in (tmp_path / "one").rglob("*.*"):
+        assert file.read_bytes() == (tmp_path / "two" / file.relative_to(tmp_path / "one")).read_bytes()
     trees = json.loads((tmp_path / "one" / "deployment.json").read_text())["trees"]
     assert sum(len(tree["filters"]) for tree in trees) <= 4
 
@@ -54,7 +54,10 @@ def test_export_attaches_publishers_of_a_log(run, plan, tmp_path):
 
 def test_errors_say_what_would_be_right(run, plan, tmp_path):
     code, _, err = run("deploy", "export", "--to", "kafka", plan, "-o", tmp_path / "x")
-    assert (code, err) == (2, "broadloom: target 'kafka' is unknown; choose mosquitto, rabbitmq, nats\n")
+    assert (code, err) == (
+        2,
+        "broadloom: target 'kafka' is unknown; choose mosquitto, rabbitmq, nats, emqx\n",
+    )
     code, _, err = run("deploy", "export", "--to", "mosquitto", tmp_path / "nothing", "-o", tmp_path / "x")
     assert code == 2
     assert "is not a plan" in err

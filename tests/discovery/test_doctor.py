@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.needs("mosquitto"), pytest.mark.xdist_group("mosquitto
 
 OPEN = "allow_anonymous true"
 QUICK = "restart_timeout 1"
-GOOD = "max_queued_messages 0\npersistence true\nlog_dest topic\nlog_type all"
+GOOD = "max_queued_messages 0\npersistence true\nautosave_interval 60\nlog_dest topic\nlog_type all"
 
 
 def plain(name, broker, **fields):
