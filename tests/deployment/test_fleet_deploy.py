@@ -1,8 +1,10 @@
 """Deployment to a fleet: addresses, TLS files, logins and kinds; secrets; and what tables ask of link."""
 
 import json
+import re
 import subprocess
 from dataclasses import replace
+from urllib.parse import parse_qs, unquote, urlsplit
 
 import pyarrow as pa
 import pytest
@@ -21,7 +23,7 @@ from broadloom.deployment import (
     wire,
 )
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
-from broadloom.deployment.targets import mosquitto_bridges
+from broadloom.deployment.targets import mosquitto_bridges, nats_leafnodes, rabbitmq_federation
 from broadloom.model import write_link_problem
 
 INTEREST = bl.Interest.from_lists([["x"], ["x"], ["y"]], node_ids=["rome", "oslo", "bonn"])
@@ -95,6 +97,61 @@ def test_passwords_are_written_only_on_request_and_only_for_their_owner(run, pla
     assert {oct(file.stat().st_mode & 0o777) for file in conf.glob("broker-*")} == {"0o600"}
     assert "contains passwords" in json.loads(out)["notes"][0]
     assert "secret" not in (conf / "deployment.json").read_text()
+
+
+def native(tmp_path, kind, **changes):
+    """A fleet of three brokers of a kind: one with a login, one with TLS, one with both."""
+    made = bl.Fleet.load(three(tmp_path))
+    own = {name: replace(one, kind=kind, **changes.get(name, {})) for name, one in made.brokers.items()}
+    return bl.Fleet(own.values())
+
+
+def test_leaf_nodes_listen_where_the_fleet_says_and_never_everywhere(tmp_path):
+    fleet = native(tmp_path, "nats", rome={"leaf_listen": "192.168.7.1:7500"})
+    wiring = wire(PLAN, plan_trees(PLAN))
+    files = nats_leafnodes.files(nats_leafnodes.joined(wiring), fleet_settings(fleet, PLAN))
+    text = "".join(files.values())
+    assert 'listen: "192.168.7.1:7500"' in files["broker-rome.conf"]
+    assert "0.0.0.0" not in text
+    assert 'listen: "10.0.0.2:7422"' in files["broker-oslo.conf"] or "listen" not in files["broker-oslo.conf"]
+    assert "10.0.0.1:7500" not in files["broker-rome.conf"]  # others connect to its address
+    assert 'authorization { user: "links", password: $BROADLOOM_PASSWORD_rome }' in files["broker-rome.conf"]
+    assert "$BROADLOOM_URL_rome" in text
+    with pytest.raises(bl.InputError, match="leaf_listen is for nats, but kind is mosquitto"):
+        FleetBroker("rome", "10.0.0.1", leaf_listen="10.0.0.1")
+
+
+def test_passwords_of_nats_are_written_on_request(tmp_path):
+    """In the URL they are encoded, and in a string they are quoted."""
+    secret(tmp_path / "other", 'p@ss/"w\\o:rd')
+    login = FleetLogin("li nks", str(tmp_path / "other"))
+    fleet = native(tmp_path, "nats", rome={"login": login})
+    written = fleet_settings(fleet, PLAN, with_secrets=True)
+    files = nats_leafnodes.files(nats_leafnodes.joined(wire(PLAN, plan_trees(PLAN))), written)
+    text = "".join(files.values())
+    assert 'authorization { user: "li nks", password: "p@ss/\\"w\\\\o:rd" }' in files["broker-rome.conf"]
+    assert "://li%20nks:p%40ss%2F%22w%5Co%3Ard@10.0.0.1:7422" in text
+    assert "$BROADLOOM" not in text
+
+
+def test_upstreams_of_rabbitmq_have_the_access_of_the_fleet(tmp_path):
+    """Login, TLS and certificates differ per broker; every part of the URI is encoded."""
+    secret(tmp_path / "other", "p@ss?verify=verify_none")
+    login = FleetLogin("a:b", str(tmp_path / "other"))
+    fleet = native(tmp_path, "rabbitmq", rome={"login": login})
+    wiring = wire(PLAN, plan_trees(PLAN))
+    text = "".join(rabbitmq_federation.files(wiring, fleet_settings(fleet, PLAN, with_secrets=True)).values())
+    uris = {urlsplit(uri).hostname: urlsplit(uri) for uri in re.findall(r'"uri": "([^"]*)"', text)}
+    rome = uris["10.0.0.1"]
+    assert (rome.scheme, rome.query, rome.port) == ("amqp", "", 5672)
+    assert (unquote(rome.username), unquote(rome.password)) == ("a:b", "p@ss?verify=verify_none")
+    oslo = parse_qs(uris["10.0.0.2"].query)
+    assert oslo == {"cacertfile": ["/etc/ssl/certs/ca-certificates.crt"], "verify": ["verify_peer"]}
+    if "10.0.0.3" in uris:
+        bonn = parse_qs(uris["10.0.0.3"].query)
+        assert bonn["certfile"] == ["/pki/me.crt"]
+    referred = "".join(rabbitmq_federation.files(wiring, fleet_settings(fleet, PLAN)).values())
+    assert "amqp://a%3Ab:__BROADLOOM_PASSWORD_rome__@10.0.0.1:5672" in referred
 
 
 @pytest.mark.parametrize("password", ["", " x", "x ", "a\nb", "a\rb", "\tx", "a\0b", "a\x7fb"])

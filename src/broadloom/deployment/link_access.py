@@ -125,5 +125,7 @@ def _texts(wiring: Wiring, settings: Settings) -> Iterator[tuple[str, str]]:
             yield from (("the path", path) for path in link_access(settings, broker, "")[1:4] if path)
             if one.login is not None:
                 yield "the user", one.login.user
+            if one.leaf_listen is not None:
+                yield "leaf_listen", one.leaf_listen
     if settings.certificates is not None:
         yield "the folder", settings.certificates
