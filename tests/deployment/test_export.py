@@ -178,6 +178,16 @@ def test_wrong_settings_are_refused(wrong):
         Settings(**wrong)
 
 
+def test_a_bridge_takes_ipv6_addresses_and_names_of_any_language():
+    """Mosquitto takes neither brackets nor other letters than those of ASCII."""
+    wiring = Wiring(("a", "b"), {}, {}, (WiredLink("a", "b", ("x",), ()),))
+    for address, written in (("[::1]:1884", "::1:1884"), ("müller.de", "xn--mller-kva.de:1883")):
+        chosen = Settings(addresses={"b": address}, tls=False)
+        assert f"\naddress {written}\n" in mosquitto_bridges.broker_file(wiring, "a", chosen)
+    with pytest.raises(InputError, match="has a zone, which links cannot have"):
+        mosquitto_bridges.files(wiring, Settings(addresses={"b": "[fe80::1%eth0]"}, tls=False))
+
+
 def test_addresses_are_split_into_host_and_port():
     assert Settings().host_and_port("a", 1) == ("a", 1)
     assert Settings("[::1]:5{broker}").host_and_port("7", 1) == ("[::1]", 57)

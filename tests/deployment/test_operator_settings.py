@@ -1,6 +1,8 @@
 """The settings of an operator survive the exported files, and the state of links is visible: real brokers."""
 
 import re
+import shlex
+import shutil
 import subprocess
 from collections import Counter
 
@@ -8,7 +10,7 @@ import paho.mqtt.client as mqtt
 import pytest
 
 import broadloom as bl
-from broadloom.deployment import Settings, WiredLink, Wiring, export, target_named
+from broadloom.deployment import FleetBroker, Settings, WiredLink, Wiring, export, target_named
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
 from broadloom.deployment.targets import mosquitto_bridges
 from fleet_lab import LabBroker, wait_until
@@ -181,12 +183,49 @@ def test_the_state_of_a_link_is_at_its_owner_and_nowhere_else(tmp_path):
             other.stop()
 
 
+def test_the_list_of_a_removal_leaves_no_session_behind(run, tmp_path):
+    """After its steps, neither broker knows the link, and messages stay where they are published."""
+    near, far = free_ports(2)
+    addresses = {"far": f"{HOST}:{far}", "near": f"{HOST}:{near}"}
+    brokers = [FleetBroker(name, address, tls=None) for name, address in addresses.items()]
+    bl.Fleet(brokers).save(tmp_path / "fleet.toml")
+    plan = bl.link(bl.Interest.from_lists([X, X], node_ids=["far", "near"]), algorithm="gm")
+    plan.save(tmp_path / "plan")
+    export = ("deploy", "export", tmp_path / "plan", "--fleet", tmp_path / "fleet.toml")
+    assert run(*export, "-o", tmp_path / "conf")[0] == 0
+    assert run(*export, "-o", tmp_path / "gone", "--remove")[0] == 0
+    links = tmp_path / "conf.d"
+    links.mkdir()
+    shutil.copy(tmp_path / "conf" / "broker-far.conf", links)
+    near_broker = LabBroker("near", tmp_path, near)
+    owner = LabBroker("far", tmp_path, far, f"include_dir {links}")
+    try:
+        near_broker.wait_for("connected", "r.broadloom-far:near")
+        near_broker.save("r.broadloom-far:near")
+        text = (tmp_path / "gone" / "remove.txt").read_text()
+        assert "\n#    far\n" in text
+        owner.stop()
+        (links / "broker-far.conf").unlink()
+        owner.start()
+        commands = [line for line in text.splitlines() if not line.startswith("#")]
+        assert len(commands) == 2
+        for line in commands:
+            code, _, err = run(*shlex.split(line)[1:])
+            assert code == 0, err
+    finally:
+        owner.stop()
+        near_broker.stop()
+    for broker in (owner, near_broker):
+        assert b"broadloom-far:near" not in broker.saved.read_bytes()
+
+
 def test_include_dir_of_the_whole_export_reads_no_rules_as_configuration(run, tmp_path):
     """The rules of clients are in a folder of their own, so mosquitto starts with all files of `*.conf`."""
-    plan = bl.link(bl.Interest.from_lists([["x"], ["x"]], node_ids=["near", "rome"]), algorithm="gm")
+    plan = bl.link(bl.Interest.from_lists([["x"], ["x"]], node_ids=["1", "2"]), algorithm="gm")
     plan.save(tmp_path / "plan")
     conf = tmp_path / "conf"
-    assert run("deploy", "export", tmp_path / "plan", "--to", "mosquitto", "--no-tls", "-o", conf)[0] == 0
+    options = ("--to", "mosquitto", "--no-tls", "--address", "127.0.0.{broker}:9")
+    assert run("deploy", "export", tmp_path / "plan", *options, "-o", conf)[0] == 0
     assert "topic readwrite $broadloom/#" in (conf / "acl" / "migration.acl").read_text()
     assert not list(conf.glob("*acl*.conf"))
     (port,) = free_ports(1)

@@ -11,7 +11,12 @@ from dataclasses import replace
 from pathlib import Path
 
 from broadloom.deployment.deployment_inputs import Settings, link_name, safe_name
-from broadloom.deployment.link_access import CERTIFICATE_FILES, SYSTEM_CERTIFICATES, link_access
+from broadloom.deployment.link_access import (
+    CERTIFICATE_FILES,
+    SYSTEM_CERTIFICATES,
+    link_access,
+    uri_address,
+)
 from broadloom.deployment.wiring import WiredLink, Wiring
 from broadloom.errors import InputError
 from broadloom.mqtt.endpoint import Address, Login, login_from_environment
@@ -142,7 +147,8 @@ def remote_id(link: WiredLink) -> str:
 
 
 def _connection(link: WiredLink, settings: Settings, bridge: str, relays: bool) -> str:
-    address = broker_address(settings, link.peer)
+    # Mosquitto takes an IPv6 address without brackets; the port is after the last colon.
+    address = uri_address(broker_address(settings, link.peer)).replace("[", "").replace("]", "")
     lines = [f"connection {link_name(link.owner, link.peer)}", f"address {address}", bridge.rstrip("\n")]
     lines += [f"local_clientid {local_id(link)}", f"remote_clientid {remote_id(link)}"]
     lines += _access(link.peer, settings)
