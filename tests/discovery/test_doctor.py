@@ -260,6 +260,26 @@ def test_settings_in_mosquitto_conf_are_judged(tmp_path):
     assert verdicts(report, "subscriptions") == verdicts(lost, "config") == ["must change"]
 
 
+@pytest.mark.parametrize(
+    ("text", "persistence", "limits"),
+    [
+        ("persistence true", "autosave_interval 60", None),
+        ("persistence true\nautosave_interval 0", "autosave_interval 60", None),
+        ("persistence true\nautosave_interval 300", None, None),
+        ("persistence true\nautosave_on_changes true", None, None),
+        ("max_inflight_messages 5", "persistence true", "max_inflight_messages 200"),
+    ],
+)
+def test_what_links_need_of_mosquitto_conf_is_advice(tmp_path, text, persistence, limits):
+    """Exported files do not set it."""
+    with small_brokers(tmp_path, rome=f"{OPEN}\n{text}") as brokers:
+        config = str(brokers["rome"].config)
+        report = bl.doctor(bl.Fleet([plain("rome", brokers["rome"], config=config)]))
+    for check, setting in (("persistence", persistence), ("limits", limits)):
+        advice = [one.setting for one in found(report, check) if one.verdict == "advice"]
+        assert advice == ([] if setting is None else [f"{setting} in {config}"])
+
+
 def test_client_ids_that_are_replaced_by_user_names_are_found(tmp_path):
     """All links of a broker have one user there, so that they would end each other."""
     users = password_file(tmp_path, broadloom="sesame")
