@@ -142,7 +142,7 @@ def test_a_live_change_with_a_broker_that_only_publishes():
     plan = bl.link(bl.Interest.from_lists([["x", "y"], ["x", "y"], ["x"], []]), algorithm="gm")
     sent = [Publication(3, "x", 1.0)]
     old = wire(plan, plan_trees(plan, sent), sent)
-    other = WiredLink("1", "2", ("x",), ("x",))
+    other = WiredLink("1", "2", ("x",), ("x", "y"))  # any broker can publish y, too
     new = Wiring(old.brokers, old.wants, old.publishes, (old.links[0], other, old.links[2]))
     tally = DeliveryTally(old)
     with RabbitLab(old) as lab:
