@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.table import Table
 
+import broadloom as bl
 from broadloom.checks import has_control_characters, visible_text
 from broadloom.cli.common import say, show
 
@@ -64,6 +65,37 @@ def test_errors_show_escape_sequences(sequence, run, tmp_path):
         assert is_harmless(out)
         assert is_harmless(err)
         assert err.count("\n") == 1
+
+
+def test_topics_of_clients_reach_no_terminal_as_they_are(run, tmp_path):
+    """A client can subscribe to any text; all verbs that print topics show it."""
+    topics = [f"t/{sequence}".replace("#", "") for sequence in SEQUENCES]
+    for name, count in (("old", len(topics) - 1), ("new", len(topics))):
+        interest = bl.Interest.from_lists([topics[:count]] * 2, node_ids=["rome", "oslo"])
+        plan = bl.link(interest, algorithm="gm")
+        plan.save(tmp_path / name)
+    old, new = tmp_path / "old", tmp_path / "new"
+    for verb in (
+        ("verify", new),
+        ("measure", new),
+        ("deploy", "check", new, "--to", "mosquitto"),
+        ("deploy", "export", new, "--to", "mosquitto", "-o", tmp_path / "conf"),
+        ("deploy", "diff", old, new),
+        ("what-if", new, "--fail", "rome"),
+    ):
+        for more in ((), ("--json",)):
+            _, out, err = run(*verb, *more)
+            assert is_harmless(out), verb
+            assert is_harmless(err), verb
+    assert not (tmp_path / "conf").exists()
+
+
+@pytest.mark.parametrize("sequence", SEQUENCES)
+def test_ids_with_escape_sequences_are_refused(sequence, run, tmp_path):
+    (tmp_path / "subscriptions.csv").write_text(f'node,topic\n"rome{sequence}",x\noslo,x\n', newline="")
+    code, out, err = run("link", tmp_path, "-o", tmp_path / "plan")
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert is_harmless(err)
 
 
 @given(st.text())
