@@ -9,13 +9,31 @@ trips between cloud regions, in ms) on the messages' paths: loopback has none to
 """
 
 import subprocess
+import sys
+import tempfile
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 import broadloom as bl
 from _common import Section, run
-from broadloom.deployment import Publication, SampleMessage, Tree, Wiring, plan_trees, sample_messages, wire
+from broadloom.deployment import (
+    Deployment,
+    Publication,
+    SampleMessage,
+    Tree,
+    Wiring,
+    export,
+    fleet_settings,
+    plan_trees,
+    roll_out,
+    sample_messages,
+    target_named,
+    wire,
+)
 from broadloom.deployment.rehearsal import (
     compare,
     rehearse,
@@ -23,9 +41,15 @@ from broadloom.deployment.rehearsal import (
     rehearse_live_change,
     rehearse_rabbitmq,
 )
+from broadloom.deployment.rehearsal.delivery_counts import DeliveryTally, LabClients
 from broadloom.deployment.rehearsal.mosquitto_lab import require_mosquitto
-from broadloom.deployment.rehearsal.rehearsals import OURS
+from broadloom.deployment.rehearsal.rehearsals import OURS, change_under_load, subscriptions
+from broadloom.deployment.rollout import common
 from broadloom.deployment.wiring import delays
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
+
+from operator_sites import fleet_of, running_sites
 
 EACH = 10
 COUNTS = ("missing", "duplicates", "unexpected", "uninterested")
@@ -105,6 +129,54 @@ def changes(quick: bool) -> Section:
     return section
 
 
+def applied(old: bl.Plan, new: bl.Plan, members: str, rate: float) -> tuple[dict[str, Any], dict[str, Any]]:
+    """A change by `deploy apply` on running brokers under load, and its rehearsal."""
+    target = target_named("mosquitto")
+    with tempfile.TemporaryDirectory(prefix="broadloom-apply-") as folder:
+        with running_sites(Path(folder), members) as sites:
+            fleet = fleet_of(sites)
+            sides = []
+            for plan in (old, new):
+                settings = fleet_settings(fleet, plan)
+                wiring = wired(plan)
+                sides.append(Deployment(wiring, settings, export(wiring, target, settings)))
+            before, after = sides
+            none = Deployment(replace(before.wiring, links=()), before.settings, {})
+            none = none._replace(files=target.files(none.wiring, none.settings))
+            journal = Path(folder) / "fleet.apply"
+            roll_out(none, before, target, fleet, journal)
+            stable = common(before.wiring, after.wiring)
+            tally = DeliveryTally(stable)
+            with LabClients({name: site.port for name, site in sites.items()}, tally.receive) as clients:
+                clients.subscribe(subscriptions(stable))
+                work = partial(roll_out, before, after, target, fleet, journal)
+                real = change_under_load(clients, tally, rate, [work])
+        return real, rehearse_change(before.wiring, after.wiring, rate)
+
+
+def apply(quick: bool) -> Section:
+    """A change of five brokers by `deploy apply`: one joins, one leaves, trees move."""
+    section = Section(f"deploy apply: one of five brokers joins, one leaves, trees move, {version()}")
+    for seed in range(1 if quick else 3):
+        plans = []
+        for members in ("abcd", "bcde"):
+            interest = bl.workload.interest(nodes=5, topics=8, popularity="unif", sizes=(3, 5), seed=seed)
+            lists = [[interest.topic_ids[topic] for topic in interest.topics_of(node)] for node in range(5)]
+            chosen = bl.Interest.from_lists(
+                [lists["abcde".index(name)] for name in members], node_ids=list(members)
+            )
+            weights = bl.workload.weights(nodes=4, kind="planar", seed=seed + ord(members[0]))
+            plans.append(bl.link(chosen, weights, "gm"))
+        real, tried = applied(*plans, "abcde", 300.0)
+        for what, counts in (("apply", real), ("rehearsal", tried)):
+            after = counts.pop("afterwards")
+            wrong = after["missing"] + after["duplicates"] + after["unexpected"]
+            section.rows.append({"seed": seed, "what": what} | counts | {"wrong afterwards": wrong})
+            section.claim(f"seed {seed}, {what}: lost", counts["lost"], at_most=0)
+            section.claim(f"seed {seed}, {what}: wrong afterwards", wrong, at_most=0)
+    return section
+
+
 def rabbitmq(quick: bool) -> Section:
     """The same on four nodes of RabbitMQ: a rehearsal, and a live change under load."""
     section = Section("Four nodes of RabbitMQ: every message once, then the plan of trmaw becomes that of gm")
@@ -177,6 +249,7 @@ SECTIONS = {
     "wirings": wirings,
     "failures": failures,
     "changes": changes,
+    "apply": apply,
     "trees": trees,
     "rabbitmq": rabbitmq,
 }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 import random
@@ -33,6 +34,9 @@ from live_lab import Churn, LabProcess, LiveLab, LiveLoad, until
 GROUPS, ITEMS = 3, 4
 TOPICS = [f"t/{group}/{item}" for group in range(GROUPS) for item in range(ITEMS)]
 RATE = 120.0
+SAVING_RATE = (
+    25.0  # for brokers that save all sessions at each change: they can do that some 30 times per second
+)
 CLEAN = ("lost", "doubled")
 FAKETIME = "/usr/lib/x86_64-linux-gnu/faketime/libfaketime.so.1"
 
@@ -71,6 +75,10 @@ async def verdict(lab: LiveLab, load: LiveLoad, seconds: float = 120) -> dict[st
     lost = lab.counts(status)
     return counts | {
         "sessions lost": lost["sessions_lost"] + load.arrivals["sessions lost"],
+        "sessions rolled back": sum(
+            (broker.get("counts") or {}).get("sessions_rolled_back", 0)
+            for broker in status["brokers"].values()
+        ),
         "unsure": len(load.unsure),
         "versions": status["version"] & 0xFFFFFFFF,
         "tracebacks": len(lab.tracebacks()),
@@ -211,12 +219,61 @@ async def partition(lab: LiveLab, _: LiveLoad, rng: random.Random) -> None:
         proxy.silence(False)
 
 
+async def killed_without_agents(times: int, is_bridged: bool) -> dict[str, Any]:
+    """Brokers that save each change are killed, without Broadloom: what mosquitto itself loses and doubles.
+
+    Clients publish and subscribe at one broker, or at five brokers with bridges of mosquitto in a chain.
+    """
+    rng = random.Random(2)
+    names = [f"b{index}" for index in range(5)] if is_bridged else ["b0"]
+    bridge = (
+        "connection chain\naddress 127.0.0.1:{%s}\ntopic t/# both 2\nbridge_protocol_version mqttv50\n"
+        "cleansession false\nnotifications false\ntry_private false\nrestart_timeout 1\n"
+    )
+    settings = {name: bridge % before for before, name in itertools.pairwise(names)}
+    with tempfile.TemporaryDirectory(prefix="broadloom-live-") as folder:
+        lab = LiveLab(Path(folder), names, autosave=None, broker_settings=settings)
+        # Messages count that go from one name to another.
+        ports = lab.ports if is_bridged else {"publishers": lab.ports["b0"], "subscribers": lab.ports["b0"]}
+        load = LiveLoad(ports, TOPICS)
+        churn = Churn(load, GROUPS, ITEMS)
+        try:
+            for broker in lab.brokers.values():
+                broker.start()
+            await load.start()
+            await churn.fill(0.4)
+            await load.reach_all()
+            load.run(SAVING_RATE)
+            for _ in range(times):
+                name = rng.choice(names)
+                stopped = {name} if is_bridged else set(ports)
+                load.paused |= stopped
+                # With one broker, messages have to be under way at the kill: nothing else brings any.
+                await asyncio.sleep(1.0 if is_bridged else 0.0)
+                lab.brokers[name].end(signal.SIGKILL)
+                await asyncio.sleep(rng.choice((0.0, 1.0, 4.0)))
+                lab.brokers[name].start()
+                load.paused -= stopped
+                await asyncio.sleep(rng.uniform(0.5, 2.0))
+            await load.pause()
+            counts = await load.settle(15)
+            return {"faults": times, "sessions lost": load.arrivals["sessions lost"]} | counts
+        finally:
+            await lab.stop()
+            await asyncio.gather(*(client.stop() for client in load.clients.values()))
+
+
+CONTROLS = {
+    "control: one broker killed, no links": False,
+    "control: broker killed, bridges of mosquitto": True,
+}
+
 FAULTS: dict[str, tuple[Any, int, dict[str, Any]]] = {
     "agent stopped": (stop_agent, 6, {}),
     "broker stopped": (stop_broker, 6, {}),
     "controller stopped": (stop_controller, 4, {}),
     "broker restarted": (restart_broker, 12, {}),
-    "broker killed": (kill_broker, 12, {"autosave": None}),
+    "broker killed": (kill_broker, 12, {"autosave": None, "rate": SAVING_RATE}),
     "partition": (partition, 8, {"proxies": True}),
 }
 
@@ -227,18 +284,23 @@ def faults(quick: bool) -> Section:
     BROADLOOM_LAB_FAULTS names some of them; the rows of the others stay as they were measured.
     """
     section = Section(f"Faults under load and changes, {version()}")
-    wanted = os.environ.get("BROADLOOM_LAB_FAULTS", ",".join(FAULTS)).split(",")
+    wanted = os.environ.get("BROADLOOM_LAB_FAULTS", ",".join((*FAULTS, *CONTROLS))).split(",")
     found = {}
     for name in wanted:
-        fault, times, options = FAULTS[name]
         try:
-            row = asyncio.run(with_fault(fault, 1 if quick else times, **options))
+            if name in CONTROLS:
+                row = asyncio.run(killed_without_agents(1 if quick else 12, CONTROLS[name]))
+            else:
+                fault, times, options = FAULTS[name]
+                row = asyncio.run(with_fault(fault, 1 if quick else times, **options))
             found[name] = {"scenario": name} | row
         except AssertionError as error:
             found[name] = {"scenario": name, "failed": str(error)[:300], "lost": -1, "doubled": -1}
     rows = {row["scenario"]: row for row in kept("live", "faults")} | found
-    section.rows = [rows[name] for name in FAULTS if name in rows]
+    section.rows = [rows[name] for name in (*FAULTS, *CONTROLS) if name in rows]
     for row in section.rows:
+        if row["scenario"] in CONTROLS:
+            continue
         section.claim(
             f"lost or doubled: {row['scenario']}", abs(row["lost"]) + abs(row["doubled"]), at_most=0
         )
@@ -284,14 +346,19 @@ FAULTS |= {"clock": (jump_clock, 12, {}), "disk full": (fill_disk, 10, {})}
 
 
 async def outage_scenario(seconds: float) -> list[dict[str, Any]]:
-    """The controller is dead, then one agent is."""
+    """The controller is dead, then the agent of a broker with one neighbour is."""
     rows = []
     async with laboratory(5) as (lab, load, _):
 
-        async def measured(what: str) -> dict[str, Any]:
+        async def measured(what: str, without: str = "") -> dict[str, Any]:
+            """Latency of messages of all brokers but one."""
             load.latencies.clear()
+            load.origins.clear()
             await asyncio.sleep(seconds)
-            times = load.latencies or [float("nan")]
+            times = [
+                late for late, origin in zip(load.latencies, load.origins, strict=True) if origin != without
+            ]
+            times = times or [float("nan")]
             quantiles = {f"p{int(q * 100)} ms": 1000 * float(np.quantile(times, q)) for q in (0.5, 0.99, 1.0)}
             return {"scenario": what, "deliveries": len(times)} | quantiles
 
@@ -300,19 +367,72 @@ async def outage_scenario(seconds: float) -> list[dict[str, Any]]:
         lab.controller.end(signal.SIGKILL)
         rows.append(await measured("controller dead"))
         lab.controller.start()
+        status = await lab.settled()
+        hops = {name: len(broker["hops"]) for name, broker in status["brokers"].items()}
+        leaf = min(hops, key=lambda name: hops[name])
+        assert hops[leaf] == 1, f"each broker is on the way of others: {hops}"
+        lab.agents[leaf].end(signal.SIGKILL)
+        rows.append(await measured("one agent dead: messages of other brokers", leaf))
+        waited = len(load.origins) - rows[-1]["deliveries"]
+        lab.agents[leaf].start()
         await lab.settled()
-        rows[-1] |= await verdict(lab, load)
+        rows[-1] |= {"deliveries of its own broker": waited} | await verdict(lab, load)
     return rows
 
 
 def outages(quick: bool) -> Section:
-    """Messages do not wait for a dead controller."""
-    section = Section(f"Latency with a dead controller, {version()}")
+    """Messages do not wait for a dead controller, nor for the agent of another broker."""
+    section = Section(f"Latency with a dead controller, and with a dead agent, {version()}")
     section.rows = asyncio.run(outage_scenario(5.0 if quick else 60.0))
+    all_up = max(section.rows[0]["p99 ms"], 1.0)
     for word in CLEAN:
-        section.claim(f"{word}: controller dead", section.rows[-1][word], at_most=0)
-    share = section.rows[1]["p99 ms"] / max(section.rows[0]["p99 ms"], 1.0)
-    section.claim("p99 of latency with a dead controller, relative to all up", share, at_most=3)
+        section.claim(f"{word}: controller dead, then an agent", section.rows[-1][word], at_most=0)
+    for row in section.rows[1:]:
+        section.claim(
+            f"p99 of latency, relative to all up: {row['scenario']}", row["p99 ms"] / all_up, at_most=3
+        )
+    return section
+
+
+# Equal messages.
+
+
+async def equal_scenario(agent_kills: int) -> dict[str, Any]:
+    """All messages of a topic are equal, without ids; agents are killed and trees change.
+
+    Clients with wildcards keep their subscriptions, which overlap, and count; the others change theirs.
+    """
+    rng = random.Random(4)
+    async with laboratory(5, rate=0) as (lab, load, churn):
+        for name in lab.names:
+            await load.subscribe(name, 1, f"t/{rng.randrange(GROUPS)}/+")
+            await load.subscribe(name, 2, f"t/+/{rng.randrange(ITEMS)}")
+        await load.reach_all()
+        await lab.settled()
+        await load.settle()
+        churn.kinds = (0,)
+        load.is_equal = True
+        load.run(RATE)
+        async with changes(churn, 0.7):
+            for _ in range(agent_kills):
+                await asyncio.sleep(rng.uniform(0.3, 1.5))
+                agent = lab.agents[rng.choice(lab.names)]
+                agent.end(signal.SIGKILL)
+                await asyncio.sleep(rng.choice((0.0, 0.2, 1.0)))
+                agent.start()
+            churn.stopped = True
+        await load.pause()
+        status = await lab.settled()
+        counts = await load.settle_equal(kinds=(1, 2))
+        copies = lab.counts(status)["copies"]
+        changed = {"changes": churn.changes, "copies for overlapping filters": copies}
+        return {"agents killed": agent_kills} | counts | changed
+
+
+def equal(quick: bool) -> Section:
+    """Equal messages without ids: only their numbers can be compared."""
+    section = Section(f"Equal messages without ids, agents killed, {version()}")
+    add_counts(section, "equal messages", asyncio.run(equal_scenario(4 if quick else 30)))
     return section
 
 
@@ -387,40 +507,63 @@ async def two_agents() -> dict[str, Any]:
         return {"said": said} | await verdict_after(lab, load, churn)
 
 
-async def hand_made_bridge(settings: str = "") -> dict[str, Any]:
-    """A bridge of mosquitto carries all messages of b1 to b0; its copies there are not ours to stop."""
-    bridge = (
-        "connection by-hand\naddress 127.0.0.1:{b0}\ntopic t/# out 1\n"
-        f"bridge_protocol_version mqttv50\ntry_private false\n{settings}"
-    )
-    async with laboratory(4, broker_settings={"b1": bridge}) as (lab, load, _):
+async def hand_made_bridge(
+    direction: str = "out", settings: str = "", is_chain: bool = False
+) -> dict[str, Any]:
+    """Somebody adds a bridge of mosquitto from b1 to b0, and restarts b1; `is_chain`: also one from b2 to b1.
+
+    Clients of a broker that a bridge leads to get its copies, which nobody can stop; they are counted apart.
+    """
+    bridge = "connection by-hand\naddress 127.0.0.1:{}\ntopic t/# {} 1\ntry_private true\n"
+    targets = {"b1": "b0", "b2": "b1"} if is_chain else {"b1": "b0"}
+    ends = {*targets.values(), *(targets if direction == "both" else ())}
+    async with laboratory(4) as (lab, load, _):
+        for name, target in targets.items():
+            broker = lab.brokers[name]
+            with (lab.folder / f"broker-{name}" / "mosquitto.conf").open("a") as file:
+                file.write(bridge.format(lab.ports[target], direction) + settings)
+            broker.end(signal.SIGTERM)
+            broker.start()
+        await asyncio.sleep(8)
+        noticed = len(load.sent)
         await asyncio.sleep(15)
         status = await lab.status_soon()
         said = [text for text in (status or {}).get("problems", ()) if "bridge" in text]
         counts = lab.counts(status or {"brokers": {}})
         row = await verdict(lab, load)
-        elsewhere = sum(key[0] != "b0" for key, _ in load.doubled)
+        elsewhere = [number for key, number in load.doubled if key[0] not in ends]
         return (
-            {"said": (said or ["NOT SAID"])[0][:150], "ring": counts["ring"]}
+            {"said": (said or ["NOT SAID"])[0][:150], "ring": counts["ring"], "echoes": counts["echoes"]}
             | row
             | {
-                "doubled": elsewhere,
-                "doubled at b0 by the bridge itself": len(load.doubled) - elsewhere,
+                "doubled": sum(number >= noticed for number in elsewhere),
+                "doubled in the first seconds": sum(number < noticed for number in elsewhere),
+                "doubled by the bridge itself": len(load.doubled) - len(elsewhere),
             }
         )
 
 
+MQTT_5 = "bridge_protocol_version mqttv50\n"
+HIDDEN = "notifications false\n"
 RIVALS = {
     "controller on an old copy": old_copy,
     "two controllers": two_controllers,
     "two agents of one broker": two_agents,
-    "bridge made by hand": hand_made_bridge,
-    "hidden bridge": lambda: hand_made_bridge("notifications false\n"),
+    "bridge made by hand": lambda: hand_made_bridge(settings=MQTT_5),
+    "hidden bridge": lambda: hand_made_bridge(settings=MQTT_5 + HIDDEN),
+    "bridge in both directions": lambda: hand_made_bridge("both", MQTT_5),
+    "bridge of MQTT 3.1.1": hand_made_bridge,
+    "hidden bridge of MQTT 3.1.1": lambda: hand_made_bridge(settings=HIDDEN),
+    "bridge of MQTT 3.1.1 in both directions": lambda: hand_made_bridge("both"),
+    "two bridges of MQTT 3.1.1 that close a ring": lambda: hand_made_bridge(is_chain=True),
 }
 
 
 def rivals(quick: bool) -> Section:
-    """Two controllers, an old copy of the state, two agents, a bridge made by hand."""
+    """Two controllers, an old copy of the state, two agents, bridges made by hand.
+
+    BROADLOOM_LAB_RIVALS names some of them.
+    """
     del quick
     section = Section(f"Rivals, {version()}")
     wanted = os.environ.get("BROADLOOM_LAB_RIVALS", ",".join(RIVALS)).split(",")
@@ -454,7 +597,7 @@ class BacklogCounter(SessionHandler):
         """Count a message."""
         self.count += 1
 
-    def is_busy(self, session: ClientSession) -> bool:  # noqa: ARG002
+    def is_busy(self) -> bool:
         """Always."""
         return True
 
@@ -728,6 +871,7 @@ SECTIONS = {
     "kills": kills,
     "faults": faults,
     "outages": outages,
+    "equal": equal,
     "rivals": rivals,
     "hop": hop,
     "costs": costs,

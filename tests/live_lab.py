@@ -44,6 +44,7 @@ from broadloom.mqtt.packets import (
 
 WAIT_SECONDS = 90.0
 IN_FLIGHT = 10  # of one publisher; a broker of default settings takes 20
+EQUAL = b"equal"  # the payload of equal messages
 KEY = "a key for a laboratory, not a secret"
 KINDS = 3  # of clients per broker: exact filters, wildcards at the end, wildcards in the middle
 BROKER = """\
@@ -404,6 +405,8 @@ class LiveLoad(SessionHandler):
         doubled: arrivals of messages that had arrived already.
         unsure: messages that a broker had not acknowledged when its connection was lost.
         latencies: seconds from publishing to arrival at another broker.
+        origins: the brokers of these messages.
+        is_equal: whether all messages from now on have the same payload; then only their numbers count.
     """
 
     def __init__(self, ports: Mapping[str, int], topics: Iterable[str], seed: int = 0) -> None:
@@ -423,6 +426,10 @@ class LiveLoad(SessionHandler):
         self.unsure: set[int] = set()
         self.doubled: list[tuple[tuple[str, int], int]] = []
         self.latencies: list[float] = []
+        self.origins: list[str] = []
+        self.is_equal = False
+        self.equal_sent: Counter[tuple[tuple[str, int], str]] = Counter()
+        self.equal_got: Counter[tuple[tuple[str, int], str]] = Counter()
         self.payload = b""
         self.quality = 0  # 0: alternate between QoS 1 and 2
         self.with_ids = False
@@ -520,11 +527,12 @@ class LiveLoad(SessionHandler):
         flight = self._flight[session.client]
         if not session.up.is_set() or len(flight) >= IN_FLIGHT:
             return False
+        self.equal_sent[(broker, kind), topic] += self.is_equal
         number = len(self.sent)
         quality = self.quality or 1 + number % 2
         self.sent.append(Sent(broker, topic, time.monotonic(), (kind, quality)))
         self._numbers[broker, topic].append(number)
-        text = b"%d" % number
+        text = EQUAL if self.is_equal else b"%d" % number
         properties = [(b"message-id", b"load-" + text)] if self.with_ids else ()
         packet_id = session._next_id()
         while packet_id in flight:
@@ -550,10 +558,13 @@ class LiveLoad(SessionHandler):
 
     def arrived(self, session: ClientSession, message: Publish) -> None:
         """Count a message, and acknowledge it."""
-        number = int(message.payload().split(b" ", 1)[0])
         if message.number:
             session.send(acknowledgement(PUBACK, message.number))
         key = self._keys[session]
+        if message.payload() == EQUAL:
+            self.equal_got[key, message.topic] += 1
+            return
+        number = int(message.payload().split(b" ", 1)[0])
         if number in self._got[key]:
             if message.dup:  # the acknowledgement of this client was lost with its connection
                 self.arrivals["repeated"] += 1
@@ -566,6 +577,7 @@ class LiveLoad(SessionHandler):
         if broker == key[0]:
             return
         self.latencies.append(time.monotonic() - at)
+        self.origins.append(broker)
         if not any(matches(text, topic) for text in self.filters[key]):
             return
         stream = self._streams.get((key, broker, topic))
@@ -639,6 +651,30 @@ class LiveLoad(SessionHandler):
         await asyncio.sleep(quiet)
         return self.counts()
 
+    def equal_counts(self, kinds: Iterable[int]) -> dict[str, int]:
+        """Counts of equal messages, at clients that did not change their filters.
+
+        A client does not get its own messages: all subscriptions here are no-local.
+        """
+        counts = Counter(published=sum(self.equal_sent.values()), arrived=0, lost=0, doubled=0)
+        for (broker, kind), filters in self.filters.items():
+            for topic in self.topics:
+                if kind in kinds and any(matches(text, topic) for text in filters):
+                    key = (broker, kind)
+                    others = (self.equal_sent[other, topic] for other in self.clients if other != key)
+                    got = self.equal_got[key, topic]
+                    missing = sum(others) - got
+                    counts.update(arrived=got, lost=max(0, missing), doubled=max(0, -missing))
+        return dict(counts)
+
+    async def settle_equal(self, kinds: Iterable[int], seconds: float = WAIT_SECONDS) -> dict[str, int]:
+        """Wait until no equal message is missing, and a little for duplicates; returns the counts."""
+        end = time.monotonic() + seconds
+        while self.equal_counts(kinds)["lost"] and time.monotonic() < end:
+            await asyncio.sleep(0.2)
+        await asyncio.sleep(2.0)
+        return self.equal_counts(kinds)
+
     async def reach_all(self, seconds: float = WAIT_SECONDS) -> None:
         """Publish on all topics at all their brokers until each client has something of each."""
         end = time.monotonic() + seconds
@@ -673,6 +709,7 @@ class Churn:
         }
         self.changes = 0
         self.stopped = False
+        self.kinds = (0, 1, 2)  # of clients that change their filters
 
     async def fill(self, share: float = 0.5) -> None:
         """Begin with some subscriptions at all brokers."""
@@ -685,7 +722,7 @@ class Churn:
         """Subscribe or unsubscribe one filter at one broker."""
         if self.stopped:
             return
-        broker, kind = self._rng.choice(list(self._load.clients))
+        broker, kind = self._rng.choice([key for key in self._load.clients if key[1] in self.kinds])
         have = self._load.filters[broker, kind]
         others = [text for text in self.choices[kind] if text not in have]
         leaves = len(have) > (2 if kind == 0 else 0) and (not others or self._rng.random() < 0.5)

@@ -84,6 +84,7 @@ def test_units_run_a_verb_with_options_that_it_has(unit, capsys):
     said = capsys.readouterr().out
     for option in re.findall(r"--[a-z-]+", f"{command} {settings['OPTIONS']}"):
         assert option in said, option
+    assert "--quiet" not in settings["OPTIONS"], "problems are warnings, which --quiet leaves out of the log"
 
 
 @pytest.mark.parametrize("unit", UNITS, ids=lambda path: path.stem)

@@ -176,8 +176,8 @@ BROKER = '[brokers.rome]\naddress = "rome"\n'
         (BROKER + "[live]\nkey_file = 3", r"\[live\]: key_file is 3"),
         (BROKER + "[live]\npatience = 0", r"\[live\]: patience is 0"),
         (
-            BROKER + "[live]\nwindow = 65536",
-            r"\[live\]: window is 65536; give a whole number from 1 to 65535",
+            BROKER + "[live]\nwindow = 16385",
+            r"\[live\]: window is 16385; give a whole number from 1 to 16384",
         ),
         (BROKER + "[live]\nhop_bytes = 0", r"\[live\]: hop_bytes is 0"),
         (BROKER + "[live]\nagent_bytes = 1.5", r"\[live\]: agent_bytes is 1.5"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -12,6 +13,7 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 Family = tuple[str, str, str, Sequence[tuple[str, float]]]
 MOST_WARNINGS, WARNING_SECONDS = 10, 60.0
 MOST_TEXTS = 10_000  # of log records that are counted
+_VALUES = re.compile(r"'[^']*'|\"[^\"]*\"|[0-9]+")  # what differs between texts of one kind
 
 
 def exposition(prefix: str, families: Iterable[Family]) -> str:
@@ -103,7 +105,8 @@ class RateLimitedLog:
 class LogLimit(logging.Filter):
     """Filter of a log handler that lets a few records per text and minute pass, whatever their values.
 
-    The first record that passes afterwards says how many were left out.
+    The text of a record is its format. A record with the format `%s` has a text of its own, in which names in
+    quotes and numbers do not count. The first record that passes afterwards says how many were left out.
 
     Args:
         most: number of records per text and period.
@@ -115,6 +118,11 @@ class LogLimit(logging.Filter):
         >>> record = logging.LogRecord("a", logging.WARNING, "", 0, "broker %r is away", ("rome",), None)
         >>> limit.filter(record), limit.filter(record)
         (True, False)
+        >>> for text in ("session 'a1' is lost", "session 'b2' is lost", "the disk is full"):
+        ...     limit.filter(logging.LogRecord("a", logging.WARNING, "", 0, "%s", (text,), None))
+        True
+        False
+        True
     """
 
     def __init__(
@@ -134,6 +142,8 @@ class LogLimit(logging.Filter):
         """Whether a record passes."""
         now = self._clock()
         name = (record.name, record.msg)
+        if record.msg == "%s":
+            name = (record.name, _VALUES.sub("", record.getMessage())[:200])
         with self._lock:
             since, count = self._counts.get(name, (now, 0))
             left_out = count - self._most

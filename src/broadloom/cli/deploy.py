@@ -1,8 +1,9 @@
-"""`broadloom deploy`: export, check, rehearse, diff and session."""
+"""`broadloom deploy`: export, check, rehearse, diff, apply and session."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,6 +13,7 @@ import broadloom as bl
 from broadloom.cli.common import Force, Json, Quiet, keep_apart, progress, show
 from broadloom.cli.deploy_options import (
     ADDRESS,
+    PATIENCE,
     RATE,
     Accounts,
     Address,
@@ -26,10 +28,11 @@ from broadloom.cli.deploy_options import (
     Slack,
     Tls,
     To,
+    both_deployments,
     deployed,
     with_publishers,
 )
-from broadloom.cli.deploy_texts import change_text, comparison_table, rehearsal_text
+from broadloom.cli.deploy_texts import apply_text, change_text, comparison_table, rehearsal_text
 from broadloom.errors import InputError
 
 if TYPE_CHECKING:
@@ -285,35 +288,85 @@ def diff_plans(
     Example: broadloom deploy diff --to mosquitto plan new-plan --rehearse
     """
     from broadloom.checks import check_number
-    from broadloom.deployment import Deployment, compare_exports, export
+    from broadloom.deployment import compare_exports
 
-    plans = [bl.Plan.load(folder) for folder in (old, new)]
     named = to or (None if fleet else "mosquitto")
     options = DeployOptions(named, fleet, address, tls, certificates, credentials, accounts, qos)
-    target = [options.target(plan) for plan in plans][-1]
-    if rehearse and target.name in ("nats", "emqx"):
-        raise InputError(
-            f"no rehearsal on {target.name}; choose mosquitto or rabbitmq, or leave --rehearse out"
-        )
     check_number(rate, "rate", minimum=1)
-    everybody = [name for plan in plans for name in plan.interest.node_ids]
     with progress(quiet):
-        sides = []
-        for folder, plan in zip((old, new), plans, strict=True):
-            settings = options.settings(plan)
-            try:
-                chosen = with_publishers(plan, messages, publishers, everybody)
-                _, wiring, _ = deployed(chosen, least, slack)
-                wiring = target.adapt(wiring)
-                sides.append(Deployment(wiring, settings, export(wiring, target, settings)))
-            except InputError as error:
-                raise InputError(f"{folder}: {error}") from error
-        before, after = sides
+        target, before, after = both_deployments((old, new), options, (messages, publishers), (least, slack))
+        if rehearse and target.name in ("nats", "emqx"):
+            raise InputError(
+                f"no rehearsal on {target.name}; choose mosquitto or rabbitmq, or leave --rehearse out"
+            )
         record = compare_exports(before, after, target, at_once)
         if rehearse:
             record["rehearsal"] = _rehearse_change(before.wiring, after.wiring, target.name, rate, at_once)
     show(record, change_text(record), as_json, quiet)
     return 1 if _wrong(record.get("rehearsal", {})) else 0
+
+
+@app.command("apply")
+def apply_plan(
+    old: Annotated[Path, typer.Argument(help="The folder of the plan in use.")],
+    new: Annotated[Path, typer.Argument(help="The folder of the new plan.")],
+    fleet: Annotated[
+        Path, typer.Option("--fleet", help="The fleet file: how to reach, stop and start the brokers.")
+    ] = Path("fleet.toml"),
+    journal: Annotated[
+        Path | None,
+        typer.Option(help="The file that records the steps; by default next to the fleet file."),
+    ] = None,
+    messages: Messages = None,
+    publishers: PublisherMode = None,
+    least: Least = "latency",
+    slack: Slack = 0.1,
+    certificates: Certificates = None,
+    qos: Qos = 1,
+    at_once: Annotated[
+        bool, typer.Option("--at-once", help="Restart all changed brokers at the same time.")
+    ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the steps that would be taken, and take none.")
+    ] = False,
+    roll_back: Annotated[
+        bool, typer.Option("--roll-back", help="Go back to the plan in use, from wherever the change is.")
+    ] = False,
+    patience: Annotated[
+        float, typer.Option(help="The most seconds for a broker to stop, to answer, or to link.")
+    ] = PATIENCE,
+    as_json: Json = False,
+    quiet: Quiet = False,
+) -> None:
+    """Roll a change out: stop, configure and start the brokers of a fleet, one after the other.
+
+    The commands are those of the fleet file (hooks). Each step is recorded: run the same command again after
+    an interruption, and it goes on from there.
+
+    Example: broadloom deploy apply plan new-plan --fleet fleet.toml
+    """
+    from broadloom.checks import check_positive
+    from broadloom.deployment import roll_out
+
+    check_positive(patience, "patience")
+    options = DeployOptions(None, fleet, certificates=certificates, qos=qos)
+    with progress(quiet):
+        target, before, after = both_deployments(
+            (old, new), options, (messages, publishers), (least, slack), with_secrets=not dry_run
+        )
+        record = roll_out(
+            before,
+            after,
+            target,
+            bl.Fleet.load(fleet),
+            journal,
+            at_once=at_once,
+            dry_run=dry_run,
+            back=roll_back,
+            patience=patience,
+            report=None if quiet or as_json else partial(typer.echo, err=True),
+        )
+    show(record, apply_text(record), as_json, quiet)
 
 
 def _rehearse_change(old: Wiring, new: Wiring, to: str, rate: float, at_once: bool) -> dict[str, Any]:

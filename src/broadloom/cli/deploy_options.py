@@ -13,11 +13,12 @@ import broadloom as bl
 from broadloom.errors import InputError
 
 if TYPE_CHECKING:
-    from broadloom.deployment import Publication, Settings, Target, Tree, Wiring
+    from broadloom.deployment import Deployment, Publication, Settings, Target, Tree, Wiring
 
 # Values of heavy modules, which would make --help slow; a test compares them.
 TARGET_NAMES = "mosquitto, rabbitmq, nats, emqx"
 RATE = 300.0
+PATIENCE = 60.0
 
 To = Annotated[
     str | None,
@@ -120,3 +121,36 @@ def deployed(plan: bl.Plan, least: str, slack: float) -> tuple[list[Tree], Wirin
 
     trees = plan_trees(plan, None, least, slack)
     return trees, wire(plan, trees), publications_of(plan)
+
+
+def both_deployments(
+    folders: tuple[Path, Path],
+    options: DeployOptions,
+    publishers: tuple[Path | None, str | None],
+    trees: tuple[str, float],
+    with_secrets: bool = False,
+) -> tuple[Target, Deployment, Deployment]:
+    """The target and the deployments of two plans.
+
+    Args:
+        folders: the folders of the plans.
+        options: where the brokers are, and how links authenticate.
+        publishers: the table of messages, and the mode of publishers.
+        trees: what trees have least of, and their slack.
+        with_secrets: whether the files contain the fleet's passwords.
+    """
+    from broadloom.deployment import Deployment, export
+
+    plans = [bl.Plan.load(folder) for folder in folders]
+    target = [options.target(plan) for plan in plans][-1]
+    everybody = [name for plan in plans for name in plan.interest.node_ids]
+    sides = []
+    for folder, plan in zip(folders, plans, strict=True):
+        settings = options.settings(plan, with_secrets and target.name == "mosquitto")
+        try:
+            chosen = with_publishers(plan, *publishers, everybody)
+            wiring = target.adapt(deployed(chosen, *trees)[1])
+            sides.append(Deployment(wiring, settings, export(wiring, target, settings)))
+        except InputError as error:
+            raise InputError(f"{folder}: {error}") from error
+    return target, sides[0], sides[1]

@@ -61,6 +61,23 @@ def change_text(record: Record) -> str:
     return "\n".join([*lines, *_rehearsal_lines(record)])
 
 
+def apply_text(record: Record) -> str:
+    """The text about a change that was applied, or would be."""
+    if "would" in record:
+        lines = [f"{number:>3} {text}" for number, text in enumerate(record["would"], 1)]
+        return "\n".join([f"{len(lines):,} steps, none taken (dry run)", *lines])
+    if not record["steps"]:
+        return "nothing changes"
+    what = "rolled back" if record["rolled_back"] else "applied"
+    restarts = ", ".join(dict.fromkeys(record["restarts"])) or "no broker"
+    line = f"{what} in {record['steps']:,} steps ({record['taken']:,} now); restarted: {restarts}"
+    if record["returned"]:
+        line += (
+            f"\n{record['returned']:,} messages waited for removed links only; published at their other ends"
+        )
+    return line
+
+
 def _broker_lines(record: Record) -> Iterator[str]:
     without = ", without links," if record["target"] == "mosquitto" else ""
     for broker in record["joining"]:

@@ -49,7 +49,10 @@ def controller(
         Path | None, typer.Option(help="Move clients too: the configuration file of `migrate agent`.")
     ] = None,
     down: Annotated[
-        bool, typer.Option("--down", help="End all links within the patience of the fleet file, and exit.")
+        bool,
+        typer.Option(
+            "--down", help="End all links within the patience of the fleet file, and exit; stop it first."
+        ),
     ] = False,
     seed: Seed = 0,
     verbose: Verbose = False,
@@ -74,6 +77,10 @@ def controller(
         raise InputError("--adopt needs --propose; give the seconds between two searches for a better plan")
     if propose is not None:
         check_positive(propose, "--propose")
+    if down:
+        for option, value in (("--events", events), ("--propose", propose), ("--moves", moves)):
+            if value is not None:
+                raise InputError(f"--down ends all links and follows nothing; leave out {option}")
     set_up_log(quiet, verbose)
     options = ControllerOptions(
         Fleet.load(fleet),
@@ -161,9 +168,11 @@ def status(
     """
     import time
 
+    from broadloom.agents.links.controller_client import ControllerRefusedError
     from broadloom.agents.links.controller_protocol import PROPOSAL_PATH, ProtocolCodes
     from broadloom.agents.links.stamps import FleetKey
     from broadloom.deployment.fleet_file import Fleet
+    from broadloom.errors import UnreachableError
 
     loaded = Fleet.load(fleet)
     if token:
@@ -177,25 +186,39 @@ def status(
             show(answer, str(answer["note"]), as_json, quiet)
             return 0 if answer["adopted"] else 1
         while True:
-            code = _show_status(connection, watch, as_json, quiet)
-            if not watch:
-                return code
+            try:
+                code = _show_status(connection, watch, as_json, quiet)
+                if not watch:
+                    return code
+            except ControllerRefusedError:
+                raise
+            except UnreachableError as error:
+                if not watch:
+                    raise
+                _clear(as_json, quiet)
+                show({"problem": str(error)}, f"{error}; trying again", as_json, quiet)
             time.sleep(WATCH_SECONDS)
     finally:
         connection.close()
 
 
 def _show_status(connection: ControllerConnection, clear: bool, as_json: bool, quiet: bool) -> int:
-    import sys
-
     from broadloom.agents.links.controller_protocol import STATUS_PATH
     from broadloom.agents.links.live_status import is_healthy, status_text
 
     found = _asked(connection, "GET", STATUS_PATH)
-    if clear and not as_json and not quiet and sys.stdout.isatty():
-        print("\x1b[H\x1b[2J", end="")
+    if clear:
+        _clear(as_json, quiet)
     show(found, status_text(found), as_json, quiet)
     return 0 if is_healthy(found) else 1
+
+
+def _clear(as_json: bool, quiet: bool) -> None:
+    """Clear the terminal before what replaces its content."""
+    import sys
+
+    if not as_json and not quiet and sys.stdout.isatty():
+        print("\x1b[H\x1b[2J", end="")
 
 
 def _connection(fleet: Fleet) -> ControllerConnection:

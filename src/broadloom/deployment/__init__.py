@@ -31,6 +31,7 @@ if TYPE_CHECKING:
         save_export,
         target_named,
     )
+    from broadloom.deployment.fleet_control import roll_out
     from broadloom.deployment.fleet_file import (
         FLEET_FILE,
         Fleet,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
         FleetLogin,
         FleetTls,
     )
+    from broadloom.deployment.fleet_hooks import FleetHooks
     from broadloom.deployment.fleet_targets import (
         address_notes,
         bridge_secret,
@@ -76,6 +78,7 @@ __all__ = [
     "Deployment",
     "Fleet",
     "FleetBroker",
+    "FleetHooks",
     "FleetLinks",
     "FleetLive",
     "FleetLogin",
@@ -117,6 +120,7 @@ __all__ = [
     "read_publications",
     "removal",
     "replace_publishers",
+    "roll_out",
     "safe_name",
     "sample_messages",
     "save_export",
@@ -132,6 +136,7 @@ _MODULES = {
     "FLEET_FILE": "fleet_file",
     "Fleet": "fleet_file",
     "FleetBroker": "fleet_file",
+    "FleetHooks": "fleet_hooks",
     "FleetLinks": "fleet_file",
     "FleetLive": "fleet_file",
     "FleetLogin": "fleet_file",
@@ -174,6 +179,7 @@ _MODULES = {
     "read_publications": "deployment_inputs",
     "removal": "exports",
     "replace_publishers": "deployment_inputs",
+    "roll_out": "fleet_control",
     "safe_name": "deployment_inputs",
     "sample_messages": "wiring",
     "save_export": "exports",

@@ -30,6 +30,7 @@ from broadloom.checks import (
     ordered_list,
     shown,
 )
+from broadloom.deployment.fleet_hooks import COMMANDS, FleetHooks
 from broadloom.errors import InputError
 from broadloom.mqtt.endpoint import Address, Endpoint, Login, read_secret, tls_context
 from broadloom.mqtt.topic_filters import is_valid_filter
@@ -47,10 +48,10 @@ ABSENT = ("keep", "drop")
 TLS_PORT, PLAIN_PORT, NATS_PORT = 8883, 1883, 4222
 LEAF_PORT = 7422  # of leaf nodes of NATS
 CONTROLLER_PORT = 8790
-LARGEST_WINDOW = 65_535  # MQTT counts unacknowledged messages in 16 bits
+LARGEST_WINDOW = 16_384  # half of the messages within which a hop recognises a repetition
 # The names that each section can have.
 _SECTIONS = ("defaults", "brokers", "links", "live")
-_DEFAULTS = ("kind", "tls", "login", "api_login")
+_DEFAULTS = ("kind", "tls", "login", "api_login", "hooks")
 _BROKER = (
     "address",
     "kind",
@@ -63,6 +64,7 @@ _BROKER = (
     "api_login",
     "config",
     "leaf_listen",
+    "hooks",
 )
 _LINKS = ("carry", "publishers", "max_degree")
 _LIVE = (
@@ -78,6 +80,7 @@ _LIVE = (
     "agent_bytes",
 )
 _TLS = ("ca", "certificate", "key")
+_HOOKS = ("path", *COMMANDS, "seconds")
 _LOGIN = ("user", "password_file", "password_env")
 _SECRETS = ("password", "passwd", "pass", "secret", "token", "password_hash")
 
@@ -159,6 +162,7 @@ class FleetBroker:
         config: the path of the broker's configuration file, if it is on this machine.
         leaf_listen: for NATS, `host` or `host:port` where the broker listens for leaf nodes; None: at the
             host of its address.
+        hooks: how `deploy apply` changes it.
     """
 
     name: str
@@ -173,6 +177,7 @@ class FleetBroker:
     api_login: FleetLogin | None = None
     config: str | None = None
     leaf_listen: str | None = None
+    hooks: FleetHooks = field(default_factory=FleetHooks)
 
     def __post_init__(self) -> None:
         _check_broker_name(self.name)
@@ -198,6 +203,7 @@ class FleetBroker:
             if self.kind != "nats":
                 raise InputError(f"leaf_listen is for nats, but kind is {self.kind}; leave it out")
             Address.parse(self.leaf_listen, LEAF_PORT, "leaf_listen")
+        check_instance(self.hooks, FleetHooks, "hooks", "give FleetHooks")
 
     @property
     def default_port(self) -> int:
@@ -297,8 +303,10 @@ class FleetLive:
         plain: whether the API is plain text although it is not on loopback.
         key_file: the file with the key of the fleet, which only its owner can read.
         key_env: an environment variable with the key, instead of the file.
-        absent: "keep": topics wait for a broker that is away; "drop": trees go on without it after a while.
-        patience: seconds for which others wait for a broker that is away.
+        absent: "keep": a broker that is away becomes a leaf of trees that change, and its neighbour keeps
+            messages for it; "drop": these trees leave it out after the patience.
+        patience: seconds after which a broker that is away is left out, and a step that is not done is given
+            up.
         window: the most unfinished messages per hop.
         hop_bytes: the most bytes of unfinished messages per hop.
         agent_bytes: the most bytes of unfinished messages per agent.
@@ -587,6 +595,7 @@ class _FleetReader:
         defaults = self._table(content.get("defaults", {}), "[defaults]")
         self._check_names(defaults, _DEFAULTS, "[defaults]")
         shared = self._values(defaults, "[defaults]")
+        self._made(lambda: FleetHooks(**shared.get("hooks", {})), "[defaults]")
         if "kind" in shared:
             self._made(lambda: check_choice(shared["kind"], "kind", KINDS), "[defaults]")
         brokers = self._table(content.get("brokers", {}), "[brokers]")
@@ -614,7 +623,11 @@ class _FleetReader:
         self._check_names(known, _BROKER, where)
         if "address" not in known:
             raise InputError(f'{self._file} {where} has no address; give address = "host:port"')
-        values = {**shared, **self._values(known, where)}
+        own = self._values(known, where)
+        values = {**shared, **own}
+        values["hooks"] = self._made(
+            lambda: FleetHooks(**{**shared.get("hooks", {}), **own.get("hooks", {})}), where
+        )
         return self._made(lambda: FleetBroker(name, **values), where)
 
     def _values(self, section: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -625,6 +638,10 @@ class _FleetReader:
         for name in ("login", "api_login"):
             if name in values:
                 values[name] = self._login(values[name], name, where)
+        if "hooks" in values:
+            hooks = self._table(values["hooks"], f"{where} hooks")
+            self._check_names(hooks, _HOOKS, f"{where} hooks")
+            values["hooks"] = self._paths(hooks, ("path",))
         for name in ("subscriptions", "config"):
             if isinstance(values.get(name), str):
                 values[name] = self._resolved(values[name])

@@ -17,6 +17,7 @@ from broadloom.deployment.fleet_file import (
     FleetLogin,
     FleetTls,
 )
+from broadloom.deployment.fleet_hooks import COMMANDS, FleetHooks
 
 _HEAD = """\
 # The brokers of a fleet, and what the links between them carry. Next: broadloom doctor
@@ -82,6 +83,20 @@ def _broker_lines(broker: FleetBroker, shared: dict[str, Any], folder: Path, not
         yield _line("config", _path(broker.config, folder), note)
     if broker.leaf_listen is not None:
         yield _line("leaf_listen", _text(broker.leaf_listen), note)
+    if broker.hooks != FleetHooks():
+        yield _line("hooks", _hooks(broker.hooks, folder))
+
+
+def _hooks(hooks: FleetHooks, folder: Path) -> str:
+    """The commands of a broker, in TOML."""
+    entries = [] if hooks.path is None else [f"path = {_path(hooks.path, folder)}"]
+    for name in COMMANDS:
+        words = getattr(hooks, name)
+        if words is not None:
+            entries.append(f"{name} = [{', '.join(map(_text, words))}]")
+    if hooks.seconds != FleetHooks.seconds:
+        entries.append(f"seconds = {hooks.seconds!r}")
+    return f"{{ {', '.join(entries)} }}"
 
 
 def _link_lines(links: FleetLinks) -> Iterable[str]:

@@ -108,20 +108,25 @@ class Batch(NamedTuple):
         """The actions, in order.
 
         The owner of a link, whose id sorts first, stops before its peer and starts after it: in between, the
-        session at the peer is free to be changed. That happens at once, so that a link queues its additional
-        messages before other links drop them.
+        session at the peer is free to be changed. No filter is dropped before all others are queued: sessions
+        open as soon as their owner has stopped, and close or end when all have, or when their broker is back.
         """
-        at_owner = defaultdict[str, list[BatchAction]](list)
-        at_peer = defaultdict[str, list[BatchAction]](list)
-        for action, sessions in (("open", self.grown), ("close", self.shrunk), ("end", self.ended)):
+        restarting = set(self.brokers)
+        opens = defaultdict[str, list[BatchAction]](list)
+        for session in self.grown:
+            opens[session.owner].append(BatchAction("open", session.broker, session))
+        at_once: list[BatchAction] = []  # when all brokers have stopped
+        when_back = defaultdict[str, list[BatchAction]](list)
+        for action, sessions in (("close", self.shrunk), ("end", self.ended)):
             for session in sessions:
-                side = at_owner if session.broker == session.owner else at_peer
-                side[session.owner].append(BatchAction(action, session.broker, session))
+                found = when_back[session.broker] if session.broker in restarting else at_once
+                found.append(BatchAction(action, session.broker, session))
         yield from (BatchAction("open", session.broker, session) for session in self.opened)
         for broker in sorted(self.brokers):
-            yield from (BatchAction("stop", broker), *at_peer[broker])
+            yield from (BatchAction("stop", broker), *opens[broker])
+        yield from at_once
         for broker in sorted(self.brokers, reverse=True):
-            yield from (BatchAction("start", broker), *at_owner[broker])
+            yield from (BatchAction("start", broker), *when_back[broker])
 
     def record(self) -> dict[str, Any]:
         """The batch, ready for JSON."""

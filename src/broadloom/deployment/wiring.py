@@ -37,6 +37,15 @@ class WiredLink(NamedTuple):
     out: tuple[str, ...]
     into: tuple[str, ...]
 
+    def filters(self) -> frozenset[str]:
+        """The topic filters of both directions.
+
+        Examples:
+            >>> sorted(WiredLink("a", "b", ("x",), ("y",)).filters())
+            ['x', 'y']
+        """
+        return frozenset((*self.out, *self.into))
+
     def carried(self) -> tuple[tuple[Hop, tuple[str, ...]], ...]:
         """Both hops of the link with their topic filters."""
         return ((self.owner, self.peer), self.out), ((self.peer, self.owner), self.into)

@@ -52,7 +52,15 @@ TASK_FAILED = "a task of the agent has failed"
 
 
 class BrokerRefusedError(Exception):
-    """A broker refused a connection or a subscription."""
+    """A broker refused a connection or a subscription.
+
+    Attributes:
+        filters: the topic filters that it refused, after it has accepted all others of the request.
+    """
+
+    def __init__(self, text: str, filters: Sequence[str] = ()) -> None:
+        super().__init__(text)
+        self.filters = tuple(filters)
 
 
 class SessionHandler:
@@ -73,7 +81,7 @@ class SessionHandler:
     def acknowledged(self, session: ClientSession, kind: int, number: int, reason: int) -> None:
         """PUBACK, PUBREC or PUBCOMP has arrived."""
 
-    def is_busy(self, session: ClientSession) -> bool:
+    def is_busy(self) -> bool:
         """Whether so much is under way that the session should read more at once, a moment later.
 
         That saves the agent and the broker most of the work of waking each other.
@@ -105,6 +113,7 @@ class ClientSession(asyncio.Protocol):
         round_trip: seconds from the latest PINGREQ to its answer; None: not known.
         is_taken_over: whether another client of the same name has taken the session over; then this one does
             not connect again.
+        will: as the argument; a change has effect from the next connection on.
     """
 
     def __init__(
@@ -121,7 +130,7 @@ class ClientSession(asyncio.Protocol):
         self.client = client
         self.round_trip: float | None = None
         self.is_taken_over = False
-        self._will = will
+        self.will = will
         self._pinged: float | None = None
         self._is_paused = False
         self.up = asyncio.Event()
@@ -206,23 +215,34 @@ class ClientSession(asyncio.Protocol):
             qos: the highest quality of service of messages for filters without identifiers.
 
         Raises:
-            BrokerRefusedError: the broker refuses a filter.
+            BrokerRefusedError: the broker refuses some filters; it has accepted the others.
             ConnectionError: the connection is lost.
         """
         known = (identifiers or {}) if self._has_identifiers else {}
         texts = list(filters)
         plain = [text for text in texts if not known.get(text)]
-        await self._request(plain, lambda number, some: subscribe(number, some, retained, qos=qos))
+        refused = await self._request(plain, lambda number, some: subscribe(number, some, retained, qos=qos))
         for text in texts:
             if known.get(text):
                 packet = partial(subscribe, retained=retained, identifier=known[text])
-                await self._request([text], packet)
+                refused |= await self._request([text], packet)
+        if refused:
+            text, reason = next(iter(refused.items()))
+            more = f" and {len(refused) - 1} more filters" if len(refused) > 1 else ""
+            raise BrokerRefusedError(
+                f"broker {self.broker!r} refuses {text!r}{more} to {self.client!r} ({reason:#x})",
+                list(refused),
+            )
 
     async def unsubscribe(self, filters: Iterable[str]) -> None:
         """Unsubscribe, and wait for the acknowledgement."""
         await self._request(filters, unsubscribe)
 
-    async def _request(self, filters: Iterable[str], packet: Callable[[int, list[str]], bytes]) -> None:
+    async def _request(
+        self, filters: Iterable[str], packet: Callable[[int, list[str]], bytes]
+    ) -> dict[str, int]:
+        """Send requests and wait for the answers; returns the refused filters, with the reasons."""
+        refused: dict[str, int] = {}
         texts = list(filters)
         for first in range(0, len(texts), FILTERS_PER_REQUEST):
             some = texts[first : first + FILTERS_PER_REQUEST]
@@ -231,11 +251,9 @@ class ClientSession(asyncio.Protocol):
             number = self._next_id()
             answer = self._requests[number] = asyncio.get_running_loop().create_future()
             self.send(packet(number, some))
-            for text, reason in zip(some, await self._answered(answer), strict=False):
-                if reason >= FAILED:
-                    raise BrokerRefusedError(
-                        f"broker {self.broker!r} refuses {text!r} to {self.client!r} ({reason:#x})"
-                    )
+            reasons = zip(some, await self._answered(answer), strict=False)
+            refused |= {text: reason for text, reason in reasons if reason >= FAILED}
+        return refused
 
     async def _answered(self, answer: asyncio.Future[bytes]) -> bytes:
         """The answer to a request; a broker that gives none in time loses the connection."""
@@ -312,7 +330,7 @@ class ClientSession(asyncio.Protocol):
         async with asyncio.timeout(CONNECT_SECONDS):
             await endpoint.open(self)
             window = endpoint.window
-            will = None if self._fresh else self._will
+            will = None if self._fresh else self.will
             self.send(connect(self.client, clean, endpoint.keep_alive, expiry, window, endpoint.login, will))
             connack = await self._connack
         if connack.reason >= FAILED:
@@ -400,7 +418,7 @@ class ClientSession(asyncio.Protocol):
             if self._transport is not None:
                 self._transport.abort()
         transport = self._transport
-        if handler.is_busy(self) and transport is not None and not transport.is_closing():
+        if handler.is_busy() and transport is not None and not transport.is_closing():
             transport.pause_reading()
             asyncio.get_running_loop().call_later(REST_SECONDS, self._read_on, transport)
 

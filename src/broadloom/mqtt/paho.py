@@ -5,12 +5,17 @@ This is the only module that uses paho's private parts.
 
 from __future__ import annotations
 
+import threading
 import time
+import uuid
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 from broadloom.errors import InputError, UnreachableError, missing_extra
 from broadloom.mqtt.endpoint import ANONYMOUS, Address, Login
+from broadloom.mqtt.reserved_topics import INTERNAL_PREFIX
 from broadloom.mqtt.topic_filters import QosFilters
 
 if TYPE_CHECKING:
@@ -217,15 +222,190 @@ def update_session(
     _request_as(client_id, address, login, requests[action], clean=action == "end")
 
 
+def drain_session(
+    address: Address,
+    client_id: str,
+    login: Login,
+    keep: Callable[[list[tuple[str, bytes]]], None],
+) -> None:
+    """Take all messages that wait in the session of an absent client, and end the session.
+
+    Args:
+        address: the broker's address.
+        client_id: the client whose session it is.
+        login: user name, password and TLS files.
+        keep: called with topics and payloads; what it has kept is acknowledged.
+
+    Raises:
+        InputError: a TLS file cannot be used, or the broker refuses the client.
+        UnreachableError: the broker cannot be reached or does not answer.
+    """
+    client = _session_client(client_id, login, clean=False)
+    fence = f"{INTERNAL_PREFIX}drained/{uuid.uuid4().hex}"
+    waiting: list[Any] = []
+    state = {"subscribed": False, "done": False}
+
+    def on_connect(_client: Client, _data: object, _flags: object, code: Any, _properties: object) -> None:
+        if not code.is_failure:
+            client.subscribe(fence, 1)
+
+    def on_message(_client: Client, _data: object, message: Any) -> None:
+        if message.topic == fence:
+            state["done"] = True
+        else:
+            waiting.append(message)
+
+    def flush() -> None:
+        if waiting:
+            keep([(message.topic, message.payload) for message in waiting])
+            for message in waiting:
+                client.ack(message.mid, message.qos)
+            waiting.clear()
+
+    client.on_connect = on_connect
+    client.on_subscribe = lambda *_: state.update(subscribed=True)
+    client.on_message = on_message
+    what = f"cannot empty the session {client_id!r} at {address}"
+    try:
+        client.connect(address.hostname, address.port)
+        if not loop_until(client, lambda: state["subscribed"], UPDATE_SECONDS):
+            raise UnreachableError(f"{what}: no answer; is the broker running?")
+        # A session is a queue: when the fence arrives, everything before it has.
+        code, text = request_once(
+            address, f"{client_id}-fence", login, lambda other: other.publish(fence, b"", 1), clean=True
+        )
+        if code is None or code >= FAILURE:
+            raise UnreachableError(f"{what}: {text}")
+        end = time.monotonic() + UPDATE_SECONDS
+        while not state["done"]:
+            before = len(waiting)
+            if client.loop(TICK) != 0 or time.monotonic() > end:
+                raise UnreachableError(f"{what}: the connection is lost, or nothing comes")
+            if len(waiting) > before:
+                end = time.monotonic() + UPDATE_SECONDS
+            flush()
+        flush()
+        client.disconnect()
+        loop_until(client, lambda: client.socket() is None, 1.0)
+    except OSError as error:
+        if isinstance(error, UnreachableError):
+            raise
+        raise UnreachableError(f"{what}: {error.strerror or error}; is the broker running?") from error
+    finally:
+        close_sockets(client)
+    update_session("end", address, client_id, login=login)
+
+
+class ArrivalWitness:
+    """Subscriber that remembers which messages have arrived at a broker; it reconnects by itself.
+
+    Args:
+        address: the broker's address.
+        name: the MQTT client id; the broker keeps its session while the connection is lost.
+        login: user name, password and TLS files.
+    """
+
+    def __init__(self, address: Address, name: str, login: Login) -> None:
+        self._address, self._name, self._login = address, name, login
+        self._seen: Counter[bytes] = Counter()
+        self._filters: set[str] = set()
+        self._subscribed = threading.Event()
+        self._client = new_client(name, login)
+        self._client.on_connect = lambda *_: self._subscribe()
+        self._client.on_subscribe = lambda *_: self._subscribed.set()
+        self._client.on_message = self._on_message
+        connect_in_background(self._client, address)
+
+    def watch(self, filters: Iterable[str]) -> None:
+        """Watch these topic filters too.
+
+        Raises:
+            UnreachableError: the broker cannot be reached, or does not answer.
+        """
+        self._filters.update(filters)
+        self._subscribed.clear()
+        self._subscribe()
+        if not self._subscribed.wait(UPDATE_SECONDS):
+            raise UnreachableError(f"{self._address} did not answer {self._name!r}; is the broker running?")
+
+    def _subscribe(self) -> None:
+        if self._filters and self._client.is_connected():
+            self._client.subscribe([(text, 1) for text in sorted(self._filters)])
+
+    def _on_message(self, _client: Client, _data: object, message: Any) -> None:
+        self._seen[_digest(message.topic, message.payload)] += 1
+
+    def missing(self, messages: Sequence[tuple[str, bytes]], seconds: float) -> list[tuple[str, bytes]]:
+        """Those of some messages that have not arrived, and do not arrive in some seconds."""
+        end = time.monotonic() + seconds
+        while True:
+            seen = Counter(self._seen)
+            found = []
+            for topic, payload in messages:
+                digest = _digest(topic, payload)
+                if seen[digest] > 0:
+                    seen[digest] -= 1
+                else:
+                    found.append((topic, payload))
+            if not found or time.monotonic() > end:
+                return found
+            time.sleep(TICK)
+
+    def close(self) -> None:
+        """Disconnect, and have the broker delete the session."""
+        stop_client(self._client)
+        request_once(self._address, self._name, self._login, lambda _: None, clean=True)
+
+
+def _digest(topic: str, payload: bytes) -> bytes:
+    return blake2b(payload, digest_size=16, key=blake2b(topic.encode(), digest_size=32).digest()).digest()
+
+
+def publish_messages(address: Address, login: Login, messages: Sequence[tuple[str, bytes]]) -> None:
+    """Publish topics and payloads at QoS 1, and wait until the broker has all of them.
+
+    Raises:
+        UnreachableError: the broker cannot be reached, or does not acknowledge them.
+    """
+    client = new_client(f"broadloom-return-{uuid.uuid4().hex[:8]}", login)
+    sent: list[Any] = []
+
+    def on_connect(_client: Client, _data: object, _flags: object, code: Any, _properties: object) -> None:
+        if not code.is_failure and not sent:
+            sent.extend(client.publish(topic, payload, 1) for topic, payload in messages)
+
+    client.on_connect = on_connect
+    try:
+        connect(client, address, clean=True, seconds=0)
+        if not loop_until(
+            client, lambda: bool(sent) and all(one.is_published() for one in sent), UPDATE_SECONDS
+        ):
+            raise UnreachableError(f"{address} did not acknowledge {len(messages):,} messages")
+        disconnect_now(client)
+    except OSError as error:
+        if isinstance(error, UnreachableError):
+            raise
+        raise UnreachableError(f"{address}: {error.strerror or error}") from error
+    finally:
+        close_sockets(client)
+
+
+def _session_client(client_id: str, login: Login, clean: bool) -> Client:
+    """A client of MQTT 3.1.1 under the id of a link; it acknowledges nothing by itself."""
+    paho = need_paho()
+    client: Client = paho.Client(
+        paho.CallbackAPIVersion.VERSION2, client_id, clean_session=clean, manual_ack=True
+    )
+    client.enable_bridge_mode()  # otherwise the broker would send the link's own messages back to it
+    _log_in(client, login)
+    return client
+
+
 def _request_as(
     client_id: str, address: Address, login: Login, send: Callable[[Client], object], clean: bool
 ) -> None:
     """Connect under a client's id by MQTT 3.1.1, send a request, and disconnect when it is answered."""
-    paho = need_paho()
-    # Queued messages are not acknowledged, so they stay in the queue.
-    client = paho.Client(paho.CallbackAPIVersion.VERSION2, client_id, clean_session=clean, manual_ack=True)
-    client.enable_bridge_mode()  # otherwise the broker would send the link's own messages back to it
-    _log_in(client, login)
+    client = _session_client(client_id, login, clean)  # queued messages stay in the queue
     answers: list[list[Any]] = []
 
     def on_connect(_client: Client, _data: object, _flags: object, code: Any, _properties: object) -> None:
@@ -240,10 +420,10 @@ def _request_as(
         client.connect(address.hostname, address.port)
         end = time.monotonic() + UPDATE_SECONDS
         while not answers and time.monotonic() < end:
-            if client.loop(TICK) != paho.MQTT_ERR_SUCCESS:  # the link itself took over its session
+            if client.loop(TICK) != 0:  # the link itself took over its session
                 client.reconnect()
         client.disconnect()
-        client.loop(TICK)
+        loop_until(client, lambda: client.socket() is None, 1.0)
     except OSError as error:
         raise UnreachableError(
             f"cannot change the session {client_id!r} at {address}: {error.strerror or error}; is the broker "

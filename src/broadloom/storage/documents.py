@@ -51,8 +51,13 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise InputError(f"{path} is not TOML: {error}") from error
 
 
-def write_file(path: str | Path, content: bytes) -> None:
+def write_file(path: str | Path, content: bytes, mode: int | None = None) -> None:
     """Write a file by one rename, and the folders above it; a symbolic link keeps pointing to the file.
+
+    Args:
+        path: the file.
+        content: its bytes.
+        mode: its permissions; None: as for any new file.
 
     Raises:
         InputError: `path` is not a path or exists and is not a file, or one of its parents is not a folder.
@@ -64,7 +69,11 @@ def write_file(path: str | Path, content: bytes) -> None:
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         draft = target.with_name(f".{target.name}.{os.getpid()}.new")
+        if mode is not None:
+            draft.touch(0o600)
         draft.write_bytes(content)
+        if mode is not None:
+            draft.chmod(mode)
         draft.replace(target)
     except OSError as error:
         raise error_from_os(f"cannot write {target}", error) from error

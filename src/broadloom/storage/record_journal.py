@@ -97,6 +97,7 @@ class RecordJournal:
     Attributes:
         position: the position of the last record; positions rise for ever. 0: there was no record yet.
         new_bytes: the size of the records that were written since the journal was opened or replaced.
+        size: the size of the records that `replace` has written last; 0: it was not called.
 
     Raises:
         JournalDamageError: the file is damaged, or is not a journal.
@@ -121,6 +122,7 @@ class RecordJournal:
         self.path = path
         self.position = 0
         self.new_bytes = 0
+        self.size = 0
         self._first = 1
         self._tail = NO_CHECKSUM
         self._verified: list[JournalRecord] | None = None
@@ -191,8 +193,10 @@ class RecordJournal:
         Raises:
             StorageError: they cannot be written; the journal is as it was before.
         """
-        self._write(list(_rows(records, self.position, NO_CHECKSUM)), self.position + 1)
+        rows = list(_rows(records, self.position, NO_CHECKSUM))
+        self._write(rows, self.position + 1)
         self.new_bytes = 0
+        self.size = sum(len(row[2]) for row in rows)
         return self.position
 
     def _write(self, rows: Sequence[_Row], first: int) -> None:

@@ -99,12 +99,15 @@ class ListedOrders:
             "version": 7,
             "settled": True,
             "groups": 3,
-            "opening": [],
-            "waiting": [],
-            "draining": [],
+            "opening": [{"filters": ["a", "b"], "groups": 9, "seconds": 1.5, "waits_for": ["oslo"]}],
+            "waiting": [{"filters": ["c"], "groups": 1, "waits_for": ["oslo"], "reason": "away"}],
+            "draining": [{"version": 6, "routes": 2, "seconds": 3.0, "reason": "oslo is away"}],
             "left_out": {},
             "problems": ["oslo is away"],
-            "changes": [{"version": 7, "seconds": 0.25}],
+            "changes": [
+                {"version": 6, "groups": 1, "replaced": 2, "opened_s": 0.5, "drained_s": None},
+                {"version": 7, "groups": 3, "replaced": 1, "opened_s": 0.25, "drained_s": 1.5},
+            ],
             "brokers": {"rome": rome},
         }
         return fleet_status(controller, ["rome", "oslo"], {})
@@ -531,6 +534,35 @@ def test_a_status_is_shown_in_plain_text():
     assert r"rome -> os\nlo: not connected at os\nlo no \x1b[2J answer" in text
     assert "\x1b" not in text
     assert not is_healthy(status)
+    for line in (
+        "a, b and more, 9 groups in all for 1.5 s: waits for oslo",
+        "c: waits for oslo (away)",
+        "2 trees before version 6, for 3 s: oslo is away",
+        "version 6: 1 new trees, opened in 0.5 s; 2 old trees still in use for earlier messages",
+        "version 7: 3 new trees, opened in 0.25 s; 1 old trees finished 1.5 s later",
+    ):
+        assert f"  {line}\n" in f"{text}\n"
+
+
+@pytest.mark.parametrize(
+    ("error", "reason"),
+    [
+        (TimeoutError(), "no answer in 60 s"),
+        (asyncio.CancelledError(), "it is stopping"),
+        (RuntimeError("the event loop is closed"), "the event loop is closed"),
+        (RuntimeError(), "RuntimeError"),
+    ],
+)
+def test_an_agent_that_cannot_follow_says_why(error, reason, caplog):
+    client = ControllerClient(ListedOrders, "rome", None)
+
+    def fail():
+        client._over.set()
+        raise error
+
+    client._repeat(fail)
+    assert caplog.messages[-1].startswith("the agent cannot follow the controller: ")
+    assert caplog.messages[-1].endswith(reason)
 
 
 def test_a_taken_port_is_bad_input():
@@ -564,12 +596,12 @@ ORDERS = st.builds(
 @given(ORDERS, st.none() | ORDERS)
 def test_differences_give_the_complete_orders(after, before):
     """Whatever the agent has, over JSON."""
-    message = json.loads(json.dumps(orders_message(after, before)))
+    message = json.loads(orders_message(after, before))
     assert orders_of(message, before) == after
 
 
 @given(ORDERS, ORDERS)
 def test_differences_from_other_orders_are_refused(after, before):
-    message = orders_message(after, replace(before, epoch=after.epoch))
+    message = json.loads(orders_message(after, replace(before, epoch=after.epoch)))
     with pytest.raises(InputError, match="based on number"):
         orders_of(message, replace(before, epoch=after.epoch, number=before.number + 1))

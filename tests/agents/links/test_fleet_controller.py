@@ -7,8 +7,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from broadloom.agents.links import fleet_controller
 from broadloom.agents.links.fleet_controller import FleetController
-from broadloom.agents.links.group_trees import without_brokers
+from broadloom.agents.links.group_trees import (
+    check_tree,
+    is_leaf,
+    overlapping_groups,
+    with_leaves,
+    without_brokers,
+)
 from broadloom.agents.links.route_orders import NO_EPOCH, AgentOrders, AgentReport
 from broadloom.errors import InputError, StorageError
 from broadloom.mqtt.topic_filters import common_topic
@@ -147,6 +154,32 @@ class SimulatedAgent:
         )
 
 
+def naive_units(state, target):
+    """The groups in which a target differs from the state, in sets that have topics in common."""
+    if target is None:
+        return set()
+    replaced = {number for unit in state.opening.values() for number in unit.old}
+    present = {
+        route.key: route
+        for route in state.routes.values()
+        if route.until is None and route.number not in replaced
+    }
+    wanted = {filters: without_brokers(hops, state.removed) for filters, hops in target.items()}
+    wanted = {filters: hops for filters, hops in wanted.items() if hops}
+    old = {filters for filters, route in present.items() if wanted.get(filters) != route.hops}
+    new = {filters for filters, hops in wanted.items() if filters not in present or filters in old}
+    ending = {state.routes[number].key for number in replaced}
+    found = set()
+    for members in overlapping_groups([*old, *new, *ending]):
+        numbers = {present[filters].number for filters in members if filters in old}
+        trees = {(filters, wanted[filters]) for filters in members if filters in new}
+        is_new = any(state.routes[number].since is None for number in numbers)
+        if numbers or trees:
+            is_behind = is_new or not ending.isdisjoint(members)
+            found.add((frozenset(numbers), frozenset(trees), is_behind))
+    return found
+
+
 class CheckedJournal(RecordJournal):
     """A journal that compares each `closed` record with what agents have done, before it is written."""
 
@@ -213,11 +246,13 @@ class Simulation:
             if route.since is not None:
                 for start, end in route.hops:
                     has = self.agents[start].subscribed.get(end, set())
+                    # A leaf that is away carries nothing for others; it opens its hop when it is back.
+                    is_late = start in self.controller._late and is_leaf(route.hops, start)
                     # A controller that took over cannot know that an old tree was closed before.
                     is_again = self.controller.asks_routes and (
                         route.until is not None or route.number in self.controller._doubtful
                     )
-                    assert has >= set(route.filters) or is_again, "a version before its hops"
+                    assert has >= set(route.filters) or is_again or is_late, "a version before its hops"
         ranges = [
             (route, route.since, route.until or 10**9) for route in state.routes.values() if route.since
         ]
@@ -226,6 +261,9 @@ class Simulation:
                 if since <= last and first <= until:
                     pairs = [(u, v) for u in one.filters for v in other.filters]
                     assert all(common_topic(*pair) is None for pair in pairs), "two trees for one topic"
+        units = self.controller._changes.units()
+        found = {(frozenset(unit.old), frozenset(unit.new.items()), unit.is_behind) for unit in units}
+        assert found == naive_units(state, self.controller._changes.target)
 
     def check_closed(self, body):
         """All agents of a tree that goes must have closed it, in one and the same round."""
@@ -352,7 +390,7 @@ def test_a_change_goes_through_its_steps():
     version = fleet.controller.status()["version"]
     fleet.set_target(STAR)
     assert len(fleet.controller._state.routes) == 2
-    assert fleet.controller.status()["opening"][0]["waits_for"] == ["a", "c"]  # b has its hop to c already
+    assert fleet.controller.status()["opening"][0]["waits_for"] == ["a", "b", "c"]
     fleet.run()
     assert fleet.controller.settled()
     status = fleet.controller.status()
@@ -382,26 +420,47 @@ def test_an_empty_target_takes_everything_down():
     assert all(not agent.stored.routes and not agent.subscribed for agent in fleet.agents.values())
 
 
-def test_a_broker_that_is_away_delays_only_what_needs_its_new_hops():
-    """The group that needs it waits; another group changes, and its old tree stays for what waits there."""
-    fleet = Agents(*"abc")
+def test_a_broker_that_is_away_delays_no_other():
+    """New trees have it as a leaf until it is back; old trees stay for what waits there."""
+    fleet = Agents(*"abcd")
     fleet.set_target({("x",): both("ab"), ("y",): both("ab", "bc")})
     fleet.run()
     fleet.agents["c"].up = False
     fleet.run(steps=50)
-    fleet.set_target({("x",): both("ac"), ("y",): both("ab")})
+    target = {("x",): both("ac", "cb", "bd"), ("y",): both("ab"), ("z",): both("ac")}
+    fleet.set_target(target)
     fleet.run(steps=20)
+    assert fleet.controller.trees() == {
+        ("x",): both("ab", "ac", "bd"),
+        ("y",): both("ab"),
+        ("z",): both("ac"),
+    }
     status = fleet.controller.status()
-    assert [one["filters"] for one in status["waiting"]] == [["x"]]
-    assert status["waiting"][0]["waits_for"] == ["c"]
-    assert "c" in status["draining"][0]["waits_for"]
-    assert "c is away" in status["draining"][0]["reason"]
+    assert [(one["filters"], one["waits_for"]) for one in status["waiting"]] == [(["x"], ["c"])]
+    assert all("c" in one["waits_for"] and "c is away" in one["reason"] for one in status["draining"])
     assert any("agent of c" in text for text in status["problems"])
+    assert fleet.controller.carries("a", ["y"])
     assert not fleet.controller.settled()
     fleet.agents["c"].up = True
-    fleet.run(steps=30)
+    fleet.run(steps=40)
     assert fleet.controller.settled()
-    assert fleet.routes() == {("x",): both("ac"), ("y",): both("ab")}
+    assert fleet.routes() == target
+
+
+def test_a_broker_that_was_never_there_does_not_hold_up_the_first_links():
+    """Its agent can still start for some seconds; then the others go on."""
+    fleet = Agents(*"abc")
+    target = {("x",): both("ac", "cb"), ("y",): both("ab") | {("c", "a")}}
+    fleet.set_target(target)
+    fleet.run(steps=10, but="c")
+    (waiting,) = fleet.controller.status()["waiting"]
+    assert (waiting["filters"], waiting["groups"], waiting["waits_for"]) == (["x", "y"], 2, ["c"])
+    fleet.run(steps=60, but="c")
+    assert fleet.controller.trees() == {("x",): both("ab", "ac"), ("y",): both("ab") | {("c", "a")}}
+    assert fleet.controller.status()["problems"] == ["the agent of c does not report"]
+    fleet.run(steps=40)
+    assert fleet.controller.settled()
+    assert fleet.routes() == target
 
 
 def test_trees_go_on_without_a_broker_that_is_dropped_and_take_it_back():
@@ -411,16 +470,29 @@ def test_trees_go_on_without_a_broker_that_is_dropped_and_take_it_back():
     fleet.agents["c"].up = False
     fleet.set_target({("x",): both("ac", "cb")})
     fleet.run(steps=20, seconds=1.0)
-    assert fleet.routes()["x",] == both("ab")
+    assert fleet.controller.trees()["x",] == both("ab", "ac")
+    assert not fleet.controller.settled()
     fleet.set_target({("x",): both("ac", "cb"), ("y",): both("bc", "ca")})
     fleet.run(steps=80, seconds=1.0)
-    assert fleet.routes() == {("x",): both("ab"), ("y",): both("ab")}
+    assert fleet.controller.trees() == {("x",): both("ab"), ("y",): both("ab")}
     assert set(fleet.controller.status()["left_out"]) == {"c"}
     assert any("without c" in text for text in fleet.controller.status()["problems"])
+    assert fleet.controller.settled()
     fleet.agents["c"].up = True
     fleet.run(steps=40)
     assert fleet.controller.settled()
     assert fleet.routes() == {("x",): both("ac", "cb"), ("y",): both("bc", "ca")}
+
+
+def test_thousands_of_groups_are_opened_some_at_a_time(monkeypatch):
+    monkeypatch.setattr(fleet_controller, "OPENED_HOPS", 20)
+    fleet = Agents(*"ab")
+    fleet.run(2)
+    fleet.set_target({(f"t/{number}",): both("ab") for number in range(100)})
+    assert len(fleet.controller._state.opening) == 10
+    fleet.run(steps=40)
+    assert fleet.controller.settled()
+    assert len(fleet.routes()) == 100
 
 
 def test_a_slow_agent_delays_only_its_own_groups():
@@ -454,13 +526,16 @@ def test_an_agent_that_cannot_open_is_set_aside_after_the_patience():
     fleet = Agents(*"abc")
     fleet.run(2)
     fleet.agents["c"].work = lambda _: None
-    fleet.set_target({("x",): both("ac")})
-    fleet.run(steps=40, seconds=2.0)
-    assert not fleet.controller._state.opening
+    fleet.set_target({("x",): both("ac", "cb")})
+    fleet.run(steps=20, seconds=2.0)
+    assert fleet.controller.status()["opening"][0]["waits_for"] == ["c"]
+    fleet.run(steps=20, seconds=2.0)
+    assert fleet.controller.trees() == {("x",): both("ab", "ac")}
     assert fleet.controller.status()["waiting"][0]["waits_for"] == ["c"]
     del fleet.agents["c"].work
     fleet.run(steps=80, seconds=2.0)
     assert fleet.controller.settled()
+    assert fleet.routes() == {("x",): both("ac", "cb")}
 
 
 def test_a_new_process_of_an_agent_begins_a_new_round():
@@ -543,6 +618,14 @@ def test_brokers_that_are_new_in_a_tree_need_retained_messages():
     fleet.run()
     (second,) = fleet.controller._state.routes.values()
     assert second.fresh == {"c"}, "it only published before"
+    fleet.set_target({("+", "x"): LINE["x",]})
+    fleet.run()
+    (wider,) = fleet.controller._state.routes.values()
+    assert wider.fresh == {"a", "b", "c"}, "they did not get all topics before"
+    fleet.set_target(LINE)
+    fleet.run()
+    (narrow,) = fleet.controller._state.routes.values()
+    assert narrow.fresh == set()
 
 
 @pytest.mark.parametrize(
@@ -555,8 +638,12 @@ def test_brokers_that_are_new_in_a_tree_need_retained_messages():
 )
 def test_targets_that_are_not_trees_are_refused(target, reason):
     fleet = Agents(*"abcd")
+    fleet.set_target({("x/y",): both("ab"), ("z",): both("ab")})
     with pytest.raises(InputError, match=reason):
         fleet.controller.set_target(target)
+    fleet.controller.set_target({("x/y",): both("bc"), ("z",): both("ab")})
+    with pytest.raises(InputError, match="topics in common"):
+        fleet.controller.set_target({("x/+",): both("bc"), ("x/y",): both("ab")})
 
 
 def test_a_full_disk_delays_a_change_and_is_said(monkeypatch):
@@ -695,3 +782,19 @@ def test_a_tree_without_brokers_is_a_tree_of_the_others(seed, gone):
         assert {broker for edge in edges for broker in edge} == inner
         assert len(edges) == len(inner) - 1
     assert not any(gone & set(hop) for hop in left)
+
+
+@given(st.integers(0, 2**32), st.sets(st.sampled_from(BROKERS)))
+def test_brokers_that_are_away_become_leaves(seed, gone):
+    hops = tree(random.Random(seed), BROKERS)
+    found = with_leaves(hops, gone)
+    receiving = {end for _, end in hops}
+    if found is None:
+        assert receiving <= gone
+        return
+    check_tree(("x",), found)
+    assert {end for _, end in found} == receiving
+    assert {broker for hop in found for broker in hop} == {broker for hop in hops for broker in hop}
+    assert all(is_leaf(found, broker) for broker in gone if any(broker in hop for hop in hops))
+    if gone.isdisjoint(broker for hop in hops for broker in hop):
+        assert found == hops

@@ -221,6 +221,24 @@ def test_a_file_of_events_that_is_replaced_is_read_again(tmp_path):
     assert {start for start, end in hops if (end, start) in hops} == {"a", "b", "c"}
 
 
+def test_a_long_file_of_events_is_read_from_where_it_was_read_to(tmp_path):
+    """Only its new lines, and its two ends, which tell whether it was replaced."""
+    path = tmp_path / "events.jsonl"
+    planner = FleetPlanner(fleet(), None)
+    path.write_text("\n" * 20_000 + line(1, "subscribe", "a", "x"))
+    assert planner.read_events(path) == 1
+    with path.open("r+") as file:
+        file.seek(10_000)
+        file.write("not read again\n")
+    assert planner.read_events(path) == 0
+    with path.open("a") as file:
+        file.write(line(2, "subscribe", "b", "x"))
+    assert planner.read_events(path) == 1
+    path.write_text("\n" * 20_000 + line(3, "subscribe", "c", "x") + line(4, "subscribe", "b", "y"))
+    assert planner.read_events(path) == 2, "another end: another file"
+    assert planner.status()["quarantined"] == []
+
+
 def test_events_that_cannot_be_written_are_taken_again(tmp_path, monkeypatch):
     planner = FleetPlanner(fleet(), tmp_path)
     path = tmp_path / "events.jsonl"

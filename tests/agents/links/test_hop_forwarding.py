@@ -21,11 +21,11 @@ from broadloom.agents.links.hop_routing import (
     ClosedRoutes,
     HopClosing,
     Marker,
-    RingGuard,
     RoutePolicy,
     near_side,
 )
 from broadloom.agents.links.hop_store import FAR, NEAR, HopStore
+from broadloom.agents.links.ring_guard import RingGuard
 from broadloom.agents.links.route_orders import AgentOrders, AgentReport, Epoch, HopReport, Route
 from broadloom.agents.links.stamps import MOST_CACHED, FleetKey, Stamp, Stamps
 from broadloom.errors import InputError
@@ -612,7 +612,7 @@ class Hop:
         self.store.version = version
         self.counts, self.progress = Counter(), []
         self.clock = 0.0
-        self.guard = RingGuard(lambda: self.clock)
+        self.guard = RingGuard(hop[0], lambda: self.clock)
         self.policy = RoutePolicy(
             hop,
             self.store,
@@ -647,20 +647,20 @@ def route(number, *pairs, filters=("x",), since=1, until=None, **more):
     return Route(number, filters, both(*pairs), since, until, **more)
 
 
-def stamped(topic, origin, version, number, at, retained=False, key=KEY, **more):
+def stamped(topic, origin, version, number, at, retained=False, key=KEY, is_last=False, **more):
     """A message with a stamp."""
-    value = Stamps(key).write(Stamp(origin, version, number, at, retained))
+    value = Stamps(key).write(Stamp(origin, version, number, at, retained, is_last))
     return received(topic, stamp=value, **more)
 
 
 def test_the_origins_version_chooses_the_tree_and_the_stamp_keeps_it():
     old, new = route(4, "ab", until=1), route(5, "ab", "bc", since=2)
     hop = Hop(("a", "b"), old, new)
-    assert hop.sent(received("x")) == Stamp("a", 1, 4, "b")
+    assert hop.sent(received("x")) == Stamp("a", 1, 4, "b", is_last=True)
     hop.policy.raise_version(2)
     assert hop.sent(received("x")) == Stamp("a", 2, 5, "b")
     further = Hop(("b", "c"), old, new, version=1)  # it has not switched yet
-    assert further.sent(stamped("x", "a", 2, 5, "b")) == Stamp("a", 2, 5, "c")
+    assert further.sent(stamped("x", "a", 2, 5, "b")) == Stamp("a", 2, 5, "c", is_last=True)
     assert further.sent(stamped("x", "a", 1, 4, "b")) is None
     assert further.counts["other_hop"] == 1
 
@@ -668,7 +668,7 @@ def test_the_origins_version_chooses_the_tree_and_the_stamp_keeps_it():
 def test_a_message_never_goes_back_towards_its_origin():
     tree = route(4, "ab", "bc", "bd")
     assert Hop(("b", "a"), tree).sent(stamped("x", "a", 1, 4, "b")) is None
-    assert Hop(("b", "c"), tree).sent(stamped("x", "a", 1, 4, "b")) == Stamp("a", 1, 4, "c")
+    assert Hop(("b", "c"), tree).sent(stamped("x", "a", 1, 4, "b")) == Stamp("a", 1, 4, "c", is_last=True)
     assert Hop(("b", "c"), tree).sent(stamped("x", "c", 1, 4, "b")) is None
 
 
@@ -699,14 +699,16 @@ def test_messages_of_another_place_tree_or_fleet_are_dropped_and_counted():
     hop = Hop(("b", "c"), tree)
     assert hop.sent(stamped("x", "a", 1, 4, "z")) is None
     assert hop.counts["ring"] == 1  # a bridge made by hand has brought it here
+    hop.guard.set_bridges(())
+    hop.clock = 1000.0
+    hop.guard.check()
     assert hop.sent(stamped("x", "a", 1, 9, "b")) is None
     assert hop.counts["late"] == 1
     assert hop.sent(stamped("other", "a", 1, 4, "b")) is None
     assert hop.counts["forged"] == 1  # the stamp of another message
     assert hop.sent(stamped("x", "z", 1, 4, "b")) is None  # an origin outside of the tree
-    assert hop.sent(stamped("x", "a", 1, 4, "b", key=OTHER_KEY)) == Stamp(
-        "b", 1, 4, "c"
-    )  # as without a stamp
+    foreign = stamped("x", "a", 1, 4, "b", key=OTHER_KEY)
+    assert hop.sent(foreign) == Stamp("b", 1, 4, "c", is_last=True)  # as without a stamp
     assert hop.sent(received("y")) is None
     assert hop.sent(received("broadloom/from/me/register")) is None
     assert hop.counts["unrouted"] == 2
@@ -722,16 +724,22 @@ def test_a_message_of_a_newer_version_waits_for_orders():
     assert hop.sent(newer) is Hold.ORDERS
     replacement = route(5, "ab", "bc", since=None)
     hop.policy.set_routes({4: tree, 5: replacement}, {4, 5}, 1)
-    assert hop.sent(newer) == Stamp("a", 2, 5, "c")
+    assert hop.sent(newer) == Stamp("a", 2, 5, "c", is_last=True)
     hop.policy.set_routes({}, (), 2)
     assert hop.sent(newer) is None
     assert hop.counts["late"] == 1
 
 
+def test_a_message_of_an_unknown_tree_that_ends_here_holds_nothing_up():
+    hop = Hop(("b", "c"), route(4, "ab", "bc"), ordered=1)
+    assert hop.sent(stamped("x", "a", 2, 5, "b", is_last=True)) is None
+    assert hop.sent(received("x")) == Stamp("b", 1, 4, "c", is_last=True)
+
+
 def test_old_retained_messages_go_only_to_brokers_that_are_new_in_the_tree():
     tree = route(4, "ab", "bc", "bd", fresh=frozenset("bc"))
     message = stamped("x", "a", 1, 4, "b", retained=True)
-    assert Hop(("b", "c"), tree).sent(message) == Stamp("a", 1, 4, "c", retained=True)
+    assert Hop(("b", "c"), tree).sent(message) == Stamp("a", 1, 4, "c", True, True)
     assert Hop(("b", "d"), tree).sent(message) is None
 
 
@@ -780,7 +788,7 @@ def test_echoes_of_bridges_made_by_hand_are_dropped_while_a_bridge_is_known():
     hop.guard.is_active = True
     assert hop.sent(message) is not None
     assert hop.sent(echo) is None
-    assert hop.counts["ring"] == 1
+    assert hop.counts["echoes"] == 1
     assert hop.sent(received("x", b"another", 3)) is not None
     hop.clock = 60.0
     assert hop.sent(received("x", b"text", 4)) is not None

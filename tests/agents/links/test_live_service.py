@@ -14,7 +14,13 @@ import pytest
 
 import broadloom as bl
 from broadloom.agents.links.agent_service import AgentOptions, agent_folder, serve_agent
-from broadloom.agents.links.controller_service import ControllerOptions, ControllerService, in_process
+from broadloom.agents.links.controller_service import (
+    ControllerOptions,
+    ControllerService,
+    in_process,
+    take_down_fleet,
+)
+from broadloom.agents.links.fleet_planner import FleetPlanner
 from broadloom.agents.links.live_status import is_healthy
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, free_ports
 from broadloom.errors import InputError
@@ -41,9 +47,9 @@ def received(client):
     return client.read_text().split()
 
 
-def start_subscriber(lab, broker, *filters):
+def start_subscriber(lab, broker, *filters, name=""):
     """A client that writes what it receives to a file."""
-    output = lab.folder / f"received-{broker}"
+    output = lab.folder / f"received-{broker}{name}"
     with output.open("wb") as stream:
         topics = [part for text in filters for part in ("-t", text)]
         command = ["mosquitto_sub", "-h", HOST, "-p", str(lab.brokers[broker].port), "-q", "1", *topics]
@@ -253,6 +259,45 @@ def test_down_ends_in_time_and_names_what_is_left(tmp_path):
         asyncio.run(test())
 
 
+def test_down_needs_no_planner(tmp_path):
+    """A damaged journal of the planner stops a start, and not the end of all links."""
+    with live_lab(tmp_path, "rome", "oslo", patience=10) as (lab, fleet):
+        options = embedded(fleet, tmp_path / "state")
+
+        async def test():
+            async with service_of(options) as service:
+                await until(lambda: are_followed(service))
+                start_subscriber(lab, "oslo", "news")
+                await until(lambda: service.controller.carries("oslo", ["news"]))
+            (tmp_path / "state" / "planner.journal").write_bytes(b"damaged")
+            with pytest.raises(InputError, match=r"planner\.journal is damaged"):
+                ControllerService(options)
+            assert await take_down_fleet(options) == []
+
+        asyncio.run(test())
+
+
+def test_retained_messages_reach_all_that_want_them(tmp_path):
+    """Those of topics that a wider filter brings too, wherever they were published."""
+    with live_lab(tmp_path, "rome", "oslo", "bern") as (lab, fleet):
+        for broker, topic, text in (("oslo", "a/1", "one"), ("oslo", "a/2", "two"), ("bern", "a/3", "three")):
+            lab.publish(broker, topic, text, "-r")
+
+        async def test():
+            async with service_of(embedded(fleet, tmp_path / "state")) as service:
+                await until(lambda: are_followed(service))
+                exact = start_subscriber(lab, "rome", "a/1")
+                await until(lambda: received(exact) == ["one"])
+                wide = start_subscriber(lab, "rome", "a/+", name="-wide")
+                await until(lambda: sorted(received(wide)) == ["one", "three", "two"])
+                other = start_subscriber(lab, "oslo", "a/3")
+                await until(lambda: received(other) == ["three"])
+                assert received(exact) == ["one"]
+                assert len(received(wide)) == 3
+
+        asyncio.run(test())
+
+
 def test_two_controllers_cannot_share_a_state(tmp_path):
     with live_lab(tmp_path, "rome") as (_, fleet):
 
@@ -278,6 +323,44 @@ def test_a_fleet_without_a_key_is_bad_input(tmp_path, run):
     assert "--propose" in said
 
 
+def test_a_fleet_with_a_broker_without_mqtt_5_is_bad_input(tmp_path, run):
+    (tmp_path / "key").write_text(KEY)
+    (tmp_path / "key").chmod(0o600)
+    brokers = [
+        f'[brokers.{name}]\naddress = "127.0.0.1:{port}"\ntls = false\n' for port, name in enumerate("ab", 1)
+    ]
+    (tmp_path / "fleet.toml").write_text("\n".join([*brokers, 'kind = "nats"', '[live]\nkey_file = "key"']))
+    for arguments in (["controller", "--with-agents", "--state", tmp_path / "s"], ["agent", "--broker", "a"]):
+        code, _, said = run(arguments[0], tmp_path / "fleet.toml", *arguments[1:])
+        assert code == 2
+        assert "broker 'b' is a NATS server; only MQTT 5 brokers can have agents" in said
+
+
+@pytest.mark.parametrize("option", [["--events", "e.jsonl"], ["--propose", "9"], ["--moves", "m.toml"]])
+def test_down_refuses_options_that_it_would_ignore(option, run):
+    code, _, said = run("controller", "--down", *option)
+    assert code == 2
+    assert f"leave out {option[0]}" in said
+
+
+def test_a_watched_status_outlives_the_controller(tmp_path, run, monkeypatch):
+    """While the controller does not answer, it says so, and shows the status again afterwards."""
+    (tmp_path / "key").write_text(KEY)
+    (tmp_path / "key").chmod(0o600)
+    live = f'[live]\ncontroller = "{HOST}:{free_ports(1)[0]}"\nkey_file = "key"'
+    (tmp_path / "fleet.toml").write_text(f'[brokers.rome]\naddress = "127.0.0.1:1"\ntls = false\n{live}')
+    pauses = iter([None, None])
+
+    def pause(_):
+        if next(pauses, 1) is not None:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(time, "sleep", pause)
+    _, said, _ = run("status", tmp_path / "fleet.toml", "--watch")
+    assert said.count("does not answer") == 3
+    assert run("status", tmp_path / "fleet.toml")[0] == 3
+
+
 def test_a_search_in_a_process_of_its_own_ends_with_its_task():
     """Its result or its error comes back; if the controller stops, it stops."""
 
@@ -295,6 +378,27 @@ def test_a_search_in_a_process_of_its_own_ends_with_its_task():
     asyncio.run(test())
 
 
+def test_a_missing_file_of_events_is_a_problem_until_it_exists(tmp_path):
+    with live_lab(tmp_path, "rome") as (_, fleet):
+
+        async def test():
+            path = tmp_path / "events.jsonl"
+            async with service_of(
+                ControllerOptions(bl.Fleet.load(fleet), tmp_path / "state", events=path)
+            ) as service:
+
+                def is_missing():
+                    return any(
+                        "events.jsonl does not exist yet" in text for text in service.status()["problems"]
+                    )
+
+                await until(is_missing)
+                path.touch()
+                await until(lambda: not is_missing())
+
+        asyncio.run(test())
+
+
 def test_an_operator_adopts_a_proposal(tmp_path):
     """The answer says what changes; without a proposal, that there is none."""
     with live_lab(tmp_path, "rome") as (_, fleet):
@@ -304,5 +408,36 @@ def test_an_operator_adopts_a_proposal(tmp_path):
                 assert not (await service.adopt()).adopted
                 service.planner.adopt = lambda: "two links change"
                 assert (await service.adopt()).note == "two links change"
+
+        asyncio.run(test())
+
+
+def test_a_better_plan_is_proposed_and_adopted(tmp_path, run):
+    """Three brokers begin with a ring; two links are enough. Messages flow on over those."""
+    names = ["bern", "oslo", "rome"]
+    with live_lab(tmp_path, *names) as (lab, fleet):
+        interest = bl.Interest.from_lists([["news"]] * 3, node_ids=names)
+        ring = bl.Plan(interest, bl.Weights.uniform(3), bl.Overlay(3, [[0, 1], [0, 2], [1, 2]]), "none")
+        state = tmp_path / "state"
+        state.mkdir()
+        planner = FleetPlanner(bl.Fleet.load(fleet), state, ring)
+        for number, name in enumerate(names, 1):
+            event = {"seq": number, "kind": "subscribe", "node": name, "topics": ["news"]}
+            assert planner.event(json.dumps(event)) is None
+        planner.close()
+
+        async def test():
+            async with service_of(embedded(fleet, state, plan=ring, propose=0.2)) as service:
+                await until(lambda: are_followed(service))
+                clients = [start_subscriber(lab, name, "news") for name in names]
+                await until(lambda: service.status()["proposal"])
+                assert service.status()["overlay"]["links"] == 3
+                code, printed, _ = await asyncio.to_thread(run, "status", fleet, "--adopt")
+                assert code == 0
+                assert "links change" in printed
+                await until(lambda: service.status()["overlay"]["links"] == 2)
+                await until(lambda: service.controller.settled())
+                await asyncio.to_thread(lab.publish, "bern", "news", "hello")
+                await until(lambda: all(received(client) == ["hello"] for client in clients))
 
         asyncio.run(test())

@@ -136,3 +136,36 @@ def test_a_bridge_made_by_hand_is_a_problem(tmp_path):
         "remove it, or leave its topics out of `carry`"
         for name in ("oslo", "rome")
     ]
+
+
+def test_the_log_tells_of_bridges_that_announce_nothing():
+    """At both ends. One is forgotten when its client is gone, or when the broker restarts without it."""
+    problems, changes = [], []
+
+    async def run():
+        watch = ForeignBridges(
+            "rome", Endpoint(HOST, 1), problems.append, lambda: changes.append(set(watch.names))
+        )
+        watch.notice("New client connected from 10.0.0.9:4711 as sensor (p5, c1, k60).")
+        watch.notice("Connecting bridge (step 1) broadloom-rome-oslo (10.0.0.7:1883)")
+        assert watch.names == set()
+        watch.notice("Connecting bridge (step 1) by-hand (10.0.0.7:1883)")
+        watch.notice("Connecting bridge (step 2) by-hand (10.0.0.7:1883)")
+        watch.notice("New bridge connected from 10.0.0.9:4711 as host.other (p2, c0, k60).")
+        assert watch.names == {"by-hand", "host.other"}
+        watch.notice("Client host.other closed its connection.")
+        assert watch.names == {"by-hand"}
+        watch._take_uptime(b"100 seconds")
+        assert watch.names == {"by-hand"}  # the broker was running then
+        now = asyncio.get_running_loop().time()
+        watch._logged["by-hand"] = now - 60
+        watch._take_uptime(b"2 seconds")
+        assert watch.names == set()
+        watch._take_uptime(b"soon")
+
+    asyncio.run(run())
+    assert changes == [{"by-hand"}, {"by-hand", "host.other"}, {"by-hand"}, set()]
+    assert [text.split(",")[1] for text in problems] == [
+        " 'by-hand': messages can arrive twice or circulate; remove it",
+        " 'host.other': messages can arrive twice or circulate; remove it",
+    ]

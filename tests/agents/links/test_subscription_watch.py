@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import shutil
 import subprocess
 import threading
@@ -354,6 +355,39 @@ def test_mosquitto_db_adds_sessions_and_ends_those_that_it_lacks(tmp_path, monke
                 await rome.wants("saved/2")
             await until(lambda: rome.watch.is_complete, "the count fits")
             assert rome.problems == []
+
+    with lab_broker(tmp_path) as broker:
+        asyncio.run(run(broker))
+
+
+def test_a_large_mosquitto_db_is_a_problem(tmp_path, monkeypatch):
+    monkeypatch.setattr(mosquitto_watch, "MOST_SAVED", 1)
+
+    async def run(broker):
+        with client(broker, "old", "saved/1", clean=False):
+            pass
+        broker.save("saved/1")
+        async with Watched(broker, tmp_path, str(broker.saved)) as rome:
+            assert "mosquitto.db' has more than 0 MiB and is not read" in rome.problems[0]
+
+    with lab_broker(tmp_path) as broker:
+        asyncio.run(run(broker))
+
+
+@pytest.mark.parametrize("is_last", [True, False])
+def test_of_several_logs_the_newest_is_followed(tmp_path, is_last):
+    """Wherever it stands in the list; the others are named."""
+
+    async def run(broker):
+        earlier = tmp_path / "earlier.log"
+        earlier.write_text("1600000000: old 0 gone\n")
+        os.utime(earlier, (1, 1))
+        logs = (str(earlier), str(broker.log)) if is_last else (str(broker.log), str(earlier))
+        async with Watched(broker, tmp_path, logs) as rome:
+            with client(broker, "c1", "a"):
+                await rome.wants("a")
+            assert f"is followed, and not '{earlier}'" in rome.problems[0]
+            assert len(rome.problems) == 1
 
     with lab_broker(tmp_path) as broker:
         asyncio.run(run(broker))

@@ -42,7 +42,7 @@ def test_one_kind_of_fault_alone_does_no_harm(fault):
     [
         ("barrier", ("kill",), 78),
         ("route_in_stamp", FAULTS, 273),
-        ("in_turn", FAULTS, 18),
+        ("in_turn", FAULTS, 70),
         ("version_after_loss", FAULTS, 0),
         ("drops_recorded", FAULTS, 3),
         ("majority", FAULTS, 19),

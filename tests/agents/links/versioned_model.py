@@ -280,24 +280,30 @@ class Agent:
             steps += [lambda: self._reopen(lost[0])] if lost else []
             steps += [lambda: self._begin(new[0])] if new else []
             steps += [self._publish] if marker and self.outstanding is None else []
-        elif self.outstanding is None:
+        unlike = [
+            far
+            for far, disk in self.disks.items()
+            if far in wanted
+            and disk.opened
+            and far in broker.sessions
+            and broker.sessions[far].filters != wanted[far]
+        ]
+        if self.model.rules.in_turn and self.outstanding is None:
+            # All hops first: a leaf that was away gets its new hop and the version at once.
             if half_open:
                 steps.append(lambda: self._open(half_open[0]))
-            elif marker and not lost:
-                steps.append(self._publish)
+            elif new:
+                steps.append(lambda: self._begin(new[0]))
             elif lost and self.orders.version > self.published:
                 steps.append(
                     self._publish
-                )  # it can have been accepted before: no hop opens until it has been
+                )  # it can have been accepted before: no session is replaced until it has been
             elif lost:
                 steps.append(lambda: self._reopen(lost[0]))
-            elif new:
-                steps.append(lambda: self._begin(new[0]))
-        for far, disk in list(self.disks.items()):
-            if far not in wanted:
-                steps.append(lambda far=far: self._end(far))
-            elif disk.opened and far in broker.sessions and broker.sessions[far].filters != wanted[far]:
-                steps.append(lambda far=far: self._subscribe(far, wanted[far]))
+            elif marker and not unlike:
+                steps.append(self._publish)
+        steps += [lambda far=far: self._subscribe(far, wanted[far]) for far in unlike]
+        steps += [lambda far=far: self._end(far) for far in list(self.disks) if far not in wanted]
         if not steps:
             if self.opened < self.orders.number:
                 self.opened = self.orders.number
@@ -321,6 +327,8 @@ class Agent:
         broker.sessions[far].filters = self.wanted()[far]
         if self.model.rng.random() < 0.7:  # else the agent dies before it knows, or is slow
             self.disks[far].opened = True
+            # A new hop of an old route needs a marker too: agents repeat it while something is not closed.
+            self.announced = {}
 
     def _reopen(self, far: str) -> None:
         """The broker has lost the session: packet numbers begin anew."""

@@ -257,7 +257,7 @@ LINKS = {
     'plan = "nowhere"': "nowhere",
     'topics = ["a"]\nstate = "journal"': "state is the folder of the journal; give another folder",
     'topics = ["a"]\nwindow = 0': r"\[links\]: window is 0; give a whole number from 1",
-    'topics = ["a"]\nwindow = 70000': "window is 70,000; give a whole number from 1 to 65,535",
+    'topics = ["a"]\nwindow = 70000': "window is 70,000; give a whole number from 1 to 16,384",
     'topics = ["a"]\npatience = "x"': "patience is 'x'; give a number from 0",
     'topics = ["a"]\nlogin = 3': r"login is 3; expected a section \[links.login\]",
     'topics = ["a"]\n[links.login]\nname = "x"': r"\[links.login\]: 'name' is unknown",

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from broadloom.agents.links.controller_client import ControllerClient, ControllerConnection
 from broadloom.agents.links.foreign_bridges import ForeignBridges
+from broadloom.agents.links.ring_guard import hold_seconds
 from broadloom.agents.links.round_trips import RoundTrips
 from broadloom.agents.links.site_agent import AgentSettings, EndpointOf, SiteAgent
 from broadloom.agents.links.stamps import FleetKey
@@ -33,7 +34,7 @@ def fleet_broker(fleet: Fleet, broker: str, address: str | None = None) -> Fleet
     """A broker of a fleet, or one that has joined with an address of its own.
 
     Raises:
-        InputError: the fleet has no such broker, or it does not speak MQTT 5.
+        InputError: the fleet has no such broker.
     """
     found = fleet.brokers.get(broker)
     if found is None:
@@ -44,9 +45,26 @@ def fleet_broker(fleet: Fleet, broker: str, address: str | None = None) -> Fleet
                 f"there are {', '.join(list(fleet.brokers)[:20])}"
             )
         found = fleet.joined(broker, address)
-    if found.kind == "nats":
-        raise InputError(f"broker {broker!r} is a NATS server; agents need MQTT 5 brokers")
     return found
+
+
+def check_live(fleet: Fleet) -> None:
+    """Check that all brokers of a fleet can have agents.
+
+    Raises:
+        InputError: a broker does not speak MQTT 5.
+
+    Examples:
+        >>> check_live(Fleet([FleetBroker("rome", "10.0.0.7", kind="nats")]))
+        Traceback (most recent call last):
+        broadloom.errors.InputError: broker 'rome' is a NATS server; only MQTT 5 brokers can have agents...
+    """
+    for name, broker in fleet.brokers.items():
+        if broker.kind == "nats":
+            raise InputError(
+                f"broker {name!r} is a NATS server; only MQTT 5 brokers can have agents "
+                "(mosquitto, emqx, rabbitmq): give the controller and the agents a fleet file without it"
+            )
 
 
 def fleet_endpoint_of(fleet: Fleet) -> EndpointOf:
@@ -116,6 +134,7 @@ class WatchedAgent:
         self._endpoint = with_own_address(broker, None)
         self._folder = folder
         self.agent = SiteAgent(broker, with_own_address, folder, key, agent_settings(fleet))
+        self.agent.guard.hold = hold_seconds(broker, fleet.brokers)
         self._watchers: list[BrokerWatcher] = []
         self._is_over = False
 
@@ -157,19 +176,20 @@ def broker_watchers(
     """The watchers of a broker: subscriptions of its clients, bridges made by hand, round-trip times."""
     others = {name: one.host_and_port() for name, one in fleet.brokers.items() if name != broker.name}
     places = {name: Endpoint(address.hostname, address.port) for name, address in others.items()}
-    watchers: list[BrokerWatcher] = [
-        SubscriptionWatch(broker, endpoint, agent.set_filters, agent.problem, folder / WATCH_FILE),
-        RoundTrips(places, agent.set_round_trips),
-    ]
-    if broker.kind == "mosquitto":
-        bridges = ForeignBridges(
-            broker.name,
-            endpoint,
-            agent.problem,
-            lambda: agent.set_foreign_bridges(bridges.names),
-        )
-        watchers.append(bridges)
-    return watchers
+    trips = RoundTrips(places, agent.set_round_trips)
+    state = folder / WATCH_FILE
+    if broker.kind != "mosquitto":
+        return [SubscriptionWatch(broker, endpoint, agent.set_filters, agent.problem, state), trips]
+    bridges = ForeignBridges(
+        broker.name,
+        endpoint,
+        agent.problem,
+        lambda: agent.set_foreign_bridges(bridges.names),
+    )
+    watch = SubscriptionWatch(
+        broker, endpoint, agent.set_filters, agent.problem, state, on_notice=bridges.notice
+    )
+    return [watch, trips, bridges]
 
 
 @dataclass(frozen=True)
@@ -213,6 +233,7 @@ async def serve_agent(options: AgentOptions, ready: Callable[[], None] = lambda:
     """
     stop = stop_signal()
     fleet = options.fleet
+    check_live(fleet)
     if options.controller is not None:
         live = replace(fleet.live, controller=options.controller)
         fleet = Fleet(fleet.brokers.values(), fleet.links, fleet.path, live)

@@ -116,9 +116,7 @@ class ControllerBackend(Protocol):
     def receive(self, report: AgentReport) -> ReportAnswer:
         """Take the report of an agent."""
 
-    async def orders_after(
-        self, broker: str, epoch: Epoch, number: int, wait: float
-    ) -> dict[str, Any] | None:
+    async def orders_after(self, broker: str, epoch: Epoch, number: int, wait: float) -> str | None:
         """Orders later than a number of an epoch; None: there are none yet."""
 
     def status(self) -> dict[str, Any]:
@@ -175,8 +173,7 @@ def controller_app(backend: ControllerBackend, key: FleetKey) -> SignedTraffic:
             raise HTTPException(404, str(error)) from error
         if message is None:
             return Response(status_code=204)
-        body = json.dumps(message, separators=(",", ":"))
-        return Response(body, media_type="application/json")
+        return Response(message, media_type="application/json")
 
     @app.get(STATUS_PATH, tags=["operators"])
     async def read_status() -> dict[str, Any]:
@@ -419,7 +416,7 @@ class OrderBoard:
         self._closed = True
         self.announce(list(self._waiting))
 
-    async def after(self, broker: str, epoch: Epoch, number: int, wait: float) -> dict[str, Any] | None:
+    async def after(self, broker: str, epoch: Epoch, number: int, wait: float) -> str | None:
         """Orders that differ from the orders with this number of an epoch; None: none within the wait."""
         orders = self._orders_for(broker)
         if _is_nothing_new(orders, epoch, number) and wait > 0 and not self._closed:

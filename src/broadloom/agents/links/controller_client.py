@@ -314,7 +314,7 @@ class ControllerClient:
                 wait = REFUSED_PAUSE
             except (RuntimeError, TimeoutError, asyncio.CancelledError) as error:
                 # The event loop is closed, or too slow.
-                self._log.warn("busy", "the agent cannot follow the controller: %s", error)
+                self._log.warn("busy", "the agent cannot follow the controller: %s", _reason(error))
                 wait = LONGEST_PAUSE
             self._over.wait(wait)
 
@@ -373,6 +373,15 @@ class ControllerClient:
             work.close()
             raise RuntimeError("the event loop is closed")
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(LOOP_SECONDS)
+
+
+def _reason(error: BaseException) -> str:
+    """Why the agent's event loop does not do what it should; these errors often have no text."""
+    if isinstance(error, TimeoutError):
+        return f"it has no time for orders and reports; no answer in {LOOP_SECONDS:g} s"
+    if isinstance(error, asyncio.CancelledError):
+        return "it is stopping"
+    return str(error) or type(error).__name__
 
 
 def _detail(answer: Any, status: int) -> str:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import replace
 from hmac import compare_digest
 from typing import TYPE_CHECKING, Any
 
@@ -104,29 +103,24 @@ def same_code(expected: str, received: str) -> bool:
 # Orders as differences.
 
 
-def orders_message(orders: AgentOrders, before: AgentOrders | None) -> dict[str, Any]:
-    """Orders as JSON values: only the routes that differ from earlier orders of the same epoch, or all.
+def orders_message(orders: AgentOrders, before: AgentOrders | None) -> str:
+    """Orders as JSON text: only what differs from earlier orders of the same epoch, or everything.
 
     Examples:
+        >>> import json
+        >>> from dataclasses import replace
         >>> from broadloom.agents.links.route_orders import Route
         >>> first = AgentOrders(Epoch(1, "c"), 1, 1, routes={4: Route(4, ("a",), frozenset())})
         >>> second = replace(first, number=2, routes={5: Route(5, ("b",), frozenset())})
-        >>> message = orders_message(second, first)
+        >>> message = json.loads(orders_message(second, first))
         >>> message["base"], [route["number"] for route in message["routes"]], message["dropped"]
         (1, [5], [4])
         >>> orders_of(message, first) == second
         True
     """
     if before is None or before.epoch != orders.epoch:
-        return orders.to_json() | {"base": None, "dropped": []}
-    known = before.routes
-    changed = {
-        number: route
-        for number, route in orders.routes.items()
-        if (old := known.get(number)) is not route and old != route
-    }
-    message = replace(orders, routes=changed).to_json()
-    return message | {"base": before.number, "dropped": [one for one in known if one not in orders.routes]}
+        return orders.to_text({"base": None, "dropped": []})
+    return orders.difference_text(before, {"base": before.number})
 
 
 def orders_of(message: Mapping[str, Any], before: AgentOrders | None) -> AgentOrders:
@@ -135,18 +129,17 @@ def orders_of(message: Mapping[str, Any], before: AgentOrders | None) -> AgentOr
     Raises:
         InputError: the message is malformed, or is based on other orders than these.
     """
-    received = AgentOrders.from_json(message)
     try:
         base = message["base"]
-        dropped = {int(number) for number in message["dropped"]}
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"orders are malformed: {type(error).__name__} {error}"[:200]) from error
+    except (KeyError, TypeError) as error:
+        raise InputError("orders are malformed: they have no base") from error
     if base is None:
-        return received
-    if before is None or before.epoch != received.epoch or before.number != base:
-        raise InputError(f"orders are based on number {str(base)[:20]}, which is not the last one")
-    kept = {number: route for number, route in before.routes.items() if number not in dropped}
-    return replace(received, routes={**kept, **received.routes})
+        return AgentOrders.from_json(message)
+    if before is not None and before.number == base:
+        received = before.with_difference(message)
+        if received.epoch == before.epoch:
+            return received
+    raise InputError(f"orders are based on number {str(base)[:20]}, which is not the last one")
 
 
 def epoch_query(epoch: Epoch, number: int, wait: float) -> str:

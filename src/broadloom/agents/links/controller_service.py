@@ -9,6 +9,7 @@ import os
 import time
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from broadloom.agents.links.agent_service import (
     WatchedAgent,
     agent_folder,
+    check_live,
     first_of,
     stop_signal,
     task_failure,
@@ -49,6 +51,7 @@ if TYPE_CHECKING:
     from broadloom.plans import Plan
 
 LOG = logging.getLogger("broadloom.live")
+PLAN_AGAIN_SECONDS = 5.0  # after a failure
 GATHER_SECONDS = 0.2  # for which changes of subscriptions are gathered
 TICK_SECONDS = 0.1
 REPORT_SECONDS = 0.02  # for which changes of an embedded agent are gathered
@@ -77,6 +80,7 @@ class ControllerOptions:
         adopt: whether to move to a better plan without being told to.
         seed: seed of the planner.
         moves: the configuration of the agent that moves clients; None: clients are not moved.
+        down: whether to end all links; then nothing is planned, and the planner's journal is not read.
     """
 
     fleet: Fleet
@@ -89,6 +93,7 @@ class ControllerOptions:
     adopt: bool = False
     seed: int = 0
     moves: AgentConfig | None = None
+    down: bool = False
 
 
 class LeftSession(NamedTuple):
@@ -113,21 +118,26 @@ class ControllerService:
         clock: a clock that never goes back.
 
     Raises:
-        InputError: the state is damaged or in use, or the fleet has no key.
+        InputError: the state is damaged or in use, or the fleet has no key or a broker without MQTT 5.
         StorageError: the state cannot be written.
     """
 
     def __init__(self, options: ControllerOptions, clock: Callable[[], float] = time.monotonic) -> None:
         fleet = options.fleet
+        check_live(fleet)
         self._options = options
         self._key = FleetKey(fleet.live.key())
         options.state.mkdir(parents=True, exist_ok=True)
-        self._lock = lock_folder(options.state)
-        self._journal = RecordJournal(options.state / JOURNAL)
-        self.controller = FleetController(
-            self._journal, clock, fleet.live.patience, fleet.live.absent, options.take_over
-        )
-        self.planner = FleetPlanner(fleet, options.state, options.plan, options.seed)
+        folder = None if options.down else options.state
+        with ExitStack() as opened:  # closed if one of them is damaged
+            self._lock = lock_folder(options.state)
+            opened.callback(os.close, self._lock)
+            self._journal = opened.enter_context(RecordJournal(options.state / JOURNAL))
+            self.controller = FleetController(
+                self._journal, clock, fleet.live.patience, fleet.live.absent, options.take_over
+            )
+            self.planner = FleetPlanner(fleet, folder, options.plan, options.seed)
+            opened.pop_all()
         self.board = OrderBoard(self.controller.orders_for)
         self.agents: dict[str, WatchedAgent] = {}
         self.server: ApiServer | None = None
@@ -139,7 +149,8 @@ class ControllerService:
         self._new_round_trips: dict[tuple[str, str], float] = {}
         self._plan_due = asyncio.Event()
         self._planner_problem = ""
-        self._going_down = False
+        self._events_problem = ""
+        self._going_down = options.down
         self._targets: Mapping[Filters, Hops] = {}
         # What moving clients need, if it has changed; what an earlier process needed is dropped.
         self._requests: Mapping[str, Collection[str]] | None = (
@@ -226,9 +237,7 @@ class ControllerService:
             routes_wanted=self.controller.asks_routes,
         )
 
-    async def orders_after(
-        self, broker: str, epoch: Epoch, number: int, wait: float
-    ) -> dict[str, Any] | None:
+    async def orders_after(self, broker: str, epoch: Epoch, number: int, wait: float) -> str | None:
         """Orders later than a number of an epoch; None: there are none within the wait.
 
         Raises:
@@ -252,11 +261,15 @@ class ControllerService:
 
     def status(self) -> dict[str, Any]:
         """The status of the fleet, as JSON values."""
-        found = (self._planner_problem, "" if self._moves is None else self._moves.problem)
-        problems = [text for text in found if text]
-        return fleet_status(
-            self.controller.status(), self._options.fleet.brokers, self.planner.status(), problems
+        planner = self.planner.status()
+        found = (
+            self._planner_problem,
+            self._events_problem,
+            planner["overlay"]["problem"],
+            "" if self._moves is None else self._moves.problem,
         )
+        problems = [text for text in found if text]
+        return fleet_status(self.controller.status(), self._options.fleet.brokers, planner, problems)
 
     async def adopt(self) -> ProposalAnswer:
         """Move to the proposed plan."""
@@ -350,8 +363,12 @@ class ControllerService:
                 self._followed_number = number
                 self._planner_problem = ""
             except BroadloomError as error:
+                # Nothing is forgotten: the same again in a while, with what agents have said since.
+                self._wanted = wanted | self._wanted
+                self._new_round_trips = round_trips | self._new_round_trips
                 if self._requests is None:
                     self._requests = requests
+                asyncio.get_running_loop().call_later(PLAN_AGAIN_SECONDS, self._plan_due.set)
                 self._planner_problem = f"the links stay as they are: {error}"
                 self._log.warn("plan", "%s", self._planner_problem)
 
@@ -363,7 +380,9 @@ class ControllerService:
             return
         for broker in self._departed - departed:
             self.controller.admit(broker)
-        self.controller.set_target(targets, addresses)
+        # An agent's own fleet file can be older than this one, and lack a neighbour.
+        own = {name: str(broker.host_and_port()) for name, broker in self._options.fleet.brokers.items()}
+        self.controller.set_target(targets, own | dict(addresses))
         self._targets = targets
         for broker in departed - self._departed:
             self.controller.remove(broker)
@@ -379,22 +398,34 @@ class ControllerService:
         requests: Mapping[str, Collection[str]],
     ) -> tuple[Mapping[Filters, Hops], Mapping[str, str], set[str]]:
         """The trees that clients need; runs in the planner's thread."""
-        for (start, end), value in round_trips.items():
-            self.planner.latency(start, end, value)
+        self._measured(round_trips)
         for broker, filters in wanted.items():
             self.planner.observe(broker, filters)
         for broker, needed in requests.items():
             self.planner.request(broker, needed)
         return self.planner.targets(before), self.planner.addresses(), self.planner.departed()
 
+    def _measured(self, round_trips: Mapping[tuple[str, str], float]) -> None:
+        for (start, end), value in round_trips.items():
+            self.planner.latency(start, end, value)
+
+    def _question(self, round_trips: Mapping[tuple[str, str], float]) -> Any:
+        """What a search for a better plan needs, with the newest round-trip times."""
+        self._measured(round_trips)
+        return self.planner.question()
+
     async def _follow_events(self, path: Path) -> None:
         """Apply the events of a growing file."""
         while True:
+            problem = "" if path.exists() else f"{path} does not exist yet; its events are read when it does"
             try:
                 if await self._in_thread(lambda: self.planner.read_events(path)):
                     self._plan_due.set()
             except BroadloomError as error:
-                self._log.warn("events", "%s", error)
+                problem = str(error)
+            if problem and problem != self._events_problem:
+                self._log.warn("events", "%s", problem)
+            self._events_problem = problem
             await asyncio.sleep(GATHER_SECONDS)
 
     async def _search(self, seconds: float) -> None:
@@ -402,7 +433,8 @@ class ControllerService:
         while True:
             await asyncio.sleep(seconds)
             try:
-                question = await self._in_thread(self.planner.question)
+                trips, self._new_round_trips = self._new_round_trips, {}
+                question = await self._in_thread(lambda: self._question(trips))  # noqa: B023
                 fresh = await in_process(relink, question)
                 found = await self._in_thread(lambda: self.planner.consider(question, fresh))  # noqa: B023
                 if found and self._options.adopt:
@@ -543,7 +575,7 @@ async def take_down_fleet(options: ControllerOptions) -> list[LeftSession]:
     Raises:
         InputError, StorageError: as for `serve_controller`.
     """
-    service = ControllerService(replace(options, events=None, propose=None, moves=None))
+    service = ControllerService(replace(options, plan=None, events=None, propose=None, moves=None, down=True))
     try:
         await service.start()
         return await service.take_down()

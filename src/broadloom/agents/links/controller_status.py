@@ -5,12 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from broadloom.agents.links.fleet_controller import FleetController
+
+SHOWN_FILTERS = 20  # of each row
 
 
 def controller_status(controller: FleetController) -> dict[str, Any]:
     """Everything that an operator should see, as JSON values."""
     state = controller._state
+    controller._lacking.clear()
     brokers = sorted(state.brokers() | controller._agents.keys() | state.removed)
     hops = [hop for view in controller._agents.values() for hop in view.report.hops.values()]
     up = sum(hop.near_up and hop.far_up for hop in hops)
@@ -24,10 +29,12 @@ def controller_status(controller: FleetController) -> dict[str, Any]:
         "hops_down": len(hops) - up,
         "bytes_waiting": sum(hop.in_flight_bytes for hop in hops),
         "brokers": {name: _broker_status(controller, name) for name in brokers},
-        "opening": [_opening_status(controller, key) for key in state.opening],
+        "opening": _opening_status(controller),
         "waiting": _waiting_status(controller),
         "draining": [_draining_status(controller, change) for change in sorted(state.draining)],
-        "left_out": {name: sorted(texts) for name, texts in sorted(controller._left_out.items())},
+        "left_out": {
+            name: sorted(texts)[:SHOWN_FILTERS] for name, texts in sorted(controller._left_out.items())
+        },
         "problems": _all_problems(controller),
         "changes": list(controller._history),
     }
@@ -35,11 +42,11 @@ def controller_status(controller: FleetController) -> dict[str, Any]:
 
 def _broker_status(controller: FleetController, name: str) -> dict[str, Any]:
     view = controller._agents.get(name)
-    is_lost = controller._is_lost(name)
+    is_lost = controller._views.is_lost(name)
     ordered = {
         "removed": name in controller._state.removed,
         "away": is_lost,
-        "away_s": round(controller._now() - controller._away_since(name), 1) if is_lost else 0.0,
+        "away_s": round(controller._now() - controller._views.away_since(name), 1) if is_lost else 0.0,
         "ordered": controller._numbers.get(name, 0),
         "ordered_version": controller._state.versions.get(name, 0),
         "address": controller._state.addresses.get(name),
@@ -57,22 +64,38 @@ def _broker_status(controller: FleetController, name: str) -> dict[str, Any]:
     )
 
 
-def _opening_status(controller: FleetController, key: int) -> dict[str, Any]:
-    unit = controller._state.opening[key]
-    filters = [text for number in unit.new for text in controller._state.routes[number].filters]
-    seconds = round(controller._now() - controller._opened_at[key][1], 1)
-    return {"filters": filters, "seconds": seconds, "waits_for": sorted(controller._unopened(key))}
+def _opening_status(controller: FleetController) -> list[dict[str, Any]]:
+    """The groups that are being opened, together if they wait for the same brokers."""
+    state = controller._state
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    for key, unit in state.opening.items():
+        waits = tuple(sorted(controller._unopened(key)))
+        seconds = round(controller._now() - controller._opened_at[key][1], 1)
+        row = rows.setdefault(waits, {"filters": [], "groups": 0, "seconds": 0.0, "waits_for": list(waits)})
+        row["groups"] += len(unit.new)
+        row["seconds"] = max(row["seconds"], seconds)
+        _add_filters(row["filters"], (state.routes[number].filters for number in unit.new))
+    return list(rows.values())
 
 
 def _waiting_status(controller: FleetController) -> list[dict[str, Any]]:
-    found = []
-    for unit in controller._plan():
-        texts = {text for group in unit.new for text in group}
-        texts |= {text for number in unit.old for text in controller._state.routes[number].filters}
-        away = sorted(name for name in unit.needs if not controller._is_available(name))
+    """The groups that wait to be opened, together if they wait for the same brokers."""
+    routes = controller._state.routes
+    rows: dict[tuple[str, ...], dict[str, Any]] = {}
+    for unit in controller._changes.units():
+        away = [name for name in controller._needs_of(unit) if not controller._views.is_available(name)]
         why = "an earlier change of these filters is being opened" if unit.is_behind else "away or not ready"
-        found.append({"filters": sorted(texts), "waits_for": away, "reason": why})
-    return found
+        key = (*sorted(away), why)
+        row = rows.setdefault(key, {"filters": [], "groups": 0, "waits_for": sorted(away), "reason": why})
+        row["groups"] += len(unit.new) or len(unit.old)
+        _add_filters(row["filters"], [*unit.new, *(routes[number].filters for number in unit.old)])
+    return list(rows.values())
+
+
+def _add_filters(listed: list[str], groups: Iterable[Iterable[str]]) -> None:
+    """Add filters to a list, up to a number that a reader can take in."""
+    for filters in groups:
+        listed += [text for text in filters if text not in listed][: SHOWN_FILTERS - len(listed)]
 
 
 def _draining_status(controller: FleetController, change: int) -> dict[str, Any]:
@@ -81,7 +104,7 @@ def _draining_status(controller: FleetController, change: int) -> dict[str, Any]
         "round": controller._state.rounds[change],
         "routes": len(controller._state.draining[change]),
         "seconds": round(controller._now() - controller._switched_at.get(change, controller._start), 1),
-        "waits_for": controller._waiting_to_close(change),
+        "waits_for": controller._unclosed(change),
         "reason": controller._why_draining(change),
     }
 
@@ -92,7 +115,7 @@ def _all_problems(controller: FleetController) -> list[str]:
         found.append("most agents have not followed this controller yet; until then nothing changes")
     for name in sorted(controller._state.brokers() | controller._agents.keys()):
         view = controller._agents.get(name)
-        if controller._is_lost(name) and name not in controller._state.removed:
+        if controller._views.is_lost(name) and name not in controller._state.removed:
             down = view is not None and view.down_since is not None
             found.append(f"broker {name} is down" if down else f"the agent of {name} does not report")
         found += [f"{name}: {text}" for text in (view.report.problems if view else ())]

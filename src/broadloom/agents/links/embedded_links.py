@@ -28,11 +28,11 @@ from broadloom.agents.moves.control_messages import is_client_filter
 from broadloom.agents.moves.move_service import AgentConfig, check_names, login_of, part_of, text_of
 from broadloom.agents.moves.traffic_summary import Site
 from broadloom.checks import check_count, check_number
+from broadloom.deployment.fleet_file import LARGEST_WINDOW
 from broadloom.errors import BroadloomError, InputError, error_from_os
 from broadloom.model import Interest, Overlay, Weights, publishers_among
 from broadloom.mqtt.client_session import watched_task
 from broadloom.mqtt.endpoint import PASSWORD_VARIABLE, Address, Endpoint, Login
-from broadloom.mqtt.packets import LAST_ID
 from broadloom.mqtt.reserved_topics import CONTROL_ROOT
 from broadloom.plans import Plan
 from broadloom.storage import RecordJournal, lock_folder
@@ -395,7 +395,7 @@ class LinkConfig:
             _topics(section.get("topics", []), plan.interest.topic_ids, where),
             _state_folder(folder / text_of(section, "state", "links"), config.journal, where),
             login_of(login, folder, login_where, PASSWORD_VARIABLE, config.login) if login else config.login,
-            _count_up_to(section.get("window", WINDOW), f"{where}: window", LAST_ID),
+            _count_up_to(section.get("window", WINDOW), f"{where}: window", LARGEST_WINDOW),
             check_number(section.get("patience", PATIENCE), f"{where}: patience"),
         )
 

@@ -15,21 +15,22 @@ import logging
 import secrets
 from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from broadloom.agents.links.agent_views import AgentView, AgentViews
 from broadloom.agents.links.controller_status import controller_status
 from broadloom.agents.links.fleet_state import Filters, FleetState
 from broadloom.agents.links.group_trees import (
     Hops,
     adoption_record,
-    check_apart,
-    check_tree,
-    group_key,
-    overlapping_groups,
+    is_leaf,
+    new_receivers,
+    with_leaves,
     without_brokers,
 )
 from broadloom.agents.links.route_orders import NO_EPOCH, AgentOrders, AgentReport, Epoch, Route
+from broadloom.agents.links.target_units import PendingUnit, TargetUnits
 from broadloom.checks import check_choice
 from broadloom.errors import StorageError
 
@@ -40,37 +41,7 @@ LOG = logging.getLogger("broadloom.controller")
 ABSENT = ("keep", "drop")
 LAST_CHANGES = 50
 SNAPSHOT_BYTES = 4_000_000  # of new records, before a snapshot replaces them
-
-
-@dataclass
-class AgentView:
-    """What the controller knows of an agent in this reign; facts of one process only rise.
-
-    Attributes:
-        report: the latest report.
-        seen: when it came.
-        down_since: since when its broker is down; None: it is up.
-        opened: the highest number of orders of this epoch that it has opened.
-        published: the newest version whose marker its broker has.
-        closed: the round in which it has closed each change.
-    """
-
-    report: AgentReport
-    seen: float
-    down_since: float | None = None
-    opened: int = 0
-    published: int = 0
-    closed: dict[int, int] | None = None
-
-
-@dataclass(frozen=True)
-class PendingUnit:
-    """Groups that should change together: the numbers of their routes, their new trees, and who must open."""
-
-    old: tuple[int, ...]
-    new: Mapping[Filters, Hops]
-    needs: frozenset[str]
-    is_behind: bool  # an earlier change of these filters is still being opened
+OPENED_HOPS = 5000  # that are opened at once; more would hold up reports and messages
 
 
 class FleetController:
@@ -81,7 +52,8 @@ class FleetController:
         now: a clock that never goes back, in seconds.
         patience: the seconds after which a broker that is away is left out (`absent="drop"`), an agent that
             does not open its hops is set aside, and routes of a removed broker are given up.
-        absent: groups that need a broker that is away wait for it ("keep"), or go on without it ("drop").
+        absent: what becomes of a broker that is away when trees change: it becomes a leaf of the new trees,
+            and its neighbour keeps messages for it ("keep"), or it is left out after the patience ("drop").
         take_over: adopt the routes that agents have from another controller, instead of being refused.
         silence: after how many seconds without a report an agent is away.
         grace: how long units that are ready wait for others, so that they share a version.
@@ -127,17 +99,17 @@ class FleetController:
         self._state = FleetState()
         for record in journal.records():
             self._state.apply(record.kind, record.body)
-        self._agents: dict[str, AgentView] = {}
+        self._views = AgentViews(self._state, now, silence)
+        self._agents = self._views.views
         self._past = defaultdict[str, set[str]](set)  # earlier processes of each agent
         self._refusals: dict[str, str] = {}
         self._problems: dict[str, str] = {}
-        self._stuck: dict[str, float] = {}  # until when an agent that does not open is left alone
         self._removed_at = dict.fromkeys(self._state.removed, self._start)
-        self._target: dict[Filters, Hops] | None = None
+        self._changes = TargetUnits(self._state)
+        self._may_open = True
         self._addresses = self._state.addresses
         self._adopted = set[tuple[str, Epoch, int]]()
         self._doubtful = set(self._state.routes)  # routes that agents of another controller must confirm
-        self._pending: list[PendingUnit] | None = []  # None: to be computed again
         self._left_out: dict[str, set[str]] = {}
         self._ready_since: float | None = None
         self._history = deque[dict[str, Any]](maxlen=LAST_CHANGES)
@@ -149,6 +121,10 @@ class FleetController:
         self._followers = set[str]()
         self._opened_at = dict.fromkeys(self._state.opening, (0, self._start))
         self._needs: dict[int, frozenset[str]] = {}
+        self._lacking: dict[tuple[int, frozenset[str]], list[str]] = {}  # brokers that have not opened orders
+        # Brokers whose hops may not be open: the number of the orders that they must have opened.
+        self._late: dict[str, int] = {}
+        self._snapshot_bytes = SNAPSHOT_BYTES
         self._reign(self._state.epoch.number + 1)
         self._needs = {key: self._needs_of_opening(key) for key in self._state.opening}
 
@@ -179,14 +155,7 @@ class FleetController:
         Raises:
             InputError: the hops of a group are not a tree, or two groups have topics in common.
         """
-        target = {group_key(filters): frozenset(hops) for filters, hops in targets.items() if hops}
-        known = {group_key(route.filters): route.hops for route in self._state.routes.values()}
-        for filters, hops in target.items():
-            if known.get(filters) != hops:
-                check_tree(filters, hops)
-        check_apart(target)
-        self._target = target
-        self._pending = None
+        self._changes.set_target(targets)
         kept = {name: text for name, text in self._state.addresses.items() if self._state.routes_of(name)}
         self._addresses = kept | dict(addresses or {})
         self.tick()
@@ -201,11 +170,13 @@ class FleetController:
 
     def _advance(self, first: Callable[[], bool]) -> None:
         """Do all steps that can be done, if `first` returns true; a full disk delays them."""
+        self._may_open = True
+        self._lacking.clear()
         try:
             if first() and self.refused is None:
                 while self._step():
                     pass
-                if self._journal.new_bytes > SNAPSHOT_BYTES:
+                if self._journal.new_bytes > self._snapshot_bytes:
                     self.compact()
                 self._problems.pop("journal", None)
         except StorageError as error:
@@ -217,6 +188,7 @@ class FleetController:
     def compact(self) -> None:
         """Replace the records of the journal by one snapshot."""
         self._journal.replace([("snapshot", self._state.snapshot())])
+        self._snapshot_bytes = max(SNAPSHOT_BYTES, self._journal.size)
 
     def orders_for(self, broker: str) -> AgentOrders:
         """The orders of a broker's agent; those of no epoch, which agents refuse, if it has none."""
@@ -231,7 +203,6 @@ class FleetController:
         if broker not in self._state.removed:
             self._removed_at[broker] = self._now()
             self._commit("removed", {"brokers": sorted(self._state.removed | {broker})})
-            self._pending = None
             self.tick()
 
     def admit(self, broker: str) -> None:
@@ -239,7 +210,6 @@ class FleetController:
         if broker in self._state.removed:
             self._commit("removed", {"brokers": sorted(self._state.removed - {broker})})
             self._removed_at.pop(broker, None)
-            self._pending = None
             self.tick()
 
     def give_up(self) -> list[str]:
@@ -254,37 +224,39 @@ class FleetController:
 
     def carries(self, broker: str, filters: Iterable[str]) -> bool:
         """Whether messages of these filters go to and from a broker, by trees that all their brokers use."""
-        if self._is_lost(broker):
+        if self._views.is_lost(broker):
             return False
         routes = [
             route
-            for route in self._state.routes_of(broker)
+            for route in self._state.routes_of(broker).values()
             if route.since and route.until is None and any(end == broker for _, end in route.hops)
         ]
         found = {text: route for route in routes for text in route.filters}
         return all(
-            text in found and all(self._uses(other, found[text]) for other in found[text].brokers())
+            text in found
+            and all(self._uses(other, found[text]) for other in found[text].brokers())
+            and not any(self._refuses(other, text) for other in found[text].brokers())
             for text in filters
         )
 
     def trees(self) -> dict[Filters, Hops]:
         """The hops of each group in use or being opened; a planner keeps them where it can."""
-        ending = {number for unit in self._state.opening.values() for number in unit.old}
-        return {
-            route.filters: route.hops
-            for number, route in self._state.routes.items()
-            if route.until is None and number not in ending
-        }
+        routes = self._state.routes
+        return {filters: routes[number].hops for filters, number in self._state.current.items()}
 
     def settled(self) -> bool:
-        """Whether the fleet has the trees of the target, and all agents have followed."""
+        """Whether the fleet has the trees of the target, and all agents have followed.
+
+        Brokers that are left out (`absent="drop"`) do not count: not in the trees, and not as agents.
+        """
         state = self._state
+        if self.refused is not None or self._changes.target is None or state.opening:
+            return False
         return (
-            self.refused is None
-            and self._target is not None
-            and not (self._plan() or state.opening or state.draining)
-            and all(map(self._follows, state.brokers()))
-            and all(self._follows(broker) for broker in self._agents if not self._is_lost(broker))
+            all(self._is_reached(unit) for unit in self._changes.units())
+            and all(map(self._waits_for_left_out, state.draining))
+            and all(self._follows(broker) or self._is_left_out(broker) for broker in state.brokers())
+            and all(self._follows(broker) for broker in self._agents if not self._views.is_lost(broker))
         )
 
     # Reports.
@@ -333,6 +305,8 @@ class FleetController:
         if report.epoch == self.epoch:
             view.opened = max(view.opened, report.opened)
             self._followers.add(broker)
+            if view.opened >= self._late.get(broker, view.opened + 1):
+                del self._late[broker]
         return True
 
     def _restart_rounds(self, report: AgentReport) -> None:
@@ -359,7 +333,8 @@ class FleetController:
         if state.opening:
             self._commit("cancel", {"units": list(state.opening)})
         self._doubtful = self._doubtful & state.routes.keys() - {route.number for route in report.routes}
-        self._commit("adopt", adoption_record(state, report, self._doubtful))
+        touched = self._commit("adopt", adoption_record(state, report, self._doubtful))
+        self._late |= dict.fromkeys(touched, self._position)  # the other controller may not have waited
         self._adopted.add(source)
         self._renew([report.broker])  # its orders must have a higher number than those that it has
         if report.epoch.number >= self.epoch.number:
@@ -374,6 +349,7 @@ class FleetController:
 
     def _step(self) -> bool:
         """Do one step, if one can be done."""
+        self._lacking.clear()
         if self._addresses != self._state.addresses:
             self._commit("addresses", {"addresses": self._addresses})
         if not self._has_majority():
@@ -391,7 +367,7 @@ class FleetController:
         gone = {name for name, at in self._removed_at.items() if now - at >= self._patience}
         for change in list(self._state.draining):
             numbers = self._state.draining[change]
-            if not self._waiting_to_close(change):
+            if not self._unclosed(change):
                 self._close(change, numbers)
                 return True
             lost = {number for number in numbers if gone & self._state.routes[number].brokers()}
@@ -416,14 +392,10 @@ class FleetController:
     def _cancel_blocked(self) -> bool:
         """Set units aside that need an agent that is away, or that does not open its hops."""
         now = self._now()
-        blocked = []
-        for key in self._state.opening:
-            late = now - self._opened_at[key][1] > self._patience
-            missing = self._unopened(key)
-            if late:
-                self._stuck.update(dict.fromkeys(missing, now + self._patience))
-            if missing and (late or any(map(self._is_lost, missing))):
-                blocked.append(key)
+        late = [key for key in self._state.opening if now - self._opened_at[key][1] > self._patience]
+        for key in late:
+            self._views.leave_alone(self._unopened(key), self._patience)
+        blocked = [key for key in self._state.opening if any(map(self._views.is_absent, self._unopened(key)))]
         if blocked:
             self._commit("cancel", {"units": blocked})
         return bool(blocked)
@@ -446,7 +418,9 @@ class FleetController:
             "opened_s": round(now - min(self._opened_at[key][1] for key in ready), 3),
             "drained_s": None,
         }
+        skipped = {name for key in ready for name in self._needs[key] if not self._has_opened(name, key)}
         self._commit("switch", {"version": version, "units": ready})
+        self._late |= dict.fromkeys(skipped, self._position)
         if version in self._state.draining:
             self._switched_at[version] = now
         else:
@@ -456,23 +430,29 @@ class FleetController:
         return True
 
     def _open_pending(self) -> bool:
-        """Open the units that need no agent that is away."""
-        units = {}
+        """Open the units that can be opened now, some of them at a time."""
+        if not self._may_open:
+            return False
+        units: dict[str, dict[str, Any]] = {}
         number = self._state.next_number
+        hops = 0
         self._left_out = {}
-        for unit in self._plan():
+        for unit in self._changes.units():
             able = None if unit.is_behind else self._able(unit)
-            if able is None:
+            if able is None or not (able.old or able.new):
                 continue
-            old = [self._state.routes[number] for number in able.old]
-            had = {end for route in old for _, end in route.hops}
+            old = [self._state.routes[one] for one in able.old]
             new = []
-            for filters, hops in able.new.items():
-                fresh = frozenset(end for _, end in hops) - had
-                new.append(Route(number, filters, hops, fresh=fresh).to_json())
+            for filters, tree in able.new.items():
+                fresh = new_receivers(filters, tree, old)
+                new.append(Route(number, filters, tree, fresh=fresh).to_json())
                 number += 1
+                hops += len(tree)
             units[str(number)] = {"old": able.old, "new": new}
             number += 1
+            if hops >= OPENED_HOPS:
+                self._may_open = False  # the others follow with the next tick
+                break
         if units:
             self._commit("open", {"units": units})
             for key in map(int, units):
@@ -483,7 +463,7 @@ class FleetController:
     def _raise_versions(self) -> bool:
         """Order the versions of changes that another controller began and did not order to all brokers."""
         state = self._state
-        if not self._adopted or state.opening or self._plan():
+        if not self._adopted or state.opening or self._changes.units():
             return False
         behind = {
             broker: change
@@ -496,67 +476,44 @@ class FleetController:
         return bool(behind)
 
     def _able(self, unit: PendingUnit) -> PendingUnit | None:
-        """The unit as it can be opened now, perhaps without brokers that are away; None: it waits."""
-        while away := {name for name in unit.needs if not self._is_available(name)}:
-            since = self._now() - self._patience
-            if self._absent == "keep" or any(self._away_since(name) > since for name in away):
-                return None
-            for name in away:
-                self._left_out.setdefault(name, set()).update(text for group in unit.new for text in group)
-            reduced = {filters: without_brokers(hops, away) for filters, hops in unit.new.items()}
-            old = {group_key(self._state.routes[number].filters): number for number in unit.old}
-            same = {
-                filters
-                for filters, number in old.items()
-                if self._state.routes[number].hops == reduced.get(filters)
-            }
-            unit = self._unit(
-                [number for filters, number in old.items() if filters not in same],
-                {filters: hops for filters, hops in reduced.items() if hops and filters not in same},
-            )
-        return unit if unit.old or unit.new else None
+        """The unit as it can be opened now; None: it waits.
 
-    # What should change.
+        No message passes through a broker that is away: it becomes a leaf of the new trees. A leaf need not
+        open its hop before the others switch, because the hop carries messages of that broker alone.
+        """
+        waits = {name for name in self._needs_of(unit) if not self._views.is_available(name)}
+        if not waits:
+            return unit
+        if not all(map(self._views.is_absent, waits)):
+            return None  # an agent that has just not reported yet
+        inner = {name for name in waits for hops in unit.new.values() if not self._can_skip(name, hops)}
+        given_up = set(filter(self._is_left_out, unit.brokers))
+        if not inner and given_up.isdisjoint(waits):
+            return unit
+        for name in given_up:
+            self._left_out.setdefault(name, set()).update(text for group in unit.new for text in group)
+        leaves = set(filter(self._views.is_absent, unit.brokers)) - given_up
+        new: dict[Filters, Hops] = {}
+        for filters, hops in unit.new.items():
+            if reduced := without_brokers(hops, given_up):
+                tree = with_leaves(reduced, leaves)
+                if tree is None:
+                    return None
+                new[filters] = tree
+        routes = [self._state.routes[number] for number in unit.old]
+        same = {route.key for route in routes if new.get(route.key) == route.hops}
+        return PendingUnit.of(
+            self._state,
+            [route.number for route in routes if route.key not in same],
+            {filters: hops for filters, hops in new.items() if filters not in same},
+        )
 
-    def _plan(self) -> list[PendingUnit]:
-        """The units in which the target differs from the routes in use and those being opened."""
-        if self._pending is None:
-            self._pending = list(self._differences())
-        return self._pending
-
-    def _differences(self) -> Iterable[PendingUnit]:
-        if self._target is None:
-            return
-        state = self._state
-        replaced = {number for unit in state.opening.values() for number in unit.old}
-        present = {
-            group_key(route.filters): route
-            for route in state.routes.values()
-            if route.until is None and route.number not in replaced
-        }
-        target = {}
-        for filters, hops in self._target.items():
-            kept = without_brokers(hops, state.removed) if state.removed else hops
-            if kept:
-                target[filters] = kept
-        old = {filters: route for filters, route in present.items() if target.get(filters) != route.hops}
-        new = {
-            filters: hops
-            for filters, hops in target.items()
-            if filters not in present or present[filters].hops != hops
-        }
-        ending = {group_key(state.routes[number].filters) for number in replaced}
-        for members in overlapping_groups([*old, *new, *ending]):
-            numbers = [old[filters].number for filters in members if filters in old]
-            trees = {filters: new[filters] for filters in members if filters in new}
-            is_behind = not ending.isdisjoint(members)
-            is_behind |= any(state.routes[number].since is None for number in numbers)
-            if numbers or trees:
-                yield self._unit(numbers, trees, is_behind)
-
-    def _unit(self, old: Iterable[int], new: Mapping[Filters, Hops], is_behind: bool = False) -> PendingUnit:
-        needs = {name for filters, hops in new.items() for name in self._state.needs_opening(filters, hops)}
-        return PendingUnit(tuple(old), new, frozenset(needs), is_behind)
+    def _is_reached(self, unit: PendingUnit) -> bool:
+        """Whether nothing of a unit is left to do, because brokers are left out."""
+        able = None if unit.is_behind or self._absent == "keep" else self._able(unit)
+        if able is None or able.old or able.new:
+            return False
+        return all(map(self._is_left_out, filter(self._views.is_absent, unit.brokers)))
 
     # Who waits for whom.
 
@@ -568,17 +525,44 @@ class FleetController:
         brokers = self._state.brokers() - self._state.removed
         return 2 * len(brokers & self._followers) > len(brokers) or not brokers
 
+    def _needs_of(self, unit: PendingUnit) -> frozenset[str]:
+        """The brokers that must have the routes of a unit before others use them: all that send in them.
+
+        A broker without a new hop must know them too. Otherwise messages would wait there until its agent
+        hears of them.
+        """
+        return unit.senders
+
     def _needs_of_opening(self, key: int) -> frozenset[str]:
         routes = [self._state.routes[number] for number in self._state.opening[key].new]
-        needs = (self._state.needs_opening(route.filters, route.hops) for route in routes)
-        return frozenset().union(*needs)
+        return self._needs_of(
+            PendingUnit.of(self._state, (), {route.filters: route.hops for route in routes})
+        )
+
+    def _has_opened(self, broker: str, key: int) -> bool:
+        view = self._agents.get(broker)
+        return view is not None and view.opened >= self._opened_at[key][0]
 
     def _unopened(self, key: int) -> list[str]:
-        position = self._opened_at[key][0]
-        views = self._agents
-        return [name for name in self._needs[key] if name not in views or views[name].opened < position]
+        """The brokers that a unit waits for."""
+        position, _ = self._opened_at[key]
+        needs = self._needs[key]
+        lacking = self._lacking.get((position, needs))
+        if lacking is None:
+            lacking = [name for name in needs if not self._has_opened(name, key)]
+            self._lacking[position, needs] = lacking
+        if not any(map(self._views.is_absent, lacking)):
+            return lacking
+        trees = [self._state.routes[number].hops for number in self._state.opening[key].new]
+        return [name for name in lacking if not all(self._can_skip(name, hops) for hops in trees)]
 
-    def _waiting_to_close(self, change: int) -> list[str]:
+    def _can_skip(self, broker: str, hops: Hops) -> bool:
+        """Whether a switch to a tree need not wait for a broker: it is away, and no message passes it."""
+        if all(start != broker for start, _ in hops):
+            return True
+        return self._views.is_absent(broker) and is_leaf(hops, broker)
+
+    def _unclosed(self, change: int) -> list[str]:
         number = self._state.rounds[change]
         return [
             name
@@ -587,37 +571,35 @@ class FleetController:
         ]
 
     def _why_draining(self, change: int) -> str:
-        waiting = self._waiting_to_close(change)
-        away = [name for name in waiting if self._is_lost(name)]
+        waiting = self._unclosed(change)
+        away = [name for name in waiting if self._views.is_lost(name)]
         if away:
             return f"{', '.join(away)} is away and can still have messages for them"
         return f"messages for them can still be on the way at {', '.join(waiting)}"
 
-    def _is_lost(self, broker: str) -> bool:
-        """Whether a broker or its agent is known to be away."""
-        view = self._agents.get(broker)
-        seen = self._start if view is None else view.seen
-        down = view is not None and view.down_since is not None
-        return down or broker in self._state.removed or self._now() - seen > self._silence
+    def _is_left_out(self, broker: str) -> bool:
+        """Whether trees go on without a broker, because it is away for longer than the patience."""
+        if self._absent == "keep" or not self._views.is_absent(broker):
+            return False
+        return self._now() - self._views.away_since(broker) >= self._patience
 
-    def _is_available(self, broker: str) -> bool:
-        """Whether a broker's agent can open hops now."""
-        is_stuck = self._stuck.get(broker, self._now()) > self._now()
-        return broker in self._agents and not is_stuck and not self._is_lost(broker)
-
-    def _away_since(self, broker: str) -> float:
-        view = self._agents.get(broker)
-        if view is None:
-            return self._start
-        return view.seen if view.down_since is None else view.down_since
+    def _waits_for_left_out(self, change: int) -> bool:
+        """Whether each old tree of a change has a broker that is left out, so that nobody can close it."""
+        routes = [self._state.routes[number] for number in self._state.draining[change]]
+        return all(any(map(self._is_left_out, route.brokers())) for route in routes)
 
     def _uses(self, broker: str, route: Route) -> bool:
         view = self._agents.get(broker)
         return view is not None and route.since is not None and view.published >= route.since
 
+    def _refuses(self, broker: str, text: str) -> bool:
+        """Whether a broker refuses a topic filter to its agent, so that messages do not leave it."""
+        view = self._agents.get(broker)
+        return view is not None and any(text in hop.refused for hop in view.report.hops.values())
+
     def _follows(self, broker: str) -> bool:
         view = self._agents.get(broker)
-        if view is None or self._is_lost(broker):
+        if view is None or self._views.is_lost(broker):
             return False
         is_open = broker in self._followers and view.opened >= self._numbers.get(broker, 0)
         return is_open and view.published >= self._state.versions.get(broker, 0)
@@ -632,14 +614,16 @@ class FleetController:
         """
         return self._journal.position + self._state.offset
 
-    def _commit(self, kind: str, body: Mapping[str, Any]) -> None:
-        """Write a step to the journal, then apply it."""
+    def _commit(self, kind: str, body: Mapping[str, Any]) -> set[str]:
+        """Write a step to the journal, then apply it; returns the brokers with new orders."""
         self._journal.append(kind, body)
-        self._renew(self._state.apply(kind, body))
-        self._pending = None
+        touched = self._state.apply(kind, body)
+        self._renew(touched)
+        self._changes.follow_state(is_broker_removed=kind == "removed")
         for known in (self._opened_at, self._needs):
             for key in known.keys() - self._state.opening.keys():
                 del known[key]
+        return touched
 
     def _renew(self, brokers: Iterable[str]) -> None:
         """Give brokers new orders."""
@@ -660,19 +644,20 @@ class FleetController:
         for view in self._agents.values():
             view.opened = 0
         self._opened_at = {key: (self._position, since) for key, (_, since) in self._opened_at.items()}
+        self._late = dict.fromkeys(self._state.brokers(), self._position)
 
     def _compose(self, broker: str) -> AgentOrders:
         state = self._state
-        routes = state.routes_of(broker)
+        routes = dict(state.routes_of(broker))
         near: set[str] = set()
         if state.addresses:
-            near = {name for route in routes for name in route.brokers()}
+            near = {name for route in routes.values() for name in route.brokers()}
         return AgentOrders(
             self.epoch,
             self._numbers.setdefault(broker, self._position),
             state.versions.get(broker, 0),
             state.rounds_of(broker),
-            {route.number: route for route in routes},
+            routes,
             {name: text for name, text in state.addresses.items() if name in near},
         )
 

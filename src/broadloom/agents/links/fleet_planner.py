@@ -10,15 +10,15 @@ import hashlib
 import logging
 import math
 import re
-from collections import deque
+from collections import defaultdict, deque
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 import numpy as np
 
-from broadloom.agents.links.planned_trees import NEVER_CARRIED, Filters, Hops, target_trees
+from broadloom.agents.links.planned_trees import NEVER_CARRIED, Filters, FittedTrees, Hops, target_trees
 from broadloom.deployment import addresses_of
 from broadloom.discovery.broker_findings import carried_parts
 from broadloom.errors import InputError, StorageError, error_from_os
@@ -53,6 +53,7 @@ SHOWN_ROWS = 1000  # of what is not carried, and of refused events
 EARTH_KM = 6371.0
 KM_PER_MS = 100.0  # light in fibre, there and back
 CONTROL = "control topic of broadloom"
+END_BYTES = 4096  # at both ends of the file of events, which tell whether it was replaced
 
 
 class FleetPlanner:
@@ -95,7 +96,9 @@ class FleetPlanner:
     _is_reweighted: bool  # whether round-trip times are newer than the weights
     _seen: SequenceSet  # of events
     _quarantine: deque[dict[str, str]]
-    _read_to: list[Any]  # how far the file of events is read: bytes, and their digest
+    _read_to: list[
+        Any
+    ]  # how far the file of events is read: bytes, and the digest of the first and last ones
     # What follows from it.
     _live: Live
     _nodes: dict[str, int]
@@ -116,6 +119,8 @@ class FleetPlanner:
             else RecordJournal(None if state is None else Path(state) / JOURNAL)
         )
         self._parts: dict[str, tuple[tuple[str, ...], str | None]] = {}
+        self._fitted = FittedTrees()
+        self._degree = 0  # the most neighbours of a broker in the trees
         self._reload()
         names = sorted(fleet.brokers)
         if names != self._fleet_names:
@@ -182,16 +187,22 @@ class FleetPlanner:
             StorageError: the file cannot be read, or the journal cannot be written.
         """
         try:
-            data = path.read_bytes() if path.exists() else b""
+            with path.open("rb") as file:
+                offset, digest = self._read_to
+                if _ends_digest(file, offset) != digest:
+                    offset = 0
+                file.seek(offset)
+                data = file.read()
+                data = data[: data.rfind(b"\n") + 1]
+                end = offset + len(data)
+                read_to = [end, _ends_digest(file, end)]
+        except FileNotFoundError:
+            return 0
         except OSError as error:
             raise error_from_os(f"{path} cannot be read", error) from error
-        offset, digest = self._read_to
-        if _digest(data[:offset]) != digest:
-            offset = 0
-        end = data.rfind(b"\n") + 1
-        lines = [line for line in data[offset:end].decode("utf-8", "replace").split("\n") if line.strip()]
-        if end > offset:
-            self._take(lines, [end, _digest(data[:end])])
+        lines = [line for line in data.decode("utf-8", "replace").split("\n") if line.strip()]
+        if data:
+            self._take(lines, read_to)
         return len(lines)
 
     def _take(self, lines: Sequence[str], read_to: list[Any] | None) -> list[str | None]:
@@ -226,7 +237,9 @@ class FleetPlanner:
             self._commit("reweight", {})
         if self._journal.new_bytes > SNAPSHOT_BYTES:
             self.compact()
-        self._targets = target_trees(self._plan(), self._targets if before is None else before)
+        known = self._targets if before is None else before
+        self._targets = target_trees(self._plan(), known, fitted=self._fitted)
+        self._degree = _most_neighbours(self._targets.values())
         self._show()
         return dict(self._targets)
 
@@ -344,7 +357,7 @@ class FleetPlanner:
         self._round_trips = {}
         self._seen = SequenceSet()
         self._quarantine = deque(maxlen=SHOWN_ROWS)
-        self._read_to = [0, _digest(b"")]
+        self._read_to = [0, _digest(b"")]  # as of an empty file
         self._targets = {}
         self._proposal = None
         self._build([], None)
@@ -589,9 +602,10 @@ class FleetPlanner:
         """Prepare the status."""
         rows = self.not_carried()
         most = self._fleet.links.max_degree
-        degree = self._live.max_degree
+        degree = max(self._live.max_degree, self._degree)
         problem = (
-            f"a broker has {degree} links, more than max_degree = {most}; adopt a proposal"
+            f"a broker has {degree} neighbours, more than max_degree = {most}, which binds proposals only; "
+            "look for one with --propose"
             if most is not None and degree > most
             else None
         )
@@ -676,8 +690,25 @@ def _digest(data: bytes) -> str:
     return hashlib.blake2b(data, digest_size=16).hexdigest()
 
 
+def _ends_digest(file: BinaryIO, size: int) -> str:
+    """Digest of both ends of the first `size` bytes of a file, which tells files apart."""
+    file.seek(0)
+    head = file.read(min(size, END_BYTES))
+    file.seek(max(0, size - END_BYTES))
+    return _digest(head + file.read(min(size, END_BYTES)))
+
+
 def _max_degree(plan: Plan) -> int:
     return int(np.bincount(plan.edges.ravel(), minlength=1).max())
+
+
+def _most_neighbours(trees: Iterable[Hops]) -> int:
+    """The most neighbours that a broker has in some trees."""
+    neighbours = defaultdict[str, set[str]](set)
+    for start, end in {hop for hops in set(trees) for hop in hops}:
+        neighbours[start].add(end)
+        neighbours[end].add(start)
+    return max(map(len, neighbours.values()), default=0)
 
 
 def _edge(pair: Sequence[str]) -> tuple[str, str]:

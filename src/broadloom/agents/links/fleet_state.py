@@ -47,6 +47,9 @@ class FleetState:
         instances: the agent process of each broker that was seen last.
         addresses: the addresses of brokers that the fleet file does not have.
         removed: the brokers that an operator has removed.
+        current: the numbers of the routes in use or being opened, and not being replaced, by filters.
+        ending: the numbers of the routes that units being opened replace.
+        touched: the filters whose routes have changed; whoever follows them empties it.
         next_number: the next number of a route or unit.
         offset: what is added to positions of the journal in the numbers of orders.
     """
@@ -62,9 +65,13 @@ class FleetState:
         self.instances: dict[str, str] = {}
         self.addresses: dict[str, str] = {}
         self.removed: set[str] = set()
+        self.current: dict[Filters, int] = {}
+        self.ending: set[int] = set()
+        self.touched: set[Filters] = set()
         self.next_number = 1
         self.offset = 0
-        self._by_broker = defaultdict[str, set[int]](set)
+        self._by_broker = defaultdict[str, dict[int, Route]](dict)
+        self._closers: dict[int, set[str]] = {}  # by change, as far as known
         self._subscribed = defaultdict["Hop", Counter[str]](Counter)
 
     @property
@@ -72,13 +79,13 @@ class FleetState:
         """The newest epoch."""
         return self.reigns[-1] if self.reigns else NO_EPOCH
 
-    def routes_of(self, broker: str) -> list[Route]:
+    def routes_of(self, broker: str) -> Mapping[int, Route]:
         """The routes whose trees have a broker, by number."""
-        return [self.routes[number] for number in sorted(self._by_broker.get(broker, ()))]
+        return self._by_broker.get(broker, {})
 
     def rounds_of(self, broker: str) -> dict[int, int]:
         """The closing rounds of the changes that drain old routes of a broker."""
-        own = self._by_broker.get(broker, set())
+        own = self._by_broker.get(broker, {}).keys()
         changes = sorted(change for change, numbers in self.draining.items() if not own.isdisjoint(numbers))
         return {change: self.rounds[change] for change in changes}
 
@@ -97,7 +104,11 @@ class FleetState:
 
     def closers(self, change: int) -> set[str]:
         """The brokers with outgoing hops in the old routes of a change."""
-        return {hop[0] for number in self.draining.get(change, ()) for hop in self.routes[number].hops}
+        found = self._closers.get(change)
+        if found is None:
+            numbers = self.draining.get(change, ())
+            found = self._closers[change] = {hop[0] for one in numbers for hop in self.routes[one].hops}
+        return found
 
     # Records.
 
@@ -123,6 +134,7 @@ class FleetState:
         touched = set[str]()
         for key, unit in body["units"].items():
             new = [Route.from_json(route) for route in unit["new"]]
+            self._set_ending(unit["old"], True)
             for route in new:
                 self._put(route)
                 touched |= route.brokers()
@@ -131,12 +143,18 @@ class FleetState:
         return touched
 
     def _cancel(self, body: Mapping[str, Any]) -> set[str]:
-        return self._drop(number for key in body["units"] for number in self.opening.pop(key).new)
+        units = [self.opening.pop(key) for key in body["units"]]
+        touched = self._drop(number for unit in units for number in unit.new)
+        for unit in units:
+            self._set_ending(unit.old, False)
+        return touched
 
     def _switch(self, body: Mapping[str, Any]) -> set[str]:
         self.version = body["version"]
         touched = set[str]()
         for unit in (self.opening.pop(key) for key in body["units"]):
+            self.ending.difference_update(unit.old)
+            self.touched.update(self.routes[number].key for number in (*unit.old, *unit.new))
             for number in unit.new:
                 self._put(replace(self.routes[number], since=self.version))
                 touched |= self.routes[number].brokers()
@@ -166,7 +184,8 @@ class FleetState:
     def _addresses(self, body: Mapping[str, Any]) -> set[str]:
         before, self.addresses = self.addresses, dict(body["addresses"])
         changed = {broker for broker, _ in before.items() ^ self.addresses.items()}
-        return {other for broker in changed for route in self.routes_of(broker) for other in route.brokers()}
+        routes = [route for broker in changed for route in self.routes_of(broker).values()]
+        return {broker for route in routes for broker in route.brokers()}
 
     def _removed(self, body: Mapping[str, Any]) -> set[str]:
         before, self.removed = self.removed, set(body["brokers"])
@@ -189,11 +208,13 @@ class FleetState:
         self.reigns = [Epoch(*one) for one in body["reigns"]]
         self.version = body["version"]
         self.versions = dict(body["versions"])
-        for route in map(Route.from_json, body["routes"]):
-            self._put(route)
         self.opening = {
             int(key): OpeningUnit(tuple(old), tuple(new)) for key, (old, new) in body["opening"].items()
         }
+        self.ending = {number for unit in self.opening.values() for number in unit.old}
+        for route in map(Route.from_json, body["routes"]):
+            self._put(route)
+            self.touched.add(route.key)
         self.rounds = {int(change): number for change, number in body["rounds"].items()}
         self.instances = dict(body["instances"])
         self.addresses = dict(body["addresses"])
@@ -221,22 +242,28 @@ class FleetState:
     # Routes and their indices.
 
     def _put(self, route: Route) -> None:
-        """Add a route or replace it by one with other versions."""
-        if route.number in self.routes:
+        """Add a route, or replace it by one with other versions."""
+        before = self.routes.get(route.number)
+        if before is not None and before.hops != route.hops:
             self._remove(route.number)
+            before = None
         self.routes[route.number] = route
         for broker in route.brokers():
-            self._by_broker[broker].add(route.number)
-        if route.since is not None:
+            self._by_broker[broker][route.number] = route
+        if route.since is not None and (before is None or before.since is None):
             for hop in route.hops:
                 self._subscribed[hop].update(route.filters)
+        if before is not None and before.until is not None and before.until != route.until:
+            self._leave_drain(before)
         if route.until is not None:
             self.draining.setdefault(route.until + 1, set()).add(route.number)
+            self._closers.pop(route.until + 1, None)
+        self._set_current(route)
 
     def _remove(self, number: int) -> Route:
         route = self.routes.pop(number)
         for broker in route.brokers():
-            self._by_broker[broker].discard(number)
+            self._by_broker[broker].pop(number, None)
         if route.since is not None:
             for hop in route.hops:
                 known = self._subscribed[hop]
@@ -245,11 +272,39 @@ class FleetState:
                     if not known[text]:
                         del known[text]
         if route.until is not None:
-            change = route.until + 1
-            self.draining[change].discard(number)
-            if not self.draining[change]:
-                del self.draining[change]
+            self._leave_drain(route)
+        if self.current.get(route.key) == number:
+            del self.current[route.key]
+            self.touched.add(route.key)
         return route
+
+    def _leave_drain(self, route: Route) -> None:
+        change = (route.until or 0) + 1
+        self._closers.pop(change, None)
+        self.draining[change].discard(route.number)
+        if not self.draining[change]:
+            del self.draining[change]
+
+    def _set_ending(self, numbers: Iterable[int], is_ending: bool) -> None:
+        """Note which routes a unit replaces, or does not replace after all."""
+        for number in numbers:
+            if is_ending:
+                self.ending.add(number)
+            else:
+                self.ending.discard(number)
+            self.touched.add(self.routes[number].key)
+            self._set_current(self.routes[number])
+
+    def _set_current(self, route: Route) -> None:
+        """Note whether a route is the current one of its filters."""
+        key = route.key
+        if route.until is None and route.number not in self.ending:
+            if self.current.get(key) != route.number:
+                self.current[key] = route.number
+                self.touched.add(key)
+        elif self.current.get(key) == route.number:
+            del self.current[key]
+            self.touched.add(key)
 
     def _drop(self, numbers: Iterable[int]) -> set[str]:
         touched = set[str]()

@@ -1,7 +1,14 @@
-"""Watch of bridges at a Mosquitto that Broadloom did not make; they can close a ring."""
+"""Watch of bridges at a Mosquitto that Broadloom did not make; they can close a ring.
+
+A bridge announces itself on a retained topic at both of its ends, unless it has `notifications false`. Then
+the broker's log still tells when it connects: at the end that made it, and at the other one if it speaks
+MQTT 3.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import re
 from collections.abc import Callable
 
 from broadloom.checks import shown
@@ -12,7 +19,16 @@ from broadloom.mqtt.topic_filters import is_own_name
 
 # One retained topic per bridge, at both of its ends, unless it has `notifications false`.
 PREFIX, SUFFIX = "$SYS/broker/connection/", "/state"
+UPTIME = "$SYS/broker/uptime"
 MOST_BRIDGES = 1_000
+SLACK_SECONDS = 3.0  # of the broker's uptime
+# Notices in the log of a Mosquitto.
+_CONNECTS = re.compile(
+    r"(?:Connecting bridge (?:\(step \d\) )?(\S+) \(|New bridge connected from \S+ as (\S+) \()"
+)
+_ENDS = re.compile(
+    r"(?:Client|Socket error on client) (\S+?)(?: closed its| disconnected|, disconnecting| has exceeded)"
+)
 
 
 class ForeignBridges(SessionHandler):
@@ -23,9 +39,6 @@ class ForeignBridges(SessionHandler):
         endpoint: its endpoint.
         on_problem: called in the event loop with one line per bridge, when it is first seen up.
         on_change: called in the event loop when `names` has changed.
-
-    Attributes:
-        names: the names of the foreign bridges that are up.
     """
 
     def __init__(
@@ -35,12 +48,18 @@ class ForeignBridges(SessionHandler):
         on_problem: Callable[[str], None],
         on_change: Callable[[], None] = lambda: None,
     ) -> None:
-        self.names: set[str] = set()
+        self._announced: set[str] = set()
+        self._logged: dict[str, float] = {}  # the time at which the log told of it
         self._broker = broker
         self._on_problem = on_problem
         self._on_change = on_change
         self._reported: set[str] = set()
         self._session = ClientSession(broker, f"broadloom-bridges-{broker}", endpoint, self, kept=False)
+
+    @property
+    def names(self) -> set[str]:
+        """The names of the foreign bridges that are up."""
+        return self._announced | self._logged.keys()
 
     async def start(self) -> None:
         """Begin to watch."""
@@ -53,30 +72,61 @@ class ForeignBridges(SessionHandler):
     async def opened(self, session: ClientSession, connack: Connack) -> None:  # noqa: ARG002
         """Subscribe to the states of bridges."""
         try:
-            await session.subscribe([f"{PREFIX}+{SUFFIX}"], retained=True)
+            await session.subscribe([f"{PREFIX}+{SUFFIX}", UPTIME], retained=True)
         except BrokerRefusedError:  # a broker of another kind, or one that hides them
             return
 
     def arrived(self, session: ClientSession, message: Publish) -> None:
-        """Take the state of a bridge: 1 if it is up, else 0 or nothing."""
+        """Take the state of a bridge, 1 if it is up, or the time since the broker began."""
         if message.number:
             session.send(acknowledgement(PUBACK, message.number))
+        if message.topic == UPTIME:
+            self._take_uptime(message.payload())
+            return
         name = message.topic.removeprefix(PREFIX).removesuffix(SUFFIX)
         if name == message.topic or is_own_name(name):
             return
-        before = set(self.names)
-        if message.payload() == b"1":
-            self._add(name)
-        else:
-            self.names.discard(name)
+        before = self.names
+        if message.payload() != b"1":
+            self._announced.discard(name)
+        elif len(before) < MOST_BRIDGES:
+            self._announced.add(name)
+            self._report(name)
+        self._compare(before)
+
+    def notice(self, event: str) -> None:
+        """Take a notice of the broker's log: a bridge connects, or a client is gone."""
+        before = self.names
+        found = _CONNECTS.match(event)
+        if found is not None:
+            name = found[1] or found[2]
+            if not is_own_name(name) and len(before) < MOST_BRIDGES:
+                self._logged[name] = asyncio.get_running_loop().time()
+                self._report(name)
+        elif (ended := _ENDS.match(event)) is not None:
+            self._logged.pop(ended[1], None)
+        self._compare(before)
+
+    def _take_uptime(self, payload: bytes) -> None:
+        """Forget bridges that connected before the broker was restarted."""
+        number = payload.partition(b" ")[0]
+        if not number.isdigit() or len(number) > 12:
+            return
+        began = asyncio.get_running_loop().time() - int(number) - SLACK_SECONDS
+        before = self.names
+        self._logged = {name: at for name, at in self._logged.items() if at >= began}
+        self._compare(before)
+
+    def _compare(self, before: set[str]) -> None:
         if self.names != before:
             self._on_change()
 
-    def _add(self, name: str) -> None:
-        if name in self.names or len(self.names) >= MOST_BRIDGES:
-            return
-        self.names.add(name)
-        if name not in self._reported and len(self._reported) < MOST_BRIDGES:
+    def _report(self, name: str) -> None:
+        # The log of the end that made it leaves out the prefix of the name.
+        is_known = any(
+            f".{one}".endswith(f".{name}") or f".{name}".endswith(f".{one}") for one in self._reported
+        )
+        if not is_known and len(self._reported) < MOST_BRIDGES:
             self._reported.add(name)
             self._on_problem(
                 f"broker {self._broker!r} has a bridge of its own, {shown(name)}: messages can arrive "

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from broadloom.agents.links.fleet_state import Filters, FleetState
 from broadloom.agents.links.route_orders import AgentReport, Route
-from broadloom.errors import InputError
-from broadloom.mqtt.topic_filters import groups
+from broadloom.errors import InputError, InternalError
+from broadloom.mqtt.topic_filters import covers, groups, is_wild
 
 if TYPE_CHECKING:
     from broadloom.deployment import Hop
@@ -38,6 +38,74 @@ def without_brokers(hops: Hops, gone: Iterable[str]) -> Hops:
     return hops
 
 
+def with_leaves(hops: Hops, away: Iterable[str]) -> Hops | None:
+    """A tree in which brokers that are away are leaves, so that no message passes through them.
+
+    Messages for them wait at a neighbour. None: no other broker receives messages of the tree.
+
+    Examples:
+        >>> both = lambda *pairs: frozenset(hop for u, v in pairs for hop in ((u, v), (v, u)))
+        >>> with_leaves(both("ab", "bc", "bd"), "b") == both("ab", "ac", "ad")
+        True
+    """
+    gone = {name for name in away if any(name in hop for hop in hops)}
+    receiving = {end for _, end in hops}
+    hubs = sorted(receiving - gone)
+    if not hubs:
+        return None
+    leaves: set[Hop] = set()
+    for name in gone:
+        near = [hub for hub in hubs if (hub, name) in hops or (name, hub) in hops]
+        hub = (near or hubs)[0]
+        leaves.add((name, hub))
+        if name in receiving:
+            leaves.add((hub, name))
+    feeders = {start for start, _ in hops} - receiving - gone
+    core = without_brokers(hops, gone)
+    lost = feeders - {start for start, _ in core}
+    return core | leaves | {(name, hubs[0]) for name in lost}
+
+
+def is_leaf(hops: Hops, broker: str) -> bool:
+    """Whether a broker has one neighbour in a tree."""
+    return len({one for hop in hops if broker in hop for one in hop}) == 2
+
+
+def new_receivers(filters: Filters, hops: Hops, before: Iterable[Route]) -> frozenset[str]:
+    """The brokers of a tree that have not received all its topics before: they need retained messages.
+
+    Args:
+        filters: the filters of the tree.
+        hops: its hops.
+        before: the routes that it replaces.
+
+    Examples:
+        >>> old = Route(1, ("a/1",), frozenset({("rome", "oslo"), ("oslo", "rome")}))
+        >>> sorted(new_receivers(("a/1",), old.hops | {("oslo", "bern")}, [old]))
+        ['bern']
+        >>> sorted(new_receivers(("a/+",), old.hops, [old]))
+        ['oslo', 'rome']
+    """
+    had = defaultdict[str, list[Filters]](list)
+    for route in before:
+        for broker in {end for _, end in route.hops}:
+            had[broker].append(route.filters)
+    known: dict[tuple[Filters, ...], bool] = {}
+    found = set()
+    for broker in {end for _, end in hops}:
+        groups_had = tuple(had.get(broker, ()))
+        if groups_had not in known:
+            known[groups_had] = _covers_all({text for group in groups_had for text in group}, filters)
+        if not known[groups_had]:
+            found.add(broker)
+    return frozenset(found)
+
+
+def _covers_all(wide: set[str], filters: Iterable[str]) -> bool:
+    wild = [text for text in wide if is_wild(text)]
+    return all(text in wide or any(covers(one, text) for one in wild) for text in filters)
+
+
 def group_key(filters: Iterable[str]) -> Filters:
     """The filters of a group in their one order."""
     return tuple(sorted(set(filters)))
@@ -45,28 +113,32 @@ def group_key(filters: Iterable[str]) -> Filters:
 
 def check_tree(filters: Filters, hops: Hops) -> None:
     """Raise unless the hops of a group are a tree."""
-    edges = {(min(hop), max(hop)) for hop in hops}
-    component = {broker: {broker} for edge in edges for broker in edge}
-    for u, v in sorted(edges):
+    neighbours = defaultdict[str, set[str]](set)
+    for u, v in hops:
+        neighbours[u].add(v)
+        neighbours[v].add(u)
+    todo = [min(neighbours)]
+    seen = set(todo)
+    for broker in todo:
+        fresh = neighbours[broker] - seen
+        seen |= fresh
+        todo += fresh
+    if len(seen) < len(neighbours):
+        raise InputError(f"the hops of filter {filters[0]!r:.60} are not connected; give one tree")
+    if sum(map(len, neighbours.values())) != 2 * (len(seen) - 1):
+        u, v = _ring_edge(hops)
+        raise InputError(f"the hops of filter {filters[0]!r:.60} have a ring at {u} and {v}; give a tree")
+
+
+def _ring_edge(hops: Hops) -> Hop:
+    """An edge that closes a ring, in hops that are not a tree."""
+    component = {broker: {broker} for hop in hops for broker in hop}
+    for u, v in sorted({(min(hop), max(hop)) for hop in hops}):
         if component[u] is component[v]:
-            raise InputError(f"the hops of filter {filters[0]!r:.60} have a ring at {u} and {v}; give a tree")
+            return u, v
         joined = component[u] | component[v]
         component.update(dict.fromkeys(joined, joined))
-    if len(edges) != len(component) - 1:
-        raise InputError(f"the hops of filter {filters[0]!r:.60} are not connected; give one tree")
-
-
-def check_apart(target: Mapping[Filters, Hops]) -> None:
-    """Raise if two groups have topics in common."""
-    group_of = groups(text for filters in target for text in filters)
-    owner: dict[str, Filters] = {}
-    for filters in target:
-        for text in filters:
-            other = owner.setdefault(group_of[text], filters)
-            if other is not filters:
-                raise InputError(
-                    f"filters {text!r:.60} and {other[0]!r:.60} have topics in common; give them one tree"
-                )
+    raise InternalError("hops without a ring are not a tree")
 
 
 def overlapping_groups(members: Iterable[Filters]) -> list[list[Filters]]:

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from broadloom.agents.links.hop_forwarder import Hold
 from broadloom.agents.links.hop_store import HopStore
+from broadloom.agents.links.ring_guard import LEFT_SECONDS, MOST_REMEMBERED, RingGuard, content_hash
 from broadloom.agents.links.route_orders import Route
 from broadloom.agents.links.stamps import FleetKey, Stamp, Stamps
 from broadloom.mqtt.packets import Publish, replaced_publish
@@ -33,7 +34,6 @@ CLOSED = f"{INTERNAL_PREFIX}closed"
 # Prefixes of the topics that no hop carries: a broker's internal topics, and control topics.
 NOT_CARRIED = ("$", f"{CONTROL_ROOT}/")
 MOST_TOPICS, LONGEST_CACHED = 100_000, 256  # topics whose routes are remembered, and characters of each
-ECHO_SECONDS, REPEAT_SECONDS = 10.0, 1.0
 _CODE = 32  # bytes
 
 
@@ -154,45 +154,6 @@ class HopClosing:
         return [ClosedRoutes(change, number, tuple(sorted(new)))] if new else []
 
 
-class RingGuard:
-    """Stops messages that bridges made by hand bring back without their stamps.
-
-    A bridge of MQTT 3.1.1 drops the stamp, so its copies look like messages of local clients, and would
-    circulate. While such a bridge is known, a message without a stamp is dropped if the same topic and
-    payload came with a stamp within ten seconds, or left over the same hop within one second.
-
-    Args:
-        now: a clock that never goes back, in seconds.
-
-    Attributes:
-        is_active: whether the broker has a bridge made by hand.
-    """
-
-    def __init__(self, now: Callable[[], float]) -> None:
-        self.is_active = False
-        self._now = now
-        self._until: dict[int, float] = {}  # by digest
-
-    def saw_stamped(self, digest: int) -> None:
-        """A message of another broker has arrived."""
-        self._remember(digest, ECHO_SECONDS)
-
-    def is_echo(self, digest: int, hop: Hop) -> bool:
-        """Whether a message without a stamp is an echo; otherwise it leaves over a hop now."""
-        key = hash((digest, hop))
-        now = self._now()
-        if self._until.get(digest, now) > now or self._until.get(key, now) > now:
-            return True
-        self._remember(key, REPEAT_SECONDS)
-        return False
-
-    def _remember(self, key: int, seconds: float) -> None:
-        now = self._now()
-        if len(self._until) >= MOST_TOPICS:
-            self._until = {one: until for one, until in self._until.items() if until > now}
-        self._until[key] = now + seconds
-
-
 class RoutePolicy:
     """Decides what hop (u, v) forwards.
 
@@ -237,6 +198,7 @@ class RoutePolicy:
         self._routes_of: dict[str, list[int]] = {}  # by filter
         self._near_side: dict[int, frozenset[str]] = {}  # by route
         self._by_topic: dict[str, list[Route]] = {}
+        self._runs: dict[tuple[bytes, int], tuple[float, tuple[int, ...]]] = {}  # by stamp and digest
         self._ready: dict[tuple[bytes, str], bytes] = {}  # stamp of the next hop by received stamp and topic
 
     def set_routes(self, routes: Mapping[int, Route], known: Collection[int], ordered: int) -> None:
@@ -289,20 +251,24 @@ class RoutePolicy:
         if self.has_overlaps and digest and self._is_copy(message, digest):
             return None
         stamp = self._stamps.read(message.stamp) if message.stamp else None
-        if self._guard.is_active and self._is_echo(digest, stamp):
+        content = content_hash(message) if self._guard.is_active else 0
+        if stamp is not None and stamp.at != self.hop[0]:
             self._counts["ring"] += 1
+            self._guard.found_ring(stamp)
+            return None
+        if content and self._is_echo(content, stamp):
+            self._counts["echoes"] += 1
             return None
         if stamp is None:
             forwarded = self._first_stamp(message.topic)
-        elif stamp.at != self.hop[0]:
-            self._counts["ring"] += 1
-            return None
         elif stamp.route not in self._known and stamp.version > self._ordered:
-            return Hold.ORDERS
+            return None if stamp.is_last else Hold.ORDERS
         else:
             forwarded = self._next_stamp(message.topic, stamp)
         if forwarded is None:
             return None
+        if content and stamp is None:
+            self._guard.saw_leave(content, self.hop)
         ready = self._stamps.write(forwarded)
         if (stamp is not None or not message.stamp) and len(message.topic) <= LONGEST_CACHED:
             if len(self._ready) >= MOST_TOPICS:
@@ -330,7 +296,7 @@ class RoutePolicy:
             routes = self._find(topic)
         for route in routes:
             if route.is_valid(version):
-                return Stamp(start, version, route.number, end)
+                return Stamp(start, version, route.number, end, is_last=self.ends_at(route))
         self._counts["other_version" if routes else "unrouted"] += 1
         return None
 
@@ -348,14 +314,22 @@ class RoutePolicy:
         if route not in routes:
             self._counts["forged"] += 1  # the stamp is that of another message
             return None
-        return stamp._replace(at=self.hop[1])
+        return stamp._replace(at=self.hop[1], is_last=self.ends_at(route))
 
-    def _is_echo(self, digest: int, stamp: Stamp | None) -> bool:
-        """Whether a bridge made by hand has brought a message back without its stamp."""
-        if stamp is not None:
-            self._guard.saw_stamped(digest)
+    def _is_echo(self, content: int, stamp: Stamp | None) -> bool:
+        """Whether a bridge made by hand has brought a copy of a message."""
+        if stamp is None:
+            is_copy = self._guard.is_copy(content, self.hop, is_stamped=False)
+            if is_copy:
+                self._guard.found_copy(content, self.hop)
+            return is_copy
+        if stamp.retained:
             return False
-        return self._guard.is_echo(digest, self.hop)
+        self._guard.saw_stamped(content)
+        is_copy = self._guard.is_copy(content, self.hop, is_stamped=True)
+        if is_copy:
+            self._guard.found_late(stamp.origin)
+        return is_copy
 
     def _find(self, topic: str) -> list[Route]:
         """The routes of a topic, the newest first."""
@@ -370,6 +344,11 @@ class RoutePolicy:
             self._by_topic[topic] = found
         return found
 
+    def ends_at(self, route: Route) -> bool:
+        """Whether the far broker sends the messages of a route to nobody else."""
+        start, end = self.hop
+        return not any(one == end and other != start for one, other in route.hops)
+
     def _side(self, route: Route) -> frozenset[str]:
         """The brokers on the hop's near side of a route's tree."""
         found = self._near_side.get(route.number)
@@ -382,9 +361,12 @@ class RoutePolicy:
 
         A broker sends one copy per matching subscription, one after the other, with different identifiers.
         So equal messages in a row are copies of one, until an identifier repeats. A repetition of a copy that
-        an earlier process has seen is still a copy.
+        an earlier process has seen is still a copy. While the guard is active, messages with a stamp pass
+        others that wait, so their copies need not be in a row.
         """
         identifiers = message.identifiers or (0,)
+        if self._guard.is_active and message.stamp:
+            return self._is_recent_copy((message.stamp, digest), identifiers)
         last, seen = self._store.run()
         if digest == last and seen:
             is_again = message.dup and set(identifiers) <= set(seen[1:])
@@ -393,6 +375,19 @@ class RoutePolicy:
                 self._counts["copies"] += 1
                 return True
         self._store.record_run(digest, identifiers)
+        return False
+
+    def _is_recent_copy(self, key: tuple[bytes, int], identifiers: tuple[int, ...]) -> bool:
+        """Whether an equal message with the same stamp came a moment ago, for other subscriptions."""
+        now = self._guard.now()
+        until, seen = self._runs.get(key, (now, ()))
+        if until > now and not set(seen).intersection(identifiers):
+            self._runs[key] = (until, (*seen, *identifiers))
+            self._counts["copies"] += 1
+            return True
+        if len(self._runs) >= MOST_REMEMBERED:
+            self._runs.clear()
+        self._runs[key] = (now + LEFT_SECONDS, identifiers)
         return False
 
     # Messages of agents.

@@ -1,7 +1,7 @@
 """Memory of one hop that survives its process: which packets the far broker has, and the hop's version.
 
-The store is a memory-mapped file: the system writes its pages even if the process is killed. Nothing is
-forced to the disk, so if the machine itself fails, messages in flight can arrive twice.
+The store is a memory-mapped file: the system writes its pages even if the process is killed. Only the version
+is forced to the disk, so if the machine itself fails, messages in flight can arrive twice.
 
 A broker that repeats a message uses the same packet id and sets DUP. But packet ids are used again, so a
 repeated packet id alone does not mean the same message. Each slot has the number that the message had among
@@ -64,6 +64,8 @@ class HopStore:
     @version.setter
     def version(self, version: int) -> None:
         self._words[_VERSION] = version
+        if self._path is not None:  # the marker of the version is acknowledged next, and not repeated
+            self._map.flush(0, mmap.PAGESIZE)
 
     def has_begun(self, end: int) -> bool:
         """Whether the session at an end (NEAR, FAR) is this hop's, and not one that an earlier hop left."""

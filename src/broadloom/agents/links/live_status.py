@@ -81,12 +81,52 @@ def status_text(status: Mapping[str, Any]) -> str:
     lines += _section("problems", status["problems"])
     lines += _section("not carried", status["not_carried"])
     lines += _section("events that were refused", status["quarantined"], newest=True)
-    for title in ("opening", "waiting", "draining"):
-        lines += _section(title, status[title])
-    lines += _section("last changes", status["changes"], newest=True)
+    lines += _section("opening", map(_pending_text, status["opening"]))
+    lines += _section("waiting", map(_pending_text, status["waiting"]))
+    lines += _section("draining", map(_draining_text, status["draining"]))
+    lines += _section("last changes", map(_change_text, status["changes"]), newest=True)
     if status["proposal"] is not None:
-        lines += ["", f"proposal: {_line(status['proposal'])}"]
+        lines += ["", f"proposal: {_proposal_text(status['proposal'])}"]
     return "\n".join(lines)
+
+
+def _pending_text(row: Mapping[str, Any]) -> str:
+    """A line about groups that are being opened, or wait to be."""
+    filters = ", ".join(row["filters"][:3])
+    more = f" and more, {row['groups']:,} groups in all" if row["groups"] > 1 else ""
+    who = ", ".join(row["waits_for"])
+    since = f" for {row['seconds']:g} s" if "seconds" in row else ""
+    why = f" ({row['reason']})" if "reason" in row else ""
+    return f"{filters}{more}{since}: " + (f"waits for {who}{why}" if who else f"ready{why}")
+
+
+def _draining_text(row: Mapping[str, Any]) -> str:
+    """A line about old trees that are still needed."""
+    return (
+        f"{row['routes']:,} trees before version {row['version']}, for {row['seconds']:g} s: {row['reason']}"
+    )
+
+
+def _change_text(row: Mapping[str, Any]) -> str:
+    """A line about a change of trees."""
+    drained = row["drained_s"]
+    if row["replaced"] == 0:
+        end = "no old tree"
+    elif row.get("given_up"):
+        end = f"the last of {row['replaced']:,} old trees given up"
+    elif drained is None:
+        end = f"{row['replaced']:,} old trees still in use for earlier messages"
+    else:
+        end = f"{row['replaced']:,} old trees finished {drained:g} s later"
+    return f"version {row['version']}: {row['groups']:,} new trees, opened in {row['opened_s']:g} s; {end}"
+
+
+def _proposal_text(row: Mapping[str, Any]) -> str:
+    return (
+        f"{row['changed_links']:,} links change; the weight of all links is {row['weight']:g} instead of "
+        f"{row['present_weight']:g} ({100 * row['saving']:.1f} % less); "
+        "move to it with `broadloom status --adopt`"
+    )
 
 
 def _rows(brokers: Mapping[str, Mapping[str, Any]]) -> Iterable[Sequence[str]]:

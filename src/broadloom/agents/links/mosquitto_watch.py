@@ -60,6 +60,7 @@ class MosquittoWatch:
     Attributes:
         followed: the sessions of the broker.
         is_complete: whether the broker counts exactly the subscriptions that are known.
+        on_notice: called with each notice of the log on topics.
     """
 
     def __init__(
@@ -73,6 +74,7 @@ class MosquittoWatch:
     ) -> None:
         self.followed = FollowedSessions()
         self.is_complete = False
+        self.on_notice: Callable[[str], None] = lambda _: None
         self._broker = broker
         self._endpoint = endpoint
         self._changed = changed
@@ -105,8 +107,9 @@ class MosquittoWatch:
     async def start(self) -> None:
         """Read what is known from before, and begin to follow."""
         header, last_alive = self._load_state()
-        for source in self._broker.subscription_sources():
-            self._add_source(source)
+        self._follow_one_of(
+            [path for source in self._broker.subscription_sources() for path in self._log_of(source)]
+        )
         for path in self._saved:
             await self._read_saved(path)
         if self._tail is not None:
@@ -154,11 +157,12 @@ class MosquittoWatch:
             return {}, None
         return header, at
 
-    def _add_source(self, source: str) -> None:
+    def _log_of(self, source: str) -> list[Path]:
+        """The log that a source is, if it is one; take over a persistence file."""
         path = Path(source)
         if "://" in source:
             self._problem(f"broker {self._broker.name!r} is a mosquitto, which has no API of subscriptions")
-            return
+            return []
         try:
             with path.open("rb") as file:
                 is_saved = file.read(len(_MAGIC)) == _MAGIC
@@ -170,8 +174,20 @@ class MosquittoWatch:
                 )
         if is_saved:
             self._saved.append(path)
-        elif self._tail is None or path.suffix != ".gz":
-            self._tail = LogTail(path)
+        return [] if is_saved else [path]
+
+    def _follow_one_of(self, logs: list[Path]) -> None:
+        """Follow the newest of some logs: a mosquitto writes one, and the others are earlier ones."""
+        if not logs:
+            return
+        newest = max(enumerate(logs), key=lambda one: (one[1].suffix != ".gz", _modified(one[1]), one[0]))[1]
+        self._tail = LogTail(newest)
+        others = ", ".join(repr(str(path)) for path in logs if path != newest)
+        if others:
+            self._problem(
+                f"of the logs of broker {self._broker.name!r} in `subscriptions`, only the newest, "
+                f"{str(newest)!r}, is followed, and not {others}; mosquitto.db has sessions from before"
+            )
 
     async def _read_log(self, tail: LogTail, position: Any) -> None:
         """Read a log file up to its present end."""
@@ -233,6 +249,8 @@ class MosquittoWatch:
 
     def topic_line(self, kind: str, event: str) -> None:
         """A line, a restart of the broker, or a gap."""
+        if kind == NOTICE:
+            self.on_notice(event)
         if self._uses_file:
             self._has_lines.set()  # the broker writes a line to the file first
             return
@@ -295,8 +313,9 @@ class MosquittoWatch:
         if SUBSCRIBE not in kinds:
             self._problem(
                 f"subscriptions at broker {name!r} cannot be followed: add `log_dest topic` and the lines "
-                "`log_type subscribe`, `log_type unsubscribe`, `log_type notice` to its mosquitto.conf and "
-                "restart it, or give the path of its log in `subscriptions`"
+                "`log_type subscribe`, `log_type unsubscribe`, `log_type notice` to its mosquitto.conf, "
+                "besides those that its own log needs, and restart it; or give the path of its log in "
+                "`subscriptions`"
             )
             return
         for kind, what in ((UNSUBSCRIBE, "unsubscribe"), (NOTICE, "disconnect")):
@@ -401,7 +420,13 @@ class MosquittoWatch:
 
         try:
             found = path.stat()
-            if found.st_mtime == self._saved_at.get(path) or found.st_size > MOST_SAVED:
+            if found.st_mtime == self._saved_at.get(path):
+                return
+            if found.st_size > MOST_SAVED:
+                self._problem(
+                    f"{str(path)!r} has more than {MOST_SAVED >> 20} MiB and is not read, so that sessions "
+                    f"from before the agent's start are unknown; give the log of {self._broker.name!r} too"
+                )
                 return
             saved = read_mosquitto_db(await asyncio.to_thread(path.read_bytes))
         except FileNotFoundError:
@@ -455,3 +480,11 @@ class MosquittoWatch:
             self._dirty = False
         except BroadloomError as error:
             self._problem(str(error))
+
+
+def _modified(path: Path) -> float:
+    """When a file was last written; 0: it cannot be looked at."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0

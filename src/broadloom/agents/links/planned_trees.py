@@ -26,8 +26,41 @@ NEVER_CARRIED = ("$", f"{CONTROL_ROOT}/")
 MOST_GROUPS = 256  # that are planned together: a call of `plan_trees` takes quadratic time
 
 
+class FittedTrees:
+    """Trees that are known to fit a plan, so that the next call need not check them again.
+
+    A tree fits as long as its members, the brokers that only publish, and the plan's links are the same.
+    """
+
+    def __init__(self) -> None:
+        self._links: set[Hop] = set()
+        self._known: dict[Filters, tuple[Hops, set[str], set[str]]] = {}
+
+    def set_links(self, links: set[Hop]) -> None:
+        """Begin a plan with some links."""
+        gone = self._links - links
+        if gone:
+            self._known = {key: one for key, one in self._known.items() if gone.isdisjoint(one[0])}
+        self._links = links
+
+    def fits(self, filters: Filters, hops: Hops, members: set[str], leaves: set[str]) -> bool:
+        """Whether a tree fits; it is remembered if it does."""
+        if not hops:
+            return False
+        known = self._known.get(filters)
+        if known is not None and known[0] is hops and known[1] == members and known[2] == leaves:
+            return True
+        if not _fits(hops, members, leaves, self._links):
+            return False
+        self._known[filters] = (hops, members, leaves)
+        return True
+
+
 def target_trees(
-    plan: Plan, before: Mapping[Filters, Hops] | None = None, least: str = "latency"
+    plan: Plan,
+    before: Mapping[Filters, Hops] | None = None,
+    least: str = "latency",
+    fitted: FittedTrees | None = None,
 ) -> dict[Filters, Hops]:
     """The directed hops that each group of filters should have.
 
@@ -42,6 +75,7 @@ def target_trees(
         plan: the plan; its publishers say where clients publish.
         before: the present hops of each group.
         least: trees of least "latency" or "weight".
+        fitted: what is known of earlier trees, and will be known of these.
 
     Raises:
         InputError: the plan does not connect a group, or a filter is not one that links can carry.
@@ -55,28 +89,30 @@ def target_trees(
     names = plan.interest.node_ids
     grouped = filter_groups(plan.interest)
     wanted = wanted_groups(plan.interest, grouped)
-    members = {
-        filters: {names[node] for node in np.flatnonzero(column).tolist()}
-        for filters, column in zip(grouped, wanted.T, strict=True)
-        if column.any()
-    }
-    for text in (text for filters in members for text in filters):
-        if text.startswith(NEVER_CARRIED) or not is_valid_filter(text):
-            raise InputError(f"{text!r:.80} is not a filter that a link can carry; remove it from the plan")
+    members = _members(grouped, wanted, names)
+    known = {_sorted(filters): hops for filters, hops in (before or {}).items()}
+    for filters in members:
+        for text in () if filters in known else filters:
+            if text.startswith(NEVER_CARRIED) or not is_valid_filter(text):
+                raise InputError(
+                    f"{text!r:.80} is not a filter that a link can carry; remove it from the plan"
+                )
     leaves = _publishing(plan, members)
-    known = {tuple(sorted(filters)): hops for filters, hops in (before or {}).items()}
     links = {_named(edge, names) for edge in plan.edges.tolist()}
+    fitted = FittedTrees() if fitted is None else fitted
+    fitted.set_links(links)
     found = {}
     for filters, brokers in members.items():
-        hops = known.get(tuple(sorted(filters)), frozenset[Hop]())
-        if _fits(hops, brokers, leaves[filters], links):
+        hops = known.get(_sorted(filters), frozenset[Hop]())
+        if fitted.fits(filters, hops, brokers, leaves[filters]):
             found[filters] = hops
     new = [filters for filters in members if filters not in found]
+    texts = {text for filters in new for text in filters}
     present = defaultdict[str, set[Hop]](set)
     for filters, hops in known.items():
-        for text in filters:
+        for text in texts.intersection(filters):
             present[text] |= hops
-    near = LeafLinks(plan, links, found.values())
+    near = LeafLinks(plan, links, found.values() if new else ())
     for filters, edges in zip(new, _best_edges(plan, new, members, least), strict=True):
         now = set[Hop]().union(*(present.get(text, ()) for text in filters))
         inner = _nearest(edges, links, now, members[filters])
@@ -84,14 +120,37 @@ def target_trees(
     return {filters: found[filters] for filters in members if found[filters]}
 
 
+def _members(grouped: Sequence[Filters], wanted: np.ndarray, names: Sequence[str]) -> dict[Filters, set[str]]:
+    """The brokers that want each group, of the groups that some broker wants."""
+    groups, nodes = np.nonzero(wanted.T)
+    starts = np.searchsorted(groups, np.arange(len(grouped) + 1)).tolist()
+    listed = [names[node] for node in nodes.tolist()]
+    return {
+        filters: set(listed[start:end])
+        for filters, start, end in zip(grouped, starts, starts[1:], strict=False)
+        if end > start
+    }
+
+
+def _sorted(filters: Filters) -> Filters:
+    return filters if len(filters) == 1 else tuple(sorted(filters))
+
+
 def _publishing(plan: Plan, members: Mapping[Filters, set[str]]) -> dict[Filters, set[str]]:
     """The brokers that can publish topics of each group and do not want it."""
     names = set(plan.interest.node_ids)
     if plan.publishers.mode == ANYWHERE:
-        return {filters: names - brokers for filters, brokers in members.items()}
+        others: dict[frozenset[str], set[str]] = {}
+        found = {}
+        for filters, brokers in members.items():
+            key = frozenset(brokers)
+            if key not in others:
+                others[key] = names - brokers
+            found[filters] = others[key]
+        return found
     group_of = {text: filters for filters in members for text in filters}
     index = FilterIndex(group_of)
-    found = {filters: set[str]() for filters in members}
+    found = {filters: set() for filters in members}
     for broker, topic, _ in plan.publishers.observed:
         for filters in {group_of[text] for text in index.meeting(topic)}:
             if broker in names and broker not in members[filters]:
@@ -151,24 +210,36 @@ class LeafLinks:
 
     def __init__(self, plan: Plan, links: set[Hop], trees: Iterable[Hops]) -> None:
         self._weights = plan.weights
-        self._index = {name: node for node, name in enumerate(plan.interest.node_ids)}
-        self._linked = {hop for u, v in links for hop in ((u, v), (v, u))}
-        self._linked |= {hop for hops in trees for hop in hops}
+        self._names = plan.interest.node_ids
+        self._rows: dict[str, dict[str, float]] = {}  # weights from a broker to all others
+        self._linked = defaultdict[str, set[str]](set)
+        for start, end in {*links, *((v, u) for u, v in links)}.union(*set(trees)):
+            self._linked[start].add(end)
 
     def leaf_hops(self, leaves: set[str], members: set[str], now: set[Hop]) -> set[Hop]:
         """One hop from each leaf to a member: the present one, over a link that exists, or the shortest."""
         found = set()
+        present = defaultdict[str, list[str]](list)
+        for start, end in now:
+            if start in leaves and end in members:
+                present[start].append(end)
         for leaf in sorted(leaves):
-            kept = [end for start, end in now if start == leaf and end in members]
-            linked = [end for end in members if (leaf, end) in self._linked]
-            ends = sorted(kept or linked or members)
-            found.add((leaf, ends[int(np.argmin(self._from(leaf, ends)))] if len(ends) > 1 else ends[0]))
-        self._linked |= found
+            ends = sorted(present.get(leaf) or self._linked[leaf] & members or members)
+            end = ends[0] if len(ends) == 1 else min(ends, key=self._row(leaf).__getitem__)
+            found.add((leaf, end))
+            self._linked[leaf].add(end)
         return found
 
-    def _from(self, leaf: str, ends: Sequence[str]) -> np.ndarray:
-        nodes = np.array([self._index[end] for end in ends])
-        return np.asarray(self._weights.of(np.full(len(nodes), self._index[leaf]), nodes))
+    def _row(self, leaf: str) -> dict[str, float]:
+        row = self._rows.get(leaf)
+        if row is None:
+            others = [node for node, name in enumerate(self._names) if name != leaf]
+            start = self._names.index(leaf)
+            weights = np.asarray(self._weights.of(np.full(len(others), start), np.array(others))).tolist()
+            row = self._rows[leaf] = {
+                self._names[node]: weight for node, weight in zip(others, weights, strict=True)
+            }
+        return row
 
 
 def _spanning(edges: Iterable[Hop]) -> list[Hop]:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from broadloom.errors import InputError
@@ -12,6 +14,7 @@ if TYPE_CHECKING:
     from broadloom.deployment import Hop
 
 T = TypeVar("T")
+REMEMBERED_TREES = 50_000  # whose JSON texts are kept
 
 
 class Epoch(NamedTuple):
@@ -53,6 +56,11 @@ class Route:
     until: int | None = None
     fresh: frozenset[str] = frozenset()
 
+    @cached_property
+    def key(self) -> tuple[str, ...]:
+        """Its filters in their one order."""
+        return tuple(sorted(set(self.filters)))
+
     def brokers(self) -> set[str]:
         """All brokers of the tree."""
         return {broker for hop in self.hops for broker in hop}
@@ -73,6 +81,16 @@ class Route:
             "until": self.until,
             "fresh": sorted(self.fresh),
         }
+
+    @cached_property
+    def text(self) -> str:
+        """The route as JSON text; many agents get the same."""
+        values = [json.dumps(one) for one in (self.number, self.filters, self.since, self.until)]
+        number, filters, since, until = values
+        return (
+            f'{{"number":{number},"filters":{filters},"hops":{_hops_text(self.hops)},"since":{since},'
+            f'"until":{until},"fresh":{json.dumps(sorted(self.fresh))}}}'
+        )
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Route:
@@ -116,12 +134,54 @@ class AgentOrders:
 
     def to_json(self) -> dict[str, Any]:
         """The orders as JSON values."""
+        return self._head() | {"routes": [route.to_json() for route in self.routes.values()]}
+
+    def to_text(self, more: Mapping[str, Any] | None = None) -> str:
+        """The orders as JSON text, with more values; the texts of routes are kept."""
+        head = json.dumps(self._head() | dict(more or {}), separators=(",", ":"))
+        return f'{head[:-1]},"routes":[{",".join(route.text for route in self.routes.values())}]}}'
+
+    def difference_text(self, before: AgentOrders, more: Mapping[str, Any] | None = None) -> str:
+        """What differs from earlier orders, as JSON text: changed routes, and the numbers of dropped ones."""
+        known = before.routes
+        changed = {
+            number: route
+            for number, route in self.routes.items()
+            if (old := known.get(number)) is not route and old != route
+        }
+        dropped = [number for number in known if number not in self.routes]
+        return replace(self, routes=changed).to_text({"dropped": dropped, **(more or {})})
+
+    def with_difference(self, value: Mapping[str, Any]) -> AgentOrders:
+        """The orders that differ from these by JSON values as of `difference_text`.
+
+        Raises:
+            InputError: the values are malformed.
+        """
+        changed = AgentOrders.from_json(value)
+        dropped = _read("orders", lambda: {int(number) for number in value["dropped"]})
+        routes = dict(self.routes)
+        for number in dropped:
+            routes.pop(number, None)
+        routes.update(changed.routes)
+        return replace(changed, routes=routes)
+
+    def sharing(self, before: AgentOrders) -> AgentOrders:
+        """The same orders; routes that are equal to earlier ones are the same objects."""
+        known = before.routes
+        routes = dict(self.routes)
+        for number, route in self.routes.items():
+            old = known.get(number)
+            if old is not route and old == route:
+                routes[number] = old
+        return replace(self, routes=routes)
+
+    def _head(self) -> dict[str, Any]:
         return {
             "epoch": list(self.epoch),
             "number": self.number,
             "version": self.version,
             "rounds": {str(change): number for change, number in self.rounds.items()},
-            "routes": [route.to_json() for route in self.routes.values()],
             "addresses": dict(self.addresses),
         }
 
@@ -158,6 +218,7 @@ class HopReport:
         counts: messages, bytes, dropped, ring, other_version, dead_letters, sessions_lost, ... so far.
         error: why it is down; empty: it is up, or not known.
         round_trip_ms: the latest round-trip time to the neighbour; None: not known.
+        refused: topic filters that the agent's own broker refuses: their messages do not leave it.
     """
 
     near_up: bool = False
@@ -168,6 +229,7 @@ class HopReport:
     counts: Mapping[str, int] = field(default_factory=dict)
     error: str = ""
     round_trip_ms: float | None = None
+    refused: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -258,6 +320,11 @@ class AgentReport:
         )
 
 
+@lru_cache(REMEMBERED_TREES)
+def _hops_text(hops: frozenset[Hop]) -> str:
+    return json.dumps(sorted(hops), separators=(",", ":"))
+
+
 def _epoch(value: Any) -> Epoch:
     number, controller = value
     return Epoch(int(number), str(controller))
@@ -274,6 +341,7 @@ def _hop_report(value: Mapping[str, Any]) -> HopReport:
         {str(name): int(number) for name, number in value["counts"].items()},
         str(value["error"]),
         None if trip is None else float(trip),
+        tuple(map(str, value["refused"])),
     )
 
 

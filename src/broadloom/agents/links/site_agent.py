@@ -14,21 +14,22 @@ import os
 import re
 import secrets
 import socket
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections import Counter, defaultdict, deque
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
+from broadloom.agents.links.agent_files import OrdersFile, private, read_checked, write_checked
+from broadloom.agents.links.copy_observer import CopyObserver
 from broadloom.agents.links.hop_forwarder import ByteBudget, DeadLetter
 from broadloom.agents.links.hop_routing import MARKER, Marker
+from broadloom.agents.links.ring_guard import RingGuard
 from broadloom.agents.links.route_orders import AgentOrders, AgentReport, Route
 from broadloom.agents.links.site_hop import FORGET_SECONDS, HopContext, SiteHop, end_session, hop_client
 from broadloom.agents.links.stamps import FleetKey
 from broadloom.errors import InputError, StorageError, UnreachableError, error_from_os
-from broadloom.folder_locks import sync_path
 from broadloom.mqtt.client_session import BrokerRefusedError, ClientSession, SessionHandler, watched_task
 from broadloom.mqtt.endpoint import Endpoint
 from broadloom.mqtt.packets import FAILED, PUBACK, RETAIN_AVAILABLE, Connack, Publish, acknowledgement
@@ -42,7 +43,7 @@ START_SECONDS, ANSWER_SECONDS, RETRY_SECONDS, MARKER_SECONDS, STOP_SECONDS = 10.
 MOST_PROBLEMS = 50
 RETAINED_ROUTES = 500  # whose retained messages are sent together
 DEAD_LETTERS, MOST_DEAD_BYTES = "dead-letters.jsonl", 64 << 20
-STATE, ORDERS = "agent.json", "orders.json"
+STATE = "agent.json"
 _CODE = 32
 
 EndpointOf = Callable[[str, "str | None"], Endpoint]
@@ -84,6 +85,7 @@ class SiteAgent:
         failed: done with an error when the agent has to end, because another one has taken over.
         filters: the topic filters that clients want at the broker; None: not known yet.
         round_trips: round-trip times to other brokers, in milliseconds.
+        guard: stops copies that bridges made by hand bring.
     """
 
     def __init__(
@@ -101,6 +103,7 @@ class SiteAgent:
         self.counts: Counter[str] = Counter()
         self.filters: tuple[str, ...] | None = None
         self.round_trips: dict[str, float] = {}
+        self._clients: tuple[str, ...] | None = None  # the filters of clients
         self._filters_number = 0
         self._endpoint = endpoint
         self._folder = folder
@@ -114,7 +117,10 @@ class SiteAgent:
         self._addresses: dict[str, str | None] = {}  # of the neighbours that have or had a hop
         self._wake = asyncio.Event()
         self._lock: int | None = None
+        self._file = OrdersFile(folder)
         self._orders = AgentOrders()
+        self._wanted: dict[str, dict[int, Route]] = defaultdict(dict)  # routes by neighbour
+        self._old: dict[int, set[str]] = {}  # neighbours of the old routes of each change
         self._opened = 0
         self._published = 0
         self._marked: Mapping[int, int] = {}  # rounds of the last marker
@@ -126,6 +132,8 @@ class SiteAgent:
         self._control = _Control(self)
         self._task: asyncio.Task[None] | None = None
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.guard = RingGuard(broker, asyncio.get_running_loop().time, self.problem, self._guard_changed)
+        self._observer: CopyObserver | None = None
         self._context = HopContext(
             key,
             folder,
@@ -135,6 +143,7 @@ class SiteAgent:
             self._taken_over,
             lambda: self._published,
             self._session_lost,
+            self.guard,
             ByteBudget(limits.hop_bytes, limits.total_bytes),
         )
 
@@ -152,14 +161,14 @@ class SiteAgent:
             UnreachableError: another agent has taken over meanwhile.
         """
         self._lock = _open_folder(self._folder)
-        self._state = _read_json(self._folder / STATE)
-        stored = _read_json(self._folder / ORDERS)
-        if stored:
-            self._orders = AgentOrders.from_json(stored)
+        self._state = read_checked(self._folder / STATE)
+        stored = self._file.load()
+        if stored is not None:
+            self._take(stored)
         self._published = int(self._state.get("published", 0))
         self._control.start(self._endpoint(self.broker, None))
         await self._control.check_presence(self._state.get("instance"), take_over)
-        self._adopts = take_over and not stored
+        self._adopts = take_over and stored is None
         self._addresses = dict(self._state.get("neighbours", {}))
         self._save_state()
         for neighbour in self._addresses:
@@ -199,6 +208,8 @@ class SiteAgent:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        if self._observer is not None:
+            await self._observer.stop()
 
     def _unlock(self) -> None:
         if self._lock is not None:
@@ -223,9 +234,33 @@ class SiteAgent:
             )
         if orders.epoch == seen and orders.number <= self._orders.number:
             return
-        _write_json(self._folder / ORDERS, orders.to_json())
-        self._orders = orders
+        orders = orders.sharing(self._orders)
+        self._file.store(orders)
+        self._take(orders)
+        if self.guard.is_active:
+            self.set_filters(self._clients)
         self._wake.set()
+
+    def _take(self, orders: AgentOrders) -> None:
+        """Take over orders; work for thousands of routes that stay as they are would hold up messages."""
+        before = self._orders.routes
+        for number, route in before.items():
+            if orders.routes.get(number) is not route:
+                for neighbour in self._ends_of(route):
+                    del self._wanted[neighbour][number]
+        for number, route in orders.routes.items():
+            if before.get(number) is not route:
+                for neighbour in self._ends_of(route):
+                    self._wanted[neighbour][number] = route
+        self._old = defaultdict(set)
+        for route in orders.routes.values():
+            if route.until is not None:
+                self._old[route.until + 1].update(self._ends_of(route))
+        self._orders = orders
+
+    def _ends_of(self, route: Route) -> list[str]:
+        """The neighbours to which this broker has a hop of a route."""
+        return [end for start, end in route.hops if start == self.broker]
 
     def report(self, with_routes: bool = False) -> AgentReport:
         """The state of the agent."""
@@ -254,8 +289,18 @@ class SiteAgent:
         """The orders that it carries out."""
         return self._orders
 
-    def set_filters(self, filters: tuple[str, ...]) -> None:
-        """Take over what clients want at the broker."""
+    def set_filters(self, filters: tuple[str, ...] | None) -> None:
+        """Take over what clients want at the broker; None: not known yet.
+
+        While a bridge made by hand brings copies, the broker wants all topics of its routes too: a copy is
+        recognised by the message itself, which a broker that only publishes would not get.
+        """
+        self._clients = filters
+        if filters is None:
+            return
+        if self.guard.is_active:
+            routes = [route for route in self._orders.routes.values() if route.until is None]
+            filters = tuple(sorted({*filters, *(text for route in routes for text in route.filters)}))
         if filters != self.filters:
             self.filters = filters
             self._filters_number += 1
@@ -266,9 +311,13 @@ class SiteAgent:
         self.round_trips.update(found)
         self.on_change()
 
+    def _guard_changed(self) -> None:
+        self.set_filters(self._clients)
+        self._progressed()
+
     def set_foreign_bridges(self, names: Collection[str]) -> None:
         """Take over the bridges made by hand that the broker has; they can bring messages back."""
-        self._context.guard.is_active = bool(names)
+        self.guard.set_bridges(names)
 
     def problem(self, text: str) -> None:
         """Tell the operator something: one log line, one line in the status."""
@@ -282,9 +331,7 @@ class SiteAgent:
         """Whether no message of the trees before a change can leave this broker any more."""
         if self._published < change:
             return False
-        old = [route for route in self._orders.routes.values() if route.until == change - 1]
-        neighbours = {end for route in old for start, end in route.hops if start == self.broker}
-        hops = [self._hops.get(neighbour) for neighbour in neighbours]
+        hops = [self._hops.get(neighbour) for neighbour in self._old.get(change, ())]
         return all(hop is not None and hop.is_closed(change, number) for hop in hops)
 
     def _session_lost(self) -> None:
@@ -307,8 +354,11 @@ class SiteAgent:
                 async with asyncio.timeout(MARKER_SECONDS):  # wait_for can swallow a cancellation
                     await self._wake.wait()
             self._wake.clear()
+            self.guard.check()
             try:
                 await self._reach(self._orders)
+                if self._file.is_long:
+                    await self._file.compact()
             except (OSError, BrokerRefusedError, TimeoutError, StorageError, InputError) as error:
                 if not isinstance(error, ConnectionError):
                     self.problem(f"orders of agent {self.broker!r} cannot be carried out: {error}")
@@ -316,19 +366,23 @@ class SiteAgent:
                 self._wake.set()
 
     async def _reach(self, orders: AgentOrders) -> None:
-        wanted = _routes_by_neighbour(self.broker, orders.routes.values())
+        wanted = {neighbour: dict(routes) for neighbour, routes in self._wanted.items() if routes}
         for neighbour in self._hops.keys() - wanted.keys():
             self._end_hop(neighbour)
+        failures: list[BaseException] = []  # of some hops, after all others are open
         for neighbour in sorted(wanted.keys() - self._hops.keys()):
-            await self._open_hop(neighbour, orders.addresses.get(neighbour))
+            try:
+                await self._open_hop(neighbour, orders.addresses.get(neighbour))
+            except (InputError, StorageError) as error:
+                failures.append(error)
         await self._control.session.up.wait()
+        hops = [(self._hops[neighbour], wanted[neighbour]) for neighbour in wanted.keys() & self._hops.keys()]
         results = await asyncio.gather(
-            *(self._hops[neighbour].set_routes(routes, orders) for neighbour, routes in wanted.items()),
-            return_exceptions=True,
+            *(hop.set_routes(routes, orders) for hop, routes in hops), return_exceptions=True
         )
-        for result in results:
-            if isinstance(result, BaseException):
-                raise result
+        failures += [result for result in results if isinstance(result, BaseException)]
+        if failures:
+            raise failures[0]
         if self._opened != orders.number:
             self._opened = orders.number
             self.on_change()
@@ -336,6 +390,17 @@ class SiteAgent:
             await self._publish_marker(orders)
         for hop in self._hops.values():
             self._send_retained(hop)
+        await self._observe(orders)
+
+    async def _observe(self, orders: AgentOrders) -> None:
+        """See all messages of the routes at once, while the guard is active."""
+        if self._observer is None:
+            if not self.guard.is_active:
+                return
+            endpoint = self._endpoint(self.broker, None)
+            self._observer = CopyObserver(self.broker, endpoint, self.guard, self._context.stamps)
+        filters = {text for route in orders.routes.values() for text in route.filters}
+        await self._observer.observe(filters if self.guard.is_active else ())
 
     async def _open_hop(self, neighbour: str, address: str | None) -> None:
         ending = self._ending.pop(neighbour, None)
@@ -436,6 +501,20 @@ class SiteAgent:
             self.failed.set_exception(TakenOverError(text))
             self.failed.exception()
 
+    def _broker_crashed(self) -> None:
+        """The own broker has ended without publishing the will of the agent's connection: it was killed."""
+        incoming = {
+            start for route in self._orders.routes.values() for start, end in route.hops if end == self.broker
+        }
+        sessions = len(self._hops) + len(incoming)
+        self.counts["broker_crashes"] += 1
+        self.counts["sessions_rolled_back"] += sessions
+        self.problem(
+            f"broker {self.broker!r} was killed or has crashed (crash {self.counts['broker_crashes']} since "
+            f"its agent started) and is back with the state that it saved last: {sessions} sessions of hops "
+            "there can have lost messages, or bring some a second time"
+        )
+
     def _set_aside(self, neighbour: str, letter: DeadLetter) -> None:
         """Keep a message that a neighbour does not take."""
         self.problem(
@@ -453,7 +532,7 @@ class SiteAgent:
             size = path.stat().st_size if path.exists() else 0
             if size + len(line) > MOST_DEAD_BYTES:
                 raise OSError(None, f"it has {size:,} bytes already")
-            with open(path, "a", encoding="utf-8", opener=_private) as file:
+            with open(path, "a", encoding="utf-8", opener=private) as file:
                 file.write(line)
         except OSError as error:
             self.counts["dead_letters_lost"] += 1
@@ -466,7 +545,7 @@ class SiteAgent:
             "neighbours": self._addresses,
         }
         try:
-            _write_json(self._folder / STATE, self._state)
+            write_checked(self._folder / STATE, self._state)
         except StorageError as error:
             self.problem(f"{error}; the agent goes on")
 
@@ -480,6 +559,8 @@ class _Control(SessionHandler):
         self._present: dict[str, Any] | None = None
         self._answers: set[str] = set()
         self._serves = False
+        self._connection = 0  # the number of the present connection, or of the next one
+        self._accepted = 0  # the last one that the broker has accepted
         self.session: ClientSession
 
     def start(self, endpoint: Endpoint) -> None:
@@ -548,6 +629,7 @@ class _Control(SessionHandler):
                     f"the state in {self._agent._folder} was written; use that agent's state, or --take-over"
                 )
         await self.publish(PRESENCE, self._presence("online"), retain=True)
+        self._accepted = self._connection
         self._serves = True
         self._present = None
 
@@ -566,7 +648,12 @@ class _Control(SessionHandler):
 
     def _presence(self, state: str) -> bytes:
         where = f"{socket.gethostname()}, process {os.getpid()}"
-        value = {"state": state, "instance": self._agent.instance, "where": where}
+        value = {
+            "state": state,
+            "instance": self._agent.instance,
+            "where": where,
+            "connection": self._connection,
+        }
         text = json.dumps(value).encode()
         return self._agent._key.mac(b"agent", text) + text
 
@@ -577,7 +664,8 @@ class _Control(SessionHandler):
 
     async def opened(self, session: ClientSession, connack: Connack) -> None:
         """Read the presence of other agents; after a lost connection, say again that this one serves."""
-        if connack.properties.get(RETAIN_AVAILABLE, 1) == 0:
+        retains = connack.properties.get(RETAIN_AVAILABLE, 1) != 0
+        if not retains:
             self._agent.problem(
                 f"broker {session.broker!r} retains no messages, so a second agent is noticed only when it "
                 "takes over a session"
@@ -586,14 +674,40 @@ class _Control(SessionHandler):
         await session.subscribe([PRESENCE], retained=True)
         await session.subscribe([ASK, ANSWER], retained=False)
         if self._serves:
-            if not self._is_mine() and self._present is not None and self._present["state"] == "online":
+            if await self._is_taken_over():
                 self._agent._taken_over(session.broker, session.client)
                 return
+            if retains and not self._has_ended_orderly():
+                self._agent._broker_crashed()
+            self._accepted = self._connection
             session.publish(PRESENCE, self._presence("online"), retain=True)
         self._agent._progressed()
 
+    def _has_ended_orderly(self) -> bool:
+        """Whether the broker knows of the end of the last connection: it has published its will."""
+        found = self._present
+        return (
+            found is not None
+            and self._is_mine()
+            and found["state"] == "offline"
+            and found.get("connection", 0) >= self._accepted
+        )
+
+    async def _is_taken_over(self) -> bool:
+        """Whether another agent serves the broker; a broker that was killed can tell of an old one."""
+        found = self._present
+        if found is None or self._is_mine() or found["state"] != "online":
+            return False
+        try:
+            await self._ask(found)
+        except InputError:
+            return True
+        return False
+
     def closed(self, session: ClientSession) -> None:
         """The connection is lost: nothing is known of what was on its way."""
+        self._connection += 1
+        session.will = (PRESENCE, self._presence("offline"))
         for answer in self._acknowledgements.values():
             if not answer.done():
                 answer.set_exception(ConnectionResetError(f"broker {session.broker!r} is disconnected"))
@@ -629,62 +743,12 @@ async def _end_task(task: asyncio.Task[None]) -> None:
     await asyncio.gather(task, return_exceptions=True)
 
 
-def _routes_by_neighbour(broker: str, routes: Iterable[Route]) -> dict[str, dict[int, Route]]:
-    """The routes of each outgoing hop of a broker."""
-    found: dict[str, dict[int, Route]] = {}
-    for route in routes:
-        for start, end in route.hops:
-            if start == broker:
-                found.setdefault(end, {})[route.number] = route
-    return found
-
-
 def _open_folder(folder: Path) -> int:
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     except OSError as error:
         raise error_from_os(f"{folder} cannot be created", error) from error
     return lock_folder(folder)
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    """The object in a file with a checksum; empty if there is no file."""
-    try:
-        data = path.read_bytes()
-    except FileNotFoundError:
-        return {}
-    except OSError as error:
-        raise error_from_os(f"{path} cannot be read", error) from error
-    check, _, text = data.partition(b"\n")
-    if check != _checksum(text):
-        raise InputError(
-            f"{path} is damaged; restore it from a copy, or remove it and start the agent with --take-over"
-        )
-    value: dict[str, Any] = json.loads(text)
-    return value
-
-
-def _write_json(path: Path, value: Mapping[str, Any]) -> None:
-    """Write an object with a checksum; the old file stays until the new one is on the disk."""
-    text = json.dumps(value, separators=(",", ":")).encode()
-    draft = path.with_suffix(".new")
-    try:
-        with open(draft, "wb", opener=_private) as file:
-            file.write(_checksum(text) + b"\n" + text)
-            file.flush()
-            os.fsync(file.fileno())
-        draft.replace(path)
-        sync_path(path.parent)
-    except OSError as error:
-        raise error_from_os(f"{path} cannot be written", error) from error
-
-
-def _checksum(text: bytes) -> bytes:
-    return blake2b(text, digest_size=16).hexdigest().encode()
-
-
-def _private(path: str, flags: int) -> int:
-    return os.open(path, flags, 0o600)
 
 
 def _safe(name: str) -> str:

@@ -7,10 +7,10 @@ import json
 import logging
 import re
 from collections import Counter, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
+from functools import lru_cache, partial
 from hashlib import blake2b
 from itertools import islice
 from pathlib import Path
@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING
 from zlib import crc32
 
 from broadloom.agents.links.hop_forwarder import ByteBudget, DeadLetter, FarLimits, RouteForwarder
-from broadloom.agents.links.hop_routing import CLOSED, MARKER, RingGuard, RoutePolicy
+from broadloom.agents.links.hop_routing import CLOSED, MARKER, RoutePolicy
 from broadloom.agents.links.hop_store import FAR, NEAR, HopStore
+from broadloom.agents.links.ring_guard import EchoQueue, RingGuard
 from broadloom.agents.links.route_orders import AgentOrders, HopReport, Route
 from broadloom.agents.links.stamps import FleetKey, Stamp, Stamps
-from broadloom.mqtt.client_session import ClientSession, SessionHandler
+from broadloom.mqtt.client_session import BrokerRefusedError, ClientSession, SessionHandler
 from broadloom.mqtt.endpoint import Endpoint
 from broadloom.mqtt.packets import FAILED, PUBACK, PUBCOMP, PUBREC, Connack, Publish, acknowledgement
 from broadloom.mqtt.reserved_topics import INTERNAL_PREFIX, ROUTE_STAMP
@@ -34,8 +35,11 @@ if TYPE_CHECKING:
 LOG = logging.getLogger("broadloom.live")
 MOST_IDENTIFIER = 268_435_455  # of a subscription
 FORGET_SECONDS, OPEN_SECONDS = 5.0, 2.0
-RETAINED_SECONDS = 30.0
+RETAINED_SECONDS = 30.0  # without any answer
 BUSY = 100  # messages in flight
+MOST_REFUSED = 1000  # filters that are reported
+MOST_RETAINED_BYTES = 4 << 20  # of retained messages that wait in memory
+MOST_NOTED = 1000  # superfluous lines in the file of filters
 FENCE = f"{INTERNAL_PREFIX}fence"
 
 
@@ -65,13 +69,12 @@ class HopContext:
     taken_over: Callable[[str, str], None]
     published: Callable[[], int]
     session_lost: Callable[[], None]
+    guard: RingGuard
     budget: ByteBudget = field(default_factory=ByteBudget)
     stamps: Stamps = field(init=False)
-    guard: RingGuard = field(init=False)
 
     def __post_init__(self) -> None:
         self.stamps = Stamps(self.key)
-        self.guard = RingGuard(asyncio.get_running_loop().time)
 
 
 class SiteHop(SessionHandler):
@@ -115,13 +118,21 @@ class SiteHop(SessionHandler):
             partial(context.set_aside, hop[1]),
             asyncio.get_running_loop().call_later,
         )
+        self._echoes = EchoQueue(
+            hop, context.guard, context.stamps, self.forwarder.arrive, asyncio.get_running_loop().call_later
+        )
         self._routes: dict[int, Route] = {}
         self._ordered = -1
         self._wanted: dict[str, int] = {}
         self._subscribed: dict[str, int] = {}
+        self._refused: set[str] = set()  # of these, those that the own broker refuses
+        self._is_subscribed = False
         self._strays = _read_filters(self._filters_path)
+        self._noted = len(self._strays)  # lines in the file of filters, at least
+        self._index = FilterIndex(self._strays)  # of all subscriptions; strays can stay in it
+        self._compared: set[str] = set()  # those that were compared with the others
         self._lock = asyncio.Lock()
-        self._synced: set[int] = set()  # routes whose retained messages were sent
+        self._retained: set[int] = set()  # routes whose retained messages are to be sent
 
     def start(self) -> None:
         """Start to connect."""
@@ -191,6 +202,7 @@ class SiteHop(SessionHandler):
             dict(self.forwarder.counts),
             next((text for text in errors if text), ""),
             None if trip is None else 1000 * trip,
+            tuple(sorted(self._refused)[:MOST_REFUSED]),
         )
 
     # Routes and subscriptions.
@@ -204,14 +216,15 @@ class SiteHop(SessionHandler):
 
         Raises:
             ConnectionError: the own broker is not connected.
-            BrokerRefusedError: it refuses a filter.
         """
         if routes != self._routes or orders.version != self._ordered:
+            self._note_retained(routes)
             self._routes = dict(routes)
             self._ordered = orders.version
             self.policy.set_routes(routes, orders.routes.keys(), orders.version)
             self._wanted = {text: _identifier(text) for route in routes.values() for text in route.filters}
-            self.policy.has_overlaps |= self._has_overlaps()
+            self._is_subscribed = False
+            self.policy.has_overlaps |= self._adds_overlaps()
             self.forwarder.advance()
         try:
             async with asyncio.timeout(OPEN_SECONDS):
@@ -220,50 +233,77 @@ class SiteHop(SessionHandler):
             raise ConnectionResetError(f"broker {self.hop[0]!r} is not connected") from error
         await self._subscribe()
 
-    def _has_overlaps(self) -> bool:
-        """Whether subscriptions of the own broker's session can match one topic."""
-        filters = {*self._wanted, *self._subscribed, *self._strays}
-        index = FilterIndex(filters)
-        wild = (text for text in filters if is_wild(text))
-        return any(len(list(islice(index.meeting(text), 2))) > 1 for text in wild)
+    def _adds_overlaps(self) -> bool:
+        """Whether a new subscription of the own broker's session can match a topic of another one."""
+        new = self._wanted.keys() - self._compared
+        for text in new:
+            self._index.add(text)
+        self._compared |= new
+        return any(len(list(islice(self._index.meeting(text), 2))) > 1 for text in new)
 
     async def _subscribe(self) -> None:
         """Subscribe to what is wanted, then unsubscribe from the rest."""
         async with self._lock:
-            wanted = dict(self._wanted)
+            if self._is_subscribed:
+                return
+            wanted = self._wanted
             missing = {text: number for text, number in wanted.items() if text not in self._subscribed}
             extra = [text for text in {*self._subscribed, *self._strays} if text not in wanted]
             if missing:
-                self._write_filters({*self._subscribed, *wanted, *self._strays})
-                await self._near.subscribe(missing, retained=False, identifiers=missing)
+                self._remember_filters(missing)
+                self._refused -= missing.keys()
+                try:
+                    await self._near.subscribe(missing, retained=False, identifiers=missing)
+                except BrokerRefusedError as error:  # the other filters go on
+                    self._refused.update(error.filters)
+                    self._context.problem(f"messages do not leave {self.hop[0]!r}: {error}; allow it there")
                 self._subscribed.update(missing)
             if extra:
                 await self._near.unsubscribe(extra)
                 for text in extra:
                     self._subscribed.pop(text, None)
+                self._refused.difference_update(extra)
                 self._strays = set()
-                self._write_filters(self._subscribed)
+                for text in self._compared.intersection(extra) - self._wanted.keys():
+                    self._index.discard(text)
+                    self._compared.discard(text)
+            if self._noted > 2 * len(self._subscribed) + MOST_NOTED:
+                self._noted = 0
+                self._remember_filters(self._subscribed)
+            self._is_subscribed = wanted is self._wanted
 
-    def _write_filters(self, filters: Iterable[str]) -> None:
-        """Remember what the session is subscribed to, so that a restarted agent can end the rest."""
-        if self._filters_path is not None:
-            draft = self._filters_path.with_suffix(".new")
-            try:
-                draft.write_text(json.dumps(sorted(filters)), encoding="utf-8")
+    def _remember_filters(self, filters: Collection[str]) -> None:
+        """Add to what the session can be subscribed to, so that a restarted agent can end the rest."""
+        if self._filters_path is None:
+            return
+        lines = "".join(f"{json.dumps(text)}\n" for text in filters)
+        try:
+            if self._noted:
+                with self._filters_path.open("a", encoding="utf-8") as file:
+                    file.write(lines)
+            else:
+                draft = self._filters_path.with_suffix(".new")
+                draft.write_text(lines, encoding="utf-8")
                 draft.replace(self._filters_path)
-            except OSError as error:  # a subscription that nobody wants is dropped at this hop
-                self._context.problem(f"{self._filters_path.name} cannot be written: {error.strerror}")
+            self._noted += len(filters)
+        except OSError as error:  # a subscription that nobody wants is dropped at this hop
+            self._context.problem(f"{self._filters_path.name} cannot be written: {error.strerror}")
+
+    def _note_retained(self, routes: Mapping[int, Route]) -> None:
+        """Note the new routes for which this hop has to send retained messages."""
+        self._retained = {number for number in self._retained if number in routes}
+        for number in routes.keys() - self._routes.keys():
+            if self._sends_retained(routes[number]):
+                self._retained.add(number)
 
     def retained_due(self) -> list[Route]:
-        """The routes in use for which this hop sends retained messages to the neighbour."""
+        """The routes in use for which this hop has to send retained messages to the neighbour."""
+        routes = [self._routes[number] for number in sorted(self._retained)]
+        version = self.store.version
         return [
             route
-            for route in self.policy.routes()
-            if route.number not in self._synced
-            and route.until is None
-            and route.since is not None
-            and route.since <= self.store.version
-            and self._sends_retained(route)
+            for route in routes
+            if route.until is None and route.since is not None and route.since <= version
         ]
 
     def _sends_retained(self, route: Route) -> bool:
@@ -295,17 +335,24 @@ class SiteHop(SessionHandler):
             if self.hop[0] in route.fresh and self._comes_from(message, route):
                 return None
             if route.number not in stamps:
-                stamp = Stamp(self.hop[0], self.store.version, route.number, self.hop[1], retained=True)
+                is_last = self.policy.ends_at(route)
+                stamp = Stamp(self.hop[0], self.store.version, route.number, self.hop[1], True, is_last)
                 stamps[route.number] = self._context.stamps.write(stamp)
             return stamps[route.number]
 
         sender = RetainedSender(self.hop, near, far, stamp_of)
         self.forwarder.counts["retained"] += await sender.run(route_of)
+        if sender.left_out:
+            self.forwarder.counts["retained_left_out"] += sender.left_out
+            self._context.problem(
+                f"broker {self.hop[1]!r} does not take {sender.left_out:,} retained messages of "
+                f"{self.hop[0]!r}: they are too large, or it retains nothing"
+            )
         self.skip_retained(routes)
 
     def skip_retained(self, routes: Iterable[Route]) -> None:
         """Send no more retained messages of some routes."""
-        self._synced.update(route.number for route in routes)
+        self._retained.difference_update(route.number for route in routes)
 
     def _comes_from(self, message: Publish, route: Route) -> bool:
         """Whether a retained message comes from another broker of a route, which sends it itself."""
@@ -320,6 +367,7 @@ class SiteHop(SessionHandler):
             return
         if not connack.present:
             self._subscribed.clear()
+            self._is_subscribed = False
             self._strays = set()
             # Like a new hop: the markers so far are gone with the session.
             self.policy.raise_version(self._context.published())
@@ -336,6 +384,7 @@ class SiteHop(SessionHandler):
         if session is self._near:
             await session.subscribe([MARKER, CLOSED], retained=False)
             self._subscribed.clear()  # a repeated subscription changes nothing
+            self._is_subscribed = False
             await self._subscribe()
         else:
             self.forwarder.far_opens(session.send, connack)
@@ -344,6 +393,7 @@ class SiteHop(SessionHandler):
     def closed(self, session: ClientSession) -> None:
         """A session has lost its connection."""
         if session is self._near:
+            self._echoes.clear()
             self.forwarder.near_closes()
         else:
             self.forwarder.far_closes()
@@ -351,7 +401,11 @@ class SiteHop(SessionHandler):
 
     def arrived(self, session: ClientSession, message: Publish) -> None:
         """A message has arrived from the own broker."""
-        if session is self._near:
+        if session is not self._near:
+            return
+        if self._context.guard.is_active or self._echoes:
+            self._echoes.arrive(message)
+        else:
             self.forwarder.arrive(message)
 
     def acknowledged(self, session: ClientSession, kind: int, number: int, reason: int) -> None:
@@ -367,7 +421,7 @@ class SiteHop(SessionHandler):
         if self.policy.closed_at and not self._is_finishing():
             self._context.progressed()
 
-    def is_busy(self, session: ClientSession) -> bool:
+    def is_busy(self) -> bool:
         """Whether many messages are in flight."""
         return len(self.forwarder.in_flight) >= BUSY
 
@@ -426,8 +480,10 @@ class RetainedSender(SessionHandler):
         self._topics: set[str] = set()  # that the second broker has, or gets now
         self._limits = FarLimits()
         self._waiting: deque[Publish] = deque()
-        self._unfinished: set[int] = set()
+        self._unfinished: dict[int, int] = {}  # packet ids, and bytes
         self._count = 0
+        self.left_out = 0  # that the second broker does not take
+        self._size = 0  # bytes of waiting and unfinished messages
         self._deadline: asyncio.Timeout | None = None
 
     async def run(self, filters: Iterable[str]) -> int:
@@ -469,14 +525,16 @@ class RetainedSender(SessionHandler):
         self._topics.add(message.topic)
         if session is self._near:
             self._waiting.append(message)
+            self._size += len(message.raw)
             self._send()
 
     def acknowledged(self, session: ClientSession, kind: int, number: int, reason: int) -> None:
         """The second broker has a message, or refuses it."""
         self._progressed()
         if session is self._far and kind == PUBACK and number in self._unfinished:
-            self._unfinished.discard(number)
+            self._size -= self._unfinished.pop(number)
             self._count += reason < FAILED
+            self.left_out += reason >= FAILED
             self._send()
 
     def _send(self) -> None:
@@ -484,14 +542,20 @@ class RetainedSender(SessionHandler):
         limits = self._limits
         while self._waiting and len(self._unfinished) < limits.quota:
             message = self._waiting.popleft()
+            size = len(message.raw)
             stamp = self._stamp_of(message)
             if stamp is None:
+                self._size -= size
                 continue
-            fits = len(message.raw) + 2 * len(stamp) < limits.largest
+            fits = size + 2 * len(stamp) < limits.largest
             if limits.retain and limits.quality and fits:
                 properties = ((ROUTE_STAMP.encode(), stamp),)
                 number = self._far.publish(message.topic, message.payload(), properties, retain=True)
-                self._unfinished.add(number)
+                self._unfinished[number] = size
+            else:
+                self._size -= size
+                self.left_out += 1
+        self._near.pause(self._size > MOST_RETAINED_BYTES)
 
     def _progressed(self) -> None:
         """Give the brokers more time, while they answer."""
@@ -511,6 +575,7 @@ def hop_client(hop: Hop) -> str:
     return f"broadloom-hop-{names}-{digest}"
 
 
+@lru_cache(1 << 17)
 def _identifier(text: str) -> int:
     """The subscription identifier of a filter, which never changes; a topic without wildcards has none.
 
@@ -521,10 +586,13 @@ def _identifier(text: str) -> int:
 
 
 def _read_filters(path: Path | None) -> set[str]:
-    """The filters that the session of an earlier process can have."""
-    if path is None:
-        return set()
+    """The filters that the session of an earlier process can have, without a line that a crash has cut."""
+    found = set[str]()
     try:
-        return set(json.loads(path.read_text(encoding="utf-8")))
+        lines = [] if path is None else path.read_text(encoding="utf-8").split("\n")[:-1]
     except (OSError, ValueError):
-        return set()
+        return found
+    for line in lines:
+        with suppress(ValueError):
+            found.add(str(json.loads(line)))
+    return found

@@ -98,6 +98,7 @@ class Stamp(NamedTuple):
         route: the number of the tree that it travels on, chosen once, by the origin's hop.
         at: the broker that it was sent to.
         retained: whether it is an old retained message, for brokers that are new in its tree.
+        is_last: whether the tree ends at that broker, so that its hops need not know the tree.
     """
 
     origin: str
@@ -105,6 +106,7 @@ class Stamp(NamedTuple):
     route: int
     at: str
     retained: bool = False
+    is_last: bool = False
 
 
 class Stamps:
@@ -116,7 +118,7 @@ class Stamps:
     Examples:
         >>> stamps = Stamps(FleetKey("an example, not a secret"))
         >>> stamps.read(stamps.write(Stamp("rome", 7, 12, "oslo")))
-        Stamp(origin='rome', version=7, route=12, at='oslo', retained=False)
+        Stamp(origin='rome', version=7, route=12, at='oslo', retained=False, is_last=False)
         >>> stamps.read(b"forged/7/12/-/oslo/rome") is None
         True
     """
@@ -133,7 +135,7 @@ class Stamps:
             if len(self._written) >= MOST_CACHED:
                 self._written.clear()
             names = "/".join(quote(name, safe="") for name in (stamp.at, stamp.origin))
-            kind = "r" if stamp.retained else "-"
+            kind = ("r" if stamp.retained else "") + ("l" if stamp.is_last else "") or "-"
             text = f"{stamp.version}/{stamp.route}/{kind}/{names}".encode()
             found = self._written[stamp] = self._code(text) + b"/" + text
         return found
@@ -153,7 +155,7 @@ class Stamps:
         if not compare_digest(code, self._code(text)):
             return None
         version, route, kind, at, origin = text.decode().split("/")
-        return Stamp(unquote(origin), int(version), int(route), unquote(at), kind == "r")
+        return Stamp(unquote(origin), int(version), int(route), unquote(at), "r" in kind, "l" in kind)
 
     def _code(self, text: bytes) -> bytes:
         return self._key.mac(b"stamp", text)[:_CODE_BYTES].hex().encode()

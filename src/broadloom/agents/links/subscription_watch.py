@@ -49,6 +49,7 @@ class SubscriptionWatch:
         state: the file in which the state survives a restart; None: nowhere.
         linger: seconds for which a filter stays wanted after the last client has left, so that a client
             that reconnects changes nothing.
+        on_notice: called with each notice in the log of a Mosquitto.
     """
 
     def __init__(
@@ -59,6 +60,7 @@ class SubscriptionWatch:
         on_problem: Callable[[str], None],
         state: Path | None = None,
         linger: float = LINGER,
+        on_notice: Callable[[str], None] | None = None,
     ) -> None:
         self._on_filters = on_filters
         self._on_problem = on_problem
@@ -72,6 +74,8 @@ class SubscriptionWatch:
         self._gather = GATHER_SECONDS
         kind = MosquittoWatch if broker.kind == "mosquitto" else ApiWatch
         self._source: _Source = kind(broker, endpoint, self._changed, self._ready, self._problem, state)
+        if on_notice is not None and isinstance(self._source, MosquittoWatch):
+            self._source.on_notice = on_notice
 
     @property
     def filters(self) -> tuple[str, ...] | None:

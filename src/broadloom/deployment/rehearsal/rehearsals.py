@@ -11,7 +11,8 @@ from functools import partial
 from itertools import cycle
 from typing import Any
 
-from broadloom.deployment.deployment_inputs import Publication
+from broadloom.deployment.apply import NEW, OLD, ChangeJournal, DeploymentChange, Message, apply_change
+from broadloom.deployment.deployment_inputs import Publication, Settings
 from broadloom.deployment.rehearsal.delivery_counts import (
     PAYLOAD_BYTES,
     POLL_SECONDS,
@@ -27,8 +28,8 @@ from broadloom.deployment.rehearsal.delivery_counts import (
 )
 from broadloom.deployment.rehearsal.mosquitto_lab import HOST, MosquittoLab, packet_size
 from broadloom.deployment.rehearsal.rabbitmq_lab import STATISTICS_SECONDS, RabbitLab
-from broadloom.deployment.rollout import Batch, common, order
-from broadloom.deployment.targets import rabbitmq_federation
+from broadloom.deployment.rollout import Deployment, LinkSession, common
+from broadloom.deployment.targets import mosquitto_bridges, rabbitmq_federation
 from broadloom.deployment.targets.mosquitto_bridges import MESH, local_id, remote_id
 from broadloom.deployment.wiring import (
     ALTERNATIVES,
@@ -42,8 +43,8 @@ from broadloom.deployment.wiring import (
     relayed_messages,
     sample_messages,
 )
-from broadloom.mqtt.endpoint import Address
-from broadloom.mqtt.paho import update_session
+from broadloom.mqtt.endpoint import ANONYMOUS, Address
+from broadloom.mqtt.paho import ArrivalWitness, drain_session, publish_messages, update_session
 from broadloom.plans import Plan
 from broadloom.progress import stage
 
@@ -365,15 +366,100 @@ def rehearse_change(
     """
     stable = common(old, new)
     tally = DeliveryTally(stable)
-    batches = order(old, new, at_once)
+    change = DeploymentChange(*(_lab_deployment(wiring, stable.brokers) for wiring in (old, new)))
+    steps = change.steps(at_once)
     if not queued:
-        batches = [batch._replace(opened=(), grown=()) for batch in batches]
+        steps = [step for step in steps if step.action != "open"]
     start = replace(stable, links=old.links)
     with MosquittoLab(start) as lab, LabClients(lab.ports, tally.receive) as clients:
         connect(lab, clients, start)
-        steps = [partial(_run_batch, lab, batch) for batch in batches]
-        counts = _change_under_load(clients, tally, rate, steps)
-    return counts | {"batches": len(batches), "restarts": sum(len(batch.brokers) for batch in batches)}
+        control = LabControl(lab, change)
+        work = partial(apply_change, change, steps, control, ChangeJournal(None))
+        try:
+            counts = change_under_load(clients, tally, rate, [work])
+        finally:
+            control.close()
+    batches = sum(step.action == "wait" for step in steps)
+    return counts | {"batches": batches, "restarts": sum(step.action == "start" for step in steps)}
+
+
+def _lab_deployment(wiring: Wiring, brokers: Sequence[str]) -> Deployment:
+    """A wiring as it is deployed in the laboratory, with a file for each broker of the change."""
+    both = replace(wiring, brokers=tuple(brokers))
+    settings = Settings(tls=False)
+    return Deployment(both, settings, mosquitto_bridges.files(both, settings))
+
+
+class LabControl:
+    """Changes the brokers of a laboratory, as `FleetControl` changes those of a fleet.
+
+    Args:
+        lab: the laboratory.
+        change: the change.
+    """
+
+    def __init__(self, lab: MosquittoLab, change: DeploymentChange) -> None:
+        self._lab = lab
+        self._sides = {OLD: change.old.wiring, NEW: change.new.wiring}
+        self._witnesses: dict[str, ArrivalWitness] = {}
+
+    def stop(self, broker: str) -> None:
+        """Stop a broker."""
+        self._lab.stop(broker)
+
+    def install(self, broker: str, side: str) -> None:
+        """Write the links of a broker, those of the old or the new wiring."""
+        self._replace_links(broker, [link for link in self._sides[side].links if link.owner == broker])
+
+    def remove(self, broker: str) -> None:
+        """Remove the links of a broker."""
+        self._replace_links(broker, [])
+
+    def start(self, broker: str) -> None:
+        """Start a broker, and wait until it answers."""
+        self._lab.start(broker)
+        self._lab.wait_until_listening([broker])
+
+    def wait(self, links: Sequence[WiredLink]) -> None:
+        """Wait until links are up."""
+        self._lab.wait_until_linked(replace(self._lab.wiring, links=tuple(links)))
+
+    def update(self, action: str, session: LinkSession) -> None:
+        """Open or close a session."""
+        update_session(action, self._address(session.broker), session.client, session.filters)
+
+    def drain(self, session: LinkSession, keep: Callable[[list[Message]], None]) -> None:
+        """Take all messages that wait in a session, and end it."""
+        drain_session(self._address(session.broker), session.client, ANONYMOUS, keep)
+
+    def watch(self, broker: str, filters: Sequence[str]) -> None:
+        """Remember from now on which messages arrive at a broker."""
+        if broker not in self._witnesses:
+            name = f"broadloom-watch-{broker}"
+            self._witnesses[broker] = ArrivalWitness(self._address(broker), name, ANONYMOUS)
+        self._witnesses[broker].watch(filters)
+
+    def missing(self, broker: str, messages: Sequence[Message], seconds: float) -> list[Message]:
+        """Those messages that have not arrived at a broker, and do not arrive in some seconds."""
+        return self._witnesses[broker].missing(messages, seconds)
+
+    def publish(self, broker: str, messages: Sequence[Message]) -> None:
+        """Publish messages at a broker."""
+        publish_messages(self._address(broker), ANONYMOUS, messages)
+
+    def close(self) -> None:
+        """End the sessions that watched what arrives."""
+        for witness in self._witnesses.values():
+            witness.close()
+
+    def _address(self, broker: str) -> Address:
+        return Address(HOST, self._lab.ports[broker])
+
+    def _replace_links(self, broker: str, links: Sequence[WiredLink]) -> None:
+        lab = self._lab
+        others = [link for link in lab.wiring.links if link.owner != broker]
+        lab.wiring = replace(lab.wiring, links=tuple(sorted([*others, *links])))
+        lab.configure(broker, lab.wiring)
 
 
 def rehearse_live_change(old: Wiring, new: Wiring, rate: float = RATE) -> dict[str, Any]:
@@ -391,12 +477,12 @@ def rehearse_live_change(old: Wiring, new: Wiring, rate: float = RATE) -> dict[s
         lab.apply(lab.calls(old))
         lab.wait_until_linked(old)
         clients.subscribe(subscriptions(stable))
-        counts = _change_under_load(clients, tally, rate, [add, partial(lab.apply, removals)])
+        counts = change_under_load(clients, tally, rate, [add, partial(lab.apply, removals)])
     return counts | {"batches": 2, "restarts": 0}
 
 
-def _change_under_load(
-    clients: LabClients, tally: DeliveryTally, rate: float, steps: Sequence[Callable[[], None]]
+def change_under_load(
+    clients: LabClients, tally: DeliveryTally, rate: float, steps: Sequence[Callable[[], object]]
 ) -> dict[str, Any]:
     """Take the steps while messages are published; returns their counts, and those of a round afterwards."""
     with ChangeLoad(clients, tally, rate), stage("rewire brokers", len(steps)) as done:
@@ -450,19 +536,3 @@ class ChangeLoad:
                 publish_one(self._clients, self._tally, message)
                 sent += 1
             self._clients.poll(1 / self._rate)
-
-
-def _run_batch(lab: MosquittoLab, batch: Batch) -> None:
-    """Take the actions of a batch, and wait until its links are up."""
-    lab.wiring = replace(lab.wiring, links=batch.links)
-    for action, broker, session in batch.actions():
-        if session is not None:
-            update_session(action, Address(HOST, lab.ports[broker]), session.client, session.filters)
-        elif action == "stop":
-            lab.stop(broker)
-        else:
-            lab.configure(broker, lab.wiring)
-            lab.start(broker)
-            lab.wait_until_listening([broker])
-    touched = tuple(link for link in batch.links if set(batch.brokers).intersection(link[:2]))
-    lab.wait_until_linked(replace(lab.wiring, links=touched))

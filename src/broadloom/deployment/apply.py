@@ -1,0 +1,483 @@
+"""Application of a change to running brokers, step by step: each step is journaled, and can be repeated.
+
+The steps are those of `rollout.order`: sessions of new links are opened at the last moment before the brokers
+that hold the old links stop. A process that is killed goes on where it was, since every step gives the same
+result when it is taken twice. A rollback is a change like any other: from the links that the brokers have by
+then to the old ones.
+
+What waits in the session of a link that ends is kept in the journal. What of it has not arrived at a broker
+that wants it, once the new links are up, is published there: no message is lost, but these few arrive twice
+at brokers that had them already.
+
+Rehearsals use the same steps on brokers of their own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import time
+from base64 import b64decode, b64encode
+from collections import Counter, defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from broadloom.deployment.rollout import Batch, Deployment, LinkSession, order, restarting
+from broadloom.deployment.targets.mosquitto_bridges import local_id, remote_id
+from broadloom.deployment.wiring import Hop, WiredLink, Wiring
+from broadloom.errors import InputError, UnreachableError
+from broadloom.mqtt.topic_filters import FilterIndex
+from broadloom.progress import stage
+from broadloom.storage import RecordJournal
+
+MOST_SESSIONS = 16  # changed at the same time
+ARRIVAL_SECONDS = 5.0  # for messages that wait in the sessions of new links
+OLD, NEW = "old", "new"
+
+Message = tuple[str, bytes]  # topic and payload
+
+
+class ApplyStep(NamedTuple):
+    """One step of a change.
+
+    Attributes:
+        action: "open", "close" or "end" sessions; "stop" a broker, "install" its links or "remove" them,
+            "start" it; "wait" until the links of brokers are up; "watch" what arrives of topics whose
+            sessions will end, and "return" what waited in them and has not arrived.
+        brokers: the brokers.
+        sessions: the sessions.
+        side: whose links are installed: those of the "old" or the "new" deployment.
+        links: the owner and the peer of the links to wait for.
+    """
+
+    action: str
+    brokers: tuple[str, ...]
+    sessions: tuple[LinkSession, ...] = ()
+    side: str = NEW
+    links: tuple[Hop, ...] = ()
+
+    def text(self) -> str:
+        """The step in words.
+
+        Examples:
+            >>> ApplyStep("stop", ("rome",)).text()
+            'stop rome'
+            >>> ApplyStep("end", ("rome",), (LinkSession("rome", "r.broadloom-oslo:rome", "oslo"),)).text()
+            'end 1 session at rome: r.broadloom-oslo:rome'
+        """
+        names = ", ".join(self.brokers)
+        if self.sessions and self.action != "watch":
+            count = f"{len(self.sessions)} session{'s' if len(self.sessions) > 1 else ''}"
+            return f"{self.action} {count} at {names}: {', '.join(one.client for one in self.sessions)}"
+        if self.action == "return":
+            return "publish what waited in ended sessions and has not arrived"
+        if self.action == "watch":
+            return f"watch what arrives, for {len(self.sessions)} sessions that will end"
+        if self.action == "install":
+            return f"install the {self.side} links of {names}"
+        if self.action == "remove":
+            return f"remove the links of {names}"
+        return (
+            f"wait until the links of {names} are up" if self.action == "wait" else f"{self.action} {names}"
+        )
+
+    def record(self) -> dict[str, Any]:
+        """The step, ready for JSON."""
+        sessions = [session._asdict() for session in self.sessions]
+        links = [list(link) for link in self.links]
+        return {
+            "action": self.action,
+            "brokers": list(self.brokers),
+            "sessions": sessions,
+            "side": self.side,
+            "links": links,
+        }
+
+    @classmethod
+    def from_record(cls, record: Mapping[str, Any]) -> ApplyStep:
+        """The step of a record."""
+        sessions = tuple(
+            LinkSession(one["broker"], one["client"], one["owner"], tuple(one["filters"]))
+            for one in record["sessions"]
+        )
+        links = tuple((owner, peer) for owner, peer in record["links"])
+        return cls(record["action"], tuple(record["brokers"]), sessions, record["side"], links)
+
+
+class BrokerControl(Protocol):
+    """What the steps of a change do to brokers. Each call returns when it is done, and can be repeated."""
+
+    def stop(self, broker: str) -> None:
+        """Stop a broker."""
+
+    def install(self, broker: str, side: str) -> None:
+        """Write the links of a broker, those of the old or the new deployment."""
+
+    def remove(self, broker: str) -> None:
+        """Remove the links of a broker."""
+
+    def start(self, broker: str) -> None:
+        """Start a broker, and wait until it answers."""
+
+    def wait(self, links: Sequence[WiredLink]) -> None:
+        """Wait until links are up."""
+
+    def update(self, action: str, session: LinkSession) -> None:
+        """Open or close a session."""
+
+    def drain(self, session: LinkSession, keep: Callable[[list[Message]], None]) -> None:
+        """Take all messages that wait in a session, and end it."""
+
+    def watch(self, broker: str, filters: Sequence[str]) -> None:
+        """Remember from now on which messages arrive at a broker."""
+
+    def missing(self, broker: str, messages: Sequence[Message], seconds: float) -> list[Message]:
+        """Those messages that have not arrived at a broker, and do not arrive in some seconds."""
+
+    def publish(self, broker: str, messages: Sequence[Message]) -> None:
+        """Publish messages at a broker."""
+
+
+def change_steps(batches: Iterable[Batch], having: Collection[str], side: str = NEW) -> Iterator[ApplyStep]:
+    """The steps of the batches of a change.
+
+    Args:
+        batches: the batches.
+        having: the brokers that have links or files afterwards.
+        side: whose links are installed.
+    """
+    for batch in batches:
+        if batch.ended:
+            yield ApplyStep("watch", batch.brokers, batch.ended, side)
+        pending: list[tuple[str, LinkSession]] = []
+        for action, broker, session in batch.actions():
+            if session is not None:
+                if pending and pending[-1][0] != action:
+                    yield _session_step(pending)
+                    pending = []
+                pending.append((action, session))
+                continue
+            if pending:
+                yield _session_step(pending)
+                pending = []
+            if action == "start":
+                yield ApplyStep("install" if broker in having else "remove", (broker,), side=side)
+            yield ApplyStep(action, (broker,))
+        if pending:
+            yield _session_step(pending)
+        restarted = set(batch.brokers)
+        touched = tuple(link[:2] for link in batch.links if restarted.intersection(link[:2]))
+        yield ApplyStep("wait", batch.brokers, links=touched)
+
+
+def _session_step(pending: Sequence[tuple[str, LinkSession]]) -> ApplyStep:
+    sessions = tuple(session for _, session in pending)
+    return ApplyStep(pending[0][0], tuple(dict.fromkeys(one.broker for one in sessions)), sessions)
+
+
+class DeploymentChange(NamedTuple):
+    """A change from one deployment to another.
+
+    Attributes:
+        old: the present deployment.
+        new: the new one.
+    """
+
+    old: Deployment
+    new: Deployment
+
+    def digest(self) -> str:
+        """A code of both deployments: their links and addresses, and nothing secret."""
+        sides = [
+            {
+                "brokers": {name: side.settings.address_of(name) for name in side.wiring.brokers},
+                "links": [link._asdict() for link in side.wiring.links],
+                "qos": side.settings.qos,
+            }
+            for side in self
+        ]
+        return hashlib.blake2b(json.dumps(sides, sort_keys=True).encode(), digest_size=16).hexdigest()
+
+    def steps(self, at_once: bool = False) -> list[ApplyStep]:
+        """The steps from the old deployment to the new one; `at_once`: all brokers restart together."""
+        batches = order(self.old.wiring, self.new.wiring, at_once, restarting(self.old, self.new))
+        steps = list(change_steps(batches, self.new.wiring.brokers))
+        return [*steps, ApplyStep("return", ())] if any(batch.ended for batch in batches) else steps
+
+    def back_steps(self, steps: Sequence[ApplyStep], done: int) -> list[ApplyStep]:
+        """The steps back to the old deployment.
+
+        The brokers of an unfinished batch get their old links first, while all of them are down, because the
+        old links of some with the new links of others could form a ring. Then the finished batches are undone
+        like any other change. At last the sessions of new links end.
+
+        Args:
+            steps: the steps of the change.
+            done: how many of them are done; the next one can have begun.
+        """
+        ends = [number for number, step in enumerate(steps[:done]) if step.action == "wait"]
+        first = ends[-1] + 1 if ends else 0
+        changed = {broker for step in steps[:first] for broker in _installing(step)}
+        broken = sorted(step.brokers[0] for step in steps[first : done + 1] if step.action == "stop")
+        old, new = self.old.wiring, self.new.wiring
+        links = [link for link in old.links if link.owner not in changed]
+        links += [link for link in new.links if link.owner in changed]
+        brokers = tuple(dict.fromkeys((*old.brokers, *new.brokers)))
+        present = replace(old, brokers=brokers, links=tuple(sorted(links)))
+        back = [ApplyStep("stop", (broker,)) for broker in broken]
+        for broker in reversed(broken):
+            back += [
+                ApplyStep("install" if broker in old.brokers else "remove", (broker,), side=OLD),
+                ApplyStep("start", (broker,)),
+            ]
+        touched = tuple(link[:2] for link in present.links if set(broken).intersection(link[:2]))
+        back += [ApplyStep("wait", tuple(broken), links=touched)] if broken else []
+        batches = order(present, replace(old, brokers=brokers), also=sorted(changed))
+        back += change_steps(batches, old.brokers, OLD)
+        if left := sorted(_sessions_of(new.links) - _sessions_of(old.links)):
+            back.append(ApplyStep("watch", brokers, tuple(left), OLD))
+            back.append(ApplyStep("end", tuple(dict.fromkeys(one.broker for one in left)), tuple(left)))
+        return [*back, ApplyStep("return", (), side=OLD)]
+
+    def wiring_of(self, step: ApplyStep) -> Wiring:
+        """The wiring to which a step leads."""
+        return (self.old if step.side == OLD else self.new).wiring
+
+    def watched(self, step: ApplyStep) -> dict[str, list[str]]:
+        """The subscriptions of each broker that meet topics of sessions that will end."""
+        links = {name: link for side in self for link in side.wiring.links for name in ids_of(link)}
+        carried = {text for session in step.sessions for text in links[session.client].filters()}
+        index = FilterIndex(carried)
+        wants = self.wiring_of(step).wants
+        found = {name: [text for text in texts if any(index.meeting(text))] for name, texts in wants.items()}
+        return {name: texts for name, texts in found.items() if texts}
+
+    def links_of(self, step: ApplyStep) -> list[WiredLink]:
+        """The links that a step waits for."""
+        known = {link[:2]: link for side in self for link in side.wiring.links}
+        return [known[ends] for ends in step.links]
+
+
+def _installing(step: ApplyStep) -> tuple[str, ...]:
+    return step.brokers if step.action in ("install", "remove") else ()
+
+
+def _sessions_of(links: Iterable[WiredLink]) -> set[LinkSession]:
+    """The sessions of links, at both of their ends."""
+    found = set()
+    for link in links:
+        at_owner, at_peer = ids_of(link)
+        found |= {LinkSession(link.owner, at_owner, link.owner), LinkSession(link.peer, at_peer, link.owner)}
+    return found
+
+
+def ids_of(link: WiredLink) -> tuple[str, str]:
+    """The client ids of a link, at its owner and at its peer."""
+    return local_id(link), remote_id(link)
+
+
+class ChangeJournal:
+    """Journal of a change: its steps, and how many of them are done.
+
+    Args:
+        path: the file; None: in memory, for a rehearsal.
+
+    Attributes:
+        digest: the code of the change that is under way; None: none is.
+        steps: its steps.
+        done: the number of steps done.
+        is_going_back: whether these steps lead back to the old deployment.
+        kept: the messages of ended sessions, by the client id of the session.
+        returned: how many of them had not arrived everywhere, and were published.
+
+    Raises:
+        JournalDamageError: the file is damaged.
+        InputError: another process has it open.
+        StorageError: it cannot be read or written.
+    """
+
+    def __init__(self, path: Path | None) -> None:
+        self._journal = RecordJournal(path)
+        self.digest: str | None = None
+        self.steps: list[ApplyStep] = []
+        self.done = 0
+        self.is_going_back = False
+        self.kept: dict[str, list[Message]] = {}
+        self.returned = 0
+        for record in self._journal.records():
+            self._read(record.kind, record.body)
+
+    def _read(self, kind: str, body: Mapping[str, Any]) -> None:
+        if kind in ("begin", "back"):
+            self.is_going_back = kind == "back"
+            if kind == "begin":
+                self.returned = 0
+            self.digest = body["change"]
+            self.steps = [ApplyStep.from_record(step) for step in body["steps"]]
+            self.done = 0
+        elif kind == "done":
+            self.done = body["steps"]
+        elif kind == "keep":
+            self.kept.setdefault(body["session"], []).extend(
+                (topic, b64decode(payload)) for topic, payload in body["messages"]
+            )
+        elif kind == "returned":
+            self.kept = {}
+            self.returned += body["messages"]
+        elif kind == "end":
+            self.digest, self.steps, self.done, self.is_going_back = None, [], 0, False
+
+    def begin(self, digest: str, steps: Sequence[ApplyStep], back: bool = False) -> None:
+        """A change begins, or the way back."""
+        self._write("back" if back else "begin", {"change": digest, "steps": [one.record() for one in steps]})
+
+    def step_done(self) -> None:
+        """One more step is done."""
+        self._write("done", {"steps": self.done + 1})
+
+    def keep(self, session: str, messages: Sequence[Message]) -> None:
+        """Keep messages that waited in a session."""
+        encoded = [(topic, b64encode(payload).decode()) for topic, payload in messages]
+        self._write("keep", {"session": session, "messages": encoded})
+
+    def forget_kept(self, published: int) -> None:
+        """The kept messages have arrived everywhere; some were published again for that."""
+        self._write("returned", {"messages": published})
+
+    def end(self) -> None:
+        """The change is complete."""
+        self._write("end", {})
+
+    def _write(self, kind: str, body: Mapping[str, Any]) -> None:
+        self._journal.append(kind, body)
+        self._read(kind, body)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._journal.close()
+
+
+def apply_change(
+    change: DeploymentChange,
+    steps: Sequence[ApplyStep],
+    control: BrokerControl,
+    journal: ChangeJournal,
+    back: bool = False,
+    report: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Take the steps of a change that are not done yet; returns counts.
+
+    Args:
+        change: the change.
+        steps: its steps; a change that is under way goes on with those of the journal.
+        control: stops, configures and starts brokers.
+        journal: has the steps that are done.
+        back: whether to go back to the old deployment.
+        report: called with each step in words before it is taken.
+
+    Raises:
+        InputError: another change is under way, or there is nothing to go back from.
+        UnreachableError: a broker does not stop, start or answer; the same call goes on from there.
+    """
+    begin_change(change, steps, journal, back)
+    steps, first = journal.steps, journal.done
+    with stage("go back" if back else "apply the change", len(steps)) as done:
+        for number in range(first, len(steps)):
+            text = steps[number].text()
+            report(f"{number + 1}/{len(steps)} {text}")
+            try:
+                _take(steps[number], change, control, journal)
+            except UnreachableError as error:
+                raise UnreachableError(
+                    f"step {number + 1} of {len(steps)} ({text}): {error}; mend it and run the same command "
+                    "again, or go back with --roll-back"
+                ) from error
+            journal.step_done()
+            done(number + 1)
+    journal.end()
+    restarts = [step.brokers[0] for step in steps if step.action == "start"]
+    return {
+        "steps": len(steps),
+        "taken": len(steps) - first,
+        "restarts": restarts,
+        "returned": journal.returned,
+        "rolled_back": back,
+    }
+
+
+def begin_change(
+    change: DeploymentChange, steps: Sequence[ApplyStep], journal: ChangeJournal, back: bool
+) -> None:
+    """Write the steps of a change, or those back, to the journal, unless they are there already.
+
+    Raises:
+        InputError: another change is under way, or there is nothing to go back from.
+    """
+    digest = change.digest()
+    if journal.digest not in (None, digest):
+        raise InputError(
+            "another change of this fleet is unfinished; finish it with its own two plans, or go back with "
+            "them and --roll-back"
+        )
+    if journal.digest is None:
+        if back:
+            raise InputError(
+                "no change is under way, so there is nothing to roll back; leave --roll-back out"
+            )
+        journal.begin(digest, steps)
+    elif back and not journal.is_going_back:
+        journal.begin(digest, change.back_steps(journal.steps, journal.done), back=True)
+    elif journal.is_going_back and not back:
+        raise InputError("the change is being rolled back; go on with --roll-back")
+
+
+def _take(step: ApplyStep, change: DeploymentChange, control: BrokerControl, journal: ChangeJournal) -> None:
+    """Take one step."""
+    if step.action == "end":
+        for session in step.sessions:
+            control.drain(session, partial(journal.keep, session.client))
+    elif step.action == "watch":
+        for broker, filters in change.watched(step).items():
+            control.watch(broker, filters)
+    elif step.action in ("open", "close"):
+        with ThreadPoolExecutor(MOST_SESSIONS) as pool:
+            for _ in pool.map(lambda session: control.update(step.action, session), step.sessions):
+                pass
+    elif step.action == "return":
+        journal.forget_kept(_return_messages(change.wiring_of(step), control, journal.kept.values()))
+    elif step.action == "wait":
+        control.wait(change.links_of(step))
+    elif step.action == "install":
+        control.install(step.brokers[0], step.side)
+    else:
+        getattr(control, step.action)(step.brokers[0])
+
+
+def _return_messages(wiring: Wiring, control: BrokerControl, kept: Iterable[Sequence[Message]]) -> int:
+    """Publish the kept messages that some broker lacks, each at such a broker; returns their number.
+
+    All links are up by now, so what waits in the sessions of new links arrives.
+    """
+    waiting: Counter[Message] = Counter()
+    for messages in kept:
+        waiting |= Counter(messages)  # several sessions can have had the same message
+    wanted = defaultdict[str, list[Message]](list)
+    for message, count in waiting.items():
+        for broker in wiring.wanting(message[0]):
+            wanted[broker] += count * [message]
+    end = time.monotonic() + ARRIVAL_SECONDS
+    lacking: dict[str, Counter[Message]] = {
+        broker: Counter(control.missing(broker, messages, max(0.0, end - time.monotonic())))
+        for broker, messages in sorted(wanted.items())
+    }
+    published = 0
+    for message in waiting:
+        count, broker = max(((found[message], name) for name, found in lacking.items()), default=(0, ""))
+        if count:
+            control.publish(broker, count * [message])
+            published += count
+    return published

@@ -1,0 +1,339 @@
+"""Application of a change to running mosquitto brokers: killed at every step, rolled back, and under load."""
+
+import itertools
+import random
+import subprocess
+import sys
+
+import pytest
+from deploy_strategies import plans
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import broadloom as bl
+from broadloom.deployment import Deployment, FleetBroker, FleetHooks, WiredLink, Wiring, export, target_named
+from broadloom.deployment.apply import OLD, ChangeJournal, DeploymentChange, apply_change
+from broadloom.deployment.deployment_inputs import Settings
+from broadloom.deployment.rehearsal.mosquitto_lab import HOST
+from broadloom.errors import InputError
+from operator_sites import fleet_of, running_sites
+
+MOSQUITTO = target_named("mosquitto")
+X, Y, BOTH = ("x",), ("y",), ("x", "y")
+
+
+def deployed(wiring, settings=None):
+    settings = settings or Settings(tls=False)
+    return Deployment(wiring, settings, export(wiring, MOSQUITTO, settings))
+
+
+class PretendBrokers:
+    """A control that changes a dictionary, and can fail or be killed at any call."""
+
+    def __init__(self, change, killed_at=None):
+        self.sides = {OLD: change.old.wiring, "new": change.new.wiring}
+        self.up = {broker: True for wiring in self.sides.values() for broker in wiring.brokers}
+        self.file = {broker: self._links(OLD, broker) for broker in self.up}
+        self.running = dict(self.file)
+        self.sessions = {
+            (broker, client) for link in change.old.wiring.links for broker, client in ends(link)
+        }
+        self.drained, self.published = {}, set()
+        self.topics = {
+            client: min(link.filters())
+            for wiring in self.sides.values()
+            for link in wiring.links
+            for _, client in ends(link)
+        }
+        self.killed_at = killed_at
+        self.calls = 0
+
+    def _links(self, side, broker):
+        return frozenset(link for link in self.sides[side].links if link.owner == broker)
+
+    def _count(self):
+        self.calls += 1
+        if self.calls == self.killed_at:
+            raise KeyboardInterrupt
+
+    def stop(self, broker):
+        """Stop it."""
+        self._count()
+        self.up[broker] = False
+        self._count()
+
+    def install(self, broker, side):
+        """Write its links."""
+        self._count()
+        assert not self.up[broker]
+        self.file[broker] = self._links(side, broker)
+        self._count()
+
+    def remove(self, broker):
+        """Remove its links."""
+        self._count()
+        self.file[broker] = frozenset()
+        self._count()
+
+    def start(self, broker):
+        """Start it."""
+        self._count()
+        self.up[broker] = True
+        self.running[broker] = self.file[broker]
+        for link in self.running[broker]:
+            self.sessions.update(ends(link))
+        self._count()
+
+    def wait(self, links):
+        """The links must be up."""
+        self._count()
+        for link in links:
+            assert self.up[link.owner]
+            assert self.up[link.peer]
+            assert link[:2] in {one[:2] for one in self.running[link.owner]}
+
+    def update(self, action, session):
+        """DeploymentChange a session; its broker must be up."""
+        assert self.up[session.broker], f"{session.broker} is down"
+        assert action in ("open", "close")
+        self.sessions.add((session.broker, session.client))
+
+    def drain(self, session, keep):
+        """End a session, in which one message waits."""
+        assert self.up[session.broker], f"{session.broker} is down"
+        if (session.broker, session.client) in self.sessions:
+            topic = self.topics[session.client]
+            keep([(topic, session.client.encode())])
+            self._count()
+            self.sessions.discard((session.broker, session.client))
+            self.drained[session.client] = topic
+
+    def watch(self, broker, filters):
+        """Its broker must be up."""
+        assert self.up[broker]
+        assert filters
+
+    def missing(self, broker, messages, seconds):  # noqa: ARG002
+        """Nothing has arrived."""
+        assert self.up[broker]
+        return list(messages)
+
+    def publish(self, broker, messages):
+        """Publish what was drained."""
+        assert self.up[broker]
+        self.published.update(payload.decode() for _, payload in messages)
+        self._count()
+
+    def owed(self, side):
+        """The sessions whose message somebody wants."""
+        return {client for client, topic in self.drained.items() if self.sides[side].wanting(topic)}
+
+    def state(self):
+        """Everything."""
+        return self.up, self.file, self.running, self.sessions
+
+
+def ends(link):
+    name = f"broadloom-{link.owner}:{link.peer}"
+    return (link.peer, f"r.{name}"), (link.owner, f"l.{name}")
+
+
+@st.composite
+def wirings(draw):
+    from broadloom.deployment import plan_trees, wire
+
+    return [wire(plan, plan_trees(plan)) for plan in (draw(plans()), draw(plans()))]
+
+
+@given(wirings(), st.integers(1, 60), st.booleans())
+@settings(max_examples=60)
+def test_killed_anywhere_and_run_again_a_change_ends_the_same(pair, killed_at, at_once):
+    change = DeploymentChange(*(deployed(wiring) for wiring in pair))
+    steps = change.steps(at_once)
+    whole = PretendBrokers(change)
+    apply_change(change, steps, whole, ChangeJournal(None))
+    broken, journal = PretendBrokers(change, killed_at), ChangeJournal(None)
+    try:
+        apply_change(change, steps, broken, journal)
+    except KeyboardInterrupt:
+        apply_change(change, steps, broken, journal)
+    assert broken.state() == whole.state()
+    assert all(whole.up.values())
+    assert broken.published == broken.owed("new") == whole.owed("new")
+    assert whole.running == {broker: whole._links("new", broker) for broker in whole.up}
+    left = {client for _, client in whole.sessions}
+    assert left <= {client for link in pair[1].links for _, client in ends(link)}
+
+
+@given(wirings(), st.integers(1, 60))
+@settings(max_examples=60)
+def test_a_rollback_from_anywhere_leads_to_the_old_links_and_leaves_no_session(pair, killed_at):
+    change = DeploymentChange(*(deployed(wiring) for wiring in pair))
+    broken, journal = PretendBrokers(change, killed_at), ChangeJournal(None)
+    before = {broker: broken._links(OLD, broker) for broker in broken.up}
+    try:
+        apply_change(change, change.steps(), broken, journal)
+    except KeyboardInterrupt:
+        again = random.Random(killed_at).randint(1, 20)
+        broken.killed_at = broken.calls + again  # the way back is killed as well
+        for _ in range(2):
+            try:
+                apply_change(change, (), broken, journal, back=True)
+                break
+            except KeyboardInterrupt:
+                continue
+        assert all(broken.up.values())
+        assert broken.running == broken.file == before
+        assert broken.published >= broken.owed(OLD)
+        left = {client for _, client in broken.sessions}
+        assert left <= {client for link in pair[0].links for _, client in ends(link)}
+        assert journal.digest is None
+
+
+def test_a_journal_survives_its_process_and_refuses_another_change(tmp_path):
+    ab, bc = WiredLink("a", "b", X, X), WiredLink("b", "c", X, X)
+    one, two = (Wiring(tuple("abc"), dict.fromkeys("abc", X), {}, links) for links in ((ab,), (ab, bc)))
+    change = DeploymentChange(deployed_unchecked(one), deployed_unchecked(two))
+    broken = PretendBrokers(change, killed_at=3)
+    journal = ChangeJournal(tmp_path / "fleet.apply")
+    with pytest.raises(KeyboardInterrupt):
+        apply_change(change, change.steps(), broken, journal)
+    journal.close()
+    journal = ChangeJournal(tmp_path / "fleet.apply")
+    assert journal.steps == change.steps()
+    other = DeploymentChange(change.new, change.old)
+    with pytest.raises(InputError, match="another change of this fleet is unfinished"):
+        apply_change(other, other.steps(), broken, journal)
+    record = apply_change(change, change.steps(), broken, journal)
+    assert record["taken"] < record["steps"]
+    with pytest.raises(InputError, match="nothing to roll back"):
+        apply_change(change, (), broken, journal, back=True)
+
+
+def deployed_unchecked(wiring):
+    settings = Settings(tls=False)
+    return Deployment(wiring, settings, MOSQUITTO.files(wiring, settings))
+
+
+# Real brokers.
+
+
+@pytest.fixture
+def sites(tmp_path):
+    """Five mosquittos, without links."""
+    with running_sites(tmp_path, "abcde") as found:
+        yield found
+
+
+@pytest.fixture
+def change(sites, tmp_path):
+    """Two plans and a fleet file: broker e joins, broker a leaves, and trees move."""
+    fleet_of(sites).save(tmp_path / "fleet.toml")
+    wants = {"a": ["x"], "b": ["x", "y"], "c": ["y", "z"], "d": ["x", "z"], "e": ["x", "y"]}
+    for seed, (name, members) in enumerate((("empty", ""), ("old", "abcd"), ("new", "bcde"))):
+        lists = [wants[broker] if members else [f"own-{broker}"] for broker in members or "abcd"]
+        interest = bl.Interest.from_lists(lists, node_ids=list(members or "abcd"))
+        weights = bl.workload.weights(nodes=4, kind="planar", seed=seed)
+        bl.link(interest, weights, "gm").save(tmp_path / name)
+    return tmp_path
+
+
+APPLY = (sys.executable, "-m", "broadloom.cli", "deploy", "apply")
+
+
+def applied(folder, *options):
+    """The result of the command."""
+    words = [*APPLY, *map(str, options), "--fleet", str(folder / "fleet.toml")]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
+def started(folder, old, new):
+    """A process of the command, whose steps can be read."""
+    words = [*APPLY, str(old), str(new), "--fleet", str(folder / "fleet.toml")]
+    return subprocess.Popen(words, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+
+
+def state(sites):
+    """The files of all brokers, and whether each runs."""
+    return {
+        name: (site.links.read_text() if site.links.exists() else None, (site.folder / "pid").exists())
+        for name, site in sites.items()
+    }
+
+
+@pytest.mark.needs("mosquitto")
+@pytest.mark.xdist_group("mosquitto")
+def test_a_change_is_applied_killed_resumed_and_rolled_back(sites, change):
+    dry = applied(change, change / "empty", change / "old", "--dry-run")
+    assert dry.returncode == 0, dry.stderr
+    assert "none taken" in dry.stdout
+    assert state(sites) == dict.fromkeys(sites, (None, True))
+    first = applied(change, change / "empty", change / "old")
+    assert first.returncode == 0, first.stderr
+    before = state(sites)
+    assert before["a"][0] is not None
+    assert before["e"] == (None, True)
+    own = [site.folder / "mosquitto.conf" for site in sites.values()]
+    texts = [path.read_text() for path in own]
+
+    # Killed again and again, each time after more steps, until it is through.
+    for number in itertools.count(1):
+        with started(change, change / "old", change / "new") as process:
+            lines = list(itertools.islice(process.stderr, 2 * number))
+            process.kill()
+        if len(lines) < 2 * number:
+            break
+    assert number > 2
+    assert applied(change, change / "old", change / "new", "--roll-back").returncode == 2  # it is complete
+    after = state(sites)
+    assert after["a"] == (None, True)
+    assert [path.read_text() for path in own] == texts  # the operator's own settings
+    assert links_up(sites) == {
+        line.split()[1]
+        for text, _ in after.values()
+        for line in (text or "").splitlines()
+        if "connection " in line
+    }
+
+    # And back, from the middle.
+    with started(change, change / "new", change / "old") as process:
+        for line in process.stderr:
+            if " install " in line:
+                process.kill()
+    back = applied(change, change / "new", change / "old", "--roll-back")
+    assert back.returncode == 0, back.stderr
+    assert "rolled back" in back.stdout
+    assert state(sites) == after
+
+
+def links_up(sites):
+    """The links that brokers say are up."""
+    found = set()
+    for site in sites.values():
+        command = ["mosquitto_sub", "-h", HOST, "-p", str(site.port), "-t", "$SYS/broker/connection/+/state"]
+        out = subprocess.run([*command, "-v", "-W", "1"], capture_output=True, text=True, check=False).stdout
+        for line in out.splitlines():
+            topic, _, up = line.partition(" ")
+            if up == "1":
+                found.add(topic.split("/")[3].removeprefix("r."))
+    return found
+
+
+@pytest.mark.needs("mosquitto")
+@pytest.mark.xdist_group("mosquitto")
+def test_a_broker_that_does_not_come_back_stops_the_change_with_one_line(sites, change):
+    fleet = fleet_of(sites)
+    bad = FleetHooks(path=str(sites["b"].links), stop=sites["b"].hooks().stop, start=("true",))
+    brokers = [
+        FleetBroker(one.name, one.address, tls=None, hooks=bad if one.name == "b" else one.hooks)
+        for one in fleet.brokers.values()
+    ]
+    bl.Fleet(brokers).save(change / "fleet.toml", overwrite=True)
+    result = applied(change, change / "empty", change / "old", "--patience", 1)
+    assert result.returncode == 3
+    last = result.stderr.strip().splitlines()[-1]
+    assert "broker 'b' does not answer" in last
+    assert "--roll-back" in last
+    fleet.save(change / "fleet.toml", overwrite=True)
+    assert applied(change, change / "empty", change / "old", "--roll-back").returncode == 0
+    assert all(up for _, up in state(sites).values())
