@@ -11,7 +11,7 @@ from contextlib import suppress
 
 from broadloom.deployment import FleetBroker
 from broadloom.discovery.doctor_report import ADVICE, MUST_CHANGE, OK, Finding
-from broadloom.discovery.probe_client import MQTT_5, MQTT_311, ProbeClient
+from broadloom.discovery.probe_client import MQTT_5, MQTT_311, ProbeClient, end_connection
 from broadloom.discovery.tls_probes import explain_tls_error, speaks_tls
 from broadloom.errors import BroadloomError
 from broadloom.mqtt.endpoint import DAY_SECONDS, Login
@@ -139,7 +139,7 @@ class ConnectionProbe:
             self.add("reach", MUST_CHANGE, f"{self._address} is not reachable: {reason:.100}", setting)
             return False
         trip = loop.time() - started
-        writer.close()
+        await end_connection(writer)
         self.add("reach", OK, f"{self._address} answers in {1000 * trip:.1f} ms")
         return self._tls is None or await self._negotiate()
 

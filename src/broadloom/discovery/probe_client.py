@@ -39,6 +39,7 @@ from broadloom.mqtt.packets import (
 
 KEEP_ALIVE = 60
 OPEN_SECONDS = 5.0
+CLOSE_SECONDS = 1.0
 MQTT_5, MQTT_311 = 5, 4  # protocol levels
 
 
@@ -56,6 +57,16 @@ class ConnectionEndedError(ConnectionError):
     def __init__(self, reason: int | None = None) -> None:
         super().__init__("the broker closed the connection")
         self.reason = reason
+
+
+async def end_connection(writer: asyncio.StreamWriter) -> None:
+    """Close a connection, and wait until it is closed; TLS takes a moment for it, and the loop can end."""
+    writer.close()
+    try:
+        async with asyncio.timeout(CLOSE_SECONDS):
+            await writer.wait_closed()
+    except (OSError, TimeoutError):
+        writer.transport.abort()
 
 
 class ProbeClient:
@@ -104,7 +115,7 @@ class ProbeClient:
             self._reader_task.cancel()
             await asyncio.gather(self._reader_task, return_exceptions=True)
         if self._writer is not None:
-            self._writer.close()
+            await end_connection(self._writer)
 
     async def connect(self, clean: bool = True, expiry: int = 0, version: int = MQTT_5) -> Connack:
         """Send CONNECT, and wait for CONNACK, whatever its reason code.

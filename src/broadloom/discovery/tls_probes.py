@@ -6,6 +6,7 @@ import asyncio
 import ssl
 
 from broadloom.deployment import FleetBroker
+from broadloom.discovery.probe_client import end_connection
 from broadloom.mqtt.endpoint import Address
 
 HANDSHAKE_SECONDS = 3.0
@@ -58,5 +59,5 @@ async def speaks_tls(address: Address) -> bool:
         return "ALERT" in str(error.reason or "")
     except (OSError, TimeoutError):
         return False
-    writer.close()
+    await end_connection(writer)
     return True
