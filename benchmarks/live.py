@@ -264,8 +264,8 @@ async def killed_without_agents(times: int, is_bridged: bool) -> dict[str, Any]:
 
 
 CONTROLS = {
-    "control: one broker killed, no links": False,
-    "control: broker killed, bridges of mosquitto": True,
+    "control: one broker without links killed": False,
+    "control: broker killed with bridges of mosquitto": True,
 }
 
 FAULTS: dict[str, tuple[Any, int, dict[str, Any]]] = {
@@ -527,9 +527,9 @@ async def hand_made_bridge(
         await asyncio.sleep(8)
         noticed = len(load.sent)
         await asyncio.sleep(15)
-        status = await lab.status_soon()
-        said = [text for text in (status or {}).get("problems", ()) if "bridge" in text]
-        counts = lab.counts(status or {"brokers": {}})
+        status = await lab.settled()
+        said = [text for text in status["problems"] if "bridge" in text]
+        counts = lab.counts(status)
         row = await verdict(lab, load)
         elsewhere = [number for key, number in load.doubled if key[0] not in ends]
         return (

@@ -222,7 +222,11 @@ def _judge_config(config: MosquittoConfig, probe: MqttProbe) -> list[Path]:
     kinds = {word for value in config.options.get("log_type", []) for word in value.split()}
     if not ({"subscribe", "unsubscribe", "notice"} <= kinds or "all" in kinds):
         found = "subscriptions are not logged, so discover cannot read them there"
-        setting = f"log_type notice, log_type subscribe and log_type unsubscribe, a line each, {where}"
+        lacking = ["notice", "subscribe", "unsubscribe"]
+        if not kinds:  # the first log_type replaces the default ones
+            lacking = ["error", "warning", "information", *lacking]
+        lines = ", ".join(f"log_type {kind}" for kind in lacking if kind not in kinds)
+        setting = f"{lines}, a line each, {where}"
         probe.add("log", ADVICE, found, setting)
     files = [value.removeprefix("file").strip() for value in config.options.get("log_dest", [])]
     return [Path(file) for file in files if file.startswith("/")]

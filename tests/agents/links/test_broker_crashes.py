@@ -63,6 +63,30 @@ def test_a_killed_broker_is_reported_with_the_number_of_its_sessions(tmp_path, c
         asyncio.run(scenario(lab))
 
 
+def test_a_broker_that_is_away_at_the_start_is_a_problem_until_it_answers(tmp_path, monkeypatch):
+    monkeypatch.setattr("broadloom.agents.links.site_agent.START_SECONDS", 0.2)
+
+    async def scenario(lab):
+        rome = lab.brokers["rome"]
+        rome.stop()
+        endpoint = Endpoint(HOST, rome.port, keep_alive=1)
+        agent = SiteAgent(
+            "rome", lambda *_: endpoint, tmp_path / "state", FleetKey("only for tests, no secret")
+        )
+        starting = asyncio.create_task(agent.start())
+        await until(lambda: agent.counts["problems"], "the problem is told")
+        assert "waiting for it" in agent.report().problems[0]
+        assert len(agent.report().problem_times) == 1
+        monkeypatch.undo()
+        rome.start()
+        await starting
+        assert agent.report().problems == agent.report().problem_times == ()
+        await agent.stop()
+
+    with fleet_lab(tmp_path, rome="") as lab:
+        asyncio.run(scenario(lab))
+
+
 def test_a_killed_broker_that_remembers_an_earlier_agent_does_not_end_the_present_one(tmp_path, caplog):
     """The broker has saved its retained messages only while the earlier agent served it."""
     caplog.set_level(logging.ERROR, "broadloom")

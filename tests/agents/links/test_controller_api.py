@@ -104,6 +104,7 @@ class ListedOrders:
             "draining": [{"version": 6, "routes": 2, "seconds": 3.0, "reason": "oslo is away"}],
             "left_out": {},
             "problems": ["oslo is away"],
+            "problem_times": {"oslo is away": "2026-01-02 03:04:05Z"},
             "changes": [
                 {"version": 6, "groups": 1, "replaced": 2, "opened_s": 0.5, "drained_s": None},
                 {"version": 7, "groups": 3, "replaced": 1, "opened_s": 0.25, "drained_s": 1.5},
@@ -532,6 +533,7 @@ def test_a_status_is_shown_in_plain_text():
     assert "controller c, epoch 3, version 7: settled" in text
     assert "1 of 2 agents up; 0 of 1 hops up; 300 bytes in flight" in text
     assert r"rome -> os\nlo: not connected at os\nlo no \x1b[2J answer" in text
+    assert "\nproblems:\n  2026-01-02 03:04:05Z oslo is away\n" in text
     assert "\x1b" not in text
     assert not is_healthy(status)
     for line in (

@@ -247,7 +247,7 @@ class Simulation:
                 for start, end in route.hops:
                     has = self.agents[start].subscribed.get(end, set())
                     # A leaf that is away carries nothing for others; it opens its hop when it is back.
-                    is_late = start in self.controller._late and is_leaf(route.hops, start)
+                    is_late = is_leaf(route.hops, start)
                     # A controller that took over cannot know that an old tree was closed before.
                     is_again = self.controller.asks_routes and (
                         route.until is not None or route.number in self.controller._doubtful
@@ -762,7 +762,11 @@ def test_two_agents_of_one_broker_are_said():
     other = SimulatedAgent("a", [])
     fleet.controller.receive(other.report())
     fleet.controller.receive(fleet.agents["a"].report())
-    assert fleet.controller.status()["problems"] == ["two agents report for broker a; stop one of them"]
+    text = "two agents report for broker a; stop one of them"
+    assert fleet.controller.status()["problems"] == [text]
+    assert text in fleet.controller.status()["problem_times"]
+    fleet.run(80)  # 24 seconds, in which the other one is silent
+    assert text not in fleet.controller.status()["problems"]
 
 
 def test_records_of_a_newer_version_are_refused():

@@ -199,6 +199,7 @@ def test_a_broker_joins_with_an_address_of_its_own_and_leaves(tmp_path):
                 with events.open("a") as stream:
                     stream.write(json.dumps({"seq": 2, "kind": "leave", "node": "bern"}) + "\n")
                 await until(lambda: service.status()["brokers"]["bern"]["removed"])
+                await until(lambda: not any(one.broker == "bern" for one in service._left()))
 
         asyncio.run(test())
 

@@ -241,7 +241,7 @@ def test_messages_without_a_stamp_wait_and_others_pass_them_unless_an_agent_has_
     assert bench.texts() == [b"stamped"]
     bench.advance(bench.guard.hold)
     assert bench.texts() == [b"stamped", b"client", b"marker", b"later"]
-    assert len(bench.queue) == 0
+    assert not bench.queue.waiting
 
 
 def test_a_message_waits_no_longer_when_its_original_arrives():
@@ -254,7 +254,7 @@ def test_a_message_waits_no_longer_when_its_original_arrives():
     assert all(bench.guard.is_copy(content_hash(one), ("a", "b"), False) for one in bench.delivered[:2])
     bench.advance(bench.guard.hold)
     assert bench.texts()[3:] == [b"one"]
-    assert len(bench.queue) == 0
+    assert not bench.queue.waiting
 
 
 def test_messages_do_not_wait_at_a_broker_without_copies():

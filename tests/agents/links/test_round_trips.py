@@ -131,7 +131,7 @@ def test_a_bridge_made_by_hand_is_a_problem(tmp_path):
                 asyncio.run(run(other))
             finally:
                 del other.brokers["oslo"]
-    assert sorted(problems) == [
+    assert sorted(set(problems)) == [
         f"broker '{name}' has a bridge of its own, 'hand.made': messages can arrive twice or circulate; "
         "remove it, or leave its topics out of `carry`"
         for name in ("oslo", "rome")
@@ -140,11 +140,15 @@ def test_a_bridge_made_by_hand_is_a_problem(tmp_path):
 
 def test_the_log_tells_of_bridges_that_announce_nothing():
     """At both ends. One is forgotten when its client is gone, or when the broker restarts without it."""
-    problems, changes = [], []
+    problems, solved, changes = [], [], []
 
     async def run():
         watch = ForeignBridges(
-            "rome", Endpoint(HOST, 1), problems.append, lambda: changes.append(set(watch.names))
+            "rome",
+            Endpoint(HOST, 1),
+            problems.append,
+            lambda: changes.append(set(watch.names)),
+            solved.append,
         )
         watch.notice("New client connected from 10.0.0.9:4711 as sensor (p5, c1, k60).")
         watch.notice("Connecting bridge (step 1) broadloom-rome-oslo (10.0.0.7:1883)")
@@ -164,6 +168,7 @@ def test_the_log_tells_of_bridges_that_announce_nothing():
         watch._take_uptime(b"soon")
 
     asyncio.run(run())
+    assert solved == problems[::-1]
     assert changes == [{"by-hand"}, {"by-hand", "host.other"}, {"by-hand"}, set()]
     assert [text.split(",")[1] for text in problems] == [
         " 'by-hand': messages can arrive twice or circulate; remove it",

@@ -47,11 +47,17 @@ class Watched:
     def __init__(self, broker, folder, subscriptions=None, linger=0.0, kind="mosquitto", is_followed=True):
         port = broker if isinstance(broker, int) else broker.port
         listed = FleetBroker("rome", f"{HOST}:{port}", kind, None, subscriptions=subscriptions)
-        self.told, self.problems = [], []
+        self.told, self.problems, self.solved = [], [], []
         self.is_followed = is_followed
         state = folder / "state" / "subscriptions.jsonl"
         self.watch = SubscriptionWatch(
-            listed, listed.endpoint(), self.told.append, self.problems.append, state, linger
+            listed,
+            listed.endpoint(),
+            self.told.append,
+            self.problems.append,
+            state,
+            linger,
+            on_solved=self.solved.append,
         )
 
     async def __aenter__(self):
@@ -362,6 +368,7 @@ def test_mosquitto_db_adds_sessions_and_ends_those_that_it_lacks(tmp_path, monke
 
 def test_a_large_mosquitto_db_is_a_problem(tmp_path, monkeypatch):
     monkeypatch.setattr(mosquitto_watch, "MOST_SAVED", 1)
+    monkeypatch.setattr(mosquitto_watch, "SAVED_SECONDS", 0.1)
 
     async def run(broker):
         with client(broker, "old", "saved/1", clean=False):
@@ -369,6 +376,9 @@ def test_a_large_mosquitto_db_is_a_problem(tmp_path, monkeypatch):
         broker.save("saved/1")
         async with Watched(broker, tmp_path, str(broker.saved)) as rome:
             assert "mosquitto.db' has more than 0 MiB and is not read" in rome.problems[0]
+            monkeypatch.setattr(mosquitto_watch, "MOST_SAVED", 1 << 20)
+            await rome.wants("saved/1")
+            assert rome.solved == rome.problems[:1]
 
     with lab_broker(tmp_path) as broker:
         asyncio.run(run(broker))
@@ -719,6 +729,9 @@ def test_an_api_is_polled(tmp_path, kind, monkeypatch):
             await until(lambda: rome.problems, "a problem is told")
             assert "answers 404" in rome.problems[0]
             assert rome.watch.filters == ("a/+", "b")
+            now = [("c1", "a/+"), ("c2", "b")]
+            await until(lambda: set(rome.solved) == set(rome.problems), "the problem has ended")
+            now = None
         async with Watched(1, tmp_path, url, kind=kind.__name__) as rome:
             await rome.wants("a/+", "b")
             now = [("c2", "b")]

@@ -179,15 +179,25 @@ def broker_watchers(
     trips = RoundTrips(places, agent.set_round_trips)
     state = folder / WATCH_FILE
     if broker.kind != "mosquitto":
-        return [SubscriptionWatch(broker, endpoint, agent.set_filters, agent.problem, state), trips]
+        watch = SubscriptionWatch(
+            broker, endpoint, agent.set_filters, agent.problem, state, on_solved=agent.solved
+        )
+        return [watch, trips]
     bridges = ForeignBridges(
         broker.name,
         endpoint,
         agent.problem,
         lambda: agent.set_foreign_bridges(bridges.names),
+        agent.solved,
     )
     watch = SubscriptionWatch(
-        broker, endpoint, agent.set_filters, agent.problem, state, on_notice=bridges.notice
+        broker,
+        endpoint,
+        agent.set_filters,
+        agent.problem,
+        state,
+        on_notice=bridges.notice,
+        on_solved=agent.solved,
     )
     return [watch, trips, bridges]
 

@@ -60,6 +60,8 @@ class ApiWatch(SessionHandler):
     ) -> None:
         self.is_complete = False
         self.polls = 0
+        self.solved: Callable[[str], None] = lambda _: None
+        self._told: set[str] = set()
         self._broker = broker
         self._changed = changed
         self._ready = ready
@@ -121,8 +123,12 @@ class ApiWatch(SessionHandler):
                 continue
 
     def _take(self, found: set[str], problems: list[str]) -> None:
-        for text in problems:
-            self._problem(f"subscriptions at broker {self._broker.name!r}: {text}")
+        told = {f"subscriptions at broker {self._broker.name!r}: {text}" for text in problems}
+        for text in sorted(told):
+            self._problem(text)
+        for text in self._told - told:
+            self.solved(text)
+        self._told = told
         if len(found) > MOST_FILTERS:
             self._problem(f"broker {self._broker.name!r} has more than {MOST_FILTERS:,} topic filters")
             found = set(sorted(found)[:MOST_FILTERS])

@@ -34,6 +34,7 @@ from broadloom.agents.links.controller_api import (
 from broadloom.agents.links.controller_moves import ControllerMoves
 from broadloom.agents.links.fleet_controller import FleetController
 from broadloom.agents.links.fleet_planner import FleetPlanner, relink
+from broadloom.agents.links.group_trees import check_trees
 from broadloom.agents.links.live_status import fleet_status
 from broadloom.agents.links.planned_trees import Filters, Hops
 from broadloom.agents.links.route_orders import AgentReport, Epoch
@@ -150,6 +151,7 @@ class ControllerService:
         self._plan_due = asyncio.Event()
         self._planner_problem = ""
         self._events_problem = ""
+        self._problems: dict[str, float] = {}  # when each began, in seconds since 1970
         self._going_down = options.down
         self._targets: Mapping[Filters, Hops] = {}
         # What moving clients need, if it has changed; what an earlier process needed is dropped.
@@ -261,15 +263,20 @@ class ControllerService:
 
     def status(self) -> dict[str, Any]:
         """The status of the fleet, as JSON values."""
-        planner = self.planner.status()
+        self._note_problems()
+        return fleet_status(
+            self.controller.status(), self._options.fleet.brokers, self.planner.status(), self._problems
+        )
+
+    def _note_problems(self) -> None:
+        """Note the present problems of planner, events and moves, and when each began."""
         found = (
             self._planner_problem,
             self._events_problem,
-            planner["overlay"]["problem"],
+            self.planner.status()["overlay"]["problem"],
             "" if self._moves is None else self._moves.problem,
         )
-        problems = [text for text in found if text]
-        return fleet_status(self.controller.status(), self._options.fleet.brokers, planner, problems)
+        self._problems = {text: self._problems.get(text, time.time()) for text in found if text}
 
     async def adopt(self) -> ProposalAnswer:
         """Move to the proposed plan."""
@@ -324,6 +331,8 @@ class ControllerService:
         """The sessions that agents have not ended, by their last reports."""
         left = []
         for broker, one in self.status()["brokers"].items():
+            if one["removed"] and one["agent"] is not None and not one["hops"]:
+                continue  # its agent has reported the end of all its sessions
             if one["agent"] is None:
                 left.append(LeftSession(broker, "", "it has no agent that could end its sessions"))
             elif one["away"]:
@@ -338,6 +347,7 @@ class ControllerService:
     async def _tick(self) -> None:
         while True:
             self.controller.tick()
+            self._note_problems()
             await asyncio.sleep(TICK_SECONDS)
 
     async def _follow_plans(self) -> None:
@@ -403,7 +413,9 @@ class ControllerService:
             self.planner.observe(broker, filters)
         for broker, needed in requests.items():
             self.planner.request(broker, needed)
-        return self.planner.targets(before), self.planner.addresses(), self.planner.departed()
+        targets = self.planner.targets(before)
+        check_trees(targets, before)
+        return targets, self.planner.addresses(), self.planner.departed()
 
     def _measured(self, round_trips: Mapping[tuple[str, str], float]) -> None:
         for (start, end), value in round_trips.items():

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from typing import TYPE_CHECKING, Any
+
+from broadloom.agents.links.live_status import written_time
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +38,8 @@ def controller_status(controller: FleetController) -> dict[str, Any]:
         "left_out": {
             name: sorted(texts)[:SHOWN_FILTERS] for name, texts in sorted(controller._left_out.items())
         },
-        "problems": _all_problems(controller),
+        "problems": list(problems := _all_problems(controller)),
+        "problem_times": {text: written_time(at) for text, at in problems.items() if at is not None},
         "changes": list(controller._history),
     }
 
@@ -83,7 +87,7 @@ def _waiting_status(controller: FleetController) -> list[dict[str, Any]]:
     routes = controller._state.routes
     rows: dict[tuple[str, ...], dict[str, Any]] = {}
     for unit in controller._changes.units():
-        away = [name for name in controller._needs_of(unit) if not controller._views.is_available(name)]
+        away = [name for name in unit.senders if not controller._views.is_available(name)]
         why = "an earlier change of these filters is being opened" if unit.is_behind else "away or not ready"
         key = (*sorted(away), why)
         row = rows.setdefault(key, {"filters": [], "groups": 0, "waits_for": sorted(away), "reason": why})
@@ -109,16 +113,25 @@ def _draining_status(controller: FleetController, change: int) -> dict[str, Any]
     }
 
 
-def _all_problems(controller: FleetController) -> list[str]:
-    found = [*controller._refusals.values(), *controller._problems.values()]
+def _all_problems(controller: FleetController) -> dict[str, float | None]:
+    """All problems, and when each began, in seconds since 1970; None: not known."""
+    shift = time.time() - controller._now()
+    times = controller._problem_times
+    found: dict[str, float | None] = dict.fromkeys(controller._refusals.values())
+    found |= {text: times[name][0] + shift for name, text in controller._problems.items()}
     if not controller._has_majority():
-        found.append("most agents have not followed this controller yet; until then nothing changes")
+        text = "most agents have not followed this controller yet; until then nothing changes"
+        found[text] = controller._start + shift
     for name in sorted(controller._state.brokers() | controller._agents.keys()):
         view = controller._agents.get(name)
         if controller._views.is_lost(name) and name not in controller._state.removed:
             down = view is not None and view.down_since is not None
-            found.append(f"broker {name} is down" if down else f"the agent of {name} does not report")
-        found += [f"{name}: {text}" for text in (view.report.problems if view else ())]
+            text = f"broker {name} is down" if down else f"the agent of {name} does not report"
+            found[text] = controller._views.away_since(name) + shift
+        if view is not None:
+            began = (*view.report.problem_times, *(None for _ in view.report.problems))
+            found |= {f"{name}: {text}": at for text, at in zip(view.report.problems, began, strict=False)}
     for name, texts in sorted(controller._left_out.items()):
-        found.append(f"{len(texts)} filters are carried without {name}, which is away")
+        text = f"{len(texts)} filters are carried without {name}, which is away"
+        found[text] = controller._views.away_since(name) + shift
     return found

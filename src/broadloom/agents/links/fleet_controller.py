@@ -41,7 +41,7 @@ LOG = logging.getLogger("broadloom.controller")
 ABSENT = ("keep", "drop")
 LAST_CHANGES = 50
 SNAPSHOT_BYTES = 4_000_000  # of new records, before a snapshot replaces them
-OPENED_HOPS = 5000  # that are opened at once; more would hold up reports and messages
+OPENED_HOPS, OPENED_TREES = 5000, 1000  # opened at once; more would hold up reports and messages
 
 
 class FleetController:
@@ -104,6 +104,7 @@ class FleetController:
         self._past = defaultdict[str, set[str]](set)  # earlier processes of each agent
         self._refusals: dict[str, str] = {}
         self._problems: dict[str, str] = {}
+        self._problem_times: dict[str, tuple[float, float]] = {}  # when each was said first and last
         self._removed_at = dict.fromkeys(self._state.removed, self._start)
         self._changes = TargetUnits(self._state)
         self._may_open = True
@@ -122,11 +123,9 @@ class FleetController:
         self._opened_at = dict.fromkeys(self._state.opening, (0, self._start))
         self._needs: dict[int, frozenset[str]] = {}
         self._lacking: dict[tuple[int, frozenset[str]], list[str]] = {}  # brokers that have not opened orders
-        # Brokers whose hops may not be open: the number of the orders that they must have opened.
-        self._late: dict[str, int] = {}
         self._snapshot_bytes = SNAPSHOT_BYTES
         self._reign(self._state.epoch.number + 1)
-        self._needs = {key: self._needs_of_opening(key) for key in self._state.opening}
+        self._needs = {key: self._senders_of(key) for key in self._state.opening}
 
     # Interface.
 
@@ -145,17 +144,23 @@ class FleetController:
         """Whether reports should contain the agents' routes."""
         return self._take_over
 
-    def set_target(self, targets: Mapping[Filters, Hops], addresses: Mapping[str, str] | None = None) -> None:
+    def set_target(
+        self,
+        targets: Mapping[Filters, Hops],
+        addresses: Mapping[str, str] | None = None,
+        are_trees: bool = False,
+    ) -> None:
         """Set the trees that the fleet should have; a change that is being opened is finished first.
 
         Args:
             targets: the directed hops of the tree of each group of filters; empty: take everything down.
             addresses: the addresses of brokers that the fleet file does not have.
+            are_trees: whether it is known that the hops of each group are a tree (`check_trees`).
 
         Raises:
             InputError: the hops of a group are not a tree, or two groups have topics in common.
         """
-        self._changes.set_target(targets)
+        self._changes.set_target(targets, are_trees)
         kept = {name: text for name, text in self._state.addresses.items() if self._state.routes_of(name)}
         self._addresses = kept | dict(addresses or {})
         self.tick()
@@ -296,6 +301,9 @@ class FleetController:
                 self._restart_rounds(report)
             view = self._agents[broker] = AgentView(report, now, closed={})
             self._changed.add(broker)
+        _, last = self._problem_times.get(f"agents {broker}", (0.0, now))
+        if now - last > self._silence:  # the other agent has ended
+            self._problems.pop(f"agents {broker}", None)
         view.report = report if report.filters is not None else replace(report, filters=view.report.filters)
         view.seen = now
         view.down_since = None if report.broker_up else view.down_since or now
@@ -305,8 +313,6 @@ class FleetController:
         if report.epoch == self.epoch:
             view.opened = max(view.opened, report.opened)
             self._followers.add(broker)
-            if view.opened >= self._late.get(broker, view.opened + 1):
-                del self._late[broker]
         return True
 
     def _restart_rounds(self, report: AgentReport) -> None:
@@ -333,8 +339,7 @@ class FleetController:
         if state.opening:
             self._commit("cancel", {"units": list(state.opening)})
         self._doubtful = self._doubtful & state.routes.keys() - {route.number for route in report.routes}
-        touched = self._commit("adopt", adoption_record(state, report, self._doubtful))
-        self._late |= dict.fromkeys(touched, self._position)  # the other controller may not have waited
+        self._commit("adopt", adoption_record(state, report, self._doubtful))
         self._adopted.add(source)
         self._renew([report.broker])  # its orders must have a higher number than those that it has
         if report.epoch.number >= self.epoch.number:
@@ -418,9 +423,7 @@ class FleetController:
             "opened_s": round(now - min(self._opened_at[key][1] for key in ready), 3),
             "drained_s": None,
         }
-        skipped = {name for key in ready for name in self._needs[key] if not self._has_opened(name, key)}
         self._commit("switch", {"version": version, "units": ready})
-        self._late |= dict.fromkeys(skipped, self._position)
         if version in self._state.draining:
             self._switched_at[version] = now
         else:
@@ -450,14 +453,14 @@ class FleetController:
                 hops += len(tree)
             units[str(number)] = {"old": able.old, "new": new}
             number += 1
-            if hops >= OPENED_HOPS:
+            if hops >= OPENED_HOPS or number - self._state.next_number >= 2 * OPENED_TREES:
                 self._may_open = False  # the others follow with the next tick
                 break
         if units:
             self._commit("open", {"units": units})
             for key in map(int, units):
                 self._opened_at[key] = (self._position, self._now())
-                self._needs[key] = self._needs_of_opening(key)
+                self._needs[key] = self._senders_of(key)
         return bool(units)
 
     def _raise_versions(self) -> bool:
@@ -481,7 +484,7 @@ class FleetController:
         No message passes through a broker that is away: it becomes a leaf of the new trees. A leaf need not
         open its hop before the others switch, because the hop carries messages of that broker alone.
         """
-        waits = {name for name in self._needs_of(unit) if not self._views.is_available(name)}
+        waits = {name for name in unit.senders if not self._views.is_available(name)}
         if not waits:
             return unit
         if not all(map(self._views.is_absent, waits)):
@@ -502,9 +505,8 @@ class FleetController:
                 new[filters] = tree
         routes = [self._state.routes[number] for number in unit.old]
         same = {route.key for route in routes if new.get(route.key) == route.hops}
-        return PendingUnit.of(
-            self._state,
-            [route.number for route in routes if route.key not in same],
+        return PendingUnit(
+            tuple(route.number for route in routes if route.key not in same),
             {filters: hops for filters, hops in new.items() if filters not in same},
         )
 
@@ -525,19 +527,9 @@ class FleetController:
         brokers = self._state.brokers() - self._state.removed
         return 2 * len(brokers & self._followers) > len(brokers) or not brokers
 
-    def _needs_of(self, unit: PendingUnit) -> frozenset[str]:
-        """The brokers that must have the routes of a unit before others use them: all that send in them.
-
-        A broker without a new hop must know them too. Otherwise messages would wait there until its agent
-        hears of them.
-        """
-        return unit.senders
-
-    def _needs_of_opening(self, key: int) -> frozenset[str]:
+    def _senders_of(self, key: int) -> frozenset[str]:
         routes = [self._state.routes[number] for number in self._state.opening[key].new]
-        return self._needs_of(
-            PendingUnit.of(self._state, (), {route.filters: route.hops for route in routes})
-        )
+        return frozenset(start for route in routes for start, _ in route.hops)
 
     def _has_opened(self, broker: str, key: int) -> bool:
         view = self._agents.get(broker)
@@ -614,16 +606,14 @@ class FleetController:
         """
         return self._journal.position + self._state.offset
 
-    def _commit(self, kind: str, body: Mapping[str, Any]) -> set[str]:
-        """Write a step to the journal, then apply it; returns the brokers with new orders."""
+    def _commit(self, kind: str, body: Mapping[str, Any]) -> None:
+        """Write a step to the journal, then apply it."""
         self._journal.append(kind, body)
-        touched = self._state.apply(kind, body)
-        self._renew(touched)
+        self._renew(self._state.apply(kind, body))
         self._changes.follow_state(is_broker_removed=kind == "removed")
         for known in (self._opened_at, self._needs):
             for key in known.keys() - self._state.opening.keys():
                 del known[key]
-        return touched
 
     def _renew(self, brokers: Iterable[str]) -> None:
         """Give brokers new orders."""
@@ -644,7 +634,6 @@ class FleetController:
         for view in self._agents.values():
             view.opened = 0
         self._opened_at = {key: (self._position, since) for key, (_, since) in self._opened_at.items()}
-        self._late = dict.fromkeys(self._state.brokers(), self._position)
 
     def _compose(self, broker: str) -> AgentOrders:
         state = self._state
@@ -662,9 +651,12 @@ class FleetController:
         )
 
     def _say(self, name: str, text: str) -> None:
+        first, _ = self._problem_times.get(name, (self._now(), 0.0))
         if self._problems.get(name) != text:
             LOG.warning("%s", text)
+            first = self._now()
         self._problems[name] = text
+        self._problem_times[name] = (first, self._now())
 
     def status(self) -> dict[str, Any]:
         """Everything that an operator should see, as JSON values."""

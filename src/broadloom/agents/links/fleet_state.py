@@ -6,16 +6,13 @@ records give the same state.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from broadloom.agents.links.route_orders import NO_EPOCH, Epoch, Route
 from broadloom.errors import InputError
-
-if TYPE_CHECKING:
-    from broadloom.deployment import Hop
 
 Filters = tuple[str, ...]
 MOST_REIGNS = 1000  # epochs that a snapshot keeps
@@ -72,7 +69,6 @@ class FleetState:
         self.offset = 0
         self._by_broker = defaultdict[str, dict[int, Route]](dict)
         self._closers: dict[int, set[str]] = {}  # by change, as far as known
-        self._subscribed = defaultdict["Hop", Counter[str]](Counter)
 
     @property
     def epoch(self) -> Epoch:
@@ -92,15 +88,6 @@ class FleetState:
     def brokers(self) -> set[str]:
         """The brokers of all routes."""
         return {broker for broker, numbers in self._by_broker.items() if numbers}
-
-    def needs_opening(self, filters: Filters, hops: Iterable[Hop]) -> set[str]:
-        """The brokers that have a new outgoing hop in a tree, or new filters on one."""
-        found = set[str]()
-        for hop in hops:
-            known = self._subscribed.get(hop)
-            if hop[0] not in found and (known is None or any(not known[text] for text in filters)):
-                found.add(hop[0])
-        return found
 
     def closers(self, change: int) -> set[str]:
         """The brokers with outgoing hops in the old routes of a change."""
@@ -250,9 +237,6 @@ class FleetState:
         self.routes[route.number] = route
         for broker in route.brokers():
             self._by_broker[broker][route.number] = route
-        if route.since is not None and (before is None or before.since is None):
-            for hop in route.hops:
-                self._subscribed[hop].update(route.filters)
         if before is not None and before.until is not None and before.until != route.until:
             self._leave_drain(before)
         if route.until is not None:
@@ -264,13 +248,6 @@ class FleetState:
         route = self.routes.pop(number)
         for broker in route.brokers():
             self._by_broker[broker].pop(number, None)
-        if route.since is not None:
-            for hop in route.hops:
-                known = self._subscribed[hop]
-                known.subtract(route.filters)
-                for text in route.filters:
-                    if not known[text]:
-                        del known[text]
         if route.until is not None:
             self._leave_drain(route)
         if self.current.get(route.key) == number:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from broadloom.checks import shown
 from broadloom.mqtt.client_session import BrokerRefusedError, ClientSession, SessionHandler
@@ -37,8 +37,9 @@ class ForeignBridges(SessionHandler):
     Args:
         broker: the broker's name.
         endpoint: its endpoint.
-        on_problem: called in the event loop with one line per bridge, when it is first seen up.
+        on_problem: called in the event loop with one line per bridge, when it is seen up.
         on_change: called in the event loop when `names` has changed.
+        on_solved: called in the event loop with the line of a bridge that is gone.
     """
 
     def __init__(
@@ -47,13 +48,15 @@ class ForeignBridges(SessionHandler):
         endpoint: Endpoint,
         on_problem: Callable[[str], None],
         on_change: Callable[[], None] = lambda: None,
+        on_solved: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._announced: set[str] = set()
         self._logged: dict[str, float] = {}  # the time at which the log told of it
         self._broker = broker
         self._on_problem = on_problem
         self._on_change = on_change
-        self._reported: set[str] = set()
+        self._on_solved = on_solved
+        self._reported: dict[str, str] = {}  # problems by bridge
         self._session = ClientSession(broker, f"broadloom-bridges-{broker}", endpoint, self, kept=False)
 
     @property
@@ -119,16 +122,20 @@ class ForeignBridges(SessionHandler):
 
     def _compare(self, before: set[str]) -> None:
         if self.names != before:
+            for name in list(self._reported):
+                if not _is_known(name, self.names):
+                    self._on_solved(self._reported.pop(name))
             self._on_change()
 
     def _report(self, name: str) -> None:
-        # The log of the end that made it leaves out the prefix of the name.
-        is_known = any(
-            f".{one}".endswith(f".{name}") or f".{name}".endswith(f".{one}") for one in self._reported
-        )
-        if not is_known and len(self._reported) < MOST_BRIDGES:
-            self._reported.add(name)
-            self._on_problem(
+        if not _is_known(name, self._reported) and len(self._reported) < MOST_BRIDGES:
+            self._reported[name] = (
                 f"broker {self._broker!r} has a bridge of its own, {shown(name)}: messages can arrive "
                 "twice or circulate; remove it, or leave its topics out of `carry`"
             )
+            self._on_problem(self._reported[name])
+
+
+def _is_known(name: str, names: Iterable[str]) -> bool:
+    """Whether a bridge is among others; the log of the end that made it leaves out the prefix of its name."""
+    return any(f".{one}".endswith(f".{name}") or f".{name}".endswith(f".{one}") for one in names)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -128,6 +128,13 @@ def check_tree(filters: Filters, hops: Hops) -> None:
     if sum(map(len, neighbours.values())) != 2 * (len(seen) - 1):
         u, v = _ring_edge(hops)
         raise InputError(f"the hops of filter {filters[0]!r:.60} have a ring at {u} and {v}; give a tree")
+
+
+def check_trees(targets: Mapping[Filters, Hops], before: Mapping[Filters, Hops]) -> None:
+    """Raise unless the hops of each group are a tree; those that are known from before are."""
+    for filters, hops in targets.items():
+        if hops and before.get(filters) is not hops:
+            check_tree(filters, hops)
 
 
 def _ring_edge(hops: Hops) -> Hop:

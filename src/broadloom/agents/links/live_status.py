@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import Any
 
 from broadloom.checks import plain_name
@@ -21,6 +22,7 @@ _UNSEEN: dict[str, Any] = {
     "hops": {},
     "counts": {},
     "problems": [],
+    "problem_times": [],
 }
 _PLANNER: dict[str, Any] = {"not_carried": [], "quarantined": [], "proposal": None}
 
@@ -29,7 +31,7 @@ def fleet_status(
     controller: Mapping[str, Any],
     brokers: Iterable[str],
     planner: Mapping[str, Any],
-    problems: Iterable[str] = (),
+    problems: Mapping[str, float] | None = None,
 ) -> dict[str, Any]:
     """The status of a fleet, as JSON values.
 
@@ -37,8 +39,9 @@ def fleet_status(
         controller: the status of the routes, as `FleetController.status` gives it.
         brokers: the brokers of the fleet file.
         planner: what is not carried, refused events, the proposal.
-        problems: further problems.
+        problems: further problems, and when each began, in seconds since 1970.
     """
+    more = problems or {}
     known = controller["brokers"]
     names = [*brokers, *(name for name in known if name not in set(brokers))]
     return {
@@ -46,8 +49,25 @@ def fleet_status(
         **_PLANNER,
         **planner,
         "brokers": {name: _UNSEEN | known.get(name, {}) for name in names},
-        "problems": [*controller["problems"], *problems],
+        "problems": [*controller["problems"], *more],
+        "problem_times": {
+            **controller.get("problem_times", {}),
+            **{text: written_time(at) for text, at in more.items()},
+        },
     }
+
+
+def written_time(at: float) -> str:
+    """A time in seconds since 1970, as text.
+
+    Examples:
+        >>> written_time(1e9)
+        '2001-09-09 01:46:40Z'
+    """
+    try:
+        return datetime.fromtimestamp(at, UTC).isoformat(" ", "seconds").replace("+00:00", "Z")
+    except (ValueError, OverflowError, OSError):
+        return "?"
 
 
 def is_healthy(status: Mapping[str, Any]) -> bool:
@@ -78,7 +98,8 @@ def status_text(status: Mapping[str, Any]) -> str:
         *_table(("broker", "agent", "broker up", "version", "subscriptions", "hops up"), _rows(brokers)),
     ]
     lines += _section("hops that are down", _down_hops(brokers))
-    lines += _section("problems", status["problems"])
+    times = status["problem_times"]
+    lines += _section("problems", (f"{times.get(text, '')} {text}".strip() for text in status["problems"]))
     lines += _section("not carried", status["not_carried"])
     lines += _section("events that were refused", status["quarantined"], newest=True)
     lines += _section("opening", map(_pending_text, status["opening"]))

@@ -61,6 +61,7 @@ class MosquittoWatch:
         followed: the sessions of the broker.
         is_complete: whether the broker counts exactly the subscriptions that are known.
         on_notice: called with each notice of the log on topics.
+        solved: called with the line of a problem that has ended.
     """
 
     def __init__(
@@ -75,11 +76,13 @@ class MosquittoWatch:
         self.followed = FollowedSessions()
         self.is_complete = False
         self.on_notice: Callable[[str], None] = lambda _: None
+        self.solved: Callable[[str], None] = lambda _: None
         self._broker = broker
         self._endpoint = endpoint
         self._changed = changed
         self._ready = ready
         self._problem = problem
+        self._present: dict[str, str] = {}  # problems that can end, by what they concern
         self._state = WatchState(state)
         self._topics: TopicLog | None = None
         self._tail: LogTail | None = None
@@ -136,6 +139,15 @@ class MosquittoWatch:
             self._tail.close()
         self._save()
         self._state.close()
+
+    def _set_problem(self, subject: str, text: str | None) -> None:
+        """What is wrong with something; None: nothing, or no longer."""
+        before = self._present.pop(subject, None)
+        if before is not None and before != text:
+            self.solved(before)
+        if text is not None:
+            self._present[subject] = text
+            self._problem(text)
 
     # What is known from before.
 
@@ -288,10 +300,12 @@ class MosquittoWatch:
                 async with asyncio.timeout(FILE_SECONDS):
                     await self._probe_seen.wait()
                 uses_file = True
+                self._set_problem("log", None)
             except TimeoutError:
-                self._problem(
+                self._set_problem(
+                    "log",
                     f"the log {str(self._tail.path)!r} does not show what happens at broker "
-                    f"{self._broker.name!r} now; is it the broker's own, with log_type subscribe?"
+                    f"{self._broker.name!r} now; is it the broker's own, with log_type subscribe?",
                 )
         if self._uses_file and not uses_file:
             self.followed.missed()
@@ -310,20 +324,22 @@ class MosquittoWatch:
 
     def _report_missing_kinds(self, kinds: frozenset[str] | set[str]) -> None:
         name = self._broker.name
-        if SUBSCRIBE not in kinds:
-            self._problem(
+        if SUBSCRIBE in kinds:
+            self._set_problem(SUBSCRIBE, None)
+        else:
+            self._set_problem(
+                SUBSCRIBE,
                 f"subscriptions at broker {name!r} cannot be followed: add `log_dest topic` and the lines "
                 "`log_type subscribe`, `log_type unsubscribe`, `log_type notice` to its mosquitto.conf, "
                 "besides those that its own log needs, and restart it; or give the path of its log in "
-                "`subscriptions`"
+                "`subscriptions`",
             )
-            return
         for kind, what in ((UNSUBSCRIBE, "unsubscribe"), (NOTICE, "disconnect")):
-            if kind not in kinds:
-                self._problem(
-                    f"broker {name!r} does not log clients that {what}, so that links stay after them: "
-                    f"add `log_type {kind}` to its mosquitto.conf and restart it"
-                )
+            text = (
+                f"broker {name!r} does not log clients that {what}, so that links stay after them: "
+                f"add `log_type {kind}` to its mosquitto.conf and restart it"
+            )
+            self._set_problem(kind, text if SUBSCRIBE in kinds and kind not in kinds else None)
 
     def _take(self, kind: str, event: str) -> None:
         try:
@@ -399,10 +415,13 @@ class MosquittoWatch:
 
     def _report_unseen(self) -> None:
         unseen = self._ledger.unseen or 0
-        if unseen > self._reported:
-            self._problem(
+        if self._ledger.unseen == 0:
+            self._set_problem("count", None)
+        elif unseen > self._reported:
+            self._set_problem(
+                "count",
                 f"broker {self._broker.name!r} counts {unseen:,} subscriptions that its log does not show; "
-                "give mosquitto.db and the path of its log in `subscriptions`, or restart it"
+                "give mosquitto.db and the path of its log in `subscriptions`, or restart it",
             )
         self._reported = unseen
 
@@ -423,17 +442,19 @@ class MosquittoWatch:
             if found.st_mtime == self._saved_at.get(path):
                 return
             if found.st_size > MOST_SAVED:
-                self._problem(
+                self._set_problem(
+                    str(path),
                     f"{str(path)!r} has more than {MOST_SAVED >> 20} MiB and is not read, so that sessions "
-                    f"from before the agent's start are unknown; give the log of {self._broker.name!r} too"
+                    f"from before the agent's start are unknown; give the log of {self._broker.name!r} too",
                 )
                 return
             saved = read_mosquitto_db(await asyncio.to_thread(path.read_bytes))
         except FileNotFoundError:
             return  # the broker has not written it yet
         except (OSError, BroadloomError) as error:
-            self._problem(f"{str(path)!r} cannot be read: {error}")
+            self._set_problem(str(path), f"{str(path)!r} cannot be read: {error}")
             return
+        self._set_problem(str(path), None)
         self._saved_at[path] = found.st_mtime
         known = set(self.followed.sessions)
         now = time.time()

@@ -241,6 +241,9 @@ class EchoQueue:
         stamps: reads stamps.
         deliver: takes a message whose time has come.
         later: calls a function after some seconds.
+
+    Attributes:
+        waiting: the messages that wait, by number, in order of arrival.
     """
 
     def __init__(
@@ -256,15 +259,12 @@ class EchoQueue:
         self._stamps = stamps
         self._deliver = deliver
         self._later = later
-        self._waiting: dict[int, _Waiting] = {}  # in order of arrival
+        self.waiting: dict[int, _Waiting] = {}
         self._equal: dict[int, list[int]] = {}  # numbers of waiting messages without a stamp, by content
         self._number = 0
         self._control = 0  # messages of agents among them
         self._size = 0
         self._has_timer = False
-
-    def __len__(self) -> int:
-        return len(self._waiting)
 
     def arrive(self, message: Publish) -> None:
         """Receive a message from the hop's own broker."""
@@ -284,11 +284,11 @@ class EchoQueue:
                 for number in self._equal.pop(content, ()):  # they are copies, and will be dropped
                     self._let_go(number)
         may_pass = not (is_control or self._control) and not leaves_at
-        if may_pass or not (self._waiting or leaves_at):
+        if may_pass or not (self.waiting or leaves_at):
             self._deliver(message)
             return
         self._number += 1
-        self._waiting[self._number] = _Waiting(leaves_at, message, content)
+        self.waiting[self._number] = _Waiting(leaves_at, message, content)
         if leaves_at:
             self._equal.setdefault(content, []).append(self._number)
         self._control += is_control
@@ -297,7 +297,7 @@ class EchoQueue:
 
     def clear(self) -> None:
         """The connection is lost: the broker repeats what waits."""
-        self._waiting.clear()
+        self.waiting.clear()
         self._equal.clear()
         self._control = 0
         self._size = 0
@@ -305,8 +305,8 @@ class EchoQueue:
     def _release(self) -> None:
         """Let messages go whose time has come, or which are too many; or all, if the guard is off."""
         guard = self._guard
-        while self._waiting:
-            number, first = next(iter(self._waiting.items()))
+        while self.waiting:
+            number, first = next(iter(self.waiting.items()))
             wait = first.leaves_at - guard.now()
             if wait > 0 and self._size <= MOST_HELD_BYTES and guard.gets_copies():
                 if not self._has_timer:
@@ -320,7 +320,7 @@ class EchoQueue:
             self._let_go(number)
 
     def _let_go(self, number: int) -> None:
-        message = self._waiting.pop(number).message
+        message = self.waiting.pop(number).message
         self._control -= message.topic.startswith("$")
         self._size -= len(message.raw)
         self._deliver(message)

@@ -65,6 +65,11 @@ class Route:
         """All brokers of the tree."""
         return {broker for hop in self.hops for broker in hop}
 
+    def has_same_tree(self, other: Route) -> bool:
+        """Whether another route differs in its versions at most."""
+        mine = (self.number, self.filters, self.hops, self.fresh)
+        return mine == (other.number, other.filters, other.hops, other.fresh)
+
     def is_valid(self, version: int) -> bool:
         """Whether messages of a version travel on this tree."""
         return (
@@ -142,15 +147,24 @@ class AgentOrders:
         return f'{head[:-1]},"routes":[{",".join(route.text for route in self.routes.values())}]}}'
 
     def difference_text(self, before: AgentOrders, more: Mapping[str, Any] | None = None) -> str:
-        """What differs from earlier orders, as JSON text: changed routes, and the numbers of dropped ones."""
-        known = before.routes
-        changed = {
-            number: route
-            for number, route in self.routes.items()
-            if (old := known.get(number)) is not route and old != route
-        }
-        dropped = [number for number in known if number not in self.routes]
-        return replace(self, routes=changed).to_text({"dropped": dropped, **(more or {})})
+        """What differs from earlier orders, as JSON text.
+
+        It has the changed routes, the new versions of routes that have the same tree, and the numbers of
+        dropped ones.
+        """
+        changed = {}
+        versions = []
+        for number, route in self.routes.items():
+            old = before.routes.get(number)
+            if old is route or old == route:
+                continue
+            if old is not None and old.has_same_tree(route):
+                versions.append([number, route.since, route.until])
+            else:
+                changed[number] = route
+        dropped = [number for number in before.routes if number not in self.routes]
+        head = {"dropped": dropped, "versions": versions, **(more or {})}
+        return replace(self, routes=changed).to_text(head)
 
     def with_difference(self, value: Mapping[str, Any]) -> AgentOrders:
         """The orders that differ from these by JSON values as of `difference_text`.
@@ -159,12 +173,18 @@ class AgentOrders:
             InputError: the values are malformed.
         """
         changed = AgentOrders.from_json(value)
-        dropped = _read("orders", lambda: {int(number) for number in value["dropped"]})
-        routes = dict(self.routes)
-        for number in dropped:
-            routes.pop(number, None)
-        routes.update(changed.routes)
-        return replace(changed, routes=routes)
+
+        def routes() -> dict[int, Route]:
+            found = dict(self.routes)
+            for number in value["dropped"]:
+                found.pop(int(number), None)
+            for number, since, until in value["versions"]:
+                found[int(number)] = replace(
+                    found[int(number)], since=_optional(since), until=_optional(until)
+                )
+            return {**found, **changed.routes}
+
+        return replace(changed, routes=_read("orders", routes))
 
     def sharing(self, before: AgentOrders) -> AgentOrders:
         """The same orders; routes that are equal to earlier ones are the same objects."""
@@ -254,6 +274,7 @@ class AgentReport:
         round_trips: round-trip times to other brokers in milliseconds.
         counts: counts of the whole agent.
         routes: its routes, if a controller asks for them to take over; None otherwise.
+        problem_times: when each of the problems began, in seconds since 1970.
     """
 
     broker: str
@@ -272,6 +293,7 @@ class AgentReport:
     round_trips: Mapping[str, float] = field(default_factory=dict)
     counts: Mapping[str, int] = field(default_factory=dict)
     routes: tuple[Route, ...] | None = None
+    problem_times: tuple[float, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The report as JSON values."""
@@ -283,6 +305,7 @@ class AgentReport:
             for name, hop in self.hops.items()
         }
         value["problems"] = list(self.problems)
+        value["problem_times"] = list(self.problem_times)
         value["filters"] = None if self.filters is None else list(self.filters)
         value["routes"] = None if self.routes is None else [route.to_json() for route in self.routes]
         return value
@@ -317,6 +340,7 @@ class AgentReport:
             {str(name): float(number) for name, number in value["round_trips"].items()},
             {str(name): int(number) for name, number in value["counts"].items()},
             None if routes is None else tuple(map(Route.from_json, routes)),
+            tuple(map(float, value.get("problem_times", ()))),
         )
 
 

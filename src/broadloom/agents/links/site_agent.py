@@ -14,7 +14,8 @@ import os
 import re
 import secrets
 import socket
-from collections import Counter, defaultdict, deque
+import time
+from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -112,7 +113,9 @@ class SiteAgent:
         self._ending: dict[str, asyncio.Task[None]] = {}
         self._dying: set[SiteHop] = set()  # hops of these tasks
         self._sending: set[asyncio.Task[None]] = set()
-        self._problems: deque[str] = deque(maxlen=MOST_PROBLEMS)
+        self._problems: dict[str, float] = {}  # when each began, in seconds since 1970
+        self._unsaved = ""  # the problem of a state that could not be written
+        self._failures: set[str] = set()  # problems that end when the orders are carried out
         self._left: set[tuple[str, str]] = set()  # sessions that could not be removed yet: broker, client
         self._addresses: dict[str, str | None] = {}  # of the neighbours that have or had a hop
         self._wake = asyncio.Event()
@@ -282,6 +285,7 @@ class SiteAgent:
             dict(self.round_trips),
             dict(self.counts),
             tuple(orders.routes.values()) if with_routes else None,
+            tuple(self._problems.values()),
         )
 
     @property
@@ -324,7 +328,15 @@ class SiteAgent:
         self.counts["problems"] += 1
         if text not in self._problems:
             LOG.warning("%s", text)
-            self._problems.append(text)
+            self._problems[text] = round(time.time(), 3)
+            if len(self._problems) > MOST_PROBLEMS:
+                del self._problems[next(iter(self._problems))]
+            self.on_change()
+
+    def solved(self, text: str) -> None:
+        """A problem has ended: the status shows it no longer."""
+        if self._problems.pop(text, None) is not None:
+            LOG.info("solved: %s", text)
             self.on_change()
 
     def _is_closed(self, change: int, number: int) -> bool:
@@ -359,9 +371,13 @@ class SiteAgent:
                 await self._reach(self._orders)
                 if self._file.is_long:
                     await self._file.compact()
+                while self._failures:
+                    self.solved(self._failures.pop())
             except (OSError, BrokerRefusedError, TimeoutError, StorageError, InputError) as error:
                 if not isinstance(error, ConnectionError):
-                    self.problem(f"orders of agent {self.broker!r} cannot be carried out: {error}")
+                    text = f"orders of agent {self.broker!r} cannot be carried out: {error}"
+                    self.problem(text)
+                    self._failures = (self._failures & self._problems.keys()) | {text}
                 await asyncio.sleep(RETRY_SECONDS)
                 self._wake.set()
 
@@ -430,8 +446,10 @@ class SiteAgent:
             self._dying.discard(hop)
         for broker in left:
             self._left.add((broker, client))
-            self.problem(f"session {client} is still at broker {broker!r}, which does not answer")
+            text = f"session {client} is still at broker {broker!r}, which does not answer"
+            self.problem(text)
             await end_session(broker, client, self._endpoint(broker, ends[broker]))
+            self.solved(text)
             self._left.discard((broker, client))
         self._ending.pop(neighbour, None)
         self._addresses.pop(neighbour, None)
@@ -475,9 +493,12 @@ class SiteAgent:
     async def _send_retained_over(self, hop: SiteHop) -> None:
         """Send what is due, many routes at a time; a route that a broker refuses is left out."""
         most = RETAINED_ROUTES
+        failures: set[str] = set()
         while hop is self._hops.get(hop.hop[1]) and (due := hop.retained_due()[:most]):
             try:
                 await hop.send_retained(due)
+                while failures:
+                    self.solved(failures.pop())
             except BrokerRefusedError as error:
                 if len(due) == 1:
                     self.problem(f"retained messages do not reach broker {hop.hop[1]!r}: {error}")
@@ -485,7 +506,9 @@ class SiteAgent:
                 most = max(1, len(due) // 2)
             except (OSError, TimeoutError) as error:
                 reason = str(error) or "no answer"
-                self.problem(f"retained messages do not reach broker {hop.hop[1]!r} yet: {reason}")
+                text = f"retained messages do not reach broker {hop.hop[1]!r} yet: {reason}"
+                failures.add(text)
+                self.problem(text)
                 await asyncio.sleep(RETRY_SECONDS * 10)
 
     # What goes wrong.
@@ -546,8 +569,10 @@ class SiteAgent:
         }
         try:
             write_checked(self._folder / STATE, self._state)
+            self.solved(self._unsaved)
         except StorageError as error:
-            self.problem(f"{error}; the agent goes on")
+            self._unsaved = f"{error}; the agent goes on"
+            self.problem(self._unsaved)
 
 
 class _Control(SessionHandler):
@@ -615,10 +640,12 @@ class _Control(SessionHandler):
                 await self.session.up.wait()
         except TimeoutError:
             # The broker is away, so nobody serves it now; the check is made up when it is back.
-            self._agent.problem(
+            text = (
                 f"broker {self._agent.broker!r} does not answer ({self.session.last_error}); waiting for it"
             )
+            self._agent.problem(text)
             await self.session.up.wait()
+            self._agent.solved(text)
         found = self._present
         if found is not None and found.get("instance") != self._agent.instance and not take_over:
             if found.get("state") == "online":

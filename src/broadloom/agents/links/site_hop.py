@@ -121,6 +121,8 @@ class SiteHop(SessionHandler):
         self._echoes = EchoQueue(
             hop, context.guard, context.stamps, self.forwarder.arrive, asyncio.get_running_loop().call_later
         )
+        self._guard = context.guard
+        self._held = self._echoes.waiting
         self._routes: dict[int, Route] = {}
         self._ordered = -1
         self._wanted: dict[str, int] = {}
@@ -403,7 +405,7 @@ class SiteHop(SessionHandler):
         """A message has arrived from the own broker."""
         if session is not self._near:
             return
-        if self._context.guard.is_active or self._echoes:
+        if self._guard.is_active or self._held:
             self._echoes.arrive(message)
         else:
             self.forwarder.arrive(message)

@@ -23,6 +23,7 @@ class _Source(Protocol):
     """A way to follow the subscriptions at one broker."""
 
     is_complete: bool
+    solved: Callable[[str], None]
 
     def current(self) -> Collection[str]:
         """The topic filters that clients want now."""
@@ -45,11 +46,12 @@ class SubscriptionWatch:
         endpoint: its endpoint.
         on_filters: called in the event loop with all filters, in order, when they are first known and when
             they have changed.
-        on_problem: called with one line that an operator should know, once per problem.
+        on_problem: called with one line that an operator should know, once per problem until it is solved.
         state: the file in which the state survives a restart; None: nowhere.
         linger: seconds for which a filter stays wanted after the last client has left, so that a client
             that reconnects changes nothing.
         on_notice: called with each notice in the log of a Mosquitto.
+        on_solved: called with the line of a problem that has ended.
     """
 
     def __init__(
@@ -61,9 +63,11 @@ class SubscriptionWatch:
         state: Path | None = None,
         linger: float = LINGER,
         on_notice: Callable[[str], None] | None = None,
+        on_solved: Callable[[str], None] = lambda _: None,
     ) -> None:
         self._on_filters = on_filters
         self._on_problem = on_problem
+        self._on_solved = on_solved
         self._linger = linger
         self._problems: set[str] = set()
         self._filters: set[str] | None = None
@@ -74,6 +78,7 @@ class SubscriptionWatch:
         self._gather = GATHER_SECONDS
         kind = MosquittoWatch if broker.kind == "mosquitto" else ApiWatch
         self._source: _Source = kind(broker, endpoint, self._changed, self._ready, self._problem, state)
+        self._source.solved = self._solved
         if on_notice is not None and isinstance(self._source, MosquittoWatch):
             self._source.on_notice = on_notice
 
@@ -106,6 +111,11 @@ class SubscriptionWatch:
         if text not in self._problems and len(self._problems) < MOST_PROBLEMS:
             self._problems.add(text)
             self._on_problem(text)
+
+    def _solved(self, text: str) -> None:
+        if text in self._problems:
+            self._problems.discard(text)
+            self._on_solved(text)
 
     def _ready(self) -> None:
         if not self._is_ready:

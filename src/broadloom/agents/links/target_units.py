@@ -32,26 +32,20 @@ class PendingUnit:
     Attributes:
         old: the numbers of the routes that they have.
         new: their new trees.
-        needs: the brokers that have to open a new hop for them, or new filters on one.
         is_behind: whether an earlier change of these filters is still being opened.
     """
 
     old: tuple[int, ...]
     new: Mapping[Filters, Hops]
-    needs: frozenset[str]
     is_behind: bool = False
-
-    @classmethod
-    def of(
-        cls, state: FleetState, old: Iterable[int], new: Mapping[Filters, Hops], is_behind: bool = False
-    ) -> PendingUnit:
-        """The unit of some routes and trees."""
-        needs = {name for filters, hops in new.items() for name in state.needs_opening(filters, hops)}
-        return cls(tuple(old), new, frozenset(needs), is_behind)
 
     @cached_property
     def senders(self) -> frozenset[str]:
-        """The brokers with hops in the new trees."""
+        """The brokers that send in the new trees.
+
+        They must have the routes before others use them: a message would wait at a broker whose agent has not
+        heard of its route.
+        """
         return frozenset(start for hops in self.new.values() for start, _ in hops)
 
     @cached_property
@@ -80,8 +74,12 @@ class TargetUnits:
         self._sets = GroupSets()  # of the groups that differ, or that end
         self._units: dict[int, PendingUnit] = {}  # by set
 
-    def set_target(self, targets: Mapping[Filters, Hops]) -> None:
+    def set_target(self, targets: Mapping[Filters, Hops], are_trees: bool = False) -> None:
         """Set the trees that the fleet should have.
+
+        Args:
+            targets: the hops of each group.
+            are_trees: whether it is known that the hops of each group are a tree.
 
         Raises:
             InputError: the hops of a group are not a tree, or two groups have topics in common.
@@ -96,7 +94,7 @@ class TargetUnits:
             for filters, hops in target.items()
             if (known := before.get(filters)) is not hops and known != hops
         }
-        for filters in changed:
+        for filters in () if are_trees else changed:
             check_tree(filters, target[filters])
         dropped = before.keys() - target.keys()
         self._set_owners(dropped, [filters for filters in changed if filters not in before])
@@ -160,7 +158,7 @@ class TargetUnits:
                     trees[filters] = hops
         is_behind = not ending.isdisjoint(members)
         is_behind |= any(state.routes[number].since is None for number in numbers)
-        return PendingUnit.of(state, numbers, trees, is_behind)
+        return PendingUnit(tuple(numbers), trees, is_behind)
 
     def _set_owners(self, dropped: Iterable[Filters], added: Iterable[Filters]) -> None:
         """Note the groups of filters; raise if two groups have topics in common, and change nothing."""
